@@ -11,9 +11,9 @@ from services.decode.answer import DecodeCall
 from services.decode.config import DecodeConfig
 from services.decode.decider import Decider
 from services.decode.hand_off import HandOff
+from services.decode.hidden import HiddenPolicy, states_counter
 from services.decode.metrics import DecodeMetrics
 from services.decode.servicer import DecodeServicer
-from services.decode.states import StatesPolicy, states_counter
 from shared.ending import end_process
 from shared.identity import Role
 from shared.rpc.wire import worker_id_to_wire
@@ -43,7 +43,7 @@ def add_decode(config: DecodeConfig, parts: WorkerParts, server: RpcServer) -> N
         timeout_s=config.worker.transfer_timeout_s,
         stall_s=config.transfer_stall_s,
         max_attempts=config.max_prefill_attempts,
-        states=_states_policy(config, parts),
+        hidden=_hidden_policy(config, parts),
     )
     answer = partial(
         DecodeCall,
@@ -64,14 +64,14 @@ def add_decode(config: DecodeConfig, parts: WorkerParts, server: RpcServer) -> N
     decode_pb2_grpc.add_DecodeServicer_to_server(servicer, server.server)
 
 
-def _states_policy(config: DecodeConfig, parts: WorkerParts) -> StatesPolicy | None:
+def _hidden_policy(config: DecodeConfig, parts: WorkerParts) -> HiddenPolicy | None:
     """Return the policy; None if this worker has no draft head that reads hidden states."""
     outcomes = states_counter(parts.metrics)
     speculation = config.worker.engine.speculation
-    if parts.states.wanted is None or speculation is None:
+    if parts.hidden.wanted is None or speculation is None:
         return None
-    return StatesPolicy(
-        parts.states.wanted,
+    return HiddenPolicy(
+        parts.hidden.wanted,
         speculation,
         outcomes,
         tokens_per_step=config.worker.engine.max_num_batched_tokens,

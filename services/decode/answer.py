@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from services.decode.hand_off import HandOff
     from shared.engine.engine_thread import EngineThread
     from shared.engine.grammar.compiler import GrammarCompiler
-    from shared.engine.prompt_states import StatesWish
+    from shared.engine.prompt_hidden import HiddenWish
     from shared.engine.request_stream import RequestStream
     from shared.kv.layout import KVLayout
     from shared.request.sampling_params import SamplingParams
@@ -111,11 +111,11 @@ class DecodeCall:
             priority=request.priority,
             cache_salt=request.cache_salt,
             kv_source=KVSource.TRANSFER if request.prefill_candidates else KVSource.COMPUTE,
-            states=self._states_wish(),
+            hidden=self._hidden_wish(),
         )
 
-    def _states_wish(self) -> StatesWish | None:
-        policy, request = self._hand_off.states, self._request
+    def _hidden_wish(self) -> HiddenWish | None:
+        policy, request = self._hand_off.hidden, self._request
         if policy is None or not request.prefill_candidates:
             return None
         return policy.wish(len(request.token_ids), self._sampling)
@@ -146,7 +146,7 @@ class DecodeCall:
             Destination(
                 tables=tuple(table[blocks.start : blocks.stop] for table, blocks in tables),
                 first_block=first_block,
-                states=event.states,
+                hidden=event.hidden,
             ),
             report,
             self._span,

@@ -13,8 +13,8 @@ import structlog
 from prometheus_client import Counter
 
 from baton.v1 import prefill_pb2, prefill_pb2_grpc
+from services.decode.hidden import HiddenInbox
 from services.decode.prefill_attempt import PrefillAttempt
-from services.decode.states import StatesInbox
 from services.decode.tracing import trace_transfer, under
 from shared.errors import (
     BatonError,
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from baton.v1 import common_pb2, decode_pb2
+    from services.decode.hidden import HiddenPolicy
     from services.decode.prefill_attempt import Call, HandOffReport
-    from services.decode.states import StatesPolicy
     from shared.connector.base import InboundTransfer
-    from shared.engine.prompt_states import PlacedStates
+    from shared.engine.prompt_hidden import PlacedHidden
     from shared.identity import WorkerId
     from shared.rpc.channel import ChannelPool
     from shared.telemetry.tracing import Span
@@ -71,7 +71,7 @@ class Destination:
     tables: tuple[Sequence[int], ...]
     first_block: int
     #: Blocks for the prompt's hidden states, which are optional.
-    states: PlacedStates | None = None
+    hidden: PlacedHidden | None = None
 
 
 class HandOff:
@@ -88,7 +88,7 @@ class HandOff:
         timeout_s: float,
         stall_s: float,
         max_attempts: int,
-        states: StatesPolicy | None = None,
+        hidden: HiddenPolicy | None = None,
     ) -> None:
         """`own_source` returns this worker as the holder of a number of a prompt's blocks.
 
@@ -103,7 +103,7 @@ class HandOff:
         self._stall_s = stall_s
         self._max_attempts = max_attempts
         #: Whether hidden states are asked for; None: never.
-        self.states = states
+        self.hidden = hidden
         self._retries = RetryBudget()
         self._attempts = Counter(
             "baton_hand_off_attempts",
@@ -180,10 +180,10 @@ class HandOff:
                 blocks=tuple(chain.from_iterable(to.tables)),
                 timeout_s=timeout_s,
                 stall_s=self._stall_s,
-                open_states=self._states_opener(request, to.states, timeout_s),
+                open_states=self._states_opener(request, to.hidden, timeout_s),
             )
 
-            def start(inbound: InboundTransfer, states: StatesInbox | None) -> Call:
+            def start(inbound: InboundTransfer, states: HiddenInbox | None) -> Call:
                 return self._call(request, peer, inbound, states, to, timeout_s, span)
 
             async with aclosing(attempt.run(start, report)) as tokens:
@@ -191,18 +191,18 @@ class HandOff:
                     if span is not None:
                         span.event("first_token", time.monotonic())
                     yield token
-            if self.states is not None and report.done is not None:
-                self.states.computed(len(request.token_ids), report.done)
+            if self.hidden is not None and report.done is not None:
+                self.hidden.computed(len(request.token_ids), report.done)
             if span is not None:
                 trace_transfer(span, report, opened_s)
 
     def _states_opener(
-        self, request: decode_pb2.DecodeRequest, states: PlacedStates | None, timeout_s: float
-    ) -> Callable[[Peer], StatesInbox] | None:
-        policy = self.states
+        self, request: decode_pb2.DecodeRequest, states: PlacedHidden | None, timeout_s: float
+    ) -> Callable[[Peer], HiddenInbox] | None:
+        policy = self.hidden
         if policy is None or states is None:
             return None
-        return lambda peer: StatesInbox(
+        return lambda peer: HiddenInbox(
             policy,
             states,
             peer,
@@ -247,7 +247,7 @@ class HandOff:
         request: decode_pb2.DecodeRequest,
         peer: Peer,
         inbound: InboundTransfer,
-        states: StatesInbox | None,
+        states: HiddenInbox | None,
         to: Destination,
         timeout_s: float,
         span: Span | None,

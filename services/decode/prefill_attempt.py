@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
     from baton.v1 import prefill_pb2
-    from services.decode.states import StatesInbox
+    from services.decode.hidden import HiddenInbox
     from shared.connector.base import InboundTransfer, Receipt
     from shared.worker.peers.peers import Peer
 
@@ -62,7 +62,7 @@ class PrefillAttempt:
         blocks: Sequence[int],
         timeout_s: float,
         stall_s: float,
-        open_states: Callable[[Peer], StatesInbox] | None = None,
+        open_states: Callable[[Peer], HiddenInbox] | None = None,
     ) -> None:
         """`open_states`: request hidden states, too, if the worker's version can send them."""
         self._open_states = open_states if peer.sends_states else None
@@ -77,7 +77,7 @@ class PrefillAttempt:
 
     async def run(
         self,
-        start: Callable[[InboundTransfer, StatesInbox | None], Call],
+        start: Callable[[InboundTransfer, HiddenInbox | None], Call],
         report: HandOffReport,
     ) -> AsyncGenerator[prefill_pb2.FirstToken]:
         """Open a transfer, `start` the call with its ticket, and yield the first token.

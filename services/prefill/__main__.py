@@ -29,7 +29,7 @@ def add_prefill(config: PrefillConfig, parts: WorkerParts, server: RpcServer) ->
         engine=parts.engine,
         gate=parts.gate,
         reuse=parts.reuse,
-        states=parts.states,
+        states=parts.hidden,
         grammars=parts.grammars,
         timeout_s=config.worker.transfer_timeout_s,
         is_healthy=lambda: not parts.gate.unhealthy,

@@ -16,7 +16,7 @@ from shared.request.wire import logprobs_to_wire, prompt_logprobs_to_wire
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
 
-    from services.prefill.states_sender import StatesSender
+    from services.prefill.hidden_sender import HiddenSender
     from shared.connector.base import Connector, Ticket
     from shared.engine.sequence.events import EngineEvent
     from shared.worker.reuse.prefix_reuse import PrefixFetchReport
@@ -38,7 +38,7 @@ class PrefillJob:
         prefix_fetch: PrefixFetchReport,
         timeout_s: float,
         progress: prefill_pb2.PrefillProgress,
-        states: StatesSender | None = None,
+        states: HiddenSender | None = None,
     ) -> None:
         """`moved`: the blocks of the prompt to send, by group.
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import grpc
 
 from baton.v1 import prefill_pb2, prefill_pb2_grpc
+from services.prefill.hidden_sender import HiddenSender, wish_of
 from services.prefill.job import PrefillJob
-from services.prefill.states_sender import StatesSender, wish_of
 from shared.engine.sequence.request import EngineRequest
 from shared.request.wire import sampling_from_wire
 from shared.rpc.cancellation import run_to_end
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from shared.connector.base import Connector, Ticket
     from shared.engine.engine_thread import EngineThread
     from shared.engine.grammar.compiler import GrammarCompiler
-    from shared.engine.prompt_states import StatesWish
+    from shared.engine.prompt_hidden import HiddenWish
     from shared.engine.request_stream import RequestStream
-    from shared.engine.step.states_pool import StatesPool
+    from shared.engine.step.hidden import HiddenPool
     from shared.identity import WorkerId
     from shared.worker.health.gate import RequestGate
     from shared.worker.reuse.prefix_reuse import PrefixFetchReport, PrefixReuse
@@ -50,7 +50,7 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
         engine: EngineThread,
         gate: RequestGate,
         reuse: PrefixReuse,
-        states: StatesPool,
+        states: HiddenPool,
         grammars: GrammarCompiler,
         timeout_s: float,
         is_healthy: Callable[[], bool],
@@ -125,7 +125,7 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
                     await run_to_end(self._end(job, stream))
 
     async def _submit(
-        self, request: prefill_pb2.PrefillRequest, wish: StatesWish | None
+        self, request: prefill_pb2.PrefillRequest, wish: HiddenWish | None
     ) -> tuple[RequestStream, PrefixFetchReport]:
         """Fetch the prefix from a peer if that pays, then queue the request.
 
@@ -137,10 +137,10 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
         sources = () if needs_all else sources_from_wire(request.prefix_sources)
         return await self._reuse.submit(ready, sources=sources)
 
-    def _states_sender(self, request: prefill_pb2.PrefillRequest) -> StatesSender:
+    def _states_sender(self, request: prefill_pb2.PrefillRequest) -> HiddenSender:
         ticket = ticket_from_wire(request.wanted_states.ticket)
         connector = check_ticket(ticket, self._worker, self._info, self._connectors)
-        return StatesSender(connector, ticket)
+        return HiddenSender(connector, ticket)
 
     async def _end(self, job: PrefillJob, stream: RequestStream) -> None:
         # The order matters: the transfer must have stopped reading before blocks are released.
@@ -155,7 +155,7 @@ def _interval_s(request: prefill_pb2.PrefillRequest) -> float | None:
     return max(_MIN_INTERVAL_S, wanted_s) if wanted_s else None
 
 
-def _engine_request(request: prefill_pb2.PrefillRequest, wish: StatesWish | None) -> EngineRequest:
+def _engine_request(request: prefill_pb2.PrefillRequest, wish: HiddenWish | None) -> EngineRequest:
     prompt, resumed = split_resumed(request.token_ids, request.num_resumed_tokens)
     return EngineRequest(
         request_id=request.request_id,
@@ -165,7 +165,7 @@ def _engine_request(request: prefill_pb2.PrefillRequest, wish: StatesWish | None
         priority=request.priority,
         cache_salt=request.cache_salt,
         hold_blocks=True,
-        states=wish,
+        hidden=wish,
     )
 
 

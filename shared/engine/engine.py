@@ -86,7 +86,7 @@ class Engine:
             recorder=recorder,
         )
         #: The pool's blocks for hidden states of prompts, and the states wanted from peers.
-        self.states = self._parts.states
+        self.hidden = self._parts.hidden
         offload = build_offload(
             config, self.layout, self._parts.arena, self._pool, namespace=self.namespace
         )
@@ -316,7 +316,7 @@ class Engine:
         self, request_id: str, received: bool, first_token: int | None, states_from: int | None
     ) -> None:
         seq = find_receiving(self._scheduler.sequences, request_id)
-        placed = seq.states
+        placed = seq.hidden
         if first_token is not None:
             self._validator.check_first_token(seq, first_token)
         self._scheduler.end_transfer(seq, received=received, first_token=first_token)
@@ -326,4 +326,4 @@ class Engine:
         if reason is not None:
             self._events.append(self._postprocessor.ending(seq, reason))
         elif placed is not None and states_from is not None:
-            self._steps.receive_states(seq, placed, states_from)
+            self._steps.receive_hidden(seq, placed, states_from)

@@ -88,7 +88,6 @@ class RecurrentMixer(nn.Module):
         others: Sequence[Tensor],
         state: Tensor,
         lens: Sequence[int],
-        conv: Values,
     ) -> Iterator[tuple[slice, Tensor, list[Tensor]]]:
         """Yield runs of sequences with equal numbers n of tokens, their rows convolved.
 

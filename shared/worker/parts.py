@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from shared.connector.base import Connector
     from shared.engine.grammar.compiler import GrammarCompiler
-    from shared.engine.step.states_pool import StatesPool
+    from shared.engine.step.hidden import HiddenPool
     from shared.kv.content_log import ContentLog
     from shared.kv.layout import KVLayout
     from shared.rpc.auth import ClusterToken
@@ -74,7 +74,7 @@ class WorkerParts:
     engine: EngineThread
     layout: KVLayout
     #: Hidden states of prompts: their blocks, and those that the engine's proposer needs.
-    states: StatesPool
+    hidden: HiddenPool
     max_model_len: int
     connectors: Sequence[Connector]
     certificates: CertificateFiles | None
@@ -156,7 +156,7 @@ async def open_parts(
             worker=worker,
             engine=thread,
             layout=engine.layout,
-            states=engine.states,
+            hidden=engine.hidden,
             max_model_len=engine.max_model_len,
             connectors=connectors,
             certificates=certificates,

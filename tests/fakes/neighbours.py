@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from shared.engine.prompt_states import StatesWish
+from shared.engine.prompt_hidden import HiddenWish
 from shared.engine.step.hidden import HiddenNeeds
 from shared.request.grammar.spec import GrammarKind, GrammarSpec
 
@@ -53,9 +53,9 @@ def engine_only(kind: str, request: Mapping[str, Any], **more: Any) -> Neighbour
 
 
 def _with_states(engine: Engine) -> Mapping[str, Any]:
-    form = engine.states.format(HiddenNeeds(final=True, layers=(1,)))
+    form = engine.hidden.format(HiddenNeeds(final=True, layers=(1,)))
     assert form is not None
-    return {"hold_blocks": True, "states": StatesWish(format=form)}
+    return {"hold_blocks": True, "hidden": HiddenWish(format=form)}
 
 
 def _grammar(kind: GrammarKind, text: str, body: Mapping[str, Any]) -> Neighbour:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from shared.engine.prompt_states import StatesWish
+from shared.engine.prompt_hidden import HiddenWish
 from shared.engine.request_stream import is_last
 from shared.engine.sequence.events import Admitted, Failed, NewTokens
 from shared.engine.sequence.request import KVSource
@@ -131,7 +131,7 @@ class EngineMachine(RuleBasedStateMachine):
                 max_tokens=max_tokens,
                 kv_source=source,
                 hold_blocks=kind == "h",
-                states=self.wish(kind, states_from),
+                hidden=self.wish(kind, states_from),
                 **sampling,
             )
         )
@@ -155,12 +155,12 @@ class EngineMachine(RuleBasedStateMachine):
             self.others.add(name)
         return sampling
 
-    def wish(self, kind: str, states_from: int | None) -> StatesWish | None:
+    def wish(self, kind: str, states_from: int | None) -> HiddenWish | None:
         """Some that are sent or received have hidden states, too."""
-        form = self.engine.states.format(HiddenNeeds(final=True))
+        form = self.engine.hidden.format(HiddenNeeds(final=True))
         if kind == "c" or states_from is None or form is None:
             return None
-        return StatesWish(format=form, first_position=None if kind == "t" else states_from)
+        return HiddenWish(format=form, first_position=None if kind == "t" else states_from)
 
     @rule()
     def step(self) -> None:

@@ -81,14 +81,14 @@ def _build_speculator(
         settings,
         blocks,
         counters,
-        parts.states,
+        parts.hidden,
         vocab_size=parts.loaded.spec.vocab_size,
         max_model_len=max_model_len,
     )
     if proposer.hidden_needs:
         parts.runner.keep_hidden(proposer.hidden_needs)
         if isinstance(proposer, StatesReader) and settings.hand_off != HandOffPolicy.NONE:
-            parts.states.wanted = parts.states.format(proposer.hidden_needs)
+            parts.hidden.wanted = parts.hidden.format(proposer.hidden_needs)
     scheduler.blocks.reclaim = speculator.reclaim
     scheduler.notes_departed = True
     return speculator

@@ -63,8 +63,8 @@ class StepPlanner:
             if seq.prompt_logprobs is not None:
                 plan.scores.append(_score(place, seq, first, num))
                 plan.is_synchronous = True
-            if seq.states is not None and seq.request.hold_blocks:
-                plan.states[place] = seq.states
+            if seq.hidden is not None and seq.request.hold_blocks:
+                plan.hidden[place] = seq.hidden
         return plan
 
     def _tell(self, seq: Sequence, plan: StepPlan) -> int:

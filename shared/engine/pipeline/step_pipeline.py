@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from shared.engine.pipeline.counters import EngineCounters
     from shared.engine.pipeline.planner import StepPlanner
     from shared.engine.pipeline.postprocess import Postprocessor
-    from shared.engine.prompt_states import PlacedStates
+    from shared.engine.prompt_hidden import PlacedHidden
     from shared.engine.schedule.scheduler import Scheduler
     from shared.engine.sequence.events import EngineEvent
     from shared.engine.sequence.sequence import Sequence
@@ -124,7 +124,7 @@ class StepPipeline:
         """Numbers of accepted drafts by position; empty without speculation."""
         return () if self._speculator is None else tuple(self._speculator.accepted_per_pos)
 
-    def receive_states(self, seq: Sequence, placed: PlacedStates, first_position: int) -> None:
+    def receive_hidden(self, seq: Sequence, placed: PlacedHidden, first_position: int) -> None:
         """Take the hidden states of all tokens from `first_position` on, which a peer has sent."""
         if self._speculator is not None:
             self._speculator.receive(seq, placed, first_position)

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from shared.engine.offload.load_plan import NO_LOAD
-from shared.engine.prompt_states import PlacedStates
+from shared.engine.prompt_hidden import PlacedHidden
 from shared.engine.schedule.block_tables import BlockTables
 from shared.errors import InternalError
 from shared.kv.identity import block_key, block_keys
@@ -189,7 +189,7 @@ class BlockManager:
         seq.num_cached_tokens = hit.num_blocks * self.block_size
         seq.num_final_tokens = hit.num_final * self.block_size
         seq.num_computed_tokens = seq.num_cached_tokens
-        self._place_states(seq, num_spare_blocks)
+        self._place_hidden(seq, num_spare_blocks)
         if self._stateful and self._cache.enabled:
             num_hit = found.num_blocks + load.num_blocks
             self._tables.states.choose_checkpoints(
@@ -283,13 +283,13 @@ class BlockManager:
     def free(self, seq: Sequence) -> None:
         """Take all blocks of the sequence. Nothing else releases a sequence's blocks."""
         self._tables.free(seq)
-        self.free_states(seq)
+        self.free_hidden(seq)
 
-    def free_states(self, seq: Sequence) -> None:
+    def free_hidden(self, seq: Sequence) -> None:
         """Free the blocks for its hidden states, if it has any."""
-        if seq.states is not None:
-            self._pool.release(seq.states.blocks)
-            seq.states = None
+        if seq.hidden is not None:
+            self._pool.release(seq.hidden.blocks)
+            seq.hidden = None
 
     def check_integrity(self, seqs: list[Sequence], others: Iterable[int] = ()) -> None:
         """Raise InternalError unless `seqs`, `others` and pins account for every reference."""
@@ -297,7 +297,7 @@ class BlockManager:
         if any(len(table) != seq.num_blocks for seq in seqs for table in seq.tables):
             raise InternalError("a sequence's tables are not equally long")
         used = Counter(self._tables.blocks(seqs))
-        used.update(chain.from_iterable(seq.states.blocks for seq in seqs if seq.states))
+        used.update(chain.from_iterable(seq.hidden.blocks for seq in seqs if seq.hidden))
         used.update(others)
         used += self._cache.pinned()
         if self._offload is not None:
@@ -308,17 +308,17 @@ class BlockManager:
     def _keys(self, block_hashes: Seq[bytes]) -> Seq[bytes]:
         return block_keys(block_hashes, self._num_groups)
 
-    def _place_states(self, seq: Sequence, num_spare_blocks: int) -> None:
+    def _place_hidden(self, seq: Sequence, num_spare_blocks: int) -> None:
         """Take blocks for hidden states to be sent or received, if enough blocks are spare."""
-        wish = seq.request.states
+        wish = seq.request.hidden
         if wish is None or not (seq.awaits_transfer or seq.request.hold_blocks):
             return
         cached, num_tokens = seq.num_cached_tokens, seq.num_tokens
-        skipped, num = PlacedStates.plan(wish, num_cached_tokens=cached, num_tokens=num_tokens)
+        skipped, num = PlacedHidden.plan(wish, num_cached_tokens=cached, num_tokens=num_tokens)
         if 0 < num <= self._pool.num_free - num_spare_blocks - 1:
             first = cached if wish.first_position is None else wish.first_position
             blocks = tuple(self._pool.allocate(num))
-            seq.states = PlacedStates(wish.format, first, skipped, blocks)
+            seq.hidden = PlacedHidden(wish.format, first, skipped, blocks)
 
     def _has_free(self, num_blocks: int) -> bool:
         """Return whether this number is free, after a proposer released blocks if needed."""

@@ -46,7 +46,7 @@ class SchedulerOutput:
                 tables=tuple(tuple(table) for table in seq.tables),
                 num_cached_tokens=seq.num_cached_tokens,
                 num_final_tokens=seq.num_final_tokens,
-                states=seq.states,
+                hidden=seq.hidden,
             )
         )
         if not seq.was_admitted and seq.prompt_logprobs is None:

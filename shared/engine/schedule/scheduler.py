@@ -128,7 +128,7 @@ class Scheduler:
         A first token was sampled and passed on elsewhere; the sequence's grammar allows it.
         """
         del self.receiving[seq.request_id]
-        self.blocks.free_states(seq)
+        self.blocks.free_hidden(seq)
         # No token can be computed again from a state that it has changed.
         received &= first_token is not None or not self.blocks.has_states
         if received:

@@ -11,7 +11,7 @@ import msgspec
 from shared.kv.change_log import CacheChange as CacheChange  # part of the engine's interface
 
 if TYPE_CHECKING:
-    from shared.engine.prompt_states import PlacedStates
+    from shared.engine.prompt_hidden import PlacedHidden
     from shared.request.answer import FinishReason, PositionLogprobs
 
 
@@ -30,7 +30,7 @@ class Admitted:
     num_cached_tokens: int
     num_final_tokens: int
     #: Blocks for its hidden states, if it asked for them and there was room.
-    states: PlacedStates | None = None
+    hidden: PlacedHidden | None = None
     #: time.monotonic() of the admission; a reader may get the event later.
     at_s: float = field(default_factory=time.monotonic, compare=False)
 

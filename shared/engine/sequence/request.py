@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from shared.engine.prompt_states import StatesWish
+    from shared.engine.prompt_hidden import HiddenWish
     from shared.engine.sequence.grammar import Grammar
     from shared.request.sampling_params import SamplingParams
 
@@ -45,7 +45,7 @@ class EngineRequest:
     hold_blocks: bool = False
     #: Blocks for the prompt's hidden states, in addition to those for its KV, if enough are free:
     #: with `KVSource.TRANSFER` a peer fills them, with `hold_blocks` the engine.
-    states: StatesWish | None = None
+    hidden: HiddenWish | None = None
     #: The state of `sampling.grammar` for this request, after its resumed tokens. `GrammarCompiler`
     #: makes it before the request is queued. The engine advances it.
     grammar: Grammar | None = field(default=None, compare=False)

@@ -11,7 +11,7 @@ from shared.engine.sequence.request import KVSource
 from shared.engine.sequence.state_places import StatePlaces
 
 if TYPE_CHECKING:
-    from shared.engine.prompt_states import PlacedStates
+    from shared.engine.prompt_hidden import PlacedHidden
     from shared.engine.sequence.request import EngineRequest
     from shared.kv.identity import KVIdentity
     from shared.request.answer import PositionLogprobs
@@ -50,6 +50,7 @@ class Sequence:
         "draft",
         "final_token_ids",
         "grammar",
+        "hidden",
         "identity",
         "is_greedy",
         "may_load",
@@ -69,7 +70,6 @@ class Sequence:
         "request",
         "row",
         "state_places",
-        "states",
         "status",
         "tables",
         "token_ids",
@@ -118,7 +118,7 @@ class Sequence:
         #: By group: leading places that are filled or not needed any more, and those emptied.
         self.num_filled, self.num_emptied = [0] * num_groups, [0] * num_groups
         self.state_places = StatePlaces()
-        self.states: PlacedStates | None = None  # blocks for hidden states, if there was room
+        self.hidden: PlacedHidden | None = None  # blocks for hidden states, if there was room
         self.block_hashes: list[bytes] = []
         self.num_published_blocks = 0
         self.awaits_transfer = request.kv_source is KVSource.TRANSFER

@@ -24,23 +24,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from collections.abc import Sequence as Seq
 
-    from shared.engine.prompt_states import PlacedStates
+    from shared.engine.prompt_hidden import PlacedHidden
     from shared.engine.sequence.draft import Draft
     from shared.engine.sequence.events import EngineEvent
     from shared.engine.sequence.sequence import Sequence
     from shared.engine.speculation.base import Proposer
     from shared.engine.speculation.drafts.blocks import PoolDraftBlocks
     from shared.engine.speculation_config import SpeculationConfig
-    from shared.engine.step.hidden import HiddenNeeds
+    from shared.engine.step.hidden import HiddenNeeds, HiddenPool
     from shared.engine.step.model_runner import KeptHidden
-    from shared.engine.step.states_pool import StatesPool
 
 log = structlog.get_logger(__name__)
 
 #: Weight of the newest draft in the mean.
 _NEWEST = 0.1
 #: Rows of hidden states that may exist outside the blocks at a time.
-_STATES_AT_ONCE = 1024
+_ROWS_AT_ONCE = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +65,7 @@ class Speculator:
         config: SpeculationConfig,
         blocks: PoolDraftBlocks,
         counters: Counter[str],
-        states: StatesPool,
+        hidden: HiddenPool,
         *,
         vocab_size: int,
         max_model_len: int,
@@ -75,7 +74,7 @@ class Speculator:
         self._config = config
         self.blocks = blocks
         self._counters = counters
-        self._states = states
+        self._hidden = hidden
         self._vocab_size = vocab_size
         self._max_model_len = max_model_len
         self._switch = SpeculationSwitch() if config.adaptive else None
@@ -137,14 +136,14 @@ class Speculator:
             self._proposer.forget(seq)
         departed.clear()
 
-    def receive(self, seq: Sequence, placed: PlacedStates, first_position: int) -> None:
+    def receive(self, seq: Sequence, placed: PlacedHidden, first_position: int) -> None:
         """Pass on the hidden states of all tokens from `first_position` on, sent by a peer."""
         end = seq.num_tokens - 1  # nothing is known yet about the token after the last one
         if self._broken or not isinstance(self._proposer, StatesReader):
             return
         try:
-            for first in range(max(placed.begin, first_position), end, _STATES_AT_ONCE):
-                states = self._states.read(placed, first, min(_STATES_AT_ONCE, end - first))
+            for first in range(max(placed.begin, first_position), end, _ROWS_AT_ONCE):
+                states = self._hidden.read(placed, first, min(_ROWS_AT_ONCE, end - first))
                 self._proposer.receive(seq, first, states)
         except Exception:  # answers do not depend on drafts
             log.exception("proposer_failed", method=self._config.method)

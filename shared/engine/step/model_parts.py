@@ -13,10 +13,10 @@ from shared.engine.sampler.processors.load import load_processors
 from shared.engine.step.batch import BatchBuilder
 from shared.engine.step.buffers import BatchLayout, step_buffers
 from shared.engine.step.decode_graphs import CudaRecorder, DecodeGraphs, graph_sizes
+from shared.engine.step.hidden import HiddenKeeper, HiddenPool
 from shared.engine.step.model_runner import ModelRunner
 from shared.engine.step.row_states import RowStates
 from shared.engine.step.state_rollback import StateRollback
-from shared.engine.step.states_pool import StatesKeeper, StatesPool
 
 if TYPE_CHECKING:
     from shared.engine.config import EngineConfig
@@ -34,7 +34,7 @@ class ModelParts:
     arena: KVArena
     runner: ModelRunner
     processors: ProcessorSet
-    states: StatesPool
+    hidden: HiddenPool
 
 
 def build_model_parts(
@@ -72,18 +72,18 @@ def build_model_parts(
     graphs = None
     if recorder is not None:
         graphs = _recorded(loaded, config, arena, recorder, batches, max_model_len)
-    states = StatesPool(loaded, arena)
+    hidden = HiddenPool(loaded, arena)
     runner = ModelRunner(
         loaded.model,
         arena.groups,
         batches,
         RowStates(processors),
-        StatesKeeper(loaded.model, states),
+        HiddenKeeper(loaded.model, hidden),
         max_num_seqs=config.max_num_seqs,
         graphs=graphs,
         rollback=_rollback(arena, layout),
     )
-    return ModelParts(loaded, arena, runner, processors, states)
+    return ModelParts(loaded, arena, runner, processors, hidden)
 
 
 def _rollback(arena: KVArena, layout: KVLayout) -> StateRollback | None:

@@ -24,12 +24,11 @@ if TYPE_CHECKING:
     from shared.engine.sampler.sampling_state import SamplingState
     from shared.engine.step.batch import Batch, BatchBuilder
     from shared.engine.step.decode_graphs import DecodeGraphs
-    from shared.engine.step.hidden import CapturingModel, HiddenNeeds
+    from shared.engine.step.hidden import CapturingModel, HiddenKeeper, HiddenNeeds
     from shared.engine.step.plan import PromptScore, StepPlan
     from shared.engine.step.readback import PendingTokens, Readback
     from shared.engine.step.row_states import RowState, RowStates
     from shared.engine.step.state_rollback import KeptStates, StateRollback
-    from shared.engine.step.states_pool import StatesKeeper
     from shared.engine.step.verification import Verified
     from shared.model.attention.base import AttentionMetadata
     from shared.request.answer import PositionLogprobs
@@ -111,7 +110,7 @@ class ModelRunner:
         kv_caches: Sequence[torch.Tensor],
         batches: BatchBuilder,
         rows: RowStates,
-        states: StatesKeeper,
+        keeper: HiddenKeeper,
         *,
         max_num_seqs: int,
         graphs: DecodeGraphs | None = None,
@@ -122,7 +121,7 @@ class ModelRunner:
         self._kv_caches = kv_caches
         self._batches = batches
         self._rows = rows
-        self._states = states
+        self._keeper = keeper
         self._graphs = graphs
         self._rollback = rollback
         self._hidden_needs: HiddenNeeds | None = None
@@ -141,14 +140,14 @@ class ModelRunner:
         """Keep hidden states in every step from now on. Steps must not overlap then."""
         self._hidden_needs = needs
         self._batches.keeps_hidden = True
-        self._states.capture((), needs.layers)
+        self._keeper.capture((), needs.layers)
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> RunningStep:
         """Start to compute a step. Each plan once, in order."""
         size = None
         self._rows.follow(plan)
-        if plan.states or self._captures_more:
+        if plan.hidden or self._captures_more:
             self._capture(plan)
         if self._graphs is not None and self._hidden_needs is None:
             size = self._graphs.size_for(plan)
@@ -196,9 +195,9 @@ class ModelRunner:
     def _capture(self, plan: StepPlan) -> None:
         """Let the next step capture the states for its sequences and for a proposer."""
         needs = self._hidden_needs
-        self._states.capture(plan.states.values(), () if needs is None else needs.layers)
-        self._batches.keeps_hidden = needs is not None or bool(plan.states)
-        self._captures_more = bool(plan.states)
+        self._keeper.capture(plan.hidden.values(), () if needs is None else needs.layers)
+        self._batches.keeps_hidden = needs is not None or bool(plan.hidden)
+        self._captures_more = bool(plan.hidden)
 
     def _run_eagerly(
         self, batch: Batch, result: StepResult
@@ -214,8 +213,8 @@ class ModelRunner:
         for score in batch.plan.scores:
             begin = batch.starts[score.place]
             result.prompt_logprobs[score.place] = self._score(hidden[begin:], score)
-        if batch.plan.states:
-            self._states.keep(batch, hidden)
+        if batch.plan.hidden:
+            self._keeper.keep(batch, hidden)
         return logits, self._keep(hidden, batch)
 
     def _keep(self, hidden: torch.Tensor, batch: Batch) -> KeptHidden | None:

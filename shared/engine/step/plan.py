@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from shared.engine.prompt_states import PlacedStates
+    from shared.engine.prompt_hidden import PlacedHidden
     from shared.request.sampling_params import SamplingParams
 
 
@@ -90,7 +90,7 @@ class StepPlan:
     masks: list[RowMasks] = field(default_factory=list)
     scores: list[PromptScore] = field(default_factory=list)
     #: By index: where to write the hidden states of a sequence's tokens.
-    states: dict[int, PlacedStates] = field(default_factory=dict)
+    hidden: dict[int, PlacedHidden] = field(default_factory=dict)
 
     def next_position(self, place: int) -> int:
         """Return the position of the token after a sequence's own, without its drafts."""
@@ -99,5 +99,5 @@ class StepPlan:
 
     @property
     def is_decoding(self) -> bool:
-        """Whether every sequence computes its last token only, without drafts, states or scores."""
-        return len(self.token_ids) == len(self.sampled) and not (self.scores or self.states)
+        """Whether every sequence computes its last token only, and nothing else is asked for."""
+        return len(self.token_ids) == len(self.sampled) and not (self.scores or self.hidden)

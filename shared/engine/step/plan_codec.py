@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from baton.v1 import common_pb2
-from shared.engine.prompt_states import PlacedStates, StatesFormat
+from shared.engine.prompt_hidden import HiddenFormat, PlacedHidden
 from shared.engine.step.model_runner import StepResult
 from shared.engine.step.plan import NewBlocks, PromptScore, RowMasks, RowStart, StepPlan
 from shared.engine.step.verification import Verified
@@ -46,7 +46,7 @@ def encode_plan(plan: StepPlan) -> bytes:
             "new_tokens": {row: tokens.tobytes() for row, tokens in plan.new_tokens.items()},
             "masks": [(mask.place, _pack(mask.bits)) for mask in plan.masks],
             "scores": [(score.place, score.token_ids, score.num_top) for score in plan.scores],
-            "states": {at: astuple(placed) for at, placed in plan.states.items()},
+            "hidden": {at: astuple(placed) for at, placed in plan.hidden.items()},
         }
     )
 
@@ -63,7 +63,7 @@ def decode_plan(data: bytes) -> StepPlan:
     given["new_tokens"] = {row: array("q", ids) for row, ids in given["new_tokens"].items()}
     given["masks"] = [RowMasks(place, _unpack(bits)) for place, bits in given["masks"]]
     given["scores"] = [PromptScore(*score) for score in given["scores"]]
-    given["states"] = {at: _unpack_placed(*placed) for at, placed in given["states"].items()}
+    given["hidden"] = {at: _unpack_placed(*placed) for at, placed in given["hidden"].items()}
     return StepPlan(**given)
 
 
@@ -130,9 +130,9 @@ def _tupled(value: Any) -> Any:
 
 def _unpack_placed(
     form: tuple[Any, ...], first_position: int, num_skipped: int, blocks: list[int]
-) -> PlacedStates:
+) -> PlacedHidden:
     layers, final, dtype, row_size, row_bytes, rows_per_block = form
-    states_format = StatesFormat(
+    states_format = HiddenFormat(
         layers=tuple(layers),
         final=final,
         dtype=dtype,
@@ -140,7 +140,7 @@ def _unpack_placed(
         row_bytes=row_bytes,
         rows_per_block=rows_per_block,
     )
-    return PlacedStates(states_format, first_position, num_skipped, tuple(blocks))
+    return PlacedHidden(states_format, first_position, num_skipped, tuple(blocks))
 
 
 def _pack_all(records: Iterable[PositionLogprobs]) -> list[tuple[Any, ...]]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from shared.engine.llm import LLM
-from shared.engine.prompt_states import PlacedStates, StatesFormat
+from shared.engine.prompt_hidden import HiddenFormat, PlacedHidden
 from shared.engine.sequence.request import EngineRequest
 from shared.engine.step.plan import NewBlocks, PromptScore, RowMasks, RowStart, StepPlan
 from shared.engine.step.plan_codec import decode_plan, encode_plan
@@ -121,7 +121,7 @@ def test_all_of_a_plan_arrives() -> None:
         grammar=PHONE,
         prompt_logprobs=2,
     )
-    form = StatesFormat(
+    form = HiddenFormat(
         layers=(1, 3), final=True, dtype="bfloat16", row_size=9, row_bytes=18, rows_per_block=4
     )
     plan = StepPlan(
@@ -140,7 +140,7 @@ def test_all_of_a_plan_arrives() -> None:
         new_tokens={1: array("q", [4])},
         masks=[RowMasks(0, torch.tensor([[-1], [5], [-(2**31)]], dtype=torch.int32))],
         scores=[PromptScore(1, [4, 5], 2)],
-        states={1: PlacedStates(form, 3, 1, (4, 7))},
+        hidden={1: PlacedHidden(form, 3, 1, (4, 7))},
     )
     again = decode_plan(encode_plan(plan))
     assert torch.equal(again.draft_probs.pop(0), plan.draft_probs.pop(0))

@@ -8,9 +8,9 @@ import pytest
 
 from baton.v1.prefill_pb2 import PrefillRequest, WantedStates
 from baton.v1.transfer_pb2 import TransferTicket
-from services.prefill.states_sender import StatesSender, wish_of
+from services.prefill.hidden_sender import HiddenSender, wish_of
 from shared.connector.base import Ticket
-from shared.engine.prompt_states import PlacedStates, StatesFormat
+from shared.engine.prompt_hidden import HiddenFormat, PlacedHidden
 from shared.engine.sequence.events import Admitted
 from shared.errors import TransferError, TransferFailure
 from shared.identity import WorkerId
@@ -22,10 +22,10 @@ from tests.unit.prefill.test_publisher import Recorder, settle
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shared.engine.step.states_pool import StatesPool
+    from shared.engine.step.hidden import HiddenPool
 
 #: Four rows in a block.
-FORM = StatesFormat(
+FORM = HiddenFormat(
     layers=(), final=True, dtype="float32", row_size=8, row_bytes=32, rows_per_block=4
 )
 LAYOUT = KVLayout.single(num_layers=1, num_kv_heads=1, block_size=4, head_dim=4, dtype="float32")
@@ -44,23 +44,23 @@ class Door:
         return self.recorder
 
 
-def sender_to(door: Door, num_blocks: int) -> StatesSender:
+def sender_to(door: Door, num_blocks: int) -> HiddenSender:
     ticket = Ticket(
         transfer_id=bytes(16), connector="", address="", request_id="r",
         sender=WorkerId.born("p"), receiver=WorkerId.born("d"),
         num_blocks=num_blocks, layout=LAYOUT,
     )  # fmt: skip
-    return StatesSender(door, ticket)  # type: ignore[arg-type]
+    return HiddenSender(door, ticket)  # type: ignore[arg-type]
 
 
 def admitted(num_cached: int, skipped: int, blocks: Sequence[int], first: int = 0) -> Admitted:
-    placed = PlacedStates(FORM, first, skipped, tuple(blocks))
+    placed = PlacedHidden(FORM, first, skipped, tuple(blocks))
     return Admitted(
         request_id="r",
         tables=((),),
         num_cached_tokens=num_cached,
         num_final_tokens=0,
-        states=placed,
+        hidden=placed,
     )
 
 
@@ -127,8 +127,8 @@ def wanted(**fields: Any) -> PrefillRequest:
     return PrefillRequest(token_ids=range(100), wanted_states=WantedStates(ticket=ticket, **own))
 
 
-def pool() -> StatesPool:
-    return make_engine().states
+def pool() -> HiddenPool:
+    return make_engine().hidden
 
 
 def test_states_that_the_model_has_are_kept() -> None:

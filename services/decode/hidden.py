@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import Counter
 
 from baton.v1 import prefill_pb2
-from shared.engine.prompt_states import StatesWish
+from shared.engine.prompt_hidden import HiddenWish
 from shared.engine.speculation_config import HandOffPolicy
 from shared.errors import TransferError
 from shared.worker.peers.incoming import close_inbound
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
-    from shared.engine.prompt_states import PlacedStates, StatesFormat
+    from shared.engine.prompt_hidden import HiddenFormat, PlacedHidden
     from shared.engine.speculation_config import SpeculationConfig
     from shared.request.sampling_params import SamplingParams
     from shared.worker.peers.peers import Peer
@@ -36,7 +36,7 @@ _HALF_LIFE_S = 120.0
 _MIN_TOKENS = 3
 
 
-class StatesOutcome(StrEnum):
+class HiddenOutcome(StrEnum):
     """What became of the states that were asked for; the label of a metric."""
 
     RECEIVED = "received"
@@ -57,12 +57,12 @@ def states_counter(registry: CollectorRegistry) -> Counter:
     )
 
 
-class StatesPolicy:
+class HiddenPolicy:
     """Decides whether to request states and how long to wait, from recent costs of both."""
 
     def __init__(
         self,
-        wanted: StatesFormat,
+        wanted: HiddenFormat,
         config: SpeculationConfig,
         outcomes: Counter,
         *,
@@ -85,14 +85,14 @@ class StatesPolicy:
         )
         self._outcomes = outcomes
 
-    def wish(self, num_tokens: int, sampling: SamplingParams) -> StatesWish | None:
+    def wish(self, num_tokens: int, sampling: SamplingParams) -> HiddenWish | None:
         """Return which states to request for a prompt of `num_tokens`; None: request none."""
         if sampling.num_speculative_tokens == 0 or sampling.max_tokens < _MIN_TOKENS:
             return None
         delay_ms = self._delay.rates().total_ms(1, self._exposed_bytes(num_tokens))
         compute_ms = self._compute.rates().total_ms(1, num_tokens)
         if self._always or delay_ms <= self._max_share * compute_ms:
-            return StatesWish(format=self._wanted)
+            return HiddenWish(format=self._wanted)
         return None
 
     def patience_s(self, done: prefill_pb2.PrefillDone) -> float:
@@ -104,23 +104,23 @@ class StatesPolicy:
         num_computed = max(0, num_tokens - done.cached_tokens)
         self._compute.observe(1, num_computed, done.compute_ms)
 
-    def waited(self, outcome: StatesOutcome, num_tokens: int, took_s: float) -> None:
+    def waited(self, outcome: HiddenOutcome, num_tokens: int, took_s: float) -> None:
         """Count the outcome of a wait for states of `num_tokens`, and learn how long it took."""
         self._outcomes.labels(outcome.value).inc()
-        if outcome in (StatesOutcome.RECEIVED, StatesOutcome.LATE):
+        if outcome in (HiddenOutcome.RECEIVED, HiddenOutcome.LATE):
             self._delay.observe(1, self._exposed_bytes(num_tokens), took_s * 1e3)
 
     def _exposed_bytes(self, num_tokens: int) -> int:
         return self._wanted.row_bytes * min(num_tokens, self._tokens_per_step)
 
 
-class StatesInbox:
+class HiddenInbox:
     """One transfer of states, beside that of the KV; used once, and always closed."""
 
     def __init__(
         self,
-        policy: StatesPolicy,
-        placed: PlacedStates,
+        policy: HiddenPolicy,
+        placed: PlacedHidden,
         peer: Peer,
         *,
         request_id: str,
@@ -156,21 +156,21 @@ class StatesInbox:
         began_s = time.monotonic()
         outcome = await self._wait(done)
         self._policy.waited(outcome, self._num_tokens, time.monotonic() - began_s)
-        is_here = outcome is StatesOutcome.RECEIVED
+        is_here = outcome is HiddenOutcome.RECEIVED
         return done.sent_states.first_position if is_here else None
 
     async def close(self) -> None:
         """Close the transfer. After this returns, the sender writes to no block."""
         await close_inbound(self._inbound, self._arrival)
 
-    async def _wait(self, done: prefill_pb2.PrefillDone) -> StatesOutcome:
+    async def _wait(self, done: prefill_pb2.PrefillDone) -> HiddenOutcome:
         if not done.HasField("sent_states"):
-            return StatesOutcome.REFUSED
+            return HiddenOutcome.REFUSED
         try:
             async with asyncio.timeout(self._policy.patience_s(done)):
                 await self._arrival
         except TimeoutError:
-            return StatesOutcome.LATE
+            return HiddenOutcome.LATE
         except TransferError:
-            return StatesOutcome.FAILED
-        return StatesOutcome.RECEIVED
+            return HiddenOutcome.FAILED
+        return HiddenOutcome.RECEIVED

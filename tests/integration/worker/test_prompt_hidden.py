@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from services.decode.states import StatesInbox
+from services.decode.hidden import HiddenInbox
+from services.prefill.hidden_sender import HiddenSender
 from services.prefill.publisher import Publisher
-from services.prefill.states_sender import StatesSender
 from shared.connector.instrumented import OK, Direction
 from shared.errors import TransferError, TransferFailure
 from shared.model.drafts.random_heads import HeadSpec, write_random_head
@@ -141,13 +141,13 @@ async def test_states_that_do_not_come_are_done_without(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def finish(self: StatesSender, timeout_s: float) -> None:
+    async def finish(self: HiddenSender, timeout_s: float) -> None:
         if how == "hangs":
             await asyncio.sleep(timeout_s)
         await self.close()
         raise TransferError(TransferFailure.ABORTED, "as the test has it")
 
-    monkeypatch.setattr(StatesSender, "finish", finish)
+    monkeypatch.setattr(HiddenSender, "finish", finish)
     async with two_workers(checkpoint, head, tmp_path) as (prefill, decode):
         reply = await decode.ask(PROMPT, prefill=prefill)
         assert reply.token_ids == expect(oracle, PROMPT)
@@ -158,9 +158,9 @@ async def test_states_that_do_not_come_are_done_without(
 async def test_a_caller_that_leaves_while_states_are_closed_leaves_no_transfer_open(
     checkpoint: Path, head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    closing, close = asyncio.Event(), StatesInbox.close
+    closing, close = asyncio.Event(), HiddenInbox.close
 
-    async def slow_close(self: StatesInbox) -> None:
+    async def slow_close(self: HiddenInbox) -> None:
         closing.set()
         try:
             await asyncio.sleep(30)
@@ -171,7 +171,7 @@ async def test_a_caller_that_leaves_while_states_are_closed_leaves_no_transfer_o
         await asyncio.sleep(timeout_s)
         raise TransferError(TransferFailure.TIMEOUT, "as the test has it")
 
-    monkeypatch.setattr(StatesInbox, "close", slow_close)
+    monkeypatch.setattr(HiddenInbox, "close", slow_close)
     # The KV is not complete either: the worker is given up.
     monkeypatch.setattr(Publisher, "advance", lambda *_: None)
     monkeypatch.setattr(Publisher, "finish", finish)

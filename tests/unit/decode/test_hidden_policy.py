@@ -8,13 +8,13 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from baton.v1.prefill_pb2 import PrefillDone
-from services.decode.states import StatesOutcome, StatesPolicy, states_counter
-from shared.engine.prompt_states import StatesFormat
+from services.decode.hidden import HiddenOutcome, HiddenPolicy, states_counter
+from shared.engine.prompt_hidden import HiddenFormat
 from shared.engine.speculation_config import SpeculationConfig
 from shared.request.sampling_params import SamplingParams
 
 #: Of a model with a hidden size of 4096 in bfloat16.
-WANTED = StatesFormat(
+WANTED = HiddenFormat(
     layers=(), final=True, dtype="bfloat16", row_size=4096, row_bytes=8192, rows_per_block=128
 )
 SAMPLING = SamplingParams(max_tokens=100)
@@ -32,11 +32,11 @@ class Clock:
 
 def policy_with(
     hand_off: str = "auto", clock: Clock | None = None, **fields: float
-) -> StatesPolicy:
+) -> HiddenPolicy:
     config = SpeculationConfig(
         method="eagle", num_speculative_tokens=3, hand_off=hand_off, **fields
     )
-    return StatesPolicy(
+    return HiddenPolicy(
         WANTED,
         config,
         states_counter(CollectorRegistry()),
@@ -46,16 +46,16 @@ def policy_with(
     )
 
 
-def wants(policy: StatesPolicy, num_tokens: int = NUM_TOKENS) -> bool:
+def wants(policy: HiddenPolicy, num_tokens: int = NUM_TOKENS) -> bool:
     wish = policy.wish(num_tokens, SAMPLING)
     assert wish is None or wish.format == WANTED
     return wish is not None
 
 
-def learn(policy: StatesPolicy, *, compute_ms: float, delay_ms: float) -> None:
+def learn(policy: HiddenPolicy, *, compute_ms: float, delay_ms: float) -> None:
     for _ in range(30):
         policy.computed(NUM_TOKENS, PrefillDone(compute_ms=compute_ms))
-        policy.waited(StatesOutcome.RECEIVED, NUM_TOKENS, delay_ms / 1e3)
+        policy.waited(HiddenOutcome.RECEIVED, NUM_TOKENS, delay_ms / 1e3)
 
 
 def test_what_was_measured_decides() -> None:
@@ -71,7 +71,7 @@ def test_what_came_too_late_counts_as_what_it_took() -> None:
     policy = policy_with()
     for _ in range(30):
         policy.computed(NUM_TOKENS, PrefillDone(compute_ms=20.0))
-        policy.waited(StatesOutcome.LATE, NUM_TOKENS, 0.01)
+        policy.waited(HiddenOutcome.LATE, NUM_TOKENS, 0.01)
     assert not wants(policy)
 
 

@@ -2,7 +2,7 @@
 
 A draft head on a decode worker continues from the target's hidden states, and those of a prompt are
 on the worker that computes it. The sender's engine writes them during the computation; the
-receiver's engine passes them to its proposer (`states_pool`). The blocks belong to the sequence,
+receiver's engine passes them to its proposer (`hidden`). The blocks belong to the sequence,
 like those of its KV, and are freed with them at the latest. Their content is never hashed,
 published or offloaded.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StatesFormat:
+class HiddenFormat:
     """Content of a row, which belongs to one token, and the layout of rows in blocks."""
 
     #: As in `HiddenNeeds`; concatenated in this order, the final state last.
@@ -33,19 +33,19 @@ class StatesFormat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StatesWish:
+class HiddenWish:
     """A request for blocks for the states of a sequence's tokens; dropped if blocks are short."""
 
-    format: StatesFormat
+    format: HiddenFormat
     #: Position of the token in the first row; None: the first token not in the prefix cache.
     first_position: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedStates:
+class PlacedHidden:
     """The blocks with a sequence's hidden states."""
 
-    format: StatesFormat
+    format: HiddenFormat
     #: Position of the token in the first row.
     first_position: int
     #: Number of leading blocks that are left out: their tokens are not computed here.
@@ -53,7 +53,7 @@ class PlacedStates:
     blocks: tuple[int, ...]
 
     @classmethod
-    def plan(cls, wish: StatesWish, *, num_cached_tokens: int, num_tokens: int) -> tuple[int, int]:
+    def plan(cls, wish: HiddenWish, *, num_cached_tokens: int, num_tokens: int) -> tuple[int, int]:
         """Return how many leading blocks of a sequence are not needed, and how many are."""
         first = num_cached_tokens if wish.first_position is None else wish.first_position
         num_skipped = max(0, num_cached_tokens - first) // wish.format.rows_per_block

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 from baton.v1 import prefill_pb2
 from services.prefill.publisher import Publisher
-from shared.engine.prompt_states import StatesWish
+from shared.engine.prompt_hidden import HiddenWish
 from shared.engine.step.hidden import HiddenNeeds
 
 if TYPE_CHECKING:
     from shared.connector.base import Connector, Ticket
-    from shared.engine.prompt_states import PlacedStates
+    from shared.engine.prompt_hidden import PlacedHidden
     from shared.engine.sequence.events import Admitted
-    from shared.engine.step.states_pool import StatesPool
+    from shared.engine.step.hidden import HiddenPool
 
 #: How long to wait for the receiver's confirmation after its call has ended.
 _LAST_WORD_S = 0.25
 
 
-class StatesSender:
+class HiddenSender:
     """Owns the transfer of the states. A failure of it does not affect the KV's transfer.
 
     States of a step are sent while later steps run; those of the last step are sent after the
@@ -30,7 +30,7 @@ class StatesSender:
     def __init__(self, connector: Connector, ticket: Ticket) -> None:
         self._connector = connector
         self._ticket = ticket
-        self._placed: PlacedStates | None = None
+        self._placed: PlacedHidden | None = None
         self._first_position = 0
         self._num_final = 0
         self._publisher: Publisher | None = None
@@ -39,7 +39,7 @@ class StatesSender:
 
     def begin(self, event: Admitted, timeout_s: float) -> None:
         """Connect, once the sequence has its blocks; send nothing if it lacks blocks for states."""
-        placed = event.states
+        placed = event.hidden
         if placed is None or placed.num_skipped + len(placed.blocks) != self._ticket.num_blocks:
             return
         self._placed = placed
@@ -88,7 +88,7 @@ class StatesSender:
         if self._publisher is not None:
             self._publisher.advance(self._num_final)
 
-    async def _connect(self, placed: PlacedStates, timeout_s: float) -> Publisher:
+    async def _connect(self, placed: PlacedHidden, timeout_s: float) -> Publisher:
         outbound = await self._connector.connect(self._ticket, timeout_s)
         self._publisher = Publisher(
             outbound,
@@ -101,7 +101,7 @@ class StatesSender:
         return self._publisher
 
 
-def wish_of(request: prefill_pb2.PrefillRequest, pool: StatesPool) -> StatesWish | None:
+def wish_of(request: prefill_pb2.PrefillRequest, pool: HiddenPool) -> HiddenWish | None:
     """Return which hidden states to keep; None if none are wanted, or the pool cannot hold them."""
     wanted = request.wanted_states
     form = pool.format(HiddenNeeds(final=wanted.final, layers=tuple(wanted.layers)))
@@ -110,4 +110,4 @@ def wish_of(request: prefill_pb2.PrefillRequest, pool: StatesPool) -> StatesWish
     num_rows = len(request.token_ids) - wanted.first_position
     if num_rows < 1 or form.num_blocks(num_rows) != wanted.ticket.num_blocks:
         return None
-    return StatesWish(format=form, first_position=wanted.first_position)
+    return HiddenWish(format=form, first_position=wanted.first_position)

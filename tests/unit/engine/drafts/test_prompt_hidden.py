@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.engine.memory.arena import KVArena
-from shared.engine.prompt_states import PlacedStates, StatesFormat, StatesWish
+from shared.engine.prompt_hidden import HiddenFormat, HiddenWish, PlacedHidden
 from shared.engine.sequence.request import KVSource
-from shared.engine.step.hidden import HiddenNeeds
-from shared.engine.step.states_pool import StatesPool
+from shared.engine.step.hidden import HiddenNeeds, HiddenPool
 from shared.errors import ConfigError
 from shared.kv.layout import KVLayout
 from shared.model.loader import load_model
@@ -42,10 +41,10 @@ def ask_sender(
     sender: Engine, needs: HiddenNeeds, prompt: list[int], first: int
 ) -> tuple[Admitted, int]:
     """Have a prompt computed; its states are wanted from position `first` on."""
-    form = sender.states.format(needs)
+    form = sender.hidden.format(needs)
     assert form is not None
-    wish = StatesWish(format=form, first_position=first)
-    sender.add(make_request("a", prompt, max_tokens=1, hold_blocks=True, states=wish))
+    wish = HiddenWish(format=form, first_position=first)
+    sender.add(make_request("a", prompt, max_tokens=1, hold_blocks=True, hidden=wish))
     run = drain(sender)
     return run.admitted("a")[0], run.tokens("a")[0]
 
@@ -56,9 +55,9 @@ def move(sender: Engine, receiver: Engine, sent: Admitted, got: Admitted, size: 
     first = got.num_cached_tokens // size
     for to, origin in zip(got.tables[0][first:], sent.tables[0][first:], strict=True):
         own[to].copy_(theirs[origin])
-    if got.states is not None and sent.states is not None:
-        places = got.states.blocks[sent.states.num_skipped :]
-        for to, origin in zip(places, sent.states.blocks, strict=True):
+    if got.hidden is not None and sent.hidden is not None:
+        places = got.hidden.blocks[sent.hidden.num_skipped :]
+        for to, origin in zip(places, sent.hidden.blocks, strict=True):
             own[to].copy_(theirs[origin])
 
 
@@ -66,20 +65,20 @@ def hand_off(
     sender: Engine, receiver: Engine, prompt: list[int], **fields: Any
 ) -> tuple[list[int], int]:
     """The tokens of an answer, and from where on its prompt's states were sent."""
-    wanted = receiver.states.wanted
+    wanted = receiver.hidden.wanted
     assert wanted is not None
     fields = {"max_tokens": 12, "ignore_eos": True} | fields
     request = make_request(
-        "a", prompt, kv_source=KVSource.TRANSFER, states=StatesWish(format=wanted), **fields
+        "a", prompt, kv_source=KVSource.TRANSFER, hidden=HiddenWish(format=wanted), **fields
     )
     receiver.add(request)
     run = drain(receiver)
     got = run.admitted("a")[0]
-    assert got.states is not None
+    assert got.hidden is not None
     needs = HiddenNeeds(final=wanted.final, layers=wanted.layers)
-    sent, token = ask_sender(sender, needs, prompt, got.states.first_position)
-    assert sent.states is not None
-    begin = max(sent.num_cached_tokens, got.states.first_position)
+    sent, token = ask_sender(sender, needs, prompt, got.hidden.first_position)
+    assert sent.hidden is not None
+    begin = max(sent.num_cached_tokens, got.hidden.first_position)
     move(sender, receiver, sent, got)
     receiver.complete_transfer("a", first_token=token, states_from=begin)
     sender.release("a")
@@ -163,14 +162,14 @@ def test_blocks_come_back_however_it_ends(
     prompt = random_prompt(LENGTH, vocab_size=VOCAB, seed=3)
     sender = engine_with(elsewhere, None)
     receiver = engine_with(drafts, drafts.settings("eagle"))
-    form = receiver.states.wanted
+    form = receiver.hidden.wanted
     assert form is not None
     want = generate(
         engine_with(drafts, None), make_request("a", prompt, max_tokens=9, ignore_eos=True)
     ).tokens("a")
     request = make_request(
         "a", prompt, max_tokens=9, ignore_eos=True,
-        kv_source=KVSource.TRANSFER, states=StatesWish(format=form),
+        kv_source=KVSource.TRANSFER, hidden=HiddenWish(format=form),
     )  # fmt: skip
     receiver.add(request)
     run = drain(receiver)
@@ -200,20 +199,20 @@ def test_states_never_take_what_a_sequence_needs(drafts: Drafts) -> None:
     prompt = random_prompt(LENGTH, vocab_size=VOCAB, seed=3)
     sender = engine_with(drafts, None, num_blocks=6)
     receiver = engine_with(drafts, drafts.settings("eagle"), num_blocks=8)
-    form = receiver.states.wanted
+    form = receiver.hidden.wanted
     assert form is not None
-    request = make_request("a", prompt, kv_source=KVSource.TRANSFER, states=StatesWish(format=form))
+    request = make_request("a", prompt, kv_source=KVSource.TRANSFER, hidden=HiddenWish(format=form))
     receiver.add(request)
-    assert drain(receiver).admitted("a")[0].states is None
+    assert drain(receiver).admitted("a")[0].hidden is None
     sent, _ = ask_sender(sender, HiddenNeeds(final=True), prompt, 0)
-    assert sent.states is None
+    assert sent.hidden is None
 
 
 def test_what_a_model_cannot_give_is_not_kept(drafts: Drafts) -> None:
     engine = engine_with(drafts, None)
-    assert engine.states.format(HiddenNeeds(layers=(1, 5))) is None
-    assert engine.states.format(HiddenNeeds()) is None
-    form = engine.states.format(HiddenNeeds(final=True, layers=(0, 4)))
+    assert engine.hidden.format(HiddenNeeds(layers=(1, 5))) is None
+    assert engine.hidden.format(HiddenNeeds()) is None
+    form = engine.hidden.format(HiddenNeeds(final=True, layers=(0, 4)))
     assert form is not None
     assert form.row_size == 3 * drafts.target.spec.hidden_size
 
@@ -227,19 +226,19 @@ def test_what_is_written_is_read(data: st.DataObject) -> None:
     )
     arena = KVArena(layout, 40, device=torch.device("cpu"))
     arena.blocks.fill_(float("nan"))
-    pool = StatesPool(FakeLoadedModel(), arena)  # type: ignore[arg-type]
+    pool = HiddenPool(FakeLoadedModel(), arena)  # type: ignore[arg-type]
     size = data.draw(st.integers(1, layout.block_bytes // 4))
-    form = StatesFormat(
+    form = HiddenFormat(
         layers=(), final=True, dtype="float32", row_size=size, row_bytes=4 * size,
         rows_per_block=layout.block_bytes // (4 * size),
     )  # fmt: skip
     num_tokens = data.draw(st.integers(1, min(30, 30 * form.rows_per_block)))
     first = data.draw(st.integers(0, num_tokens - 1))
     num_cached = data.draw(st.integers(0, num_tokens - 1))
-    wish = StatesWish(format=form, first_position=first)
-    skipped, num = PlacedStates.plan(wish, num_cached_tokens=num_cached, num_tokens=num_tokens)
+    wish = HiddenWish(format=form, first_position=first)
+    skipped, num = PlacedHidden.plan(wish, num_cached_tokens=num_cached, num_tokens=num_tokens)
     blocks = data.draw(st.permutations(range(40)))[:num]
-    placed = PlacedStates(form, first, skipped, tuple(blocks))
+    placed = PlacedHidden(form, first, skipped, tuple(blocks))
     assert placed.begin <= max(first, num_cached)
     states = torch.arange(num_tokens * size, dtype=torch.float32).view(num_tokens, size)
     at = num_cached
@@ -266,7 +265,7 @@ def test_more_guesses_than_one_are_made_of_what_was_sent(counting_drafts: Drafts
 
 def test_a_draft_model_may_stand_back_behind_a_hand_off(drafts: Drafts) -> None:
     engine = engine_with(drafts, drafts.settings("sliced", hand_off="none"))
-    assert engine.states.wanted is None
+    assert engine.hidden.wanted is None
     prompt = random_prompt(20, vocab_size=VOCAB, seed=3)
     for name, source in (("remote", KVSource.TRANSFER), ("local", KVSource.COMPUTE)):
         engine.add(make_request(name, prompt, kv_source=source, ignore_eos=True))
