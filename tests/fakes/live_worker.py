@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
@@ -225,3 +225,20 @@ def _add_worker_services(
         ),
         server.server,
     )
+
+
+@asynccontextmanager
+async def live_pair(
+    model: Path, runtime_dir: Path, connector: str, **settings: Any
+) -> AsyncIterator[tuple[LiveWorker, LiveWorker]]:
+    """Two workers, `w0` and `w1`."""
+    async with AsyncExitStack() as stack:
+        first, second = [
+            await stack.enter_async_context(
+                live_worker(
+                    model, f"w{number}", connector=connector, runtime_dir=runtime_dir, **settings
+                )
+            )
+            for number in range(2)
+        ]
+        yield first, second

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import json
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from services.prefill.publisher import Publisher
-from shared.connector.protocol.block_io import BlockIO
 from shared.engine.llm import LLM
-from shared.errors import TransferError, TransferFailure
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
+from tests.fakes.damage import fail_hand_overs, flip_a_bit
 from tests.fakes.family_cases import FULL, SLIDING
 from tests.fakes.kv_groups import all_tokens_kept, split_layers
-from tests.fakes.live_worker import BLOCK_SIZE, LiveWorker, live_worker
+from tests.fakes.live_worker import BLOCK_SIZE, LiveWorker, live_pair, live_worker
 from tests.integration.worker.asking import assert_idle, expect, prompt_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
+
+    from shared.engine.sequence.sequence import Sequence as EngineSequence
 
 NUM_GROUPS, NUM_BLOCKS = 2, 5
 
@@ -130,7 +130,7 @@ LENGTHS = (17, 31, 32, 33, WINDOW - 1, WINDOW, WINDOW + 1, 3 * WINDOW, 233)
 async def test_of_a_window_only_what_is_read_is_handed_over(
     connector: str, windowed: Path, keeper: LLM, tmp_path: Path
 ) -> None:
-    async with windowed_pair(windowed, tmp_path, connector) as (prefill, decode):
+    async with live_pair(windowed, tmp_path, connector) as (prefill, decode):
         layout = decode.parts.layout
         assert [group.window for group in layout.groups] == [0, WINDOW]
         for length in LENGTHS:
@@ -153,7 +153,7 @@ async def test_of_a_window_only_what_is_read_is_handed_over(
 async def test_a_prefix_is_fetched_with_its_window(
     windowed: Path, keeper: LLM, tmp_path: Path
 ) -> None:
-    async with windowed_pair(windowed, tmp_path, "shm") as (holder, taker):
+    async with live_pair(windowed, tmp_path, "shm") as (holder, taker):
         prefix = prompt_of(10 * BLOCK_SIZE, seed=4)
         prompt = [*prefix, *prompt_of(7, seed=5)]
         await holder.ask([*prefix, 5])
@@ -168,12 +168,8 @@ async def test_a_prompt_whose_hand_over_fails_is_computed_here(
 ) -> None:
     """Its table has blocks for the end of the prompt only: those in front are taken then."""
 
-    async def finish(self: Publisher, timeout_s: float) -> int:
-        raise TransferError(TransferFailure.ABORTED, "as the test has it")
-
-    monkeypatch.setattr(Publisher, "advance", lambda *_: None)
-    monkeypatch.setattr(Publisher, "finish", finish)
-    async with windowed_pair(windowed, tmp_path, "shm") as (prefill, decode):
+    fail_hand_overs(monkeypatch)
+    async with live_pair(windowed, tmp_path, "shm") as (prefill, decode):
         prompt = prompt_of(233, seed=9)
         reply = await decode.ask(prompt, max_tokens=20, prefill=prefill)
         assert reply.token_ids == expect(keeper, prompt, 20)
@@ -186,23 +182,12 @@ async def test_a_bit_that_flips_on_its_way_is_found_in_every_group(
     windowed: Path, keeper: LLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: int
 ) -> None:
     """The last block of one table arrives with another bit, once."""
-    flipped: list[int] = []
-    copy = BlockIO._copy
 
-    def flip(io: BlockIO, blocks: Sequence[int], sources: Sequence[Any]) -> Any:
-        (seq,) = scheduler.receiving.values()
-        wanted = [block for block in seq.tables[group] if block >= 0][-2]
-        if wanted not in blocks or flipped:
-            return copy(io, blocks, sources)
-        flipped.append(wanted)
-        data = np.concatenate([np.array(source).reshape(-1) for source in sources])
-        data[list(blocks).index(wanted) * block_bytes + 5] ^= 4
-        return copy(io, blocks, [data])
+    def choose(seq: EngineSequence) -> int:
+        return [block for block in seq.tables[group] if block >= 0][-2]
 
-    async with windowed_pair(windowed, tmp_path, "zmq") as (prefill, decode):
-        block_bytes = decode.parts.layout.block_bytes
-        scheduler = decode.parts.engine._engine._scheduler
-        monkeypatch.setattr(BlockIO, "_copy", flip)
+    async with live_pair(windowed, tmp_path, "zmq") as (prefill, decode):
+        flipped = flip_a_bit(monkeypatch, decode, choose)
         prompt = prompt_of(120, seed=11)
         reply = await decode.ask(prompt, max_tokens=20, prefill=prefill)
         assert len(flipped) == 1
@@ -211,17 +196,3 @@ async def test_a_bit_that_flips_on_its_way_is_found_in_every_group(
         again = await decode.ask(prompt_of(120, seed=12), max_tokens=20, prefill=prefill)
         assert again.timings.prefill_worker == "w0"
         await assert_idle(prefill, decode)
-
-
-@asynccontextmanager
-async def windowed_pair(
-    windowed: Path, runtime_dir: Path, connector: str
-) -> AsyncIterator[list[LiveWorker]]:
-    """Two workers."""
-    async with AsyncExitStack() as stack:
-        yield [
-            await stack.enter_async_context(
-                live_worker(windowed, f"w{number}", connector=connector, runtime_dir=runtime_dir)
-            )
-            for number in range(2)
-        ]

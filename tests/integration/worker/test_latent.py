@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from shared.connector.protocol.block_io import BlockIO
 from shared.engine.llm import LLM
 from shared.model.random_checkpoint import write_random_checkpoint
+from tests.fakes.damage import flip_a_bit
 from tests.fakes.latent import LATENT, ROW
-from tests.fakes.live_worker import BLOCK_SIZE, LiveWorker, live_worker
+from tests.fakes.live_worker import BLOCK_SIZE, live_pair
 from tests.integration.worker.asking import assert_idle, expect, prompt_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 #: Around a block, and more than three steps of 64 tokens.
@@ -51,22 +50,6 @@ def engine_of(latent: Path) -> Iterator[Callable[[str], LLM]]:
         llm.close()
 
 
-@asynccontextmanager
-async def pair(
-    latent: Path, runtime_dir: Path, connector: str, **settings: Any
-) -> AsyncIterator[list[LiveWorker]]:
-    """Two workers."""
-    async with AsyncExitStack() as stack:
-        yield [
-            await stack.enter_async_context(
-                live_worker(
-                    latent, f"w{n}", connector=connector, runtime_dir=runtime_dir, **settings
-                )
-            )
-            for n in range(2)
-        ]
-
-
 @pytest.mark.parametrize(
     ("connector", "kv_dtype"), [("shm", "auto"), ("zmq", "auto"), ("zmq", "int8"), ("shm", "fp8")]
 )
@@ -75,7 +58,7 @@ async def test_a_row_is_handed_over_once(
 ) -> None:
     oracle = engine_of(kv_dtype)
     row_bytes = 4 * ROW if kv_dtype == "auto" else ROW + 4
-    async with pair(latent, tmp_path, connector, kv_cache_dtype=kv_dtype) as (prefill, decode):
+    async with live_pair(latent, tmp_path, connector, kv_cache_dtype=kv_dtype) as (prefill, decode):
         for length in LENGTHS:
             prompt = prompt_of(length, seed=length)
             reply = await decode.ask(prompt, max_tokens=20, prefill=prefill)
@@ -95,7 +78,7 @@ async def test_a_row_is_handed_over_once(
 async def test_a_prefix_is_fetched(
     latent: Path, engine_of: Callable[[str], LLM], tmp_path: Path
 ) -> None:
-    async with pair(latent, tmp_path, "shm") as (holder, taker):
+    async with live_pair(latent, tmp_path, "shm") as (holder, taker):
         prefix = prompt_of(10 * BLOCK_SIZE, seed=4)
         prompt = [*prefix, *prompt_of(7, seed=5)]
         await holder.ask(prefix)
@@ -114,19 +97,8 @@ async def test_a_bit_that_flips_on_its_way_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One block arrives with another bit, once."""
-    flipped: list[int] = []
-    copy = BlockIO._copy
-
-    def flip(io: BlockIO, blocks: Sequence[int], sources: Sequence[Any]) -> Any:
-        if flipped:
-            return copy(io, blocks, sources)
-        flipped.append(blocks[0])
-        data = np.concatenate([np.array(source).reshape(-1) for source in sources])
-        data[5] ^= 4
-        return copy(io, blocks, [data])
-
-    async with pair(latent, tmp_path, "zmq") as (prefill, decode):
-        monkeypatch.setattr(BlockIO, "_copy", flip)
+    async with live_pair(latent, tmp_path, "zmq") as (prefill, decode):
+        flipped = flip_a_bit(monkeypatch, decode, lambda seq: seq.tables[0][-2])
         prompt = prompt_of(120, seed=11)
         reply = await decode.ask(prompt, max_tokens=20, prefill=prefill)
         assert len(flipped) == 1

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import json
-from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from services.prefill.publisher import Publisher
-from shared.connector.protocol.block_io import BlockIO
 from shared.engine.llm import LLM
-from shared.errors import TransferError, TransferFailure
 from shared.kv.group_rules import GroupKind
 from shared.kv.identity import block_key
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
+from tests.fakes.damage import fail_hand_overs, flip_a_bit
 from tests.fakes.family_cases import FULL
-from tests.fakes.live_worker import BLOCK_SIZE, LiveWorker, live_worker
+from tests.fakes.live_worker import BLOCK_SIZE, LiveWorker, live_pair
 from tests.integration.worker.asking import assert_idle, expect, prompt_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -65,21 +62,6 @@ def alone(folder: Path) -> Iterator[LLM]:
     llm.close()
 
 
-@asynccontextmanager
-async def pair(
-    folder: Path, runtime_dir: Path, connector: str
-) -> AsyncIterator[tuple[LiveWorker, LiveWorker]]:
-    """Two workers."""
-    async with AsyncExitStack() as stack:
-        first, second = [
-            await stack.enter_async_context(
-                live_worker(folder, f"w{number}", connector=connector, runtime_dir=runtime_dir)
-            )
-            for number in range(2)
-        ]
-        yield first, second
-
-
 def num_state_groups(worker: LiveWorker) -> int:
     return sum(group.kind is GroupKind.STATE for group in worker.parts.layout.groups)
 
@@ -106,7 +88,7 @@ async def checkpoint_bytes(worker: LiveWorker, tokens: Sequence[int]) -> NDArray
 async def test_a_state_is_handed_over_once(
     connector: str, folder: Path, alone: LLM, tmp_path: Path
 ) -> None:
-    async with pair(folder, tmp_path, connector) as (prefill, decode):
+    async with live_pair(folder, tmp_path, connector) as (prefill, decode):
         layout = decode.parts.layout
         assert num_state_groups(decode) > 0
         for length in LENGTHS:
@@ -126,7 +108,7 @@ async def test_a_state_is_handed_over_once(
 
 async def test_no_token_is_stepped_twice(folder: Path, tmp_path: Path) -> None:
     """The states at the first block that ends in the answer are those of one engine, by value."""
-    async with pair(folder, tmp_path, "shm") as (prefill, decode):
+    async with live_pair(folder, tmp_path, "shm") as (prefill, decode):
         for length in (33, 64, 120):
             prompt = prompt_of(length, seed=length)
             reply = await decode.ask(prompt, max_tokens=40, prefill=prefill)
@@ -145,7 +127,7 @@ async def test_no_token_is_stepped_twice(folder: Path, tmp_path: Path) -> None:
 async def test_a_prefix_is_fetched_with_its_states(
     folder: Path, alone: LLM, tmp_path: Path
 ) -> None:
-    async with pair(folder, tmp_path, "shm") as (holder, taker):
+    async with live_pair(folder, tmp_path, "shm") as (holder, taker):
         prefix = prompt_of(10 * BLOCK_SIZE, seed=4)
         prompt = [*prefix, *prompt_of(7, seed=5)]
         await holder.ask([*prefix, 5])
@@ -160,12 +142,8 @@ async def test_a_prefix_is_fetched_with_its_states(
 async def test_a_prompt_whose_hand_over_fails_is_computed_here(
     folder: Path, alone: LLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def finish(self: Publisher, timeout_s: float) -> int:
-        raise TransferError(TransferFailure.ABORTED, "as the test has it")
-
-    monkeypatch.setattr(Publisher, "advance", lambda *_: None)
-    monkeypatch.setattr(Publisher, "finish", finish)
-    async with pair(folder, tmp_path, "shm") as (prefill, decode):
+    fail_hand_overs(monkeypatch)
+    async with live_pair(folder, tmp_path, "shm") as (prefill, decode):
         prompt = prompt_of(233, seed=9)
         reply = await decode.ask(prompt, max_tokens=20, prefill=prefill)
         assert reply.token_ids == expect(alone, prompt, 20)
@@ -176,23 +154,8 @@ async def test_a_prompt_whose_hand_over_fails_is_computed_here(
 async def test_a_bit_of_a_state_that_flips_on_its_way_is_found(
     folder: Path, alone: LLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flipped: list[int] = []
-    copy = BlockIO._copy
-
-    def flip(io: BlockIO, blocks: Sequence[int], sources: Sequence[Any]) -> Any:
-        (seq,) = scheduler.receiving.values()
-        wanted = seq.tables[-1][-1]
-        if wanted not in blocks or flipped:
-            return copy(io, blocks, sources)
-        flipped.append(wanted)
-        data = np.concatenate([np.array(source).reshape(-1) for source in sources])
-        data[list(blocks).index(wanted) * block_bytes + 5] ^= 4
-        return copy(io, blocks, [data])
-
-    async with pair(folder, tmp_path, "zmq") as (prefill, decode):
-        block_bytes = decode.parts.layout.block_bytes
-        scheduler = decode.parts.engine._engine._scheduler
-        monkeypatch.setattr(BlockIO, "_copy", flip)
+    async with live_pair(folder, tmp_path, "zmq") as (prefill, decode):
+        flipped = flip_a_bit(monkeypatch, decode, lambda seq: seq.tables[-1][-1])
         prompt = prompt_of(120, seed=11)
         reply = await decode.ask(prompt, max_tokens=20, prefill=prefill)
         assert len(flipped) == 1

@@ -1,0 +1,55 @@
+"""Hand-offs that go wrong: a bit that flips on its way, a sender that does not finish."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from services.prefill.publisher import Publisher
+from shared.connector.protocol.block_io import BlockIO
+from shared.errors import TransferError, TransferFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import pytest
+
+    from shared.engine.sequence.sequence import Sequence as EngineSequence
+    from tests.fakes.live_worker import LiveWorker
+
+
+def flip_a_bit(
+    monkeypatch: pytest.MonkeyPatch, worker: LiveWorker, choose: Callable[[EngineSequence], int]
+) -> list[int]:
+    """Let one block arrive at the worker with another bit, once; return the list of such blocks.
+
+    `choose` returns the block, given the only sequence that receives.
+    """
+    flipped: list[int] = []
+    copy = BlockIO._copy
+    block_bytes = worker.parts.layout.block_bytes
+    scheduler = worker.parts.engine._engine._scheduler
+
+    def flip(io: BlockIO, blocks: Sequence[int], sources: Sequence[Any]) -> Any:
+        (seq,) = scheduler.receiving.values()
+        wanted = choose(seq)
+        if wanted not in blocks or flipped:
+            return copy(io, blocks, sources)
+        flipped.append(wanted)
+        data = np.concatenate([np.array(source).reshape(-1) for source in sources])
+        data[list(blocks).index(wanted) * block_bytes + 5] ^= 4
+        return copy(io, blocks, [data])
+
+    monkeypatch.setattr(BlockIO, "_copy", flip)
+    return flipped
+
+
+def fail_hand_overs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no block of a prompt be sent, and every hand-off fail at its end."""
+
+    async def finish(self: Publisher, timeout_s: float) -> int:
+        raise TransferError(TransferFailure.ABORTED, "as the test has it")
+
+    monkeypatch.setattr(Publisher, "advance", lambda *_: None)
+    monkeypatch.setattr(Publisher, "finish", finish)
