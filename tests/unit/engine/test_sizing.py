@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from structlog.testing import capture_logs
 
 from shared.errors import ConfigError
-from tests.fakes.engines import make_engine
+from tests.fakes.engines import generate, make_engine, make_request
+from tests.fakes.model import FakeLoadedModel, make_spec
 
 
 def test_the_pool_must_hold_the_configured_length() -> None:
@@ -54,3 +56,26 @@ def test_other_kv_dtypes_are_refused_with_a_reason(name: str, reason: str) -> No
 def test_scales_must_lie_on_whole_words() -> None:
     with pytest.raises(ConfigError, match="no multiple of 4"):
         make_engine(kv_cache_dtype="int8", block_size=1)
+
+
+def test_blocks_that_kv_hardly_fills_are_named_at_the_start() -> None:
+    """A block is as long as a state of 64 bytes; a token's KV takes 16."""
+    loaded = FakeLoadedModel(spec=make_spec(num_states=1))
+    with capture_logs() as logs:
+        make_engine(loaded, block_size=1).close()
+    (line,) = [each for each in logs if each["event"] == "kv_blocks_unused"]
+    assert line["set"] == "--block-size 2"
+    with capture_logs() as logs:
+        make_engine(loaded, block_size=2).close()
+    assert not [each for each in logs if each["event"] == "kv_blocks_unused"]
+
+
+def test_a_long_prompt_leaves_a_state_every_2048_tokens() -> None:
+    """Prompts that part behind it go on from there, though none before them parted so early."""
+    engine = make_engine(FakeLoadedModel(spec=make_spec(num_states=1)), num_blocks=800)
+    prompt = [number % 90 for number in range(2500)]
+    generate(engine, make_request("a", prompt, max_tokens=1))
+    other = [*prompt[:2100], *reversed(prompt[2100:])]
+    (admitted,) = generate(engine, make_request("b", other, max_tokens=1)).admitted("b")
+    assert admitted.num_cached_tokens == 2048
+    engine.close()

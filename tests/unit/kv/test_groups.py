@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -11,11 +12,14 @@ from hypothesis import strategies as st
 from shared.connector.protocol.checksum import layout_fingerprint
 from shared.errors import InvalidRequestError
 from shared.kv.block_pool import BlockPool
-from shared.kv.group_rules import FullRule, GroupKind, WindowRule
+from shared.kv.group_rules import FullRule, GroupKind, GroupRule, StateRule, WindowRule
 from shared.kv.identity import HASH_BYTES, block_key, block_keys, group_of
 from shared.kv.layout import GROUPED_VERSION, LAYOUT_VERSION, KVGroup, KVLayout
 from shared.kv.prefix_cache import PrefixCache
 from shared.worker.peers.wire import layout_from_wire, layout_to_wire
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 BLOCK_SIZE = 4
 NUM_BLOCKS = 7
@@ -23,7 +27,9 @@ HASHES = [bytes([number + 1]) * HASH_BYTES for number in range(NUM_BLOCKS)]
 
 
 RULES = st.one_of(
-    st.just(FullRule()), st.builds(WindowRule, st.integers(2, 21), st.just(BLOCK_SIZE))
+    st.just(FullRule()),
+    st.builds(WindowRule, st.integers(2, 21), st.just(BLOCK_SIZE)),
+    st.just(StateRule(BLOCK_SIZE)),
 )
 
 
@@ -36,7 +42,7 @@ def test_a_window_needs_the_blocks_that_its_next_token_reads(
 
 
 def cache_of(
-    rules: list[FullRule | WindowRule], present: list[set[int]]
+    rules: Sequence[GroupRule], present: list[set[int]]
 ) -> tuple[PrefixCache, dict[bytes, int]]:
     """One that has these blocks of each group, and where they are."""
     pool = BlockPool(len(rules) * NUM_BLOCKS)
@@ -52,7 +58,7 @@ def cache_of(
 
 @given(data=st.data(), rules=st.lists(RULES, min_size=1, max_size=3))
 def test_a_match_is_the_longest_prefix_behind_which_all_groups_can_go_on(
-    data: st.DataObject, rules: list[FullRule | WindowRule]
+    data: st.DataObject, rules: list[GroupRule]
 ) -> None:
     places = st.sets(st.integers(0, NUM_BLOCKS - 1))
     # Mostly all, so that there are long prefixes.
@@ -61,7 +67,7 @@ def test_a_match_is_the_longest_prefix_behind_which_all_groups_can_go_on(
     cache, where = cache_of(rules, present)
     found = cache.match(HASHES[first:], first_block=first)
 
-    def needed(rule: FullRule | WindowRule, num: int) -> range:
+    def needed(rule: GroupRule, num: int) -> range:
         return range(max(first, rule.first_needed(num * BLOCK_SIZE)), num)
 
     expected = max(
@@ -77,9 +83,7 @@ def test_a_match_is_the_longest_prefix_behind_which_all_groups_can_go_on(
 
 
 @given(rules=st.lists(RULES, min_size=1, max_size=3), first=st.integers(0, NUM_BLOCKS - 1))
-def test_what_is_reserved_and_published_is_found(
-    rules: list[FullRule | WindowRule], first: int
-) -> None:
+def test_what_is_reserved_and_published_is_found(rules: list[GroupRule], first: int) -> None:
     pool = BlockPool(3 * NUM_BLOCKS)
     cache = PrefixCache(pool, rules, block_size=BLOCK_SIZE)
     taken = cache.reserve(NUM_BLOCKS - first, first_block=first, num_spare_blocks=0)
@@ -87,7 +91,8 @@ def test_what_is_reserved_and_published_is_found(
     pin_id, reserved = taken
     assert not cache.match(HASHES[first:], first_block=first).num_blocks
     cache.publish_reserved(pin_id, HASHES[first:])
-    assert cache.match(HASHES[first:], first_block=first) == reserved
+    found = cache.match(HASHES[first:], first_block=first)
+    assert (found.num_blocks, found.tables) == (reserved.num_blocks, reserved.tables)
     cache.unpin(pin_id)
     assert pool.num_free == pool.num_blocks
     pool.check_integrity()
@@ -122,6 +127,7 @@ GROUP = KVGroup(num_layers=2, num_kv_heads=3, head_dim=8)
 WINDOW = KVGroup(num_layers=2, num_kv_heads=3, head_dim=8, kind=GroupKind.WINDOW, window=6)
 SMALL = KVGroup(num_layers=1, num_kv_heads=3, head_dim=8)
 LATENT = KVGroup(num_layers=2, num_kv_heads=1, head_dim=24, kind=GroupKind.LATENT)
+STATE = KVGroup(num_layers=1, num_kv_heads=0, head_dim=0, kind=GroupKind.STATE, state_size=1000)
 
 
 def test_a_block_holds_what_the_largest_group_keeps() -> None:
@@ -142,6 +148,8 @@ def test_a_block_holds_what_the_largest_group_keeps() -> None:
         (WINDOW,),
         (GROUP, WINDOW),
         (LATENT,),
+        (STATE,),
+        (GROUP, STATE),
     ],
 )
 def test_layouts_are_the_same_behind_the_wire(groups: tuple[KVGroup, ...]) -> None:
@@ -167,6 +175,9 @@ def test_every_grouping_is_told_from_the_others() -> None:
             (replace(LATENT, head_dim=25),),
             (GROUP, LATENT),
             (GROUP, replace(LATENT, kind=GroupKind.FULL)),
+            (STATE,),
+            (GROUP, STATE),
+            (GROUP, replace(STATE, state_size=999)),
         ]
     ]
     assert len({layout.grouping for layout in layouts}) == len(layouts)
@@ -196,6 +207,27 @@ def test_a_latent_group_of_heads_is_refused() -> None:
     message.groups[0].num_kv_heads = 2
     with pytest.raises(InvalidRequestError, match="a latent KV group of 2 heads"):
         layout_from_wire(message)
+
+
+def test_a_state_of_no_size_and_a_size_of_no_state_are_refused() -> None:
+    message = layout_to_wire(KVLayout.of((GROUP, STATE), block_size=4, dtype="bfloat16"))
+    message.groups[1].state_size = 0
+    with pytest.raises(InvalidRequestError, match="state with a state of 0 numbers"):
+        layout_from_wire(message)
+    message.groups[1].state_size = 1000
+    message.groups[0].state_size = 5
+    with pytest.raises(InvalidRequestError, match="full with a state of 5 numbers"):
+        layout_from_wire(message)
+
+
+def test_a_fitting_block_is_half_full_of_kv() -> None:
+    """KV of four tokens takes 768 bytes of the 4,032 that a state takes."""
+    layout = KVLayout.of((GROUP, STATE), block_size=4, dtype="bfloat16")
+    assert (layout.used_bytes(GROUP), layout.block_bytes) == (768, 4032)
+    assert layout.fitting_block_size == 16
+    fitting = KVLayout.of((GROUP, STATE), block_size=16, dtype="bfloat16")
+    assert fitting.used_bytes(GROUP) * 2 >= fitting.block_bytes
+    assert fitting.fitting_block_size == 16
 
 
 def test_a_table_with_a_window_needs_a_window_and_a_step() -> None:
