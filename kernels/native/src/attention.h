@@ -70,19 +70,25 @@ inline void for_head_parts(int group, Body&& body) {
   }
 }
 
+// What products of elements that one instruction multiplies, or of float32 numbers that elements are
+// made: each key and value is packed once and read by all rows of its task.
+template <class Dot>
+using PackedDot = std::conditional_t<Dot::kIsWider, Float32Dot, Dot>;
+
 template <class Dot>
 class AttentionScratch {
   using Element = typename Dot::Element;
+  static constexpr int kElements = PackedDot<Dot>::kElements;
 
  public:
   AttentionScratch(int head_dim)
-      : words(round_up(head_dim, Dot::kElements) / Dot::kElements),
+      : words(round_up(head_dim, kElements) / kElements),
         panels(panels_of(head_dim)),
         query(size_t(kQueryRows) * words),
-        keys(size_t(2) * words * kPanel),
-        values(size_t(panels) * (kChunk / Dot::kElements) * kPanel),
+        keys(size_t(2) * round_up(words, 2) * kPanel),
+        values(size_t(panels) * (kChunk / kElements) * kPanel),
         scores(size_t(2) * kQueryRows * kPanel),
-        weights(size_t(kQueryRows) * kChunk / Dot::kElements),
+        weights(size_t(kQueryRows) * kChunk / kElements),
         out(size_t(panels) * kQueryRows * kPanel),
         zeros(head_dim),
         unpacked(size_t(2) * kChunk * round_up(head_dim, kLanes)) {}
@@ -110,7 +116,8 @@ template <class Dot>
 class AttentionKernel {
   using Element = typename Dot::Element;
   using Scratch = AttentionScratch<Dot>;
-  static constexpr int kWordKeys = kChunk / Dot::kElements;
+  using Packed = PackedDot<Dot>;
+  static constexpr int kWordKeys = kChunk / Packed::kElements;
 
  public:
   const Cache<Element>& cache;
@@ -156,7 +163,7 @@ class AttentionKernel {
       pack_chunk(s.places[turn], s.places[quantized ? turn : turn ^ 1], s);
       for (int panel = 0; panel < 2; ++panel)
         for_row_groups(rows, [&](int row, int n) {
-          multiply_rows<Dot, 0>(n, s.query.data() + row * s.words, s.words,
+          multiply_rows<Packed, 0>(n, s.query.data() + row * s.words, s.words,
                                 s.keys.data() + size_t(panel) * s.words * kPanel, s.words,
                                 vectors(s.scores.data()) + (panel * kQueryRows + row) * kPanelVectors,
                                 true);
@@ -165,7 +172,7 @@ class AttentionKernel {
         weigh(row, first_position + row / task.num_heads - key, s);
       for (int panel = 0; panel < s.panels; ++panel)
         for_row_groups(rows, [&](int row, int n) {
-          multiply_rows<Dot, 0>(n, s.weights.data() + row * kWordKeys, kWordKeys,
+          multiply_rows<Packed, 0>(n, s.weights.data() + row * kWordKeys, kWordKeys,
                                 s.values.data() + size_t(panel) * kWordKeys * kPanel, kWordKeys,
                                 vectors(s.out.data()) + (panel * kQueryRows + row) * kPanelVectors,
                                 false);
@@ -198,7 +205,11 @@ class AttentionKernel {
     for (int row = 0; row < task.rows(); ++row) {
       const Element* from =
           query + (head_row(task, start, row) * num_heads + head(task, row)) * cache.head_dim;
-      std::memcpy(s.query.data() + row * s.words, from, cache.head_dim * sizeof(Element));
+      uint32_t* to = s.query.data() + row * s.words;
+      if constexpr (Dot::kIsWider)
+        widen_row(reinterpret_cast<float*>(to), from, cache.head_dim);
+      else
+        std::memcpy(to, from, cache.head_dim * sizeof(Element));
     }
   }
 
@@ -287,7 +298,8 @@ class AttentionKernel {
                   Scratch& s) const {
     for (int i = 0; i < kChunk; i += kLanes)
       pack_keys(here.keys + i, next.keys + i,
-                s.keys.data() + size_t(i / kPanel) * s.words * kPanel + i % kPanel, s.words);
+                s.keys.data() + size_t(i / kPanel) * s.words * kPanel + i % kPanel,
+                round_up(cache.head_dim, Dot::kElements) / Dot::kElements);
     pack_values(here.values, next.values, s);
   }
 
@@ -295,6 +307,13 @@ class AttentionKernel {
 
   static void pack_keys(const Element* const* keys, const Element* const* next, uint32_t* to,
                         int words) {
+    auto put = [&](int word, Words columns) {
+      if constexpr (Dot::kIsWider)
+        for (int part = 0; part < 2; ++part)
+          store(to + size_t(2 * word + part) * kPanel, Dot::column_part(columns, part));
+      else
+        store(to + size_t(word) * kPanel, columns);
+    };
     int word = 0;
 #if defined(__AVX__)
     for (; word + kLanes <= words; word += kLanes) {
@@ -303,12 +322,15 @@ class AttentionKernel {
         rows[i] = reinterpret_cast<const uint32_t*>(keys[i]) + word;
         fetch(next[i] + word * Dot::kElements);
       }
-      transpose_words(rows, to + size_t(word) * kPanel);
+      transpose_words(rows, [&](int i, Words columns) { put(word + i, columns); });
     }
 #endif
-    for (; word < words; ++word)
+    for (; word < words; ++word) {
+      uint32_t columns[kLanes];
       for (int i = 0; i < kLanes; ++i)
-        std::memcpy(to + size_t(word) * kPanel + i, keys[i] + word * Dot::kElements, 4);
+        std::memcpy(columns + i, keys[i] + word * Dot::kElements, 4);
+      put(word, load<Words>(columns));
+    }
   }
 
   void pack_values(const Element* const* values, const Element* const* next, Scratch& s) const {
@@ -318,9 +340,9 @@ class AttentionKernel {
         uint32_t* to = s.values.data() +
                        (size_t(dim / kPanel) * kWordKeys + word) * kPanel + dim % kPanel;
         const int count = std::min(kLanes, head_dim - dim);
-        if constexpr (Dot::kElements == 1) {
-          fetch(next[word] + dim);
-          std::memcpy(to, values[word] + dim, count * sizeof(float));
+        if constexpr (Packed::kElements == 1) {
+          if (dim * sizeof(Element) % 64 == 0) fetch(next[word] + dim);
+          widen_row(reinterpret_cast<float*>(to), values[word] + dim, count);
         } else if (count == kLanes) {
           if (dim % kPanel == 0) {
             fetch(next[2 * word] + dim);
@@ -364,7 +386,8 @@ class AttentionKernel {
     // e^(scale * (x - now)) as a power of two: one multiplication for all constants.
     const float steps = this->steps();
     Floats sums{};
-    Element* weights = reinterpret_cast<Element*>(s.weights.data() + row * kWordKeys);
+    auto* weights =
+        reinterpret_cast<typename Packed::Element*>(s.weights.data() + row * kWordKeys);
     for (int v = 0; v < kVectors; ++v) {
       const Floats weight = exp2((x[v] - now) * steps);
       sums += weight;

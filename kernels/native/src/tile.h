@@ -89,8 +89,9 @@ inline void for_row_groups(int num_rows, Body&& body) {
 }
 
 #if defined(__AVX512F__)
-// Writes the transpose of 16 rows of 16 words, each result row kPanel words after the last.
-inline void transpose_words(const uint32_t* const rows[16], uint32_t* to) {
+// Calls put(word, words of all rows) for each word of the transpose of 16 rows of 16 words.
+template <class Put>
+inline void transpose_words(const uint32_t* const rows[16], Put&& put) {
   __m512i r[16], t[16];
   for (int i = 0; i < 16; ++i) r[i] = _mm512_loadu_si512(rows[i]);
   for (int i = 0; i < 16; i += 2) {
@@ -110,15 +111,16 @@ inline void transpose_words(const uint32_t* const rows[16], uint32_t* to) {
     t[i + 12] = _mm512_shuffle_i32x4(r[i + 8], r[i + 12], 0xdd);
   }
   for (int i = 0; i < 4; ++i) {
-    _mm512_storeu_si512(to + (i + 0) * kPanel, _mm512_shuffle_i32x4(t[i], t[i + 8], 0x88));
-    _mm512_storeu_si512(to + (i + 4) * kPanel, _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88));
-    _mm512_storeu_si512(to + (i + 8) * kPanel, _mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd));
-    _mm512_storeu_si512(to + (i + 12) * kPanel, _mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd));
+    put(i, (Words)_mm512_shuffle_i32x4(t[i], t[i + 8], 0x88));
+    put(i + 4, (Words)_mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0x88));
+    put(i + 8, (Words)_mm512_shuffle_i32x4(t[i], t[i + 8], 0xdd));
+    put(i + 12, (Words)_mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd));
   }
 }
 #elif defined(__AVX__)
-// Writes the transpose of 8 rows of 8 words, each result row kPanel words after the last.
-inline void transpose_words(const uint32_t* const rows[8], uint32_t* to) {
+// The same for 8 rows of 8 words.
+template <class Put>
+inline void transpose_words(const uint32_t* const rows[8], Put&& put) {
   __m256 r[8], t[8];
   for (int i = 0; i < 8; ++i) r[i] = _mm256_loadu_ps(reinterpret_cast<const float*>(rows[i]));
   for (int i = 0; i < 8; i += 2) {
@@ -132,9 +134,8 @@ inline void transpose_words(const uint32_t* const rows[8], uint32_t* to) {
     r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
   }
   for (int i = 0; i < 4; ++i) {
-    float* const lower = reinterpret_cast<float*>(to + i * kPanel);
-    _mm256_storeu_ps(lower, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
-    _mm256_storeu_ps(lower + 4 * kPanel, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
+    put(i, (Words)_mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
+    put(i + 4, (Words)_mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
   }
 }
 #endif
