@@ -92,7 +92,8 @@ def linear_rate(weights: Sequence[torch.Tensor], rows: int) -> float:
             linear(inputs[w.shape[1]], w)
 
     ways: list[Callable[[], Any]] = [plain]
-    if torch.backends.mkldnn.is_available():
+    # Others lack oneDNN's instructions for it.
+    if torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX512":
         ways.append(_packed(weights, inputs, rows))
     return flops / min(shortest_s(way) for way in ways) / 1e9
 
