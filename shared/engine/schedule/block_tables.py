@@ -35,7 +35,8 @@ class BlockTables:
 
     A prompt is computed in steps. At admission, a table with a window gets blocks for a window and
     for one step. After each step, `give_back` takes as many blocks for tokens ahead as it releases
-    in front of the window. So an admitted sequence can always compute its next step.
+    in front of the window. So an admitted sequence can compute its next step, unless another
+    sequence still reads what it released; then `missing` names the places that lack a block.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class BlockTables:
             table.extend([NO_BLOCK] * (end - len(table)))
 
     def give_back(self, seq: Sequence) -> None:
-        """Release what lies in front of the windows, and fill as many places ahead."""
+        """Release what lies in front of the windows, and fill as many places ahead, if it can."""
         num_tokens = seq.num_computed_tokens
         if seq.request.hold_blocks:
             num_tokens = min(num_tokens, seq.num_prompt_tokens - 1)  # a peer reads these
@@ -132,7 +133,8 @@ class BlockTables:
                 continue
             ahead = range(seq.num_filled[group], len(table))
             empty = (place for place in ahead if table[place] < 0)
-            self.fill(seq, group, list(islice(empty, len(released))))
+            num_ahead = min(len(released), self._pool.num_free)
+            self.fill(seq, group, list(islice(empty, num_ahead)))
 
     def shorten(self, seq: Sequence, num_blocks: int) -> None:
         """Release the blocks behind so many places. A state's own block moves to the last one."""

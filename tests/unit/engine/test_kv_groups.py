@@ -13,7 +13,7 @@ from shared.engine.memory.sizing import describe_groups
 from shared.model.drafts.random_heads import HeadSpec, write_random_head
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from tests.fakes.engines import StepMode, drain, make_engine, make_request
+from tests.fakes.engines import StepMode, drain, generate, make_engine, make_request
 from tests.fakes.family_cases import FULL, SLIDING
 from tests.fakes.kv_groups import all_tokens_kept, split_layers
 
@@ -162,6 +162,26 @@ def test_a_long_sequence_takes_a_window_and_a_step(windowed: Path, hold: bool) -
     assert most <= 240 // 4 + 2 * (7 + (3 if hold else 0))
     if hold:
         engine.release("long")
+    assert engine._pool.num_free == engine.num_blocks
+    engine.close()
+
+
+@pytest.mark.parametrize("num_filled", [100, 106, 107, 108])
+def test_a_window_lacks_blocks_that_another_sequence_still_reads(
+    windowed: Path, num_filled: int
+) -> None:
+    """The blocks in front of its window are released, but not free: the pool may have no others."""
+    asked = make_request("longer", range(3, 99), max_tokens=4, ignore_eos=True)
+    model = load_model(windowed)
+    roomy = make_engine(model)
+    want = generate(roomy, asked).tokens("longer")
+    roomy.close()
+    engine = make_engine(model, num_blocks=72, max_num_batched_tokens=16)
+    for name, prompt in [("held", range(3, 59)), ("filler", range(200, 200 + num_filled))]:
+        generate(engine, make_request(name, prompt, max_tokens=1, hold_blocks=True))
+    assert generate(engine, asked).tokens("longer") == want
+    engine.release("held")
+    engine.release("filler")
     assert engine._pool.num_free == engine.num_blocks
     engine.close()
 
