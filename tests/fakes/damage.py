@@ -1,4 +1,4 @@
-"""Hand-offs that go wrong: a bit that flips on its way, a sender that does not finish."""
+"""Hand-offs that go wrong: flipped bits, lost pieces, a sender that does not finish."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 
 from services.prefill.publisher import Publisher
 from shared.connector.protocol.block_io import BlockIO
+from shared.connector.protocol.inbound import Inbound
 from shared.errors import TransferError, TransferFailure
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from shared.connector.protocol.frame import Frame
     from shared.engine.sequence.sequence import Sequence as EngineSequence
     from tests.fakes.live_worker import LiveWorker
 
@@ -43,6 +45,42 @@ def flip_a_bit(
 
     monkeypatch.setattr(BlockIO, "_copy", flip)
     return flipped
+
+
+def lose_a_piece(
+    monkeypatch: pytest.MonkeyPatch, worker: LiveWorker, choose: Callable[[EngineSequence], int]
+) -> list[int]:
+    """Let the piece with one block not arrive at the worker; return the list of such blocks.
+
+    `choose` returns the block, given the only sequence that receives. All other frames arrive.
+    """
+    lost: list[int] = []
+    accept = Inbound.accept
+    scheduler = worker.parts.engine._engine._scheduler
+
+    async def accept_others(self: Inbound, frame: Frame, sources: Any) -> None:
+        piece = self.blocks[frame.first_index : frame.first_index + frame.num_blocks]
+        wanted = [choose(seq) for seq in scheduler.receiving.values()]
+        if wanted and wanted[0] in piece:
+            lost.append(wanted[0])
+        else:
+            await accept(self, frame, sources)
+
+    monkeypatch.setattr(Inbound, "accept", accept_others)
+    return lost
+
+
+def send_no_end_of(monkeypatch: pytest.MonkeyPatch, group: int) -> None:
+    """Let senders leave out the last block of one group."""
+    send = Publisher._send
+
+    async def send_others(self: Publisher, start: int, end: int) -> None:
+        last = self._moved[group].stop - 1
+        tables = enumerate(self._tables)
+        self._tables = [table[:last] if n == group else table for n, table in tables]
+        await send(self, start, end)
+
+    monkeypatch.setattr(Publisher, "_send", send_others)
 
 
 def fail_hand_overs(monkeypatch: pytest.MonkeyPatch) -> None:

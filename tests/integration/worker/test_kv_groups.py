@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -10,9 +9,9 @@ import numpy as np
 import pytest
 
 from shared.engine.llm import LLM
-from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
+from shared.model.random_checkpoint import write_random_checkpoint
 from tests.fakes.damage import fail_hand_overs, flip_a_bit
-from tests.fakes.family_cases import FULL, SLIDING
+from tests.fakes.group_kinds import SPECS, WINDOW
 from tests.fakes.kv_groups import all_tokens_kept, split_layers
 from tests.fakes.live_worker import BLOCK_SIZE, LiveWorker, live_pair, live_worker
 from tests.integration.worker.asking import assert_idle, expect, prompt_of
@@ -89,27 +88,11 @@ async def test_workers_that_group_their_layers_otherwise_exchange_nothing(
         await assert_idle(prefill, decode)
 
 
-WINDOW = 40
-
-
 @pytest.fixture(scope="module")
-def windowed(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Path:
-    """The same sizes; the first of two layers has a window of two and a half blocks."""
+def windowed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first of two layers has a window of two and a half blocks."""
     path = tmp_path_factory.mktemp("windowed")
-    own = json.loads((checkpoint / "config.json").read_text())
-    sizes = {
-        "hidden_size": own["hidden_size"],
-        "num_heads": own["num_attention_heads"],
-        "num_kv_heads": own["num_key_value_heads"],
-        "head_dim": own["head_dim"],
-        "vocab_size": own["vocab_size"],
-    }
-    extra = {
-        "use_sliding_window": True,
-        "sliding_window": WINDOW,
-        "layer_types": [SLIDING, FULL],
-    }
-    write_random_checkpoint(path, CheckpointSpec(architecture="qwen3", extra=extra, **sizes))
+    write_random_checkpoint(path, SPECS["window"])
     return path
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,9 +10,9 @@ import pytest
 from shared.engine.llm import LLM
 from shared.kv.group_rules import GroupKind
 from shared.kv.identity import block_key
-from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
+from shared.model.random_checkpoint import write_random_checkpoint
 from tests.fakes.damage import fail_hand_overs, flip_a_bit
-from tests.fakes.family_cases import FULL
+from tests.fakes.group_kinds import SPECS
 from tests.fakes.live_worker import BLOCK_SIZE, LiveWorker, live_pair
 from tests.integration.worker.asking import assert_idle, expect, prompt_of
 
@@ -25,26 +24,14 @@ if TYPE_CHECKING:
 
     from shared.engine.engine import Engine
 
-LINEAR = "linear_attention"
-DELTA = {
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 12,
-    "linear_value_head_dim": 20,
-    "layer_types": [LINEAR, FULL, LINEAR],
-}
 #: Around a block, and more than three steps of 64 tokens.
 LENGTHS = (17, 31, 32, 33, 64, 120, 233)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("states")
-    vocab_size = json.loads((checkpoint / "config.json").read_text())["vocab_size"]
-    spec = CheckpointSpec(
-        architecture="qwen3_5_text", num_layers=3, vocab_size=vocab_size, extra=DELTA
-    )
-    write_random_checkpoint(path, spec)
+    write_random_checkpoint(path, SPECS["state"])
     return path
 
 
@@ -119,6 +106,12 @@ async def test_no_token_is_stepped_twice(folder: Path, tmp_path: Path) -> None:
             await prefill.forget()
             local = await prefill.ask(prompt, max_tokens=40)
             assert local.token_ids == reply.token_ids
+            there = await checkpoint_bytes(prefill, tokens)
+            np.testing.assert_allclose(here, there, rtol=1e-4, atol=1e-5)
+            # Its last token is computed from the state in front of it, not from its own.
+            again = await prefill.ask(prompt, max_tokens=40)
+            assert again.token_ids == reply.token_ids
+            assert 0 < again.usage.cached_tokens < length
             there = await checkpoint_bytes(prefill, tokens)
             np.testing.assert_allclose(here, there, rtol=1e-4, atol=1e-5)
         await assert_idle(prefill, decode)

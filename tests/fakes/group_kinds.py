@@ -1,0 +1,47 @@
+"""Small checkpoints that have all kinds of KV groups together, written without transformers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shared.kv.group_rules import GroupKind
+from shared.model.random_checkpoint import CheckpointSpec
+from tests.fakes.family_cases import FULL, SLIDING
+from tests.fakes.latent import LATENT
+
+LINEAR = "linear_attention"
+#: Of two and a half blocks of 16 tokens.
+WINDOW = 40
+SPECS = {
+    "window": CheckpointSpec(
+        architecture="qwen3",
+        num_layers=2,
+        vocab_size=321,
+        extra={
+            "use_sliding_window": True,
+            "sliding_window": WINDOW,
+            "layer_types": [SLIDING, FULL],
+        },
+    ),
+    "state": CheckpointSpec(
+        architecture="qwen3_5_text",
+        num_layers=3,
+        vocab_size=321,
+        extra={
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 12,
+            "linear_value_head_dim": 20,
+            "layer_types": [LINEAR, FULL, LINEAR],
+        },
+    ),
+    "latent": replace(LATENT, vocab_size=321),
+}
+#: A checkpoint, and the kind of one of its groups.
+CASES = [
+    ("window", GroupKind.FULL),
+    ("window", GroupKind.WINDOW),
+    ("state", GroupKind.FULL),
+    ("state", GroupKind.STATE),
+    ("latent", GroupKind.LATENT),
+]
