@@ -10,17 +10,16 @@
 #include <cmath>
 #include <limits>
 
-#include "kv_format.h"
+#include "kv_panels.h"
 #include "memory.h"
 #include "pool.h"
-#include "tile.h"
 
 namespace baton {
 
-constexpr int kChunk = 2 * kPanel;
 // Query rows of one task: the packing of a chunk is shared by all of them.
 constexpr int kQueryRows = 8 * kTileRows;
 constexpr float kMasked = -1e30f;
+constexpr float kNoScale = 0.0f;
 
 // One packed batch; see AttentionMetadata in Python.
 struct Batch {
@@ -70,11 +69,6 @@ inline void for_head_parts(int group, Body&& body) {
   }
 }
 
-// What products of elements that one instruction multiplies, or of float32 numbers that elements are
-// made: each key and value is packed once and read by all rows of its task.
-template <class Dot>
-using PackedDot = std::conditional_t<Dot::kIsWider, Float32Dot, Dot>;
-
 template <class Dot>
 class AttentionScratch {
   using Element = typename Dot::Element;
@@ -90,8 +84,7 @@ class AttentionScratch {
         scores(size_t(2) * kQueryRows * kPanel),
         weights(size_t(kQueryRows) * kChunk / kElements),
         out(size_t(panels) * kQueryRows * kPanel),
-        zeros(head_dim),
-        unpacked(size_t(2) * kChunk * round_up(head_dim, kLanes)) {}
+        zeros(head_dim * sizeof(Element)) {}
 
   int words;   // of a head
   int panels;  // of a head
@@ -101,13 +94,10 @@ class AttentionScratch {
   Buffer<float> scores;      // [2 panels][rows][32 keys]
   Buffer<uint32_t> weights;  // [rows][words of keys]
   Buffer<float> out;         // [panel of the head][rows][32 dims]
-  Buffer<Element> zeros;     // stands for keys and values that no row of the task sees
-  Buffer<Element> unpacked;  // [2][keys][padded head]: a chunk that was kept in 8 bits
-  // Where the keys and values of this chunk and of the next one are.
-  struct Places {
-    const Element* keys[kChunk];
-    const Element* values[kChunk];
-  } places[2];
+  Buffer<uint8_t> zeros;     // stands for keys and values that no row of the task sees
+  ChunkRows places[2];       // of this chunk and of the next one
+  float key_scales[kChunk];    // of this chunk
+  float value_scales[kChunk];
   float largest[kQueryRows];  // of the scores so far, not scaled unless they are capped
   Floats total[kQueryRows];   // of the weights so far, by lane
 };
@@ -136,6 +126,19 @@ class AttentionKernel {
   int group() const { return num_heads / cache.num_kv_heads; }
 
   void operator()(const AttentionTask& task, Scratch& s) const {
+    switch (cache.format) {
+      case KvFormat::kElements:
+        return run<ElementRows<Dot>>(task, s);
+      case KvFormat::kInt8:
+        return run<ByteRows<Dot, Int8Kv>>(task, s);
+      case KvFormat::kFloat8:
+        return run<ByteRows<Dot, Float8Kv>>(task, s);
+    }
+  }
+
+ private:
+  template <class Stored>
+  void run(const AttentionTask& task, Scratch& s) const {
     const int rows = task.rows();
     const int length = batch.seq_lens[task.seq];
     const int start = batch.query_start_loc[task.seq];
@@ -152,37 +155,33 @@ class AttentionKernel {
     }
     const Keys keys{window ? std::max(0, first_position - window + 1) : 0, length};
     const int first_chunk = keys.first / kChunk * kChunk;
-    const bool quantized = cache.is_quantized();
-    if (!quantized) locate(task, first_chunk, keys, s.places[0], s);
+    locate<Stored>(task, first_chunk, keys, s.places[0], s);
     int turn = 0;
     for (int key = first_chunk; key <= last_position; key += kChunk, turn ^= 1) {
-      if (quantized)
-        unpack(task, key, keys, s.places[turn], s);
-      else
-        locate(task, key + kChunk, keys, s.places[turn ^ 1], s);
-      pack_chunk(s.places[turn], s.places[quantized ? turn : turn ^ 1], s);
-      for (int panel = 0; panel < 2; ++panel)
-        for_row_groups(rows, [&](int row, int n) {
-          multiply_rows<Packed, 0>(n, s.query.data() + row * s.words, s.words,
-                                s.keys.data() + size_t(panel) * s.words * kPanel, s.words,
-                                vectors(s.scores.data()) + (panel * kQueryRows + row) * kPanelVectors,
-                                true);
-        });
+      const ChunkRows& here = s.places[turn];
+      locate<Stored>(task, key + kChunk, keys, s.places[turn ^ 1], s);
+      pack_chunk<Stored>(here, s.places[turn ^ 1], s);
+      multiply(rows, s.query.data(), s.words, s.keys.data(), kChunk / kPanel, s.scores.data(), true);
       for (int row = 0; row < rows; ++row)
-        weigh(row, first_position + row / task.num_heads - key, s);
-      for (int panel = 0; panel < s.panels; ++panel)
-        for_row_groups(rows, [&](int row, int n) {
-          multiply_rows<Packed, 0>(n, s.weights.data() + row * kWordKeys, kWordKeys,
-                                s.values.data() + size_t(panel) * kWordKeys * kPanel, kWordKeys,
-                                vectors(s.out.data()) + (panel * kQueryRows + row) * kPanelVectors,
-                                false);
-        });
+        weigh<Stored>(row, first_position + row / task.num_heads - key, s);
+      multiply(rows, s.weights.data(), kWordKeys, s.values.data(), s.panels, s.out.data(), false);
     }
     for (int row = 0; row < rows; ++row) write_row(task, start, row, s);
   }
 
- private:
   static Floats* vectors(float* data) { return reinterpret_cast<Floats*>(data); }
+
+  // sums [panel][row] (+)= rows [num_rows][words] . panels [panel][words]
+  static void multiply(int num_rows, const uint32_t* rows, int words, const uint32_t* panels,
+                       int num_panels, float* sums, bool first) {
+    for (int panel = 0; panel < num_panels; ++panel)
+      for_row_groups(num_rows, [&](int row, int n) {
+        multiply_rows<Packed, 0>(n, rows + size_t(row) * words, words,
+                                 panels + size_t(panel) * words * kPanel, words,
+                                 vectors(sums) + (size_t(panel) * kQueryRows + row) * kPanelVectors,
+                                 first);
+      });
+  }
 
   size_t head_row(const AttentionTask& task, int start, int row) const {
     return size_t(start + task.first_token + row / task.num_heads);
@@ -221,148 +220,64 @@ class AttentionKernel {
     bool contains(int key) const { return first <= key && key < end; }
   };
 
-  void locate(const AttentionTask& task, int first_key, const Keys& keys,
-              typename Scratch::Places& places, const Scratch& s) const {
+  template <class Stored>
+  void locate(const AttentionTask& task, int first_key, const Keys& keys, ChunkRows& places,
+              const Scratch& s) const {
     const int32_t* table = batch.block_tables[group_of_layers] + size_t(task.seq) * batch.max_blocks;
-    const size_t values_after_keys =
-        size_t(cache.kinds - 1) * cache.num_kv_heads * cache.head_stride();
     for (int i = 0; i < kChunk;) {
       const int key = first_key + i;
       if (!keys.contains(key)) {
         places.keys[i] = places.values[i] = s.zeros.data();
+        places.key_scales[i] = places.value_scales[i] = &kNoScale;
         ++i;
         continue;
       }
+      const int block = table[key / cache.block_size];
       int slot = key % cache.block_size;
-      const Element* row =
-          cache.row(table[key / cache.block_size], layer, 0, task.kv_head, slot);
-      const int end = std::min({kChunk, i + cache.block_size - slot, keys.end - first_key});
-      for (; i < end; ++i, row += cache.head_dim) {
-        places.keys[i] = row;
-        places.values[i] = row + values_after_keys;
+      const uint8_t* head_keys = cache.bytes(block, layer, 0, task.kv_head);
+      const uint8_t* head_values = cache.bytes(block, layer, cache.kinds - 1, task.kv_head);
+      const int count =
+          std::min({kChunk - i, cache.block_size - slot, keys.end - key});
+      const float* key_scales = cache.scales(head_keys);
+      const float* value_scales = cache.scales(head_values);
+      if constexpr (Stored::kHasScales) {
+        prefetch(key_scales + slot);
+        prefetch(value_scales + slot);
+      }
+      for (const int end = slot + count; slot < end; ++slot, ++i) {
+        places.keys[i] = head_keys + slot * cache.row_bytes();
+        places.values[i] = head_values + slot * cache.row_bytes();
+        places.key_scales[i] = key_scales + slot;
+        places.value_scales[i] = value_scales + slot;
       }
     }
   }
 
-  void unpack(const AttentionTask& task, int first_key, const Keys& keys,
-              typename Scratch::Places& places, Scratch& s) const {
-    if (cache.format == KvFormat::kInt8)
-      unpack_as<Int8Kv>(task, first_key, keys, places, s);
-    else
-      unpack_as<Float8Kv>(task, first_key, keys, places, s);
-  }
-
-  // A chunk that is kept in 8 bits, as elements that stay in the processor's cache.
-  template <class Kv>
-  void unpack_as(const AttentionTask& task, int first_key, const Keys& keys,
-                 typename Scratch::Places& places, Scratch& s) const {
-    const int32_t* table = batch.block_tables[group_of_layers] + size_t(task.seq) * batch.max_blocks;
-    const int padded = round_up(cache.head_dim, kLanes);
-    for (int kind = 0; kind < cache.kinds; ++kind) {
-      const Element** place = kind == 0 ? places.keys : places.values;
-      Element* to = s.unpacked.data() + size_t(kind) * kChunk * padded;
-      for (int i = 0; i < kChunk;) {
-        const int key = first_key + i;
-        if (!keys.contains(key)) {
-          place[i++] = s.zeros.data();
-          to += padded;
-          continue;
-        }
-        const int slot = key % cache.block_size;
-        uint8_t* head = cache.values(table[key / cache.block_size], layer, kind, task.kv_head);
-        if (key + kChunk < keys.end)
-          fetch_values(cache.values(table[(key + kChunk) / cache.block_size], layer, kind,
-                                    task.kv_head));
-        const float* scale = cache.scales(head) + slot;
-        const uint8_t* row = head + size_t(slot) * cache.head_dim;
-        const int end = std::min({kChunk, i + cache.block_size - slot, keys.end - first_key});
-        for (; i < end; ++i, to += padded, row += cache.head_dim, ++scale) {
-          place[i] = to;
-          dequantize_kv<Kv>(to, row, *scale, cache.head_dim);
-        }
-      }
-    }
-    if (cache.kinds == 1) std::copy_n(places.keys, kChunk, places.values);
-  }
-
-  // What the next chunk needs of a block.
-  void fetch_values(const uint8_t* head) const {
-    for (size_t line = 0; line < cache.head_stride(); line += 64)
-      __builtin_prefetch(head + line, 0, 2);
-  }
-
-  // Keys transposed and values paired, as panels that the register tile takes. Blocks lie anywhere,
-  // so the hardware cannot guess where the next chunk is: what is used here is fetched there, line
-  // for line, since a burst of fetches would only wait for itself.
-  void pack_chunk(const typename Scratch::Places& here, const typename Scratch::Places& next,
-                  Scratch& s) const {
-    for (int i = 0; i < kChunk; i += kLanes)
-      pack_keys(here.keys + i, next.keys + i,
-                s.keys.data() + size_t(i / kPanel) * s.words * kPanel + i % kPanel,
-                round_up(cache.head_dim, Dot::kElements) / Dot::kElements);
-    pack_values(here.values, next.values, s);
-  }
-
-  static void fetch(const Element* address) { __builtin_prefetch(address, 0, 2); }
-
-  static void pack_keys(const Element* const* keys, const Element* const* next, uint32_t* to,
-                        int words) {
-    auto put = [&](int word, Words columns) {
-      if constexpr (Dot::kIsWider)
-        for (int part = 0; part < 2; ++part)
-          store(to + size_t(2 * word + part) * kPanel, Dot::column_part(columns, part));
-      else
-        store(to + size_t(word) * kPanel, columns);
-    };
-    int word = 0;
-#if defined(__AVX__)
-    for (; word + kLanes <= words; word += kLanes) {
-      const uint32_t* rows[kLanes];
-      for (int i = 0; i < kLanes; ++i) {
-        rows[i] = reinterpret_cast<const uint32_t*>(keys[i]) + word;
-        fetch(next[i] + word * Dot::kElements);
-      }
-      transpose_words(rows, [&](int i, Words columns) { put(word + i, columns); });
-    }
-#endif
-    for (; word < words; ++word) {
-      uint32_t columns[kLanes];
-      for (int i = 0; i < kLanes; ++i)
-        std::memcpy(columns + i, keys[i] + word * Dot::kElements, 4);
-      put(word, load<Words>(columns));
-    }
-  }
-
-  void pack_values(const Element* const* values, const Element* const* next, Scratch& s) const {
+  template <class Stored>
+  void pack_chunk(const ChunkRows& here, const ChunkRows& next, Scratch& s) const {
     const int head_dim = cache.head_dim;
-    for (int word = 0; word < kWordKeys; ++word) {
-      for (int dim = 0; dim < head_dim; dim += kLanes) {
-        uint32_t* to = s.values.data() +
-                       (size_t(dim / kPanel) * kWordKeys + word) * kPanel + dim % kPanel;
-        const int count = std::min(kLanes, head_dim - dim);
-        if constexpr (Packed::kElements == 1) {
-          if (dim * sizeof(Element) % 64 == 0) fetch(next[word] + dim);
-          widen_row(reinterpret_cast<float*>(to), values[word] + dim, count);
-        } else if (count == kLanes) {
-          if (dim % kPanel == 0) {
-            fetch(next[2 * word] + dim);
-            fetch(next[2 * word + 1] + dim);
-          }
-          const Halves even = load<Halves>(values[2 * word] + dim);
-          const Halves odd = load<Halves>(values[2 * word + 1] + dim);
-          store(to, __builtin_convertvector(even, Words) |
-                        (__builtin_convertvector(odd, Words) << 16));
-        } else {
-          for (int i = 0; i < count; ++i)
-            to[i] = uint32_t(values[2 * word][dim + i]) |
-                    (uint32_t(values[2 * word + 1][dim + i]) << 16);
-        }
-      }
+    for (int i = 0; i < kChunk; i += kLanes)
+      Stored::pack_keys(here.keys + i, next.keys + i, head_dim,
+                        s.keys.data() + size_t(i / kPanel) * s.words * kPanel + i % kPanel);
+    constexpr int kTokens = Packed::kElements;  // of a word
+    uint32_t* to = s.values.data();
+    for (int token = 0; token < kChunk; token += kTokens, to += kPanel) {
+      for (int i = 0; i < kTokens; ++i)
+        for (size_t at = 0; at < cache.row_bytes(); at += 64) fetch_line(next.values[token + i] + at);
+      for (int dim = 0; dim < head_dim; dim += kLanes)
+        Stored::pack_values(here.values + token, dim, std::min(kLanes, head_dim - dim),
+                            to + size_t(dim / kPanel) * kWordKeys * kPanel + dim % kPanel);
     }
+    if constexpr (Stored::kHasScales)
+      for (int i = 0; i < kChunk; ++i) {
+        s.key_scales[i] = *here.key_scales[i];
+        s.value_scales[i] = *here.value_scales[i];
+      }
   }
 
   // Turns a row's scores into weights and scales down what it has gathered so far. The row sees
   // the chunk's keys up to `last`, and with a window those after last - window.
+  template <class Stored>
   void weigh(int row, int last, Scratch& s) const {
     constexpr int kVectors = kChunk / kLanes;
     if (last < 0 || (window && last - window + 1 >= kChunk)) {
@@ -377,6 +292,7 @@ class AttentionKernel {
                           (size_t(v / kPanelVectors) * kQueryRows + row) * kPanel +
                           v % kPanelVectors * kLanes;
       x[v] = load<Floats>(from);
+      if constexpr (Stored::kHasScales) x[v] *= load<Floats>(s.key_scales + v * kLanes);
       if (cap != 0.0f) x[v] = cap * tanh(x[v] * (scale / cap));
       if (partial) x[v] = hide(x[v], v * kLanes, last);
       largest = max(largest, x[v]);
@@ -391,7 +307,10 @@ class AttentionKernel {
     for (int v = 0; v < kVectors; ++v) {
       const Floats weight = exp2((x[v] - now) * steps);
       sums += weight;
-      narrow(weights + v * kLanes, weight);
+      if constexpr (Stored::kHasScales)
+        narrow(weights + v * kLanes, weight * load<Floats>(s.value_scales + v * kLanes));
+      else
+        narrow(weights + v * kLanes, weight);
     }
     s.largest[row] = now;
     if (now == before) {

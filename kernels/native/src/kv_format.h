@@ -26,30 +26,30 @@ inline Floats limited(Floats v, float largest) {
   return max(-max(-v, splat(-largest)), splat(-largest));
 }
 
+// `decode` takes the bytes as lanes: numbers that bfloat16 has, too. `encode` rounds.
+//
 // -127 to 127.
 struct Int8Kv {
   static constexpr float kLargest = 127.0f;
-  static Floats decode(Bytes stored) {
-    const Ints wide = __builtin_convertvector(reinterpret_cast<SignedBytes>(stored), Ints);
-    return __builtin_convertvector(wide, Floats);
+  static Floats decode(Words stored) {
+    return __builtin_convertvector(reinterpret_cast<Ints>(stored << 24) >> 24, Floats);
   }
   static Bytes encode(Floats scaled) {
     const Ints whole = __builtin_convertvector(limited(round_even(scaled), kLargest), Ints);
-    return __builtin_convertvector(reinterpret_cast<Words>(whole) & 0xffu, Bytes);
+    return low_bytes(reinterpret_cast<Words>(whole));
   }
 };
 
 // float8_e4m3fn: a sign, 4 bits of exponent with bias 7, 3 of mantissa; multiples of 2^-9 below 2^-6.
 struct Float8Kv {
   static constexpr float kLargest = 448.0f;
-  static Floats decode(Bytes stored) {
-    const Words bits = __builtin_convertvector(stored, Words);
-    const Words magnitude = bits & 0x7fu;
+  static Floats decode(Words stored) {
+    const Words magnitude = stored & 0x7fu;
     const Words normal = (magnitude << 20) + (120u << 23);
     const Floats small = __builtin_convertvector(reinterpret_cast<Ints>(magnitude), Floats) *
                          (1.0f / 512.0f);
     const Words value = magnitude < 8u ? reinterpret_cast<Words>(small) : normal;
-    return bits_as<Floats>(value | (bits & 0x80u) << 24);
+    return bits_as<Floats>(value | (stored & 0x80u) << 24);
   }
   static Bytes encode(Floats scaled) {
     const Words bits = reinterpret_cast<Words>(limited(scaled, kLargest));
@@ -58,7 +58,7 @@ struct Float8Kv {
     const Floats steps = round_even(bits_as<Floats>(magnitude) * 512.0f);
     const Words small = reinterpret_cast<Words>(__builtin_convertvector(steps, Ints));
     const Words code = magnitude < (121u << 23) ? small : normal;
-    return __builtin_convertvector(code | (bits >> 24 & 0x80u), Bytes);
+    return low_bytes(code | (bits >> 24 & 0x80u));
   }
 };
 
@@ -96,16 +96,6 @@ inline void quantize_kv(uint8_t* values, float* scale, const float* from, int si
   *scale = peak * (1.0f / Kv::kLargest);
 }
 
-// The other way. `to` is padded to whole vectors.
-template <class Kv, class Element>
-inline void dequantize_kv(Element* to, const uint8_t* values, float scale, int size) {
-  for_vectors(size, [&](int i, auto count) {
-    Bytes stored{};
-    std::memcpy(&stored, values + i, count);
-    narrow(to + i, Kv::decode(stored) * scale);
-  });
-}
-
 // The cache [blocks, layers, kinds, kv heads, block size, head dim]; strides in elements. The kinds are
 // keys and values, or with one kind rows that are both. In 8 bits an
 // element is a byte, and behind the values [block size, head dim] of a head come its scales
@@ -131,6 +121,13 @@ struct Cache {
            (size_t(kind) * num_kv_heads + head) * head_stride();
   }
 
+  // Where a head's keys or values in a block begin, and the bytes of one token.
+  const uint8_t* bytes(int block, int layer, int kind, int head) const {
+    const size_t unit = is_quantized() ? 1 : sizeof(Element);
+    return reinterpret_cast<const uint8_t*>(data) + head_offset(block, layer, kind, head) * unit;
+  }
+  size_t row_bytes() const { return head_dim * (is_quantized() ? 1 : sizeof(Element)); }
+
   // With elements only.
   Element* row(int block, int layer, int kind, int head, int slot) const {
     return data + head_offset(block, layer, kind, head) + size_t(slot) * head_dim;
@@ -142,6 +139,9 @@ struct Cache {
   }
   float* scales(uint8_t* values) const {
     return reinterpret_cast<float*>(values + size_t(block_size) * head_dim);
+  }
+  const float* scales(const uint8_t* values) const {
+    return reinterpret_cast<const float*>(values + size_t(block_size) * head_dim);
   }
 };
 

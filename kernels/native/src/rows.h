@@ -159,7 +159,7 @@ inline float quantize_row(uint8_t* to, const float* from, int size) {
     // Adding 1.5 * 2^23 rounds to an integer, ties to even, and leaves it in the low bits.
     const Floats shifted = load<Floats>(from + i) * inverse + (12582912.0f + 128.0f);
     const Words bits = reinterpret_cast<Words>(shifted) & 0xffu;
-    store(to + i, __builtin_convertvector(bits, Bytes));
+    store(to + i, low_bytes(bits));
   }
   return scale;
 }

@@ -29,7 +29,6 @@ typedef int32_t Ints __attribute__((vector_size(4 * kLanes)));
 typedef uint32_t Words __attribute__((vector_size(4 * kLanes)));
 typedef uint16_t Halves __attribute__((vector_size(2 * kLanes)));
 typedef uint8_t Bytes __attribute__((vector_size(kLanes)));
-typedef int8_t SignedBytes __attribute__((vector_size(kLanes)));
 
 template <class Vector, class T>
 inline Vector load(const T* from) {
@@ -121,10 +120,36 @@ inline Floats tanh(Floats x) {
   return x == x ? result : x;
 }
 
+// Narrow lanes as wide ones. GCC 12 would convert bytes one by one, and halves in two steps.
+inline Words widen_bytes(Bytes bytes) {
+#if defined(__AVX512F__)
+  return (Words)_mm512_cvtepu8_epi32((__m128i)bytes);
+#elif defined(__AVX2__)
+  return (Words)_mm256_cvtepu8_epi32(_mm_cvtsi64_si128((int64_t)bytes));
+#else
+  return __builtin_convertvector(bytes, Words);
+#endif
+}
+inline Words widen_halves(Halves halves) {
+#if defined(__AVX512F__)
+  return (Words)_mm512_cvtepu16_epi32((__m256i)halves);
+#else
+  return __builtin_convertvector(halves, Words);
+#endif
+}
+
+// The lowest byte of each lane.
+inline Bytes low_bytes(Words lanes) {
+#if defined(__AVX512F__)
+  return (Bytes)_mm512_cvtepi32_epi8((__m512i)lanes);
+#else
+  return __builtin_convertvector(lanes & 0xffu, Bytes);
+#endif
+}
+
 // bfloat16 is the upper half of a float32.
 inline Floats widen(const uint16_t* from) {
-  const Halves narrow = load<Halves>(from);
-  return bits_as<Floats>(__builtin_convertvector(narrow, Words) << 16);
+  return bits_as<Floats>(widen_halves(load<Halves>(from)) << 16);
 }
 inline Floats widen(const float* from) { return load<Floats>(from); }
 
