@@ -2,8 +2,9 @@
 //
 // A task is a few tokens of one sequence with query heads that share one key/value head; it goes
 // over the context in chunks of kChunk keys with an online softmax (Milakov and Gimelshein 2018;
-// Dao et al. 2022). Chunks lie at fixed positions, so a token's result does not depend on how the
-// prompt was cut, nor on which other tokens are in its task.
+// Dao et al. 2022). What spans of kSpan keys give is combined in their order, whether one task computes
+// them all or each is a task of its own. Chunks and spans lie at fixed positions, so a token's result
+// does not depend on how the prompt was cut, nor on which other tokens are in its task or batch.
 #pragma once
 
 #include <algorithm>
@@ -18,6 +19,8 @@ namespace baton {
 
 // Query rows of one task: the packing of a chunk is shared by all of them.
 constexpr int kQueryRows = 8 * kTileRows;
+// Keys whose weighted values are gathered apart.
+constexpr int kSpan = 16 * kChunk;
 constexpr float kMasked = -1e30f;
 constexpr float kNoScale = 0.0f;
 
@@ -55,7 +58,57 @@ struct AttentionTask {
   int kv_head;
   int first_head;  // among the query heads that share it
   int num_heads;
+  // The only span that the task computes, and where in `parts` it leaves its sums; -1: it computes all.
+  int span = -1;
+  size_t part = 0;
   int rows() const { return num_tokens * num_heads; }
+};
+
+// What rows gathered from some of their keys. It owns nothing.
+struct Sums {
+  float* largest;  // [rows]: of the scores, not scaled unless they are capped
+  Floats* total;   // [rows]: of the weights, by lane
+  float* out;      // [panel of the head][rows][32 dims]: of the weighted values
+  int rows;
+  int panels;
+
+  static size_t num_floats(int rows, int panels) {
+    return round_up(rows, kLineWords) + size_t(rows) * (kLanes + panels * kPanel);
+  }
+  Sums(float* memory, int rows, int panels)
+      : largest(memory),
+        total(reinterpret_cast<Floats*>(memory + round_up(rows, kLineWords))),
+        out(reinterpret_cast<float*>(total + rows)),
+        rows(rows),
+        panels(panels) {}
+
+  Floats* out_row(int panel, int row) const {
+    return reinterpret_cast<Floats*>(out) + (size_t(panel) * rows + row) * kPanelVectors;
+  }
+  void clear() const {
+    std::fill(largest, largest + rows, kMasked);
+    std::fill(total, total + rows, Floats{});
+    std::fill(out, out + size_t(panels) * rows * kPanel, 0.0f);
+  }
+  void scale_out(int row, Floats factor) const {
+    for (int panel = 0; panel < panels; ++panel)
+      for (int v = 0; v < kPanelVectors; ++v) out_row(panel, row)[v] *= factor;
+  }
+  // Adds what other keys of the same rows gave. `steps`: what makes a difference of scores a power of two.
+  void add(const Sums& other, float steps) const {
+    for (int row = 0; row < rows; ++row) {
+      const float now = std::max(largest[row], other.largest[row]);
+      const Floats mine = exp2(splat((largest[row] - now) * steps));
+      const Floats its = exp2(splat((other.largest[row] - now) * steps));
+      largest[row] = now;
+      total[row] = total[row] * mine + other.total[row] * its;
+      for (int panel = 0; panel < panels; ++panel)
+        for (int v = 0; v < kPanelVectors; ++v) {
+          Floats& sum = out_row(panel, row)[v];
+          sum = sum * mine + other.out_row(panel, row)[v] * its;
+        }
+    }
+  }
 };
 
 // Calls body(first_head, num_heads) for parts of the query heads that share a key/value head: all of
@@ -83,7 +136,7 @@ class AttentionScratch {
         values(size_t(panels) * (kChunk / kElements) * kPanel),
         scores(size_t(2) * kQueryRows * kPanel),
         weights(size_t(kQueryRows) * kChunk / kElements),
-        out(size_t(panels) * kQueryRows * kPanel),
+        sums(2 * Sums::num_floats(kQueryRows, panels)),
         zeros(head_dim * sizeof(Element)) {}
 
   int words;   // of a head
@@ -93,13 +146,11 @@ class AttentionScratch {
   Buffer<uint32_t> values;   // [panel of the head][words of keys][32 dims]
   Buffer<float> scores;      // [2 panels][rows][32 keys]
   Buffer<uint32_t> weights;  // [rows][words of keys]
-  Buffer<float> out;         // [panel of the head][rows][32 dims]
+  Buffer<float> sums;        // of all keys so far, and of one span
   Buffer<uint8_t> zeros;     // stands for keys and values that no row of the task sees
   ChunkRows places[2];       // of this chunk and of the next one
   float key_scales[kChunk];    // of this chunk
   float value_scales[kChunk];
-  float largest[kQueryRows];  // of the scores so far, not scaled unless they are capped
-  Floats total[kQueryRows];   // of the weights so far, by lane
 };
 
 template <class Dot>
@@ -122,6 +173,7 @@ class AttentionKernel {
   const Element* query;  // [tokens][heads][head dim]
   Element* out;          // the same shape, rows `out_stride` apart
   size_t out_stride;
+  float* parts;  // sums of spans that are tasks of their own
 
   int group() const { return num_heads / cache.num_kv_heads; }
 
@@ -136,55 +188,89 @@ class AttentionKernel {
     }
   }
 
+  // Combines and writes what the tasks of all spans left, from `task.part` on.
+  void combine(const AttentionTask& task, int num_spans, Scratch& s) const {
+    const size_t size = Sums::num_floats(task.rows(), s.panels);
+    const Sums all(parts + task.part, task.rows(), s.panels);
+    for (int span = 1; span < num_spans; ++span)
+      all.add(Sums(parts + task.part + span * size, task.rows(), s.panels), steps());
+    write(task, all);
+  }
+
  private:
+  // The keys that rows of a task may see. The table's entries and the cache's rows in front of them
+  // and behind them may be anything: they are not read.
+  struct Keys {
+    int first;
+    int end;
+    bool contains(int key) const { return first <= key && key < end; }
+  };
+
   template <class Stored>
   void run(const AttentionTask& task, Scratch& s) const {
     const int rows = task.rows();
-    const int length = batch.seq_lens[task.seq];
-    const int start = batch.query_start_loc[task.seq];
-    const int queries = batch.query_start_loc[task.seq + 1] - start;
-    const int first_position = length - queries + task.first_token;
-    const int last_position = first_position + task.num_tokens - 1;
-    load_query(task, start, s);
-    std::fill(s.largest, s.largest + rows, kMasked);
-    std::fill(s.total, s.total + rows, Floats{});
-    if (sinks != nullptr) begin_with_sinks(task, rows, s);
-    for (int panel = 0; panel < s.panels; ++panel) {
-      float* out_rows = s.out.data() + size_t(panel) * kQueryRows * kPanel;
-      std::fill(out_rows, out_rows + rows * kPanel, 0.0f);
+    const int first_position = batch.seq_lens[task.seq] - num_queries(task) + task.first_token;
+    const int end = first_position + task.num_tokens;
+    const Keys keys{window ? std::max(0, first_position - window + 1) : 0, end};
+    load_query(task, s);
+    if (task.span >= 0) {
+      gather<Stored>(task, first_position, keys, task.span, Sums(parts + task.part, rows, s.panels),
+                     s);
+      return;
     }
-    const Keys keys{window ? std::max(0, first_position - window + 1) : 0, length};
-    const int first_chunk = keys.first / kChunk * kChunk;
-    locate<Stored>(task, first_chunk, keys, s.places[0], s);
+    const Sums all(s.sums.data(), rows, s.panels);
+    const Sums one(s.sums.data() + Sums::num_floats(rows, s.panels), rows, s.panels);
+    const int first = keys.first / kSpan;
+    for (int span = first; span * kSpan < end; ++span) {
+      gather<Stored>(task, first_position, keys, span, span == first ? all : one, s);
+      if (span > first) all.add(one, steps());
+    }
+    write(task, all);
+  }
+
+  // What the keys of one span give.
+  template <class Stored>
+  void gather(const AttentionTask& task, int first_position, const Keys& keys, int span,
+              const Sums& sums, Scratch& s) const {
+    const int rows = task.rows();
+    sums.clear();
+    const int first = std::max(span * kSpan, keys.first / kChunk * kChunk);
+    const int end = std::min((span + 1) * kSpan, keys.end);
+    if (first >= end) return;
+    locate<Stored>(task, first, keys, s.places[0], s);
     int turn = 0;
-    for (int key = first_chunk; key <= last_position; key += kChunk, turn ^= 1) {
+    for (int key = first; key < end; key += kChunk, turn ^= 1) {
       const ChunkRows& here = s.places[turn];
       locate<Stored>(task, key + kChunk, keys, s.places[turn ^ 1], s);
       pack_chunk<Stored>(here, s.places[turn ^ 1], s);
-      multiply(rows, s.query.data(), s.words, s.keys.data(), kChunk / kPanel, s.scores.data(), true);
+      multiply(rows, s.query.data(), s.words, s.keys.data(), kChunk / kPanel, s.scores.data(),
+               kQueryRows, true);
       for (int row = 0; row < rows; ++row)
-        weigh<Stored>(row, first_position + row / task.num_heads - key, s);
-      multiply(rows, s.weights.data(), kWordKeys, s.values.data(), s.panels, s.out.data(), false);
+        weigh<Stored>(row, first_position + row / task.num_heads - key, sums, s);
+      multiply(rows, s.weights.data(), kWordKeys, s.values.data(), s.panels, sums.out, rows, false);
     }
-    for (int row = 0; row < rows; ++row) write_row(task, start, row, s);
   }
 
   static Floats* vectors(float* data) { return reinterpret_cast<Floats*>(data); }
 
-  // sums [panel][row] (+)= rows [num_rows][words] . panels [panel][words]
+  // sums [panel][row] (+)= rows [num_rows][words] . panels [panel][words]; panels of sums are
+  // `rows_apart` rows apart.
   static void multiply(int num_rows, const uint32_t* rows, int words, const uint32_t* panels,
-                       int num_panels, float* sums, bool first) {
+                       int num_panels, float* sums, int rows_apart, bool first) {
     for (int panel = 0; panel < num_panels; ++panel)
       for_row_groups(num_rows, [&](int row, int n) {
         multiply_rows<Packed, 0>(n, rows + size_t(row) * words, words,
                                  panels + size_t(panel) * words * kPanel, words,
-                                 vectors(sums) + (size_t(panel) * kQueryRows + row) * kPanelVectors,
+                                 vectors(sums) + (size_t(panel) * rows_apart + row) * kPanelVectors,
                                  first);
       });
   }
 
-  size_t head_row(const AttentionTask& task, int start, int row) const {
-    return size_t(start + task.first_token + row / task.num_heads);
+  int num_queries(const AttentionTask& task) const {
+    return batch.query_start_loc[task.seq + 1] - batch.query_start_loc[task.seq];
+  }
+  size_t head_row(const AttentionTask& task, int row) const {
+    return size_t(batch.query_start_loc[task.seq] + task.first_token + row / task.num_heads);
   }
   int head(const AttentionTask& task, int row) const {
     return task.kv_head * group() + task.first_head + row % task.num_heads;
@@ -193,17 +279,10 @@ class AttentionKernel {
   // What a difference of kept scores is multiplied with, as a power of two.
   float steps() const { return (cap != 0.0f ? 1.0f : scale) * kLog2E; }
 
-  void begin_with_sinks(const AttentionTask& task, int rows, Scratch& s) const {
-    for (int row = 0; row < rows; ++row) {
-      s.largest[row] = sinks[head(task, row)] * kLog2E / steps();
-      s.total[row][0] = 1.0f;
-    }
-  }
-
-  void load_query(const AttentionTask& task, int start, Scratch& s) const {
+  void load_query(const AttentionTask& task, Scratch& s) const {
     for (int row = 0; row < task.rows(); ++row) {
       const Element* from =
-          query + (head_row(task, start, row) * num_heads + head(task, row)) * cache.head_dim;
+          query + (head_row(task, row) * num_heads + head(task, row)) * cache.head_dim;
       uint32_t* to = s.query.data() + row * s.words;
       if constexpr (Dot::kIsWider)
         widen_row(reinterpret_cast<float*>(to), from, cache.head_dim);
@@ -211,14 +290,6 @@ class AttentionKernel {
         std::memcpy(to, from, cache.head_dim * sizeof(Element));
     }
   }
-
-  // The keys that rows of a task may see. The table's entries and the cache's rows in front of them
-  // and behind them may be anything: they are not read.
-  struct Keys {
-    int first;
-    int end;
-    bool contains(int key) const { return first <= key && key < end; }
-  };
 
   template <class Stored>
   void locate(const AttentionTask& task, int first_key, const Keys& keys, ChunkRows& places,
@@ -278,7 +349,7 @@ class AttentionKernel {
   // Turns a row's scores into weights and scales down what it has gathered so far. The row sees
   // the chunk's keys up to `last`, and with a window those after last - window.
   template <class Stored>
-  void weigh(int row, int last, Scratch& s) const {
+  void weigh(int row, int last, const Sums& sums, Scratch& s) const {
     constexpr int kVectors = kChunk / kLanes;
     if (last < 0 || (window && last - window + 1 >= kChunk)) {
       std::memset(s.weights.data() + row * kWordKeys, 0, kWordKeys * sizeof(uint32_t));
@@ -297,32 +368,29 @@ class AttentionKernel {
       if (partial) x[v] = hide(x[v], v * kLanes, last);
       largest = max(largest, x[v]);
     }
-    const float before = s.largest[row];
+    const float before = sums.largest[row];
     const float now = std::max(before, max_lane(largest));
     // e^(scale * (x - now)) as a power of two: one multiplication for all constants.
     const float steps = this->steps();
-    Floats sums{};
+    Floats total{};
     auto* weights =
         reinterpret_cast<typename Packed::Element*>(s.weights.data() + row * kWordKeys);
     for (int v = 0; v < kVectors; ++v) {
       const Floats weight = exp2((x[v] - now) * steps);
-      sums += weight;
+      total += weight;
       if constexpr (Stored::kHasScales)
         narrow(weights + v * kLanes, weight * load<Floats>(s.value_scales + v * kLanes));
       else
         narrow(weights + v * kLanes, weight);
     }
-    s.largest[row] = now;
+    sums.largest[row] = now;
     if (now == before) {
-      s.total[row] += sums;
+      sums.total[row] += total;
       return;
     }
     const Floats shrink = exp2(splat((before - now) * steps));
-    s.total[row] = s.total[row] * shrink + sums;
-    for (int panel = 0; panel < s.panels; ++panel) {
-      Floats* row_out = vectors(s.out.data()) + (panel * kQueryRows + row) * kPanelVectors;
-      for (int v = 0; v < kPanelVectors; ++v) row_out[v] *= shrink;
-    }
+    sums.total[row] = sums.total[row] * shrink + total;
+    sums.scale_out(row, shrink);
   }
 
   // The scores of keys from `first` of the chunk on, of which the row sees some.
@@ -334,17 +402,27 @@ class AttentionKernel {
                                           : splat(-std::numeric_limits<float>::infinity());
   }
 
-  void write_row(const AttentionTask& task, int start, int row, Scratch& s) const {
-    Element* to = out + head_row(task, start, row) * out_stride + head(task, row) * cache.head_dim;
-    const float factor = 1.0f / sum(s.total[row]);
-    for (int dim = 0; dim < cache.head_dim; dim += kLanes) {
-      const float* from =
-          s.out.data() + (size_t(dim / kPanel) * kQueryRows + row) * kPanel + dim % kPanel;
-      const int count = std::min(kLanes, cache.head_dim - dim);
-      Element narrowed[kLanes];
-      narrow(narrowed, load<Floats>(from) * factor);
-      std::memcpy(to + dim, narrowed, count * sizeof(Element));
+  void write(const AttentionTask& task, const Sums& sums) const {
+    for (int row = 0; row < sums.rows; ++row) {
+      Element* to = out + head_row(task, row) * out_stride + head(task, row) * cache.head_dim;
+      const float factor = share(task, sums, row);
+      for (int dim = 0; dim < cache.head_dim; dim += kLanes) {
+        const Floats values = sums.out_row(dim / kPanel, row)[dim % kPanel / kLanes];
+        Element narrowed[kLanes];
+        narrow(narrowed, values * factor);
+        std::memcpy(to + dim, narrowed, std::min(kLanes, cache.head_dim - dim) * sizeof(Element));
+      }
     }
+  }
+
+  // What a row's weighted values are multiplied with: one over all weights, a sink's among them.
+  float share(const AttentionTask& task, const Sums& sums, int row) const {
+    const float total = sum(sums.total[row]);
+    if (sinks == nullptr) return 1.0f / total;
+    const float sink = sinks[head(task, row)] * kLog2E / steps(), largest = sums.largest[row];
+    const float now = std::max(sink, largest);
+    const float mine = exp2(splat((largest - now) * steps()))[0];
+    return mine / (total * mine + exp2(splat((sink - now) * steps()))[0]);
   }
 };
 

@@ -246,13 +246,41 @@ class TypedDecoder final : public Decoder {
       for (int first = 0; first < tokens; first += per_task)
         add_tasks(seq, first, std::min(per_task, tokens - first));
     }
-    auto context = [&](const AttentionTask& task) {
-      const int tokens = batch.query_start_loc[task.seq + 1] - batch.query_start_loc[task.seq];
-      return batch.seq_lens[task.seq] - tokens + task.first_token + task.num_tokens;
-    };
     std::stable_sort(tasks_.begin(), tasks_.end(), [&](const auto& a, const auto& b) {
-      return context(a) > context(b);
+      return context(batch, a) > context(batch, b);
     });
+    split_tasks(batch);
+  }
+
+  // Tokens up to the last one of a task.
+  static int context(const Batch& batch, const AttentionTask& task) {
+    const int tokens = batch.query_start_loc[task.seq + 1] - batch.query_start_loc[task.seq];
+    return batch.seq_lens[task.seq] - tokens + task.first_token + task.num_tokens;
+  }
+
+  // Too few tasks for all threads: each span of a long one becomes a task.
+  void split_tasks(const Batch& batch) {
+    constexpr int kEnough = 8;  // for each thread
+    combined_.clear();
+    if (pool_.num_threads() == 1 || int(tasks_.size()) >= kEnough * pool_.num_threads()) return;
+    std::vector<AttentionTask> parts;
+    size_t size = 0;
+    for (AttentionTask task : tasks_) {
+      const int num_spans = (context(batch, task) + kSpan - 1) / kSpan;
+      if (num_spans == 1 || task.rows() > kTileRows) {
+        parts.push_back(task);
+        continue;
+      }
+      task.part = size;
+      combined_.push_back({task, num_spans});
+      for (task.span = 0; task.span < num_spans; ++task.span) {
+        task.part = size;
+        parts.push_back(task);
+        size += Sums::num_floats(task.rows(), panels_of(shape_.head_dim));
+      }
+    }
+    tasks_ = std::move(parts);
+    parts_.reserve(size);
   }
 
   void add_tasks(int seq, int first_token, int num_tokens) {
@@ -270,6 +298,7 @@ class TypedDecoder final : public Decoder {
       while (batch.query_start_loc[seq + 1] <= batch.wanted[i]) ++seq;
       add_tasks(seq, int(batch.wanted[i]) - batch.query_start_loc[seq], 1);
     }
+    split_tasks(batch);
   }
 
   // Moves the wanted rows to the front; returns how many there are.
@@ -365,9 +394,13 @@ class TypedDecoder final : public Decoder {
   void attend(const Operation& now, const Batch& batch, const Cache<Element>& cache) {
     const AttentionKernel<ElementDot> kernel{
         cache, batch, now.kv_group, now.kv_place, shape_.num_heads, now.window, now.scale,
-        now.limit, now.first, query_.row(0), attended_.row(0), size_t(attended_.stride)};
+        now.limit, now.first, query_.row(0), attended_.row(0), size_t(attended_.stride),
+        parts_.data()};
     pool_.run(int(tasks_.size()),
               [&](int task, int thread) { kernel(tasks_[task], *scratch_[thread]); });
+    pool_.run(int(combined_.size()), [&](int i, int thread) {
+      kernel.combine(combined_[i].task, combined_[i].num_spans, *scratch_[thread]);
+    });
   }
 
   // Numbers that latent attention has: of a product, of an operand, and of one head.
@@ -684,6 +717,12 @@ class TypedDecoder final : public Decoder {
   Activations<float> rates_;  // of mixers with states
   std::vector<RecurrentScratch> recurrent_scratch_;
   std::vector<AttentionTask> tasks_;
+  struct Combined {
+    AttentionTask task;
+    int num_spans;
+  };
+  std::vector<Combined> combined_;
+  Buffer<float> parts_;
   std::vector<std::unique_ptr<AttentionScratch<ElementDot>>> scratch_;
   std::vector<Buffer<float>> float_rows_;
 };

@@ -73,6 +73,24 @@ def test_bits_depend_on_no_batch_no_chunks_and_no_threads(
         assert torch.equal(together.score(PROMPTS[-1], wanted=wanted), every[wanted])
 
 
+def test_spans_of_a_long_context_are_tasks_or_not(tmp_path: Path) -> None:
+    """Few sequences on several threads: their spans are tasks of their own, with the same bits."""
+    model_type, settings = CASES["gpt_oss"]
+    settings = settings | {"max_position_embeddings": 4096}
+    checkpoint = save(random_model(model_type, seed=2, **settings), tmp_path)
+    load = partial(load_model, checkpoint, dtype="float32", attention_backend="native")
+    one, two = (load(num_threads=number).model for number in (1, 2))
+    prompt = random_prompt(2100, vocab_size=321, seed=1)
+    others = [random_prompt(9, vocab_size=321, seed=seed) for seed in range(16)]
+    expected = PagedDriver(one, block_size=16, chunk=700).generate([prompt], NUM_TOKENS)[1]
+    driver = PagedDriver(two, block_size=16, chunk=512)
+    check_equal(driver.generate([prompt], NUM_TOKENS)[1], expected)
+    check_equal(driver.generate([prompt, *others], NUM_TOKENS)[1][:1], expected)
+    torch_model = load_model(checkpoint, dtype="float32", attention_backend="torch").model
+    logits = PagedDriver(torch_model, block_size=16, chunk=512).generate([prompt], NUM_TOKENS)[1]
+    torch.testing.assert_close(expected[0], logits[0], rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("place", PLACES)
 def test_narrow_weights_hardly_change_the_logits(place: NormPlace, tmp_path: Path) -> None:
     """Root-mean-square errors, as a share of the standard deviation of logits."""
