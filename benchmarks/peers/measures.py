@@ -41,6 +41,11 @@ METRICS = {
     "ttft_1024_ms": Metric("time to first token, 1024-token prompt", "ms", False),
     "decode_b1_ctx32": Metric("decode, batch 1, context 32", "tok/s", True),
     "decode_b1_ctx1024": Metric("decode, batch 1, context 1024", "tok/s", True),
+    "ttft_4096_ms": Metric("time to first token, 4096-token prompt", "ms", False),
+    "decode_b1_ctx4096": Metric("decode, batch 1, context 4096", "tok/s", True),
+    "ttft_16384_ms": Metric("time to first token, 16384-token prompt", "ms", False),
+    "decode_b1_ctx16384": Metric("decode, batch 1, context 16384", "tok/s", True),
+    "batch8_4096_decode": Metric("8 requests 4096 → 128, once all decode", "tok/s", True),
     "batch16": Metric("16 requests 256 → 128, output", "tok/s", True),
     "batch32": Metric("32 requests 256 → 128, output", "tok/s", True),
     "batch16_decode": Metric("of these, once all decode, 16 requests", "tok/s", True),
@@ -78,10 +83,13 @@ class Measure:
     needs_prefix_sharing: bool = False
 
 
-def _single_long(engine: Answers, prompts: Prompts) -> Iterator[tuple[str, float]]:
-    times_s = engine.one(prompts.draw(1024), NUM_OUTPUT + 1, timeout_s=TIMEOUT_S).times_s
-    yield "ttft_1024_ms", times_s[0] * 1e3
-    yield "decode_b1_ctx1024", decode_rate(times_s)
+def _single(num: int) -> Callable[[Answers, Prompts], Iterator[tuple[str, float]]]:
+    def run(engine: Answers, prompts: Prompts) -> Iterator[tuple[str, float]]:
+        times_s = engine.one(prompts.draw(num), NUM_OUTPUT + 1, timeout_s=TIMEOUT_S).times_s
+        yield f"ttft_{num}_ms", times_s[0] * 1e3
+        yield f"decode_b1_ctx{num}", decode_rate(times_s)
+
+    return run
 
 
 def _single_short(engine: Answers, prompts: Prompts) -> Iterator[tuple[str, float]]:
@@ -99,6 +107,12 @@ def _batch(num: int) -> Callable[[Answers, Prompts], Iterator[tuple[str, float]]
     return run
 
 
+def _batch_long(engine: Answers, prompts: Prompts) -> Iterator[tuple[str, float]]:
+    many = engine.many(prompts.draw_many(8, 4096), NUM_OUTPUT, timeout_s=TIMEOUT_S)
+    decoded = many.num_tokens - many.num_by_then
+    yield "batch8_4096_decode", decoded / (many.elapsed_s - many.prefilled_s)
+
+
 def _prefill(engine: Answers, prompts: Prompts) -> Iterator[tuple[str, float]]:
     many = engine.many(prompts.draw_many(16, 1088), 1, timeout_s=TIMEOUT_S)
     yield "prefill16_ms", many.elapsed_s * 1e3
@@ -112,12 +126,18 @@ def _prefix(engine: Answers, prompts: Prompts) -> Iterator[tuple[str, float]]:
 
 
 MEASURES = (
-    Measure("single-1024", ("ttft_1024_ms", "decode_b1_ctx1024"), _single_long),
+    Measure("single-1024", ("ttft_1024_ms", "decode_b1_ctx1024"), _single(1024)),
     Measure("single-32", ("decode_b1_ctx32",), _single_short),
     Measure("batch-16", ("batch16", "batch16_decode"), _batch(16)),
     Measure("batch-32", ("batch32", "batch32_decode"), _batch(32)),
     Measure("prefill-16", ("prefill16_ms",), _prefill),
     Measure("prefix", ("prefix_cold_ms", "prefix_warm_ms"), _prefix, needs_prefix_sharing=True),
+)
+#: For models that are started for long sequences.
+LONG_MEASURES = (
+    Measure("single-4096", ("ttft_4096_ms", "decode_b1_ctx4096"), _single(4096)),
+    Measure("single-16384", ("ttft_16384_ms", "decode_b1_ctx16384"), _single(16384)),
+    Measure("batch-8-4096", ("batch8_4096_decode",), _batch_long),
 )
 
 

@@ -67,7 +67,40 @@ MODELS = {
             "norm_topk_prob": True,
         },
     ),
+    # The layers of Gemma 3 270M: every sixth reads all tokens, the others the last 512.
+    "hybrid": CheckpointSpec(
+        architecture="gemma3_text",
+        num_layers=18,
+        hidden_size=640,
+        num_heads=4,
+        num_kv_heads=1,
+        head_dim=256,
+        intermediate_size=2048,
+        vocab_size=32000,
+        max_position_embeddings=32768,
+        tie_word_embeddings=True,
+        dtype="bfloat16",
+        weight_std=0.02,
+        extra={
+            "sliding_window": 512,
+            "layer_types": [
+                "full_attention" if layer % 6 == 5 else "sliding_attention" for layer in range(18)
+            ],
+            "rope_theta": 1e6,
+            "rope_local_base_freq": 1e4,
+            "query_pre_attn_scalar": 256,
+            "hidden_activation": "gelu_pytorch_tanh",
+        },
+    ),
 }
+#: Tokens of the longest sequence that systems are started for.
+MAX_MODEL_LEN = 4096
+_LONGER = {"hybrid": 17408}
+
+
+def max_model_len(name: str) -> int:
+    """Return the longest sequence that systems are started for with this model."""
+    return _LONGER.get(name, MAX_MODEL_LEN)
 
 
 def model_folder(name: str) -> Path:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from benchmarks.peers.engines.process import EngineProcess
+from benchmarks.peers.models import MAX_MODEL_LEN
 from benchmarks.peers.places import INSTALL, import_folder, peer_python
 from cli.places import python_environ
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 KV_CACHE_BYTES = 2 << 30
-MAX_MODEL_LEN = 4096
 MAX_NUM_SEQS = 64
 
 
@@ -30,6 +30,7 @@ class Launch:
     cores: tuple[int, ...]
     #: For logs and for what peers may import of ours.
     folder: Path
+    max_model_len: int = MAX_MODEL_LEN
 
 
 class System(Protocol):
@@ -158,7 +159,7 @@ def worker_command(python: Path, module: str, launch: Launch) -> list[str]:
         "--model", str(launch.model),
         "--threads", str(len(launch.cores)),
         "--cores", ",".join(map(str, launch.cores)),
-        "--max-model-len", str(MAX_MODEL_LEN),
+        "--max-model-len", str(launch.max_model_len),
         "--kv-cache-bytes", str(KV_CACHE_BYTES),
         "--max-num-seqs", str(MAX_NUM_SEQS),
     ]  # fmt: skip

@@ -91,9 +91,16 @@ def num_linear_weights(spec: CheckpointSpec, *, with_output: bool = True) -> int
 
 
 def kv_bytes(spec: CheckpointSpec, num_tokens: float) -> float:
-    """Of so many tokens in all layers."""
-    per_token = 2 * spec.num_layers * spec.num_kv_heads * spec.head_dim * BYTES_PER_VALUE
-    return per_token * num_tokens
+    """What the token behind so many reads in all layers."""
+    per_token = 2 * spec.num_kv_heads * spec.head_dim * BYTES_PER_VALUE
+    return per_token * sum(_tokens_read(spec, num_tokens))
+
+
+def _tokens_read(spec: CheckpointSpec, num_tokens: float) -> list[float]:
+    """By layer."""
+    kinds = spec.extra.get("layer_types", ["full_attention"] * spec.num_layers)
+    window = spec.extra.get("sliding_window", num_tokens)
+    return [num_tokens if kind == "full_attention" else min(num_tokens, window) for kind in kinds]
 
 
 def prefill_flops(spec: CheckpointSpec, num_tokens: int) -> float:
@@ -108,7 +115,8 @@ def shares(
 ) -> list[Share]:
     """Of those results and limits that are there."""
     found = []
-    for metric, context in (("decode_b1_ctx32", 32 + 64), ("decode_b1_ctx1024", 1024 + 64)):
+    for length in (32, 1024, 4096, 16384):
+        metric, context = f"decode_b1_ctx{length}", length + 64
         if metric in medians and "dram_read_gb_s" in limits:
             step_bytes = num_linear_weights(spec) * BYTES_PER_VALUE + kv_bytes(spec, context)
             title = "weights and KV read, of the memory's read rate"

@@ -9,7 +9,7 @@ from benchmarks.peers.engines.systems import Launch
 from benchmarks.peers.machine.description import measured_cores
 from benchmarks.peers.machine.limits import higher, measure_limits
 from benchmarks.peers.measures import METRICS
-from benchmarks.peers.models import model_folder
+from benchmarks.peers.models import max_model_len, model_folder
 from benchmarks.peers.places import LOGS
 from benchmarks.peers.report.tables import is_ours
 from benchmarks.peers.run.budget import plan_repetitions, plan_units
@@ -70,7 +70,12 @@ class Runner:
 
     def _run_part(self, part: Part, repetitions: int, deadline_s: float | None) -> None:
         with Rotation(part.model, self._results, self._note) as rotation:
-            launch = Launch(model=model_folder(part.model), cores=measured_cores(), folder=LOGS)
+            launch = Launch(
+                model=model_folder(part.model),
+                cores=measured_cores(),
+                folder=LOGS,
+                max_model_len=max_model_len(part.model),
+            )
             for name in part.systems:
                 rotation.load(ALL[name](), launch)
             visited = [m for m in part.measures if self._first(part, rotation, m, deadline_s)]

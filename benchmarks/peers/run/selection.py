@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from benchmarks.peers.engines.systems import Baton, LlamaCpp, Transformers, Vllm
-from benchmarks.peers.measures import MEASURES
+from benchmarks.peers.measures import LONG_MEASURES, MEASURES
 from benchmarks.peers.run.contestants import EngineContestant, ServerContestant
 from benchmarks.peers.serving.baton import BatonServing
 from benchmarks.peers.serving.measures import interference, rates
@@ -93,6 +93,10 @@ def full_parts() -> list[Part]:
         )
         for model, share in (("small", 2), ("medium", 5), ("experts", 5))
     ] + [
+        Part(
+            section="engine", model="hybrid", systems=tuple(ENGINES), measures=LONG_MEASURES,
+            share=5,
+        ),
         Part(
             section="serving", model="small", systems=servers,
             measures=(interference(30.0), *rates("small", 40.0)), share=8,

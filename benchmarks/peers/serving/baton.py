@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.peers.engines.process import PeerError
-from benchmarks.peers.engines.systems import KV_CACHE_BYTES, MAX_MODEL_LEN, MAX_NUM_SEQS
+from benchmarks.peers.engines.systems import KV_CACHE_BYTES, MAX_NUM_SEQS
 from benchmarks.peers.engines.tree import ProcessTree
+from benchmarks.peers.models import MAX_MODEL_LEN
 from benchmarks.peers.serving.base import MODEL_NAME, START_TIMEOUT_S
 from cli.cluster import Cluster, ClusterSpec
 from cli.errors import CommandError

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.peers.engines.process import ChildProcess
 from benchmarks.peers.engines.systems import (
-    MAX_MODEL_LEN,
     MAX_NUM_SEQS,
     how_to_install,
     installed,
     vllm_environ,
 )
+from benchmarks.peers.models import MAX_MODEL_LEN
 from benchmarks.peers.places import import_folder, peer_python
 from benchmarks.peers.serving.base import MODEL_NAME, wait_for
 from cli.start.ports import free_port

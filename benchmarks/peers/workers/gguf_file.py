@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 ARCHITECTURES = {
     "qwen2": (gguf.MODEL_ARCH.QWEN2, "qwen2"),
     "qwen3": (gguf.MODEL_ARCH.QWEN3, "qwen3"),
+    "gemma3_text": (gguf.MODEL_ARCH.GEMMA3, "gemma3"),
     "qwen3_moe": (gguf.MODEL_ARCH.QWEN3MOE, "qwen3moe"),
 }
 _EXPERT = re.compile(r"(model\.layers\.\d+\.mlp\.experts)\.(\d+)(\..+)")
@@ -44,7 +45,9 @@ def _write(checkpoint: Path, path: Path) -> None:
         target = names.get_name(name, try_suffixes=(".weight", ".bias"))
         if weights.ndim == 1:
             # llama.cpp adds and multiplies vectors in float32 only.
-            writer.add_tensor(target, (weights.astype(np.uint32) << 16).view(np.float32))
+            values = (weights.astype(np.uint32) << 16).view(np.float32)
+            # Gemma's norms multiply by one more than what is stored; GGUF stores the sum.
+            writer.add_tensor(target, values + 1 if file_name == "gemma3" else values)
         else:
             kind = gguf.GGMLQuantizationType.BF16
             writer.add_tensor(target, weights.view(np.uint8), raw_dtype=kind)
@@ -65,6 +68,8 @@ def _add_shape(writer: Any, config: dict[str, Any]) -> None:
     writer.add_value_length(config["head_dim"])
     writer.add_rope_freq_base(config["rope_theta"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    if "layer_types" in config:  # which layers they are, llama.cpp knows
+        writer.add_sliding_window(config["sliding_window"])
     if "num_experts" in config:
         writer.add_expert_count(config["num_experts"])
         writer.add_expert_used_count(config["num_experts_per_tok"])

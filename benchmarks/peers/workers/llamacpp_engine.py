@@ -25,6 +25,8 @@ NUM_SEQS = 32
 #: The sequence that keeps a shared prefix.
 PREFIX_SEQ = NUM_SEQS
 SEQ_LEN = 1536
+#: Longest sequence of models whose prompts fit into SEQ_LEN.
+SHORT = 4096
 #: A shorter common beginning is computed by each.
 MIN_PREFIX = 512
 
@@ -70,11 +72,14 @@ class LlamaCppEngine:
             str(path).encode(), llama_cpp.llama_model_default_params()
         )
         params = llama_cpp.llama_context_default_params()
-        params.n_ctx = (NUM_SEQS + 1) * SEQ_LEN
+        params.n_ctx = (NUM_SEQS + 1) * (
+            SEQ_LEN if options.max_model_len <= SHORT else options.max_model_len
+        )
         params.n_seq_max = NUM_SEQS + 1
         params.n_batch = BATCH
         params.n_threads = params.n_threads_batch = options.threads
         params.kv_unified = False
+        params.swa_full = False  # as its server has it: layers with a window keep the window
         self._context = llama_cpp.llama_init_from_model(self._model, params)
         if not self._context:
             raise RuntimeError("llama.cpp made no context")
