@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import ModelLoadError
+from shared.model.checkpoint.wrapper import is_wrapped, unwrap
 from shared.model.families.registry import FAMILIES
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ def read_config(model_dir: Path) -> Any:
 
 def has_family(raw: Any) -> bool:
     """Return whether the parsed file names a family of Baton, or no architecture at all."""
+    if isinstance(raw, dict) and is_wrapped(unwrap(raw)):
+        return True
     names = raw.get("architectures") if isinstance(raw, dict) else None
     if not isinstance(names, list) or not names:
         return True  # what is wrong with it, the next reader says
@@ -60,6 +63,7 @@ def parse_spec(raw: Any) -> DecoderSpec:
     if not isinstance(raw, dict):
         raise ModelLoadError(f"the file holds a {type(raw).__name__}, not an object")
     try:
+        raw = unwrap(raw)
         family = FAMILIES[_architecture(raw)]
         _check_supported(raw)
         return family.describe(raw)
@@ -76,7 +80,9 @@ def _architecture(raw: Mapping[str, Any]) -> str:
             return str(name)
     shown = ", ".join(map(str, names)) or "missing"
     raise ModelLoadError(
-        f"architecture {shown} is not supported; supported: {', '.join(sorted(FAMILIES))}"
+        f"architecture {shown} is not supported; supported: {', '.join(sorted(FAMILIES))}; "
+        "--model-impl transformers computes other decoders by transformers' own module, if it lets "
+        "others compute its attention"
     )
 
 

@@ -12,13 +12,13 @@ from safetensors import SafetensorError, safe_open
 
 from shared.errors import ModelLoadError
 from shared.model.checkpoint.files import find_checkpoint_files
-from shared.model.families.registry import FAMILIES, stored_names
+from shared.model.checkpoint.wrapper import own_name
+from shared.model.families.registry import stored_names
 from shared.model.weight_map import EMBEDDING, HEAD, name_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shared.model.families.base import Family
     from shared.model.spec import DecoderSpec
     from shared.model.weight_map import WeightMap
 
@@ -39,7 +39,7 @@ def check_headers(model_dir: Path, spec: DecoderSpec) -> None:
     shapes: dict[str, list[int]] = {}
     wanted = stored_names(spec)
     for path in files.shards:
-        shapes |= _shapes(path, FAMILIES[spec.architecture], wanted)
+        shapes |= _shapes(path, spec, wanted)
     for name, stored in wanted.items():
         shape = shapes.get(name)
         if shape is not None and tuple(shape) != stored.shape:
@@ -59,7 +59,7 @@ def check_headers(model_dir: Path, spec: DecoderSpec) -> None:
     raise ModelLoadError(f"{files.expected_in(name)}: tensor {name!r} is missing")
 
 
-def _shapes(path: Path, family: Family, wanted: WeightMap) -> dict[str, list[int]]:
+def _shapes(path: Path, spec: DecoderSpec, wanted: WeightMap) -> dict[str, list[int]]:
     try:
         with path.open("rb") as raw:
             num_bytes = int.from_bytes(raw.read(_LENGTH_BYTES), "little")
@@ -68,11 +68,11 @@ def _shapes(path: Path, family: Family, wanted: WeightMap) -> dict[str, list[int
                 f"{path} is damaged or truncated: its header claims {num_bytes} bytes"
             )
         with safe_open(path, framework="np") as file:
-            names = {stored: family.known_name(stored, wanted) for stored in file.keys()}  # noqa: SIM118 it is not a dict
+            names = {stored: own_name(spec, wanted, stored) for stored in file.keys()}  # noqa: SIM118 it is not a dict
             return {
                 name: list(file.get_slice(stored).get_shape())
                 for stored, name in names.items()
-                if name in wanted
+                if name is not None and name in wanted
             }
     except (SafetensorError, OSError) as error:
         raise ModelLoadError(f"{path} is damaged or truncated: {error}") from error

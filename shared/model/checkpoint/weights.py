@@ -8,6 +8,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from shared.errors import ModelLoadError
+from shared.model.checkpoint.wrapper import own_name
 from shared.model.families.registry import FAMILIES, stored_names
 from shared.model.linear.fused import FusedLinear
 from shared.model.weight_map import EMBEDDING, HEAD, Kind, name_of
@@ -43,7 +44,9 @@ def load_weights(model: CausalLM, files: CheckpointFiles) -> None:
     seen: set[str] = set()
     tied_head: Tensor | None = None
     for path, stored_name, tensor in stored_tensors(files.shards):
-        name = family.known_name(stored_name, names)
+        name = own_name(model.spec, names, stored_name)
+        if name is None:
+            continue
         if name in seen:
             raise ModelLoadError(f"{path}: tensor {name!r} is in another shard already")
         if name in targets:

@@ -108,6 +108,18 @@ def read_activation(raw: Mapping[str, Any], *keys: str, default: str = "silu") -
     return _ACTIVATIONS[name]
 
 
+def read_window(raw: Mapping[str, Any], default: int) -> int:
+    """Return the window of layers that have one, in tokens.
+
+    Raises:
+        ModelLoadError: it holds no token.
+    """
+    window = raw.get("sliding_window")
+    if window is not None and int(window) < 1:
+        raise ModelLoadError(f"sliding_window must be at least 1, not {window}")
+    return default if window is None else int(window)
+
+
 def read_layer_types(
     raw: Mapping[str, Any], num_layers: int, *, full_every: int | None = None
 ) -> Sequence[str]:

@@ -159,6 +159,18 @@ def test_layer_types_must_cover_the_layers() -> None:
         parse_spec(raw("Qwen3", num_key_value_heads=2, **changes))
 
 
+def test_a_layer_type_that_no_layer_has_is_refused() -> None:
+    types = ["full_attention", "sliding_attention", "hyperbolic"]
+    changes = {"use_sliding_window": True, "sliding_window": 8, "layer_types": types}
+    with pytest.raises(ModelLoadError, match="layer_types has 'hyperbolic'; supported: full_att"):
+        parse_spec(raw("Qwen3", num_key_value_heads=2, **changes))
+
+
+def test_an_unknown_architecture_names_families_and_the_way_to_others() -> None:
+    with pytest.raises(ModelLoadError, match=r"LlamaForCausalLM.*--model-impl transformers"):
+        parse_spec({**raw(), "architectures": ["QuuxForCausalLM"]})
+
+
 @pytest.mark.parametrize("key", sorted(MINIMAL.keys() - {"architectures"}))
 def test_a_missing_key_is_named(key: str) -> None:
     content = raw()

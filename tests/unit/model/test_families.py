@@ -167,6 +167,7 @@ def test_every_family_is_among_the_cases() -> None:
         ("falcon-7b", {"alibi": True}, "alibi"),
         ("gemma3", {"use_bidirectional_attention": True}, "no decoder"),
         ("gemma3", {"layer_types": [FULL]}, "layer_types has 1 entries for 3 layers"),
+        ("gemma3", {"sliding_window": 0}, "sliding_window must be at least 1, not 0"),
         ("gemma3", {"layer_types": [FULL, "chunked_attention", FULL]}, "'chunked_attention'"),
         ("stablelm", {"qk_layernorm": True}, "qk_layernorm"),
         ("phi", {"qk_layernorm": True}, "qk_layernorm"),

@@ -13,6 +13,7 @@ from shared.model.families.sizes import (
     read_activation,
     read_layer_types,
     read_sizes,
+    read_window,
 )
 from shared.model.mixers import QkNorm
 from shared.model.rope import RopeDefaults
@@ -42,7 +43,7 @@ def describe_2(raw: Mapping[str, Any]) -> DecoderSpec:
     """See `Family.describe`. Layers without a window rotate nothing."""
     sizes = read_sizes(raw, rope=RopeDefaults(is_interleaved=True))
     attention = _attention(raw, sizes)
-    sliding = replace(attention, window=int(raw.get("sliding_window") or _WINDOW))
+    sliding = replace(attention, window=read_window(raw, _WINDOW))
     full = replace(attention, rope=None)
     types = read_layer_types(raw, sizes.num_layers, full_every=_PATTERN)
     return _decoder(raw, _COHERE2, sizes, [full if each == FULL else sliding for each in types])

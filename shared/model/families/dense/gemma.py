@@ -15,6 +15,7 @@ from shared.model.families.sizes import (
     read_activation,
     read_layer_types,
     read_sizes,
+    read_window,
 )
 from shared.model.mixers import QkNorm
 from shared.model.rope import RopeDefaults, read_rope
@@ -49,7 +50,7 @@ def describe_2(raw: Mapping[str, Any]) -> DecoderSpec:
         score_scale=float(raw.get("query_pre_attn_scalar", _SCALAR)) ** -0.5,
         softcap=_cap(raw, "attn_logit_softcapping", 50.0),
     )
-    sliding = replace(full, window=int(raw.get("sliding_window") or _WINDOW))
+    sliding = replace(full, window=read_window(raw, _WINDOW))
     types = read_layer_types(raw, sizes.num_layers, full_every=2)
     layers = [full if each == FULL else sliding for each in types]
     return _decoder(raw, _GEMMA2, sizes, layers, NormPlace.AROUND)
@@ -65,7 +66,7 @@ def describe_3(raw: Mapping[str, Any]) -> DecoderSpec:
         softcap=_cap(raw, "attn_logit_softcapping", None),
         qk_norm=QkNorm.HEAD,
     )
-    window = int(raw.get("sliding_window") or _WINDOW)
+    window = read_window(raw, _WINDOW)
     sliding = replace(full, rope=_rope_3(raw, sizes, SLIDING), window=window)
     types = read_layer_types(raw, sizes.num_layers, full_every=6)
     layers = [full if each == FULL else sliding for each in types]

@@ -14,6 +14,7 @@ from shared.model.families.sizes import (
     read_activation,
     read_layer_types,
     read_sizes,
+    read_window,
 )
 from shared.model.mixers import QkNorm
 from shared.model.rope import RopeDefaults, read_rope
@@ -61,7 +62,7 @@ def describe_3(raw: Mapping[str, Any]) -> DecoderSpec:
         layer_type=SLIDING,
         defaults=RopeDefaults(theta=_THETA_3),
     )
-    sliding = replace(full, rope=rope, window=int(raw.get("sliding_window") or _WINDOW))
+    sliding = replace(full, rope=rope, window=read_window(raw, _WINDOW))
     types = read_layer_types(raw, sizes.num_layers, full_every=4)
     return _behind(raw, _OLMO3, sizes, [full if each == FULL else sliding for each in types])
 

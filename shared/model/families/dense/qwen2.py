@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from shared.model.families.base import Family
 from shared.model.families.naming import Naming
-from shared.model.families.sizes import decoder, read_activation, read_sizes
+from shared.model.families.sizes import (
+    SLIDING,
+    decoder,
+    read_activation,
+    read_layer_types,
+    read_sizes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,11 +44,11 @@ def layer_windows(raw: Mapping[str, Any], num_layers: int) -> list[int | None]:
     window = raw.get("sliding_window", _WINDOW)
     if window is None or not raw.get("use_sliding_window", False):
         return [None] * num_layers
-    types = raw.get("layer_types")
-    if types is None:
+    if raw.get("layer_types") is None:
         first = int(raw.get("max_window_layers", _FIRST_WINDOWED))
-        types = ["sliding_attention" if n >= first else "" for n in range(num_layers)]
-    return [int(window) if kind == "sliding_attention" else None for kind in types]
+        return [int(window) if n >= first else None for n in range(num_layers)]
+    types = read_layer_types(raw, num_layers)
+    return [int(window) if kind == SLIDING else None for kind in types]
 
 
 QWEN2 = Family(
