@@ -12,7 +12,7 @@ export TORCH
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-small demo up test test-gpu check fmt lint types arch proto proto-check size
-.PHONY: composition bench bench-handoff bench-guard bench-gpu bench-structured conformance overload fuzz company faults soak
+.PHONY: composition parity bench bench-handoff bench-guard bench-gpu bench-structured conformance overload fuzz company faults soak
 .PHONY: helm chart dashboards e2e-compose e2e-k8s e2e-trace clean
 
 help: ## List the targets
@@ -39,6 +39,9 @@ test: setup ## All tests that need no GPU, in WORKERS processes (PYTEST="-k …"
 
 test-gpu: setup ## The tests that need a GPU; fails if there is none
 	@REQUIRE_GPU=1 timeout 540 $(PY) -m pytest -m gpu tests/gpu
+
+parity: setup ## Every configuration like transformers, a quarter of an hour; writes docs/parity.md
+	@$(PY) -m tests.parity
 
 composition: setup ## Every pair of features on real processes, ten minutes; writes docs/composition.md
 	@BATON_COMPOSITION=full $(PY) -m pytest -n $(WORKERS) --maxprocesses 2 --dist load tests/composition && $(PY) -m tests.composition.page

@@ -33,7 +33,7 @@ from shared.worker.reuse_settings import ReusePolicy, ReuseSettings
 from shared.worker.worker_servicer import WorkerServicer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from pathlib import Path
 
     import numpy as np
@@ -177,10 +177,11 @@ async def live_worker(
     stall_s: float = 4.0,
     kv_cache_dtype: str = "auto",
     servicer: Callable[..., TransferServicer] = TransferServicer,
+    model_settings: Mapping[str, str] | None = None,
 ) -> AsyncIterator[LiveWorker]:
-    """`servicer` may be one that cheats."""
+    """`servicer` may be one that cheats; `model_settings`: fields of `ModelSettings`."""
     config = WorkerConfig(
-        model=ModelSettings(model=model, dtype="float32"),
+        model=ModelSettings(model=model, **({"dtype": "float32"} | dict(model_settings or {}))),
         name=name,
         directory=("127.0.0.1:1",),
         connectors=(connector,),
