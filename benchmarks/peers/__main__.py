@@ -70,7 +70,7 @@ def run(
 
 @app.command()
 def quick(
-    model: Annotated[str, typer.Option(help="small, medium, experts or hybrid.")] = "small",
+    model: Annotated[str, typer.Option(help="small, medium, experts, hybrid or states.")] = "small",
     systems: Annotated[str, typer.Option(help="Comma-separated: " + ", ".join(ENGINES))] = (
         "baton,vllm"
     ),

@@ -92,6 +92,39 @@ MODELS = {
             "hidden_activation": "gelu_pytorch_tanh",
         },
     ),
+    # The layers of Qwen3-Next: three of four keep a state of the gated delta rule; experts in all.
+    "states": CheckpointSpec(
+        architecture="qwen3_next",
+        num_layers=12,
+        hidden_size=1024,
+        num_heads=8,
+        num_kv_heads=2,
+        head_dim=128,
+        intermediate_size=2048,
+        vocab_size=32000,
+        max_position_embeddings=8192,
+        tie_word_embeddings=True,
+        dtype="bfloat16",
+        weight_std=0.02,
+        extra={
+            "layer_types": [
+                "full_attention" if layer % 4 == 3 else "linear_attention" for layer in range(12)
+            ],
+            "linear_num_key_heads": 8,
+            "linear_num_value_heads": 16,
+            "linear_key_head_dim": 64,
+            "linear_value_head_dim": 64,
+            "linear_conv_kernel_dim": 4,
+            "num_experts": 64,
+            "num_experts_per_tok": 4,
+            "moe_intermediate_size": 512,
+            "shared_expert_intermediate_size": 512,
+            "norm_topk_prob": True,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": [],
+            "partial_rotary_factor": 0.25,
+        },
+    ),
 }
 #: Tokens of the longest sequence that systems are started for.
 MAX_MODEL_LEN = 4096

@@ -94,6 +94,10 @@ def full_parts() -> list[Part]:
         for model, share in (("small", 2), ("medium", 5), ("experts", 5))
     ] + [
         Part(
+            section="engine", model="states",
+            systems=("baton", "baton int8", "vllm", "transformers"), measures=MEASURES, share=5,
+        ),
+        Part(
             section="engine", model="hybrid", systems=tuple(ENGINES), measures=LONG_MEASURES,
             share=5,
         ),
