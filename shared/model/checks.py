@@ -52,19 +52,23 @@ def check_model(
     _check_known("attention backend", attention_backend, ATTENTION_BACKENDS)
     attention_backend = backend_of(model_impl, attention_backend)
     if uses_transformers(model_dir, model_impl):
-        # transformers takes seconds to import, and families do not need it.
-        from shared.model.generic.description import describe  # noqa: PLC0415
-
         try:
-            spec = describe(model_dir, trust_remote_code=trust_remote_code)
+            spec = _describe_module(model_dir, trust_remote_code=trust_remote_code)
         except ModelLoadError as error:
             own = ", ".join(sorted(ARCHITECTURES))
             raise ModelLoadError(
-                f"{error}; besides transformers' decoders there are: {own}"
+                f"{error}; --model-impl transformers cannot run it, and it is none of Baton's "
+                f"families: {own}"
             ) from error
         dtype_name(spec, dtype)
         return spec
-    spec = load_spec(model_dir)
+    try:
+        spec = load_spec(model_dir)
+    except ModelLoadError as error:
+        if has_family(read_config(model_dir)):
+            raise
+        other = _why_no_module(model_dir, trust_remote_code=trust_remote_code)
+        raise ModelLoadError(f"{error}; {other}") from error
     if load_format != "dummy":
         check_headers(model_dir, spec)
     name = dtype_name(spec, dtype)
@@ -73,6 +77,22 @@ def check_model(
         if reason is not None:
             raise ConfigError(f"the native kernels cannot run: {reason}")
     return spec
+
+
+def _describe_module(model_dir: Path, *, trust_remote_code: bool) -> DecoderSpec:
+    # transformers takes seconds to import, and families do not need it.
+    from shared.model.generic.description import describe  # noqa: PLC0415
+
+    return describe(model_dir, trust_remote_code=trust_remote_code)
+
+
+def _why_no_module(model_dir: Path, *, trust_remote_code: bool) -> str:
+    """Say whether transformers' module of a model without a family could compute it."""
+    try:
+        _describe_module(model_dir, trust_remote_code=trust_remote_code)
+    except ModelLoadError as error:
+        return f"nor can --model-impl transformers run it: {error}"
+    return "--model-impl transformers can run it, with transformers' module"
 
 
 def uses_transformers(model_dir: Path, model_impl: str) -> bool:

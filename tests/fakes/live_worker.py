@@ -151,18 +151,6 @@ class LiveWorker:
         return self.parts.metrics.get_sample_value(f"baton_{name}_total", labels) or 0.0
 
 
-def _engine_config(
-    num_blocks: int, speculative_config: str | None, kv_cache_dtype: str
-) -> EngineConfig:
-    return EngineConfig(
-        block_size=BLOCK_SIZE,
-        num_blocks=num_blocks,
-        max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
-        speculative_config=speculative_config,
-        kv_cache_dtype=kv_cache_dtype,
-    )
-
-
 @asynccontextmanager
 async def live_worker(
     model: Path,
@@ -172,14 +160,16 @@ async def live_worker(
     runtime_dir: Path,
     policy: ReusePolicy = ReusePolicy.ALWAYS,
     patience_ms: float = 10_000.0,
-    num_blocks: int = 128,
-    speculative_config: str | None = None,
     stall_s: float = 4.0,
-    kv_cache_dtype: str = "auto",
     servicer: Callable[..., TransferServicer] = TransferServicer,
+    num_blocks: int = 128,
     model_settings: Mapping[str, str] | None = None,
+    **engine: Any,
 ) -> AsyncIterator[LiveWorker]:
-    """`servicer` may be one that cheats; `model_settings`: fields of `ModelSettings`."""
+    """`servicer` may be one that cheats; `model_settings`: fields of `ModelSettings`; `engine`:
+    fields of `EngineConfig`.
+    """
+    usual = {"block_size": BLOCK_SIZE, "max_num_batched_tokens": MAX_NUM_BATCHED_TOKENS}
     config = WorkerConfig(
         model=ModelSettings(model=model, **({"dtype": "float32"} | dict(model_settings or {}))),
         name=name,
@@ -188,7 +178,7 @@ async def live_worker(
         runtime_dir=runtime_dir,
         num_threads=1,
         reuse=ReuseSettings(reuse_policy=policy, reuse_patience_ms=patience_ms),
-        engine=_engine_config(num_blocks, speculative_config, kv_cache_dtype),
+        engine=EngineConfig(num_blocks=num_blocks, **(usual | engine)),
     )
     async with open_parts(config, Role.DECODE, read_token_table=read_token_table) as parts:
         server = RpcServer(())

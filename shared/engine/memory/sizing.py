@@ -131,34 +131,22 @@ def choose_num_blocks(
     Not more than could be in use. The largest step's memory is part of the share. If all blocks
     that could be in use take less than half of the share, steps have enough, and nothing is
     measured.
-
-    Raises:
-        ConfigError: there is not even room for one block.
     """
     if config.num_blocks is not None:
         return config.num_blocks
     if config.kv_cache_memory_bytes is not None:
-        num_blocks, knob = config.kv_cache_memory_bytes // layout.block_bytes, "set memory"
-    else:
-        own = layout.num_pool_blocks(max_model_len, config.max_num_batched_tokens)
-        most = own * config.max_num_seqs
-        num_blocks, knob = most, "free memory"
-        if most * layout.block_bytes > _free_bytes(config) // 2:
-            held = _free_bytes(config) // layout.block_bytes
-            longest = layout.longest_sequence(
-                held, config.max_num_batched_tokens, most=max_model_len
-            )
-            num_bytes = measure(max(1, longest))
-            # Memory that the step keeps is not free any more.
-            num_blocks = min((_free_bytes(config) - num_bytes) // layout.block_bytes, most)
-            log.info(
-                "kv_sized", num_blocks=max(0, num_blocks), step_mib=round(num_bytes / 2**20, 1)
-            )
-    if num_blocks < layout.num_groups:
-        raise ConfigError(
-            f"no room for {layout.num_groups} KV block(s) of {layout.block_bytes} bytes in the "
-            f"{knob}: set num_blocks, or a larger kv_cache_memory_bytes or memory utilization"
-        )
+        return config.kv_cache_memory_bytes // layout.block_bytes
+    own = layout.num_pool_blocks(max_model_len, config.max_num_batched_tokens)
+    most = own * config.max_num_seqs
+    if most * layout.block_bytes <= _free_bytes(config) // 2:
+        return most
+    held = _free_bytes(config) // layout.block_bytes
+    longest = layout.longest_sequence(held, config.max_num_batched_tokens, most=max_model_len)
+    num_bytes = measure(max(1, longest))
+    # Memory that the step keeps is not free any more.
+    num_blocks = (_free_bytes(config) - num_bytes) // layout.block_bytes
+    num_blocks = min(max(0, num_blocks), most)
+    log.info("kv_sized", num_blocks=num_blocks, step_mib=round(num_bytes / 2**20, 1))
     return num_blocks
 
 
@@ -168,28 +156,34 @@ def choose_max_model_len(
     """Return the longest sequence: as configured, or what model and pool allow.
 
     Raises:
-        ConfigError: the configured length does not fit the model or the pool.
+        ConfigError: the configured length does not fit the model or the pool, or no length does.
     """
     step, longest = config.max_num_batched_tokens, config.max_model_len or model_limit
-    pool_limit = layout.longest_sequence(num_blocks, step, most=longest)
-    if config.max_model_len is None:
-        if pool_limit < model_limit:
-            log.warning(
-                "max_model_len_reduced",
-                max_model_len=pool_limit,
-                model_limit=model_limit,
-                reason=f"the KV pool has {num_blocks} blocks of {layout.block_size} tokens",
-            )
-        return min(model_limit, pool_limit)
     config.check_model_limit(model_limit)
-    if config.max_model_len > pool_limit:
-        needed = layout.num_pool_blocks(config.max_model_len, step)
-        raise ConfigError(
-            f"max_model_len is {config.max_model_len}, but {num_blocks} blocks of "
-            f"{layout.block_size} hold {pool_limit} tokens: set num_blocks to at least {needed} "
-            f"(kv_cache_memory_bytes {needed * layout.block_bytes}), or a lower max_model_len"
+    pool_limit = layout.longest_sequence(num_blocks, step, most=longest)
+    if pool_limit < (config.max_model_len or 1):
+        raise _too_small(config, layout, num_blocks=num_blocks, pool_limit=pool_limit)
+    if pool_limit < longest:
+        log.warning(
+            "max_model_len_reduced",
+            max_model_len=pool_limit,
+            model_limit=model_limit,
+            reason=f"the KV pool has {num_blocks} blocks of {layout.block_size} tokens",
         )
-    return config.max_model_len
+    return pool_limit
+
+
+def _too_small(
+    config: EngineConfig, layout: KVLayout, *, num_blocks: int, pool_limit: int
+) -> ConfigError:
+    needed = layout.num_pool_blocks(config.max_model_len or 1, config.max_num_batched_tokens)
+    asked = f"max_model_len is {config.max_model_len}, but " if config.max_model_len else ""
+    fitting = f", or a max_model_len of at most {pool_limit}" if pool_limit else ""
+    return ConfigError(
+        f"{asked}{num_blocks} KV blocks of {layout.block_bytes} bytes hold a sequence of "
+        f"{pool_limit} tokens: set num_blocks to at least {needed} (kv_cache_memory_bytes "
+        f"{needed * layout.block_bytes}), or a larger share of the free memory{fitting}"
+    )
 
 
 def _free_bytes(config: EngineConfig) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from shared.errors import ModelLoadError
 from shared.model.checkpoint.wrapper import is_wrapped, unwrap
-from shared.model.families.registry import FAMILIES
+from shared.model.families.registry import ARCHITECTURES, FAMILIES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,9 +80,7 @@ def _architecture(raw: Mapping[str, Any]) -> str:
             return str(name)
     shown = ", ".join(map(str, names)) or "missing"
     raise ModelLoadError(
-        f"architecture {shown} is not supported; supported: {', '.join(sorted(FAMILIES))}; "
-        "--model-impl transformers computes other decoders by transformers' own module, if it lets "
-        "others compute its attention"
+        f"architecture {shown} is not supported; families: {', '.join(sorted(ARCHITECTURES))}"
     )
 
 

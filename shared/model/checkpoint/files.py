@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from shared.errors import ModelLoadError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
 INDEX_NAME = "model.safetensors.index.json"
@@ -31,6 +31,14 @@ class CheckpointFiles:
         It is the file in the index, or the first shard if the index does not have the tensor.
         """
         return self.shards[0].with_name(self.weight_map.get(tensor, self.shards[0].name))
+
+    def lacks(self, missing: Collection[str], num_wanted: int) -> ModelLoadError:
+        """Return the error for tensors that are missing, of so many."""
+        name = min(missing)
+        return ModelLoadError(
+            f"{self.expected_in(name)}: tensor {name!r} is missing "
+            f"({len(missing)} of {num_wanted} are)"
+        )
 
 
 def find_checkpoint_files(model_dir: Path) -> CheckpointFiles:

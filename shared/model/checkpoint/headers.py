@@ -12,54 +12,51 @@ from safetensors import SafetensorError, safe_open
 
 from shared.errors import ModelLoadError
 from shared.model.checkpoint.files import find_checkpoint_files
+from shared.model.checkpoint.shape_fields import contradiction
+from shared.model.checkpoint.surplus import check_surplus
 from shared.model.checkpoint.wrapper import own_name
-from shared.model.families.registry import stored_names
+from shared.model.families.registry import FAMILIES, stored_names
 from shared.model.weight_map import EMBEDDING, HEAD, name_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from shared.model.spec import DecoderSpec
-    from shared.model.weight_map import WeightMap
 
 #: Maximum size of a header; the parsed JSON takes several times its size.
 MAX_HEADER_BYTES = 64 * 2**20
 _LENGTH_BYTES = 8
-#: Up to this number of missing tensors, the loader reports them all by name.
-MAX_MISSING = 64
 
 
 def check_headers(model_dir: Path, spec: DecoderSpec) -> None:
-    """Refuse a config whose sizes differ from those of the stored tensors.
+    """Refuse a config that the stored tensors contradict: by their sizes, or by their names.
 
     Raises:
         ModelLoadError: names the file, and the tensor if there is one.
     """
     files = find_checkpoint_files(model_dir)
-    shapes: dict[str, list[int]] = {}
-    wanted = stored_names(spec)
+    family, wanted = FAMILIES[spec.architecture], stored_names(spec)
+    found: set[str] = set()
     for path in files.shards:
-        shapes |= _shapes(path, spec, wanted)
-    for name, stored in wanted.items():
-        shape = shapes.get(name)
-        if shape is not None and tuple(shape) != stored.shape:
-            raise ModelLoadError(
-                f"{files.expected_in(name)}: tensor {name!r} has shape {shape}, "
-                f"the config asks for {list(stored.shape)}"
-            )
-    # Either of the two serves as both.
+        for stored_name, shape in _shapes(path).items():
+            name = own_name(spec, wanted, stored_name)
+            if name not in wanted:
+                check_surplus(family, spec, path, name, shape)
+            elif tuple(shape) != wanted[name].shape:
+                why = contradiction(spec, name, shape, wanted[name].shape)
+                raise ModelLoadError(f"{path}: {why}")
+            found.add(name)
+    # Without a tensor its size, or the number of layers, is only the config's claim.
+    missing = wanted.keys() - found
     ends = {name_of(wanted, EMBEDDING), name_of(wanted, HEAD)}
-    missing = wanted.keys() - shapes.keys() - ends
-    if not shapes.keys() & ends:
-        missing |= ends
-    elif len(missing) <= MAX_MISSING:
-        return
-    name = min(missing)
-    # Without it, its size, or the number of layers, is only the config's claim.
-    raise ModelLoadError(f"{files.expected_in(name)}: tensor {name!r} is missing")
+    if spec.is_tied and found & ends:  # either of the two serves as both
+        missing -= ends
+    if missing:
+        raise files.lacks(missing, len(wanted))
 
 
-def _shapes(path: Path, spec: DecoderSpec, wanted: WeightMap) -> dict[str, list[int]]:
+def _shapes(path: Path) -> dict[str, list[int]]:
+    """Return the shapes of a file's tensors, by name."""
     try:
         with path.open("rb") as raw:
             num_bytes = int.from_bytes(raw.read(_LENGTH_BYTES), "little")
@@ -68,11 +65,7 @@ def _shapes(path: Path, spec: DecoderSpec, wanted: WeightMap) -> dict[str, list[
                 f"{path} is damaged or truncated: its header claims {num_bytes} bytes"
             )
         with safe_open(path, framework="np") as file:
-            names = {stored: own_name(spec, wanted, stored) for stored in file.keys()}  # noqa: SIM118 it is not a dict
-            return {
-                name: list(file.get_slice(stored).get_shape())
-                for stored, name in names.items()
-                if name is not None and name in wanted
-            }
+            names = file.keys()
+            return {name: list(file.get_slice(name).get_shape()) for name in names}
     except (SafetensorError, OSError) as error:
         raise ModelLoadError(f"{path} is damaged or truncated: {error}") from error

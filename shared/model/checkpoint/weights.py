@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
+import structlog
 import torch
 from safetensors import SafetensorError, safe_open
 
 from shared.errors import ModelLoadError
+from shared.model.checkpoint.surplus import check_surplus
 from shared.model.checkpoint.wrapper import own_name
 from shared.model.families.registry import FAMILIES, stored_names
 from shared.model.linear.fused import FusedLinear
@@ -23,8 +26,8 @@ if TYPE_CHECKING:
     from shared.model.checkpoint.files import CheckpointFiles
     from shared.model.weight_map import Stored, WeightPart
 
-#: Buffers in old checkpoints that are computed instead.
-_IGNORED_SUFFIXES = (".rotary_emb.inv_freq", ".attn.bias", ".masked_bias")
+log = structlog.get_logger(__name__)
+
 _STORED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -42,11 +45,10 @@ def load_weights(model: CausalLM, files: CheckpointFiles) -> None:
     if model.lm_head is model.embedding:
         targets.remove(head)
     seen: set[str] = set()
+    unread: Counter[str] = Counter()
     tied_head: Tensor | None = None
     for path, stored_name, tensor in stored_tensors(files.shards):
         name = own_name(model.spec, names, stored_name)
-        if name is None:
-            continue
         if name in seen:
             raise ModelLoadError(f"{path}: tensor {name!r} is in another shard already")
         if name in targets:
@@ -57,17 +59,15 @@ def load_weights(model: CausalLM, files: CheckpointFiles) -> None:
         elif name == head:  # the config says that it is tied
             tied_head = torch.empty_like(model.embedding)
             copy_stored(tied_head, tensor, path, name)
-        elif not name.endswith(_IGNORED_SUFFIXES) and not family.is_further(name, model.spec):
-            raise ModelLoadError(f"{path}: tensor {name!r} is not part of {_describe(model)}")
+        else:
+            unread[check_surplus(family, model.spec, path, name, tensor.shape)] += 1
     if tied_head is not None:
         _resolve_tie(model, tied_head, seen, embedding)
     missing = targets - seen
     if missing:
-        name = min(missing)
-        raise ModelLoadError(
-            f"{files.expected_in(name)}: tensor {name!r} is missing "
-            f"({len(missing)} of {len(targets)} are)"
-        )
+        raise files.lacks(missing, len(targets))
+    if unread:
+        log.info("tensors_not_read", **{what.replace(" ", "_"): n for what, n in unread.items()})
 
 
 def _fill(model: CausalLM, stored: Stored, tensor: Tensor, path: Path, name: str) -> None:
@@ -146,7 +146,3 @@ def _check_shape(expected: tuple[int, ...], stored: Tensor, path: Path, name: st
             f"{path}: tensor {name!r} has shape {list(stored.shape)}, "
             f"the config asks for {list(expected)}"
         )
-
-
-def _describe(model: CausalLM) -> str:
-    return f"{model.spec.architecture} with {model.spec.num_layers} layers as configured"

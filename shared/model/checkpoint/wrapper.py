@@ -32,7 +32,14 @@ _DECODER = {
     "lm_head.": "lm_head.",
 }
 #: What the names of other tensors begin with, behind an optional `model.`.
-_OTHERS = ("vision_", "visual.", "multi_modal_projector.", "audio_tower.", "embed_", "mtp.")
+_OTHERS = (
+    "vision_",
+    "visual.",
+    "multi_modal_projector.",
+    "audio_tower.",
+    "embed_vision.",
+    "embed_audio.",
+)
 
 
 def unwrap(raw: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -59,20 +66,22 @@ def is_wrapped(raw: Mapping[str, Any]) -> bool:
     return _MARK in raw
 
 
-def own_name(spec: DecoderSpec, names: WeightMap, stored: str) -> str | None:
-    """Return the name in `names` of a tensor that a file has; an unknown one as it is.
-
-    None: the tensor is of another part than the decoder.
-    """
+def own_name(spec: DecoderSpec, names: WeightMap, stored: str) -> str:
+    """Return the name in `names` of a tensor that a file has; an unknown one as it is."""
     text = _text_name(stored) if is_wrapped(spec.raw) else stored
-    return None if text is None else FAMILIES[spec.architecture].known_name(text, names)
+    return FAMILIES[spec.architecture].known_name(text, names)
 
 
-def _text_name(stored: str) -> str | None:
+def is_beside(spec: DecoderSpec, name: str) -> bool:
+    """Return whether a tensor is of a part for images or sounds."""
+    return is_wrapped(spec.raw) and name.removeprefix("model.").startswith(_OTHERS)
+
+
+def _text_name(stored: str) -> str:
     for begin, own in _DECODER.items():
         if stored.startswith(begin):
             return own + stored.removeprefix(begin)
-    return None if stored.removeprefix("model.").startswith(_OTHERS) else stored
+    return stored
 
 
 def _with_defaults(text: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from shared.model.spec import DecoderSpec
     from shared.model.weight_map import WeightMap
 
+#: What tensors are that some files have behind the last layer.
+FURTHER = "layers that predict further tokens"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
@@ -30,6 +33,9 @@ class Family:
     #: What the names of further layers begin with, {} being their number; their tensors, as many
     #: layers as a config says, are not read. Empty: there are none.
     further_layers: str = ""
+    #: What other names begin with whose tensors the decoder rightly does not read, and what those
+    #: are.
+    unread: Mapping[str, str] = field(default_factory=dict)
 
     def known_name(self, stored: str, names: WeightMap) -> str:
         """Return the name in `names` of a tensor that a file has; an unknown one as it is."""

@@ -127,7 +127,22 @@ def _why_not(config: PretrainedConfig) -> str | None:
         for name in ("num_attention_heads", "max_position_embeddings", "num_hidden_layers")
         if getattr(text, name, None) is None
     ]
-    return f"{missing[0]} is missing" if missing else None
+    return f"{missing[0]} is missing" if missing else _why_wrong(text)
+
+
+def _why_wrong(text: PretrainedConfig) -> str | None:
+    """Return which number of a config its module would fail for, or misunderstand."""
+    window, types = getattr(text, "sliding_window", None), getattr(text, "layer_types", None)
+    # transformers' own configs have 0 where no layer has a window.
+    has_windows = types is None or "sliding_attention" in types
+    if has_windows and window is not None and window < 1:
+        return f"sliding_window must be at least 1, not {window}"
+    chosen = getattr(text, "num_experts_per_tok", None)
+    for name in ("num_experts", "num_local_experts", "n_routed_experts"):
+        num = getattr(text, name, None)
+        if num and chosen is not None and not 1 <= chosen <= num:
+            return f"num_experts_per_tok is {chosen}, but {name} is {num}"
+    return None
 
 
 def _first_line(error: Exception) -> str:

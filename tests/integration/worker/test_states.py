@@ -132,6 +132,20 @@ async def test_a_prefix_is_fetched_with_its_states(
         await assert_idle(holder, taker)
 
 
+async def test_states_are_handed_over_without_a_prefix_cache(
+    folder: Path, alone: LLM, tmp_path: Path
+) -> None:
+    own = {"enable_prefix_caching": False}
+    async with live_pair(folder, tmp_path, "shm", **own) as (prefill, decode):
+        prompt = prompt_of(120, seed=13)
+        for _ in range(2):
+            reply = await decode.ask(prompt, max_tokens=40, prefill=prefill)
+            assert reply.token_ids == expect(alone, prompt, 40)
+            assert reply.timings.prefill_worker == "w0"
+            assert reply.usage.cached_tokens == 0
+        await assert_idle(prefill, decode)
+
+
 async def test_a_prompt_whose_hand_over_fails_is_computed_here(
     folder: Path, alone: LLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

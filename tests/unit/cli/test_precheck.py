@@ -111,7 +111,7 @@ def cut(folder: Path) -> None:
     [
         (
             config(architectures=["BloomForCausalLM"], model_type="bloom"),
-            "BloomForCausalLM does not let others compute its attention; besides",
+            "Bloom.* does not let others compute its attention; --model-impl transformers cannot",
         ),
         (config(quantization_config={"quant_method": "awq"}), "quantization_config is set"),
         (

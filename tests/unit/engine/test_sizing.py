@@ -11,17 +11,35 @@ from tests.fakes.model import FakeLoadedModel, make_spec
 
 
 def test_the_pool_must_hold_the_configured_length() -> None:
-    with pytest.raises(ConfigError, match="num_blocks to at least 25"):
+    says = (
+        r"max_model_len is 100, but 24 KV blocks of 64 bytes hold a sequence of 96 tokens: "
+        r"set num_blocks to at least 25 \(kv_cache_memory_bytes 1600\), .*at most 96$"
+    )
+    with pytest.raises(ConfigError, match=says):
         make_engine(num_blocks=24, max_model_len=100)
+    with pytest.raises(ConfigError, match=says):
+        make_engine(num_blocks=None, kv_cache_memory_bytes=24 * 64, max_model_len=100)
     assert make_engine(num_blocks=24).max_model_len == 96
     with pytest.raises(ConfigError, match="ends at 4096"):
         make_engine(num_blocks=2000, max_model_len=5000)
 
 
+def test_a_pool_without_room_for_one_sequence_is_refused() -> None:
+    """A sequence has a block of KV, and one with a state, two once it is longer."""
+    loaded = FakeLoadedModel(spec=make_spec(num_states=1))
+    says = "^1 KV blocks of .* a sequence of 0 tokens: set num_blocks to at least 2 "
+    with pytest.raises(ConfigError, match=says):
+        make_engine(loaded, num_blocks=1)
+    engine = make_engine(loaded, num_blocks=2)
+    assert engine.max_model_len == engine.layout.block_size
+    assert len(generate(engine, make_request("a", [1, 2], max_tokens=1)).tokens("a")) == 1
+    engine.close()
+
+
 def test_the_pool_is_sized_by_bytes_or_by_what_is_free() -> None:
     assert make_engine(num_blocks=None, kv_cache_memory_bytes=64 * 10 + 1).num_blocks == 10
     assert make_engine(num_blocks=None, max_model_len=40).num_blocks == 80
-    with pytest.raises(ConfigError, match="no room"):
+    with pytest.raises(ConfigError, match=r"^0 KV blocks of 64 bytes hold a sequence of 0 tokens"):
         make_engine(num_blocks=None, kv_cache_memory_bytes=10)
 
 

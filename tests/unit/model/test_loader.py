@@ -10,9 +10,12 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
+from structlog.testing import capture_logs
 
 from shared.errors import ConfigError, ModelLoadError
 from shared.model.checkpoint.weights import tensor_of
+from shared.model.checks import check_model
+from shared.model.families.base import FURTHER
 from shared.model.families.registry import stored_names
 from shared.model.loader import load_model as load_any_model
 from tests.unit.model.checkpoints import edit_json, edit_tensors, write
@@ -25,6 +28,11 @@ if TYPE_CHECKING:
 load_model = partial(load_any_model, attention_backend="torch")
 
 Q_PROJ = "model.layers.1.self_attn.q_proj.weight"
+#: Of families that do without the usual keys.
+SETTINGS = {
+    "ernie4_5_moe": {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 32},
+}
+FURTHER_LAYERS = FURTHER.replace(" ", "_")
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 
 
@@ -114,14 +122,45 @@ def test_a_tied_head_alone_serves_as_embedding(tmp_path: Path) -> None:
     assert model.lm_head is model.embedding
 
 
-def test_old_rotary_buffers_are_ignored(tmp_path: Path) -> None:
-    write(tmp_path)
+@pytest.mark.parametrize(
+    ("architecture", "name", "shape", "what"),
+    [
+        ("llama", "model.layers.0.self_attn.rotary_emb.inv_freq", (8,), "rotary_angles"),
+        ("gpt2", "h.0.attn.bias", (1, 1, 9, 9), "causal_masks"),
+        ("gpt_neox", "gpt_neox.layers.0.attention.masked_bias", (), "causal_masks"),
+        ("gpt_neox", "gpt_neox.layers.0.attention.bias", (1, 1, 9, 9), "causal_masks"),
+        ("qwen3_5_text", "mtp.layers.0.mlp.up_proj.weight", (2, 2), FURTHER_LAYERS),
+        ("ernie4_5_moe", "model.mtp_linear_proj.0.weight", (2, 2), FURTHER_LAYERS),
+    ],
+)
+def test_what_is_rightly_not_read_is_counted(
+    architecture: str, name: str, shape: tuple[int, ...], what: str, tmp_path: Path
+) -> None:
+    write(tmp_path, architecture=architecture, extra=SETTINGS.get(architecture, {}))
+    path = tmp_path / "model.safetensors"
+    edit_tensors(path, lambda tensors: tensors.update({name: torch.ones(shape)}))
+    with capture_logs() as logs:
+        load_model(tmp_path)
+    assert [each.get(what) for each in logs if each["event"] == "tensors_not_read"] == [1]
 
-    def add(tensors: dict[str, torch.Tensor]) -> None:
-        tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(8)
 
-    edit_tensors(tmp_path / "model.safetensors", add)
-    load_model(tmp_path)
+@pytest.mark.parametrize(
+    ("architecture", "name", "shape"),
+    [
+        ("llama", "model.layers.0.self_attn.q_proj.bias", (64,)),
+        ("llama", "mtp.layers.0.mlp.up_proj.weight", (2, 2)),
+        ("llama", "vision_tower.patch_embed.weight", (2, 2)),
+        ("gpt_neox", "gpt_neox.layers.0.attention.bias", (64,)),
+    ],
+)
+def test_what_could_be_a_part_of_the_decoder_is_refused(
+    architecture: str, name: str, shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    write(tmp_path, architecture=architecture)
+    path = tmp_path / "model.safetensors"
+    edit_tensors(path, lambda tensors: tensors.update({name: torch.ones(shape)}))
+    with pytest.raises(ModelLoadError, match=rf"{path}: tensor '{name}' is not part of"):
+        check_model(tmp_path)
 
 
 def drop(tensors: dict[str, torch.Tensor]) -> None:
@@ -148,7 +187,11 @@ def add_unknown(tensors: dict[str, torch.Tensor]) -> None:
     ("edit", "message"),
     [
         (drop, f"tensor '{Q_PROJ}' is missing"),
-        (reshape, rf"tensor '{Q_PROJ}' has shape \[63, 64\], the config asks for \[64, 64\]"),
+        (
+            reshape,
+            rf"tensor '{Q_PROJ}' has shape \[63, 64\], the config asks for \[64, 64\] because of "
+            r"num_attention_heads 4, head_dim 16: the config or the file is another model's",
+        ),
         (quantize, f"tensor '{Q_PROJ}' has dtype torch.float8_e4m3fn"),
         (to_integers, f"tensor '{Q_PROJ}' has dtype torch.int8"),
         (add_unknown, "tensor '.*weight_scale' is not part of LlamaForCausalLM"),

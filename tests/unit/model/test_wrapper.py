@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from structlog.testing import capture_logs
 
 from shared.errors import ModelLoadError
 from shared.model.checkpoint.wrapper import is_wrapped
@@ -89,6 +90,22 @@ def _older(name: str) -> str:
         if name.startswith(begin):
             return old + name.removeprefix(begin)
     return name.removeprefix("model.")
+
+
+def test_other_parts_are_counted_and_layers_that_predict_more_are_those_of_the_family(
+    tmp_path: Path,
+) -> None:
+    path = save(wrapper("llava", "llama"), tmp_path)
+    (file,) = path.glob("*.safetensors")
+    tensors = load_file(file)
+    num = sum("vision_tower" in name or "projector" in name for name in tensors)
+    with capture_logs() as logs:
+        load_model(path)
+    (line,) = [each for each in logs if each["event"] == "tensors_not_read"]
+    assert line["parts_for_images_and_sounds"] == num > 4
+    save_file({**tensors, "mtp.norm.weight": torch.zeros(2)}, file)
+    with pytest.raises(ModelLoadError, match=r"'mtp\.norm\.weight' is not part of Llama"):
+        load_model(path)
 
 
 def test_a_tensor_of_no_part_is_refused(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from shared.model.families.base import Family
+from shared.model.families.base import FURTHER, Family
 from shared.model.families.experts.routers import read_router
 from shared.model.families.naming import EXPERT_PARTS, LLAMA_PARTS, Naming
 from shared.model.families.sizes import decoder, read_activation, read_sizes
@@ -76,5 +76,9 @@ def names(spec: DecoderSpec) -> WeightMap:
 
 
 ERNIE4_5_MOE = Family(
-    architecture=_ARCHITECTURE, model_type="ernie4_5_moe", describe=describe, names=names
+    architecture=_ARCHITECTURE,
+    model_type="ernie4_5_moe",
+    describe=describe,
+    names=names,
+    unread={"model.mtp_": FURTHER},
 )

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import ModelLoadError
-from shared.model.families.base import Family
+from shared.model.families.base import FURTHER, Family
 from shared.model.families.naming import LLAMA_PARTS, Naming
 from shared.model.families.recurrent.mamba_hybrid import check_heads, read_step_limits
 from shared.model.families.sizes import decoder, read_activation, read_sizes
@@ -192,4 +192,5 @@ NEMOTRON_H = Family(
     describe=describe_nemotron,
     names=nemotron_names,
     prefixes={"backbone.": "model."},
+    unread={"mtp.": FURTHER},
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from shared.model.families.base import Family
+from shared.model.families.base import FURTHER, Family
 from shared.model.families.experts.routers import read_router, sparse_layers
 from shared.model.families.naming import EXPERT_PARTS, LLAMA_PARTS, Naming
 from shared.model.families.sizes import LINEAR, decoder, read_activation, read_kinds, read_sizes
@@ -102,21 +102,25 @@ _GROUPED = {
     "attention.inputs": "linear_attn.in_proj_qkvz",
     "attention.rates": "linear_attn.in_proj_ba",
 }
+_UNREAD = {"mtp.": FURTHER}
 QWEN3_NEXT = Family(
     architecture=_NEXT,
     model_type="qwen3_next",
     describe=describe_next,
     names=Naming(parts={**_PARTS, **_GROUPED}, are_deltas_grouped=True).names,
+    unread=_UNREAD,
 )
 QWEN3_5 = Family(
     architecture=_DENSE,
     model_type="qwen3_5_text",
     describe=describe_dense,
     names=Naming(parts=_PARTS).names,
+    unread=_UNREAD,
 )
 QWEN3_5_MOE = Family(
     architecture=_EXPERTS,
     model_type="qwen3_5_moe_text",
     describe=describe_experts,
     names=Naming(parts=_PARTS).names,
+    unread=_UNREAD,
 )
