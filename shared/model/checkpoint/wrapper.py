@@ -23,10 +23,13 @@ _MARK = "wrapped_by"
 _SHARED = ("eos_token_id", "dtype", "torch_dtype", "quantization_config")
 #: The model around the decoder has the head, and says whether it is tied.
 _TIED = "tie_word_embeddings"
+#: Their tokens of text see later ones.
+_NOT_CAUSAL = ("paligemma",)
 #: What the names of a decoder's tensors begin with, as transformers 4 and 5 write them, and as the
 #: decoder alone has them.
 _DECODER = {
     "model.language_model.": "model.",
+    "model.text_model.": "model.",
     "language_model.model.": "model.",
     "language_model.": "",
     "lm_head.": "lm_head.",
@@ -34,11 +37,18 @@ _DECODER = {
 #: What the names of other tensors begin with, behind an optional `model.`.
 _OTHERS = (
     "vision_",
-    "visual.",
-    "multi_modal_projector.",
-    "audio_tower.",
+    "visual",
+    "audio_",
     "embed_vision.",
     "embed_audio.",
+    "image_newline",
+    "multi_modal_projector.",
+    "projector.",
+    "connector.",
+    "aligner.",
+    "qformer.",
+    "generation_",
+    "vqmodel.",
 )
 
 
@@ -49,6 +59,8 @@ def unwrap(raw: Mapping[str, Any]) -> Mapping[str, Any]:
         ModelLoadError: a value is wrong.
     """
     text = raw.get("text_config")
+    if raw.get("model_type") in _NOT_CAUSAL:
+        return raw
     if not isinstance(text, dict) or text.get("model_type") not in ARCHITECTURES:
         return raw
     shared = {key: raw[key] for key in _SHARED if key in raw and key not in text}

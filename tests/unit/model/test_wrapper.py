@@ -52,6 +52,8 @@ MODELS = {
     "gemma3": ("gemma3", "gemma3_text", CASES["gemma3"][1]),
     "llava": ("llava", "llama", {}),
     "mistral3": ("mistral3", "mistral", {}),
+    "qwen3_5": ("qwen3_5", "qwen3_5_text", CASES["qwen3_5"][1]),
+    "smolvlm": ("smolvlm", "llama", {"pad_token_id": 0}),
 }
 
 
@@ -120,4 +122,10 @@ def test_quantized_weights_are_refused_wherever_the_config_says_it(tmp_path: Pat
     path = save(wrapper("llava", "llama"), tmp_path)
     edit_json(path / "config.json", quantization_config={"quant_method": "awq"})
     with pytest.raises(ModelLoadError, match="quantization_config is set"):
+        load_model(path)
+
+
+def test_a_model_whose_text_sees_later_text_is_refused(tmp_path: Path) -> None:
+    path = save(wrapper("paligemma", "gemma"), tmp_path)
+    with pytest.raises(ModelLoadError, match="no causal model for PaliGemma"):
         load_model(path)
