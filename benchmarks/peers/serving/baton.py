@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.peers.engines.process import PeerError
 from benchmarks.peers.engines.systems import KV_CACHE_BYTES, MAX_NUM_SEQS
 from benchmarks.peers.engines.tree import ProcessTree
-from benchmarks.peers.models import MAX_MODEL_LEN
 from benchmarks.peers.serving.base import MODEL_NAME, START_TIMEOUT_S
 from cli.cluster import Cluster, ClusterSpec
 from cli.errors import CommandError
@@ -78,7 +77,7 @@ class BatonServing:
         """A router, and workers with as many threads together as there are cores."""
         flags = [
             "--kv-cache-memory-bytes", str(KV_CACHE_BYTES),
-            "--max-model-len", str(MAX_MODEL_LEN),
+            "--max-model-len", str(launch.max_model_len),
             "--max-num-seqs", str(MAX_NUM_SEQS),
         ]  # fmt: skip
         if self.chunk is not None:

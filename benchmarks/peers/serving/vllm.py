@@ -14,7 +14,6 @@ from benchmarks.peers.engines.systems import (
     installed,
     vllm_environ,
 )
-from benchmarks.peers.models import MAX_MODEL_LEN
 from benchmarks.peers.places import import_folder, peer_python
 from benchmarks.peers.serving.base import MODEL_NAME, wait_for
 from cli.start.ports import free_port
@@ -41,7 +40,7 @@ class Instance:
         self.cores = tuple(cores)
         python = installed("vllm")
         self.process = ChildProcess(
-            serve_command(python, launch.model, self.port, nixl=nixl),
+            serve_command(python, launch, self.port, nixl=nixl),
             env=vllm_environ(python, cores) | nixl_environ(free_port()),
             log=launch.folder / f"vllm-{name}.log",
         )
@@ -152,16 +151,16 @@ def version() -> str:
     return done.stdout.strip() or "unknown"
 
 
-def serve_command(python: Path, model: Path, port: int, *, nixl: bool) -> list[str]:
+def serve_command(python: Path, launch: Launch, port: int, *, nixl: bool) -> list[str]:
     """`vllm serve`, with what all systems here are given."""
     transfer = ["--kv-transfer-config", json.dumps(KV_TRANSFER)] if nixl else []
     return [
-        str(python.with_name("python")), str(python.with_name("vllm")), "serve", str(model),
+        str(python.with_name("python")), str(python.with_name("vllm")), "serve", str(launch.model),
         "--host", "127.0.0.1",
         "--port", str(port),
         "--served-model-name", MODEL_NAME,
         "--dtype", "bfloat16",
-        "--max-model-len", str(MAX_MODEL_LEN),
+        "--max-model-len", str(launch.max_model_len),
         "--max-num-seqs", str(MAX_NUM_SEQS),
         "--seed", "0",
         *transfer,

@@ -112,16 +112,18 @@ def test_nothing_of_our_environment_changes_how_a_peer_computes(
     assert environ["PATH"] == os.environ["PATH"]
 
 
-def test_disaggregated_vllm_moves_blocks_through_host_memory(tmp_path: Path) -> None:
+def test_disaggregated_vllm_moves_blocks_through_host_memory(
+    tmp_path: Path, launch: Launch
+) -> None:
     python = tmp_path / "python"
-    given = flags(vllm_serve_command(python, tmp_path / "small", 1234, nixl=True))
+    given = flags(vllm_serve_command(python, launch, 1234, nixl=True))
     assert json.loads(given["--kv-transfer-config"]) == {
         "kv_connector": "NixlConnector",
         "kv_role": "kv_both",
         "kv_buffer_device": "cpu",
     }
     assert given["--host"] == "127.0.0.1"
-    plain = flags(vllm_serve_command(python, tmp_path / "small", 1234, nixl=False))
+    plain = flags(vllm_serve_command(python, launch, 1234, nixl=False))
     assert "--kv-transfer-config" not in plain
     assert nixl_environ(5600)["VLLM_NIXL_SIDE_CHANNEL_PORT"] == "5600"
 
