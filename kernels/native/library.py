@@ -168,6 +168,7 @@ class Operation(ctypes.Structure):
         ("attention", POINTER(Latent)),
         ("recurrent", POINTER(Recurrent)),
         ("window", c_int),
+        ("chunked", c_int),
         ("kv_group", c_int),
         ("kv_place", c_int),
         ("head_norm", c_int),

@@ -29,15 +29,15 @@ def paged_attention(
     implementation: str = "torch",
     workspace: Workspace | None = None,
 ) -> Tensor:
-    """Each query sees the context up to itself, or what is in the window of `scores`.
+    """Each query sees the context up to itself, or what is in the window or chunk of `scores`.
 
     q: [num_tokens, num_heads, head_dim], the last tokens of every sequence behind each other;
     kv_cache: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim] in q's type, or
     quantised, which holds their keys and values already. Where it has one kind instead of two, each
-    row is a key and a value, and there is no `triton`. What lies beyond a sequence's length, or
-    in front of its window, NaN included, has no influence: a block table may name any block there.
-    Returns q's shape and type. Sums are in float32; products over a quantised cache are in q's type
-    with `triton`, in float32 with `torch`.
+    row is a key and a value, and there is no `triton`; `torch` computes chunks in its place. What
+    lies beyond a sequence's length, or in front of its window, NaN included, has no influence: a
+    block table may name any block there. Returns q's shape and type. Sums are in float32; products
+    over a quantised cache are in q's type with `triton`, in float32 with `torch`.
 
     Passing the same workspace to every call saves allocations, and capturing a graph needs one.
     With `triton` the launches depend on the numbers of tokens and sequences, and on whether any
@@ -49,6 +49,8 @@ def paged_attention(
     """
     _check(q, kv_cache, batch, scores)
     memory = workspace or Workspace()
+    if scores.is_chunked and implementation == "triton":
+        implementation = "torch"
     if implementation == "triton" and kv_cache.shape[2] == _NUM_KINDS:
         from kernels.paged_attention.launch import launch  # noqa: PLC0415 Triton is optional
 

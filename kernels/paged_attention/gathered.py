@@ -121,9 +121,8 @@ class _Context:
 def _decode(q: Tensor, context: _Context, seq_lens: Sequence[int], scores: Scores) -> Tensor:
     """Attend with one query per sequence in one call, padded to the longest."""
     num_kv_heads, _, head_dim = context.kv_cache.shape[3:]
-    window = scores.window
     shortest, longest = min(seq_lens), max(seq_lens)
-    start = 0 if window is None else max(0, shortest - window)
+    start = max(0, scores.first_seen(shortest - 1))
     keys, values = context.gather(start, longest)
     mask = None
     if shortest < longest:
@@ -131,9 +130,9 @@ def _decode(q: Tensor, context: _Context, seq_lens: Sequence[int], scores: Score
         positions = torch.arange(start, longest, device=q.device)
         mask = positions < lengths  # [num_seqs, longest - start]
         parts = [slice(shortest - start, None)]
-        if window is not None:
-            mask &= positions >= lengths - window
-            parts.append(slice(0, max(0, longest - window - start)))
+        if scores.window is not None:
+            mask &= positions >= scores.first_seen(lengths - 1)
+            parts.append(slice(0, max(0, scores.first_seen(longest - 1) - start)))
         mask = mask[:, None, None]
         # Zero times NaN is NaN, so keys and values that are not the sequence's enter no product.
         for part in parts:
@@ -150,11 +149,11 @@ def _decode(q: Tensor, context: _Context, seq_lens: Sequence[int], scores: Score
 
 def _extend(q: Tensor, context: _Context, length: int, scores: Scores) -> Tensor:
     """Several queries of one sequence: [num_new, num_heads, head_dim] at the end of `length`."""
-    num_new, window = q.shape[0], scores.window
-    start = 0 if window is None else max(0, length - num_new - window + 1)
+    num_new = q.shape[0]
+    start = max(0, scores.first_seen(length - num_new))
     keys, values = context.gather(start, length)
-    whole = num_new == length and (window is None or window >= length)
-    visible = None if whole else _causal_mask(start, num_new, length, window, q.device)
+    whole = num_new == length and scores.first_seen(length - 1) <= 0
+    visible = None if whole else _causal_mask(start, num_new, length, scores, q.device)
     queries = q.transpose(0, 1)[None]
     if scores.is_plain:
         out = scaled_dot_product_attention(
@@ -168,7 +167,7 @@ def _extend(q: Tensor, context: _Context, length: int, scores: Scores) -> Tensor
         )
         return out[0].transpose(0, 1)
     if visible is None:
-        visible = _causal_mask(start, num_new, length, window, q.device)
+        visible = _causal_mask(start, num_new, length, scores, q.device)
     return _attend(queries, keys, values, visible, scores)[0].transpose(0, 1)
 
 
@@ -187,12 +186,12 @@ def _attend(
 
 
 def _causal_mask(
-    start: int, num_new: int, length: int, window: int | None, device: torch.device
+    start: int, num_new: int, length: int, scores: Scores, device: torch.device
 ) -> Tensor:
     """Return bool [num_new, length - start]: the keys from `start` on that each token sees."""
     positions = torch.arange(start, length, device=device)
     queries = torch.arange(length - num_new, length, device=device)[:, None]
     mask = positions <= queries
-    if window is not None:
-        mask &= positions > queries - window
+    if scores.window is not None:
+        mask &= positions >= scores.first_seen(queries)
     return mask

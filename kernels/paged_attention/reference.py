@@ -33,7 +33,7 @@ def paged_attention(
     ):
         tokens = slice(start, start + num_new)
         # The first key that any query sees: what lies in front of it is no key of the sequence.
-        first = 0 if scores.window is None else max(0, length - num_new - scores.window + 1)
+        first = max(0, scores.first_seen(length - num_new))
         blocks = table[: -(-length // block_size)].long()
         context = _read(kv_cache, layer, blocks).transpose(2, 3)
         keys, values = (
@@ -44,8 +44,7 @@ def paged_attention(
         position = torch.arange(length - num_new, length, device=q.device)[:, None]
         key_position = torch.arange(first, length, device=q.device)
         visible = key_position <= position
-        if scores.window is not None:
-            visible &= key_position > position - scores.window
+        visible &= key_position >= scores.first_seen(position)
         weights = scores.weights(products, visible)
         out[tokens] = torch.einsum("hqk,khd->qhd", weights, values).to(q.dtype)
         start += num_new

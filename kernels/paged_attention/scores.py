@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 import torch
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from torch import Tensor
+#: Of one query, or of several.
+_Position = TypeVar("_Position", int, Tensor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,11 +21,24 @@ class Scores:
     scale: float
     #: A window W shows a query its own position and the W - 1 before it; None: all.
     window: int | None = None
+    #: A query sees the keys from the last multiple of `window` on instead: its chunk (Llama 4).
+    is_chunked: bool = False
     #: A cap c makes c * tanh(score / c) of every scaled score (Gemma 2); None: none.
     softcap: float | None = None
     #: float32 [num_heads]: a score of each head that takes part in the softmax and has no value
     #: (gpt-oss); None: none.
     sinks: Tensor | None = None
+
+    def first_seen(self, position: _Position) -> _Position:
+        """Return the first key that a query at a position sees; below 0 stands for 0.
+
+        It never falls from one position to the next.
+        """
+        if self.window is None:
+            return position * 0
+        if self.is_chunked:
+            return position - position % self.window
+        return position - self.window + 1
 
     @property
     def is_plain(self) -> bool:

@@ -21,6 +21,8 @@ class GroupKind(StrEnum):
     FULL = "full"
     #: The tokens in a window: as many as it is wide, the token itself among them.
     WINDOW = "window"
+    #: The tokens of a chunk: those from the last multiple of its length on.
+    CHUNK = "chunk"
     #: Every earlier token, of which there is one row: no values, and no heads.
     LATENT = "latent"
     #: One state, which every token changes. A block has the state after the last computed one of
@@ -104,15 +106,37 @@ class WindowRule:
         return self.first_needed(max(0, num_tokens - 1))
 
     def longest(self, is_there: Callable[[int], bool], first: int, most: int) -> int:
-        """See `GroupRule.longest`. It looks from the end: one missing block rules out all ends
-        that need it.
-        """
-        end = block = most
-        while block > max(first, self.first_needed(end * self.block_size)):
-            block -= 1
-            if not is_there(block):
-                end = block
-        return end
+        """See `GroupRule.longest`."""
+        return _longest_tail(self, is_there, first, most)
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRule:
+    """The rule of layers whose tokens read those of their own chunk, in blocks of `block_size`.
+
+    A chunk is the tokens from one multiple of `chunk` to the next. The first one of each reads no
+    other: behind whole chunks nothing is needed.
+    """
+
+    chunk: int
+    block_size: int
+
+    @property
+    def reach(self) -> int | None:
+        """See `GroupRule.reach`."""
+        return self.chunk - 1
+
+    def first_needed(self, num_tokens: int) -> int:
+        """See `GroupRule.first_needed`. It is the block in which the token's chunk begins."""
+        return num_tokens // self.chunk * self.chunk // self.block_size
+
+    def first_moved(self, num_tokens: int) -> int:
+        """See `GroupRule.first_moved`. The receiver may compute the last token again."""
+        return self.first_needed(max(0, num_tokens - 1))
+
+    def longest(self, is_there: Callable[[int], bool], first: int, most: int) -> int:
+        """See `GroupRule.longest`."""
+        return _longest_tail(self, is_there, first, most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +164,20 @@ class StateRule:
             if is_there(end - 1):
                 return end
         return first
+
+
+def _longest_tail(
+    rule: WindowRule | ChunkRule, is_there: Callable[[int], bool], first: int, most: int
+) -> int:
+    """See `GroupRule.longest`. It looks from the end: one missing block rules out all ends that
+    need it.
+    """
+    end = block = most
+    while block > max(first, rule.first_needed(end * rule.block_size)):
+        block -= 1
+        if not is_there(block):
+            end = block
+    return end
 
 
 def longest_prefix(

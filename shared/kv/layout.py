@@ -12,7 +12,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
-from shared.kv.group_rules import FullRule, GroupKind, StateRule, WindowRule
+from shared.kv.group_rules import ChunkRule, FullRule, GroupKind, StateRule, WindowRule
 
 if TYPE_CHECKING:
     from shared.kv.group_rules import GroupRule
@@ -45,7 +45,8 @@ class KVGroup:
     num_kv_heads: int
     head_dim: int
     kind: GroupKind = GroupKind.FULL
-    #: Tokens that a token of a group with windows reads, itself among them; 0 for other kinds.
+    #: Tokens that a token of a group with windows reads, itself among them, and those of a chunk;
+    #: 0 for other kinds.
     window: int = 0
     #: Numbers of a layer's state; 0 for other kinds, which have heads instead.
     state_size: int = 0
@@ -68,6 +69,8 @@ class KVGroup:
                 return FullRule()
             case GroupKind.WINDOW:
                 return WindowRule(self.window, block_size)
+            case GroupKind.CHUNK:
+                return ChunkRule(self.window, block_size)
             case GroupKind.STATE:
                 return StateRule(block_size)
             case _:

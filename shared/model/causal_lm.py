@@ -96,6 +96,7 @@ class Attention(nn.Module):
             scores=Scores(
                 scale=self.spec.scale,
                 window=self.spec.window,
+                is_chunked=self.spec.is_chunked,
                 softcap=self.spec.softcap,
                 sinks=self.sinks,
             ),

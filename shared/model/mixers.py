@@ -32,6 +32,8 @@ class AttentionSpec:
     rope: RopeConfig | None
     #: A token sees itself and the window-1 tokens before it; None: all.
     window: int | None = None
+    #: It sees those from the last multiple of `window` on instead: its chunk.
+    is_chunked: bool = False
     qkv_bias: bool = False
     output_bias: bool = False
     #: Queries and keys are normalised before they are rotated.
@@ -106,6 +108,11 @@ class LatentAttentionSpec:
     def window(self) -> None:
         """A token sees all tokens before it."""
         return None
+
+    @property
+    def is_chunked(self) -> bool:
+        """A token sees all tokens before it."""
+        return False
 
     @property
     def kv_shape(self) -> tuple[int, int, int]:

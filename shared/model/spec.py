@@ -259,7 +259,7 @@ class DecoderSpec:
         Groups with states are the last ones.
         """
         kinds = {
-            number: (self.kv_window(number), mixer.kv_shape)
+            number: (self.kv_window(number), mixer.is_chunked, mixer.kv_shape)
             for number, mixer in self.attentions.items()
         }
         full_first = sorted(kinds, key=lambda layer: kinds[layer][0] is not None)
@@ -305,7 +305,9 @@ class DecoderSpec:
             yield from (tuple(layers[n : n + most]) for n in range(0, len(layers), most))
 
     def kv_window(self, layer: int) -> int | None:
-        """Return the window in which a layer reads keys and values; None: it reads all tokens."""
+        """Return the window or the chunk in which a layer reads keys and values; None: it reads
+        all tokens.
+        """
         window = self.attentions[layer].window
         is_full = window is None or window >= self.num_positions or self.keeps_all_kv
         return None if is_full else window
@@ -338,13 +340,14 @@ class DecoderSpec:
 
     @property
     def attention(self) -> AttentionSpec:
-        """The common description of all layers' attention, with the window None.
+        """The common description of all layers' attention, but for the tokens that it sees.
 
         Raises:
             InternalError: they differ in more. Executors that use this compute equal layers only.
         """
         first, *others = (
-            replace(self.layers[number].attention, window=None) for number in self.attentions
+            replace(self.layers[number].attention, window=None, is_chunked=False)
+            for number in self.attentions
         )
         if self.recurrences or any(other != first for other in others):
             raise InternalError(f"the layers of {self.architecture} attend in different ways")
@@ -360,6 +363,11 @@ class DecoderSpec:
     def has_latents(self) -> bool:
         """Whether a layer's attention keeps rows instead of keys and values."""
         return any(isinstance(own, LatentAttentionSpec) for own in self.attentions.values())
+
+    @property
+    def has_chunks(self) -> bool:
+        """Whether a layer's attention is to chunks."""
+        return any(own.is_chunked for own in self.attentions.values())
 
     @property
     def has_states(self) -> bool:

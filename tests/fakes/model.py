@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from kernels.paged_attention.scores import Scores
 from shared.model.mixers import AttentionSpec, ShortConvSpec
 from shared.model.rope import RopeConfig
 from shared.model.spec import DecoderSpec, FeedForwardSpec, LayerSpec, NormSpec
@@ -24,10 +25,15 @@ if TYPE_CHECKING:
 VOCAB_SIZE = 97
 
 
+class Chunk(int):
+    """A window that begins at the last multiple of its width."""
+
+
 def make_spec(
     num_layers: int = 1, windows: Sequence[int | None] = (), *, num_states: int = 0
 ) -> DecoderSpec:
-    """Layers with one head of two numbers: a token's id and its position; or one per window.
+    """Layers with one head of two numbers: a token's id and its position; or one per window, of
+    which some are chunks.
 
     Behind them, layers with a state of two numbers: a hash of all ids, and their number.
     """
@@ -48,7 +54,10 @@ def make_spec(
         hidden_size=1,
         layers=(
             *(
-                LayerSpec(mixer=replace(mixer, window=window), feed_forward=inner)
+                LayerSpec(
+                    mixer=replace(mixer, window=window, is_chunked=isinstance(window, Chunk)),
+                    feed_forward=inner,
+                )
                 for window in windows or (None,) * num_layers
             ),
             *(state,) * num_states,
@@ -137,7 +146,8 @@ class FakeModel:
         for row, (num_new, length) in enumerate(
             zip(metadata.query_lens_list, metadata.seq_lens_list, strict=True)
         ):
-            first = 0 if window is None else max(0, length - num_new - window + 1)
+            scores = Scores(scale=1.0, window=window, is_chunked=isinstance(window, Chunk))
+            first = max(0, scores.first_seen(length - num_new))
             table = metadata.block_tables[row, : -(-length // block_size)].long()
             ids = kv_cache[table, 0, 0, 0, :, 0].reshape(-1)[:length]
             places = kv_cache[table, 0, 1, 0, :, 1].reshape(-1)[:length]

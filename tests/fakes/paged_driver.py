@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from kernels.kv_write.cache import QuantizedCache
+from kernels.paged_attention.scores import Scores
 from shared.model.attention.base import AttentionMetadata
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from shared.model.causal_lm import CausalLM
     from shared.model.native.model import NativeCausalLM
@@ -70,13 +71,16 @@ def forget(
     seq_lens: Sequence[int],
     tables: Sequence[Sequence[int]],
     block_size: int,
-    window: int | None,
+    first_seen: Callable[[int], int],
 ) -> tuple[list[list[int]], torch.Tensor]:
-    """Return tables that name block 0 in front of the windows, and the slots in front of them."""
+    """Return tables that name block 0 in front of what is seen, and the slots in front of it.
+
+    first_seen: by position of a query, the first key that it sees.
+    """
     kept: list[list[int]] = []
     slots: list[int] = []
     for table, num_new, length in zip(tables, query_lens, seq_lens, strict=True):
-        first = 0 if window is None else max(0, length - num_new - window + 1)
+        first = max(0, first_seen(length - num_new))
         num_gone = first // block_size
         kept.append([0] * num_gone + list(table[num_gone:]))
         slots += [table[at // block_size] * block_size + at % block_size for at in range(first)]
@@ -191,7 +195,7 @@ class PagedDriver:
                 num_new,
                 ends,
                 [
-                    _behind_window(_window(spec, layers[0]), end - num, table, size)
+                    _behind_window(spec, layers[0], end - num, table, size)
                     for num, end, table in zip(num_new, ends, own, strict=True)
                 ],
                 size,
@@ -218,11 +222,13 @@ class PagedDriver:
         return [[next(order) for _ in range(size)] for size in sizes]
 
 
-def _window(spec: DecoderSpec, layer: int) -> int | None:
-    return spec.kv_window(layer) if layer in spec.attentions else None
-
-
-def _behind_window(window: int | None, position: int, table: list[int], size: int) -> list[int]:
+def _behind_window(
+    spec: DecoderSpec, layer: int, position: int, table: list[int], size: int
+) -> list[int]:
     """A table without the blocks that no token from `position` on reads."""
-    num_free = 0 if window is None else max(0, position - window + 1) // size
+    if layer not in spec.attentions:
+        return table
+    window, is_chunked = spec.kv_window(layer), spec.attentions[layer].is_chunked
+    scores = Scores(scale=1.0, window=window, is_chunked=is_chunked)
+    num_free = max(0, scores.first_seen(position)) // size
     return [0] * num_free + table[num_free:]

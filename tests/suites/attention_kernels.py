@@ -33,6 +33,7 @@ class AttentionCase:
     head_dim: int = 80
     block_size: int = 16
     window: int | None = None
+    is_chunked: bool = False
     softcap: float | None = None
     has_sinks: bool = False
     dtype: torch.dtype = torch.float32
@@ -43,7 +44,11 @@ class AttentionCase:
         """Scores about as large as the sinks."""
         sinks = random(self.num_heads, seed=7) + 3 if self.has_sinks else None
         return Scores(
-            scale=self.head_dim**-0.5, window=self.window, softcap=self.softcap, sinks=sinks
+            scale=self.head_dim**-0.5,
+            window=self.window,
+            is_chunked=self.is_chunked,
+            softcap=self.softcap,
+            sinks=sinks,
         )
 
 
@@ -51,11 +56,17 @@ CASES: dict[str, AttentionCase] = {
     "decode": AttentionCase(query_lens=(1, 1, 1), seq_lens=(1, 16, 75)),
     "decode-equal-lengths": AttentionCase(query_lens=(1, 1), seq_lens=(33, 33)),
     "decode-window": AttentionCase(query_lens=(1, 1, 1), seq_lens=(5, 18, 70), window=17),
+    "decode-chunks": AttentionCase(
+        query_lens=(1,) * 5, seq_lens=(5, 17, 18, 34, 70), window=17, is_chunked=True
+    ),
     "decode-window-near-lengths": AttentionCase(query_lens=(1, 1), seq_lens=(70, 66), window=17),
     "decode-window-of-one": AttentionCase(query_lens=(1, 1), seq_lens=(3, 40), window=1),
     "prefill": AttentionCase(query_lens=(37, 1, 16), seq_lens=(37, 1, 16)),
     "chunk": AttentionCase(query_lens=(21, 64), seq_lens=(100, 65)),
     "chunk-window": AttentionCase(query_lens=(21, 50), seq_lens=(100, 51), window=9),
+    "prefill-chunks": AttentionCase(
+        query_lens=(40, 12, 19, 1), seq_lens=(40, 12, 60, 39), window=13, is_chunked=True
+    ),
     "prefill-window": AttentionCase(query_lens=(40, 12), seq_lens=(40, 12), window=13),
     "mixed": AttentionCase(query_lens=(1, 19, 1, 3), seq_lens=(50, 19, 7, 83)),
     "mixed-window": AttentionCase(query_lens=(1, 19, 1), seq_lens=(50, 60, 7), window=12),
@@ -218,7 +229,7 @@ def check_attention(case: AttentionCase, implementation: str) -> None:
         )
 
     exact = attend("reference", q.float(), cache.float())
-    tables, gone = forget(*sizes, tables, case.block_size, case.window)
+    tables, gone = forget(*sizes, tables, case.block_size, case.scores().first_seen)
     cache[gone // case.block_size, 1, :, :, gone % case.block_size] = float("nan")
     assert torch.equal(attend("reference", q.float(), cache.float()), exact)
     with poisoned_empty():

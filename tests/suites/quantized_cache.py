@@ -83,6 +83,7 @@ class AttentionCase:
     head_dim: int = 80
     block_size: int = 16
     window: int | None = None
+    is_chunked: bool = False
     softcap: float | None = None
     has_sinks: bool = False
     dtype: torch.dtype = torch.float32
@@ -93,7 +94,11 @@ class AttentionCase:
         """Scores about as large as the sinks."""
         sinks = random(self.num_heads, seed=7) + 3 if self.has_sinks else None
         return Scores(
-            scale=self.head_dim**-0.5, window=self.window, softcap=self.softcap, sinks=sinks
+            scale=self.head_dim**-0.5,
+            window=self.window,
+            is_chunked=self.is_chunked,
+            softcap=self.softcap,
+            sinks=sinks,
         )
 
 
@@ -111,6 +116,9 @@ CASES: dict[str, AttentionCase] = {
     "bf16-split": AttentionCase(seq_lens=(330, 75), head_dim=96, dtype=torch.bfloat16),
     "fp16": AttentionCase(seq_lens=(50, 60), dtype=torch.float16),
     "prefill": AttentionCase(seq_lens=(1, 40, 75), query_lens=(1, 40, 9), head_dim=64),
+    "prefill-chunks": AttentionCase(
+        seq_lens=(90, 40, 50), query_lens=(33, 40, 1), window=21, is_chunked=True, head_dim=32
+    ),
     "prefill-window": AttentionCase(seq_lens=(90, 40), query_lens=(33, 40), window=21),
     "prefill-odd": AttentionCase(
         seq_lens=(30, 150, 2), query_lens=(30, 7, 2), block_size=7, head_dim=96
@@ -205,7 +213,9 @@ def forget_windows(
     case: AttentionCase, query_lens: Sequence[int], tables: list[list[int]], cache: QuantizedCache
 ) -> AttentionMetadata:
     """Poison what lies in front of the windows; return a batch that names poisoned blocks there."""
-    kept, gone = forget(query_lens, case.seq_lens, tables, case.block_size, case.window)
+    kept, gone = forget(
+        query_lens, case.seq_lens, tables, case.block_size, case.scores().first_seen
+    )
     at = (gone // case.block_size, 1, slice(None), slice(None), gone % case.block_size)
     cache.values.view(torch.uint8)[at] = 0x7F
     cache.scales[at] = float("nan")

@@ -153,6 +153,18 @@ class AttentionScratch {
   float value_scales[kChunk];
 };
 
+// Which of the keys up to its own a query sees.
+struct Seen {
+  int window;    // so many, itself among them; 0: all
+  bool chunked;  // those from the last multiple of `window` on instead
+
+  // The first one; below 0 stands for 0.
+  int first(int position) const {
+    if (window == 0) return 0;
+    return chunked ? position - position % window : position - window + 1;
+  }
+};
+
 template <class Dot>
 class AttentionKernel {
   using Element = typename Dot::Element;
@@ -166,7 +178,7 @@ class AttentionKernel {
   int group_of_layers;
   int layer;  // among those of its group
   int num_heads;
-  int window;  // 0: none
+  Seen seen;
   float scale;         // of scores; positive
   float cap;           // c makes c * tanh(score / c) of scaled scores; 0: none
   const float* sinks;  // by head: a score that takes part in the softmax and has no value; or null
@@ -211,7 +223,7 @@ class AttentionKernel {
     const int rows = task.rows();
     const int first_position = batch.seq_lens[task.seq] - num_queries(task) + task.first_token;
     const int end = first_position + task.num_tokens;
-    const Keys keys{window ? std::max(0, first_position - window + 1) : 0, end};
+    const Keys keys{std::max(0, seen.first(first_position)), end};
     load_query(task, s);
     if (task.span >= 0) {
       gather<Stored>(task, first_position, keys, task.span, Sums(parts + task.part, rows, s.panels),
@@ -245,8 +257,10 @@ class AttentionKernel {
       pack_chunk<Stored>(here, s.places[turn ^ 1], s);
       multiply(rows, s.query.data(), s.words, s.keys.data(), kChunk / kPanel, s.scores.data(),
                kQueryRows, true);
-      for (int row = 0; row < rows; ++row)
-        weigh<Stored>(row, first_position + row / task.num_heads - key, sums, s);
+      for (int row = 0; row < rows; ++row) {
+        const int position = first_position + row / task.num_heads;
+        weigh<Stored>(row, seen.first(position) - key, position - key, sums, s);
+      }
       multiply(rows, s.weights.data(), kWordKeys, s.values.data(), s.panels, sums.out, rows, false);
     }
   }
@@ -346,16 +360,16 @@ class AttentionKernel {
       }
   }
 
-  // Turns a row's scores into weights and scales down what it has gathered so far. The row sees
-  // the chunk's keys up to `last`, and with a window those after last - window.
+  // Turns a row's scores into weights and scales down what it has gathered so far. Counted from
+  // the first key of these kChunk, the row sees those from `first` to `last`.
   template <class Stored>
-  void weigh(int row, int last, const Sums& sums, Scratch& s) const {
+  void weigh(int row, int first, int last, const Sums& sums, Scratch& s) const {
     constexpr int kVectors = kChunk / kLanes;
-    if (last < 0 || (window && last - window + 1 >= kChunk)) {
+    if (last < 0 || first >= kChunk) {
       std::memset(s.weights.data() + row * kWordKeys, 0, kWordKeys * sizeof(uint32_t));
       return;
     }
-    const bool partial = last < kChunk - 1 || (window && last - window >= 0);
+    const bool partial = last < kChunk - 1 || first > 0;
     Floats x[kVectors];
     Floats largest = splat(kMasked);
     for (int v = 0; v < kVectors; ++v) {
@@ -365,7 +379,7 @@ class AttentionKernel {
       x[v] = load<Floats>(from);
       if constexpr (Stored::kHasScales) x[v] *= load<Floats>(s.key_scales + v * kLanes);
       if (cap != 0.0f) x[v] = cap * tanh(x[v] * (scale / cap));
-      if (partial) x[v] = hide(x[v], v * kLanes, last);
+      if (partial) x[v] = hide(x[v], v * kLanes, first, last);
       largest = max(largest, x[v]);
     }
     const float before = sums.largest[row];
@@ -393,12 +407,11 @@ class AttentionKernel {
     sums.scale_out(row, shrink);
   }
 
-  // The scores of keys from `first` of the chunk on, of which the row sees some.
-  Floats hide(Floats scores, int first, int last) const {
+  // The scores of keys from `at` on, of which the row sees those from `first` to `last`.
+  static Floats hide(Floats scores, int at, int first, int last) {
     Ints key;
-    for (int lane = 0; lane < kLanes; ++lane) key[lane] = first + lane;
-    const int oldest = window ? last - window : -kChunk;
-    return (key <= last) & (key > oldest) ? scores
+    for (int lane = 0; lane < kLanes; ++lane) key[lane] = at + lane;
+    return (key <= last) & (key >= first) ? scores
                                           : splat(-std::numeric_limits<float>::infinity());
   }
 

@@ -393,7 +393,7 @@ class TypedDecoder final : public Decoder {
 
   void attend(const Operation& now, const Batch& batch, const Cache<Element>& cache) {
     const AttentionKernel<ElementDot> kernel{
-        cache, batch, now.kv_group, now.kv_place, shape_.num_heads, now.window, now.scale,
+        cache, batch, now.kv_group, now.kv_place, shape_.num_heads, {now.window, now.chunked != 0}, now.scale,
         now.limit, now.first, query_.row(0), attended_.row(0), size_t(attended_.stride),
         parts_.data()};
     pool_.run(int(tasks_.size()),

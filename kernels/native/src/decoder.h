@@ -85,6 +85,7 @@ struct Operation {
   const Latent* attention;  // of latent attention
   const Recurrent* recurrent;
   int window;            // 0: none
+  int chunked;           // the window begins at the last multiple of its width
   int kv_group;          // whose block tables it follows; of kRecur: the number among groups with states
   int kv_place;          // among the layers that a block of its group holds
   HeadNorm head_norm;

@@ -41,8 +41,9 @@ class KVGroup(_message.Message):
     """Elements per head."""
     kind: _builtins.str
     """full: a token reads every token before it. window: it reads `window` tokens, the last of which
-    is itself. latent: it reads every token before it, each of which has one row instead of keys and
-    values; num_kv_heads is 1. state: it reads the state after the token before it, and nothing else.
+    is itself. chunk: it reads the tokens from the last multiple of `window` on. latent: it reads
+    every token before it, each of which has one row instead of keys and values; num_kv_heads is 1.
+    state: it reads the state after the token before it, and nothing else.
     """
     window: _builtins.int
     state_size: _builtins.int

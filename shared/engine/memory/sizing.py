@@ -55,7 +55,9 @@ def _group(spec: DecoderSpec, layers: Sequence[int]) -> KVGroup:
         )
     mixer = spec.attentions[layers[0]]
     window = spec.kv_window(layers[0])
-    kind = GroupKind.FULL if window is None else GroupKind.WINDOW
+    kind = GroupKind.FULL
+    if window is not None:
+        kind = GroupKind.CHUNK if mixer.is_chunked else GroupKind.WINDOW
     if isinstance(mixer, LatentAttentionSpec):
         kind = GroupKind.LATENT
     _, num_kv_heads, head_dim = mixer.kv_shape

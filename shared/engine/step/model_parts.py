@@ -50,13 +50,14 @@ def build_model_parts(
 
     `recorder` is by default CUDA's on a CUDA device, unless graphs are turned off. Steps with
     experts are not recorded: PyTorch reads on the host which ones are chosen. Nor are those with
-    latent attention, which PyTorch computes according to the lengths on the host, and those with
-    states: padding would need some.
+    latent attention or chunks, which PyTorch computes according to the lengths on the host, and
+    those with states: padding would need some.
     """
     device = torch.device(config.device)
     processors = _processors(loaded, config)
     spec = loaded.spec
-    if config.enforce_eager or spec.has_experts or spec.has_latents or layout.has_states:
+    beyond = spec.has_experts or spec.has_latents or spec.has_chunks or layout.has_states
+    if config.enforce_eager or beyond:
         recorder = None
     elif recorder is None and device.type == "cuda":
         recorder = CudaRecorder(device)

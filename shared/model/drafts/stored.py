@@ -127,7 +127,11 @@ def head_spec(head: StoredHead, *, layer: str, target: DecoderSpec) -> DecoderSp
         layers=tuple(
             replace(
                 each,
-                mixer=replace(own.attention, window=each.attention.window),
+                mixer=replace(
+                    own.attention,
+                    window=each.attention.window,
+                    is_chunked=each.attention.is_chunked,
+                ),
                 feed_forward=own.feed_forward,
             )
             for each in spec.layers

@@ -221,6 +221,7 @@ def _attention(
         op=Op.ATTEND,
         first=packed.sinks,
         window=own.window or 0,
+        chunked=own.is_chunked,
         scale=own.scale,
         limit=own.softcap or 0.0,
         has_gate=own.has_gate,

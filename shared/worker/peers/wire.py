@@ -86,7 +86,7 @@ def _group_from_wire(message: transfer_pb2.KVGroup) -> KVGroup:
         raise InvalidRequestError(
             f"a latent KV group of {message.num_kv_heads} heads", param="layout"
         )
-    if (message.kind == GroupKind.WINDOW) != bool(message.window):
+    if (message.kind in (GroupKind.WINDOW, GroupKind.CHUNK)) != bool(message.window):
         raise InvalidRequestError(
             f"{message.kind} with a window of {message.window}", param="layout"
         )

@@ -13,7 +13,7 @@ from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from tests.fakes.engines import StepMode, generate, make_engine, make_request
 from tests.fakes.kv_groups import split_layers
-from tests.fakes.model import FakeLoadedModel, FakeModel, make_spec
+from tests.fakes.model import Chunk, FakeLoadedModel, FakeModel, make_spec
 from tests.suites.engine_machine import EngineMachine
 
 if TYPE_CHECKING:
@@ -63,9 +63,9 @@ class WindowedMachine(EngineMachine):
 
 
 class SeveralWindowsMachine(WindowedMachine):
-    """And with two windows, one of which is as wide as a block."""
+    """And with a window as wide as a block, and with chunks that end within blocks."""
 
-    windows = (None, 4, 9)
+    windows = (None, 4, Chunk(9))
     num_blocks = 3 * EngineMachine.num_blocks
 
     def make_engine(self, **settings: Any) -> Engine:

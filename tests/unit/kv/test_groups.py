@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from shared.connector.protocol.checksum import layout_fingerprint
 from shared.errors import InvalidRequestError
 from shared.kv.block_pool import BlockPool
-from shared.kv.group_rules import FullRule, GroupKind, GroupRule, StateRule, WindowRule
+from shared.kv.group_rules import ChunkRule, FullRule, GroupKind, GroupRule, StateRule, WindowRule
 from shared.kv.identity import HASH_BYTES, block_key, block_keys, group_of
 from shared.kv.layout import GROUPED_VERSION, LAYOUT_VERSION, KVGroup, KVLayout
 from shared.kv.prefix_cache import PrefixCache
@@ -29,6 +29,7 @@ HASHES = [bytes([number + 1]) * HASH_BYTES for number in range(NUM_BLOCKS)]
 RULES = st.one_of(
     st.just(FullRule()),
     st.builds(WindowRule, st.integers(2, 21), st.just(BLOCK_SIZE)),
+    st.builds(ChunkRule, st.integers(1, 21), st.just(BLOCK_SIZE)),
     st.just(StateRule(BLOCK_SIZE)),
 )
 
@@ -39,6 +40,43 @@ def test_a_window_needs_the_blocks_that_its_next_token_reads(
 ) -> None:
     read = [key for key in range(num_tokens + 1) if num_tokens - window < key]
     assert WindowRule(window, size).first_needed(num_tokens) == read[0] // size
+
+
+@given(chunk=st.integers(1, 40), num_tokens=st.integers(0, 120), size=st.integers(1, 9))
+def test_a_chunk_needs_the_blocks_that_its_next_token_reads(
+    chunk: int, num_tokens: int, size: int
+) -> None:
+    """The definition: keys of the same chunk, the token's own at the end."""
+    read = [key for key in range(num_tokens + 1) if key // chunk == num_tokens // chunk]
+    rule = ChunkRule(chunk, size)
+    assert rule.first_needed(num_tokens) == read[0] // size
+    assert rule.first_needed(num_tokens) <= rule.first_needed(num_tokens + 1)
+    assert len(read) - 1 <= chunk - 1 == rule.reach
+    # The last token of a prompt may be computed again, and all that follow it.
+    if num_tokens:
+        again = [key for key in range(num_tokens) if key // chunk == (num_tokens - 1) // chunk]
+        assert rule.first_moved(num_tokens) == again[0] // size
+
+
+@given(
+    rule=st.one_of(
+        st.builds(WindowRule, st.integers(1, 40), st.just(BLOCK_SIZE)),
+        st.builds(ChunkRule, st.integers(1, 40), st.just(BLOCK_SIZE)),
+    ),
+    first=st.integers(0, 100),
+    num_new=st.integers(1, 30),
+)
+def test_a_table_has_no_more_blocks_than_are_counted(
+    rule: WindowRule | ChunkRule, first: int, num_new: int
+) -> None:
+    """From the first block that a step reads to the last one that it writes."""
+    kind = GroupKind.WINDOW if isinstance(rule, WindowRule) else GroupKind.CHUNK
+    width = rule.window if isinstance(rule, WindowRule) else rule.chunk
+    group = KVGroup(num_layers=1, num_kv_heads=1, head_dim=8, kind=kind, window=width)
+    layout = KVLayout.of((group,), block_size=BLOCK_SIZE, dtype="float32")
+    assert layout.rules == (rule,)
+    used = layout.num_blocks(first + num_new) - rule.first_needed(first)
+    assert used <= layout.num_table_blocks(first + num_new, num_new)[0]
 
 
 def cache_of(
@@ -84,6 +122,8 @@ def test_a_match_is_the_longest_prefix_behind_which_all_groups_can_go_on(
 
 @given(rules=st.lists(RULES, min_size=1, max_size=3), first=st.integers(0, NUM_BLOCKS - 1))
 def test_what_is_reserved_and_published_is_found(rules: list[GroupRule], first: int) -> None:
+    # Where all chunks end, nothing in front is read: that is found without a block.
+    assume(not all(isinstance(rule, ChunkRule) for rule in rules))
     pool = BlockPool(3 * NUM_BLOCKS)
     cache = PrefixCache(pool, rules, block_size=BLOCK_SIZE)
     taken = cache.reserve(NUM_BLOCKS - first, first_block=first, num_spare_blocks=0)
@@ -126,6 +166,7 @@ def test_keys_name_their_group() -> None:
 GROUP = KVGroup(num_layers=2, num_kv_heads=3, head_dim=8)
 WINDOW = KVGroup(num_layers=2, num_kv_heads=3, head_dim=8, kind=GroupKind.WINDOW, window=6)
 SMALL = KVGroup(num_layers=1, num_kv_heads=3, head_dim=8)
+CHUNK = replace(WINDOW, kind=GroupKind.CHUNK)
 LATENT = KVGroup(num_layers=2, num_kv_heads=1, head_dim=24, kind=GroupKind.LATENT)
 STATE = KVGroup(num_layers=1, num_kv_heads=0, head_dim=0, kind=GroupKind.STATE, state_size=1000)
 
@@ -147,6 +188,7 @@ def test_a_block_holds_what_the_largest_group_keeps() -> None:
         (SMALL, GROUP),
         (WINDOW,),
         (GROUP, WINDOW),
+        (GROUP, CHUNK),
         (LATENT,),
         (STATE,),
         (GROUP, STATE),
@@ -171,6 +213,7 @@ def test_every_grouping_is_told_from_the_others() -> None:
             (WINDOW,),
             (GROUP, WINDOW),
             (GROUP, replace(WINDOW, window=7)),
+            (GROUP, CHUNK),
             (LATENT,),
             (replace(LATENT, head_dim=25),),
             (GROUP, LATENT),

@@ -20,7 +20,7 @@ from shared.engine.offload import build
 from shared.kv.identity import HASH_BYTES
 from shared.kv.tier import BlockTier
 from tests.fakes.engines import StepMode
-from tests.fakes.model import FakeLoadedModel, FakeModel, make_spec
+from tests.fakes.model import Chunk, FakeLoadedModel, FakeModel, make_spec
 from tests.fakes.offload import SteppedThreads, offload_of, settle, tier_settings
 from tests.unit.engine.test_engine_machine import EngineMachine
 
@@ -131,11 +131,11 @@ class OverlappedOffloadMachine(OffloadMachine):
 
 
 class WindowedOffloadMachine(OverlappedOffloadMachine):
-    """And with layers of which one has a window: a load brings the window or does not count."""
+    """And with a window and with chunks: a load brings what is seen, or does not count."""
 
-    num_blocks = 20
-    host_blocks, disk_blocks = 12, 48
-    windows = (None, 6)
+    num_blocks = 30
+    host_blocks, disk_blocks = 18, 72
+    windows = (None, 6, Chunk(7))
 
     def make_loaded(self) -> Any:
         """See `EngineMachine.make_loaded`."""

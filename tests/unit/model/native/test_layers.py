@@ -156,6 +156,27 @@ def test_sinks_take_part_in_the_softmax(
     assert (logits[0] - logits[1]).abs().max() > 0.1
 
 
+@pytest.mark.parametrize("chunk", [5, 32, 64])
+def test_a_token_sees_its_chunk(chunk: int, tmp_path: Path) -> None:
+    """Steps begin and end anywhere, also in the middle of what is read at a time."""
+    checkpoint = save(random_model("llama", seed=1), tmp_path)
+    plain = load_spec(checkpoint)
+    mixer = replace(plain.layers[0].mixer, window=chunk, is_chunked=True)
+    spec = replace(plain, layers=(replace(plain.layers[0], mixer=mixer), plain.layers[1]))
+    assert spec.kv_groups == ((1,), (0,))
+    native, torchs = (
+        make_model(spec, checkpoint, packing)
+        for packing in (Packing(LibraryThreads(ThreadPlan(2)), Kind.FLOAT32), None)
+    )
+    prompt = random_prompt(150, vocab_size=321, seed=3)
+    ours, theirs, otherwise = (
+        PagedDriver(model, block_size=size, chunk=step).score(prompt)
+        for model, size, step in ((native, 8, 40), (torchs, 8, 40), (native, 5, 1))
+    )
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=5e-4)
+    assert torch.equal(ours, otherwise)
+
+
 def _store(tensors: dict[str, torch.Tensor], sinks: torch.Tensor) -> None:
     tensors |= {f"model.layers.{n}.self_attn.sinks": sinks.clone() for n in range(2)}
 

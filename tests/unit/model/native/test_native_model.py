@@ -245,6 +245,7 @@ COMPUTED = {
         "head_dim",
         "rope",
         "window",
+        "is_chunked",
         "qkv_bias",
         "output_bias",
         "qk_norm",
