@@ -62,7 +62,7 @@ Matrix* pack_matrix(Pool& pool, Kind kind, const void* weight, Kind stored, int 
   const int packed = packed_columns(columns, paired);
   const size_t padded = size_t(panels_of(packed)) * kPanel;
   auto matrix = std::unique_ptr<Matrix>(new Matrix{
-      kind, packed, inner, words, Buffer<uint32_t>(padded * words), Buffer<float>(padded), {}, {}});
+      kind, packed, inner, words, HugeBuffer<uint32_t>(padded * words), Buffer<float>(padded), {}, {}});
   if (kind == Kind::kInt8) {
     matrix->scales.reserve(padded);
     matrix->excess.reserve(padded);

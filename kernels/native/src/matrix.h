@@ -19,7 +19,7 @@ struct Matrix {
   int columns;
   int inner;
   int words;  // of the inner dimension, the last one padded with zeros
-  Buffer<uint32_t> panels;
+  HugeBuffer<uint32_t> panels;
   Buffer<float> bias;    // per column, zero without one
   Buffer<float> scales;  // int8 only: value = scale * int8
   // int8 only: 128 times the sum of a column, which the unsigned rows add too much.

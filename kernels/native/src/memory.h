@@ -3,9 +3,14 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 #include <new>
+#include <utility>
+#include <vector>
 
 namespace baton {
 
@@ -47,6 +52,89 @@ class Buffer {
   size_t size() const { return size_; }
   T& operator[](size_t index) { return data_[index]; }
   const T& operator[](size_t index) const { return data_[index]; }
+
+ private:
+  T* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+// Huge pages that matrices share: many are smaller than a page, or leave half of their last one empty.
+// Memory is used again when all of a chunk was given back, as by a model that is gone.
+class HugePages {
+ public:
+  static HugePages& shared() {
+    static HugePages* pages = new HugePages;  // never deleted: matrices may outlive static objects
+    return *pages;
+  }
+
+  // Zeroed memory on a cache line.
+  void* take(size_t size) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (chunks_.empty() || chunks_.back().size - chunks_.back().used < size) grow(size);
+    Chunk& chunk = chunks_.back();
+    void* data = chunk.begin + chunk.used;
+    chunk.used += size;
+    ++chunk.num_taken;
+    return data;
+  }
+
+  void give_back(void* data) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto chunk = std::find_if(chunks_.begin(), chunks_.end(), [&](const Chunk& each) {
+      return data >= each.begin && data < each.begin + each.size;
+    });
+    if (--chunk->num_taken > 0) return;
+    munmap(chunk->mapped, chunk->size + kPage);
+    chunks_.erase(chunk);
+  }
+
+ private:
+  static constexpr size_t kPage = size_t(2) << 20;
+  static constexpr size_t kChunk = size_t(256) << 20;
+  struct Chunk {
+    void* mapped;
+    char* begin;
+    size_t size;
+    size_t used;
+    int num_taken;
+  };
+
+  // Pages are there once they are written to: a chunk that stays almost empty costs nothing.
+  void grow(size_t size) {
+    const size_t wanted = std::max(kChunk, (size + kPage - 1) / kPage * kPage);
+    void* mapped = mmap(nullptr, wanted + kPage, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapped == MAP_FAILED) throw std::bad_alloc();
+    const uintptr_t begin = (reinterpret_cast<uintptr_t>(mapped) + kPage - 1) / kPage * kPage;
+#if defined(MADV_HUGEPAGE)
+    madvise(reinterpret_cast<void*>(begin), wanted, MADV_HUGEPAGE);
+#endif
+    chunks_.push_back({mapped, reinterpret_cast<char*>(begin), wanted, 0, 0});
+  }
+
+  std::mutex mutex_;
+  std::vector<Chunk> chunks_;
+};
+
+// A zeroed array of a matrix, in shared huge pages.
+template <class T>
+class HugeBuffer {
+ public:
+  HugeBuffer() = default;
+  explicit HugeBuffer(size_t size)
+      // A vector store may round up to a cache line.
+      : data_(static_cast<T*>(HugePages::shared().take((size * sizeof(T) + 127) / 64 * 64))),
+        size_(size) {}
+  HugeBuffer(HugeBuffer&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  HugeBuffer& operator=(HugeBuffer&&) = delete;
+  ~HugeBuffer() {
+    if (data_ != nullptr) HugePages::shared().give_back(data_);
+  }
+
+  T* data() { return data_; }
+  const T* data() const { return data_; }
+  size_t size() const { return size_; }
 
  private:
   T* data_ = nullptr;
