@@ -103,6 +103,7 @@ class Experts(ctypes.Structure):
         ("num_groups", c_int),
         ("num_chosen_groups", c_int),
         ("is_best_one", c_int),
+        ("scales_input", c_int),
         ("scale", c_float),
     )
 
@@ -169,6 +170,7 @@ class Operation(ctypes.Structure):
         ("recurrent", POINTER(Recurrent)),
         ("window", c_int),
         ("chunked", c_int),
+        ("query_step", c_int),
         ("kv_group", c_int),
         ("kv_place", c_int),
         ("head_norm", c_int),
@@ -178,6 +180,7 @@ class Operation(ctypes.Structure):
         ("has_gate", c_int),
         ("scale", c_float),
         ("limit", c_float),
+        ("query_scale", c_float),
     )
 
 

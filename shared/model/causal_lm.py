@@ -6,6 +6,7 @@ Knows tensors and paged KV; no requests, sampling or scheduling.
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from shared.model.attention.base import AttentionBackend, AttentionMetadata
     from shared.model.linear.base import LinearMethod
+    from shared.model.mixers import TemperatureSpec
     from shared.model.spec import DecoderSpec
 
 
@@ -76,7 +78,7 @@ class Attention(nn.Module):
         self.k_norm: Norm | None = None
         if own.qk_norm is not None:
             self.q_norm, self.k_norm = (
-                make_qk_norm(own.qk_norm, spec.qk_norm, num_heads, own.head_dim, dtype)
+                make_qk_norm(own.qk_norm, spec.qk_norm(own), num_heads, own.head_dim, dtype)
                 for num_heads in (own.num_heads, own.num_kv_heads)
             )
 
@@ -85,6 +87,9 @@ class Attention(nn.Module):
     ) -> Tensor:
         """[num_tokens, hidden] to the same; writes this layer's slots of the cache."""
         q, k, v, gate, norms = self._project(x)
+        if self.spec.temperature is not None:
+            assert metadata.positions is not None  # see `CausalLM.forward`
+            q = (q * _factors(self.spec.temperature, metadata.positions)).to(q.dtype)
         mixed = self.backend.forward(
             q,
             k,
@@ -122,10 +127,18 @@ class Attention(nn.Module):
         q, k, v = (part.unflatten(-1, (-1, own.head_dim)) for part in (q, k, v))
         if self.q_norm is None or self.k_norm is None or own.qk_norm is QkNorm.WHOLE:
             return q, k, v, gate, None
-        if isinstance(self.q_norm, RMSNorm) and isinstance(self.k_norm, RMSNorm):
-            norms = HeadNorms(self.q_norm.weight, self.k_norm.weight, self.q_norm.eps)
-            return q, k, v, gate, norms
-        return self.q_norm(q), self.k_norm(k), v, gate, None
+        if not isinstance(self.q_norm, RMSNorm) or not isinstance(self.k_norm, RMSNorm):
+            return self.q_norm(q), self.k_norm(k), v, gate, None
+        if own.temperature is not None:
+            return self.q_norm(q), self.k_norm(k), v, gate, None
+        norms = HeadNorms(self.q_norm.weight, self.k_norm.weight, self.q_norm.eps)
+        return q, k, v, gate, norms
+
+
+def _factors(own: TemperatureSpec, positions: Tensor) -> Tensor:
+    """Return float32 [num_tokens, 1, 1], by which queries are multiplied."""
+    steps = ((positions + 1) // own.step).float()
+    return (1.0 + own.scale * steps.log1p())[:, None, None]
 
 
 def _make_mixer(
@@ -279,6 +292,7 @@ class CausalLM(nn.Module):
             )
         #: By rotation of the decoder.
         self.cos_sin = [table.to(self.embedding.device) for table in rotation_tables(spec, dtype)]
+        self._needs_positions = spec.has_temperatures
         self._captured: dict[int, Tensor] = {}
         self._captured_layers: frozenset[int] = frozenset()
 
@@ -304,6 +318,8 @@ class CausalLM(nn.Module):
         self._captured = {}
         cos_sin = [table[positions] for table in self.cos_sin]
         batches = [metadata.of_group(number) for number in range(len(kv_caches))]
+        if self._needs_positions:
+            batches = [replace(batch, positions=positions) for batch in batches]
         x = self.embed(token_ids)
         if self.positions is not None and self.spec.learned_positions is not None:
             x = x + self.positions[positions + self.spec.learned_positions.first_row]

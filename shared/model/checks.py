@@ -12,7 +12,7 @@ from shared.model.checkpoint.config import has_family, load_spec, read_config
 from shared.model.checkpoint.headers import check_headers
 from shared.model.families.registry import ARCHITECTURES
 from shared.model.mixers import AttentionSpec, LatentAttentionSpec
-from shared.model.spec import NormPlace
+from shared.model.spec import ExpertsSpec, NormPlace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -177,6 +177,12 @@ _BEYOND_NATIVE: Mapping[str, Callable[[DecoderSpec], bool]] = {
     "norms of sums": lambda spec: any(n.norms is NormPlace.SUM for n in spec.layers),
     "the lack of a last norm": lambda spec: not spec.has_final_norm,
     "the projection of the embedding": lambda spec: spec.embedding_size is not None,
+    "biases of experts that read scaled rows": lambda spec: any(
+        isinstance(own.feed_forward, ExpertsSpec)
+        and own.feed_forward.scales_input
+        and own.feed_forward.expert.bias
+        for own in spec.layers
+    ),
     "scores whose factor is not positive": lambda spec: any(
         not mixer.scale > 0 for mixer in spec.attentions.values()
     ),

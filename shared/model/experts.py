@@ -89,8 +89,12 @@ class Experts(nn.Module):
         total = torch.zeros_like(x)
         for number in chosen.unique().tolist():
             token, place = (chosen == number).nonzero(as_tuple=True)
-            out: Tensor = self.experts[number](x[token])
-            total.index_add_(0, token, out * weights[token, place].unsqueeze(-1))
+            weight = weights[token, place].unsqueeze(-1)
+            if self.spec.scales_input:
+                out: Tensor = self.experts[number](x[token] * weight)
+            else:
+                out = self.experts[number](x[token]) * weight
+            total.index_add_(0, token, out)
         if self.shared is None:
             return total
         common: Tensor = self.shared(x)
@@ -114,7 +118,10 @@ def choose(logits: Tensor, router: RouterSpec, bias: Tensor | None) -> tuple[Ten
     """
     is_sigmoid = router.scores is RouterScores.SIGMOID
     scores = logits.sigmoid() if is_sigmoid else logits.softmax(dim=-1)
-    merits = scores if bias is None else scores + bias
+    # Of large logits, other scores are equal.
+    merits = logits if bias is None and router.num_groups == 1 else scores
+    if bias is not None:
+        merits = scores + bias
     if router.num_groups > 1:
         grouped = merits.unflatten(-1, (router.num_groups, -1))
         num_best = 2 if router.group_score is GroupScore.BEST_TWO else 1

@@ -12,7 +12,6 @@ from torch.nn import functional
 
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.silu_mul import silu_mul
-from shared.errors import InternalError
 from shared.model.linear.base import DENSE
 from shared.model.linear.fused import FusedLinear
 from shared.model.mixers import QkNorm
@@ -140,7 +139,9 @@ def make_norm(
     if norm.kind is NormKind.LAYER:
         return LayerNorm(norm, size=size, dtype=dtype)
     if not norm.has_weight:
-        raise InternalError("a root-mean-square norm without a weight is not computed")
+        plain = RMSNorm(size=size, eps=norm.eps, dtype=dtype, implementation=implementation)
+        plain.weight.fill_(1.0)
+        return plain
     if norm.kind is NormKind.OFFSET_RMS:
         return OffsetRMSNorm(size=size, eps=norm.eps, dtype=dtype)
     return RMSNorm(size=size, eps=norm.eps, dtype=dtype, implementation=implementation)

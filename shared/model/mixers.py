@@ -22,6 +22,17 @@ class QkNorm(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TemperatureSpec:
+    """A factor of queries that grows with their position p (Llama 4).
+
+    It is 1 + scale * log(1 + floor((p + 1) / step)).
+    """
+
+    step: int
+    scale: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionSpec:
     """Grouped-query attention."""
 
@@ -38,6 +49,7 @@ class AttentionSpec:
     output_bias: bool = False
     #: Queries and keys are normalised before they are rotated.
     qk_norm: QkNorm | None = None
+    has_qk_norm_weights: bool = True
     #: Factor of the scores; None: 1 / sqrt(head_dim).
     score_scale: float | None = None
     #: A cap c makes c * tanh(score / c) of every scaled score.
@@ -46,6 +58,8 @@ class AttentionSpec:
     has_sinks: bool = False
     #: Queries, keys and values are clamped to [-clip, clip].
     clip: float | None = None
+    #: Of queries, once they are rotated.
+    temperature: TemperatureSpec | None = None
     #: Each number that the heads return has a gate: it is multiplied with that one's sigmoid.
     has_gate: bool = False
 

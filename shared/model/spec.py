@@ -145,6 +145,8 @@ class ExpertsSpec:
     shared: FeedForwardSpec | None = None
     #: The shared one is weighted with the sigmoid of a product with the token's row.
     has_shared_gate: bool = False
+    #: A chosen expert's weight is a factor of what it reads, not of what it returns.
+    scales_input: bool = False
 
     @property
     def inner_size(self) -> int:
@@ -333,10 +335,9 @@ class DecoderSpec:
                 found.append(mixer.rope)
         return tuple(found)
 
-    @property
-    def qk_norm(self) -> NormSpec:
-        """The norm of queries and keys, where a layer has one."""
-        return replace(self.norm, has_bias=False)
+    def qk_norm(self, mixer: AttentionSpec) -> NormSpec:
+        """Return the norm of queries and keys of a layer that has one."""
+        return replace(self.norm, has_bias=False, has_weight=mixer.has_qk_norm_weights)
 
     @property
     def attention(self) -> AttentionSpec:
@@ -373,6 +374,12 @@ class DecoderSpec:
     def has_states(self) -> bool:
         """Whether a layer keeps a state."""
         return bool(self.recurrences)
+
+    @property
+    def has_temperatures(self) -> bool:
+        """Whether queries of a layer have a factor that depends on their position."""
+        mixers = (layer.mixer for layer in self.layers)
+        return any(isinstance(own, AttentionSpec) and own.temperature for own in mixers)
 
     @property
     def has_experts(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 FULL, SLIDING = "full_attention", "sliding_attention"
+CHUNKED = "chunked_attention"
 WINDOW = 11
 _ROPES = {
     SLIDING: {"rope_type": "default", "rope_theta": 5e3},
@@ -345,6 +346,43 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
                 "short_factor": [1.0, 1.5, 2.0],
                 "long_factor": [2.0, 3.0, 5.0],
                 "original_max_position_embeddings": 512,
+            },
+        },
+    ),
+    "llama4": (
+        "llama4_text",
+        {
+            **_LOCAL,
+            "num_experts_per_tok": 1,
+            "num_hidden_layers": 4,
+            "no_rope_layer_interval": 2,
+            "attention_chunk_size": WINDOW,
+            "interleave_moe_layer_step": 2,
+            "intermediate_size_mlp": 56,
+            "floor_scale": 5,
+            "attn_scale": 0.3,
+        },
+    ),
+    "llama4-plain": (
+        "llama4_text",
+        {
+            **_LOCAL,
+            "num_hidden_layers": 3,
+            "no_rope_layers": [1, 0, 1],
+            "layer_types": [FULL, CHUNKED, CHUNKED],
+            "attention_chunk_size": WINDOW,
+            "moe_layers": [0],
+            "intermediate_size_mlp": 56,
+            "use_qk_norm": False,
+            "attention_bias": True,
+            "attn_temperature_tuning": False,
+            "rope_parameters": {
+                "rope_type": "llama3",
+                "rope_theta": 1e4,
+                "factor": 4.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 128,
             },
         },
     ),

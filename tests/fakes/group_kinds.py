@@ -10,7 +10,7 @@ from tests.fakes.family_cases import FULL, SLIDING
 from tests.fakes.latent import LATENT
 
 LINEAR = "linear_attention"
-#: Of two and a half blocks of 16 tokens.
+#: Of two and a half blocks of 16 tokens; chunks are as long.
 WINDOW = 40
 SPECS = {
     "window": CheckpointSpec(
@@ -21,6 +21,20 @@ SPECS = {
             "use_sliding_window": True,
             "sliding_window": WINDOW,
             "layer_types": [SLIDING, FULL],
+        },
+    ),
+    "chunk": CheckpointSpec(
+        architecture="llama4_text",
+        num_layers=2,
+        vocab_size=321,
+        extra={
+            "no_rope_layers": [1, 0],
+            "attention_chunk_size": WINDOW,
+            "floor_scale": 20,
+            "moe_layers": [],
+            "intermediate_size_mlp": 96,
+            "num_local_experts": 1,
+            "num_experts_per_tok": 1,
         },
     ),
     "state": CheckpointSpec(
@@ -41,6 +55,7 @@ SPECS = {
 CASES = [
     ("window", GroupKind.FULL),
     ("window", GroupKind.WINDOW),
+    ("chunk", GroupKind.CHUNK),
     ("state", GroupKind.FULL),
     ("state", GroupKind.STATE),
     ("latent", GroupKind.LATENT),

@@ -351,6 +351,11 @@ class TypedDecoder final : public Decoder {
                         });
   }
 
+  static float query_factor(const Operation& now, int position) {
+    if (now.query_step == 0) return 1.0f;
+    return 1.0f + now.query_scale * std::log1p(float((position + 1) / now.query_step));
+  }
+
   void rotate_and_store(const Operation& now, const Batch& batch, const Cache<Element>& cache) {
     const int dim = shape_.head_dim, heads = shape_.num_heads, kv_heads = shape_.num_kv_heads;
     const int64_t* slots = batch.slots[now.kv_group];
@@ -364,6 +369,7 @@ class TypedDecoder final : public Decoder {
       const float* cos_sin = now.cos_sin + size_t(batch.positions[row]) * dim;
       const int block = int(slots[row] / cache.block_size);
       const int slot = int(slots[row] % cache.block_size);
+      const float heat = query_factor(now, int(batch.positions[row]));
       float* keys = x + (now.has_gate ? 2 : 1) * heads * dim;
       if (now.limit != 0.0f) {
         clamp_row(x, now.limit, heads * dim);
@@ -378,6 +384,7 @@ class TypedDecoder final : public Decoder {
         if (head < heads) {
           if (query_norm) norm(x, query_norm + head * step, nullptr, dim, x);
           rotate(x, cos_sin, dim);
+          if (heat != 1.0f) scale_row(x, heat, dim);
           narrow_row(query_.row(row) + head * dim, x, dim);
           continue;
         }
@@ -596,6 +603,7 @@ class TypedDecoder final : public Decoder {
     scores_.resize(rows);
     chosen_.resize(pairs);
     pair_rows_.resize(pairs);
+    pair_weights_.resize(pairs);
     pair_of_.resize(pairs);
     Rows from{};
     if constexpr (kQuantized)
@@ -616,6 +624,7 @@ class TypedDecoder final : public Decoder {
     for (int i = 0; i < pairs; ++i) {
       const int pair = next_pair_[chosen_[i].expert]++;
       pair_rows_[pair] = i / per_token;
+      pair_weights_[pair] = chosen_[i].weight;
       pair_of_[i] = pair;
     }
   }
@@ -653,7 +662,13 @@ class TypedDecoder final : public Decoder {
       if (kQuantized) pair_scales_[pair] = operand_scales_[row];
     });
     plan_products(experts, experts.up, pair_operands(pairs));
+    const int num_scaled = experts.scales_input ? first_pair_[experts.num_routed] : 0;
     multiply_each<WeightDot>(pool_, products_, [&](int pair, int column, const Floats* values) {
+      Floats scaled[kPanelVectors];
+      if (pair < num_scaled) {
+        for (int v = 0; v < kPanelVectors; ++v) scaled[v] = values[v] * pair_weights_[pair];
+        values = scaled;
+      }
       put_gated(pair_gated_.row(pair) + column / 2, now.activation, values);
     });
     if constexpr (kQuantized) {
@@ -678,7 +693,8 @@ class TypedDecoder final : public Decoder {
       if (now.apart) std::fill_n(to, size, 0.0f);
       for (int n = 0; n < per_token; ++n) {
         const int i = row * per_token + n;
-        add_row(to, chosen_[i].weight, pair_out_.row(pair_of_[i]), size);
+        const float weight = pair_of_[i] < num_scaled ? 1.0f : chosen_[i].weight;
+        add_row(to, weight, pair_out_.row(pair_of_[i]), size);
       }
     });
   }
@@ -710,6 +726,7 @@ class TypedDecoder final : public Decoder {
   std::vector<Chosen> chosen_;    // by token
   std::vector<int> pair_of_;      // by place in chosen_
   std::vector<int> pair_rows_;    // by pair: the token's row
+  std::vector<float> pair_weights_;
   std::vector<int> first_pair_;   // by expert
   std::vector<int> next_pair_;
   std::vector<Product> products_;

@@ -86,6 +86,8 @@ struct Operation {
   const Recurrent* recurrent;
   int window;            // 0: none
   int chunked;           // the window begins at the last multiple of its width
+  int query_step;        // of kRotate: queries at position p are multiplied with 1 + query_scale *
+                         // log(1 + (p + 1) / query_step), the quotient rounded down; 0: they are not
   int kv_group;          // whose block tables it follows; of kRecur: the number among groups with states
   int kv_place;          // among the layers that a block of its group holds
   HeadNorm head_norm;
@@ -95,6 +97,7 @@ struct Operation {
   int has_gate;  // product = [queries | gates | keys | values], and attended *= sigmoid(gates)
   float scale;  // of scores, or of what is added
   float limit;  // cap of scores, or of queries, keys and values; 0: none
+  float query_scale;
 };
 
 struct Weights {

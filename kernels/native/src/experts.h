@@ -25,6 +25,7 @@ struct Experts {
   int num_groups;     // experts are chosen in the best groups only
   int num_chosen_groups;
   int is_best_one;    // the best expert's merit is a group's; otherwise the sum of the best two
+  int scales_input;   // a routed expert's weight multiplies what it reads, not what it returns
   float scale;  // of the weights
 
   int count() const { return num_routed + num_shared; }
@@ -74,6 +75,9 @@ inline void choose(const Experts& experts, float* scores, float* merits, Chosen*
   constexpr float kLeast = -std::numeric_limits<float>::infinity();
   const int count = experts.num_routed;
   const float gate = experts.has_shared_gate ? scores[count] : 0.0f;
+  // Of large logits, other scores are equal.
+  const bool by_logits = experts.choice_bias == nullptr && experts.num_groups <= 1;
+  if (by_logits) std::copy_n(scores, count, merits);
   const float largest = experts.is_sigmoid ? 0.0f : *std::max_element(scores, scores + count);
   for (int i = 0; i < count; i += kLanes) {
     const Floats x = load<Floats>(scores + i);
@@ -86,7 +90,9 @@ inline void choose(const Experts& experts, float* scores, float* merits, Chosen*
     for (int i = 0; i < count; ++i) scores[i] /= total;
   }
   for (int i = 0; i < count; ++i) {
-    const float merit = scores[i] + (experts.choice_bias ? experts.choice_bias[i] : 0.0f);
+    const float merit = by_logits             ? merits[i]
+                        : experts.choice_bias ? scores[i] + experts.choice_bias[i]
+                                              : scores[i];
     // Comparable in any case, and better than what is not to be chosen.
     merits[i] = merit >= -std::numeric_limits<float>::max() ? merit
                                                             : -std::numeric_limits<float>::max();

@@ -56,6 +56,10 @@ inline void add_row(float* x, float factor, const float* other, int size) {
   for (int i = 0; i < size; ++i) x[i] += factor * other[i];
 }
 
+inline void scale_row(float* x, float factor, int size) {
+  for (int i = 0; i < size; ++i) x[i] *= factor;
+}
+
 // x between -limit and limit; NaN stays NaN.
 inline void clamp_row(float* x, float limit, int size) {
   for (int i = 0; i < size; ++i) x[i] = x[i] < -limit ? -limit : x[i] > limit ? limit : x[i];

@@ -35,6 +35,8 @@ class AttentionMetadata:
     #: int32 [num_state_groups, num_seqs, 2]: the block with a sequence's state before its tokens,
     #: -1 if there are none before, and the block for its state after them. None without states.
     states: Tensor | None = None
+    #: int64 [num_tokens]: of the tokens in their sequences. Given to layers that need them.
+    positions: Tensor | None = None
     #: The same batch for the other groups of layers: tables and slots differ.
     others: tuple[AttentionMetadata, ...] = ()
 

@@ -76,8 +76,10 @@ class Naming:
     #: One tensor of queries, keys and values has, for each key/value head in turn, the rows of its
     #: query heads, of its key, of its value. Otherwise all queries come first, then all keys.
     is_grouped: bool = False
-    #: The tensors of all experts are [in, out], and gates and ups take turns in them.
+    #: The tensors of all experts are [in, out].
     are_experts_transposed: bool = False
+    #: In those, gates and ups take turns. Otherwise all gates come first.
+    are_experts_interleaved: bool = False
     #: Of the gated delta rule: a tensor has, for each key head in turn, the rows of its query, of
     #: its key, and of the values and gates of its states. Otherwise all queries come first.
     are_deltas_grouped: bool = False
@@ -162,10 +164,11 @@ class Naming:
         if not isinstance(mixer, AttentionSpec) or mixer.qk_norm is None:
             return
         order = head_order(mixer.rope) if mixer.rope is not None else None
+        norm = spec.qk_norm(mixer)
         for part, num_heads in (("q_norm", mixer.num_heads), ("k_norm", mixer.num_kv_heads)):
             starts, shape = _qk_shape(mixer.qk_norm, num_heads, mixer.head_dim)
             rows = None if order is None else _rows(starts, order)
-            yield from self._norm(f"attention.{part}", spec.qk_norm, module, shape, rows)
+            yield from self._norm(f"attention.{part}", norm, module, shape, rows)
 
     def _norm(
         self,
@@ -204,7 +207,7 @@ class Naming:
             if linear.is_qkv and isinstance(mixer, AttentionSpec):
                 fused = _fused_rows(mixer, is_grouped=self.is_grouped)
             size = sum(linear.out_sizes)
-            if linear.num_experts and self.are_experts_transposed:
+            if linear.num_experts and self.are_experts_interleaved:
                 fused = (*range(0, size, 2), *range(1, size, 2))
             yield from self._tensors(name, path, None, size, linear, fused)
 

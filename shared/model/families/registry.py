@@ -35,6 +35,7 @@ from shared.model.families.experts.ernie_moe import ERNIE4_5_MOE
 from shared.model.families.experts.glm_moe import DOTS1, GLM4_MOE
 from shared.model.families.experts.gpt_oss import GPT_OSS
 from shared.model.families.experts.granite_moe import GRANITE_MOE, GRANITE_MOE_SHARED
+from shared.model.families.experts.llama4 import LLAMA4
 from shared.model.families.experts.minimax import MINIMAX_M2
 from shared.model.families.experts.mixtral import MIXTRAL
 from shared.model.families.experts.olmoe import FLEX_OLMO, OLMOE
@@ -90,6 +91,7 @@ _ALL = (
     GPT_OSS,
     GRANITE_MOE,
     GRANITE_MOE_SHARED,
+    LLAMA4,
     MINIMAX_M2,
     MIXTRAL,
     OLMOE,

@@ -53,6 +53,7 @@ _ACTIVATIONS = {
     "relu2": Activation.RELU2,
 }
 FULL, SLIDING, LINEAR = "full_attention", "sliding_attention", "linear_attention"
+CHUNKED = "chunked_attention"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,9 +122,9 @@ def read_window(raw: Mapping[str, Any], default: int) -> int:
 
 
 def read_layer_types(
-    raw: Mapping[str, Any], num_layers: int, *, full_every: int | None = None
+    raw: Mapping[str, Any], num_layers: int, *, full_every: int | None = None, local: str = SLIDING
 ) -> Sequence[str]:
-    """By layer: `full_attention` or `sliding_attention`.
+    """By layer: `full_attention` or `local`.
 
     full_every: which layers are full where a config does not say it, from the first one on.
 
@@ -133,12 +134,12 @@ def read_layer_types(
     types = raw.get("layer_types")
     if types is None:
         every = int(raw.get("sliding_window_pattern") or full_every or 1)
-        types = [FULL if (number + 1) % every == 0 else SLIDING for number in range(num_layers)]
+        types = [FULL if (number + 1) % every == 0 else local for number in range(num_layers)]
     if len(types) != num_layers:
         raise ModelLoadError(f"layer_types has {len(types)} entries for {num_layers} layers")
-    unknown = set(types) - {FULL, SLIDING}
+    unknown = set(types) - {FULL, local}
     if unknown:
-        raise ModelLoadError(f"layer_types has {min(unknown)!r}; supported: {FULL}, {SLIDING}")
+        raise ModelLoadError(f"layer_types has {min(unknown)!r}; supported: {FULL}, {local}")
     return [str(each) for each in types]
 
 

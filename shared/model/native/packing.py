@@ -219,6 +219,7 @@ class Packing:
             num_groups=router.num_groups,
             num_chosen_groups=router.num_chosen_groups,
             is_best_one=router.group_score is GroupScore.BEST,
+            scales_input=spec.scales_input,
             scale=router.scale,
         )
         return PackedExperts(record=record, kept=(up, down))

@@ -212,6 +212,8 @@ def _attention(
         head_norm=HeadNorm[own.qk_norm.name] if own.qk_norm else HeadNorm.HEAD,
         limit=own.clip or 0.0,
         has_gate=own.has_gate,
+        query_step=own.temperature.step if own.temperature else 0,
+        query_scale=own.temperature.scale if own.temperature else 0.0,
         kv_group=group,
         kv_place=place,
     )

@@ -53,6 +53,7 @@ MODELS = {
     "llava": ("llava", "llama", {}),
     "mistral3": ("mistral3", "mistral", {}),
     "qwen3_5": ("qwen3_5", "qwen3_5_text", CASES["qwen3_5"][1]),
+    "llama4": ("llama4", "llama4_text", CASES["llama4"][1]),
     "smolvlm": ("smolvlm", "llama", {"pad_token_id": 0}),
 }
 

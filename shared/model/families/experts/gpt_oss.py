@@ -60,6 +60,7 @@ _NAMING = Naming(
         "mlp.experts.down": "mlp.experts.down_proj",
     },
     are_experts_transposed=True,
+    are_experts_interleaved=True,
 )
 
 
