@@ -1,0 +1,1 @@
+"""Small random models of transformers, by topic: model types and settings."""

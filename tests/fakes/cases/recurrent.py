@@ -1,0 +1,123 @@
+"""Families with states."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.fakes.cases.common import DERIVED, EXPERTS, FULL, LOCAL
+
+#: Key heads serve two states each.
+_DELTA = {
+    "linear_num_key_heads": 3,
+    "linear_num_value_heads": 6,
+    "linear_key_head_dim": 10,
+    "linear_value_head_dim": 14,
+    "layer_types": ["linear_attention", FULL, "linear_attention"],
+    "num_hidden_layers": 3,
+}
+_ATTENTION = (
+    "num_attention_heads",
+    "num_key_value_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "sliding_window",
+)
+_MAMBA = {
+    "mamba_n_heads": 8,
+    "mamba_d_head": 24,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 18,
+    "mamba_chunk_size": 8,
+    "shared_intermediate_size": 40,
+    "layer_types": ["linear_attention", FULL, "linear_attention"],
+    "num_hidden_layers": 3,
+}
+
+#: By name: the model type, and what its config says besides the usual odd sizes.
+RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
+    "lfm2": (
+        "lfm2",
+        {**DERIVED, "num_hidden_layers": 3, "full_attn_idxs": [1], "block_multiple_of": 8},
+    ),
+    "lfm2-biased-plain": (
+        "lfm2",
+        {
+            **DERIVED,
+            "num_hidden_layers": 3,
+            "layer_types": ["conv", "conv", FULL],
+            "block_auto_adjust_ff_dim": False,
+            "conv_bias": True,
+            "conv_L_cache": 4,
+        },
+    ),
+    "lfm2_moe": (
+        "lfm2_moe",
+        {
+            **DERIVED,
+            **EXPERTS,
+            "num_hidden_layers": 3,
+            "layer_types": ["conv", FULL, "conv"],
+            "num_dense_layers": 1,
+            "routed_scaling_factor": 1.5,
+        },
+    ),
+    "qwen3_next": ("qwen3_next", {**_DELTA, **EXPERTS, "shared_expert_intermediate_size": 24}),
+    "qwen3_next-dense": (
+        "qwen3_next",
+        {
+            **_DELTA,
+            **EXPERTS,
+            "shared_expert_intermediate_size": 24,
+            "mlp_only_layers": [0, 2],
+            "norm_topk_prob": False,
+        },
+    ),
+    "qwen3_5": ("qwen3_5_text", {**_DELTA, "tie_word_embeddings": True}),
+    "qwen3_5_moe": (
+        "qwen3_5_moe_text",
+        {**_DELTA, **EXPERTS, "shared_expert_intermediate_size": 24},
+    ),
+    "granite4": ("granitemoehybrid", {**DERIVED, **_MAMBA, "num_local_experts": 0}),
+    "granite4-experts": (
+        "granitemoehybrid",
+        {
+            **DERIVED,
+            **_MAMBA,
+            **LOCAL,
+            "position_embedding_type": "rope",
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.4,
+            "attention_multiplier": 0.3,
+            "logits_scaling": 2.0,
+            "mamba_proj_bias": True,
+            "time_step_limit": [0.2, 1.5],
+        },
+    ),
+    "bamba": ("bamba", {**DERIVED, **_MAMBA, "layer_types": ..., "attn_layer_indices": [1]}),
+    "mamba2": (
+        "mamba2",
+        {
+            "head_dim": 24,
+            "num_heads": 8,
+            "n_groups": 2,
+            "state_size": 18,
+            "conv_kernel": 3,
+            "use_bias": True,
+            "chunk_size": 8,
+            "num_hidden_layers": 3,
+            **dict.fromkeys(_ATTENTION, ...),
+        },
+    ),
+    "nemotron_h": (
+        "nemotron_h",
+        {
+            "mamba_num_heads": 6,
+            "mamba_head_dim": 20,
+            "n_groups": 3,
+            "ssm_state_size": 18,
+            "chunk_size": 8,
+            "num_hidden_layers": 6,
+            "layers_block_type": ["mamba", "mlp", "attention", "mlp", "mamba", "mamba"],
+        },
+    ),
+}
