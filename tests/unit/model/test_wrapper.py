@@ -69,8 +69,10 @@ def test_text_is_answered_like_by_the_whole_model(name: str, executor: str, tmp_
     assert is_wrapped(loaded.spec.raw)
     driver = PagedDriver(loaded.model, block_size=8, chunk=13)
     answers, logits = driver.generate(PROMPTS, 8)
+    # The whole Llama 4 of transformers 5.24 fails where a prompt has no image.
+    whole = model.language_model if name == "llama4" else model
     for prompt, answer, ours in zip(PROMPTS, answers, logits, strict=True):
-        theirs = logits_after(model, prompt, answer)
+        theirs = logits_after(whole, prompt, answer)
         assert answer == theirs.argmax(dim=-1).tolist()
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=5e-4)
 
