@@ -12,6 +12,7 @@
 #include <limits>
 
 #include "kv_panels.h"
+#include "kv_rows.h"
 #include "memory.h"
 #include "pool.h"
 
@@ -122,28 +123,32 @@ inline void for_head_parts(int group, Body&& body) {
   }
 }
 
+// With AVX-512 panels are faster than rows for many rows; few rows were not compared.
+#if defined(__AVX512F__)
+template <class Dot>
+using Chunk = PanelChunk<Dot>;
+#else
+template <class Dot>
+using Chunk = RowChunk<Dot>;
+#endif
+
 template <class Dot>
 class AttentionScratch {
-  using Element = typename Dot::Element;
-  static constexpr int kElements = PackedDot<Dot>::kElements;
-
  public:
   AttentionScratch(int head_dim)
-      : words(round_up(head_dim, kElements) / kElements),
+      : words(Chunk<Dot>::query_words(head_dim)),
         panels(panels_of(head_dim)),
         query(size_t(kQueryRows) * words),
-        keys(size_t(2) * round_up(words, 2) * kPanel),
-        values(size_t(panels) * (kChunk / kElements) * kPanel),
+        chunk(head_dim),
         scores(size_t(2) * kQueryRows * kPanel),
-        weights(size_t(kQueryRows) * kChunk / kElements),
+        weights(size_t(kQueryRows) * Chunk<Dot>::kWeightWords),
         sums(2 * Sums::num_floats(kQueryRows, panels)),
-        zeros(head_dim * sizeof(Element)) {}
+        zeros(head_dim * sizeof(typename Dot::Element)) {}
 
   int words;   // of a head
   int panels;  // of a head
   Buffer<uint32_t> query;    // [rows][words]
-  Buffer<uint32_t> keys;     // [2 panels][words][32 keys]
-  Buffer<uint32_t> values;   // [panel of the head][words of keys][32 dims]
+  Chunk<Dot> chunk;
   Buffer<float> scores;      // [2 panels][rows][32 keys]
   Buffer<uint32_t> weights;  // [rows][words of keys]
   Buffer<float> sums;        // of all keys so far, and of one span
@@ -169,8 +174,7 @@ template <class Dot>
 class AttentionKernel {
   using Element = typename Dot::Element;
   using Scratch = AttentionScratch<Dot>;
-  using Packed = PackedDot<Dot>;
-  static constexpr int kWordKeys = kChunk / Packed::kElements;
+  static constexpr int kWeightWords = Chunk<Dot>::kWeightWords;
 
  public:
   const Cache<Element>& cache;
@@ -192,11 +196,11 @@ class AttentionKernel {
   void operator()(const AttentionTask& task, Scratch& s) const {
     switch (cache.format) {
       case KvFormat::kElements:
-        return run<ElementRows<Dot>>(task, s);
+        return run<ElementRow<Element>>(task, s);
       case KvFormat::kInt8:
-        return run<ByteRows<Dot, Int8Kv>>(task, s);
+        return run<ByteRow<Int8Kv>>(task, s);
       case KvFormat::kFloat8:
-        return run<ByteRows<Dot, Float8Kv>>(task, s);
+        return run<ByteRow<Float8Kv>>(task, s);
     }
   }
 
@@ -254,30 +258,18 @@ class AttentionKernel {
     for (int key = first; key < end; key += kChunk, turn ^= 1) {
       const ChunkRows& here = s.places[turn];
       locate<Stored>(task, key + kChunk, keys, s.places[turn ^ 1], s);
-      pack_chunk<Stored>(here, s.places[turn ^ 1], s);
-      multiply(rows, s.query.data(), s.words, s.keys.data(), kChunk / kPanel, s.scores.data(),
-               kQueryRows, true);
+      s.chunk.template read<Stored>(here, s.places[turn ^ 1], cache.row_bytes(), rows);
+      if constexpr (Stored::kHasScales) {
+        read_scales(here.key_scales, s.key_scales);
+        read_scales(here.value_scales, s.value_scales);
+      }
+      s.chunk.template multiply_keys<Stored>(rows, s.query.data(), s.scores.data(), kQueryRows);
       for (int row = 0; row < rows; ++row) {
         const int position = first_position + row / task.num_heads;
         weigh<Stored>(row, seen.first(position) - key, position - key, sums, s);
       }
-      multiply(rows, s.weights.data(), kWordKeys, s.values.data(), s.panels, sums.out, rows, false);
+      s.chunk.template add_values<Stored>(rows, s.weights.data(), sums.out);
     }
-  }
-
-  static Floats* vectors(float* data) { return reinterpret_cast<Floats*>(data); }
-
-  // sums [panel][row] (+)= rows [num_rows][words] . panels [panel][words]; panels of sums are
-  // `rows_apart` rows apart.
-  static void multiply(int num_rows, const uint32_t* rows, int words, const uint32_t* panels,
-                       int num_panels, float* sums, int rows_apart, bool first) {
-    for (int panel = 0; panel < num_panels; ++panel)
-      for_row_groups(num_rows, [&](int row, int n) {
-        multiply_rows<Packed, 0>(n, rows + size_t(row) * words, words,
-                                 panels + size_t(panel) * words * kPanel, words,
-                                 vectors(sums) + (size_t(panel) * rows_apart + row) * kPanelVectors,
-                                 first);
-      });
   }
 
   int num_queries(const AttentionTask& task) const {
@@ -297,11 +289,7 @@ class AttentionKernel {
     for (int row = 0; row < task.rows(); ++row) {
       const Element* from =
           query + (head_row(task, row) * num_heads + head(task, row)) * cache.head_dim;
-      uint32_t* to = s.query.data() + row * s.words;
-      if constexpr (Dot::kIsWider)
-        widen_row(reinterpret_cast<float*>(to), from, cache.head_dim);
-      else
-        std::memcpy(to, from, cache.head_dim * sizeof(Element));
+      Chunk<Dot>::put_query(s.query.data() + row * s.words, from, cache.head_dim);
     }
   }
 
@@ -313,51 +301,42 @@ class AttentionKernel {
       const int key = first_key + i;
       if (!keys.contains(key)) {
         places.keys[i] = places.values[i] = s.zeros.data();
-        places.key_scales[i] = places.value_scales[i] = &kNoScale;
+        if constexpr (Stored::kHasScales) places.key_scales[i] = places.value_scales[i] = &kNoScale;
         ++i;
         continue;
       }
       const int block = table[key / cache.block_size];
-      int slot = key % cache.block_size;
+      const int slot = key % cache.block_size;
       const uint8_t* head_keys = cache.bytes(block, layer, 0, task.kv_head);
       const uint8_t* head_values = cache.bytes(block, layer, cache.kinds - 1, task.kv_head);
       const int count =
           std::min({kChunk - i, cache.block_size - slot, keys.end - key});
-      const float* key_scales = cache.scales(head_keys);
-      const float* value_scales = cache.scales(head_values);
+      const size_t row_bytes = cache.row_bytes();
+      for (int n = 0; n < count; ++n) {
+        places.keys[i + n] = head_keys + (slot + n) * row_bytes;
+        places.values[i + n] = head_values + (slot + n) * row_bytes;
+      }
       if constexpr (Stored::kHasScales) {
-        prefetch(key_scales + slot);
-        prefetch(value_scales + slot);
+        const float* key_scales = cache.scales(head_keys) + slot;
+        const float* value_scales = cache.scales(head_values) + slot;
+        prefetch(key_scales);
+        prefetch(value_scales);
+        for (int n = 0; n < count; ++n) {
+          places.key_scales[i + n] = key_scales + n;
+          places.value_scales[i + n] = value_scales + n;
+        }
       }
-      for (const int end = slot + count; slot < end; ++slot, ++i) {
-        places.keys[i] = head_keys + slot * cache.row_bytes();
-        places.values[i] = head_values + slot * cache.row_bytes();
-        places.key_scales[i] = key_scales + slot;
-        places.value_scales[i] = value_scales + slot;
-      }
+      i += count;
     }
   }
 
-  template <class Stored>
-  void pack_chunk(const ChunkRows& here, const ChunkRows& next, Scratch& s) const {
-    const int head_dim = cache.head_dim;
-    for (int i = 0; i < kChunk; i += kLanes)
-      Stored::pack_keys(here.keys + i, next.keys + i, head_dim,
-                        s.keys.data() + size_t(i / kPanel) * s.words * kPanel + i % kPanel);
-    constexpr int kTokens = Packed::kElements;  // of a word
-    uint32_t* to = s.values.data();
-    for (int token = 0; token < kChunk; token += kTokens, to += kPanel) {
-      for (int i = 0; i < kTokens; ++i)
-        for (size_t at = 0; at < cache.row_bytes(); at += 64) fetch_line(next.values[token + i] + at);
-      for (int dim = 0; dim < head_dim; dim += kLanes)
-        Stored::pack_values(here.values + token, dim, std::min(kLanes, head_dim - dim),
-                            to + size_t(dim / kPanel) * kWordKeys * kPanel + dim % kPanel);
+  static void read_scales(const float* const* from, float* to) {
+    for (int i = 0; i < kChunk; i += kLanes) {
+      if (from[i + kLanes - 1] - from[i] == kLanes - 1)  // of one block
+        store(to + i, load<Floats>(from[i]));
+      else
+        for (int lane = 0; lane < kLanes; ++lane) to[i + lane] = *from[i + lane];
     }
-    if constexpr (Stored::kHasScales)
-      for (int i = 0; i < kChunk; ++i) {
-        s.key_scales[i] = *here.key_scales[i];
-        s.value_scales[i] = *here.value_scales[i];
-      }
   }
 
   // Turns a row's scores into weights and scales down what it has gathered so far. Counted from
@@ -366,7 +345,7 @@ class AttentionKernel {
   void weigh(int row, int first, int last, const Sums& sums, Scratch& s) const {
     constexpr int kVectors = kChunk / kLanes;
     if (last < 0 || first >= kChunk) {
-      std::memset(s.weights.data() + row * kWordKeys, 0, kWordKeys * sizeof(uint32_t));
+      std::memset(s.weights.data() + row * kWeightWords, 0, kWeightWords * sizeof(uint32_t));
       return;
     }
     const bool partial = last < kChunk - 1 || first > 0;
@@ -388,7 +367,7 @@ class AttentionKernel {
     const float steps = this->steps();
     Floats total{};
     auto* weights =
-        reinterpret_cast<typename Packed::Element*>(s.weights.data() + row * kWordKeys);
+        reinterpret_cast<typename Chunk<Dot>::Operand*>(s.weights.data() + row * kWeightWords);
     for (int v = 0; v < kVectors; ++v) {
       const Floats weight = exp2((x[v] - now) * steps);
       total += weight;

@@ -267,7 +267,7 @@ class TypedDecoder final : public Decoder {
     size_t size = 0;
     for (AttentionTask task : tasks_) {
       const int num_spans = (context(batch, task) + kSpan - 1) / kSpan;
-      if (num_spans == 1 || task.rows() > kTileRows) {
+      if (num_spans == 1) {
         parts.push_back(task);
         continue;
       }

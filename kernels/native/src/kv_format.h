@@ -26,13 +26,16 @@ inline Floats limited(Floats v, float largest) {
   return max(-max(-v, splat(-largest)), splat(-largest));
 }
 
-// `decode` takes the bytes as lanes: numbers that bfloat16 has, too. `encode` rounds.
+// `decode` takes bytes, or lanes of which each is a byte: numbers that bfloat16 has, too. `encode` rounds.
 //
 // -127 to 127.
 struct Int8Kv {
   static constexpr float kLargest = 127.0f;
   static Floats decode(Words stored) {
     return __builtin_convertvector(reinterpret_cast<Ints>(stored << 24) >> 24, Floats);
+  }
+  static Floats decode(Bytes stored) {
+    return __builtin_convertvector(widen_signed_bytes(stored), Floats);
   }
   static Bytes encode(Floats scaled) {
     const Ints whole = __builtin_convertvector(limited(round_even(scaled), kLargest), Ints);
@@ -44,13 +47,11 @@ struct Int8Kv {
 struct Float8Kv {
   static constexpr float kLargest = 448.0f;
   static Floats decode(Words stored) {
-    const Words magnitude = stored & 0x7fu;
-    const Words normal = (magnitude << 20) + (120u << 23);
-    const Floats small = __builtin_convertvector(reinterpret_cast<Ints>(magnitude), Floats) *
-                         (1.0f / 512.0f);
-    const Words value = magnitude < 8u ? reinterpret_cast<Words>(small) : normal;
-    return bits_as<Floats>(value | (stored & 0x80u) << 24);
+    // The exponent's bias is that of float32 with a factor of 2^-120, which small numbers have, too.
+    const Floats magnitude = bits_as<Floats>((stored & 0x7fu) << 20) * 0x1p120f;
+    return bits_as<Floats>(reinterpret_cast<Words>(magnitude) | (stored & 0x80u) << 24);
   }
+  static Floats decode(Bytes stored) { return decode(widen_bytes(stored)); }
   static Bytes encode(Floats scaled) {
     const Words bits = reinterpret_cast<Words>(limited(scaled, kLargest));
     const Words magnitude = bits & 0x7fffffffu;

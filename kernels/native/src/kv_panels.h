@@ -1,38 +1,25 @@
-// Keys and values of a chunk of tokens, from what the cache keeps to panels that the register tile takes.
+// Products with the keys and values of a chunk of tokens, as panels that the register tile takes.
 //
 // Keys are transposed, and values of neighbouring tokens paired, so that each is read and packed once for
 // all rows of a task. Blocks lie anywhere, so the hardware cannot guess where the next chunk is: what is
 // packed here is fetched there, line for line, since a burst of fetches would only wait for itself.
 #pragma once
 
-#include "kv_format.h"
-#include "tile.h"
+#include "kv_chunk.h"
 
 namespace baton {
-
-constexpr int kChunk = 2 * kPanel;
 
 // What products of elements that one instruction multiplies, or of float32 numbers that elements are
 // made.
 template <class Dot>
 using PackedDot = std::conditional_t<Dot::kIsWider, Float32Dot, Dot>;
 
-// Where the keys and values of a chunk are, and what products with them are multiplied by.
-struct ChunkRows {
-  const uint8_t* keys[kChunk];
-  const uint8_t* values[kChunk];
-  const float* key_scales[kChunk];
-  const float* value_scales[kChunk];
-};
-
-inline void fetch_line(const uint8_t* address) { __builtin_prefetch(address, 0, 2); }
-
 // Calls body(word, columns) for the first `words` words of kLanes rows, and fetches as much of `next`.
 template <class Body>
 inline void for_columns(const uint8_t* const* rows, const uint8_t* const* next, int words,
                         Body&& body) {
   int word = 0;
-#if defined(__AVX__)
+#if defined(__AVX512F__)
   for (; word + kLanes <= words; word += kLanes) {
     const uint32_t* from[kLanes];
     for (int i = 0; i < kLanes; ++i) {
@@ -52,12 +39,13 @@ inline void for_columns(const uint8_t* const* rows, const uint8_t* const* next, 
   }
 }
 
-// A cache of elements.
+template <class Dot, class Stored>
+struct Packing;
+
 template <class Dot>
-struct ElementRows {
+struct Packing<Dot, ElementRow<typename Dot::Element>> {
   using Element = typename Dot::Element;
   using Packed = PackedDot<Dot>;
-  static constexpr bool kHasScales = false;
 
   // kLanes keys, to words kPanel apart.
   static void pack_keys(const uint8_t* const* keys, const uint8_t* const* next, int head_dim,
@@ -89,12 +77,10 @@ struct ElementRows {
   }
 };
 
-// A cache of bytes with scales, which the caller applies to scores and weights: the numbers that bytes
-// stand for are elements without rounding.
+// The numbers that bytes stand for are elements without rounding.
 template <class Dot, class Kv>
-struct ByteRows {
+struct Packing<Dot, ByteRow<Kv>> {
   using Packed = PackedDot<Dot>;
-  static constexpr bool kHasScales = true;
 
   static void pack_keys(const uint8_t* const* keys, const uint8_t* const* next, int head_dim,
                         uint32_t* to) {
@@ -120,12 +106,8 @@ struct ByteRows {
 
   static void pack_values(const uint8_t* const* values, int dim, int count, uint32_t* to) {
     store(to, element_word([&](int part) {
-            Bytes stored{};
-            if (count == kLanes)
-              stored = load<Bytes>(values[part] + dim);
-            else
-              std::memcpy(&stored, values[part] + dim, count);
-            return Kv::decode(widen_bytes(stored));
+            return count == kLanes ? ByteRow<Kv>::load(values[part], dim)
+                                   : ByteRow<Kv>::load_some(values[part], dim, count);
           }));
   }
 
@@ -138,6 +120,84 @@ struct ByteRows {
       return reinterpret_cast<Words>(part(0)) >> 16 |
              (reinterpret_cast<Words>(part(1)) & 0xffff0000u);
   }
+};
+
+template <class Dot>
+class PanelChunk {
+  using Packed = PackedDot<Dot>;
+  static constexpr int kElements = Packed::kElements;  // of a word
+
+ public:
+  // What a query or a weight is in a product.
+  using Operand = typename Packed::Element;
+  static constexpr int kWeightWords = kChunk / kElements;
+
+  explicit PanelChunk(int head_dim)
+      : head_dim_(head_dim),
+        words_(query_words(head_dim)),
+        panels_(panels_of(head_dim)),
+        keys_(size_t(2) * round_up(words_, 2) * kPanel),
+        values_(size_t(panels_) * kWeightWords * kPanel) {}
+
+  // Words of a head's query.
+  static int query_words(int head_dim) { return round_up(head_dim, kElements) / kElements; }
+
+  static void put_query(uint32_t* to, const typename Dot::Element* from, int head_dim) {
+    if constexpr (Dot::kIsWider)
+      widen_row(reinterpret_cast<float*>(to), from, head_dim);
+    else
+      std::memcpy(to, from, head_dim * sizeof(*from));
+  }
+
+  // Packs a chunk, and fetches the next one.
+  template <class Stored>
+  void read(const ChunkRows& here, const ChunkRows& next, size_t row_bytes, int) {
+    using Pack = Packing<Dot, Stored>;
+    for (int i = 0; i < kChunk; i += kLanes)
+      Pack::pack_keys(here.keys + i, next.keys + i, head_dim_,
+                      keys_.data() + size_t(i / kPanel) * words_ * kPanel + i % kPanel);
+    uint32_t* to = values_.data();
+    for (int token = 0; token < kChunk; token += kElements, to += kPanel) {
+      for (int i = 0; i < kElements; ++i)
+        for (size_t at = 0; at < row_bytes; at += 64) fetch_line(next.values[token + i] + at);
+      for (int dim = 0; dim < head_dim_; dim += kLanes)
+        Pack::pack_values(here.values + token, dim, std::min(kLanes, head_dim_ - dim),
+                          to + size_t(dim / kPanel) * kWeightWords * kPanel + dim % kPanel);
+    }
+  }
+
+  // scores [2 panels][rows, `rows_apart` apart][kPanel keys] = query [rows][query words] . keys
+  template <class Stored>
+  void multiply_keys(int num_rows, const uint32_t* query, float* scores, int rows_apart) const {
+    multiply(num_rows, query, words_, keys_.data(), kChunk / kPanel, scores, rows_apart, true);
+  }
+
+  // out [panel of the head][rows][kPanel] += weights [rows][words of keys] . values
+  template <class Stored>
+  void add_values(int num_rows, const uint32_t* weights, float* out) const {
+    multiply(num_rows, weights, kWeightWords, values_.data(), panels_, out, num_rows, false);
+  }
+
+ private:
+  // sums [panel][row] (+)= rows [num_rows][words] . panels [panel][words]; panels of sums are
+  // `rows_apart` rows apart.
+  static void multiply(int num_rows, const uint32_t* rows, int words, const uint32_t* panels,
+                       int num_panels, float* sums, int rows_apart, bool first) {
+    auto* vectors = reinterpret_cast<Floats*>(sums);
+    for (int panel = 0; panel < num_panels; ++panel)
+      for_row_groups(num_rows, [&](int row, int n) {
+        multiply_rows<Packed, 0>(n, rows + size_t(row) * words, words,
+                                 panels + size_t(panel) * words * kPanel, words,
+                                 vectors + (size_t(panel) * rows_apart + row) * kPanelVectors,
+                                 first);
+      });
+  }
+
+  int head_dim_;
+  int words_;   // of a head
+  int panels_;  // of a head
+  Buffer<uint32_t> keys_;    // [2 panels][words][32 keys]
+  Buffer<uint32_t> values_;  // [panel of the head][words of keys][32 dims]
 };
 
 }  // namespace baton

@@ -42,7 +42,15 @@ inline void store(T* to, Vector v) {
   std::memcpy(to, &v, sizeof(v));
 }
 
-inline Floats splat(float x) { return Floats{} + x; }
+inline Floats splat(float x) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_set1_ps(x);
+#elif defined(__AVX__)
+  return (Floats)_mm256_set1_ps(x);
+#else
+  return Floats{} + x;
+#endif
+}
 inline Words splat(uint32_t x) { return Words{} + x; }
 
 template <class Vector>
@@ -130,9 +138,20 @@ inline Words widen_bytes(Bytes bytes) {
   return __builtin_convertvector(bytes, Words);
 #endif
 }
+inline Ints widen_signed_bytes(Bytes bytes) {
+#if defined(__AVX512F__)
+  return (Ints)_mm512_cvtepi8_epi32((__m128i)bytes);
+#elif defined(__AVX2__)
+  return (Ints)_mm256_cvtepi8_epi32(_mm_cvtsi64_si128((int64_t)bytes));
+#else
+  return reinterpret_cast<Ints>(widen_bytes(bytes) << 24) >> 24;
+#endif
+}
 inline Words widen_halves(Halves halves) {
 #if defined(__AVX512F__)
   return (Words)_mm512_cvtepu16_epi32((__m256i)halves);
+#elif defined(__AVX2__)
+  return (Words)_mm256_cvtepu16_epi32((__m128i)halves);
 #else
   return __builtin_convertvector(halves, Words);
 #endif

@@ -117,27 +117,6 @@ inline void transpose_words(const uint32_t* const rows[16], Put&& put) {
     put(i + 12, (Words)_mm512_shuffle_i32x4(t[i + 4], t[i + 12], 0xdd));
   }
 }
-#elif defined(__AVX__)
-// The same for 8 rows of 8 words.
-template <class Put>
-inline void transpose_words(const uint32_t* const rows[8], Put&& put) {
-  __m256 r[8], t[8];
-  for (int i = 0; i < 8; ++i) r[i] = _mm256_loadu_ps(reinterpret_cast<const float*>(rows[i]));
-  for (int i = 0; i < 8; i += 2) {
-    t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
-    t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
-  }
-  for (int i = 0; i < 8; i += 4) {
-    r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
-    r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
-    r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-    r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-  }
-  for (int i = 0; i < 4; ++i) {
-    put(i, (Words)_mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
-    put(i + 4, (Words)_mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
-  }
-}
 #endif
 
 }  // namespace baton
