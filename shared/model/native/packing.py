@@ -14,8 +14,9 @@ from kernels.native.library import Kind
 from kernels.native.library import Latent as LatentRecord
 from shared.errors import InternalError
 from shared.model.experts import Experts
-from shared.model.latent_attention import LatentAttention
 from shared.model.layers import GatedMLP, NoNorm, OffsetRMSNorm, PlainMLP
+from shared.model.mixing.latent import LatentAttention
+from shared.model.mixing.recurrent import RecurrentMixer
 from shared.model.native.program import (
     PackedAttention,
     PackedExperts,
@@ -26,7 +27,6 @@ from shared.model.native.program import (
     PackedRecurrent,
 )
 from shared.model.native.recurrent import make_record
-from shared.model.recurrent import RecurrentMixer
 from shared.model.rope_table import rotation_tables
 from shared.model.spec import GroupScore, RouterScores
 
@@ -35,9 +35,11 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from shared.model.causal_lm import Attention, CausalLM, DecoderLayer
+    from shared.model.causal_lm import CausalLM
+    from shared.model.decoder_layer import DecoderLayer
     from shared.model.layers import Norm
     from shared.model.linear.fused import FusedLinear
+    from shared.model.mixing.grouped import Attention
     from shared.model.native.threads import LibraryThreads
     from shared.model.spec import DecoderSpec
 
