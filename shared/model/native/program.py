@@ -18,7 +18,7 @@ from kernels.native.library import (
 from shared.model.spec import ExpertsSpec, NormPlace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping
 
     from shared.model.mixers import AttentionSpec
     from shared.model.spec import DecoderSpec, FeedForwardSpec, LayerSpec
@@ -102,15 +102,16 @@ class PackedLayer:
     mlp_output_norm: PackedNorm
 
 
-def build_program(spec: DecoderSpec, layers: Sequence[PackedLayer]) -> list[Operation]:
-    """Return the operations of the first `len(layers)` layers of a decoder.
+def build_program(spec: DecoderSpec, layers: Mapping[int, PackedLayer]) -> list[Operation]:
+    """Return the operations of some layers of a decoder, by number.
 
     After the last layer's keys and values, or its states, only the wanted tokens are computed.
     """
     program: list[Operation] = []
-    for number, layer in enumerate(layers):
-        program += _layer(spec, number, layer, is_last=number == len(layers) - 1)
-    program.append(Operation(op=Op.CAPTURE, layer=len(layers)))
+    last = max(layers)
+    for number, layer in layers.items():
+        program += _layer(spec, number, layer, is_last=number == last)
+    program.append(Operation(op=Op.CAPTURE, layer=last + 1))
     return program
 
 
