@@ -32,10 +32,6 @@ class Shape(ctypes.Structure):
     _fields_ = (
         ("hidden_size", c_int),
         ("intermediate_size", c_int),
-        ("num_heads", c_int),
-        ("num_kv_heads", c_int),
-        ("head_dim", c_int),
-        ("kv_kinds", c_int),
         ("vocab_size", c_int),
         ("norm_eps", c_float),
         ("centers", c_int),
@@ -155,6 +151,17 @@ class Recurrent(ctypes.Structure):
     )
 
 
+class Heads(ctypes.Structure):
+    """`baton::Heads`."""
+
+    _fields_ = (
+        ("num", c_int),
+        ("num_kv", c_int),
+        ("dim", c_int),
+        ("kv_kinds", c_int),
+    )
+
+
 class Operation(ctypes.Structure):
     """`baton::Operation`."""
 
@@ -168,6 +175,7 @@ class Operation(ctypes.Structure):
         ("experts", POINTER(Experts)),
         ("attention", POINTER(Latent)),
         ("recurrent", POINTER(Recurrent)),
+        ("heads", Heads),
         ("window", c_int),
         ("chunked", c_int),
         ("query_step", c_int),

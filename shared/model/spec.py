@@ -277,12 +277,13 @@ class DecoderSpec:
 
         Groups with states are the last ones.
         """
-        kinds = {
-            number: (self.kv_window(number), mixer.is_chunked, mixer.kv_shape)
-            for number, mixer in self.attentions.items()
-        }
-        full_first = sorted(kinds, key=lambda layer: kinds[layer][0] is not None)
-        groups = group_layers({layer: kinds[layer] for layer in full_first})
+        windows = {number: self.kv_window(number) for number in self.attentions}
+        full_first = sorted(windows, key=lambda layer: windows[layer] is not None)
+        kinds: dict[int, Hashable] = {}
+        for number in full_first:
+            mixer, window = self.attentions[number], windows[number]
+            kinds[number] = (window, window is not None and mixer.is_chunked, mixer.kv_shape)
+        groups = group_layers(kinds)
         return (*groups, *self._state_groups(groups))
 
     @property

@@ -16,10 +16,6 @@ namespace baton {
 struct Shape {
   int hidden_size;
   int intermediate_size;
-  int num_heads;
-  int num_kv_heads;
-  int head_dim;
-  int kv_kinds;  // 2: keys and values; 1: latent rows, see `Latent`
   int vocab_size;
   // All norms are of one kind: of the root mean square, or with `centers` less the mean before.
   float norm_eps;
@@ -73,6 +69,21 @@ struct Latent {
   float norm_eps;
 };
 
+// Of a layer's attention.
+struct Heads {
+  int num;      // of queries
+  int num_kv;   // of what the cache has of a token
+  int dim;
+  int kv_kinds;  // 2: keys and values; 1: latent rows, see `Latent`
+
+  bool operator==(const Heads& other) const {
+    return num == other.num && num_kv == other.num_kv && dim == other.dim &&
+           kv_kinds == other.kv_kinds;
+  }
+  int query_size() const { return num * dim; }
+  int kv_size() const { return num_kv * dim; }
+};
+
 // Borrowed: the maker of the decoder keeps what these point to.
 struct Operation {
   Op op;
@@ -84,6 +95,7 @@ struct Operation {
   const Experts* experts;
   const Latent* attention;  // of latent attention
   const Recurrent* recurrent;
+  Heads heads;           // of attention
   int window;            // 0: none
   int chunked;           // the window begins at the last multiple of its width
   int query_step;        // of kRotate: queries at position p are multiplied with 1 + query_scale *

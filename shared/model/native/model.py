@@ -11,7 +11,6 @@ import torch
 
 from kernels.native.library import Batch, Kind, KvFormat, Operation, Shape, Weights
 from shared.errors import InternalError
-from shared.model.mixers import AttentionSpec
 from shared.model.native.owned_rows import OwnedRows
 from shared.model.native.program import build_program
 from shared.model.spec import NormKind
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
 #: Formats of the weights, by name.
 WEIGHT_KINDS = {"float32": Kind.FLOAT32, "bfloat16": Kind.BFLOAT16, "int8": Kind.INT8}
 
-
-#: Stands for the attention of a decoder without any.
-_NO_ATTENTION = AttentionSpec(num_heads=1, num_kv_heads=1, head_dim=1, rope=None)
 _KV_FORMATS = {torch.int8: KvFormat.INT8, torch.float8_e4m3fn: KvFormat.FLOAT8}
 
 
@@ -48,9 +44,6 @@ class NativeCausalLM:
         """
         self._library = packing.threads.library
         self.spec = spec = model.spec
-        # Of those sizes all are: see `why_not_native`. Without attention they are not used.
-        mixer = next(iter(spec.attentions.values()), _NO_ATTENTION)
-        kv_kinds, num_kv_heads, head_dim = mixer.kv_shape
         #: Of a KV cache that is not quantised.
         self.dtype = model.dtype
         self._element = WEIGHT_KINDS[str(model.dtype).removeprefix("torch.")]
@@ -60,10 +53,6 @@ class NativeCausalLM:
         self._shape = Shape(
             hidden_size=spec.hidden_size,
             intermediate_size=spec.inner_size,
-            num_heads=mixer.num_heads,
-            num_kv_heads=num_kv_heads,
-            head_dim=head_dim,
-            kv_kinds=kv_kinds,
             vocab_size=spec.vocab_size,
             norm_eps=spec.norm.eps,
             centers=spec.norm.kind is NormKind.LAYER,

@@ -10,6 +10,7 @@ from kernels.native.library import (
     Activation,
     Experts,
     HeadNorm,
+    Heads,
     Latent,
     Op,
     Operation,
@@ -20,7 +21,7 @@ from shared.model.spec import ExpertsSpec, NormPlace
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from shared.model.mixers import AttentionSpec
+    from shared.model.mixers import AttentionSpec, LatentAttentionSpec
     from shared.model.spec import DecoderSpec, FeedForwardSpec, LayerSpec
 
 _PARALLEL = (NormPlace.PARALLEL, NormPlace.PARALLEL_TWO)
@@ -125,8 +126,8 @@ def _layer(
     yield _norm(packed.attention_norm, for_router=is_parallel and routes)
     place = spec.kv_place(number)
     if isinstance(packed.attention, PackedLatent):
-        scale = spec.attentions[number].scale
-        yield from _latent(scale, packed.attention, place, is_last=is_last)
+        mixer = spec.attentions[number]
+        yield from _latent(mixer, packed.attention, place, is_last=is_last)
     elif isinstance(packed.attention, PackedRecurrent):
         yield from _recurrent(spec, packed.attention, place, is_last=is_last)
     else:
@@ -156,18 +157,28 @@ def _layer(
     yield from _added(own, down, packed.mlp_output_norm)
 
 
+def _heads(mixer: AttentionSpec | LatentAttentionSpec) -> Heads:
+    kinds, num_kv, dim = mixer.kv_shape
+    return Heads(num=mixer.num_heads, num_kv=num_kv, dim=dim, kv_kinds=kinds)
+
+
 def _latent(
-    scale: float, packed: PackedLatent, kv_place: tuple[int, int], *, is_last: bool
+    mixer: AttentionSpec | LatentAttentionSpec,
+    packed: PackedLatent,
+    kv_place: tuple[int, int],
+    *,
+    is_last: bool,
 ) -> Iterator[Operation]:
     """Rows are keys and values of one head, which all heads' queries share."""
     group, place = kv_place
-    own = pointer(packed.record)
+    own, heads = pointer(packed.record), _heads(mixer)
     yield Operation(
         op=Op.LATENT_ROW,
         matrix=packed.kv_down,
         first=packed.kv_norm.weight,
         cos_sin=packed.cos_sin,
         attention=own,
+        heads=heads,
         kv_group=group,
         kv_place=place,
     )
@@ -177,12 +188,19 @@ def _latent(
             matrix=packed.q_down,
             first=packed.q_norm.weight,
             attention=own,
+            heads=heads,
         )
-    yield Operation(op=Op.LATENT_QUERY, matrix=packed.q_up, cos_sin=packed.cos_sin, attention=own)
+    yield Operation(
+        op=Op.LATENT_QUERY,
+        matrix=packed.q_up,
+        cos_sin=packed.cos_sin,
+        attention=own,
+        heads=heads,
+    )
     if is_last:
         yield Operation(op=Op.NARROW)
-    yield Operation(op=Op.ATTEND, scale=scale, kv_group=group, kv_place=place)
-    yield Operation(op=Op.LATENT_VALUE, attention=own)
+    yield Operation(op=Op.ATTEND, scale=mixer.scale, heads=heads, kv_group=group, kv_place=place)
+    yield Operation(op=Op.LATENT_VALUE, attention=own, heads=heads)
 
 
 def _recurrent(
@@ -203,7 +221,7 @@ def _recurrent(
 def _attention(
     own: AttentionSpec, packed: PackedAttention, kv_place: tuple[int, int], *, is_last: bool
 ) -> Iterator[Operation]:
-    group, place = kv_place
+    (group, place), heads = kv_place, _heads(own)
     yield Operation(op=Op.PROJECT, matrix=packed.qkv)
     yield Operation(
         op=Op.ROTATE,
@@ -215,6 +233,7 @@ def _attention(
         has_gate=own.has_gate,
         query_step=own.temperature.step if own.temperature else 0,
         query_scale=own.temperature.scale if own.temperature else 0.0,
+        heads=heads,
         kv_group=group,
         kv_place=place,
     )
@@ -228,6 +247,7 @@ def _attention(
         scale=own.scale,
         limit=own.softcap or 0.0,
         has_gate=own.has_gate,
+        heads=heads,
         kv_group=group,
         kv_place=place,
     )

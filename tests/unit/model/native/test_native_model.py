@@ -354,16 +354,6 @@ def test_what_the_native_decoder_does_not_compute_is_refused(
     assert "of LlamaForCausalLM" in reason
 
 
-def test_layers_of_different_sizes_are_refused(tmp_path: Path) -> None:
-    spec = load_spec(save(random_model("llama"), tmp_path))
-    assert why_not_native(spec, "float32", "none", "cpu") is None
-    first, *others = spec.layers
-    other = replace(first, mixer=replace(first.mixer, head_dim=32))
-    reason = why_not_native(replace(spec, layers=(other, *others)), "float32", "none", "cpu")
-    assert reason is not None
-    assert "those of LlamaForCausalLM differ in heads" in reason
-
-
 def test_without_a_compiler_torch_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = save(random_model("llama"), tmp_path)
     monkeypatch.setenv("CXX", "no-such-compiler")
