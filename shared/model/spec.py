@@ -190,7 +190,8 @@ def _without_places(layer: LayerSpec) -> LayerSpec:
     """The layer without what says where its tokens are and which of them it reads."""
     mixer = layer.mixer
     if isinstance(mixer, AttentionSpec):
-        mixer = replace(mixer, rope=None, window=None, is_chunked=False)
+        source = None if mixer.kv_source is None else 0
+        mixer = replace(mixer, rope=None, window=None, is_chunked=False, kv_source=source)
     return replace(layer, mixer=mixer)
 
 
@@ -275,9 +276,14 @@ class DecoderSpec:
     def kv_groups(self) -> tuple[tuple[int, ...], ...]:
         """By group of layers that share a block table: the layers, ascending.
 
-        Groups with states are the last ones.
+        Groups with states are the last ones. Layers that read another one's keys and values are in
+        none.
         """
-        windows = {number: self.kv_window(number) for number in self.attentions}
+        windows = {
+            number: self.kv_window(number)
+            for number, mixer in self.attentions.items()
+            if mixer.kv_source is None
+        }
         full_first = sorted(windows, key=lambda layer: windows[layer] is not None)
         kinds: dict[int, Hashable] = {}
         for number in full_first:
@@ -293,7 +299,7 @@ class DecoderSpec:
 
     @property
     def attentions(self) -> dict[int, AttentionSpec | LatentAttentionSpec]:
-        """The layers that keep something of each token, and their mixers."""
+        """The layers with attention, and their mixers."""
         mixers = {number: layer.mixer for number, layer in enumerate(self.layers)}
         return {
             n: mixer
@@ -333,7 +339,13 @@ class DecoderSpec:
         return None if is_full else window
 
     def kv_place(self, layer: int) -> tuple[int, int]:
-        """Return the group of a layer, and its index among that group's layers."""
+        """Return the group of a layer, and its index among that group's layers.
+
+        They are those of the layer whose keys and values it reads, if those are not its own.
+        """
+        mixer = self.attentions.get(layer)
+        if mixer is not None and mixer.kv_source is not None:
+            layer = mixer.kv_source
         for number, layers in enumerate(self.kv_groups):
             if layer in layers:
                 return number, layers.index(layer)

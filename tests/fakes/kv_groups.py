@@ -21,7 +21,8 @@ def split_layers(num_groups: int) -> Iterator[None]:
     """
 
     def deal(kinds: Mapping[int, Hashable]) -> tuple[tuple[int, ...], ...]:
-        groups = (tuple(range(first, len(kinds), num_groups)) for first in range(num_groups))
+        layers = sorted(kinds)
+        groups = (tuple(layers[first::num_groups]) for first in range(num_groups))
         return tuple(group for group in groups if group)
 
     with patch("shared.model.spec.group_layers", deal):

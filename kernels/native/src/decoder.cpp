@@ -398,36 +398,37 @@ class TypedDecoder final : public Decoder {
     const float* key_norm = whole ? nullptr : now.second;
     // How far a head's weight is from that of the head before.
     const int step = now.head_norm == HeadNorm::kEachHead ? dim : 0;
-    rows_of(batch.num_tokens, [&](int row, int) {
+    rows_of(batch.num_tokens, [&](int row, int thread) {
       float* x = product_.row(row);
       const float* cos_sin = now.cos_sin + size_t(batch.positions[row]) * dim;
-      const int block = int(slots[row] / cache.block_size);
-      const int slot = int(slots[row] % cache.block_size);
       const float heat = query_factor(now, int(batch.positions[row]));
       float* keys = x + (now.has_gate ? 2 : 1) * heads * dim;
       if (now.limit != 0.0f) {
         clamp_row(x, now.limit, heads * dim);
-        clamp_row(keys, now.limit, 2 * kv_heads * dim);
+        clamp_row(keys, now.limit, (now.num_parts - 1) * kv_heads * dim);
       }
-      if (whole) {
-        norm(x, now.first, nullptr, heads * dim, x);
-        norm(keys, now.second, nullptr, kv_heads * dim, keys);
+      if (whole) norm(x, now.first, nullptr, heads * dim, x);
+      for (int head = 0; head < heads; ++head, x += dim) {
+        if (query_norm) norm(x, query_norm + head * step, nullptr, dim, x);
+        rotate(x, cos_sin, dim);
+        if (heat != 1.0f) scale_row(x, heat, dim);
+        narrow_row(query_.row(row) + head * dim, x, dim);
       }
-      for (int head = 0; head < heads + 2 * kv_heads; ++head, x += dim) {
-        if (head == heads) x = keys;
-        if (head < heads) {
-          if (query_norm) norm(x, query_norm + head * step, nullptr, dim, x);
-          rotate(x, cos_sin, dim);
-          if (heat != 1.0f) scale_row(x, heat, dim);
-          narrow_row(query_.row(row) + head * dim, x, dim);
-          continue;
-        }
-        const int kv_head = (head - heads) % kv_heads, kind = (head - heads) / kv_heads;
-        if (kind == 0) {
-          if (key_norm) norm(x, key_norm + kv_head * step, nullptr, dim, x);
-          rotate(x, cos_sin, dim);
-        }
-        store_row(cache, block, now.kv_place, kind, kv_head, slot, x);
+      if (now.num_parts == 1) return;
+      const int block = int(slots[row] / cache.block_size);
+      const int slot = int(slots[row] % cache.block_size);
+      // Values first: keys may be what they are made of.
+      const float* value = now.num_parts == 2 ? keys : keys + kv_heads * dim;
+      float* normed = float_rows_[thread].data();
+      for (int head = 0; head < kv_heads; ++head, value += dim) {
+        if (now.third) norm(value, now.third, nullptr, dim, normed);
+        store_row(cache, block, now.kv_place, 1, head, slot, now.third ? normed : value);
+      }
+      if (whole) norm(keys, now.second, nullptr, kv_heads * dim, keys);
+      for (int head = 0; head < kv_heads; ++head, keys += dim) {
+        if (key_norm) norm(keys, key_norm + head * step, nullptr, dim, keys);
+        rotate(keys, cos_sin, dim);
+        store_row(cache, block, now.kv_place, 0, head, slot, keys);
       }
     });
   }

@@ -37,8 +37,9 @@ enum class Op : int {
   kCapture = 0,   // copies x if the batch wants what enters layer `layer`
   kNorm = 1,      // operand = norm(x), scaled by `first`, plus `second`; both null: x itself
   kProject = 2,   // product = operand * matrix: queries, keys and values
-  kRotate = 3,    // clipping to `limit` and norms (`first`: queries, `second`: keys; null: none) of
-                  // the product's heads, rotation, then keys and values go to the cache
+  kRotate = 3,    // clipping to `limit` and norms (`first`: queries, `second`: keys, `third`: values;
+                  // null: none) of the product's heads, rotation of queries and keys, then keys and
+                  // values go to the cache
   kAttend = 4,    // attended = attention over the cache; `first`: a sink's score by head, or null
   kNarrow = 5,    // only the wanted tokens are computed behind the next kAttend or kRecur
   kOutput = 6,    // x += attended * matrix; with `apart` product = attended * matrix
@@ -91,6 +92,7 @@ struct Operation {
   const Matrix* matrix;
   const float* first;
   const float* second;
+  const float* third;
   const float* cos_sin;  // [positions][head dim]: cosines, then sines
   const Experts* experts;
   const Latent* attention;  // of latent attention
@@ -106,6 +108,8 @@ struct Operation {
   Activation activation;
   int paired;
   int apart;
+  int num_parts;  // of kRotate: 3; 2: keys are values, too; 1: queries alone, as another layer has kept
+                  // keys and values
   int has_gate;  // product = [queries | gates | keys | values], and attended *= sigmoid(gates)
   float scale;  // of scores, or of what is added
   float limit;  // cap of scores, or of queries, keys and values; 0: none

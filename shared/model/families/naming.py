@@ -165,7 +165,8 @@ class Naming:
             return
         order = head_order(mixer.rope) if mixer.rope is not None else None
         norm = spec.qk_norm(mixer)
-        for part, num_heads in (("q_norm", mixer.num_heads), ("k_norm", mixer.num_kv_heads)):
+        normed = [("q_norm", mixer.num_heads), ("k_norm", mixer.num_kv_heads)]
+        for part, num_heads in normed[: len(mixer.projection_sizes)]:
             starts, shape = _qk_shape(mixer.qk_norm, num_heads, mixer.head_dim)
             rows = None if order is None else _rows(starts, order)
             yield from self._norm(f"attention.{part}", norm, module, shape, rows)
@@ -184,7 +185,8 @@ class Naming:
             yield self.parts[part], WeightPart(f"{module}{part}", Kind.BIAS), shape, rows
 
     def _linear(self, linear: Linear, module: str, mixer: Mixer) -> Iterator[tuple[str, Stored]]:
-        projections = self.parts[linear.part].split()
+        # A layer without keys or values of its own lacks their projections.
+        projections = self.parts[linear.part].split()[: len(linear.out_sizes)]
         if linear.num_experts and "{}" in projections[0]:
             for number in range(linear.num_experts):
                 names = [name.format(number) for name in projections]
@@ -231,7 +233,7 @@ class Naming:
 
 
 def _attention(mixer: AttentionSpec, spec: DecoderSpec, input_size: int | None) -> Iterator[Linear]:
-    sizes = (mixer.projected_query_size, mixer.kv_size, mixer.kv_size)
+    sizes = mixer.projection_sizes
     order = head_order(mixer.rope) if mixer.rope is not None else None
     rows: tuple[Sequence[int] | None, ...] = ()
     if order is not None or mixer.has_gate:
@@ -242,7 +244,8 @@ def _attention(mixer: AttentionSpec, spec: DecoderSpec, input_size: int | None) 
         if mixer.has_gate:
             gates = range(mixer.head_dim, mixer.num_heads * step, step)
             queries = (*queries, *_rows(gates, range(mixer.head_dim)))
-        rows = (queries, _rows(range(0, mixer.kv_size, mixer.head_dim), each), None)
+        keys = _rows(range(0, mixer.kv_size, mixer.head_dim), each)
+        rows = (queries, keys, None)[: len(sizes)]
     in_size = input_size or spec.hidden_size
     yield Linear("attention.qkv", sizes, in_size, mixer.qkv_bias, rows, is_qkv=True)
     hidden = (spec.hidden_size,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -9,7 +10,7 @@ from torch import nn
 
 from kernels.paged_attention.scores import Scores
 from kernels.rope_kv_write.norms import HeadNorms
-from shared.model.layers import Norm, RMSNorm, make_qk_norm
+from shared.model.layers import Norm, RMSNorm, make_norm, make_qk_norm
 from shared.model.linear.base import DENSE
 from shared.model.linear.fused import FusedLinear
 from shared.model.mixers import QkNorm
@@ -45,7 +46,7 @@ class Attention(nn.Module):
         self.backend = backend
         self.qkv = FusedLinear(
             in_size=spec.hidden_size,
-            out_sizes=(own.projected_query_size, own.kv_size, own.kv_size),
+            out_sizes=own.projection_sizes,
             bias=own.qkv_bias,
             dtype=dtype,
             method=method,
@@ -63,17 +64,22 @@ class Attention(nn.Module):
             self.sinks = nn.Parameter(sinks, requires_grad=False)
         self.q_norm: Norm | None = None
         self.k_norm: Norm | None = None
+        self.v_norm: Norm | None = None
         if own.qk_norm is not None:
-            self.q_norm, self.k_norm = (
-                make_qk_norm(own.qk_norm, spec.qk_norm(own), num_heads, own.head_dim, dtype)
-                for num_heads in (own.num_heads, own.num_kv_heads)
-            )
+            norm = spec.qk_norm(own)
+            self.q_norm = make_qk_norm(own.qk_norm, norm, own.num_heads, own.head_dim, dtype)
+            if own.kv_source is None:
+                self.k_norm = make_qk_norm(own.qk_norm, norm, own.num_kv_heads, own.head_dim, dtype)
+        if own.has_value_norm and own.kv_source is None:
+            plain = replace(spec.norm, has_weight=False, has_bias=False)
+            self.v_norm = make_norm(plain, size=own.head_dim, dtype=dtype)
 
     def forward(
         self, x: Tensor, cos_sin: Tensor, kv_cache: Tensor, metadata: AttentionMetadata
     ) -> Tensor:
-        """[num_tokens, hidden] to the same; writes this layer's slots of the cache."""
-        q, k, v, gate, norms = self._project(x)
+        """[num_tokens, hidden] to the same; writes this layer's slots of the cache, if any."""
+        parts, gate, norms = self._project(x)
+        q, (k, v) = parts[0], parts[1:] or (None, None)
         if self.spec.temperature is not None:
             assert metadata.positions is not None  # see `CausalLM.forward`
             q = (q * _factors(self.spec.temperature, metadata.positions)).to(q.dtype)
@@ -100,26 +106,43 @@ class Attention(nn.Module):
         out: Tensor = self.output(mixed)[0]
         return out
 
-    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, HeadNorms | None]:
-        """Queries, keys and values [num_tokens, heads, head_dim], gates, norms to be applied."""
+    def _project(self, x: Tensor) -> tuple[list[Tensor], Tensor | None, HeadNorms | None]:
+        """Queries, keys and values [num_tokens, heads, head_dim], gates, norms to be applied.
+
+        Of a layer without keys and values of its own, the list has queries alone.
+        """
         own = self.spec
-        q, k, v = self.qkv(x)
-        gate: Tensor | None = None
+        parts, gate = list(self.qkv(x)), None
         if own.has_gate:
-            q, gate = q.split(own.query_size, dim=-1)
+            parts[0], gate = parts[0].split(own.query_size, dim=-1)
         if own.clip is not None:
-            q, k, v = (part.clamp(-own.clip, own.clip) for part in (q, k, v))
-        if own.qk_norm is QkNorm.WHOLE and self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        q, k, v = (part.unflatten(-1, (-1, own.head_dim)) for part in (q, k, v))
-        if self.q_norm is None or self.k_norm is None or own.qk_norm is QkNorm.WHOLE:
-            return q, k, v, gate, None
+            parts = [part.clamp(-own.clip, own.clip) for part in parts]
+        if own.values_are_keys and own.kv_source is None:
+            parts.append(parts[1])
+        if own.qk_norm is QkNorm.WHOLE:
+            parts = self._normalised(parts)
+        parts = [part.unflatten(-1, (-1, own.head_dim)) for part in parts]
+        norms = self._fused_norms()
+        if norms is None and own.qk_norm is not QkNorm.WHOLE:
+            parts = self._normalised(parts)
+        if self.v_norm is not None:
+            parts[2] = self.v_norm(parts[2])
+        return parts, gate, norms
+
+    def _normalised(self, parts: list[Tensor]) -> list[Tensor]:
+        """Queries and keys behind their norms, if they have any, and values as they are."""
+        norms = (self.q_norm, self.k_norm, None)[: len(parts)]
+        return [
+            part if norm is None else norm(part) for part, norm in zip(parts, norms, strict=True)
+        ]
+
+    def _fused_norms(self) -> HeadNorms | None:
+        """Return the norms that are computed with the rotation; None if they come before."""
+        if self.spec.qk_norm is QkNorm.WHOLE or self.spec.temperature is not None:
+            return None
         if not isinstance(self.q_norm, RMSNorm) or not isinstance(self.k_norm, RMSNorm):
-            return self.q_norm(q), self.k_norm(k), v, gate, None
-        if own.temperature is not None:
-            return self.q_norm(q), self.k_norm(k), v, gate, None
-        norms = HeadNorms(self.q_norm.weight, self.k_norm.weight, self.q_norm.eps)
-        return q, k, v, gate, norms
+            return None
+        return HeadNorms(self.q_norm.weight, self.k_norm.weight, self.q_norm.eps)
 
 
 def _factors(own: TemperatureSpec, positions: Tensor) -> Tensor:

@@ -147,6 +147,7 @@ class Packing:
             qkv=self._linear(own.qkv),
             q_norm=self._norm(own.q_norm, own.spec.query_size),
             k_norm=self._norm(own.k_norm, own.spec.kv_size),
+            v_norm=self._norm(own.v_norm, own.spec.head_dim),
             cos_sin=cos_sin,
             sinks=None if own.sinks is None else self._keep(own.sinks.detach().float()),
         )

@@ -60,6 +60,7 @@ class PackedAttention:
     qkv: int
     q_norm: PackedNorm
     k_norm: PackedNorm
+    v_norm: PackedNorm
     cos_sin: int
     sinks: int | None
 
@@ -227,9 +228,11 @@ def _attention(
         op=Op.ROTATE,
         first=packed.q_norm.weight,
         second=packed.k_norm.weight,
+        third=packed.v_norm.weight,
         cos_sin=packed.cos_sin,
         head_norm=HeadNorm[own.qk_norm.name] if own.qk_norm else HeadNorm.HEAD,
         limit=own.clip or 0.0,
+        num_parts=len(own.projection_sizes),
         has_gate=own.has_gate,
         query_step=own.temperature.step if own.temperature else 0,
         query_scale=own.temperature.scale if own.temperature else 0.0,

@@ -18,6 +18,7 @@ from shared.model.checks import why_not_native
 from shared.model.families.registry import stored_names
 from shared.model.linear.base import DENSE
 from shared.model.loader import load_model
+from shared.model.mixers import QkNorm
 from shared.model.native.model import NativeCausalLM
 from shared.model.native.packing import Packing
 from shared.model.native.threads import LibraryThreads, ThreadPlan
@@ -207,6 +208,36 @@ def test_each_layer_has_heads_of_its_own(kv_dtype: torch.dtype | None, tmp_path:
     # Where numbers are rounded to 8 bits, the order of additions decides some.
     limit = 1e-4 if kv_dtype is None else 0.05
     assert (ours - theirs).square().mean().sqrt() < limit * theirs.std()
+    assert torch.equal(ours, otherwise)
+
+
+@pytest.mark.parametrize("qk_norm", [None, *QkNorm])
+@pytest.mark.parametrize("values_are_keys", [False, True])
+def test_a_layer_reads_what_another_one_keeps(
+    qk_norm: QkNorm | None, values_are_keys: bool, tmp_path: Path
+) -> None:
+    checkpoint = save(random_model("llama", num_hidden_layers=4), tmp_path)
+    plain = load_spec(checkpoint)
+    windows, sources = (None, 11, 11, None), (None, None, 1, 0)
+    layers = []
+    for layer, window, source in zip(plain.layers, windows, sources, strict=True):
+        own = replace(layer.attention, window=window, kv_source=source, qk_norm=qk_norm)
+        own = replace(own, values_are_keys=values_are_keys, has_value_norm=True, clip=4.0)
+        layers.append(replace(layer, mixer=own))
+    spec = replace(plain, layers=tuple(layers))
+    assert spec.kv_groups == ((0,), (1,))
+    assert [spec.kv_place(layer) for layer in range(4)] == [(0, 0), (1, 0), (1, 0), (0, 0)]
+    edit_tensors(checkpoint / "model.safetensors", partial(_draw, spec=spec))
+    prompt = random_prompt(70, vocab_size=321, seed=3)
+    native, torchs = (
+        make_model(spec, checkpoint, packing)
+        for packing in (Packing(LibraryThreads(ThreadPlan(2)), Kind.FLOAT32), None)
+    )
+    ours, theirs, otherwise = (
+        PagedDriver(model, block_size=size, chunk=step).score(prompt)
+        for model, size, step in ((native, 8, 40), (torchs, 8, 40), (native, 5, 1))
+    )
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
     assert torch.equal(ours, otherwise)
 
 

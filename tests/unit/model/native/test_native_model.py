@@ -236,7 +236,7 @@ def test_what_cannot_be_computed_is_refused(
 
 
 #: What the native decoder computes of a description; `test_llama.py` and `test_families.py`
-#: compare each of them, `test_layers.py` the sinks.
+#: compare each of them, `test_layers.py` the sinks and layers that read another one's KV.
 COMPUTED = {
     LayerSpec: {"mixer", "feed_forward", "residual_multiplier"},
     AttentionSpec: {
@@ -255,6 +255,9 @@ COMPUTED = {
         "has_sinks",
         "clip",
         "has_gate",
+        "kv_source",
+        "values_are_keys",
+        "has_value_norm",
     },
     ShortConvSpec: {"width", "kernel_size", "bias"},
     DeltaSpec: {"num_key_heads", "num_heads", "key_dim", "value_dim", "kernel_size"},
