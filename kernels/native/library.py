@@ -61,6 +61,9 @@ class Op(IntEnum):
     LATENT_QUERY = 14
     LATENT_VALUE = 15
     RECUR = 16
+    INPUTS = 17
+    WEIGH = 18
+    SCALE = 19
 
 
 class HeadNorm(IntEnum):
@@ -151,6 +154,19 @@ class Recurrent(ctypes.Structure):
     )
 
 
+class LayerInputs(ctypes.Structure):
+    """`baton::LayerInputs`."""
+
+    _fields_ = (
+        ("table", c_void_p),
+        ("table_kind", c_int),
+        ("num_layers", c_int),
+        ("size", c_int),
+        ("table_factor", c_float),
+        ("product_factor", c_float),
+    )
+
+
 class Heads(ctypes.Structure):
     """`baton::Heads`."""
 
@@ -176,6 +192,7 @@ class Operation(ctypes.Structure):
         ("experts", POINTER(Experts)),
         ("attention", POINTER(Latent)),
         ("recurrent", POINTER(Recurrent)),
+        ("inputs", POINTER(LayerInputs)),
         ("heads", Heads),
         ("window", c_int),
         ("chunked", c_int),

@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn.functional import embedding, linear
 
 from shared.model.decoder_layer import DecoderLayer
+from shared.model.layer_inputs import LayerInputs
 from shared.model.layers import NoNorm, Norm, make_norm
 from shared.model.linear.base import DENSE
 from shared.model.linear.fused import FusedLinear
@@ -47,6 +48,11 @@ class CausalLM(nn.Module):
         self.dtype = dtype
         shape = (spec.vocab_size, spec.embedding_size or spec.hidden_size)
         self.embedding = nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
+        self.inputs: LayerInputs | None = None
+        if spec.layer_inputs is not None:
+            self.inputs = LayerInputs(
+                spec, spec.layer_inputs, dtype=dtype, implementation=backend.name, method=method
+            )
         #: The same layers as `layers`, for PyTorch's own traversal only.
         self.decoder_layers = [
             DecoderLayer(spec=spec, layer=layer, backend=backend, dtype=dtype, method=method)
@@ -106,6 +112,7 @@ class CausalLM(nn.Module):
         x = self.embed(token_ids)
         if self.positions is not None and self.spec.learned_positions is not None:
             x = x + self.positions[positions + self.spec.learned_positions.first_row]
+        inputs = None if self.inputs is None else self.inputs(token_ids, x)
         residual: Tensor | None = None
         if self._captured_layers:
             self._keep(0, x)
@@ -113,6 +120,8 @@ class CausalLM(nn.Module):
             group, rope = layer.attention.group, layer.attention.rope
             angles = positions if rope is None else cos_sin[rope]
             x, residual = layer(x, residual, angles, kv_caches[group], batches[group])
+            row = None if inputs is None else inputs[:, number]
+            x, residual = layer.finish(x, residual, row)
             if self._captured_layers:
                 self._keep(number + 1, x, residual)
         assert residual is not None  # there is a layer

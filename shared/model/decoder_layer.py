@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from shared.model.experts import make_feed_forward
+from shared.model.layer_inputs import InputGate
 from shared.model.layers import NoNorm, make_norm
 from shared.model.linear.base import DENSE
 from shared.model.mixers import AttentionSpec, LatentAttentionSpec
@@ -79,6 +80,14 @@ class DecoderLayer(nn.Module):
             implementation=kernels,
             method=method,
         )
+        self.input_gate: InputGate | None = None
+        if spec.layer_inputs is not None:
+            self.input_gate = InputGate(
+                spec, spec.layer_inputs, dtype=dtype, implementation=kernels, method=method
+            )
+        self.scale: nn.Parameter | None = None
+        if own.has_scale:
+            self.scale = nn.Parameter(torch.empty(1, dtype=dtype), requires_grad=False)
 
     def forward(
         self,
@@ -109,6 +118,18 @@ class DecoderLayer(nn.Module):
         mixed = self._scaled(self.attention_output_norm(mixed))
         x, residual = self.mlp_norm.of_sum(mixed, residual)
         return self._scaled(self.mlp_output_norm(self.mlp(x))), residual
+
+    def finish(self, x: Tensor, residual: Tensor, row: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Map what `forward` returned to the same with the layer's input, and scaled.
+
+        row: see `InputGate.forward`.
+        """
+        if self.input_gate is not None and row is not None:
+            residual = residual + x
+            x = self.input_gate(residual, row)
+        if self.scale is not None:
+            x, residual = x * self.scale, residual * self.scale
+        return x, residual
 
     def _normalise_sums(
         self,

@@ -155,6 +155,20 @@ class ExpertsSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LayerInputsSpec:
+    """A row of each token for each layer, besides the residual stream x (Gemma 3n).
+
+    Of layer n it is r = (norm(project_n(e) / sqrt(hidden_size)) + sqrt(size) * table_n[token])
+    / sqrt(2), where e enters the first layer. Layer n ends with x += norm(up(act(gate(x)) * r)).
+    """
+
+    size: int
+    #: Of the table.
+    num_rows: int
+    activation: Activation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSpec:
     """A mixer and a feed-forward, with norms, around a residual."""
 
@@ -164,6 +178,8 @@ class LayerSpec:
     norms: NormPlace = NormPlace.BEFORE
     #: Factor of what the mixer and the feed-forward add to the residual.
     residual_multiplier: float = 1.0
+    #: At the end of the layer, the residual stream is multiplied with a learned number.
+    has_scale: bool = False
 
     @property
     def attention(self) -> AttentionSpec:
@@ -238,6 +254,7 @@ class DecoderSpec:
     embedding_multiplier: float = 1.0
     #: Numbers in a row of embedding and head, if projections make the hidden size of them.
     embedding_size: int | None = None
+    layer_inputs: LayerInputsSpec | None = None
     learned_positions: LearnedPositions | None = None
     has_head_bias: bool = False
     logit_multiplier: float = 1.0

@@ -37,6 +37,7 @@ class TypedDecoder final : public Decoder {
         pair_gated_(shape.intermediate_size),
         pair_out_(shape.hidden_size),
         rates_(most(weights, &num_rates)),
+        inputs_(most(weights, &num_inputs)),
         recurrent_scratch_(pool.num_threads()) {
     for (const Operation& one : program_)
       if (one.op == Op::kAttend) add_plan(one.heads);
@@ -112,6 +113,17 @@ class TypedDecoder final : public Decoder {
         case Op::kLatentValue:
           put_latent_values(now, rows);
           break;
+        case Op::kInputs:
+          put_inputs(now, batch);
+          break;
+        case Op::kWeigh:
+          weigh(now, rows);
+          break;
+        case Op::kScale:
+          rows_of(rows, [&](int row, int) {
+            scale_row(x_.row(row), now.scale, shape_.hidden_size);
+          });
+          break;
         case Op::kRecur:
           recur(now, batch);
           if (narrow) rows = keep_wanted(batch);
@@ -157,6 +169,7 @@ class TypedDecoder final : public Decoder {
     operand_scales_.reserve(tokens);
     by_head_.resize(tokens);
     rates_.resize(tokens);
+    inputs_.resize(tokens);
     if constexpr (kQuantized) plain_.resize(tokens);
   }
 
@@ -202,12 +215,48 @@ class TypedDecoder final : public Decoder {
     const int size = shape_.hidden_size;
     if (weights_.embedding == nullptr)
       unpack_column(*weights_.head, int(token), to);
-    else if (weights_.embedding_kind == Kind::kFloat32)
-      widen_row(to, static_cast<const float*>(weights_.embedding) + token * size, size);
     else
-      widen_row(to, static_cast<const uint16_t*>(weights_.embedding) + token * size, size);
+      widen_stored(to, weights_.embedding, weights_.embedding_kind, token * size, size);
     if (shape_.embedding_multiplier != 1.0f)
       for (int i = 0; i < size; ++i) to[i] *= shape_.embedding_multiplier;
+  }
+
+  static void widen_stored(float* to, const void* from, Kind kind, size_t first, int size) {
+    if (kind == Kind::kFloat32)
+      widen_row(to, static_cast<const float*>(from) + first, size);
+    else
+      widen_row(to, static_cast<const uint16_t*>(from) + first, size);
+  }
+
+  void put_inputs(const Operation& now, const Batch& batch) {
+    const LayerInputs& own = *now.inputs;
+    multiply<WeightDot>(pool_, operands(batch.num_tokens), *now.matrix,
+                        [&](int row, int column, const Floats* values) {
+                          std::memcpy(inputs_.row(row) + column, values, kPanel * sizeof(float));
+                        });
+    rows_of(batch.num_tokens, [&](int row, int thread) {
+      float* to = inputs_.row(row);
+      float* stored = float_rows_[thread].data();
+      scale_row(to, own.product_factor, own.num());
+      for (int layer = 0; layer < own.num_layers; ++layer, to += own.size) {
+        const size_t place = size_t(batch.token_ids[row]) * own.num_layers + layer;
+        widen_stored(stored, own.table, own.table_kind, place * own.size, own.size);
+        norm(to, now.first, nullptr, own.size, to);
+        add_row(to, own.table_factor, stored, own.size);
+        scale_row(to, std::sqrt(0.5f), own.size);
+      }
+    });
+  }
+
+  void weigh(const Operation& now, int rows) {
+    const int size = now.inputs->size;
+    rows_of(rows, [&](int row, int thread) {
+      const float* input = inputs_.row(row) + now.layer * size;
+      float* gated = float_rows_[thread].data();
+      widen_row(gated, gated_.row(row), size);
+      for (int i = 0; i < size; ++i) gated[i] *= input[i];
+      narrow_row(gated_.row(row), gated, size);
+    });
   }
 
   void finish_logits(Floats* values) const {
@@ -333,6 +382,7 @@ class TypedDecoder final : public Decoder {
       const int row = int(batch.wanted[i]);
       std::copy_n(x_.row(row), x_.stride, x_.row(i));
       std::copy_n(attended_.row(row), attended_.stride, attended_.row(i));
+      std::copy_n(inputs_.row(row), inputs_.stride, inputs_.row(i));
     }
     return batch.num_wanted;
   }
@@ -473,6 +523,7 @@ class TypedDecoder final : public Decoder {
   static int num_rates(const Operation& now) {
     return now.recurrent ? now.recurrent->num_rates() : 0;
   }
+  static int num_inputs(const Operation& now) { return now.inputs ? now.inputs->num() : 0; }
   static int num_experts(const Operation& now) { return now.experts ? now.experts->count() : 0; }
 
   // Of all operations.
@@ -767,6 +818,7 @@ class TypedDecoder final : public Decoder {
   std::vector<Product> products_;
   std::vector<Buffer<float>> merits_;
   Activations<float> rates_;  // of mixers with states
+  Activations<float> inputs_;  // [layers][size] of a token
   std::vector<RecurrentScratch> recurrent_scratch_;
   std::vector<Plan> plans_;  // by different heads
   std::vector<Buffer<float>> float_rows_;

@@ -49,6 +49,9 @@ enum class Op : int {
   kRoute = 10,    // chooses each token's experts by its operand; behind a kNorm with `apart`
   kExperts = 11,  // x += the chosen experts' sum; with `apart` product = that
   kRecur = 16,    // attended = what a mixer with states makes of operand; all tokens change the states
+  kInputs = 17,   // inputs = the inputs of all layers, of operand * matrix; `first`: weight of the norm
+  kWeigh = 18,    // gated *= the input of layer `layer`
+  kScale = 19,    // x *= scale
   // Of latent attention; in front of kAttend, the matrix, and `first` as weight of the norm:
   kLatentRow = 12,    // row = [norm of the first numbers | rotation of the others] of operand *
                       // matrix, which goes to the cache
@@ -68,6 +71,19 @@ struct Latent {
   int value;
   int query_rank;  // numbers of what kLatentDown returns; 0: there is none
   float norm_eps;
+};
+
+// What makes a row of each token for each layer: (norm(product * product_factor) + table_factor * the
+// token's part of the table) / sqrt(2).
+struct LayerInputs {
+  const void* table;  // [tokens][layers][size]
+  Kind table_kind;
+  int num_layers;
+  int size;
+  float table_factor;
+  float product_factor;
+
+  int num() const { return num_layers * size; }
 };
 
 // Of a layer's attention.
@@ -97,6 +113,7 @@ struct Operation {
   const Experts* experts;
   const Latent* attention;  // of latent attention
   const Recurrent* recurrent;
+  const LayerInputs* inputs;
   Heads heads;           // of attention
   int window;            // 0: none
   int chunked;           // the window begins at the last multiple of its width

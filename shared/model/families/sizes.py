@@ -229,6 +229,7 @@ def decoder(
     norm: NormSpec | None = None,
     norms: NormPlace = NormPlace.BEFORE,
     residual_multiplier: float = 1.0,
+    has_scale: bool = False,
     **own: Any,
 ) -> DecoderSpec:
     """Return a decoder whose layers differ in their mixers, or their feed-forwards, only.
@@ -247,6 +248,7 @@ def decoder(
             feed_forward=inner,
             norms=norms,
             residual_multiplier=residual_multiplier,
+            has_scale=has_scale,
         )
         for mixer, inner in zip(mixers, each, strict=True)
     )

@@ -44,6 +44,7 @@ class NativeCausalLM:
         """
         self._library = packing.threads.library
         self.spec = spec = model.spec
+        inputs = spec.layer_inputs
         #: Of a KV cache that is not quantised.
         self.dtype = model.dtype
         self._element = WEIGHT_KINDS[str(model.dtype).removeprefix("torch.")]
@@ -52,7 +53,7 @@ class NativeCausalLM:
         self._packed = packing.pack(model)
         self._shape = Shape(
             hidden_size=spec.hidden_size,
-            intermediate_size=spec.inner_size,
+            intermediate_size=max(spec.inner_size, inputs.size if inputs else 0),
             vocab_size=spec.vocab_size,
             norm_eps=spec.norm.eps,
             centers=spec.norm.kind is NormKind.LAYER,
@@ -79,7 +80,8 @@ class NativeCausalLM:
     def _begin(self, numbers: Sequence[int]) -> None:
         """Make a decoder of these layers on the packed weights, with memory of its own."""
         packed, kind = self._packed, self._packing.kind
-        program = build_program(self.spec, {n: packed.layers[n] for n in numbers})
+        layers = {number: packed.layers[number] for number in numbers}
+        program = build_program(self.spec, layers, packed.inputs)
         weights = Weights(
             program=(Operation * len(program))(*program),
             program_size=len(program),

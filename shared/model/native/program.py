@@ -12,6 +12,7 @@ from kernels.native.library import (
     HeadNorm,
     Heads,
     Latent,
+    LayerInputs,
     Op,
     Operation,
     Recurrent,
@@ -91,6 +92,24 @@ class PackedRecurrent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PackedInputs:
+    """What makes the inputs of layers."""
+
+    projection: int
+    norm: PackedNorm
+    record: LayerInputs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedInputGate:
+    """The weights by which a layer takes its input."""
+
+    gate: int
+    up: int
+    norm: PackedNorm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PackedLayer:
     """The weights of a layer: matrices of the library, norms, and addresses of float32 arrays."""
 
@@ -102,17 +121,25 @@ class PackedLayer:
     #: None: the layer is a mixer alone.
     feed_forward: PackedFeedForward | PackedExperts | None
     mlp_output_norm: PackedNorm
+    input_gate: PackedInputGate | None
+    #: Factor of the stream at the end.
+    scale: float | None
 
 
-def build_program(spec: DecoderSpec, layers: Mapping[int, PackedLayer]) -> list[Operation]:
+def build_program(
+    spec: DecoderSpec, layers: Mapping[int, PackedLayer], inputs: PackedInputs | None
+) -> list[Operation]:
     """Return the operations of some layers of a decoder, by number.
 
     After the last layer's keys and values, or its states, only the wanted tokens are computed.
     """
     program: list[Operation] = []
     last = max(layers)
+    if inputs is not None:
+        program += _inputs(inputs)
     for number, layer in layers.items():
         program += _layer(spec, number, layer, is_last=number == last)
+        program += _end(spec, number, layer, inputs)
     program.append(Operation(op=Op.CAPTURE, layer=last + 1))
     return program
 
@@ -156,6 +183,33 @@ def _layer(
         yield _norm(packed.mlp_norm, for_router=routes)
         yield up
     yield from _added(own, down, packed.mlp_output_norm)
+
+
+def _inputs(packed: PackedInputs) -> Iterator[Operation]:
+    yield Operation(op=Op.NORM)
+    yield Operation(
+        op=Op.INPUTS,
+        matrix=packed.projection,
+        first=packed.norm.weight,
+        inputs=pointer(packed.record),
+    )
+
+
+def _end(
+    spec: DecoderSpec, number: int, packed: PackedLayer, inputs: PackedInputs | None
+) -> Iterator[Operation]:
+    """What a layer does with its input, and its factor."""
+    own, gate = spec.layer_inputs, packed.input_gate
+    if own is not None and gate is not None and inputs is not None:
+        yield Operation(op=Op.NORM)
+        yield Operation(
+            op=Op.GATE, matrix=gate.gate, activation=Activation[own.activation.name], paired=False
+        )
+        yield Operation(op=Op.WEIGH, layer=number, inputs=pointer(inputs.record))
+        yield Operation(op=Op.DOWN, matrix=gate.up, apart=True)
+        yield Operation(op=Op.ADD, first=gate.norm.weight, second=gate.norm.bias, scale=1.0)
+    if packed.scale is not None:
+        yield Operation(op=Op.SCALE, scale=packed.scale)
 
 
 def _heads(mixer: AttentionSpec | LatentAttentionSpec) -> Heads:

@@ -238,7 +238,7 @@ def test_what_cannot_be_computed_is_refused(
 #: What the native decoder computes of a description; `test_llama.py` and `test_families.py`
 #: compare each of them, `test_layers.py` the sinks and layers that read another one's KV.
 COMPUTED = {
-    LayerSpec: {"mixer", "feed_forward", "residual_multiplier"},
+    LayerSpec: {"mixer", "feed_forward", "residual_multiplier", "has_scale"},
     AttentionSpec: {
         "num_heads",
         "num_kv_heads",
@@ -292,6 +292,7 @@ COMPUTED = {
         "norm",
         "is_tied",
         "embedding_multiplier",
+        "layer_inputs",
         "learned_positions",
         "has_head_bias",
         "logit_multiplier",
