@@ -104,6 +104,11 @@ def as_on_the_hub(raw: dict[str, Any]) -> dict[str, Any]:
     """A config of transformers 5 as transformers 4 wrote it."""
     raw = dict(raw)
     raw["torch_dtype"] = raw.pop("dtype")
+    if raw["model_type"] == "gemma4_text":
+        full = raw.pop("per_layer_config")[str(raw["num_hidden_layers"] - 1)]
+        raw["global_head_dim"] = full["head_dim"]
+        raw["num_global_key_value_heads"] = full.get("num_key_value_heads")
+        return raw
     ropes = raw.pop("rope_parameters", None)
     if ropes is None:
         return raw
