@@ -215,20 +215,23 @@ def _without_places(layer: LayerSpec) -> LayerSpec:
 _BYTES_PER_NUMBER = 16 * 2
 
 
-def group_layers(kinds: Mapping[int, Hashable]) -> tuple[tuple[int, ...], ...]:
+def group_layers(
+    kinds: Mapping[int, Hashable], sizes: Mapping[int, int]
+) -> tuple[tuple[int, ...], ...]:
     """Return the groups of layers that share a block table: the layers of each, ascending.
 
-    kinds: by layer, the kind of its KV. The layers of a group are of one kind; groups come in the
-    order of their kinds. Blocks of all groups are equally long, so that groups are about as large
-    as the smallest kind: few bytes of a block are unused.
+    kinds: by layer, the kind of its KV; sizes: how much it keeps of a token, equally much for one
+    kind. The layers of a group are of one kind; groups come in the order of their kinds. Blocks of
+    all groups are equally long, so that groups keep about as much as the kind that keeps least: few
+    bytes of a block are unused.
     """
     by_kind: dict[Hashable, list[int]] = {}
     for layer, kind in kinds.items():
         by_kind.setdefault(kind, []).append(layer)
-    size = min(map(len, by_kind.values()), default=0)
+    kept = [sum(sizes[layer] for layer in layers) for layers in by_kind.values()]
     groups = []
-    for layers in by_kind.values():
-        num_groups = -(-len(layers) // size)
+    for layers, total in zip(by_kind.values(), kept, strict=True):
+        num_groups = min(len(layers), -(-total // min(kept)))
         ends = [number * len(layers) // num_groups for number in range(num_groups + 1)]
         groups += [tuple(layers[first:end]) for first, end in pairwise(ends)]
     return tuple(groups)
@@ -306,7 +309,8 @@ class DecoderSpec:
         for number in full_first:
             mixer, window = self.attentions[number], windows[number]
             kinds[number] = (window, window is not None and mixer.is_chunked, mixer.kv_shape)
-        groups = group_layers(kinds)
+        sizes = {number: prod(self.attentions[number].kv_shape) for number in kinds}
+        groups = group_layers(kinds, sizes)
         return (*groups, *self._state_groups(groups))
 
     @property
