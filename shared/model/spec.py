@@ -351,6 +351,16 @@ class DecoderSpec:
             most = max(1, room // (4 * size)) if room else len(layers)
             yield from (tuple(layers[n : n + most]) for n in range(0, len(layers), most))
 
+    def without_sharing(self) -> DecoderSpec:
+        """Return the decoder with keys and values of each layer's own."""
+        layers = (
+            replace(layer, mixer=replace(layer.mixer, kv_source=None))
+            if isinstance(layer.mixer, AttentionSpec)
+            else layer
+            for layer in self.layers
+        )
+        return replace(self, layers=tuple(layers))
+
     def kv_window(self, layer: int) -> int | None:
         """Return the window or the chunk in which a layer reads keys and values; None: it reads
         all tokens.
@@ -420,6 +430,11 @@ class DecoderSpec:
     def has_chunks(self) -> bool:
         """Whether a layer's attention is to chunks."""
         return any(own.is_chunked for own in self.attentions.values())
+
+    @property
+    def shares_kv(self) -> bool:
+        """Whether a layer reads keys and values of another one."""
+        return any(own.kv_source is not None for own in self.attentions.values())
 
     @property
     def has_states(self) -> bool:
