@@ -32,10 +32,6 @@ class Shape(ctypes.Structure):
     _fields_ = (
         ("hidden_size", c_int),
         ("intermediate_size", c_int),
-        ("num_heads", c_int),
-        ("num_kv_heads", c_int),
-        ("head_dim", c_int),
-        ("kv_kinds", c_int),
         ("vocab_size", c_int),
         ("norm_eps", c_float),
         ("centers", c_int),
@@ -65,6 +61,9 @@ class Op(IntEnum):
     LATENT_QUERY = 14
     LATENT_VALUE = 15
     RECUR = 16
+    INPUTS = 17
+    WEIGH = 18
+    SCALE = 19
 
 
 class HeadNorm(IntEnum):
@@ -155,6 +154,30 @@ class Recurrent(ctypes.Structure):
     )
 
 
+class LayerInputs(ctypes.Structure):
+    """`baton::LayerInputs`."""
+
+    _fields_ = (
+        ("table", c_void_p),
+        ("table_kind", c_int),
+        ("num_layers", c_int),
+        ("size", c_int),
+        ("table_factor", c_float),
+        ("product_factor", c_float),
+    )
+
+
+class Heads(ctypes.Structure):
+    """`baton::Heads`."""
+
+    _fields_ = (
+        ("num", c_int),
+        ("num_kv", c_int),
+        ("dim", c_int),
+        ("kv_kinds", c_int),
+    )
+
+
 class Operation(ctypes.Structure):
     """`baton::Operation`."""
 
@@ -164,10 +187,13 @@ class Operation(ctypes.Structure):
         ("matrix", c_void_p),
         ("first", c_void_p),
         ("second", c_void_p),
+        ("third", c_void_p),
         ("cos_sin", c_void_p),
         ("experts", POINTER(Experts)),
         ("attention", POINTER(Latent)),
         ("recurrent", POINTER(Recurrent)),
+        ("inputs", POINTER(LayerInputs)),
+        ("heads", Heads),
         ("window", c_int),
         ("chunked", c_int),
         ("query_step", c_int),
@@ -177,6 +203,7 @@ class Operation(ctypes.Structure):
         ("activation", c_int),
         ("paired", c_int),
         ("apart", c_int),
+        ("num_parts", c_int),
         ("has_gate", c_int),
         ("scale", c_float),
         ("limit", c_float),

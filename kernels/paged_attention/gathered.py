@@ -5,6 +5,7 @@ Sequences with one new token are computed several at a time, the others one by o
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -37,11 +38,10 @@ def paged_attention(
     """See `kernels.paged_attention.paged_attention`.
 
     Raises:
-        ValueError: a block is not contiguous, or blocks are no whole number of heads apart.
+        ValueError: a block is not contiguous.
     """
-    head_elements = kv_cache.shape[4] * kv_cache.shape[5]
-    if not kv_cache[0].is_contiguous() or kv_cache.stride(0) % head_elements:
-        raise ValueError("attention with PyTorch needs contiguous blocks, whole heads apart")
+    if not kv_cache[0].is_contiguous():
+        raise ValueError("attention with PyTorch needs contiguous blocks")
     query_lens, seq_lens = batch.query_lens_list, batch.seq_lens_list
     starts = [0, *accumulate(query_lens)]
     single = [row for row, num_new in enumerate(query_lens) if num_new == 1]
@@ -101,17 +101,22 @@ class _Context:
         """
         num_blocks, num_layers, kinds, num_kv_heads, block_size, head_dim = self.kv_cache.shape
         tables = self.tables[:, start // block_size : -(-end // block_size), None].mT
-        # A row is [block_size, head_dim]: there is one per block, layer, kind and head. Blocks may
-        # be longer than their layers together.
-        row = block_size * head_dim
-        per_block = self.kv_cache.stride(0) // row
-        num_rows = (num_blocks - 1) * per_block + num_layers * kinds * num_kv_heads
-        rows = self.kv_cache.as_strided((num_rows, row), (row, 1))
+        # Of [block_size, head_dim] there is one per block, layer, kind and head. Blocks may be
+        # longer than their layers together, and no whole number of those apart: it is one piece or
+        # several.
+        size, stride = block_size * head_dim, self.kv_cache.stride(0)
+        piece = math.gcd(size, stride)
+        per_head, per_block = size // piece, stride // piece
+        num_pieces = (num_blocks - 1) * per_block + num_layers * kinds * num_kv_heads * per_head
+        pieces = self.kv_cache.as_strided((num_pieces, piece), (piece, 1))
         heads = torch.arange(num_kv_heads, device=tables.device)[:, None]
-        keys_at = tables.long() * per_block + self.layer * kinds * num_kv_heads + heads
-        at = torch.stack([keys_at + kind * num_kv_heads for kind in range(kinds)]).flatten()
-        out = self.workspace.take((len(at), rows.shape[1]), rows.dtype, rows.device)
-        torch.index_select(rows, 0, at, out=out)
+        first = tables.long() * per_block
+        keys_at = first + (self.layer * kinds * num_kv_heads + heads) * per_head
+        kinds_at = [keys_at + kind * num_kv_heads * per_head for kind in range(kinds)]
+        own = torch.arange(per_head, device=tables.device)
+        at = (torch.stack(kinds_at).unsqueeze(-1) + own).flatten()
+        out = self.workspace.take((len(at), piece), pieces.dtype, pieces.device)
+        torch.index_select(pieces, 0, at, out=out)
         shape = (kinds, len(tables), num_kv_heads, -1, head_dim)
         skipped = start % block_size
         found = out.view(shape)[..., skipped : skipped + end - start, :]

@@ -13,17 +13,12 @@ import torch
 from torch import nn
 from torch.nn.functional import embedding, linear
 
-from kernels.paged_attention.scores import Scores
-from kernels.rope_kv_write.norms import HeadNorms
-from shared.model.experts import make_feed_forward
-from shared.model.latent_attention import LatentAttention
-from shared.model.layers import NoNorm, Norm, RMSNorm, make_norm, make_qk_norm
+from shared.model.decoder_layer import DecoderLayer
+from shared.model.layer_inputs import LayerInputs
+from shared.model.layers import NoNorm, Norm, make_norm
 from shared.model.linear.base import DENSE
 from shared.model.linear.fused import FusedLinear
-from shared.model.mixers import AttentionSpec, LatentAttentionSpec, QkNorm
-from shared.model.recurrent import RecurrentMixer, make_recurrent
 from shared.model.rope_table import rotation_tables
-from shared.model.spec import PLACES, NormPlace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,218 +27,7 @@ if TYPE_CHECKING:
 
     from shared.model.attention.base import AttentionBackend, AttentionMetadata
     from shared.model.linear.base import LinearMethod
-    from shared.model.mixers import TemperatureSpec
     from shared.model.spec import DecoderSpec
-
-
-class Attention(nn.Module):
-    """Grouped-query attention."""
-
-    def __init__(
-        self,
-        *,
-        spec: DecoderSpec,
-        layer: int,
-        backend: AttentionBackend,
-        dtype: torch.dtype,
-        method: LinearMethod = DENSE,
-    ) -> None:
-        super().__init__()
-        own = spec.layers[layer].attention
-        #: This layer's KV cache, and its index there.
-        self.group, self.place = spec.kv_place(layer)
-        #: Which of the decoder's rotations is this layer's.
-        self.rope: int | None = spec.ropes.index(own.rope)
-        self.spec = own
-        self.backend = backend
-        self.qkv = FusedLinear(
-            in_size=spec.hidden_size,
-            out_sizes=(own.projected_query_size, own.kv_size, own.kv_size),
-            bias=own.qkv_bias,
-            dtype=dtype,
-            method=method,
-        )
-        self.output = FusedLinear(
-            in_size=own.query_size,
-            out_sizes=(spec.hidden_size,),
-            bias=own.output_bias,
-            dtype=dtype,
-            method=method,
-        )
-        self.sinks: nn.Parameter | None = None
-        if own.has_sinks:
-            sinks = torch.empty(own.num_heads, dtype=torch.float32)
-            self.sinks = nn.Parameter(sinks, requires_grad=False)
-        self.q_norm: Norm | None = None
-        self.k_norm: Norm | None = None
-        if own.qk_norm is not None:
-            self.q_norm, self.k_norm = (
-                make_qk_norm(own.qk_norm, spec.qk_norm(own), num_heads, own.head_dim, dtype)
-                for num_heads in (own.num_heads, own.num_kv_heads)
-            )
-
-    def forward(
-        self, x: Tensor, cos_sin: Tensor, kv_cache: Tensor, metadata: AttentionMetadata
-    ) -> Tensor:
-        """[num_tokens, hidden] to the same; writes this layer's slots of the cache."""
-        q, k, v, gate, norms = self._project(x)
-        if self.spec.temperature is not None:
-            assert metadata.positions is not None  # see `CausalLM.forward`
-            q = (q * _factors(self.spec.temperature, metadata.positions)).to(q.dtype)
-        mixed = self.backend.forward(
-            q,
-            k,
-            v,
-            cos_sin,
-            kv_cache,
-            self.place,
-            metadata,
-            scores=Scores(
-                scale=self.spec.scale,
-                window=self.spec.window,
-                is_chunked=self.spec.is_chunked,
-                softcap=self.spec.softcap,
-                sinks=self.sinks,
-            ),
-            norms=norms,
-        )
-        mixed = mixed.flatten(-2)
-        if gate is not None:
-            mixed = mixed * gate.sigmoid()
-        out: Tensor = self.output(mixed)[0]
-        return out
-
-    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None, HeadNorms | None]:
-        """Queries, keys and values [num_tokens, heads, head_dim], gates, norms to be applied."""
-        own = self.spec
-        q, k, v = self.qkv(x)
-        gate: Tensor | None = None
-        if own.has_gate:
-            q, gate = q.split(own.query_size, dim=-1)
-        if own.clip is not None:
-            q, k, v = (part.clamp(-own.clip, own.clip) for part in (q, k, v))
-        if own.qk_norm is QkNorm.WHOLE and self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
-        q, k, v = (part.unflatten(-1, (-1, own.head_dim)) for part in (q, k, v))
-        if self.q_norm is None or self.k_norm is None or own.qk_norm is QkNorm.WHOLE:
-            return q, k, v, gate, None
-        if not isinstance(self.q_norm, RMSNorm) or not isinstance(self.k_norm, RMSNorm):
-            return self.q_norm(q), self.k_norm(k), v, gate, None
-        if own.temperature is not None:
-            return self.q_norm(q), self.k_norm(k), v, gate, None
-        norms = HeadNorms(self.q_norm.weight, self.k_norm.weight, self.q_norm.eps)
-        return q, k, v, gate, norms
-
-
-def _factors(own: TemperatureSpec, positions: Tensor) -> Tensor:
-    """Return float32 [num_tokens, 1, 1], by which queries are multiplied."""
-    steps = ((positions + 1) // own.step).float()
-    return (1.0 + own.scale * steps.log1p())[:, None, None]
-
-
-def _make_mixer(
-    *,
-    spec: DecoderSpec,
-    layer: int,
-    backend: AttentionBackend,
-    dtype: torch.dtype,
-    method: LinearMethod,
-) -> Attention | LatentAttention | RecurrentMixer:
-    """Return the mixer that a layer's description asks for."""
-    own = spec.layers[layer].mixer
-    if isinstance(own, LatentAttentionSpec):
-        return LatentAttention(
-            spec=spec, own=own, layer=layer, backend=backend, dtype=dtype, method=method
-        )
-    if isinstance(own, AttentionSpec):
-        return Attention(spec=spec, layer=layer, backend=backend, dtype=dtype, method=method)
-    return make_recurrent(spec=spec, layer=layer, dtype=dtype, method=method)
-
-
-class DecoderLayer(nn.Module):
-    """A mixer, mostly attention, and a feed-forward, with norms, around a residual."""
-
-    def __init__(
-        self,
-        *,
-        spec: DecoderSpec,
-        layer: int,
-        backend: AttentionBackend,
-        dtype: torch.dtype,
-        method: LinearMethod = DENSE,
-    ) -> None:
-        super().__init__()
-        own, kernels = spec.layers[layer], backend.name
-        self._place, self._multiplier = own.norms, own.residual_multiplier
-        self.attention_norm, self.attention_output_norm, self.mlp_norm, self.mlp_output_norm = (
-            make_norm(spec.norm, size=spec.hidden_size, dtype=dtype, implementation=kernels)
-            if name in PLACES[own.norms]
-            else NoNorm()
-            for name in (
-                "attention_norm",
-                "attention_output_norm",
-                "mlp_norm",
-                "mlp_output_norm",
-            )
-        )
-        self.attention = _make_mixer(
-            spec=spec, layer=layer, backend=backend, dtype=dtype, method=method
-        )
-        self.mlp = make_feed_forward(
-            own.feed_forward,
-            hidden=spec.hidden_size,
-            dtype=dtype,
-            implementation=kernels,
-            method=method,
-        )
-
-    def forward(
-        self,
-        x: Tensor,
-        residual: Tensor | None,
-        cos_sin: Tensor,
-        kv_cache: Tensor,
-        metadata: AttentionMetadata,
-    ) -> tuple[Tensor, Tensor]:
-        """Map [num_tokens, hidden] to the next addend and residual, of the same shape.
-
-        Their addition is left to the next norm, which reads the sum. The first layer gets no
-        residual.
-        """
-        if self._place is NormPlace.SUM:
-            return self._normalise_sums(x, residual, cos_sin, kv_cache, metadata)
-        if residual is None:
-            x, residual = self.attention_norm(x), x
-        else:
-            x, residual = self.attention_norm.of_sum(x, residual)
-        mixed = self.attention(x, cos_sin, kv_cache, metadata)
-        if self._place is NormPlace.ALONE:
-            return self._scaled(mixed), residual
-        if self._place in (NormPlace.PARALLEL, NormPlace.PARALLEL_TWO):
-            if self._place is NormPlace.PARALLEL_TWO:
-                x = self.mlp_norm(residual)
-            return self._scaled(mixed + self.mlp(x)), residual
-        mixed = self._scaled(self.attention_output_norm(mixed))
-        x, residual = self.mlp_norm.of_sum(mixed, residual)
-        return self._scaled(self.mlp_output_norm(self.mlp(x))), residual
-
-    def _normalise_sums(
-        self,
-        x: Tensor,
-        residual: Tensor | None,
-        cos_sin: Tensor,
-        kv_cache: Tensor,
-        metadata: AttentionMetadata,
-    ) -> tuple[Tensor, Tensor]:
-        """As `forward`; nothing is added to what this returns."""
-        if residual is not None:
-            x = x + residual
-        x = self.attention_norm(x + self.attention(x, cos_sin, kv_cache, metadata))
-        x = self.mlp_norm(x + self.mlp(x))
-        return torch.zeros_like(x), x
-
-    def _scaled(self, x: Tensor) -> Tensor:
-        return x if self._multiplier == 1 else x * self._multiplier
 
 
 class CausalLM(nn.Module):
@@ -264,6 +48,11 @@ class CausalLM(nn.Module):
         self.dtype = dtype
         shape = (spec.vocab_size, spec.embedding_size or spec.hidden_size)
         self.embedding = nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
+        self.inputs: LayerInputs | None = None
+        if spec.layer_inputs is not None:
+            self.inputs = LayerInputs(
+                spec, spec.layer_inputs, dtype=dtype, implementation=backend.name, method=method
+            )
         #: The same layers as `layers`, for PyTorch's own traversal only.
         self.decoder_layers = [
             DecoderLayer(spec=spec, layer=layer, backend=backend, dtype=dtype, method=method)
@@ -323,6 +112,7 @@ class CausalLM(nn.Module):
         x = self.embed(token_ids)
         if self.positions is not None and self.spec.learned_positions is not None:
             x = x + self.positions[positions + self.spec.learned_positions.first_row]
+        inputs = None if self.inputs is None else self.inputs(token_ids, x)
         residual: Tensor | None = None
         if self._captured_layers:
             self._keep(0, x)
@@ -330,6 +120,8 @@ class CausalLM(nn.Module):
             group, rope = layer.attention.group, layer.attention.rope
             angles = positions if rope is None else cos_sin[rope]
             x, residual = layer(x, residual, angles, kv_caches[group], batches[group])
+            row = None if inputs is None else inputs[:, number]
+            x, residual = layer.finish(x, residual, row)
             if self._captured_layers:
                 self._keep(number + 1, x, residual)
         assert residual is not None  # there is a layer
@@ -350,10 +142,10 @@ class CausalLM(nn.Module):
             logits = (logits / spec.logit_softcap).tanh() * spec.logit_softcap
         return logits.float()
 
-    def first_layers(self, count: int) -> CausalLM:
-        """Return a model of the first layers only, on the same weights."""
+    def of_layers(self, numbers: Sequence[int]) -> CausalLM:
+        """Return a model of these layers only, on the same weights."""
         short = copy.copy(self)
-        short.decoder_layers = self.decoder_layers[:count]
+        short.decoder_layers = [self.decoder_layers[number] for number in numbers]
         return short
 
     @property

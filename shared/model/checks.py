@@ -11,14 +11,13 @@ from shared.errors import ConfigError, ModelLoadError
 from shared.model.checkpoint.config import has_family, load_spec, read_config
 from shared.model.checkpoint.headers import check_headers
 from shared.model.families.registry import ARCHITECTURES
-from shared.model.mixers import AttentionSpec, LatentAttentionSpec
+from shared.model.mixers import LatentAttentionSpec
 from shared.model.spec import ExpertsSpec, NormPlace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from shared.model.mixers import AttentionSpec
     from shared.model.spec import DecoderSpec
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -155,19 +154,10 @@ def why_not_native(spec: DecoderSpec, dtype: str, quantization: str, device: str
 
 
 def _why_not_native_layers(spec: DecoderSpec) -> str | None:
-    for what, sizes in _ONE_SIZE.items():
-        if len({sizes(own) for own in spec.attentions.values()}) > 1:
-            return (
-                f"they know layers of one size, and those of {spec.architecture} differ in {what}"
-            )
     unknown = [what for what, differs in _BEYOND_NATIVE.items() if differs(spec)]
     return f"they do not know {', '.join(unknown)} of {spec.architecture}" if unknown else None
 
 
-#: Sizes that all layers with attention must have in common.
-_ONE_SIZE: Mapping[str, Callable[[AttentionSpec | LatentAttentionSpec], object]] = {
-    "heads": lambda own: (own.num_heads, own.kv_shape),
-}
 #: What a decoder may have that the native kernels do not compute, and how it is seen.
 _BEYOND_NATIVE: Mapping[str, Callable[[DecoderSpec], bool]] = {
     "latent rows of an odd size": lambda spec: any(

@@ -156,6 +156,11 @@ _ACTIVATIONS: Mapping[Activation, Callable[[Tensor], Tensor]] = {
 }
 
 
+def activate(kind: Activation, x: Tensor) -> Tensor:
+    """Return the function of one operand."""
+    return _ACTIVATIONS[kind](x)
+
+
 def _clamped(gate: Tensor, up: Tensor) -> Tensor:
     """See `Activation.CLAMPED`."""
     gate, up = gate.clamp(max=7.0), up.clamp(-7.0, 7.0)

@@ -62,6 +62,13 @@ class AttentionSpec:
     temperature: TemperatureSpec | None = None
     #: Each number that the heads return has a gate: it is multiplied with that one's sigmoid.
     has_gate: bool = False
+    #: The layer whose keys and values this one reads, with the same window; None: its own. With one
+    #: it projects, normalises and keeps none.
+    kv_source: int | None = None
+    #: Values are keys before their norm: they have no projection of their own.
+    values_are_keys: bool = False
+    #: Each head's values are normalised, without a weight.
+    has_value_norm: bool = False
 
     @property
     def scale(self) -> float:
@@ -77,6 +84,14 @@ class AttentionSpec:
     def projected_query_size(self) -> int:
         """Elements of all heads' queries, and of their gates behind them, if they have any."""
         return self.query_size * (2 if self.has_gate else 1)
+
+    @property
+    def projection_sizes(self) -> tuple[int, ...]:
+        """Elements of queries and gates, of keys, and of values, as far as they are projected."""
+        sizes = self.projected_query_size, self.kv_size, self.kv_size
+        if self.kv_source is not None:
+            return sizes[:1]
+        return sizes[:2] if self.values_are_keys else sizes
 
     @property
     def kv_size(self) -> int:
@@ -127,6 +142,11 @@ class LatentAttentionSpec:
     def is_chunked(self) -> bool:
         """A token sees all tokens before it."""
         return False
+
+    @property
+    def kv_source(self) -> None:
+        """The layer reads rows of its own."""
+        return None
 
     @property
     def kv_shape(self) -> tuple[int, int, int]:

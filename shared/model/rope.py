@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 
+#: Gemma 4's scheme: of a head, pairs are number j and number j + head_dim / 2, and the first pairs
+#: are rotated, by the frequencies that they have if all are.
+PROPORTIONAL = "proportional"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeConfig:
     """One scheme with its parameters."""
@@ -32,7 +37,8 @@ class RopeConfig:
     rope_type: str
     theta: float
     head_dim: int
-    #: The first numbers of a head are rotated, as many as this; the others stay as they are.
+    #: The first numbers of a head are rotated, as many as this; the others stay as they are. With
+    #: the proportional scheme they are the first ones of each half instead.
     rotary_dim: int
     #: Stored weights rotate pairs of neighbours, not number j with number j + rotary_dim / 2.
     is_interleaved: bool = False
@@ -69,6 +75,8 @@ def head_order(rope: RopeConfig) -> tuple[int, ...] | None:
     not rotate make pairs whose angle is 0. Scores are sums over a head in any order, so queries and
     keys may be in any order that both have.
     """
+    if rope.rope_type == PROPORTIONAL:
+        return None
     if rope.rotary_dim == rope.head_dim and not rope.is_interleaved:
         return None
     half, rest = rope.rotary_dim // 2, range(rope.rotary_dim, rope.head_dim)
@@ -133,9 +141,12 @@ def _rotary_dim(
     raw: Mapping[str, Any], params: Mapping[str, Any], head_dim: int, defaults: RopeDefaults
 ) -> int:
     share = params.get("partial_rotary_factor") or raw.get("partial_rotary_factor")
-    if defaults.rotated_share is None and float(share or 1) != 1:
+    if params.get("rope_type") == PROPORTIONAL:
+        rotary_dim = 2 * int(float(share or 1) * head_dim // 2)
+    elif defaults.rotated_share is None and float(share or 1) != 1:
         raise ModelLoadError("partial_rotary_factor is not supported: all of a head is rotated")
-    rotary_dim = int(head_dim * float(share or defaults.rotated_share or 1))
+    else:
+        rotary_dim = int(head_dim * float(share or defaults.rotated_share or 1))
     if rotary_dim % 2 or not 0 < rotary_dim <= head_dim:
         raise ModelLoadError(
             f"{rotary_dim} numbers of a head of {head_dim} cannot be rotated: they are no pairs"
@@ -165,6 +176,18 @@ class YarnScale:
 def linear_factor(rope: RopeConfig) -> float:
     """Return the divisor of every frequency of the linear scheme."""
     return float(rope.params["factor"])
+
+
+def proportional_factor(rope: RopeConfig) -> float:
+    """Return the divisor of every frequency of the proportional scheme.
+
+    Raises:
+        TypeError, ValueError: it is not a positive number.
+    """
+    factor = float(rope.params.get("factor", 1.0))
+    if not factor > 0:
+        raise ValueError(f"factor must be positive, not {factor}")
+    return factor
 
 
 def llama3_scale(rope: RopeConfig) -> Llama3Scale:
@@ -249,6 +272,7 @@ def _mscale(mscale: float, factor: float) -> float:
 
 _SCHEMES: Mapping[str, Callable[[RopeConfig], object]] = {
     "default": lambda _: None,
+    PROPORTIONAL: proportional_factor,
     "linear": linear_factor,
     "dynamic": lambda _: None,
     "llama3": llama3_scale,

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from shared.model.rope import linear_factor, llama3_scale, longrope_scale, yarn_scale
+from shared.model.rope import (
+    PROPORTIONAL,
+    linear_factor,
+    llama3_scale,
+    longrope_scale,
+    proportional_factor,
+    yarn_scale,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -59,6 +66,11 @@ def _default(rope: RopeConfig) -> tuple[Tensor, float]:
     return 1.0 / (rope.theta**exponents), 1.0
 
 
+def _proportional(rope: RopeConfig) -> tuple[Tensor, float]:
+    exponents = torch.arange(0, rope.rotary_dim, 2, dtype=torch.int64).float() / rope.head_dim
+    return 1.0 / rope.theta**exponents / proportional_factor(rope), 1.0
+
+
 def _linear(rope: RopeConfig) -> tuple[Tensor, float]:
     frequencies, factor = _default(rope)
     return frequencies / linear_factor(rope), factor
@@ -92,6 +104,7 @@ def _longrope(rope: RopeConfig) -> tuple[Tensor, float]:
 
 _SCHEMES: Mapping[str, Callable[[RopeConfig], tuple[Tensor, float]]] = {
     "default": _default,
+    PROPORTIONAL: _proportional,
     "linear": _linear,
     "dynamic": _default,
     "llama3": _llama3,

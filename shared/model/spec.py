@@ -155,6 +155,20 @@ class ExpertsSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LayerInputsSpec:
+    """A row of each token for each layer, besides the residual stream x (Gemma 3n).
+
+    Of layer n it is r = (norm(project_n(e) / sqrt(hidden_size)) + sqrt(size) * table_n[token])
+    / sqrt(2), where e enters the first layer. Layer n ends with x += norm(up(act(gate(x)) * r)).
+    """
+
+    size: int
+    #: Of the table.
+    num_rows: int
+    activation: Activation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSpec:
     """A mixer and a feed-forward, with norms, around a residual."""
 
@@ -164,6 +178,8 @@ class LayerSpec:
     norms: NormPlace = NormPlace.BEFORE
     #: Factor of what the mixer and the feed-forward add to the residual.
     residual_multiplier: float = 1.0
+    #: At the end of the layer, the residual stream is multiplied with a learned number.
+    has_scale: bool = False
 
     @property
     def attention(self) -> AttentionSpec:
@@ -186,24 +202,36 @@ class LearnedPositions:
     first_row: int = 0
 
 
+def _without_places(layer: LayerSpec) -> LayerSpec:
+    """The layer without what says where its tokens are and which of them it reads."""
+    mixer = layer.mixer
+    if isinstance(mixer, AttentionSpec):
+        source = None if mixer.kv_source is None else 0
+        mixer = replace(mixer, rope=None, window=None, is_chunked=False, kv_source=source)
+    return replace(layer, mixer=mixer)
+
+
 #: Bytes of a number that is kept of each token, in a block of 16 tokens in 16 bits.
 _BYTES_PER_NUMBER = 16 * 2
 
 
-def group_layers(kinds: Mapping[int, Hashable]) -> tuple[tuple[int, ...], ...]:
+def group_layers(
+    kinds: Mapping[int, Hashable], sizes: Mapping[int, int]
+) -> tuple[tuple[int, ...], ...]:
     """Return the groups of layers that share a block table: the layers of each, ascending.
 
-    kinds: by layer, the kind of its KV. The layers of a group are of one kind; groups come in the
-    order of their kinds. Blocks of all groups are equally long, so that groups are about as large
-    as the smallest kind: few bytes of a block are unused.
+    kinds: by layer, the kind of its KV; sizes: how much it keeps of a token, equally much for one
+    kind. The layers of a group are of one kind; groups come in the order of their kinds. Blocks of
+    all groups are equally long, so that groups keep about as much as the kind that keeps least: few
+    bytes of a block are unused.
     """
     by_kind: dict[Hashable, list[int]] = {}
     for layer, kind in kinds.items():
         by_kind.setdefault(kind, []).append(layer)
-    size = min(map(len, by_kind.values()), default=0)
+    kept = [sum(sizes[layer] for layer in layers) for layers in by_kind.values()]
     groups = []
-    for layers in by_kind.values():
-        num_groups = -(-len(layers) // size)
+    for layers, total in zip(by_kind.values(), kept, strict=True):
+        num_groups = min(len(layers), -(-total // min(kept)))
         ends = [number * len(layers) // num_groups for number in range(num_groups + 1)]
         groups += [tuple(layers[first:end]) for first, end in pairwise(ends)]
     return tuple(groups)
@@ -229,6 +257,7 @@ class DecoderSpec:
     embedding_multiplier: float = 1.0
     #: Numbers in a row of embedding and head, if projections make the hidden size of them.
     embedding_size: int | None = None
+    layer_inputs: LayerInputsSpec | None = None
     learned_positions: LearnedPositions | None = None
     has_head_bias: bool = False
     logit_multiplier: float = 1.0
@@ -250,6 +279,15 @@ class DecoderSpec:
         return len(self.layers)
 
     @property
+    def samples(self) -> tuple[int, ...]:
+        """The first layer of each size, and at least two: together they stand for all."""
+        sizes: dict[int, LayerSpec] = {}
+        for number, layer in enumerate(self.layers):
+            if (own := _without_places(layer)) not in sizes.values():
+                sizes[number] = own
+        return tuple(sizes) if len(sizes) > 1 else tuple(range(min(2, self.num_layers)))
+
+    @property
     def max_model_len(self) -> int:
         """Longest sequence that the positions cover."""
         return self.num_positions
@@ -258,14 +296,21 @@ class DecoderSpec:
     def kv_groups(self) -> tuple[tuple[int, ...], ...]:
         """By group of layers that share a block table: the layers, ascending.
 
-        Groups with states are the last ones.
+        Groups with states are the last ones. Layers that read another one's keys and values are in
+        none.
         """
-        kinds = {
-            number: (self.kv_window(number), mixer.is_chunked, mixer.kv_shape)
+        windows = {
+            number: self.kv_window(number)
             for number, mixer in self.attentions.items()
+            if mixer.kv_source is None
         }
-        full_first = sorted(kinds, key=lambda layer: kinds[layer][0] is not None)
-        groups = group_layers({layer: kinds[layer] for layer in full_first})
+        full_first = sorted(windows, key=lambda layer: windows[layer] is not None)
+        kinds: dict[int, Hashable] = {}
+        for number in full_first:
+            mixer, window = self.attentions[number], windows[number]
+            kinds[number] = (window, window is not None and mixer.is_chunked, mixer.kv_shape)
+        sizes = {number: prod(self.attentions[number].kv_shape) for number in kinds}
+        groups = group_layers(kinds, sizes)
         return (*groups, *self._state_groups(groups))
 
     @property
@@ -275,7 +320,7 @@ class DecoderSpec:
 
     @property
     def attentions(self) -> dict[int, AttentionSpec | LatentAttentionSpec]:
-        """The layers that keep something of each token, and their mixers."""
+        """The layers with attention, and their mixers."""
         mixers = {number: layer.mixer for number, layer in enumerate(self.layers)}
         return {
             n: mixer
@@ -306,6 +351,16 @@ class DecoderSpec:
             most = max(1, room // (4 * size)) if room else len(layers)
             yield from (tuple(layers[n : n + most]) for n in range(0, len(layers), most))
 
+    def without_sharing(self) -> DecoderSpec:
+        """Return the decoder with keys and values of each layer's own."""
+        layers = (
+            replace(layer, mixer=replace(layer.mixer, kv_source=None))
+            if isinstance(layer.mixer, AttentionSpec)
+            else layer
+            for layer in self.layers
+        )
+        return replace(self, layers=tuple(layers))
+
     def kv_window(self, layer: int) -> int | None:
         """Return the window or the chunk in which a layer reads keys and values; None: it reads
         all tokens.
@@ -315,7 +370,13 @@ class DecoderSpec:
         return None if is_full else window
 
     def kv_place(self, layer: int) -> tuple[int, int]:
-        """Return the group of a layer, and its index among that group's layers."""
+        """Return the group of a layer, and its index among that group's layers.
+
+        They are those of the layer whose keys and values it reads, if those are not its own.
+        """
+        mixer = self.attentions.get(layer)
+        if mixer is not None and mixer.kv_source is not None:
+            layer = mixer.kv_source
         for number, layers in enumerate(self.kv_groups):
             if layer in layers:
                 return number, layers.index(layer)
@@ -369,6 +430,11 @@ class DecoderSpec:
     def has_chunks(self) -> bool:
         """Whether a layer's attention is to chunks."""
         return any(own.is_chunked for own in self.attentions.values())
+
+    @property
+    def shares_kv(self) -> bool:
+        """Whether a layer reads keys and values of another one."""
+        return any(own.kv_source is not None for own in self.attentions.values())
 
     @property
     def has_states(self) -> bool:

@@ -23,6 +23,8 @@ class Kind(Enum):
     #: Of an attention, and of experts.
     SINKS = "sinks"
     CHOICE_BIAS = "choice_bias"
+    #: Of a layer.
+    SCALE = "scale"
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,22 @@ SPECS = {
             "layer_types": [SLIDING, FULL],
         },
     ),
+    # The last two layers read keys and values of the two in front of them. A token's take as much
+    # in the two layers with a window as in the one without.
+    "shared": CheckpointSpec(
+        architecture="gemma4_text",
+        num_layers=5,
+        vocab_size=321,
+        extra={
+            "sliding_window": WINDOW,
+            "layer_types": [SLIDING, FULL, SLIDING, SLIDING, FULL],
+            "num_kv_shared_layers": 2,
+            "use_double_wide_mlp": True,
+            "global_head_dim": 32,
+            "hidden_size_per_layer_input": 12,
+            "vocab_size_per_layer_input": 321,
+        },
+    ),
     "chunk": CheckpointSpec(
         architecture="llama4_text",
         num_layers=2,

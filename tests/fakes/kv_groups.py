@@ -20,8 +20,11 @@ def split_layers(num_groups: int) -> Iterator[None]:
     That are models and engines: what they read of it, they read once.
     """
 
-    def deal(kinds: Mapping[int, Hashable]) -> tuple[tuple[int, ...], ...]:
-        groups = (tuple(range(first, len(kinds), num_groups)) for first in range(num_groups))
+    def deal(
+        kinds: Mapping[int, Hashable], sizes: Mapping[int, int]
+    ) -> tuple[tuple[int, ...], ...]:
+        layers = sorted(kinds)
+        groups = (tuple(layers[first::num_groups]) for first in range(num_groups))
         return tuple(group for group in groups if group)
 
     with patch("shared.model.spec.group_layers", deal):
@@ -30,9 +33,6 @@ def split_layers(num_groups: int) -> Iterator[None]:
 
 @contextmanager
 def all_tokens_kept() -> Iterator[None]:
-    """Keep the KV of all tokens, in one group, whatever windows the layers have."""
-    with (
-        split_layers(1),
-        patch("shared.model.spec.DecoderSpec.kv_window", lambda self, layer: None),
-    ):
+    """Keep the KV of all tokens, whatever windows the layers have; a group for each size of it."""
+    with patch("shared.model.spec.DecoderSpec.kv_window", lambda self, layer: None):
         yield

@@ -5,6 +5,7 @@ The cache starts as NaN, so whatever is read before it was written shows.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,22 @@ def poisoned_cache(
     blocks = torch.full((*shape[:-1], head_dim + 4), 0x7F, dtype=torch.uint8).view(dtype)
     QuantizedCache.over(blocks).scales.fill_(float("nan"))
     return blocks
+
+
+def poisoned_groups(
+    num_blocks: int, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype
+) -> list[torch.Tensor]:
+    """Views of blocks of NaN, one for each shape of a block; in 8 bits the scales are NaN."""
+    size = max(map(math.prod, shapes), default=0)
+    if dtype.itemsize > 1:
+        arena = torch.full((num_blocks, size), float("nan"), dtype=dtype)
+    else:
+        arena = torch.full((num_blocks, size), 0x7F, dtype=torch.uint8).view(dtype)
+    views = [arena[:, : math.prod(shape)].unflatten(1, shape) for shape in shapes]
+    if dtype.itemsize == 1:
+        for view in views:
+            QuantizedCache.over(view).scales.fill_(float("nan"))
+    return views
 
 
 def make_metadata(
@@ -161,24 +178,15 @@ class PagedDriver:
         groups = spec.kv_groups
         all_tables = self._shuffled_tables([total for _ in groups for total in totals])
         num_blocks = 1 + sum(map(len, all_tables))
-        shapes = (mixer.kv_shape for mixer in spec.attentions.values())
-        num_kinds, num_kv_heads, head_dim = next(shapes, (2, 1, 1))
-        arena = poisoned_cache(
-            num_blocks,
-            max(map(len, groups)),
-            num_kv_heads,
-            self.block_size,
-            head_dim,
-            self.kv_dtype,
-            num_kinds,
-        )
-        caches = []
-        for layers in groups:
-            if layers[0] in spec.recurrences:
-                shape = num_blocks, len(layers), spec.recurrences[layers[0]].state_size
-                caches.append(torch.full(shape, float("nan")))
-            else:
-                caches.append(arena[:, : len(layers)])
+        row = 0 if self.kv_dtype.itemsize > 1 else 4  # bytes of a scale
+        shapes = []
+        for layers in groups[: spec.num_token_groups]:
+            kinds, num_kv_heads, head_dim = spec.attentions[layers[0]].kv_shape
+            shapes.append((len(layers), kinds, num_kv_heads, self.block_size, head_dim + row))
+        caches = poisoned_groups(num_blocks, shapes, self.kv_dtype)
+        for layers in groups[spec.num_token_groups :]:
+            shape = num_blocks, len(layers), spec.recurrences[layers[0]].state_size
+            caches.append(torch.full(shape, float("nan")))
         size = len(totals)
         return tuple(caches), [all_tables[n * size : (n + 1) * size] for n in range(len(groups))]
 

@@ -46,6 +46,8 @@ def random_model(
         for name, buffer in model.named_buffers():
             if name.endswith(("e_score_correction_bias", "expert_bias")):
                 buffer.normal_(0.0, std, generator=generator)
+            elif name.endswith("layer_scalar"):
+                buffer.normal_(1.0, std, generator=generator)
     return model
 
 

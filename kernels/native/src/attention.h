@@ -181,13 +181,14 @@ class AttentionKernel {
   const Batch& batch;
   int group_of_layers;
   int layer;  // among those of its group
-  int num_heads;
   Seen seen;
   float scale;         // of scores; positive
   float cap;           // c makes c * tanh(score / c) of scaled scores; 0: none
   const float* sinks;  // by head: a score that takes part in the softmax and has no value; or null
-  const Element* query;  // [tokens][heads][head dim]
-  Element* out;          // the same shape, rows `out_stride` apart
+  int num_heads;
+  const Element* query;  // [tokens][heads][head dim], rows `query_stride` apart
+  size_t query_stride;
+  Element* out;  // the same shape, rows `out_stride` apart
   size_t out_stride;
   float* parts;  // sums of spans that are tasks of their own
 
@@ -288,7 +289,7 @@ class AttentionKernel {
   void load_query(const AttentionTask& task, Scratch& s) const {
     for (int row = 0; row < task.rows(); ++row) {
       const Element* from =
-          query + (head_row(task, row) * num_heads + head(task, row)) * cache.head_dim;
+          query + head_row(task, row) * query_stride + head(task, row) * cache.head_dim;
       Chunk<Dot>::put_query(s.query.data() + row * s.words, from, cache.head_dim);
     }
   }

@@ -24,32 +24,24 @@ class TypedDecoder final : public Decoder {
         program_(weights.program, weights.program + weights.program_size),
         weights_(weights),
         x_(shape.hidden_size),
-        product_(std::max({shape.hidden_size, most_latent(weights, &latent_product),
-                           shape.num_heads * most_latent(weights, &latent_query),
-                           most_gates(weights, shape),
-                           most_recurrent(weights, &Recurrent::num_inputs),
-                           (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_dim})),
-        query_(shape.num_heads * shape.head_dim),
-        attended_(std::max(
-            shape.num_heads * std::max(shape.head_dim, most_latent(weights, &latent_head)),
-            most_recurrent(weights, &Recurrent::inner_size))),
+        product_(std::max(shape.hidden_size, most(weights, &product_size))),
+        query_(most(weights, &query_size)),
+        attended_(most(weights, &attended_size)),
         gated_(shape.intermediate_size),
         operand_(std::max({shape.hidden_size, shape.intermediate_size,
-                           most_latent(weights, &latent_operand),
-                           most_recurrent(weights, &Recurrent::inner_size),
-                           shape.num_heads *
-                               std::max(shape.head_dim, most_latent(weights, &latent_head))})),
-        by_head_(shape.num_heads * most_latent(weights, &latent_head)),
+                           most(weights, &operand_size)})),
+        by_head_(most(weights, &by_head_size)),
         plain_(shape.hidden_size),
-        scores_(most_experts(weights) + 1),
+        scores_(most(weights, &num_experts) + 1),
         pair_operand_(operand_.stride),
         pair_gated_(shape.intermediate_size),
         pair_out_(shape.hidden_size),
-        rates_(most_recurrent(weights, &Recurrent::num_rates)),
+        rates_(most(weights, &num_rates)),
+        inputs_(most(weights, &num_inputs)),
         recurrent_scratch_(pool.num_threads()) {
-    query_.stride = shape.num_heads * shape.head_dim;
+    for (const Operation& one : program_)
+      if (one.op == Op::kAttend) add_plan(one.heads);
     for (int thread = 0; thread < pool.num_threads(); ++thread) {
-      scratch_.push_back(std::make_unique<AttentionScratch<ElementDot>>(shape.head_dim));
       float_rows_.emplace_back(size_t(operand_.stride));
       merits_.emplace_back(size_t(scores_.stride));
       for (const Operation& one : program_)
@@ -61,8 +53,9 @@ class TypedDecoder final : public Decoder {
                int block_size, float* hidden) override {
     const int tokens = batch.num_tokens;
     resize(tokens);
-    const Cache<Element> cache{static_cast<Element*>(cache_data), format, block_stride,
-                               shape_.kv_kinds, shape_.num_kv_heads, block_size, shape_.head_dim};
+    // Every layer's attention has heads of its own: see `cache_of`.
+    const Cache<Element> cache{static_cast<Element*>(cache_data), format, block_stride, 0, 0,
+                               block_size, 0};
     embed(batch);
     plan_attention(batch);
     int rows = tokens;
@@ -87,7 +80,7 @@ class TypedDecoder final : public Decoder {
           break;
         case Op::kAttend:
           attend(now, batch, cache);
-          if (now.has_gate) gate_heads(batch, narrow);
+          if (now.has_gate) gate_heads(now, batch, narrow);
           if (narrow) rows = keep_wanted(batch);
           break;
         case Op::kOutput:
@@ -118,7 +111,18 @@ class TypedDecoder final : public Decoder {
           put_latent_queries(now, batch);
           break;
         case Op::kLatentValue:
-          put_latent_values(*now.attention, rows);
+          put_latent_values(now, rows);
+          break;
+        case Op::kInputs:
+          put_inputs(now, batch);
+          break;
+        case Op::kWeigh:
+          weigh(now, rows);
+          break;
+        case Op::kScale:
+          rows_of(rows, [&](int row, int) {
+            scale_row(x_.row(row), now.scale, shape_.hidden_size);
+          });
           break;
         case Op::kRecur:
           recur(now, batch);
@@ -165,6 +169,7 @@ class TypedDecoder final : public Decoder {
     operand_scales_.reserve(tokens);
     by_head_.resize(tokens);
     rates_.resize(tokens);
+    inputs_.resize(tokens);
     if constexpr (kQuantized) plain_.resize(tokens);
   }
 
@@ -210,12 +215,48 @@ class TypedDecoder final : public Decoder {
     const int size = shape_.hidden_size;
     if (weights_.embedding == nullptr)
       unpack_column(*weights_.head, int(token), to);
-    else if (weights_.embedding_kind == Kind::kFloat32)
-      widen_row(to, static_cast<const float*>(weights_.embedding) + token * size, size);
     else
-      widen_row(to, static_cast<const uint16_t*>(weights_.embedding) + token * size, size);
+      widen_stored(to, weights_.embedding, weights_.embedding_kind, token * size, size);
     if (shape_.embedding_multiplier != 1.0f)
       for (int i = 0; i < size; ++i) to[i] *= shape_.embedding_multiplier;
+  }
+
+  static void widen_stored(float* to, const void* from, Kind kind, size_t first, int size) {
+    if (kind == Kind::kFloat32)
+      widen_row(to, static_cast<const float*>(from) + first, size);
+    else
+      widen_row(to, static_cast<const uint16_t*>(from) + first, size);
+  }
+
+  void put_inputs(const Operation& now, const Batch& batch) {
+    const LayerInputs& own = *now.inputs;
+    multiply<WeightDot>(pool_, operands(batch.num_tokens), *now.matrix,
+                        [&](int row, int column, const Floats* values) {
+                          std::memcpy(inputs_.row(row) + column, values, kPanel * sizeof(float));
+                        });
+    rows_of(batch.num_tokens, [&](int row, int thread) {
+      float* to = inputs_.row(row);
+      float* stored = float_rows_[thread].data();
+      scale_row(to, own.product_factor, own.num());
+      for (int layer = 0; layer < own.num_layers; ++layer, to += own.size) {
+        const size_t place = size_t(batch.token_ids[row]) * own.num_layers + layer;
+        widen_stored(stored, own.table, own.table_kind, place * own.size, own.size);
+        norm(to, now.first, nullptr, own.size, to);
+        add_row(to, own.table_factor, stored, own.size);
+        scale_row(to, std::sqrt(0.5f), own.size);
+      }
+    });
+  }
+
+  void weigh(const Operation& now, int rows) {
+    const int size = now.inputs->size;
+    rows_of(rows, [&](int row, int thread) {
+      const float* input = inputs_.row(row) + now.layer * size;
+      float* gated = float_rows_[thread].data();
+      widen_row(gated, gated_.row(row), size);
+      for (int i = 0; i < size; ++i) gated[i] *= input[i];
+      narrow_row(gated_.row(row), gated, size);
+    });
   }
 
   void finish_logits(Floats* values) const {
@@ -236,20 +277,52 @@ class TypedDecoder final : public Decoder {
     }
   }
 
-  // Longest contexts first, so that no thread is left with a long one at the end.
+  // How the attention of layers with such heads is computed.
+  struct Plan {
+    struct Combined {
+      AttentionTask task;
+      int num_spans;
+    };
+    Heads heads;
+    std::vector<AttentionTask> tasks;
+    std::vector<Combined> combined;
+    Buffer<float> parts;
+    std::vector<std::unique_ptr<AttentionScratch<ElementDot>>> scratch;  // by thread
+
+    int group() const { return heads.num / heads.num_kv; }
+  };
+
+  void add_plan(const Heads& heads) {
+    for (const Plan& plan : plans_)
+      if (plan.heads == heads) return;
+    Plan& plan = plans_.emplace_back();
+    plan.heads = heads;
+    for (int thread = 0; thread < pool_.num_threads(); ++thread)
+      plan.scratch.push_back(std::make_unique<AttentionScratch<ElementDot>>(heads.dim));
+  }
+
+  Plan& plan_of(const Heads& heads) {
+    return *std::find_if(plans_.begin(), plans_.end(),
+                         [&](const Plan& plan) { return plan.heads == heads; });
+  }
+
   void plan_attention(const Batch& batch) {
-    const int group = shape_.num_heads / shape_.num_kv_heads;
-    const int per_task = std::max(1, kQueryRows / group);
-    tasks_.clear();
+    for (Plan& plan : plans_) plan_all(batch, plan);
+  }
+
+  // Longest contexts first, so that no thread is left with a long one at the end.
+  void plan_all(const Batch& batch, Plan& plan) {
+    const int per_task = std::max(1, kQueryRows / plan.group());
+    plan.tasks.clear();
     for (int seq = 0; seq < batch.num_seqs; ++seq) {
       const int tokens = batch.query_start_loc[seq + 1] - batch.query_start_loc[seq];
       for (int first = 0; first < tokens; first += per_task)
-        add_tasks(seq, first, std::min(per_task, tokens - first));
+        add_tasks(plan, seq, first, std::min(per_task, tokens - first));
     }
-    std::stable_sort(tasks_.begin(), tasks_.end(), [&](const auto& a, const auto& b) {
+    std::stable_sort(plan.tasks.begin(), plan.tasks.end(), [&](const auto& a, const auto& b) {
       return context(batch, a) > context(batch, b);
     });
-    split_tasks(batch);
+    split_tasks(batch, plan);
   }
 
   // Tokens up to the last one of a task.
@@ -259,46 +332,48 @@ class TypedDecoder final : public Decoder {
   }
 
   // Too few tasks for all threads: each span of a long one becomes a task.
-  void split_tasks(const Batch& batch) {
+  void split_tasks(const Batch& batch, Plan& plan) {
     constexpr int kEnough = 8;  // for each thread
-    combined_.clear();
-    if (pool_.num_threads() == 1 || int(tasks_.size()) >= kEnough * pool_.num_threads()) return;
+    plan.combined.clear();
+    if (pool_.num_threads() == 1 || int(plan.tasks.size()) >= kEnough * pool_.num_threads()) return;
     std::vector<AttentionTask> parts;
     size_t size = 0;
-    for (AttentionTask task : tasks_) {
+    for (AttentionTask task : plan.tasks) {
       const int num_spans = (context(batch, task) + kSpan - 1) / kSpan;
       if (num_spans == 1) {
         parts.push_back(task);
         continue;
       }
       task.part = size;
-      combined_.push_back({task, num_spans});
+      plan.combined.push_back({task, num_spans});
       for (task.span = 0; task.span < num_spans; ++task.span) {
         task.part = size;
         parts.push_back(task);
-        size += Sums::num_floats(task.rows(), panels_of(shape_.head_dim));
+        size += Sums::num_floats(task.rows(), panels_of(plan.heads.dim));
       }
     }
-    tasks_ = std::move(parts);
-    parts_.reserve(size);
+    plan.tasks = std::move(parts);
+    plan.parts.reserve(size);
   }
 
-  void add_tasks(int seq, int first_token, int num_tokens) {
-    for (int head = 0; head < shape_.num_kv_heads; ++head)
-      for_head_parts(shape_.num_heads / shape_.num_kv_heads, [&](int first_head, int num_heads) {
-        tasks_.push_back({seq, first_token, num_tokens, head, first_head, num_heads});
+  static void add_tasks(Plan& plan, int seq, int first_token, int num_tokens) {
+    for (int head = 0; head < plan.heads.num_kv; ++head)
+      for_head_parts(plan.group(), [&](int first_head, int num_heads) {
+        plan.tasks.push_back({seq, first_token, num_tokens, head, first_head, num_heads});
       });
   }
 
   // Behind the last layer's keys and values, only the wanted tokens matter.
   void plan_wanted(const Batch& batch) {
-    tasks_.clear();
-    int seq = 0;
-    for (int i = 0; i < batch.num_wanted; ++i) {
-      while (batch.query_start_loc[seq + 1] <= batch.wanted[i]) ++seq;
-      add_tasks(seq, int(batch.wanted[i]) - batch.query_start_loc[seq], 1);
+    for (Plan& plan : plans_) {
+      plan.tasks.clear();
+      int seq = 0;
+      for (int i = 0; i < batch.num_wanted; ++i) {
+        while (batch.query_start_loc[seq + 1] <= batch.wanted[i]) ++seq;
+        add_tasks(plan, seq, int(batch.wanted[i]) - batch.query_start_loc[seq], 1);
+      }
+      split_tasks(batch, plan);
     }
-    split_tasks(batch);
   }
 
   // Moves the wanted rows to the front; returns how many there are.
@@ -307,6 +382,7 @@ class TypedDecoder final : public Decoder {
       const int row = int(batch.wanted[i]);
       std::copy_n(x_.row(row), x_.stride, x_.row(i));
       std::copy_n(attended_.row(row), attended_.stride, attended_.row(i));
+      std::copy_n(inputs_.row(row), inputs_.stride, inputs_.row(i));
     }
     return batch.num_wanted;
   }
@@ -356,77 +432,109 @@ class TypedDecoder final : public Decoder {
     return 1.0f + now.query_scale * std::log1p(float((position + 1) / now.query_step));
   }
 
-  void rotate_and_store(const Operation& now, const Batch& batch, const Cache<Element>& cache) {
-    const int dim = shape_.head_dim, heads = shape_.num_heads, kv_heads = shape_.num_kv_heads;
+  static Cache<Element> cache_of(const Heads& heads, Cache<Element> cache) {
+    cache.kinds = heads.kv_kinds;
+    cache.num_kv_heads = heads.num_kv;
+    cache.head_dim = heads.dim;
+    return cache;
+  }
+
+  void rotate_and_store(const Operation& now, const Batch& batch, const Cache<Element>& arena) {
+    const Cache<Element> cache = cache_of(now.heads, arena);
+    const int dim = now.heads.dim, heads = now.heads.num, kv_heads = now.heads.num_kv;
     const int64_t* slots = batch.slots[now.kv_group];
     const bool whole = now.head_norm == HeadNorm::kWhole;
     const float* query_norm = whole ? nullptr : now.first;
     const float* key_norm = whole ? nullptr : now.second;
     // How far a head's weight is from that of the head before.
     const int step = now.head_norm == HeadNorm::kEachHead ? dim : 0;
-    rows_of(batch.num_tokens, [&](int row, int) {
+    rows_of(batch.num_tokens, [&](int row, int thread) {
       float* x = product_.row(row);
       const float* cos_sin = now.cos_sin + size_t(batch.positions[row]) * dim;
-      const int block = int(slots[row] / cache.block_size);
-      const int slot = int(slots[row] % cache.block_size);
       const float heat = query_factor(now, int(batch.positions[row]));
       float* keys = x + (now.has_gate ? 2 : 1) * heads * dim;
       if (now.limit != 0.0f) {
         clamp_row(x, now.limit, heads * dim);
-        clamp_row(keys, now.limit, 2 * kv_heads * dim);
+        clamp_row(keys, now.limit, (now.num_parts - 1) * kv_heads * dim);
       }
-      if (whole) {
-        norm(x, now.first, nullptr, heads * dim, x);
-        norm(keys, now.second, nullptr, kv_heads * dim, keys);
+      if (whole) norm(x, now.first, nullptr, heads * dim, x);
+      for (int head = 0; head < heads; ++head, x += dim) {
+        if (query_norm) norm(x, query_norm + head * step, nullptr, dim, x);
+        rotate(x, cos_sin, dim);
+        if (heat != 1.0f) scale_row(x, heat, dim);
+        narrow_row(query_.row(row) + head * dim, x, dim);
       }
-      for (int head = 0; head < heads + 2 * kv_heads; ++head, x += dim) {
-        if (head == heads) x = keys;
-        if (head < heads) {
-          if (query_norm) norm(x, query_norm + head * step, nullptr, dim, x);
-          rotate(x, cos_sin, dim);
-          if (heat != 1.0f) scale_row(x, heat, dim);
-          narrow_row(query_.row(row) + head * dim, x, dim);
-          continue;
-        }
-        const int kv_head = (head - heads) % kv_heads, kind = (head - heads) / kv_heads;
-        if (kind == 0) {
-          if (key_norm) norm(x, key_norm + kv_head * step, nullptr, dim, x);
-          rotate(x, cos_sin, dim);
-        }
-        store_row(cache, block, now.kv_place, kind, kv_head, slot, x);
+      if (now.num_parts == 1) return;
+      const int block = int(slots[row] / cache.block_size);
+      const int slot = int(slots[row] % cache.block_size);
+      // Values first: keys may be what they are made of.
+      const float* value = now.num_parts == 2 ? keys : keys + kv_heads * dim;
+      float* normed = float_rows_[thread].data();
+      for (int head = 0; head < kv_heads; ++head, value += dim) {
+        if (now.third) norm(value, now.third, nullptr, dim, normed);
+        store_row(cache, block, now.kv_place, 1, head, slot, now.third ? normed : value);
+      }
+      if (whole) norm(keys, now.second, nullptr, kv_heads * dim, keys);
+      for (int head = 0; head < kv_heads; ++head, keys += dim) {
+        if (key_norm) norm(keys, key_norm + head * step, nullptr, dim, keys);
+        rotate(keys, cos_sin, dim);
+        store_row(cache, block, now.kv_place, 0, head, slot, keys);
       }
     });
   }
 
-  void attend(const Operation& now, const Batch& batch, const Cache<Element>& cache) {
+  void attend(const Operation& now, const Batch& batch, const Cache<Element>& arena) {
+    const Cache<Element> cache = cache_of(now.heads, arena);
+    Plan& plan = plan_of(now.heads);
     const AttentionKernel<ElementDot> kernel{
-        cache, batch, now.kv_group, now.kv_place, shape_.num_heads, {now.window, now.chunked != 0}, now.scale,
-        now.limit, now.first, query_.row(0), attended_.row(0), size_t(attended_.stride),
-        parts_.data()};
-    pool_.run(int(tasks_.size()),
-              [&](int task, int thread) { kernel(tasks_[task], *scratch_[thread]); });
-    pool_.run(int(combined_.size()), [&](int i, int thread) {
-      kernel.combine(combined_[i].task, combined_[i].num_spans, *scratch_[thread]);
+        cache, batch, now.kv_group, now.kv_place, {now.window, now.chunked != 0}, now.scale,
+        now.limit, now.first, now.heads.num, query_.row(0), size_t(query_.stride),
+        attended_.row(0), size_t(attended_.stride), plan.parts.data()};
+    pool_.run(int(plan.tasks.size()),
+              [&](int task, int thread) { kernel(plan.tasks[task], *plan.scratch[thread]); });
+    pool_.run(int(plan.combined.size()), [&](int i, int thread) {
+      const auto& one = plan.combined[i];
+      kernel.combine(one.task, one.num_spans, *plan.scratch[thread]);
     });
   }
 
-  // Numbers that latent attention has: of a product, of an operand, and of one head.
-  static int latent_product(const Latent& own) {
-    return std::max(own.latent + own.rope, own.query_rank);
+  // Numbers by token, as far as one operation needs them.
+  static int product_size(const Operation& now) {
+    const Heads& heads = now.heads;
+    if (now.recurrent) return now.recurrent->num_inputs();
+    if (now.attention) {
+      const Latent& own = *now.attention;
+      return std::max({own.latent + own.rope, own.query_rank, heads.num * (own.plain + own.rope)});
+    }
+    return (now.has_gate ? 2 : 1) * heads.query_size() + 2 * heads.kv_size();
   }
-  static int latent_query(const Latent& own) { return own.plain + own.rope; }
-  static int latent_operand(const Latent& own) { return own.query_rank; }
-  static int latent_head(const Latent& own) {
-    return std::max(round_up(own.plain, kLanes), own.value);
+  static int query_size(const Operation& now) { return now.heads.query_size(); }
+  static int by_head_size(const Operation& now) {
+    if (!now.attention) return 0;
+    return now.heads.num * std::max(round_up(now.attention->plain, kLanes), now.attention->value);
   }
-  static int most_latent(const Weights& weights, int (*size)(const Latent&)) {
+  static int attended_size(const Operation& now) {
+    if (now.recurrent) return now.recurrent->inner_size();
+    return std::max(now.heads.query_size(), by_head_size(now));
+  }
+  static int operand_size(const Operation& now) {
+    return std::max(attended_size(now), now.attention ? now.attention->query_rank : 0);
+  }
+  static int num_rates(const Operation& now) {
+    return now.recurrent ? now.recurrent->num_rates() : 0;
+  }
+  static int num_inputs(const Operation& now) { return now.inputs ? now.inputs->num() : 0; }
+  static int num_experts(const Operation& now) { return now.experts ? now.experts->count() : 0; }
+
+  // Of all operations.
+  static int most(const Weights& weights, int (*size)(const Operation&)) {
     int most = 0;
-    for (int i = 0; i < weights.program_size; ++i)
-      if (weights.program[i].attention) most = std::max(most, size(*weights.program[i].attention));
+    for (int i = 0; i < weights.program_size; ++i) most = std::max(most, size(weights.program[i]));
     return most;
   }
 
-  void put_latent_rows(const Operation& now, const Batch& batch, const Cache<Element>& cache) {
+  void put_latent_rows(const Operation& now, const Batch& batch, const Cache<Element>& arena) {
+    const Cache<Element> cache = cache_of(now.heads, arena);
     const Latent& own = *now.attention;
     const int64_t* slots = batch.slots[now.kv_group];
     project_qkv(*now.matrix, batch.num_tokens);
@@ -451,7 +559,7 @@ class TypedDecoder final : public Decoder {
 
   void put_latent_queries(const Operation& now, const Batch& batch) {
     const Latent& own = *now.attention;
-    const int heads = shape_.num_heads, size = shape_.head_dim, rows = batch.num_tokens;
+    const int heads = now.heads.num, size = now.heads.dim, rows = batch.num_tokens;
     const int padded = round_up(own.plain, kLanes);
     project_qkv(*now.matrix, rows);
     rows_of(rows, [&](int row, int) {
@@ -466,14 +574,15 @@ class TypedDecoder final : public Decoder {
         narrow_row(query_.row(row) + head * size + own.latent, rotated, own.rope);
       }
     });
-    multiply_heads(by_head_, padded, own.up_keys, rows, [&](int row, int head, int column) {
+    multiply_heads(by_head_, heads, padded, own.up_keys, rows, [&](int row, int head, int column) {
       return std::pair(query_.row(row) + head * size + column, own.latent - column);
     });
   }
 
-  void put_latent_values(const Latent& own, int rows) {
-    const int heads = shape_.num_heads;
-    multiply_heads(attended_, shape_.head_dim, own.up_values, rows,
+  void put_latent_values(const Operation& now, int rows) {
+    const Latent& own = *now.attention;
+    const int heads = now.heads.num;
+    multiply_heads(attended_, heads, now.heads.dim, own.up_values, rows,
                    [&](int row, int head, int column) {
                      return std::pair(by_head_.row(row) + head * own.value + column,
                                       own.value - column);
@@ -486,10 +595,10 @@ class TypedDecoder final : public Decoder {
   // Multiplies each head's part of the rows, `step` numbers apart, with a matrix of its own. place:
   // where the results of a row and head go from a column on, and how many of them exist.
   template <class Place>
-  void multiply_heads(Activations<Element>& from, int step, const Matrix* const* matrices, int rows,
-                      Place&& place) {
+  void multiply_heads(Activations<Element>& from, int heads, int step,
+                      const Matrix* const* matrices, int rows, Place&& place) {
     products_.clear();
-    for (int head = 0; head < shape_.num_heads; ++head) {
+    for (int head = 0; head < heads; ++head) {
       Rows part = elements(from, rows);
       part.words += size_t(head) * step / ElementDot::kElements;
       products_.push_back({part, matrices[head], head * rows});
@@ -503,8 +612,8 @@ class TypedDecoder final : public Decoder {
   }
 
   // Of all tokens, or of the wanted ones.
-  void gate_heads(const Batch& batch, bool narrow) {
-    const int size = shape_.num_heads * shape_.head_dim;
+  void gate_heads(const Operation& now, const Batch& batch, bool narrow) {
+    const int size = now.heads.query_size();
     rows_of(narrow ? batch.num_wanted : batch.num_tokens, [&](int i, int) {
       const int row = narrow ? int(batch.wanted[i]) : i;
       multiply_gates(attended_.row(row), product_.row(row) + size, size);
@@ -526,22 +635,6 @@ class TypedDecoder final : public Decoder {
                                           states, product_,  rates_,
                                           attended_, recurrent_scratch_, shape_.norm_eps};
     kernel();
-  }
-
-  // Numbers of a product with gates of heads.
-  static int most_gates(const Weights& weights, const Shape& shape) {
-    for (int i = 0; i < weights.program_size; ++i)
-      if (weights.program[i].has_gate)
-        return 2 * (shape.num_heads + shape.num_kv_heads) * shape.head_dim;
-    return 0;
-  }
-
-  static int most_recurrent(const Weights& weights, int (Recurrent::*size)() const) {
-    int most = 0;
-    for (int i = 0; i < weights.program_size; ++i)
-      if (weights.program[i].recurrent)
-        most = std::max(most, (weights.program[i].recurrent->*size)());
-    return most;
   }
 
   void put_product(Activations<Element>& input, const Operation& now, int rows) {
@@ -588,13 +681,6 @@ class TypedDecoder final : public Decoder {
           for (int v = 0; v < kPanelVectors; ++v)
             narrow(gated_.row(row) + column + v * kLanes, activate(kind, values[v]));
         });
-  }
-
-  static int most_experts(const Weights& weights) {
-    int most = 0;
-    for (int i = 0; i < weights.program_size; ++i)
-      if (weights.program[i].experts) most = std::max(most, weights.program[i].experts->count());
-    return most;
   }
 
   // A pair is a token and an expert of it. Pairs are sorted by expert, then by token.
@@ -732,15 +818,9 @@ class TypedDecoder final : public Decoder {
   std::vector<Product> products_;
   std::vector<Buffer<float>> merits_;
   Activations<float> rates_;  // of mixers with states
+  Activations<float> inputs_;  // [layers][size] of a token
   std::vector<RecurrentScratch> recurrent_scratch_;
-  std::vector<AttentionTask> tasks_;
-  struct Combined {
-    AttentionTask task;
-    int num_spans;
-  };
-  std::vector<Combined> combined_;
-  Buffer<float> parts_;
-  std::vector<std::unique_ptr<AttentionScratch<ElementDot>>> scratch_;
+  std::vector<Plan> plans_;  // by different heads
   std::vector<Buffer<float>> float_rows_;
 };
 

@@ -16,10 +16,6 @@ namespace baton {
 struct Shape {
   int hidden_size;
   int intermediate_size;
-  int num_heads;
-  int num_kv_heads;
-  int head_dim;
-  int kv_kinds;  // 2: keys and values; 1: latent rows, see `Latent`
   int vocab_size;
   // All norms are of one kind: of the root mean square, or with `centers` less the mean before.
   float norm_eps;
@@ -41,8 +37,9 @@ enum class Op : int {
   kCapture = 0,   // copies x if the batch wants what enters layer `layer`
   kNorm = 1,      // operand = norm(x), scaled by `first`, plus `second`; both null: x itself
   kProject = 2,   // product = operand * matrix: queries, keys and values
-  kRotate = 3,    // clipping to `limit` and norms (`first`: queries, `second`: keys; null: none) of
-                  // the product's heads, rotation, then keys and values go to the cache
+  kRotate = 3,    // clipping to `limit` and norms (`first`: queries, `second`: keys, `third`: values;
+                  // null: none) of the product's heads, rotation of queries and keys, then keys and
+                  // values go to the cache
   kAttend = 4,    // attended = attention over the cache; `first`: a sink's score by head, or null
   kNarrow = 5,    // only the wanted tokens are computed behind the next kAttend or kRecur
   kOutput = 6,    // x += attended * matrix; with `apart` product = attended * matrix
@@ -52,6 +49,9 @@ enum class Op : int {
   kRoute = 10,    // chooses each token's experts by its operand; behind a kNorm with `apart`
   kExperts = 11,  // x += the chosen experts' sum; with `apart` product = that
   kRecur = 16,    // attended = what a mixer with states makes of operand; all tokens change the states
+  kInputs = 17,   // inputs = the inputs of all layers, of operand * matrix; `first`: weight of the norm
+  kWeigh = 18,    // gated *= the input of layer `layer`
+  kScale = 19,    // x *= scale
   // Of latent attention; in front of kAttend, the matrix, and `first` as weight of the norm:
   kLatentRow = 12,    // row = [norm of the first numbers | rotation of the others] of operand *
                       // matrix, which goes to the cache
@@ -73,6 +73,34 @@ struct Latent {
   float norm_eps;
 };
 
+// What makes a row of each token for each layer: (norm(product * product_factor) + table_factor * the
+// token's part of the table) / sqrt(2).
+struct LayerInputs {
+  const void* table;  // [tokens][layers][size]
+  Kind table_kind;
+  int num_layers;
+  int size;
+  float table_factor;
+  float product_factor;
+
+  int num() const { return num_layers * size; }
+};
+
+// Of a layer's attention.
+struct Heads {
+  int num;      // of queries
+  int num_kv;   // of what the cache has of a token
+  int dim;
+  int kv_kinds;  // 2: keys and values; 1: latent rows, see `Latent`
+
+  bool operator==(const Heads& other) const {
+    return num == other.num && num_kv == other.num_kv && dim == other.dim &&
+           kv_kinds == other.kv_kinds;
+  }
+  int query_size() const { return num * dim; }
+  int kv_size() const { return num_kv * dim; }
+};
+
 // Borrowed: the maker of the decoder keeps what these point to.
 struct Operation {
   Op op;
@@ -80,10 +108,13 @@ struct Operation {
   const Matrix* matrix;
   const float* first;
   const float* second;
+  const float* third;
   const float* cos_sin;  // [positions][head dim]: cosines, then sines
   const Experts* experts;
   const Latent* attention;  // of latent attention
   const Recurrent* recurrent;
+  const LayerInputs* inputs;
+  Heads heads;           // of attention
   int window;            // 0: none
   int chunked;           // the window begins at the last multiple of its width
   int query_step;        // of kRotate: queries at position p are multiplied with 1 + query_scale *
@@ -94,6 +125,8 @@ struct Operation {
   Activation activation;
   int paired;
   int apart;
+  int num_parts;  // of kRotate: 3; 2: keys are values, too; 1: queries alone, as another layer has kept
+                  // keys and values
   int has_gate;  // product = [queries | gates | keys | values], and attended *= sigmoid(gates)
   float scale;  // of scores, or of what is added
   float limit;  // cap of scores, or of queries, keys and values; 0: none

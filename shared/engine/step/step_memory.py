@@ -1,8 +1,8 @@
 """Memory of the largest step besides weights and KV, measured by computing that step.
 
 A CPU may need minutes for it. The memory of a step does not depend on the number of layers, as each
-uses the memory of the one before: so on a CPU the first two represent all. (One is not enough: its
-result is not added to anything.)
+uses the memory of the one before: so on a CPU one of each size represents all. (One alone is not
+enough: its result is not added to anything.)
 """
 
 from __future__ import annotations
@@ -90,7 +90,9 @@ class _Step:
         num_tokens: int,
         max_model_len: int,
     ) -> None:
-        self._model = loaded.model if device.type == "cuda" else loaded.model.first_layers(2)
+        self._model = loaded.model
+        if device.type != "cuda":
+            self._model = loaded.model.of_layers(loaded.spec.samples)
         self._arena = KVArena(layout, layout.num_blocks(num_tokens), device=device)
         # KV is no part of a step's memory: write it before anything is measured.
         self._arena.blocks.zero_()

@@ -59,8 +59,8 @@ class AttentionBackend(Protocol):
     def forward(
         self,
         q: Tensor,
-        k: Tensor,
-        v: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
         cos_sin: Tensor,
         kv_cache: Tensor,
         layer: int,
@@ -75,6 +75,7 @@ class AttentionBackend(Protocol):
         [num_tokens, head_dim], cosines before sines; norms: of q and k, before the rotation;
         kv_cache: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim], written in place;
         in 8 bits, the blocks of `QuantizedCache.over`.
+        Without k and v, another layer has written those of these tokens into its slots already.
         `scores` say what a token sees, and how much of it. Returns the shape of q.
         Whatever lies in the cache beyond a sequence's length, NaN included, has no influence.
         """

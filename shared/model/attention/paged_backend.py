@@ -11,6 +11,7 @@ from kernels.latent_attention import latent_attention
 from kernels.paged_attention import paged_attention
 from kernels.paged_attention.workspace import Workspace
 from kernels.rope_kv_write import rope_kv_write
+from kernels.rotary import rotate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,8 +33,8 @@ class PagedAttention:
     def forward(
         self,
         q: Tensor,
-        k: Tensor,
-        v: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
         cos_sin: Tensor,
         kv_cache: Tensor,
         layer: int,
@@ -44,17 +45,20 @@ class PagedAttention:
     ) -> Tensor:
         """See `AttentionBackend.forward`."""
         cache = kv_cache if kv_cache.dtype == q.dtype else QuantizedCache.over(kv_cache)
-        rotated = rope_kv_write(
-            q,
-            k,
-            v,
-            cos_sin,
-            cache,
-            layer,
-            metadata.slot_mapping,
-            norms=norms,
-            implementation=self.name,
-        )
+        if k is None or v is None:
+            rotated = rotate(q, cos_sin)
+        else:
+            rotated = rope_kv_write(
+                q,
+                k,
+                v,
+                cos_sin,
+                cache,
+                layer,
+                metadata.slot_mapping,
+                norms=norms,
+                implementation=self.name,
+            )
         return paged_attention(
             rotated,
             cache,

@@ -52,5 +52,7 @@ def _what(family: Family, spec: DecoderSpec, name: str, shape: Sequence[int]) ->
         return "parts for images and sounds"
     if family.is_further(name, spec):
         return FURTHER
+    if spec.shares_kv and name in family.names(spec.without_sharing()):
+        return "keys and values that a layer shares"
     known = (what for begin, what in family.unread.items() if name.startswith(begin))
     return next(known, None)

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.functional import linear
 
 from shared.errors import ModelLoadError
-from shared.model.causal_lm import DecoderLayer
+from shared.model.decoder_layer import DecoderLayer
 from shared.model.drafts.choice import most_likely
 from shared.model.drafts.embed import embed
 from shared.model.drafts.stored import head_spec, layer_targets, read_head

@@ -27,7 +27,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from shared.model.mixers import Mixer
-    from shared.model.spec import DecoderSpec, FeedForwardSpec, LayerSpec, NormSpec
+    from shared.model.spec import (
+        DecoderSpec,
+        FeedForwardSpec,
+        LayerInputsSpec,
+        LayerSpec,
+        NormSpec,
+    )
     from shared.model.weight_map import WeightMap
 
 
@@ -64,6 +70,8 @@ class Naming:
     positions: str = ""
     project_in: str = ""
     project_out: str = ""
+    #: Of the inputs of layers: the table, the projection and its norm.
+    inputs: tuple[str, str, str] = ("", "", "")
     norm: str = "model.norm"
     head: str = "lm_head"
     #: What the names of a layer's parts begin with; {} is the layer's number.
@@ -95,6 +103,8 @@ class Naming:
             shape = (spec.hidden_size, spec.embedding_size)
             found[f"{self.project_in}.weight"] = Stored(WeightPart("project_in"), shape)
             found[f"{self.project_out}.weight"] = Stored(WeightPart("project_out"), shape[::-1])
+        if spec.layer_inputs is not None:
+            found |= self._inputs(spec, spec.layer_inputs)
         if spec.has_final_norm and spec.norm.has_weight:
             found[f"{self.norm}.weight"] = Stored(NORM, (spec.hidden_size,))
         if spec.has_final_norm and spec.norm.has_bias:
@@ -106,6 +116,16 @@ class Naming:
             stored, module = self.layer.format(number), f"{LAYERS}.{number}."
             found |= self.layer_names(spec, number, stored=stored, module=module)
         return found
+
+    def _inputs(self, spec: DecoderSpec, own: LayerInputsSpec) -> dict[str, Stored]:
+        table, projection, norm = (f"{name}.weight" for name in self.inputs)
+        size = spec.num_layers * own.size
+        part = WeightPart("inputs", Kind.EMBEDDING)
+        return {
+            table: Stored(part, (own.num_rows, size)),
+            projection: Stored(WeightPart("inputs.projection"), (size, spec.hidden_size)),
+            norm: Stored(WeightPart("inputs.norm"), (own.size,)),
+        }
 
     def layer_names(
         self,
@@ -122,41 +142,57 @@ class Naming:
         queries, keys and values are computed from, by default the hidden size.
         """
         layer = spec.layers[number]
-        own = layer.feed_forward
-        if isinstance(layer.mixer, AttentionSpec):
-            linears = [*_attention(layer.mixer, spec, input_size)]
-        elif isinstance(layer.mixer, LatentAttentionSpec):
-            linears = [*latent_linears(layer.mixer, spec.hidden_size)]
-        else:
-            grouped = self.are_deltas_grouped
-            linears = [*recurrent_linears(layer.mixer, spec.hidden_size, are_grouped=grouped)]
-        if isinstance(own, ExpertsSpec):
-            linears += _experts(own, spec.hidden_size)
-        elif own is not None:
-            linears += _feed_forward(own, spec.hidden_size)
         found = {
             f"{name}.{part.kind.value}": Stored(part, shape, rows=rows)
             for name, part, shape, rows in self._norms(layer, spec, module)
         }
-        for linear in linears:
+        for linear in self._linears(layer, spec, input_size):
             found |= dict(self._linear(linear, module, layer.mixer))
-        if isinstance(layer.mixer, AttentionSpec):
-            if layer.mixer.has_sinks:
+        found |= self._values(layer, module)
+        return {f"{stored}{name}": tensor for name, tensor in found.items()}
+
+    def _linears(
+        self, layer: LayerSpec, spec: DecoderSpec, input_size: int | None
+    ) -> Iterator[Linear]:
+        mixer, own, hidden = layer.mixer, layer.feed_forward, spec.hidden_size
+        if isinstance(mixer, AttentionSpec):
+            yield from _attention(mixer, spec, input_size)
+        elif isinstance(mixer, LatentAttentionSpec):
+            yield from latent_linears(mixer, hidden)
+        else:
+            yield from recurrent_linears(mixer, hidden, are_grouped=self.are_deltas_grouped)
+        if isinstance(own, ExpertsSpec):
+            yield from _experts(own, hidden)
+        elif own is not None:
+            yield from _feed_forward(own, hidden)
+        if spec.layer_inputs is not None:
+            yield from _input_gate(spec.layer_inputs, hidden)
+
+    def _values(self, layer: LayerSpec, module: str) -> dict[str, Stored]:
+        """The tensors of a layer that neither products nor norms use."""
+        mixer, own = layer.mixer, layer.feed_forward
+        found: dict[str, Stored] = {}
+        if isinstance(mixer, AttentionSpec):
+            if mixer.has_sinks:
                 sinks = WeightPart(f"{module}attention", Kind.SINKS)
-                found[self.parts["attention.sinks"]] = Stored(sinks, (layer.mixer.num_heads,))
-        elif not isinstance(layer.mixer, LatentAttentionSpec):
-            found |= recurrent_values(layer.mixer, self.parts, module)
+                found[self.parts["attention.sinks"]] = Stored(sinks, (mixer.num_heads,))
+        elif not isinstance(mixer, LatentAttentionSpec):
+            found |= recurrent_values(mixer, self.parts, module)
         if isinstance(own, ExpertsSpec) and own.router.has_choice_bias:
             bias = WeightPart(f"{module}mlp", Kind.CHOICE_BIAS)
-            shape = (own.router.num_experts,)
-            found[self.parts["mlp.choice_bias"]] = Stored(bias, shape)
-        return {f"{stored}{name}": tensor for name, tensor in found.items()}
+            found[self.parts["mlp.choice_bias"]] = Stored(bias, (own.router.num_experts,))
+        if layer.has_scale:
+            scale = WeightPart(module.removesuffix("."), Kind.SCALE)
+            found[self.parts["scale"]] = Stored(scale, (1,))
+        return found
 
     def _norms(
         self, layer: LayerSpec, spec: DecoderSpec, module: str
     ) -> Iterator[tuple[str, WeightPart, tuple[int, ...], Sequence[int] | None]]:
         for part in PLACES[layer.norms]:
             yield from self._norm(part, spec.norm, module, (spec.hidden_size,), None)
+        if spec.layer_inputs is not None:
+            yield from self._norm("input_gate.norm", spec.norm, module, (spec.hidden_size,), None)
         mixer = layer.mixer
         if isinstance(mixer, LatentAttentionSpec):
             for part, norm, size in latent_norms(mixer):
@@ -165,7 +201,8 @@ class Naming:
             return
         order = head_order(mixer.rope) if mixer.rope is not None else None
         norm = spec.qk_norm(mixer)
-        for part, num_heads in (("q_norm", mixer.num_heads), ("k_norm", mixer.num_kv_heads)):
+        normed = [("q_norm", mixer.num_heads), ("k_norm", mixer.num_kv_heads)]
+        for part, num_heads in normed[: len(mixer.projection_sizes)]:
             starts, shape = _qk_shape(mixer.qk_norm, num_heads, mixer.head_dim)
             rows = None if order is None else _rows(starts, order)
             yield from self._norm(f"attention.{part}", norm, module, shape, rows)
@@ -184,7 +221,8 @@ class Naming:
             yield self.parts[part], WeightPart(f"{module}{part}", Kind.BIAS), shape, rows
 
     def _linear(self, linear: Linear, module: str, mixer: Mixer) -> Iterator[tuple[str, Stored]]:
-        projections = self.parts[linear.part].split()
+        # A layer without keys or values of its own lacks their projections.
+        projections = self.parts[linear.part].split()[: len(linear.out_sizes)]
         if linear.num_experts and "{}" in projections[0]:
             for number in range(linear.num_experts):
                 names = [name.format(number) for name in projections]
@@ -231,7 +269,7 @@ class Naming:
 
 
 def _attention(mixer: AttentionSpec, spec: DecoderSpec, input_size: int | None) -> Iterator[Linear]:
-    sizes = (mixer.projected_query_size, mixer.kv_size, mixer.kv_size)
+    sizes = mixer.projection_sizes
     order = head_order(mixer.rope) if mixer.rope is not None else None
     rows: tuple[Sequence[int] | None, ...] = ()
     if order is not None or mixer.has_gate:
@@ -242,7 +280,8 @@ def _attention(mixer: AttentionSpec, spec: DecoderSpec, input_size: int | None) 
         if mixer.has_gate:
             gates = range(mixer.head_dim, mixer.num_heads * step, step)
             queries = (*queries, *_rows(gates, range(mixer.head_dim)))
-        rows = (queries, _rows(range(0, mixer.kv_size, mixer.head_dim), each), None)
+        keys = _rows(range(0, mixer.kv_size, mixer.head_dim), each)
+        rows = (queries, keys, None)[: len(sizes)]
     in_size = input_size or spec.hidden_size
     yield Linear("attention.qkv", sizes, in_size, mixer.qkv_bias, rows, is_qkv=True)
     hidden = (spec.hidden_size,)
@@ -278,6 +317,11 @@ def _experts(own: ExpertsSpec, hidden: int) -> Iterator[Linear]:
         yield from _feed_forward(own.shared, hidden, at="mlp.shared")
     if own.has_shared_gate:
         yield Linear("mlp.shared_gate", (1,), hidden, bias=False)
+
+
+def _input_gate(own: LayerInputsSpec, hidden: int) -> Iterator[Linear]:
+    yield Linear("input_gate.gate", (own.size,), hidden, bias=False)
+    yield Linear("input_gate.up", (hidden,), own.size, bias=False)
 
 
 def _fused_rows(mixer: AttentionSpec, *, is_grouped: bool) -> Sequence[int] | None:

@@ -19,6 +19,7 @@ from shared.model.families.classic.stablelm import STABLELM
 from shared.model.families.classic.starcoder2 import STARCODER2
 from shared.model.families.dense.exaone4 import EXAONE4
 from shared.model.families.dense.gemma import GEMMA, GEMMA2, GEMMA3
+from shared.model.families.dense.gemma4 import GEMMA4
 from shared.model.families.dense.glm import GLM, GLM4
 from shared.model.families.dense.granite import GRANITE
 from shared.model.families.dense.kin import ARCEE, ERNIE4_5, HELIUM, SEED_OSS
@@ -64,6 +65,7 @@ _ALL = (
     GEMMA,
     GEMMA2,
     GEMMA3,
+    GEMMA4,
     GLM,
     GLM4,
     GRANITE,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from shared.errors import ModelLoadError
+from shared.errors import InternalError, ModelLoadError
 from shared.model.mixers import AttentionSpec, Mixer, RecurrentSpec
 from shared.model.rope import RopeDefaults, read_rope
 from shared.model.spec import (
@@ -229,6 +229,7 @@ def decoder(
     norm: NormSpec | None = None,
     norms: NormPlace = NormPlace.BEFORE,
     residual_multiplier: float = 1.0,
+    has_scale: bool = False,
     **own: Any,
 ) -> DecoderSpec:
     """Return a decoder whose layers differ in their mixers, or their feed-forwards, only.
@@ -247,6 +248,7 @@ def decoder(
             feed_forward=inner,
             norms=norms,
             residual_multiplier=residual_multiplier,
+            has_scale=has_scale,
         )
         for mixer, inner in zip(mixers, each, strict=True)
     )
@@ -269,7 +271,7 @@ def decoder(
 
 
 def _checked(mixers: Iterable[Mixer], num_layers: int) -> list[Mixer]:
-    """Return the mixers, if they are as many as the layers and their windows are not empty."""
+    """Return the mixers, if they are as many as the layers and read what is there."""
     found = list(mixers)
     if len(found) != num_layers:
         raise ModelLoadError(f"layer_types has {len(found)} entries for {num_layers} layers")
@@ -277,9 +279,22 @@ def _checked(mixers: Iterable[Mixer], num_layers: int) -> list[Mixer]:
         if isinstance(mixer, AttentionSpec):
             if mixer.window is not None and mixer.window < 1:
                 raise ModelLoadError(f"sliding_window must be at least 1, not {mixer.window}")
+            _check_source(found, mixer)
         elif isinstance(mixer, RecurrentSpec) and not 1 <= mixer.state_size <= _LARGEST_STATE:
             raise ModelLoadError(f"a state of {mixer.state_size} numbers")
     return found
+
+
+def _check_source(mixers: list[Mixer], own: AttentionSpec) -> None:
+    """Raise InternalError if a layer reads keys and values that are not there, or not its kind."""
+    if own.kv_source is None:
+        return
+    source = mixers[own.kv_source]
+    if not isinstance(source, AttentionSpec) or source.kv_source is not None:
+        raise InternalError(f"layer {own.kv_source} has no keys and values for others")
+    seen, its = ((m.window, m.is_chunked, m.kv_shape) for m in (own, source))
+    if seen != its:
+        raise InternalError(f"layer {own.kv_source} keeps {its}, another one reads {seen} of it")
 
 
 def check_size(name: str, value: int) -> None:

@@ -94,7 +94,7 @@ class TransformersCausalLM:
         finally:
             self._module.set_attn_implementation(NAME)
 
-    def first_layers(self, count: int) -> TransformersCausalLM:
+    def of_layers(self, numbers: Sequence[int]) -> TransformersCausalLM:
         """Return itself: a module cannot be cut, so that it computes more layers than wanted."""
         return self
 

@@ -11,7 +11,6 @@ import torch
 
 from kernels.native.library import Batch, Kind, KvFormat, Operation, Shape, Weights
 from shared.errors import InternalError
-from shared.model.mixers import AttentionSpec
 from shared.model.native.owned_rows import OwnedRows
 from shared.model.native.program import build_program
 from shared.model.spec import NormKind
@@ -28,9 +27,6 @@ if TYPE_CHECKING:
 #: Formats of the weights, by name.
 WEIGHT_KINDS = {"float32": Kind.FLOAT32, "bfloat16": Kind.BFLOAT16, "int8": Kind.INT8}
 
-
-#: Stands for the attention of a decoder without any.
-_NO_ATTENTION = AttentionSpec(num_heads=1, num_kv_heads=1, head_dim=1, rope=None)
 _KV_FORMATS = {torch.int8: KvFormat.INT8, torch.float8_e4m3fn: KvFormat.FLOAT8}
 
 
@@ -48,9 +44,7 @@ class NativeCausalLM:
         """
         self._library = packing.threads.library
         self.spec = spec = model.spec
-        # Of those sizes all are: see `why_not_native`. Without attention they are not used.
-        mixer = next(iter(spec.attentions.values()), _NO_ATTENTION)
-        kv_kinds, num_kv_heads, head_dim = mixer.kv_shape
+        inputs = spec.layer_inputs
         #: Of a KV cache that is not quantised.
         self.dtype = model.dtype
         self._element = WEIGHT_KINDS[str(model.dtype).removeprefix("torch.")]
@@ -59,11 +53,7 @@ class NativeCausalLM:
         self._packed = packing.pack(model)
         self._shape = Shape(
             hidden_size=spec.hidden_size,
-            intermediate_size=spec.inner_size,
-            num_heads=mixer.num_heads,
-            num_kv_heads=num_kv_heads,
-            head_dim=head_dim,
-            kv_kinds=kv_kinds,
+            intermediate_size=max(spec.inner_size, inputs.size if inputs else 0),
             vocab_size=spec.vocab_size,
             norm_eps=spec.norm.eps,
             centers=spec.norm.kind is NormKind.LAYER,
@@ -77,20 +67,21 @@ class NativeCausalLM:
         self._pointers = c_void_p * self._num_groups
         self._captured_layers = torch.empty(0, dtype=torch.int32)
         self._captures_last = False
-        self._begin(spec.num_layers)
+        self._begin(range(spec.num_layers))
 
-    def first_layers(self, count: int) -> NativeCausalLM:
-        """See `CausalLM.first_layers`."""
+    def of_layers(self, numbers: Sequence[int]) -> NativeCausalLM:
+        """See `CausalLM.of_layers`."""
         short = copy.copy(self)
         # The decoder is this model's: the copy deletes only one of its own.
         short._decoder = None
-        short._begin(count)
+        short._begin(numbers)
         return short
 
-    def _begin(self, num_layers: int) -> None:
-        """Make a decoder of the first layers on the packed weights, with memory of its own."""
+    def _begin(self, numbers: Sequence[int]) -> None:
+        """Make a decoder of these layers on the packed weights, with memory of its own."""
         packed, kind = self._packed, self._packing.kind
-        program = build_program(self.spec, packed.layers[:num_layers])
+        layers = {number: packed.layers[number] for number in numbers}
+        program = build_program(self.spec, layers, packed.inputs)
         weights = Weights(
             program=(Operation * len(program))(*program),
             program_size=len(program),

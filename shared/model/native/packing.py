@@ -12,21 +12,24 @@ from torch import nn
 from kernels.native.library import Experts as ExpertsRecord
 from kernels.native.library import Kind
 from kernels.native.library import Latent as LatentRecord
+from kernels.native.library import LayerInputs as LayerInputsRecord
 from shared.errors import InternalError
 from shared.model.experts import Experts
-from shared.model.latent_attention import LatentAttention
 from shared.model.layers import GatedMLP, NoNorm, OffsetRMSNorm, PlainMLP
+from shared.model.mixing.latent import LatentAttention
+from shared.model.mixing.recurrent import RecurrentMixer
 from shared.model.native.program import (
     PackedAttention,
     PackedExperts,
     PackedFeedForward,
+    PackedInputGate,
+    PackedInputs,
     PackedLatent,
     PackedLayer,
     PackedNorm,
     PackedRecurrent,
 )
 from shared.model.native.recurrent import make_record
-from shared.model.recurrent import RecurrentMixer
 from shared.model.rope_table import rotation_tables
 from shared.model.spec import GroupScore, RouterScores
 
@@ -35,9 +38,12 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from shared.model.causal_lm import Attention, CausalLM, DecoderLayer
+    from shared.model.causal_lm import CausalLM
+    from shared.model.decoder_layer import DecoderLayer
+    from shared.model.layer_inputs import InputGate, LayerInputs
     from shared.model.layers import Norm
     from shared.model.linear.fused import FusedLinear
+    from shared.model.mixing.grouped import Attention
     from shared.model.native.threads import LibraryThreads
     from shared.model.spec import DecoderSpec
 
@@ -56,6 +62,7 @@ class PackedModel:
     embedding_kind: Kind
     #: Float32 rows by position; None: none.
     positions: int | None
+    inputs: PackedInputs | None
 
 
 class PackedWeight:
@@ -109,6 +116,7 @@ class Packing:
             embedding=embedding,
             embedding_kind=embedding_kind,
             positions=self._positions(model),
+            inputs=None if model.inputs is None else self._inputs(model.inputs),
         )
 
     def __del__(self) -> None:
@@ -128,7 +136,28 @@ class Packing:
             mlp_norm=self._norm(layer.mlp_norm, size),
             feed_forward=self._feed_forward(layer.mlp),
             mlp_output_norm=self._norm(layer.mlp_output_norm, size),
+            input_gate=None if layer.input_gate is None else self._input_gate(layer.input_gate),
+            scale=None if layer.scale is None else float(layer.scale),
         )
+
+    def _inputs(self, own: LayerInputs) -> PackedInputs:
+        table, spec = own.embedding.detach(), own.spec
+        own.embedding = _nothing()
+        record = LayerInputsRecord(
+            table=self._keep(table),
+            table_kind=_STORED[table.dtype],
+            num_layers=own.num_layers,
+            size=spec.size,
+            # Rounded to the dtype of the weights, as PyTorch's executor does.
+            table_factor=float(table.new_tensor(spec.size**0.5)),
+            product_factor=own.projection.in_size**-0.5,
+        )
+        norm = self._norm(own.norm, spec.size)
+        return PackedInputs(projection=self._linear(own.projection), norm=norm, record=record)
+
+    def _input_gate(self, own: InputGate) -> PackedInputGate:
+        norm = self._norm(own.norm, own.up.out_sizes[0])
+        return PackedInputGate(gate=self._linear(own.gate), up=self._linear(own.up), norm=norm)
 
     def _mixer(
         self, own: Attention | LatentAttention | RecurrentMixer, tables: Sequence[int]
@@ -145,6 +174,7 @@ class Packing:
             qkv=self._linear(own.qkv),
             q_norm=self._norm(own.q_norm, own.spec.query_size),
             k_norm=self._norm(own.k_norm, own.spec.kv_size),
+            v_norm=self._norm(own.v_norm, own.spec.head_dim),
             cos_sin=cos_sin,
             sinks=None if own.sinks is None else self._keep(own.sinks.detach().float()),
         )

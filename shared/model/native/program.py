@@ -10,7 +10,9 @@ from kernels.native.library import (
     Activation,
     Experts,
     HeadNorm,
+    Heads,
     Latent,
+    LayerInputs,
     Op,
     Operation,
     Recurrent,
@@ -18,9 +20,9 @@ from kernels.native.library import (
 from shared.model.spec import ExpertsSpec, NormPlace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping
 
-    from shared.model.mixers import AttentionSpec
+    from shared.model.mixers import AttentionSpec, LatentAttentionSpec
     from shared.model.spec import DecoderSpec, FeedForwardSpec, LayerSpec
 
 _PARALLEL = (NormPlace.PARALLEL, NormPlace.PARALLEL_TWO)
@@ -59,6 +61,7 @@ class PackedAttention:
     qkv: int
     q_norm: PackedNorm
     k_norm: PackedNorm
+    v_norm: PackedNorm
     cos_sin: int
     sinks: int | None
 
@@ -89,6 +92,24 @@ class PackedRecurrent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PackedInputs:
+    """What makes the inputs of layers."""
+
+    projection: int
+    norm: PackedNorm
+    record: LayerInputs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedInputGate:
+    """The weights by which a layer takes its input."""
+
+    gate: int
+    up: int
+    norm: PackedNorm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PackedLayer:
     """The weights of a layer: matrices of the library, norms, and addresses of float32 arrays."""
 
@@ -100,17 +121,26 @@ class PackedLayer:
     #: None: the layer is a mixer alone.
     feed_forward: PackedFeedForward | PackedExperts | None
     mlp_output_norm: PackedNorm
+    input_gate: PackedInputGate | None
+    #: Factor of the stream at the end.
+    scale: float | None
 
 
-def build_program(spec: DecoderSpec, layers: Sequence[PackedLayer]) -> list[Operation]:
-    """Return the operations of the first `len(layers)` layers of a decoder.
+def build_program(
+    spec: DecoderSpec, layers: Mapping[int, PackedLayer], inputs: PackedInputs | None
+) -> list[Operation]:
+    """Return the operations of some layers of a decoder, by number.
 
     After the last layer's keys and values, or its states, only the wanted tokens are computed.
     """
     program: list[Operation] = []
-    for number, layer in enumerate(layers):
-        program += _layer(spec, number, layer, is_last=number == len(layers) - 1)
-    program.append(Operation(op=Op.CAPTURE, layer=len(layers)))
+    last = max(layers)
+    if inputs is not None:
+        program += _inputs(inputs)
+    for number, layer in layers.items():
+        program += _layer(spec, number, layer, is_last=number == last)
+        program += _end(spec, number, layer, inputs)
+    program.append(Operation(op=Op.CAPTURE, layer=last + 1))
     return program
 
 
@@ -124,8 +154,8 @@ def _layer(
     yield _norm(packed.attention_norm, for_router=is_parallel and routes)
     place = spec.kv_place(number)
     if isinstance(packed.attention, PackedLatent):
-        scale = spec.attentions[number].scale
-        yield from _latent(scale, packed.attention, place, is_last=is_last)
+        mixer = spec.attentions[number]
+        yield from _latent(mixer, packed.attention, place, is_last=is_last)
     elif isinstance(packed.attention, PackedRecurrent):
         yield from _recurrent(spec, packed.attention, place, is_last=is_last)
     else:
@@ -155,18 +185,55 @@ def _layer(
     yield from _added(own, down, packed.mlp_output_norm)
 
 
+def _inputs(packed: PackedInputs) -> Iterator[Operation]:
+    yield Operation(op=Op.NORM)
+    yield Operation(
+        op=Op.INPUTS,
+        matrix=packed.projection,
+        first=packed.norm.weight,
+        inputs=pointer(packed.record),
+    )
+
+
+def _end(
+    spec: DecoderSpec, number: int, packed: PackedLayer, inputs: PackedInputs | None
+) -> Iterator[Operation]:
+    """What a layer does with its input, and its factor."""
+    own, gate = spec.layer_inputs, packed.input_gate
+    if own is not None and gate is not None and inputs is not None:
+        yield Operation(op=Op.NORM)
+        yield Operation(
+            op=Op.GATE, matrix=gate.gate, activation=Activation[own.activation.name], paired=False
+        )
+        yield Operation(op=Op.WEIGH, layer=number, inputs=pointer(inputs.record))
+        yield Operation(op=Op.DOWN, matrix=gate.up, apart=True)
+        yield Operation(op=Op.ADD, first=gate.norm.weight, second=gate.norm.bias, scale=1.0)
+    if packed.scale is not None:
+        yield Operation(op=Op.SCALE, scale=packed.scale)
+
+
+def _heads(mixer: AttentionSpec | LatentAttentionSpec) -> Heads:
+    kinds, num_kv, dim = mixer.kv_shape
+    return Heads(num=mixer.num_heads, num_kv=num_kv, dim=dim, kv_kinds=kinds)
+
+
 def _latent(
-    scale: float, packed: PackedLatent, kv_place: tuple[int, int], *, is_last: bool
+    mixer: AttentionSpec | LatentAttentionSpec,
+    packed: PackedLatent,
+    kv_place: tuple[int, int],
+    *,
+    is_last: bool,
 ) -> Iterator[Operation]:
     """Rows are keys and values of one head, which all heads' queries share."""
     group, place = kv_place
-    own = pointer(packed.record)
+    own, heads = pointer(packed.record), _heads(mixer)
     yield Operation(
         op=Op.LATENT_ROW,
         matrix=packed.kv_down,
         first=packed.kv_norm.weight,
         cos_sin=packed.cos_sin,
         attention=own,
+        heads=heads,
         kv_group=group,
         kv_place=place,
     )
@@ -176,12 +243,19 @@ def _latent(
             matrix=packed.q_down,
             first=packed.q_norm.weight,
             attention=own,
+            heads=heads,
         )
-    yield Operation(op=Op.LATENT_QUERY, matrix=packed.q_up, cos_sin=packed.cos_sin, attention=own)
+    yield Operation(
+        op=Op.LATENT_QUERY,
+        matrix=packed.q_up,
+        cos_sin=packed.cos_sin,
+        attention=own,
+        heads=heads,
+    )
     if is_last:
         yield Operation(op=Op.NARROW)
-    yield Operation(op=Op.ATTEND, scale=scale, kv_group=group, kv_place=place)
-    yield Operation(op=Op.LATENT_VALUE, attention=own)
+    yield Operation(op=Op.ATTEND, scale=mixer.scale, heads=heads, kv_group=group, kv_place=place)
+    yield Operation(op=Op.LATENT_VALUE, attention=own, heads=heads)
 
 
 def _recurrent(
@@ -202,18 +276,21 @@ def _recurrent(
 def _attention(
     own: AttentionSpec, packed: PackedAttention, kv_place: tuple[int, int], *, is_last: bool
 ) -> Iterator[Operation]:
-    group, place = kv_place
+    (group, place), heads = kv_place, _heads(own)
     yield Operation(op=Op.PROJECT, matrix=packed.qkv)
     yield Operation(
         op=Op.ROTATE,
         first=packed.q_norm.weight,
         second=packed.k_norm.weight,
+        third=packed.v_norm.weight,
         cos_sin=packed.cos_sin,
         head_norm=HeadNorm[own.qk_norm.name] if own.qk_norm else HeadNorm.HEAD,
         limit=own.clip or 0.0,
+        num_parts=len(own.projection_sizes),
         has_gate=own.has_gate,
         query_step=own.temperature.step if own.temperature else 0,
         query_scale=own.temperature.scale if own.temperature else 0.0,
+        heads=heads,
         kv_group=group,
         kv_place=place,
     )
@@ -227,6 +304,7 @@ def _attention(
         scale=own.scale,
         limit=own.softcap or 0.0,
         has_gate=own.has_gate,
+        heads=heads,
         kv_group=group,
         kv_place=place,
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernels.native.library import Recurrent, RecurrentKind
 from shared.errors import InternalError
-from shared.model.recurrent import GatedDelta, Mamba, ShortConv
+from shared.model.mixing.recurrent import GatedDelta, Mamba, ShortConv
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from shared.model.linear.fused import FusedLinear
-    from shared.model.recurrent import RecurrentMixer, Values
+    from shared.model.mixing.recurrent import RecurrentMixer, Values
 
 
 def make_record(

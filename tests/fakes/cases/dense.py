@@ -11,6 +11,16 @@ _ROPES = {
     FULL: {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e5},
 }
 
+_GEMMA4 = {
+    "sliding_window": WINDOW,
+    "global_head_dim": 132,
+    "hidden_size_per_layer_input": 20,
+    "vocab_size_per_layer_input": 330,
+    "rope_parameters": {
+        SLIDING: {"rope_type": "default", "rope_theta": 5e3},
+        FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.3, "rope_theta": 1e5},
+    },
+}
 #: By name: the model type, and what its config says besides the usual odd sizes.
 DENSE: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma": ("gemma", {}),
@@ -31,6 +41,38 @@ DENSE: dict[str, tuple[str, dict[str, Any]]] = {
             "num_hidden_layers": 3,
             "layer_types": [SLIDING, FULL, SLIDING],
             "rope_parameters": _ROPES,
+        },
+    ),
+    "gemma4": (
+        "gemma4_text",
+        {
+            **_GEMMA4,
+            "num_hidden_layers": 4,
+            "layer_types": [SLIDING, FULL, SLIDING, FULL],
+            "hidden_size_per_layer_input": 0,
+            "final_logit_softcapping": 5.0,
+        },
+    ),
+    "gemma4-shared": (
+        "gemma4_text",
+        {
+            **_GEMMA4,
+            "num_hidden_layers": 7,
+            "layer_types": [SLIDING, FULL, SLIDING, SLIDING, FULL, SLIDING, FULL],
+            "num_kv_shared_layers": 3,
+            "use_double_wide_mlp": True,
+        },
+    ),
+    "gemma4-keys": (
+        "gemma4_text",
+        {
+            **_GEMMA4,
+            "num_hidden_layers": 4,
+            "layer_types": [SLIDING, FULL, SLIDING, FULL],
+            "attention_k_eq_v": True,
+            "num_global_key_value_heads": 1,
+            "num_kv_shared_layers": 2,
+            "attention_bias": True,
         },
     ),
     "phi3": ("phi3", DERIVED),

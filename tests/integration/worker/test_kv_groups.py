@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -98,9 +98,16 @@ def windowed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def keeper(windowed: Path) -> Iterator[LLM]:
+    """See `keeper_of`."""
+    with keeper_of(windowed) as llm:
+        yield llm
+
+
+@contextmanager
+def keeper_of(checkpoint: Path) -> Iterator[LLM]:
     """An engine that keeps the KV of all tokens."""
     with all_tokens_kept():
-        llm = LLM(windowed, dtype="float32", block_size=BLOCK_SIZE, num_blocks=256)
+        llm = LLM(checkpoint, dtype="float32", block_size=BLOCK_SIZE, num_blocks=256)
     yield llm
     llm.close()
 
@@ -131,6 +138,35 @@ async def test_of_a_window_only_what_is_read_is_handed_over(
         assert reply.token_ids == expect(keeper, again, 20)
         assert reply.usage.cached_tokens >= 233 // BLOCK_SIZE * BLOCK_SIZE
         await assert_idle(prefill, decode)
+
+
+@pytest.mark.parametrize("connector", ["shm", "zmq"])
+async def test_of_shared_keys_and_values_one_copy_is_handed_over(
+    connector: str, tmp_path: Path
+) -> None:
+    """A block has what three of five layers keep: 2 heads of 16 in two of them, of 32 in one."""
+    write_random_checkpoint(tmp_path, SPECS["shared"])
+    with keeper_of(tmp_path) as keeper:
+        async with live_pair(tmp_path, tmp_path, connector) as (prefill, decode):
+            layout = decode.parts.layout
+            assert [(group.num_layers, group.window) for group in layout.groups] == [
+                (1, 0),
+                (2, WINDOW),
+            ]
+            block_bytes = BLOCK_SIZE * 2 * 2 * 32 * 4
+            for length in LENGTHS:
+                prompt = prompt_of(length, seed=length)
+                reply = await decode.ask(prompt, max_tokens=20, prefill=prefill)
+                assert reply.token_ids == expect(keeper, prompt, 20)
+                assert reply.timings.prefill_worker == "w0", length
+                num_full = -(-length // BLOCK_SIZE)
+                num_read = num_full - max(0, length - WINDOW) // BLOCK_SIZE
+                assert reply.timings.transfer_bytes == (num_full + num_read) * block_bytes
+            again = [*prompt, *reply.token_ids, *prompt_of(30, seed=1)]
+            reply = await decode.ask(again, max_tokens=20, prefill=prefill)
+            assert reply.token_ids == expect(keeper, again, 20)
+            assert reply.usage.cached_tokens >= 233 // BLOCK_SIZE * BLOCK_SIZE
+            await assert_idle(prefill, decode)
 
 
 async def test_a_prefix_is_fetched_with_its_window(

@@ -105,6 +105,23 @@ WINDOWED = {
 }
 
 
+#: The last two of five layers read keys and values of others; a head of those without a window has
+#: 32 numbers.
+SHARED = CheckpointSpec(
+    architecture="gemma4_text",
+    num_layers=5,
+    vocab_size=321,
+    extra={
+        "sliding_window": 6,
+        "layer_types": [SLIDING, FULL, SLIDING, SLIDING, FULL],
+        "num_kv_shared_layers": 2,
+        "global_head_dim": 32,
+        "hidden_size_per_layer_input": 12,
+        "vocab_size_per_layer_input": 321,
+    },
+)
+
+
 @pytest.fixture(scope="module")
 def windowed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("windowed")
@@ -112,19 +129,39 @@ def windowed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+_WITH_WINDOWS = ("usual", "short of blocks", "KV in 8 bits", "offload")
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("shared")
+    write_random_checkpoint(path, SHARED)
+    return path
+
+
 @pytest.mark.parametrize("executor", ["native", "torch"])
-@pytest.mark.parametrize("name", ["usual", "short of blocks", "KV in 8 bits", "offload", "ngram"])
-def test_a_window_keeps_what_is_read(windowed: Path, executor: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("folder_of", "few", "name"),
+    [
+        *(("windowed", 23, name) for name in (*_WITH_WINDOWS, "ngram")),
+        *(("shared", 16, name) for name in _WITH_WINDOWS),
+    ],
+)
+def test_a_window_keeps_what_is_read(
+    folder_of: str, few: int, executor: str, name: str, request: pytest.FixtureRequest
+) -> None:
+    """Also where other layers read it."""
+    path: Path = request.getfixturevalue(folder_of)
     settings, counter = SETTINGS[name]
     settings = settings.copy()
     if "speculative_config" in settings:
-        settings["speculative_config"] = _speculation(windowed, **settings["speculative_config"])
-    num_blocks = 23 if settings.pop("num_blocks", None) else 64
+        settings["speculative_config"] = _speculation(path, **settings["speculative_config"])
+    num_blocks = few if settings.pop("num_blocks", None) else 64
 
     def answer(keep: AbstractContextManager[None], num_blocks: int) -> dict[str, list[int]]:
         own = settings | {"num_blocks": num_blocks, "max_num_batched_tokens": 10}
         with keep:
-            model = load_model(windowed, attention_backend=executor)
+            model = load_model(path, attention_backend=executor)
             engine = make_engine(model, StepMode.OVERLAPPED, **own)
         try:
             return run(engine)
@@ -136,6 +173,25 @@ def test_a_window_keeps_what_is_read(windowed: Path, executor: str, name: str) -
     want = answer(all_tokens_kept(), 64)
     keep_all = False
     assert answer(nullcontext(), num_blocks) == want
+
+
+def test_layers_that_read_other_ones_keys_and_values_take_no_memory(
+    shared: Path, tmp_path: Path
+) -> None:
+    """Nor does their number change a block: those of the first three layers alone are as long."""
+    first = {"layer_types": [SLIDING, FULL, FULL], "num_kv_shared_layers": 1}
+    own = {"layer_types": [SLIDING, FULL, SLIDING, SLIDING, FULL], "num_kv_shared_layers": 0}
+    write_random_checkpoint(tmp_path / "own", replace(SHARED, extra={**SHARED.extra, **own}))
+    few = replace(SHARED, num_layers=3, extra={**SHARED.extra, **first})
+    write_random_checkpoint(tmp_path / "few", few)
+    sizes = {}
+    for name, path in (("shared", shared), ("own", tmp_path / "own"), ("few", tmp_path / "few")):
+        engine = make_engine(load_model(path), num_blocks=None, max_model_len=64, max_num_seqs=2)
+        assert engine.kv_memory is not None
+        sizes[name] = engine.layout.num_layers, engine.kv_memory.num_bytes
+        engine.close()
+    assert [num for num, _ in sizes.values()] == [3, 5, 2]
+    assert sizes["few"][1] <= sizes["shared"][1] < sizes["own"][1]
 
 
 @pytest.mark.parametrize("hold", [False, True])

@@ -13,8 +13,10 @@ import torch
 from shared.engine.config import EngineConfig
 from shared.engine.memory.sizing import choose_num_blocks, read_layout
 from shared.engine.step import step_memory
+from shared.model.checkpoint.config import load_spec
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
+from tests.fakes.latent import LATENT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +42,18 @@ def loaded(request: pytest.FixtureRequest, folder: Path) -> LoadedModel:
     return load_model(folder, attention_backend=request.param)
 
 
-def test_two_layers_tell_what_all_take(loaded: LoadedModel) -> None:
+@pytest.mark.parametrize(
+    ("num_dense", "samples"), [(0, (0, 1)), (1, (0, 1)), (2, (0, 2)), (4, (0, 1))]
+)
+def test_one_layer_of_each_size_stands_for_all(
+    num_dense: int, samples: tuple[int, ...], tmp_path: Path
+) -> None:
+    extra = {**LATENT.extra, "first_k_dense_replace": num_dense}
+    write_random_checkpoint(tmp_path, replace(LATENT, num_layers=4, extra=extra))
+    assert load_spec(tmp_path).samples == samples
+
+
+def test_samples_tell_what_all_layers_take(loaded: LoadedModel) -> None:
     layout = read_layout(loaded, CONFIG)
     predicted = step_memory.largest_step_bytes(loaded, layout, CONFIG, 2048)
     step = step_memory._Step(loaded, layout, torch.device("cpu"), 768, 2048)

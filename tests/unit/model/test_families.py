@@ -104,6 +104,11 @@ def as_on_the_hub(raw: dict[str, Any]) -> dict[str, Any]:
     """A config of transformers 5 as transformers 4 wrote it."""
     raw = dict(raw)
     raw["torch_dtype"] = raw.pop("dtype")
+    if raw["model_type"] == "gemma4_text":
+        full = raw.pop("per_layer_config")[str(raw["num_hidden_layers"] - 1)]
+        raw["global_head_dim"] = full["head_dim"]
+        raw["num_global_key_value_heads"] = full.get("num_key_value_heads")
+        return raw
     ropes = raw.pop("rope_parameters", None)
     if ropes is None:
         return raw
@@ -169,6 +174,12 @@ def test_every_family_is_among_the_cases() -> None:
         ("gemma3", {"layer_types": [FULL]}, "layer_types has 1 entries for 3 layers"),
         ("gemma3", {"sliding_window": 0}, "sliding_window must be at least 1, not 0"),
         ("gemma3", {"layer_types": [FULL, "chunked_attention", FULL]}, "'chunked_attention'"),
+        ("gemma4", {"use_bidirectional_attention": "all"}, "no decoder"),
+        ("gemma4", {"num_kv_shared_layers": 3}, "layer 1 has no layer of type full_attention in"),
+        ("gemma4", {"num_kv_shared_layers": 4}, "num_kv_shared_layers is 4 of 4 layers"),
+        ("gemma4", {"per_layer_config": {"1": {"hidden_size": 8}}}, "layer 1 has 'hidden_size'"),
+        ("gemma4", {"per_layer_config": {"3": {"head_dim": 5}}}, "layer 3 has 6 heads of 5"),
+        ("gemma4-shared", {"vocab_size_per_layer_input": 320}, "is 320, but vocab_size is 321"),
         ("stablelm", {"qk_layernorm": True}, "qk_layernorm"),
         ("phi", {"qk_layernorm": True}, "qk_layernorm"),
         ("smollm3", {"no_rope_layers": [1]}, "no_rope_layers has 1 entries for 2 layers"),

@@ -30,6 +30,11 @@ load_model = partial(load_any_model, attention_backend="torch")
 Q_PROJ = "model.layers.1.self_attn.q_proj.weight"
 #: Of families that do without the usual keys.
 SETTINGS = {
+    "gemma4_text": {
+        "layer_types": ["full_attention"] * 2,
+        "num_kv_shared_layers": 1,
+        "hidden_size_per_layer_input": 0,
+    },
     "ernie4_5_moe": {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 32},
 }
 FURTHER_LAYERS = FURTHER.replace(" ", "_")
@@ -129,6 +134,12 @@ def test_a_tied_head_alone_serves_as_embedding(tmp_path: Path) -> None:
         ("gpt2", "h.0.attn.bias", (1, 1, 9, 9), "causal_masks"),
         ("gpt_neox", "gpt_neox.layers.0.attention.masked_bias", (), "causal_masks"),
         ("gpt_neox", "gpt_neox.layers.0.attention.bias", (1, 1, 9, 9), "causal_masks"),
+        (
+            "gemma4_text",
+            "model.layers.1.self_attn.k_proj.weight",
+            (1024, 64),
+            "keys_and_values_that_a_layer_shares",
+        ),
         ("qwen3_5_text", "mtp.layers.0.mlp.up_proj.weight", (2, 2), FURTHER_LAYERS),
         ("ernie4_5_moe", "model.mtp_linear_proj.0.weight", (2, 2), FURTHER_LAYERS),
     ],

@@ -50,6 +50,7 @@ def wrapper(model_type: str, text_type: str, **text: Any) -> transformers.PreTra
 
 MODELS = {
     "gemma3": ("gemma3", "gemma3_text", CASES["gemma3"][1]),
+    "gemma4": ("gemma4", "gemma4_text", {**CASES["gemma4-shared"][1], "pad_token_id": 0}),
     "llava": ("llava", "llama", {}),
     "mistral3": ("mistral3", "mistral", {}),
     "qwen3_5": ("qwen3_5", "qwen3_5_text", CASES["qwen3_5"][1]),

@@ -48,6 +48,11 @@ def load_draft(context: ProposerContext) -> LoadedModel:
             f"draft {draft.spec.architecture} keeps states, which cannot forget rejected tokens: "
             "a draft has attention in every layer"
         )
+    if len(draft.spec.kv_groups) > 1:
+        raise ConfigError(
+            f"draft {draft.spec.architecture} has layers with different heads: those of a draft "
+            "are equal"
+        )
     own, theirs = draft.spec.vocab_size, target.spec.vocab_size
     if own != theirs:
         raise ConfigError(

@@ -32,8 +32,9 @@ class DraftPages:
         """
         self._blocks: DraftBlocks = context.blocks
         self._block_bytes = context.arena.layout.block_bytes
-        kinds, num_kv_heads, head_dim = spec.attentions[0].kv_shape  # all have equal heads
-        token_bytes = spec.num_layers * kinds * num_kv_heads * head_dim * dtype.itemsize
+        (layers,) = spec.kv_groups
+        kinds, num_kv_heads, head_dim = spec.attentions[layers[0]].kv_shape
+        token_bytes = len(layers) * kinds * num_kv_heads * head_dim * dtype.itemsize
         #: Tokens per page.
         self.page_size = _page_size(context.arena.layout.block_size, token_bytes, self._block_bytes)
         self._page_bytes = self.page_size * token_bytes
@@ -46,7 +47,7 @@ class DraftPages:
             .view(dtype)
             .view(
                 num_pages,
-                spec.num_layers,
+                len(layers),
                 kinds,
                 num_kv_heads,
                 self.page_size,

@@ -56,7 +56,7 @@ def make(
     context: Any = SimpleNamespace(arena=arena, blocks=blocks)
     attention = SimpleNamespace(kv_shape=(2, heads, dim))
     attentions = dict.fromkeys(range(draft_layers), attention)
-    spec: Any = SimpleNamespace(num_layers=draft_layers, attentions=attentions)
+    spec: Any = SimpleNamespace(kv_groups=(tuple(attentions),), attentions=attentions)
     return DraftPages(context, spec, torch.float32), blocks, arena.groups[0]
 
 

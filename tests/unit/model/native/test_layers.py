@@ -14,8 +14,11 @@ from shared.model.attention.registry import get_backend
 from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.config import load_spec
 from shared.model.checkpoint.origin import open_origin
+from shared.model.checks import why_not_native
+from shared.model.families.registry import stored_names
 from shared.model.linear.base import DENSE
 from shared.model.loader import load_model
+from shared.model.mixers import QkNorm
 from shared.model.native.model import NativeCausalLM
 from shared.model.native.packing import Packing
 from shared.model.native.threads import LibraryThreads, ThreadPlan
@@ -175,6 +178,76 @@ def test_a_token_sees_its_chunk(chunk: int, tmp_path: Path) -> None:
     )
     torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=5e-4)
     assert torch.equal(ours, otherwise)
+
+
+@pytest.mark.parametrize("kv_dtype", [None, torch.int8])
+def test_each_layer_has_heads_of_its_own(kv_dtype: torch.dtype | None, tmp_path: Path) -> None:
+    """Their numbers and sizes differ, so that blocks of one group are not full."""
+    checkpoint = save(random_model("llama", num_hidden_layers=4), tmp_path)
+    plain = load_spec(checkpoint)
+    sizes = [(6, 2, 80), (4, 4, 18), (6, 1, 144), (6, 2, 80)]
+    layers = []
+    for layer, (num_heads, num_kv_heads, head_dim) in zip(plain.layers, sizes, strict=True):
+        own = layer.attention
+        rope = replace(own.rope, head_dim=head_dim, rotary_dim=head_dim)
+        heads = {"num_heads": num_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim}
+        layers.append(replace(layer, mixer=replace(own, **heads, rope=rope)))
+    spec = replace(plain, layers=tuple(layers))
+    assert why_not_native(spec, "float32", "none", "cpu") is None
+    assert spec.kv_groups == ((0,), (3,), (1,), (2,))  # 320, 320, 144 and 288 numbers of a token
+    edit_tensors(checkpoint / "model.safetensors", partial(_draw, spec=spec))
+    prompt = random_prompt(150, vocab_size=321, seed=3)
+    native, torchs = (
+        make_model(spec, checkpoint, packing)
+        for packing in (Packing(LibraryThreads(ThreadPlan(2)), Kind.FLOAT32), None)
+    )
+    ours, theirs, otherwise = (
+        PagedDriver(model, block_size=size, chunk=step, kv_dtype=kv_dtype).score(prompt)
+        for model, size, step in ((native, 8, 40), (torchs, 8, 40), (native, 4, 1))
+    )
+    # Where numbers are rounded to 8 bits, the order of additions decides some.
+    limit = 1e-4 if kv_dtype is None else 0.05
+    assert (ours - theirs).square().mean().sqrt() < limit * theirs.std()
+    assert torch.equal(ours, otherwise)
+
+
+@pytest.mark.parametrize("qk_norm", [None, *QkNorm])
+@pytest.mark.parametrize("values_are_keys", [False, True])
+def test_a_layer_reads_what_another_one_keeps(
+    qk_norm: QkNorm | None, values_are_keys: bool, tmp_path: Path
+) -> None:
+    checkpoint = save(random_model("llama", num_hidden_layers=4), tmp_path)
+    plain = load_spec(checkpoint)
+    windows, sources = (None, 11, 11, None), (None, None, 1, 0)
+    layers = []
+    for layer, window, source in zip(plain.layers, windows, sources, strict=True):
+        own = replace(layer.attention, window=window, kv_source=source, qk_norm=qk_norm)
+        own = replace(own, values_are_keys=values_are_keys, has_value_norm=True, clip=4.0)
+        layers.append(replace(layer, mixer=own))
+    spec = replace(plain, layers=tuple(layers))
+    assert spec.kv_groups == ((0,), (1,))
+    assert [spec.kv_place(layer) for layer in range(4)] == [(0, 0), (1, 0), (1, 0), (0, 0)]
+    edit_tensors(checkpoint / "model.safetensors", partial(_draw, spec=spec))
+    prompt = random_prompt(70, vocab_size=321, seed=3)
+    native, torchs = (
+        make_model(spec, checkpoint, packing)
+        for packing in (Packing(LibraryThreads(ThreadPlan(2)), Kind.FLOAT32), None)
+    )
+    ours, theirs, otherwise = (
+        PagedDriver(model, block_size=size, chunk=step).score(prompt)
+        for model, size, step in ((native, 8, 40), (torchs, 8, 40), (native, 5, 1))
+    )
+    torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
+    assert torch.equal(ours, otherwise)
+
+
+def _draw(tensors: dict[str, torch.Tensor], spec: DecoderSpec) -> None:
+    """Replace a checkpoint's tensors by random ones of such a decoder."""
+    generator = torch.Generator().manual_seed(1)
+    tensors.clear()
+    for name, stored in stored_names(spec).items():
+        mean = float("norm" in name)
+        tensors[name] = torch.empty(stored.shape).normal_(mean, 0.3, generator=generator)
 
 
 def _store(tensors: dict[str, torch.Tensor], sinks: torch.Tensor) -> None:

@@ -236,9 +236,9 @@ def test_what_cannot_be_computed_is_refused(
 
 
 #: What the native decoder computes of a description; `test_llama.py` and `test_families.py`
-#: compare each of them, `test_layers.py` the sinks.
+#: compare each of them, `test_layers.py` the sinks and layers that read another one's KV.
 COMPUTED = {
-    LayerSpec: {"mixer", "feed_forward", "residual_multiplier"},
+    LayerSpec: {"mixer", "feed_forward", "residual_multiplier", "has_scale"},
     AttentionSpec: {
         "num_heads",
         "num_kv_heads",
@@ -255,6 +255,9 @@ COMPUTED = {
         "has_sinks",
         "clip",
         "has_gate",
+        "kv_source",
+        "values_are_keys",
+        "has_value_norm",
     },
     ShortConvSpec: {"width", "kernel_size", "bias"},
     DeltaSpec: {"num_key_heads", "num_heads", "key_dim", "value_dim", "kernel_size"},
@@ -289,6 +292,7 @@ COMPUTED = {
         "norm",
         "is_tied",
         "embedding_multiplier",
+        "layer_inputs",
         "learned_positions",
         "has_head_bias",
         "logit_multiplier",
@@ -352,16 +356,6 @@ def test_what_the_native_decoder_does_not_compute_is_refused(
     reason = why_not_native(spec, "float32", "none", "cpu")
     assert reason is not None
     assert "of LlamaForCausalLM" in reason
-
-
-def test_layers_of_different_sizes_are_refused(tmp_path: Path) -> None:
-    spec = load_spec(save(random_model("llama"), tmp_path))
-    assert why_not_native(spec, "float32", "none", "cpu") is None
-    first, *others = spec.layers
-    other = replace(first, mixer=replace(first.mixer, head_dim=32))
-    reason = why_not_native(replace(spec, layers=(other, *others)), "float32", "none", "cpu")
-    assert reason is not None
-    assert "those of LlamaForCausalLM differ in heads" in reason
 
 
 def test_without_a_compiler_torch_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,150 @@
+"""A decoder's layer as a PyTorch module."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from shared.model.experts import make_feed_forward
+from shared.model.layer_inputs import InputGate
+from shared.model.layers import NoNorm, make_norm
+from shared.model.linear.base import DENSE
+from shared.model.mixers import AttentionSpec, LatentAttentionSpec
+from shared.model.mixing.grouped import Attention
+from shared.model.mixing.latent import LatentAttention
+from shared.model.mixing.recurrent import RecurrentMixer, make_recurrent
+from shared.model.spec import PLACES, NormPlace
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from shared.model.attention.base import AttentionBackend, AttentionMetadata
+    from shared.model.linear.base import LinearMethod
+    from shared.model.spec import DecoderSpec
+
+
+def _make_mixer(
+    *,
+    spec: DecoderSpec,
+    layer: int,
+    backend: AttentionBackend,
+    dtype: torch.dtype,
+    method: LinearMethod,
+) -> Attention | LatentAttention | RecurrentMixer:
+    """Return the mixer that a layer's description asks for."""
+    own = spec.layers[layer].mixer
+    if isinstance(own, LatentAttentionSpec):
+        return LatentAttention(
+            spec=spec, own=own, layer=layer, backend=backend, dtype=dtype, method=method
+        )
+    if isinstance(own, AttentionSpec):
+        return Attention(spec=spec, layer=layer, backend=backend, dtype=dtype, method=method)
+    return make_recurrent(spec=spec, layer=layer, dtype=dtype, method=method)
+
+
+class DecoderLayer(nn.Module):
+    """A mixer, mostly attention, and a feed-forward, with norms, around a residual."""
+
+    def __init__(
+        self,
+        *,
+        spec: DecoderSpec,
+        layer: int,
+        backend: AttentionBackend,
+        dtype: torch.dtype,
+        method: LinearMethod = DENSE,
+    ) -> None:
+        super().__init__()
+        own, kernels = spec.layers[layer], backend.name
+        self._place, self._multiplier = own.norms, own.residual_multiplier
+        self.attention_norm, self.attention_output_norm, self.mlp_norm, self.mlp_output_norm = (
+            make_norm(spec.norm, size=spec.hidden_size, dtype=dtype, implementation=kernels)
+            if name in PLACES[own.norms]
+            else NoNorm()
+            for name in (
+                "attention_norm",
+                "attention_output_norm",
+                "mlp_norm",
+                "mlp_output_norm",
+            )
+        )
+        self.attention = _make_mixer(
+            spec=spec, layer=layer, backend=backend, dtype=dtype, method=method
+        )
+        self.mlp = make_feed_forward(
+            own.feed_forward,
+            hidden=spec.hidden_size,
+            dtype=dtype,
+            implementation=kernels,
+            method=method,
+        )
+        self.input_gate: InputGate | None = None
+        if spec.layer_inputs is not None:
+            self.input_gate = InputGate(
+                spec, spec.layer_inputs, dtype=dtype, implementation=kernels, method=method
+            )
+        self.scale: nn.Parameter | None = None
+        if own.has_scale:
+            self.scale = nn.Parameter(torch.empty(1, dtype=dtype), requires_grad=False)
+
+    def forward(
+        self,
+        x: Tensor,
+        residual: Tensor | None,
+        cos_sin: Tensor,
+        kv_cache: Tensor,
+        metadata: AttentionMetadata,
+    ) -> tuple[Tensor, Tensor]:
+        """Map [num_tokens, hidden] to the next addend and residual, of the same shape.
+
+        Their addition is left to the next norm, which reads the sum. The first layer gets no
+        residual.
+        """
+        if self._place is NormPlace.SUM:
+            return self._normalise_sums(x, residual, cos_sin, kv_cache, metadata)
+        if residual is None:
+            x, residual = self.attention_norm(x), x
+        else:
+            x, residual = self.attention_norm.of_sum(x, residual)
+        mixed = self.attention(x, cos_sin, kv_cache, metadata)
+        if self._place is NormPlace.ALONE:
+            return self._scaled(mixed), residual
+        if self._place in (NormPlace.PARALLEL, NormPlace.PARALLEL_TWO):
+            if self._place is NormPlace.PARALLEL_TWO:
+                x = self.mlp_norm(residual)
+            return self._scaled(mixed + self.mlp(x)), residual
+        mixed = self._scaled(self.attention_output_norm(mixed))
+        x, residual = self.mlp_norm.of_sum(mixed, residual)
+        return self._scaled(self.mlp_output_norm(self.mlp(x))), residual
+
+    def finish(self, x: Tensor, residual: Tensor, row: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Map what `forward` returned to the same with the layer's input, and scaled.
+
+        row: see `InputGate.forward`.
+        """
+        if self.input_gate is not None and row is not None:
+            residual = residual + x
+            x = self.input_gate(residual, row)
+        if self.scale is not None:
+            x, residual = x * self.scale, residual * self.scale
+        return x, residual
+
+    def _normalise_sums(
+        self,
+        x: Tensor,
+        residual: Tensor | None,
+        cos_sin: Tensor,
+        kv_cache: Tensor,
+        metadata: AttentionMetadata,
+    ) -> tuple[Tensor, Tensor]:
+        """As `forward`; nothing is added to what this returns."""
+        if residual is not None:
+            x = x + residual
+        x = self.attention_norm(x + self.attention(x, cos_sin, kv_cache, metadata))
+        x = self.mlp_norm(x + self.mlp(x))
+        return torch.zeros_like(x), x
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        return x if self._multiplier == 1 else x * self._multiplier

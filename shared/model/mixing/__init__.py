@@ -1,0 +1,1 @@
+"""Mixers as PyTorch modules."""
