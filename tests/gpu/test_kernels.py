@@ -15,6 +15,7 @@ from tests.fakes.tensors import random
 from tests.suites import (
     attention_kernels,
     block_copy,
+    expert_kernels,
     layer_kernels,
     quantized_cache,
     quantized_matmul,
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from shared.model.attention.base import AttentionMetadata
 
-LAYER_CHECKS = layer_kernels.checks("triton")
+LAYER_CHECKS = layer_kernels.checks("triton") | expert_kernels.checks("triton")
 NARROW_CHECKS = quantized_cache.checks("triton") | quantized_matmul.checks("triton")
 NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE = 32, 8, 128, 16
 #: Many parts each, so that many programs race to be the last.
