@@ -15,7 +15,7 @@ from torch.nn.functional import embedding, linear
 
 from kernels.paged_attention.scores import Scores
 from kernels.rope_kv_write.norms import HeadNorms
-from shared.model.experts import make_feed_forward
+from shared.model.experts import Experts, make_feed_forward
 from shared.model.latent_attention import LatentAttention
 from shared.model.layers import NoNorm, Norm, RMSNorm, make_norm, make_qk_norm
 from shared.model.linear.base import DENSE
@@ -56,6 +56,8 @@ class Attention(nn.Module):
         self.rope: int | None = spec.ropes.index(own.rope)
         self.spec = own
         self.backend = backend
+        #: PyTorch computes chunks, by the lengths on the host.
+        self.is_recordable = not own.is_chunked
         self.qkv = FusedLinear(
             in_size=spec.hidden_size,
             out_sizes=(own.projected_query_size, own.kv_size, own.kv_size),
@@ -301,6 +303,15 @@ class CausalLM(nn.Module):
         """Memory of the weights in bytes."""
         narrow = sum(part.nbytes for part in self.buffers())
         return narrow + sum(weight.nbytes for weight in self.parameters())
+
+    @property
+    def is_recordable(self) -> bool:
+        """See `CausalModel.is_recordable`."""
+        return all(
+            layer.attention.is_recordable
+            and (not isinstance(layer.mlp, Experts) or layer.mlp.is_recordable)
+            for layer in self.decoder_layers
+        )
 
     @torch.inference_mode()
     def forward(

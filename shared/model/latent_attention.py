@@ -69,6 +69,11 @@ class LatentAttention(nn.Module):
         self.kv_up = product(own.kv_rank, *kv_sizes, bias=False, how=DENSE)
         self.output = product(heads * own.value_dim, hidden, bias=own.bias, how=method)
 
+    @property
+    def is_recordable(self) -> bool:
+        """See `CausalLM.is_recordable`. PyTorch computes it, by the lengths on the host."""
+        return False
+
     def forward(
         self, x: Tensor, cos_sin: Tensor, kv_cache: Tensor, metadata: AttentionMetadata
     ) -> Tensor:

@@ -62,6 +62,11 @@ class RecurrentMixer(nn.Module):
         self._num_kept = own.kernel_size - 1
         self._conv_size = self._num_kept * own.conv_width
 
+    @property
+    def is_recordable(self) -> bool:
+        """See `CausalLM.is_recordable`. Tokens are followed on the host."""
+        return False
+
     def forward(
         self, x: Tensor, _positions: Tensor, states: Tensor, metadata: AttentionMetadata
     ) -> Tensor:

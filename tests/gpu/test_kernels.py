@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from kernels.grouped_matmul import group_rows, grouped_matmul
 from kernels.paged_attention import paged_attention
 from kernels.paged_attention.scores import Scores
 from kernels.paged_attention.workspace import Workspace
@@ -57,6 +58,25 @@ def test_8_and_4_bits_are_as_defined(name: str) -> None:
 @pytest.mark.parametrize("case", block_copy.CASES)
 def test_blocks_are_copied_token_by_token(case: str) -> None:
     block_copy.check_copy(block_copy.CASES[case], "triton")
+
+
+def test_a_captured_product_is_replayed_with_other_groups() -> None:
+    x, weight = random(6, 64, dtype=torch.bfloat16), random(5, 96, 64, dtype=torch.bfloat16, seed=1)
+    group_of = torch.zeros(12, dtype=torch.int64)
+
+    def multiply() -> torch.Tensor:
+        return grouped_matmul(x, weight, group_rows(group_of, 5), implementation="triton")
+
+    multiply()  # compiles
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = multiply()
+    for seed in range(3):
+        group_of.copy_(torch.randint(5, (12,), generator=_seeded().manual_seed(seed), device="cpu"))
+        graph.replay()
+        exact = grouped_matmul(x.float(), weight.float(), group_rows(group_of, 5))
+        assert (out.float() - exact).abs().max() < 0.1
 
 
 def decode_batch(seq_lens: tuple[int, ...]) -> AttentionMetadata:
