@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn.functional import embedding, linear
 
 from shared.model.decoder_layer import DecoderLayer
+from shared.model.experts import Experts
 from shared.model.layer_inputs import LayerInputs
 from shared.model.layers import NoNorm, Norm, make_norm
 from shared.model.linear.base import DENSE
@@ -90,6 +91,15 @@ class CausalLM(nn.Module):
         """Memory of the weights in bytes."""
         narrow = sum(part.nbytes for part in self.buffers())
         return narrow + sum(weight.nbytes for weight in self.parameters())
+
+    @property
+    def is_recordable(self) -> bool:
+        """See `CausalModel.is_recordable`."""
+        return all(
+            layer.attention.is_recordable
+            and (not isinstance(layer.mlp, Experts) or layer.mlp.is_recordable)
+            for layer in self.decoder_layers
+        )
 
     @torch.inference_mode()
     def forward(

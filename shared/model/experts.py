@@ -8,12 +8,17 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
+from kernels.grouped_matmul import group_rows
+from kernels.weighted_sum import weighted_sum
 from shared.model.layers import GatedMLP, PlainMLP
 from shared.model.linear.base import DENSE
 from shared.model.linear.fused import FusedLinear
+from shared.model.linear.stacked import StackedLinears
 from shared.model.spec import ExpertsSpec, GroupScore, RouterScores
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from shared.model.linear.base import LinearMethod
@@ -74,18 +79,36 @@ class Experts(nn.Module):
             for each in wanted
         ]
         self.experts = nn.ModuleList(made[: router.num_experts])
+        self._together: _Together | None = None
+        if implementation == "triton" and method is DENSE:
+            self._together = _Together(made[: router.num_experts], own, implementation)
         self.shared = made[-1] if own.shared is not None else None
         self.shared_gate: FusedLinear | None = None
         if own.has_shared_gate:
             self.shared_gate = FusedLinear(in_size=hidden, out_sizes=(1,), bias=False, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map [num_tokens, hidden] to the same shape; reads on the host which experts are chosen.
+        """Map [num_tokens, hidden] to the same shape.
 
         The experts of a token are added in the order of their numbers.
         """
         chosen, weights = choose(self._logits(x), self.spec.router, self.choice_bias)
-        weights = weights.to(x.dtype)
+        add_up = self._together or self._one_by_one
+        total = add_up(x, chosen, weights.to(x.dtype))
+        if self.shared is None:
+            return total
+        common: Tensor = self.shared(x)
+        if self.shared_gate is not None:
+            common = self.shared_gate(x)[0].sigmoid() * common
+        return total + common
+
+    @property
+    def is_recordable(self) -> bool:
+        """See `CausalLM.is_recordable`: whether the host does not read which ones are chosen."""
+        return self._together is not None
+
+    def _one_by_one(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        """Return the weighted sum of each token's experts; the host reads which are chosen."""
         total = torch.zeros_like(x)
         for number in chosen.unique().tolist():
             token, place = (chosen == number).nonzero(as_tuple=True)
@@ -95,12 +118,7 @@ class Experts(nn.Module):
             else:
                 out = self.experts[number](x[token]) * weight
             total.index_add_(0, token, out)
-        if self.shared is None:
-            return total
-        common: Tensor = self.shared(x)
-        if self.shared_gate is not None:
-            common = self.shared_gate(x)[0].sigmoid() * common
-        return total + common
+        return total
 
     def _logits(self, x: Tensor) -> Tensor:
         """Float32 [num_tokens, num_experts]. Those for sigmoids are computed in float32."""
@@ -109,6 +127,30 @@ class Experts(nn.Module):
             return logits
         own: Tensor = self.router(x)[0]
         return own.float()
+
+
+class _Together:
+    """The weighted sum of each token's experts: those of all tokens in one product."""
+
+    def __init__(self, experts: Sequence[GatedMLP], own: ExpertsSpec, implementation: str) -> None:
+        """Take experts with dense weights that are not filled yet."""
+        self._gate_up, self._down = (
+            StackedLinears(linears, implementation)
+            for linears in ([e.gate_up for e in experts], [e.down for e in experts])
+        )
+        self._gate = experts[0].gate
+        self._own, self._implementation = own, implementation
+
+    def __call__(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        """x: [num_tokens, hidden]; chosen, weights: [num_tokens, num_chosen]."""
+        chosen, places = chosen.sort(dim=-1)
+        weights = weights.gather(-1, places)
+        factors: Tensor | None = weights
+        if self._own.scales_input:
+            x, factors = (x[:, None] * weights[..., None]).flatten(0, 1), None
+        groups = group_rows(chosen.flatten(), self._own.router.num_experts)
+        (rows,) = self._down(self._gate(*self._gate_up(x, groups)), groups)
+        return weighted_sum(rows, factors, chosen.shape[1], implementation=self._implementation)
 
 
 def choose(logits: Tensor, router: RouterSpec, bias: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -218,7 +218,8 @@ class GatedMLP(nn.Module):
         """implementation: of SwiGLU's gate, `torch` or `triton`."""
         super().__init__()
         inner, bias = own.inner_size, own.bias
-        self._gate = _gate(own.activation, implementation)
+        #: Of what `gate_up` returns: what `down` reads.
+        self.gate = _gate(own.activation, implementation)
         self.gate_up = FusedLinear(
             in_size=hidden,
             out_sizes=(inner, inner),
@@ -234,5 +235,5 @@ class GatedMLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map [num_tokens, hidden] to the same shape."""
         gate, up = self.gate_up(x)
-        out: Tensor = self.down(self._gate(gate, up))[0]
+        out: Tensor = self.down(self.gate(gate, up))[0]
         return out

@@ -442,6 +442,11 @@ class DecoderSpec:
         return bool(self.recurrences)
 
     @property
+    def is_recordable(self) -> bool:
+        """Whether a decode step in PyTorch is the same work for any tokens and lengths."""
+        return not (self.has_experts or self.has_latents or self.has_chunks or self.has_states)
+
+    @property
     def has_temperatures(self) -> bool:
         """Whether queries of a layer have a factor that depends on their position."""
         mixers = (layer.mixer for layer in self.layers)

@@ -75,6 +75,8 @@ class FakeModel:
     ids, or with a window those in the window of each token.
     """
 
+    is_recordable = True
+
     def __init__(self, windows: Sequence[int | None] = (None,)) -> None:
         """`windows` are those of the groups; the first has none."""
         self._windows = tuple(windows)

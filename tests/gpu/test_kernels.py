@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from kernels.grouped_matmul import group_rows, grouped_matmul
 from kernels.paged_attention import paged_attention
 from kernels.paged_attention.scores import Scores
 from kernels.paged_attention.workspace import Workspace
@@ -15,6 +16,8 @@ from tests.fakes.tensors import random
 from tests.suites import (
     attention_kernels,
     block_copy,
+    expert_kernels,
+    latent_kernels,
     layer_kernels,
     quantized_cache,
     quantized_matmul,
@@ -25,7 +28,8 @@ if TYPE_CHECKING:
 
     from shared.model.attention.base import AttentionMetadata
 
-LAYER_CHECKS = layer_kernels.checks("triton")
+LAYER_CHECKS = layer_kernels.checks("triton") | expert_kernels.checks("triton")
+LATENT_CHECKS = latent_kernels.checks("triton")
 NARROW_CHECKS = quantized_cache.checks("triton") | quantized_matmul.checks("triton")
 NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE = 32, 8, 128, 16
 #: Many parts each, so that many programs race to be the last.
@@ -48,6 +52,11 @@ def test_layers_compute_the_formula(name: str) -> None:
     LAYER_CHECKS[name]()
 
 
+@pytest.mark.parametrize("name", LATENT_CHECKS)
+def test_attention_over_latents_is_as_defined(name: str) -> None:
+    LATENT_CHECKS[name]()
+
+
 @pytest.mark.parametrize("name", NARROW_CHECKS)
 def test_8_and_4_bits_are_as_defined(name: str) -> None:
     NARROW_CHECKS[name]()
@@ -56,6 +65,25 @@ def test_8_and_4_bits_are_as_defined(name: str) -> None:
 @pytest.mark.parametrize("case", block_copy.CASES)
 def test_blocks_are_copied_token_by_token(case: str) -> None:
     block_copy.check_copy(block_copy.CASES[case], "triton")
+
+
+def test_a_captured_product_is_replayed_with_other_groups() -> None:
+    x, weight = random(6, 64, dtype=torch.bfloat16), random(5, 96, 64, dtype=torch.bfloat16, seed=1)
+    group_of = torch.zeros(12, dtype=torch.int64)
+
+    def multiply() -> torch.Tensor:
+        return grouped_matmul(x, weight, group_rows(group_of, 5), implementation="triton")
+
+    multiply()  # compiles
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = multiply()
+    for seed in range(3):
+        group_of.copy_(torch.randint(5, (12,), generator=_seeded().manual_seed(seed), device="cpu"))
+        graph.replay()
+        exact = grouped_matmul(x.float(), weight.float(), group_rows(group_of, 5))
+        assert (out.float() - exact).abs().max() < 0.1
 
 
 def decode_batch(seq_lens: tuple[int, ...]) -> AttentionMetadata:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,17 +15,72 @@ from shared.model.attention.registry import get_backend
 from shared.model.causal_lm import CausalLM
 from shared.model.linear.fused import FusedLinear
 from shared.model.linear.narrow import Narrow
-from shared.model.mixers import AttentionSpec, QkNorm
+from shared.model.mixers import AttentionSpec, LatentAttentionSpec, QkNorm
 from shared.model.rope import RopeConfig
-from shared.model.spec import DecoderSpec, FeedForwardSpec, LayerSpec, NormSpec
+from shared.model.spec import (
+    Activation,
+    DecoderSpec,
+    ExpertsSpec,
+    FeedForwardSpec,
+    LayerSpec,
+    NormSpec,
+    RouterScores,
+    RouterSpec,
+)
 from tests.fakes.interpreted import report
 from tests.fakes.paged_driver import PagedDriver, make_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from shared.model.mixers import Mixer
+
 HEAD_DIM, NUM_KV_HEADS, BLOCK_SIZE = 16, 2, 16
 PROMPTS = ((3, 5, 8), (7,) * 21)
+#: Experts of all kinds: plain ones beside one that all share; with biases, and inputs that are
+#: weighted.
+EXPERTS = (
+    ExpertsSpec(
+        router=RouterSpec(num_experts=7, num_chosen=3),
+        expert=FeedForwardSpec(inner_size=40),
+        shared=FeedForwardSpec(inner_size=24),
+        has_shared_gate=True,
+    ),
+    ExpertsSpec(
+        router=RouterSpec(
+            num_experts=5, num_chosen=2, scores=RouterScores.SIGMOID, has_choice_bias=True
+        ),
+        expert=FeedForwardSpec(inner_size=20, bias=True, activation=Activation.CLAMPED),
+        scales_input=True,
+    ),
+)
+
+
+def _rope(head_dim: int) -> RopeConfig:
+    return RopeConfig(
+        rope_type="default",
+        theta=1e4,
+        head_dim=head_dim,
+        rotary_dim=head_dim,
+        original_max_positions=256,
+        max_positions=256,
+    )
+
+
+#: With queries that are one product, and that are two.
+LATENTS = tuple(
+    LatentAttentionSpec(
+        num_heads=6,
+        q_rank=rank,
+        kv_rank=20,
+        plain_dim=18,
+        rope_dim=6,
+        value_dim=14,
+        rope=_rope(6),
+        scale=0.2,
+    )
+    for rank in (None, 28)
+)
 
 
 def make_model(
@@ -33,29 +89,32 @@ def make_model(
     num_layers: int = 2,
     dtype: torch.dtype = torch.float32,
     windows: tuple[int | None, ...] = (),
+    mixers: tuple[Mixer, ...] = (),
+    feed_forwards: tuple[FeedForwardSpec | ExpertsSpec, ...] = (FeedForwardSpec(inner_size=80),),
     **changes: Any,
 ) -> CausalLM:
-    """The same random weights for every backend."""
-    rope = RopeConfig(
-        rope_type="default",
-        theta=1e4,
-        head_dim=HEAD_DIM,
-        rotary_dim=HEAD_DIM,
-        original_max_positions=256,
-        max_positions=256,
-    )
+    """The same random weights for every backend. Of `feed_forwards`, layers take turns.
+
+    mixers: of the layers; by default attention, with the `changes` that are given.
+    """
     attention = AttentionSpec(
-        num_heads=6, num_kv_heads=NUM_KV_HEADS, head_dim=HEAD_DIM, rope=rope, qk_norm=QkNorm.HEAD
+        num_heads=6,
+        num_kv_heads=NUM_KV_HEADS,
+        head_dim=HEAD_DIM,
+        rope=_rope(HEAD_DIM),
+        qk_norm=QkNorm.HEAD,
     )
     attention = replace(attention, **changes)
-    feed_forward = FeedForwardSpec(inner_size=80)
+    if not mixers:
+        all_windows = windows or (None,) * num_layers
+        mixers = tuple(replace(attention, window=window) for window in all_windows)
     spec = DecoderSpec(
         architecture="Qwen3ForCausalLM",
         vocab_size=99,
         hidden_size=48,
         layers=tuple(
-            LayerSpec(mixer=replace(attention, window=window), feed_forward=feed_forward)
-            for window in windows or (None,) * num_layers
+            LayerSpec(mixer=mixer, feed_forward=feed_forward)
+            for mixer, feed_forward in zip(mixers, cycle(feed_forwards), strict=False)
         ),
         norm=NormSpec(eps=1e-6),
         max_position_embeddings=256,
@@ -68,10 +127,10 @@ def make_model(
     return model
 
 
-def check_tokens() -> None:
+def check_same_tokens(**changes: Any) -> None:
     """A chunked prefill beside a decode, then decodes: token for token what PyTorch computes."""
     expected, ours = (
-        PagedDriver(make_model(name, windows=(None, 9)), block_size=BLOCK_SIZE, chunk=16).generate(
+        PagedDriver(make_model(name, **changes), block_size=BLOCK_SIZE, chunk=16).generate(
             PROMPTS, 3
         )
         for name in ("torch", "triton")
@@ -79,6 +138,24 @@ def check_tokens() -> None:
     assert ours[0] == expected[0]
     for mine, plain in zip(ours[1], expected[1], strict=True):
         torch.testing.assert_close(mine, plain, rtol=1e-4, atol=1e-4)
+
+
+def check_experts() -> None:
+    """All experts of a layer in one product, of which the host reads nothing."""
+    check_same_tokens(feed_forwards=EXPERTS)
+    model = make_model("triton", feed_forwards=EXPERTS)
+    shape = (2, 2, 2, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM)
+    metadata = make_metadata((1,), (1,), ((1,),), BLOCK_SIZE)
+    with _Launches() as counted, _kernels_counted_by(counted):
+        model.forward(torch.tensor([3]), torch.tensor([0]), (torch.zeros(shape),), metadata)
+    assert model.is_recordable
+    assert not counted.names & {"aten::_local_scalar_dense", "aten::nonzero", "aten::_unique2"}
+
+
+def check_latents() -> None:
+    """Attention over latent rows: prompts by PyTorch, the tokens behind them by the kernel."""
+    check_same_tokens(mixers=LATENTS)
+    assert make_model("triton", mixers=LATENTS).is_recordable
 
 
 def check_quantized_kv(kv_dtype: torch.dtype) -> None:
@@ -162,11 +239,13 @@ class _Launches(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.num = 0
+        self.names: set[str] = set()
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         returns = function._schema.returns
+        self.names.add(function._schema.name)
         is_view = any(result.alias_info and not result.alias_info.is_write for result in returns)
         if not is_view and not function._schema.name.startswith("aten::empty"):
             self.num += 1
@@ -193,7 +272,9 @@ def _kernels_counted_by(launches: _Launches) -> Iterator[None]:
 
 
 CHECKS = {
-    "same-tokens-as-torch": check_tokens,
+    "same-tokens-as-torch": partial(check_same_tokens, windows=(None, 9)),
+    "same-tokens-with-experts": check_experts,
+    "same-tokens-with-latents": check_latents,
     "same-tokens-with-int8-kv": partial(check_quantized_kv, torch.int8),
     "same-tokens-with-fp8-kv": partial(check_quantized_kv, torch.float8_e4m3fn),
     "same-tokens-with-int8-weights": partial(check_quantized_weights, "int8"),

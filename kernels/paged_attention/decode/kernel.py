@@ -11,64 +11,7 @@ import triton
 import triton.language as tl
 
 from kernels.paged_attention.kernel import cap_scores, load_sinks
-
-
-@triton.jit
-def _visible_keys(query_start_loc, seq_lens, sequence, num_seqs, window):
-    """Return which sequences have one new token, and the number of keys that it sees."""
-    exists = sequence < num_seqs
-    start = tl.load(query_start_loc + sequence, mask=exists, other=0)
-    end = tl.load(query_start_loc + sequence + 1, mask=exists, other=0)
-    length = tl.load(seq_lens + sequence, mask=exists, other=0)
-    decodes = exists & (end - start == 1)
-    return decodes, tl.where(decodes, tl.minimum(length, window), 0)
-
-
-@triton.jit
-def _merge_parts(
-    partial_out,
-    partial_sum,
-    out,  # the token's rows of this group
-    first_partial,
-    num_kv_heads,
-    num_parts,
-    stride_oh,
-    GROUP: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    PADDED_DIM: tl.constexpr,
-    ROWS: tl.constexpr,
-    PARTS: tl.constexpr,
-):
-    """Store the mean of the parts, each with the weight of its keys."""
-    row = tl.arange(0, ROWS)
-    dim = tl.arange(0, PADDED_DIM)
-    peak = tl.full([ROWS], -1.0e30, tl.float32)
-    total = tl.zeros([ROWS], tl.float32)
-    merged = tl.zeros([ROWS, PADDED_DIM], tl.float32)
-    for start in range(0, num_parts, PARTS):
-        part = start + tl.arange(0, PARTS)
-        place = (first_partial + part * num_kv_heads)[:, None] * GROUP + row[None, :]
-        exists = (part < num_parts)[:, None] & (row < GROUP)[None, :]
-        # Not from the multiprocessor's own cache: other multiprocessors' stores do not reach it.
-        sums = tl.load(partial_sum + place, mask=exists, other=-1.0e30, cache_modifier=".cg")
-        pieces = tl.load(
-            partial_out + place[:, :, None] * HEAD_DIM + dim[None, None, :],
-            mask=exists[:, :, None] & (dim < HEAD_DIM)[None, None, :],
-            other=0.0,
-            cache_modifier=".cg",
-        )
-        new_peak = tl.maximum(peak, tl.max(sums, 0))
-        shrink = tl.exp2(peak - new_peak)
-        weights = tl.exp2(sums - new_peak[None, :])
-        total = total * shrink + tl.sum(weights, 0)
-        merged = merged * shrink[:, None] + tl.sum(weights[:, :, None] * pieces, 0)
-        peak = new_peak
-    merged = merged / total[:, None]
-    tl.store(
-        out + row[:, None] * stride_oh + dim[None, :],
-        merged.to(out.dtype.element_ty),
-        mask=(row < GROUP)[:, None] & (dim < HEAD_DIM)[None, :],
-    )
+from kernels.paged_attention.parts.kernel import find_part, merge_parts
 
 
 @triton.jit
@@ -118,30 +61,19 @@ def paged_decode_kernel(
     kv_head = tl.program_id(0)
     work = tl.program_id(1)  # number of the part, over all sequences
     num_kv_heads = tl.num_programs(0)
-    lane = tl.arange(0, SCAN)
-
-    # The rule of splits.py: chunks of one size for the whole batch.
-    num_keys = tl.full([], 0, tl.int64)
-    for at in range(0, num_seqs, SCAN):
-        _, visible = _visible_keys(query_start_loc, seq_lens, at + lane, num_seqs, window)
-        num_keys += tl.sum(visible.to(tl.int64), 0)
-    wanted = tl.cdiv(num_keys * num_kv_heads, target_programs).to(tl.int32)
-    chunk = tl.cdiv(tl.maximum(wanted, MIN_CHUNK), KEYS) * KEYS
-
-    before = 0  # parts of all sequences up to here
-    sequence = 0
-    first = 0  # the first part of the sequence
-    num_whole = 0  # sequences before it that have one part
-    for at in range(0, num_seqs, SCAN):
-        decodes, visible = _visible_keys(query_start_loc, seq_lens, at + lane, num_seqs, window)
-        parts = tl.where(decodes, tl.maximum(tl.cdiv(visible, chunk), 1), 0)
-        ends = before + tl.cumsum(parts, 0)
-        is_before = (ends <= work) & (at + lane < num_seqs)
-        sequence += tl.sum(is_before.to(tl.int32), 0)
-        first = tl.maximum(first, tl.max(tl.where(is_before, ends, 0), 0))
-        num_whole += tl.sum((is_before & (parts == 1)).to(tl.int32), 0)
-        before += tl.sum(parts, 0)
-    if work >= before:
+    has_work, sequence, chunk, first, num_whole = find_part(
+        query_start_loc,
+        seq_lens,
+        num_seqs,
+        window,
+        work,
+        num_kv_heads,
+        target_programs,
+        KEYS,
+        MIN_CHUNK,
+        SCAN,
+    )
+    if not has_work:
         return
 
     length = tl.load(seq_lens + sequence)
@@ -242,13 +174,14 @@ def paged_decode_kernel(
         arrived = tl.atomic_add(arrivals + first_partial, 1, sem="acq_rel", scope="gpu")
         if arrived == num_parts - 1:
             tl.store(arrivals + first_partial, 0)
-            _merge_parts(
+            merge_parts(
                 partial_out,
                 partial_sum,
                 out + token * stride_ot + kv_head * GROUP * stride_oh,
                 first_partial,
                 num_kv_heads,
                 num_parts,
+                GROUP,
                 stride_oh,
                 GROUP,
                 HEAD_DIM,

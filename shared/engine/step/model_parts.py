@@ -49,15 +49,11 @@ def build_model_parts(
     """Allocate the KV cache, and record the decode steps where that is possible.
 
     `recorder` is by default CUDA's on a CUDA device, unless graphs are turned off. Steps with
-    experts are not recorded: PyTorch reads on the host which ones are chosen. Nor are those with
-    latent attention or chunks, which PyTorch computes according to the lengths on the host, and
-    those with states: padding would need some.
+    states are not recorded: padding would need some.
     """
     device = torch.device(config.device)
     processors = _processors(loaded, config)
-    spec = loaded.spec
-    beyond = spec.has_experts or spec.has_latents or spec.has_chunks or layout.has_states
-    if config.enforce_eager or beyond:
+    if config.enforce_eager or not loaded.model.is_recordable or layout.has_states:
         recorder = None
     elif recorder is None and device.type == "cuda":
         recorder = CudaRecorder(device)

@@ -40,6 +40,11 @@ _PROMPT_LOGPROB_ROWS = 256
 class CausalModel(Protocol):
     """The engine's interface of a model."""
 
+    @property
+    def is_recordable(self) -> bool:
+        """Whether a decode step is the same work for any tokens and lengths: a graph replays it."""
+        ...
+
     def forward(
         self,
         token_ids: torch.Tensor,

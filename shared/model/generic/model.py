@@ -48,6 +48,11 @@ class TransformersCausalLM:
         self._places = [self.spec.kv_place(layer) for layer in range(self.spec.num_layers)]
 
     @property
+    def is_recordable(self) -> bool:
+        """See `CausalModel.is_recordable`."""
+        return self.spec.is_recordable
+
+    @property
     def num_weight_bytes(self) -> int:
         """Memory of the weights in bytes."""
         tensors = (*self._module.parameters(), *_narrow(self._module))

@@ -73,6 +73,11 @@ class FusedLinear(nn.Module):
         rows = slice(start, start + self.out_sizes[index])
         return self.weight[rows], None if self.bias is None else self.bias[rows]
 
+    def keep_in(self, weight: Tensor, bias: Tensor | None) -> None:
+        """Keep weight and bias, which are not filled yet, in this memory."""
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+
     def fill(self, kind: str, values: Tensor) -> None:
         """Give all rows of `weight` or `bias` their values."""
         weight, bias = self.part(None)

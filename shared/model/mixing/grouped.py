@@ -40,6 +40,8 @@ class Attention(nn.Module):
         own = spec.layers[layer].attention
         #: This layer's KV cache, and its index there.
         self.group, self.place = spec.kv_place(layer)
+        #: PyTorch computes chunks, by the lengths on the host.
+        self.is_recordable = not own.is_chunked
         #: Which of the decoder's rotations is this layer's.
         self.rope: int | None = spec.ropes.index(own.rope)
         self.spec = own

@@ -43,6 +43,8 @@ class LatentAttention(nn.Module):
         self.rope = spec.ropes.index(own.rope)
         self.spec = own
         self.backend = backend
+        #: PyTorch computes it by the lengths on the host.
+        self.is_recordable = backend.name == "triton"
         hidden, heads = spec.hidden_size, own.num_heads
 
         def norm(size: int) -> RMSNorm:

@@ -104,6 +104,11 @@ class NativeCausalLM:
         self._captured: dict[int, Tensor] = {}
 
     @property
+    def is_recordable(self) -> bool:
+        """See `CausalModel.is_recordable`."""
+        return self.spec.is_recordable
+
+    @property
     def num_weight_bytes(self) -> int:
         """Memory of the packed weights in bytes."""
         return self._packing.num_bytes
