@@ -41,8 +41,10 @@ struct WideRow {
 
 template <class Dot>
 class RowChunk {
+  // Of a tile that converts what it reads: one more, with half of the sums of each.
+  static constexpr int kMostRows = kTileRows + 1;
   // Up to so many rows it is cheaper to convert keys and values for each tile than to store them.
-  static constexpr int kFewRows = 2 * kTileRows;
+  static constexpr int kFewRows = 2 * kMostRows;
 
  public:
   // What a query or a weight is in a product.
@@ -85,15 +87,11 @@ class RowChunk {
   template <class Stored>
   void multiply_keys(int num_rows, const uint32_t* query, float* scores, int rows_apart) const {
     const float* rows = reinterpret_cast<const float*>(query);
-    for_row_groups(num_rows, [&](int row, int count) {
-      const float* from = rows + size_t(row) * query_words(head_dim_);
-      float* to = scores + size_t(row) * kPanel;
-      if (is_wide_)
-        score<WideRow, kTileRows, false>(count, from, wide_keys_, to, rows_apart);
-      else if (row == 0)
-        score<Stored, kTileRows, true>(count, from, here_->keys, to, rows_apart);
-      else
-        score<Stored, kTileRows, false>(count, from, here_->keys, to, rows_apart);
+    for_tiles(num_rows, [&](auto tile, int row, int count) {
+      using Tile = decltype(tile);
+      score<typename Tile::template Row<Stored>, Tile::kRows, Tile::kFetches>(
+          count, rows + size_t(row) * query_words(head_dim_), is_wide_ ? wide_keys_ : here_->keys,
+          scores + size_t(row) * kPanel, rows_apart);
     });
   }
 
@@ -101,19 +99,45 @@ class RowChunk {
   template <class Stored>
   void add_values(int num_rows, const uint32_t* weights, float* out) const {
     const float* rows = reinterpret_cast<const float*>(weights);
-    for_row_groups(num_rows, [&](int row, int count) {
-      const float* from = rows + size_t(row) * kChunk;
-      float* to = out + size_t(row) * kPanel;
-      if (is_wide_)
-        weigh<WideRow, kTileRows, false>(count, from, wide_values_, to, num_rows);
-      else if (row == 0)
-        weigh<Stored, kTileRows, true>(count, from, here_->values, to, num_rows);
-      else
-        weigh<Stored, kTileRows, false>(count, from, here_->values, to, num_rows);
+    for_tiles(num_rows, [&](auto tile, int row, int count) {
+      using Tile = decltype(tile);
+      weigh<typename Tile::template Row<Stored>, Tile::kRows, Tile::kFetches>(
+          count, rows + size_t(row) * kChunk, is_wide_ ? wide_values_ : here_->values,
+          out + size_t(row) * kPanel, num_rows);
     });
   }
 
  private:
+  // Tiles of up to kRows rows, of what is stored or was made float32; the first one fetches the next chunk.
+  struct WideTile {
+    template <class Stored>
+    using Row = WideRow;
+    static constexpr int kRows = kTileRows;
+    static constexpr bool kFetches = false;
+  };
+  template <bool kFirst>
+  struct StoredTile {
+    template <class Stored>
+    using Row = Stored;
+    static constexpr int kRows = kMostRows;
+    static constexpr bool kFetches = kFirst;
+  };
+
+  // Calls body(tile, first_row, num_rows) for the tiles of `num_rows` rows.
+  template <class Body>
+  void for_tiles(int num_rows, Body&& body) const {
+    if (is_wide_) {
+      for_row_groups(num_rows, [&](int row, int count) { body(WideTile{}, row, count); });
+      return;
+    }
+    for_row_groups<kMostRows>(num_rows, [&](int row, int count) {
+      if (row == 0)
+        body(StoredTile<true>{}, row, count);
+      else
+        body(StoredTile<false>{}, row, count);
+    });
+  }
+
   void fetch(const uint8_t* const* rows, int count) const {
     for (int i = 0; i < count; ++i)
       for (size_t at = 0; at < row_bytes_; at += 64) fetch_line(rows[i] + at);
@@ -133,29 +157,35 @@ class RowChunk {
     }
   }
 
-  // One tile of rows with all keys, or with fewer rows if `count` says so. Of one row more keys are
+  // One tile of rows with all keys, or with fewer rows if `count` says so. Of few rows more keys are
   // taken at a time: enough sums that none waits for its last addition.
-  template <class Stored, int kRows, bool kFetches>
+  template <class Row, int kRows, bool kFetches>
   void score(int count, const float* query, const uint8_t* const* keys, float* scores,
              int rows_apart) const {
     if constexpr (kRows > 1)
       if (count < kRows)
-        return score<Stored, kRows - 1, kFetches>(count, query, keys, scores, rows_apart);
-    constexpr int kKeys = kRows == 1 ? 8 : 4;
+        return score<Row, kRows - 1, kFetches>(count, query, keys, scores, rows_apart);
+    constexpr int kKeys = kRows == 1 ? 8 : 4;  // that are summed together
+    constexpr int kStep = kRows > kTileRows ? kKeys / 2 : kKeys;
     const int words = query_words(head_dim_);
     for (int key = 0; key < kChunk; key += kKeys) {
       if constexpr (kFetches) fetch(next_->keys + key, kKeys);
-      Floats parts[kRows][kKeys] = {};
-      for (int dim = 0; dim < words; dim += kLanes) {
-        Floats held[kRows];
-        for (int r = 0; r < kRows; ++r) {
-          held[r] = load<Floats>(query + size_t(r) * words + dim);
-          hold(held[r]);
+      Floats parts[kRows][kKeys];
+      for (int first = 0; first < kKeys; first += kStep) {
+        Floats sums[kRows][kStep] = {};
+        for (int dim = 0; dim < words; dim += kLanes) {
+          Floats held[kRows];
+          for (int r = 0; r < kRows; ++r) {
+            held[r] = load<Floats>(query + size_t(r) * words + dim);
+            hold(held[r]);
+          }
+          for (int k = 0; k < kStep; ++k) {
+            const Floats now = Row::load(keys[key + first + k], dim);
+            for (int r = 0; r < kRows; ++r) sums[r][k] += held[r] * now;
+          }
         }
-        for (int k = 0; k < kKeys; ++k) {
-          const Floats now = Stored::load(keys[key + k], dim);
-          for (int r = 0; r < kRows; ++r) parts[r][k] += held[r] * now;
-        }
+        for (int r = 0; r < kRows; ++r)
+          for (int k = 0; k < kStep; ++k) parts[r][first + k] = sums[r][k];
       }
       float* to = scores + size_t(key / kPanel) * rows_apart * kPanel + key % kPanel;
       for (int r = 0; r < kRows; ++r)
@@ -163,33 +193,32 @@ class RowChunk {
     }
   }
 
-  template <class Stored, int kRows, bool kFetches>
+  template <class Row, int kRows, bool kFetches>
   void weigh(int count, const float* weights, const uint8_t* const* values, float* out,
              int rows_apart) const {
     if constexpr (kRows > 1)
       if (count < kRows)
-        return weigh<Stored, kRows - 1, kFetches>(count, weights, values, out, rows_apart);
+        return weigh<Row, kRows - 1, kFetches>(count, weights, values, out, rows_apart);
+    constexpr int kVectors = kRows > kTileRows ? kPanelVectors / 2 : kPanelVectors;
     const size_t bytes = row_bytes_ / panels_;
-    for (int panel = 0; panel < panels_; ++panel, out += size_t(rows_apart) * kPanel) {
-      Floats sums[kRows][kPanelVectors];
-      for (int r = 0; r < kRows; ++r)
-        for (int v = 0; v < kPanelVectors; ++v)
-          sums[r][v] = load<Floats>(out + r * kPanel + v * kLanes);
-      for (int key = 0; key < kChunk; ++key) {
-        if constexpr (kFetches) fetch_line(next_->values[key] + panel * bytes);
-        Floats held[kRows];
-        for (int r = 0; r < kRows; ++r) {
-          held[r] = splat(weights[size_t(r) * kChunk + key]);
+    for (int panel = 0; panel < panels_; ++panel, out += size_t(rows_apart) * kPanel)
+      for (int first = 0; first < kPanelVectors; first += kVectors) {
+        float* to = out + first * kLanes;
+        Floats sums[kRows][kVectors];
+        for (int r = 0; r < kRows; ++r)
+          for (int v = 0; v < kVectors; ++v) sums[r][v] = load<Floats>(to + r * kPanel + v * kLanes);
+        for (int key = 0; key < kChunk; ++key) {
+          if (kFetches && first == 0) fetch_line(next_->values[key] + panel * bytes);
+          Floats held[kRows];
+          for (int r = 0; r < kRows; ++r) held[r] = splat(weights[size_t(r) * kChunk + key]);
+          for (int v = 0; v < kVectors; ++v) {
+            const Floats now = Row::load(values[key], panel * kPanel + (first + v) * kLanes);
+            for (int r = 0; r < kRows; ++r) sums[r][v] += held[r] * now;
+          }
         }
-        for (int v = 0; v < kPanelVectors; ++v) {
-          const Floats now = Stored::load(values[key], panel * kPanel + v * kLanes);
-          for (int r = 0; r < kRows; ++r) sums[r][v] += held[r] * now;
-        }
+        for (int r = 0; r < kRows; ++r)
+          for (int v = 0; v < kVectors; ++v) store(to + r * kPanel + v * kLanes, sums[r][v]);
       }
-      for (int r = 0; r < kRows; ++r)
-        for (int v = 0; v < kPanelVectors; ++v)
-          store(out + r * kPanel + v * kLanes, sums[r][v]);
-    }
   }
 
   int head_dim_;

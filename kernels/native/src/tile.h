@@ -77,10 +77,10 @@ inline void multiply_rows(int num_rows, const uint32_t* rows, size_t stride, con
   }
 }
 
-// Calls body(first_row, num_rows) for groups of at most kTileRows rows, as equal as possible.
-template <class Body>
+// Calls body(first_row, num_rows) for groups of at most kMost rows, as equal as possible.
+template <int kMost = kTileRows, class Body>
 inline void for_row_groups(int num_rows, Body&& body) {
-  const int groups = (num_rows + kTileRows - 1) / kTileRows;
+  const int groups = (num_rows + kMost - 1) / kMost;
   for (int group = 0, row = 0; group < groups; ++group) {
     const int rows = (num_rows - row + groups - group - 1) / (groups - group);
     body(row, rows);
