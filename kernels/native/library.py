@@ -64,6 +64,8 @@ class Op(IntEnum):
     INPUTS = 17
     WEIGH = 18
     SCALE = 19
+    KEEP = 20
+    MERGE = 21
 
 
 class HeadNorm(IntEnum):
@@ -91,6 +93,7 @@ class Experts(ctypes.Structure):
     _fields_ = (
         ("router", c_void_p),
         ("choice_bias", c_void_p),
+        ("weight_scales", c_void_p),
         ("up", POINTER(c_void_p)),
         ("down", POINTER(c_void_p)),
         ("num_routed", c_int),

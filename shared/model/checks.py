@@ -173,6 +173,12 @@ _BEYOND_NATIVE: Mapping[str, Callable[[DecoderSpec], bool]] = {
         and own.feed_forward.expert.bias
         for own in spec.layers
     ),
+    "scaled rows of a router that reads what experts read": lambda spec: any(
+        isinstance(own.feed_forward, ExpertsSpec)
+        and own.feed_forward.router.has_input_scale
+        and not own.feed_forward.is_apart
+        for own in spec.layers
+    ),
     "scores whose factor is not positive": lambda spec: any(
         not mixer.scale > 0 for mixer in spec.attentions.values()
     ),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from shared.model.experts import make_feed_forward
+from shared.model.experts import Experts, make_feed_forward
 from shared.model.layer_inputs import InputGate
 from shared.model.layers import NoNorm, make_norm
 from shared.model.linear.base import DENSE
@@ -76,6 +76,7 @@ class DecoderLayer(nn.Module):
         self.mlp = make_feed_forward(
             own.feed_forward,
             hidden=spec.hidden_size,
+            norm=spec.norm,
             dtype=dtype,
             implementation=kernels,
             method=method,
@@ -114,10 +115,15 @@ class DecoderLayer(nn.Module):
         if self._place in (NormPlace.PARALLEL, NormPlace.PARALLEL_TWO):
             if self._place is NormPlace.PARALLEL_TWO:
                 x = self.mlp_norm(residual)
-            return self._scaled(mixed + self.mlp(x)), residual
+            return self._scaled(mixed + self._fed_forward(x, residual)), residual
         mixed = self._scaled(self.attention_output_norm(mixed))
         x, residual = self.mlp_norm.of_sum(mixed, residual)
-        return self._scaled(self.mlp_output_norm(self.mlp(x))), residual
+        return self._scaled(self.mlp_output_norm(self._fed_forward(x, residual))), residual
+
+    def _fed_forward(self, x: Tensor, stream: Tensor) -> Tensor:
+        """The feed-forward of x, which is the norm of the stream."""
+        out: Tensor = self.mlp(x, stream) if isinstance(self.mlp, Experts) else self.mlp(x)
+        return out
 
     def finish(self, x: Tensor, residual: Tensor, row: Tensor | None) -> tuple[Tensor, Tensor]:
         """Map what `forward` returned to the same with the layer's input, and scaled.
@@ -143,7 +149,7 @@ class DecoderLayer(nn.Module):
         if residual is not None:
             x = x + residual
         x = self.attention_norm(x + self.attention(x, cos_sin, kv_cache, metadata))
-        x = self.mlp_norm(x + self.mlp(x))
+        x = self.mlp_norm(x + self._fed_forward(x, x))
         return torch.zeros_like(x), x
 
     def _scaled(self, x: Tensor) -> Tensor:

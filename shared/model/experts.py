@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,7 +12,7 @@ from torch.nn.functional import linear
 
 from kernels.grouped_matmul import group_rows
 from kernels.weighted_sum import weighted_sum
-from shared.model.layers import GatedMLP, PlainMLP
+from shared.model.layers import GatedMLP, NoNorm, PlainMLP, make_norm
 from shared.model.linear.base import DENSE
 from shared.model.linear.fused import FusedLinear
 from shared.model.linear.stacked import StackedLinears
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from shared.model.linear.base import LinearMethod
-    from shared.model.spec import FeedForwardSpec, RouterSpec
+    from shared.model.spec import FeedForwardSpec, NormSpec, RouterSpec
 
 #: So that no sum of weights is zero.
 _LEAST = 1e-20
@@ -32,16 +34,25 @@ def make_feed_forward(
     own: FeedForwardSpec | ExpertsSpec | None,
     *,
     hidden: int,
+    norm: NormSpec,
     dtype: torch.dtype,
     implementation: str = "torch",
     method: LinearMethod = DENSE,
 ) -> Experts | GatedMLP | PlainMLP | nn.Identity:
-    """Return the feed-forward that a description asks for; for None one that is not run."""
+    """Return the feed-forward that a description asks for; for None one that is not run.
+
+    norm: of norms that it may have.
+    """
     if own is None:
         return nn.Identity()
     if isinstance(own, ExpertsSpec):
         return Experts(
-            own, hidden=hidden, dtype=dtype, implementation=implementation, method=method
+            own,
+            hidden=hidden,
+            norm=norm,
+            dtype=dtype,
+            implementation=implementation,
+            method=method,
         )
     if own.is_gated:
         return GatedMLP(
@@ -58,6 +69,7 @@ class Experts(nn.Module):
         own: ExpertsSpec,
         *,
         hidden: int,
+        norm: NormSpec,
         dtype: torch.dtype,
         implementation: str = "torch",
         method: LinearMethod = DENSE,
@@ -86,15 +98,38 @@ class Experts(nn.Module):
         self.shared_gate: FusedLinear | None = None
         if own.has_shared_gate:
             self.shared_gate = FusedLinear(in_size=hidden, out_sizes=(1,), bias=False, dtype=dtype)
+        self._make_scales(own, hidden, dtype)
+        make = partial(make_norm, size=hidden, dtype=dtype, implementation=implementation)
+        #: Of the router, of the chosen experts, and of both parts' results.
+        self.router_norm, self.input_norm, self.output_norm, self.shared_norm = (
+            make(replace(norm, has_weight=has_weight, has_bias=False)) if wanted else NoNorm()
+            for wanted, has_weight in (
+                (router.has_input_scale, False),
+                *((own.is_apart, True),) * 3,
+            )
+        )
 
-    def forward(self, x: Tensor) -> Tensor:
+    def _make_scales(self, own: ExpertsSpec, hidden: int, dtype: torch.dtype) -> None:
+        self.router_scale: nn.Parameter | None = None
+        self.expert_scale: nn.Parameter | None = None
+        if own.router.has_input_scale:
+            self.router_scale = nn.Parameter(torch.empty(hidden, dtype=dtype), requires_grad=False)
+        if own.router.has_expert_scale:
+            scale = torch.empty(own.router.num_experts, dtype=dtype)
+            self.expert_scale = nn.Parameter(scale, requires_grad=False)
+
+    def forward(self, x: Tensor, stream: Tensor) -> Tensor:
         """Map [num_tokens, hidden] to the same shape.
 
-        The experts of a token are added in the order of their numbers.
+        stream: the residual stream, of which x is the norm. The experts of a token are added in the
+        order of their numbers.
         """
-        chosen, weights = choose(self._logits(x), self.spec.router, self.choice_bias)
-        add_up = self._together or self._one_by_one
-        total = add_up(x, chosen, weights.to(x.dtype))
+        if self.spec.is_apart:
+            assert self.shared is not None
+            chosen = self._chosen(self.input_norm(stream), stream)
+            normed: Tensor = self.shared_norm(self.shared(x)) + self.output_norm(chosen)
+            return normed
+        total = self._chosen(x, stream)
         if self.shared is None:
             return total
         common: Tensor = self.shared(x)
@@ -106,6 +141,15 @@ class Experts(nn.Module):
     def is_recordable(self) -> bool:
         """See `CausalLM.is_recordable`: whether the host does not read which ones are chosen."""
         return self._together is not None
+
+    def _chosen(self, x: Tensor, stream: Tensor) -> Tensor:
+        """The weighted sum of the chosen experts."""
+        read = x if self.router_scale is None else self._router_rows(stream, self.router_scale)
+        chosen, weights = choose(self._logits(read), self.spec.router, self.choice_bias)
+        if self.expert_scale is not None:
+            weights = weights * self.expert_scale[chosen]
+        add_up = self._together or self._one_by_one
+        return add_up(x, chosen, weights.to(x.dtype))
 
     def _one_by_one(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """Return the weighted sum of each token's experts; the host reads which are chosen."""
@@ -119,6 +163,11 @@ class Experts(nn.Module):
                 out = self.experts[number](x[token]) * weight
             total.index_add_(0, token, out)
         return total
+
+    def _router_rows(self, stream: Tensor, scale: Tensor) -> Tensor:
+        """See `RouterSpec.has_input_scale`."""
+        rows: Tensor = self.router_norm(stream) * scale * stream.shape[-1] ** -0.5
+        return rows
 
     def _logits(self, x: Tensor) -> Tensor:
         """Float32 [num_tokens, num_experts]. Those for sigmoids are computed in float32."""

@@ -148,7 +148,7 @@ def _write_weights(out: Path, raw: Mapping[str, Any], spec: CheckpointSpec) -> N
 
 def _multiplies(part: WeightPart, norm: NormSpec) -> bool:
     """Whether it is a factor, as a norm's weight, that is 1 where it changes nothing."""
-    if part.kind is Kind.SCALE:
+    if part.kind in (Kind.SCALE, Kind.ROUTER_SCALE, Kind.EXPERT_SCALE):
         return True
     is_weight = part.module.endswith("norm") and part.kind is Kind.WEIGHT
     return is_weight and norm.kind is not NormKind.OFFSET_RMS

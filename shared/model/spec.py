@@ -134,6 +134,11 @@ class RouterSpec:
     num_groups: int = 1
     num_chosen_groups: int = 1
     group_score: GroupScore = GroupScore.BEST_TWO
+    #: It reads norm(x) * s / sqrt(hidden_size) with a learned s, where x is the residual stream and
+    #: the norm has no weight. Otherwise it reads what experts read.
+    has_input_scale: bool = False
+    #: The weights have learned factors by expert.
+    has_expert_scale: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +152,9 @@ class ExpertsSpec:
     has_shared_gate: bool = False
     #: A chosen expert's weight is a factor of what it reads, not of what it returns.
     scales_input: bool = False
+    #: The shared one reads y, the layer's norm of the residual stream x; chosen ones read a norm of
+    #: their own: norm(shared(y)) + norm(experts(norm(x))).
+    is_apart: bool = False
 
     @property
     def inner_size(self) -> int:

@@ -23,8 +23,10 @@ class Kind(Enum):
     #: Of an attention, and of experts.
     SINKS = "sinks"
     CHOICE_BIAS = "choice_bias"
-    #: Of a layer.
+    #: Of a layer, and of experts.
     SCALE = "scale"
+    ROUTER_SCALE = "router_scale"
+    EXPERT_SCALE = "expert_scale"
 
 
 @dataclass(frozen=True, slots=True)

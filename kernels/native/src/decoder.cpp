@@ -38,6 +38,7 @@ class TypedDecoder final : public Decoder {
         pair_out_(shape.hidden_size),
         rates_(most(weights, &num_rates)),
         inputs_(most(weights, &num_inputs)),
+        kept_(shape.hidden_size),
         recurrent_scratch_(pool.num_threads()) {
     for (const Operation& one : program_)
       if (one.op == Op::kAttend) add_plan(one.heads);
@@ -123,6 +124,12 @@ class TypedDecoder final : public Decoder {
           rows_of(rows, [&](int row, int) {
             scale_row(x_.row(row), now.scale, shape_.hidden_size);
           });
+          break;
+        case Op::kKeep:
+          keep_product(now, rows);
+          break;
+        case Op::kMerge:
+          merge_product(now, rows);
           break;
         case Op::kRecur:
           recur(now, batch);
@@ -417,6 +424,23 @@ class TypedDecoder final : public Decoder {
       float* what = product_.row(row);
       if (now.first != nullptr) norm(what, now.first, now.second, size, what);
       add_row(x_.row(row), now.scale, what, size);
+    });
+  }
+
+  void keep_product(const Operation& now, int rows) {
+    const int size = shape_.hidden_size;
+    kept_.resize(rows);
+    rows_of(rows, [&](int row, int) {
+      norm(product_.row(row), now.first, now.second, size, kept_.row(row));
+    });
+  }
+
+  void merge_product(const Operation& now, int rows) {
+    const int size = shape_.hidden_size;
+    rows_of(rows, [&](int row, int) {
+      float* what = product_.row(row);
+      norm(what, now.first, now.second, size, what);
+      add_row(what, 1.0f, kept_.row(row), size);
     });
   }
 
@@ -819,6 +843,7 @@ class TypedDecoder final : public Decoder {
   std::vector<Buffer<float>> merits_;
   Activations<float> rates_;  // of mixers with states
   Activations<float> inputs_;  // [layers][size] of a token
+  Activations<float> kept_;
   std::vector<RecurrentScratch> recurrent_scratch_;
   std::vector<Plan> plans_;  // by different heads
   std::vector<Buffer<float>> float_rows_;

@@ -52,6 +52,8 @@ enum class Op : int {
   kInputs = 17,   // inputs = the inputs of all layers, of operand * matrix; `first`: weight of the norm
   kWeigh = 18,    // gated *= the input of layer `layer`
   kScale = 19,    // x *= scale
+  kKeep = 20,     // kept = norm(product), the norm as in kNorm
+  kMerge = 21,    // product = kept + norm(product), the norm as in kNorm
   // Of latent attention; in front of kAttend, the matrix, and `first` as weight of the norm:
   kLatentRow = 12,    // row = [norm of the first numbers | rotation of the others] of operand *
                       // matrix, which goes to the cache

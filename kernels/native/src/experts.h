@@ -14,6 +14,7 @@ namespace baton {
 struct Experts {
   const Matrix* router;       // a column per expert, then one for the gate of the shared expert
   const float* choice_bias;   // is added to scores for the choice only; or null
+  const float* weight_scales;  // multiply the weights, by expert; or null
   const Matrix* const* up;    // gates and ups by expert; the shared expert is the last
   const Matrix* const* down;
   int num_routed;
@@ -106,7 +107,8 @@ inline void choose(const Experts& experts, float* scores, float* merits, Chosen*
     merits[best] = kLeast;
   }
   const float factor = experts.is_normalised ? experts.scale / total : experts.scale;
-  for (int n = 0; n < experts.num_chosen; ++n) to[n].weight *= factor;
+  for (int n = 0; n < experts.num_chosen; ++n)
+    to[n].weight *= factor * (experts.weight_scales ? experts.weight_scales[to[n].expert] : 1.0f);
   std::sort(to, to + experts.num_chosen,
             [](const Chosen& a, const Chosen& b) { return a.expert < b.expert; });
   if (experts.num_shared)

@@ -81,7 +81,7 @@ class Dummy:
         """Make the model's weights."""
         generator = torch.Generator().manual_seed(self.seed)
         for name, parameter in list(model.named_parameters()):
-            if name.endswith(("norm.weight", ".scale")):
+            if name.endswith(("norm.weight", "scale")):
                 parameter.fill_(1.0)
                 continue
             noise = torch.empty(parameter.shape).normal_(0.0, _DUMMY_STD, generator=generator)

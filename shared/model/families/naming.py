@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         LayerInputsSpec,
         LayerSpec,
         NormSpec,
+        RouterSpec,
     )
     from shared.model.weight_map import WeightMap
 
@@ -148,7 +149,7 @@ class Naming:
         }
         for linear in self._linears(layer, spec, input_size):
             found |= dict(self._linear(linear, module, layer.mixer))
-        found |= self._values(layer, module)
+        found |= self._values(layer, spec.hidden_size, module)
         return {f"{stored}{name}": tensor for name, tensor in found.items()}
 
     def _linears(
@@ -168,7 +169,19 @@ class Naming:
         if spec.layer_inputs is not None:
             yield from _input_gate(spec.layer_inputs, hidden)
 
-    def _values(self, layer: LayerSpec, module: str) -> dict[str, Stored]:
+    def _router_values(self, own: RouterSpec, hidden: int, module: str) -> dict[str, Stored]:
+        num = own.num_experts
+        return {
+            self.parts[f"mlp.{kind.value}"]: Stored(WeightPart(module, kind), (size,))
+            for has, kind, size in (
+                (own.has_choice_bias, Kind.CHOICE_BIAS, num),
+                (own.has_input_scale, Kind.ROUTER_SCALE, hidden),
+                (own.has_expert_scale, Kind.EXPERT_SCALE, num),
+            )
+            if has
+        }
+
+    def _values(self, layer: LayerSpec, hidden: int, module: str) -> dict[str, Stored]:
         """The tensors of a layer that neither products nor norms use."""
         mixer, own = layer.mixer, layer.feed_forward
         found: dict[str, Stored] = {}
@@ -178,9 +191,8 @@ class Naming:
                 found[self.parts["attention.sinks"]] = Stored(sinks, (mixer.num_heads,))
         elif not isinstance(mixer, LatentAttentionSpec):
             found |= recurrent_values(mixer, self.parts, module)
-        if isinstance(own, ExpertsSpec) and own.router.has_choice_bias:
-            bias = WeightPart(f"{module}mlp", Kind.CHOICE_BIAS)
-            found[self.parts["mlp.choice_bias"]] = Stored(bias, (own.router.num_experts,))
+        if isinstance(own, ExpertsSpec):
+            found |= self._router_values(own.router, hidden, f"{module}mlp")
         if layer.has_scale:
             scale = WeightPart(module.removesuffix("."), Kind.SCALE)
             found[self.parts["scale"]] = Stored(scale, (1,))
@@ -191,8 +203,12 @@ class Naming:
     ) -> Iterator[tuple[str, WeightPart, tuple[int, ...], Sequence[int] | None]]:
         for part in PLACES[layer.norms]:
             yield from self._norm(part, spec.norm, module, (spec.hidden_size,), None)
-        if spec.layer_inputs is not None:
-            yield from self._norm("input_gate.norm", spec.norm, module, (spec.hidden_size,), None)
+        own = layer.feed_forward
+        further = ["input_gate.norm"] if spec.layer_inputs is not None else []
+        if isinstance(own, ExpertsSpec) and own.is_apart:
+            further += ["mlp.input_norm", "mlp.output_norm", "mlp.shared_norm"]
+        for part in further:
+            yield from self._norm(part, spec.norm, module, (spec.hidden_size,), None)
         mixer = layer.mixer
         if isinstance(mixer, LatentAttentionSpec):
             for part, norm, size in latent_norms(mixer):

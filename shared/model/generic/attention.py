@@ -35,6 +35,9 @@ class Call:
     softcap: float | None
     sinks: Tensor | None
     is_causal: bool
+    #: As the module passes them. A layer that reads another one's passes the same memory.
+    keys: Tensor
+    values: Tensor
 
 
 class Step(Protocol):
@@ -92,6 +95,8 @@ def _attend(
         softcap=softcap,
         sinks=s_aux,
         is_causal=bool(getattr(module, "is_causal", True)),
+        keys=key,
+        values=value,
     )
     q, k, v = (part[0].transpose(0, 1).contiguous() for part in (query, key, value))
     return step.attend(call, q, k, v).unsqueeze(0), None

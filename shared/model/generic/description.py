@@ -58,11 +58,13 @@ def describe(model_dir: Path, *, trust_remote_code: bool) -> DecoderSpec:
 
 def _described(config: PretrainedConfig, model_dir: Path) -> DecoderSpec:
     text = config.get_text_config(decoder=True)
-    num_heads = int(text.num_attention_heads)
+    # Where layers differ, the config of all of them refuses to say how.
+    first: Any = getattr(text, "per_layer_config", (text,))[0]
+    num_heads = int(first.num_attention_heads)
     mixer = AttentionSpec(
         num_heads=num_heads,
-        num_kv_heads=int(getattr(text, "num_key_value_heads", None) or num_heads),
-        head_dim=int(getattr(text, "head_dim", None) or text.hidden_size // num_heads),
+        num_kv_heads=int(getattr(first, "num_key_value_heads", None) or num_heads),
+        head_dim=int(getattr(first, "head_dim", None) or text.hidden_size // num_heads),
         rope=None,
     )
     # Its inner size matters to no other part: transformers computes the layers.

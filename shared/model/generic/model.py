@@ -129,10 +129,11 @@ class _PagedStep:
             v = nn.functional.pad(v, (0, own.head_dim - size))
         # The module has rotated queries and keys: here they are rotated by nothing.
         still = torch.ones(len(q), own.head_dim // 2, dtype=q.dtype, device=q.device)
+        has_own = own.kv_source is None
         mixed = self._backend.forward(
             q,
-            k,
-            v,
+            k if has_own else None,
+            v if has_own else None,
             torch.cat((still, torch.zeros_like(still)), dim=-1),
             self._kv_caches[group],
             place,
@@ -150,15 +151,19 @@ class _Observed:
     """A `Step` that computes nothing, and keeps what was asked for."""
 
     mixers: dict[int, AttentionSpec] = field(default_factory=dict)
+    #: By layer. They are kept, so that memory is not used twice.
+    calls: dict[int, Call] = field(default_factory=dict)
     problem: str = ""
 
     def attend(self, call: Call, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if call.layer in self.mixers:
-            self.problem = f"layer {call.layer} attends twice, or shares its KV"
+            self.problem = f"layer {call.layer} attends twice"
         if not call.is_causal:
             self.problem = f"layer {call.layer} also sees later tokens"
         if v.shape[-1] > k.shape[-1] or k.shape[-1] % 2:
             self.problem = f"heads of keys have {k.shape[-1]} numbers, of values {v.shape[-1]}"
+        source = self._source_of(call)
+        self.calls[call.layer] = call
         self.mixers[call.layer] = AttentionSpec(
             num_heads=q.shape[1],
             num_kv_heads=k.shape[1],
@@ -168,8 +173,16 @@ class _Observed:
             score_scale=call.scale,
             softcap=call.softcap,
             has_sinks=call.sinks is not None,
+            kv_source=source,
         )
         return torch.zeros(*q.shape[:2], v.shape[-1], dtype=q.dtype, device=q.device)
+
+    def _source_of(self, call: Call) -> int | None:
+        """Return the first layer with the same keys and values, and the same window."""
+        for layer, other in self.calls.items():
+            if other.keys.data_ptr() == call.keys.data_ptr() and other.window == call.window:
+                return layer if other.values.data_ptr() == call.values.data_ptr() else None
+        return None
 
 
 def _observe(

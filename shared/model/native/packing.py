@@ -19,6 +19,7 @@ from shared.model.layers import GatedMLP, NoNorm, OffsetRMSNorm, PlainMLP
 from shared.model.mixing.latent import LatentAttention
 from shared.model.mixing.recurrent import RecurrentMixer
 from shared.model.native.program import (
+    PackedApart,
     PackedAttention,
     PackedExperts,
     PackedFeedForward,
@@ -228,16 +229,19 @@ class Packing:
             # One more logit; there is no router with a bias beside it.
             weight = torch.cat([weight, own.shared_gate.weight])
             bias = None if bias is None else torch.cat([bias, torch.zeros(1, dtype=bias.dtype)])
-        each = [*own.experts, *([] if own.shared is None else [own.shared])]
+        each = [*own.experts]
+        if own.shared is not None and not spec.is_apart:
+            each.append(own.shared)
         packed = [self._feed_forward(expert) for expert in each]
         addresses = c_void_p * len(packed)
         up, down = (
             addresses(*(getattr(matrices, name) for matrices in packed)) for name in ("up", "down")
         )
-        bias_of_choice = own.choice_bias
+        bias_of_choice, scales = own.choice_bias, own.expert_scale
         record = ExpertsRecord(
             router=self._matrix(weight, bias, kind=_STORED[weight.dtype]),
             choice_bias=None if bias_of_choice is None else self._keep(bias_of_choice.detach()),
+            weight_scales=None if scales is None else self._keep(scales.detach().float()),
             up=up,
             down=down,
             num_routed=router.num_experts,
@@ -252,7 +256,27 @@ class Packing:
             scales_input=spec.scales_input,
             scale=router.scale,
         )
-        return PackedExperts(record=record, kept=(up, down))
+        return PackedExperts(record=record, kept=(up, down), apart=self._apart(own))
+
+    def _apart(self, own: Experts) -> PackedApart | None:
+        if not own.spec.is_apart or own.shared is None:
+            return None
+        size = own.router.in_size
+        shared = self._feed_forward(own.shared)
+        assert isinstance(shared, PackedFeedForward)
+        norms = (own.shared_norm, own.input_norm, own.output_norm)
+        shared_norm, input_norm, output_norm = (self._norm(norm, size) for norm in norms)
+        router_norm = input_norm
+        if own.router_scale is not None:
+            weight = own.router_scale.detach().float() * size**-0.5
+            router_norm = PackedNorm(weight=self._keep(weight))
+        return PackedApart(
+            shared=shared,
+            shared_norm=shared_norm,
+            router_norm=router_norm,
+            input_norm=input_norm,
+            output_norm=output_norm,
+        )
 
     def _positions(self, model: CausalLM) -> int | None:
         learned = model.spec.learned_positions

@@ -46,12 +46,24 @@ class PackedFeedForward:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PackedApart:
+    """The shared one of experts that are apart from it, and their norms."""
+
+    shared: PackedFeedForward
+    shared_norm: PackedNorm
+    router_norm: PackedNorm
+    input_norm: PackedNorm
+    output_norm: PackedNorm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PackedExperts:
     """The record that the library reads; it refers to matrices and to `kept`."""
 
     record: Experts
     #: Arrays of the record.
     kept: tuple[object, ...]
+    apart: PackedApart | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +192,9 @@ def _layer(
     else:
         yield from _added(own, output, packed.attention_output_norm)
         up, down = _feed_forward(own.feed_forward, packed.feed_forward)
+        if isinstance(packed.feed_forward, PackedExperts) and packed.feed_forward.apart is not None:
+            yield from _apart(own, packed, packed.feed_forward.apart, (up, down))
+            return
         yield _norm(packed.mlp_norm, for_router=routes)
         yield up
     yield from _added(own, down, packed.mlp_output_norm)
@@ -335,6 +350,28 @@ def _feed_forward(
         paired=own.is_gated,
     )
     return up, Operation(op=Op.DOWN, matrix=packed.down)
+
+
+def _apart(
+    own: LayerSpec, packed: PackedLayer, apart: PackedApart, routed: tuple[Operation, Operation]
+) -> Iterator[Operation]:
+    """See `ExpertsSpec.is_apart`; routed: what chooses, and what adds the chosen."""
+    assert isinstance(own.feed_forward, ExpertsSpec)
+    assert own.feed_forward.shared is not None
+    up, down = _feed_forward(own.feed_forward.shared, apart.shared)
+    route, add = routed
+    down.apart = add.apart = True
+    yield _norm(packed.mlp_norm)
+    yield up
+    yield down
+    yield Operation(op=Op.KEEP, first=apart.shared_norm.weight, second=apart.shared_norm.bias)
+    yield _norm(apart.router_norm, for_router=True)
+    yield route
+    yield _norm(apart.input_norm)
+    yield add
+    yield Operation(op=Op.MERGE, first=apart.output_norm.weight, second=apart.output_norm.bias)
+    norm = packed.mlp_output_norm
+    yield Operation(op=Op.ADD, first=norm.weight, second=norm.bias, scale=own.residual_multiplier)
 
 
 def _added(own: LayerSpec, product: Operation, norm: PackedNorm) -> Iterator[Operation]:

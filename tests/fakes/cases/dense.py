@@ -75,6 +75,21 @@ DENSE: dict[str, tuple[str, dict[str, Any]]] = {
             "attention_bias": True,
         },
     ),
+    "gemma4-experts": (
+        "gemma4_text",
+        {
+            **_GEMMA4,
+            "num_hidden_layers": 3,
+            "layer_types": [SLIDING, FULL, FULL],
+            "attention_k_eq_v": True,
+            "num_global_key_value_heads": 3,
+            "hidden_size_per_layer_input": 0,
+            "enable_moe_block": True,
+            "num_experts": 7,
+            "top_k_experts": 3,
+            "moe_intermediate_size": 40,
+        },
+    ),
     "phi3": ("phi3", DERIVED),
     "phi3-partial-window": (
         "phi3",

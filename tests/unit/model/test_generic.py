@@ -16,7 +16,7 @@ from shared.model.generic.model import TransformersCausalLM
 from shared.model.loader import load_model
 from tests.fakes.engines import make_engine
 from tests.fakes.family_cases import CASES as FAMILY_CASES
-from tests.fakes.family_cases import WINDOW
+from tests.fakes.family_cases import FULL, SLIDING, WINDOW
 from tests.fakes.paged_driver import PagedDriver
 from tests.fakes.transformers_models import logits_after, random_model, random_prompt, save
 from tests.unit.model.checkpoints import edit_json
@@ -32,6 +32,19 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "apertus": ("apertus", {"head_dim": ...}),
     "phimoe": ("phimoe", {"head_dim": ..., **_EXPERTS}),
     "nemotron": ("nemotron", {}),
+    "gemma3n": (
+        "gemma3n_text",
+        {
+            "num_hidden_layers": 5,
+            "layer_types": [SLIDING, FULL, SLIDING, SLIDING, FULL],
+            "sliding_window": WINDOW,
+            "num_kv_shared_layers": 2,
+            "activation_sparsity_pattern": [0.9, 0.0, 0.0, 0.0, 0.0],
+            "hidden_size_per_layer_input": 20,
+            "vocab_size_per_layer_input": 330,
+            "laurel_rank": 12,
+        },
+    ),
 }
 #: And families, by their modules: windows, caps, sinks, learned positions, multipliers, heads whose
 #: values are narrower than keys.
@@ -44,6 +57,7 @@ FORCED = (
     "cohere2",
     "qwen2_moe",
     "deepseek_v3",
+    "gemma4-shared",
 )
 CASES = OTHERS | {name: FAMILY_CASES[name] for name in FORCED}
 
@@ -87,6 +101,15 @@ def test_windows_are_groups_of_their_own(tmp_path: Path) -> None:
     specs = [load_model(path, model_impl=impl).spec for impl in ("transformers", "torch")]
     assert specs[0].kv_groups == specs[1].kv_groups
     assert specs[0].windows == specs[1].windows
+
+
+def test_layers_that_share_keys_and_values_are_in_no_group(tmp_path: Path) -> None:
+    for case, wanted in (("gemma3n", ((1,), (0,), (2,))), ("gemma4-shared", None)):
+        model_type, settings = CASES[case]
+        path = save(random_model(model_type, **settings), tmp_path / case)
+        spec = load_model(path, model_impl="transformers").spec
+        assert spec.kv_groups == (wanted or load_model(path, model_impl="torch").spec.kv_groups)
+        assert spec.shares_kv
 
 
 def test_linears_take_the_wanted_format(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from shared.errors import ModelLoadError
 from shared.model.families.base import Family
+from shared.model.families.experts.routers import read_router
 from shared.model.families.naming import LLAMA_PARTS, Naming
 from shared.model.families.sizes import (
     FULL,
@@ -20,7 +21,7 @@ from shared.model.families.sizes import (
 )
 from shared.model.mixers import AttentionSpec, QkNorm
 from shared.model.rope import PROPORTIONAL, read_rope
-from shared.model.spec import LayerInputsSpec, NormPlace, NormSpec
+from shared.model.spec import ExpertsSpec, LayerInputsSpec, NormPlace, NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from shared.model.families.sizes import FeedForward, Sizes
     from shared.model.rope import RopeConfig
     from shared.model.spec import Activation, DecoderSpec
+    from shared.model.weight_map import WeightMap
 
 _ARCHITECTURE = "Gemma4ForCausalLM"
 _HEAD_DIM, _FULL_HEAD_DIM, _KV_HEADS, _WINDOW = 256, 512, 4, 512
@@ -144,7 +146,20 @@ def _rope(raw: Mapping[str, Any], sizes: Sizes, head_dim: int, kind: str) -> Rop
 def _feed_forward(raw: Mapping[str, Any], sizes: Sizes, mixer: AttentionSpec) -> FeedForward:
     is_wide = bool(raw.get("use_double_wide_mlp")) and mixer.kv_source is not None
     own = sizes.feed_forward(activation=_activation(raw))
-    return replace(own, inner_size=own.inner_size * 2) if is_wide else own
+    if is_wide:
+        own = replace(own, inner_size=own.inner_size * 2)
+    if not raw.get("enable_moe_block"):
+        return own
+    inner = int(raw["moe_intermediate_size"])
+    check_size("intermediate_size", inner)
+    return ExpertsSpec(
+        router=read_router(
+            raw, chosen="top_k_experts", has_input_scale=True, has_expert_scale=True
+        ),
+        expert=replace(own, inner_size=inner),
+        shared=own,
+        is_apart=True,
+    )
 
 
 def _activation(raw: Mapping[str, Any]) -> Activation:
@@ -165,25 +180,43 @@ def _layer_inputs(raw: Mapping[str, Any], sizes: Sizes) -> LayerInputsSpec | Non
     return LayerInputsSpec(size=size, num_rows=num_rows, activation=_activation(raw))
 
 
+_NAMING = Naming(
+    parts={
+        **LLAMA_PARTS,
+        "attention_output_norm": "post_attention_layernorm",
+        "mlp_norm": "pre_feedforward_layernorm",
+        "mlp_output_norm": "post_feedforward_layernorm",
+        "mlp.shared.gate_up": LLAMA_PARTS["mlp.gate_up"],
+        "mlp.shared.down": LLAMA_PARTS["mlp.down"],
+        "mlp.shared_norm": "post_feedforward_layernorm_1",
+        "mlp.input_norm": "pre_feedforward_layernorm_2",
+        "mlp.output_norm": "post_feedforward_layernorm_2",
+        "mlp.router": "router.proj",
+        "mlp.router_scale": "router.scale",
+        "mlp.expert_scale": "router.per_expert_scale",
+        "mlp.experts.gate_up": "experts.gate_up_proj",
+        "mlp.experts.down": "experts.down_proj",
+        "input_gate.gate": "per_layer_input_gate",
+        "input_gate.up": "per_layer_projection",
+        "input_gate.norm": "post_per_layer_input_norm",
+        "scale": "layer_scalar",
+    },
+    inputs=(
+        "model.embed_tokens_per_layer",
+        "model.per_layer_model_projection",
+        "model.per_layer_projection_norm",
+    ),
+)
+
+
+def names(spec: DecoderSpec) -> WeightMap:
+    """See `Family.names`. Tensors of experts have no `.weight`."""
+    return {
+        name.removesuffix(".weight") if ".experts." in name else name: stored
+        for name, stored in _NAMING.names(spec).items()
+    }
+
+
 GEMMA4 = Family(
-    architecture=_ARCHITECTURE,
-    model_type="gemma4_text",
-    describe=describe,
-    names=Naming(
-        parts={
-            **LLAMA_PARTS,
-            "attention_output_norm": "post_attention_layernorm",
-            "mlp_norm": "pre_feedforward_layernorm",
-            "mlp_output_norm": "post_feedforward_layernorm",
-            "input_gate.gate": "per_layer_input_gate",
-            "input_gate.up": "per_layer_projection",
-            "input_gate.norm": "post_per_layer_input_norm",
-            "scale": "layer_scalar",
-        },
-        inputs=(
-            "model.embed_tokens_per_layer",
-            "model.per_layer_model_projection",
-            "model.per_layer_projection_norm",
-        ),
-    ).names,
+    architecture=_ARCHITECTURE, model_type="gemma4_text", describe=describe, names=names
 )
