@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shared.model.families.registry import FAMILIES
-from tests.parity import answers
+from tests.parity.answers import outcomes
 from tests.parity.cells import CASES, DIFFERS, EQUAL, REFUSED, Cell, cells_of, stored_outcomes
+from tests.parity.judge import NUM_TOKENS, PROMPTS, Judge
 from tests.parity.oracle import Oracle
 from tests.parity.page import PAGE, page
 
@@ -45,16 +46,16 @@ def test_the_page_is_that_of_the_outcomes() -> None:
 )
 def test_cells_are_as_stored(cell: Cell, tmp_path: Path) -> None:
     oracle = Oracle(cell.case, tmp_path / "model")
-    assert answers.outcomes(cell, oracle, tmp_path) == stored_outcomes()[cell.case][cell.key]
+    assert outcomes(cell, oracle, tmp_path) == stored_outcomes()[cell.case][cell.key]
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
 def test_wrong_tokens_are_seen(precision: str, tmp_path: Path) -> None:
     oracle = Oracle("llama", tmp_path / "model")
-    judge = answers.Judge(Cell("llama", "torch", precision), oracle)
+    judge = Judge(Cell("llama", "torch", precision), oracle)
     for wrong in (5, 6, 7):
-        answer = [wrong] * answers.NUM_TOKENS
-        found = judge.outcome(functools.partial(judge.check, answers.PROMPTS[-1], answer))
+        answer = [wrong] * NUM_TOKENS
+        found = judge.outcome(functools.partial(judge.check, PROMPTS[-1], answer))
         assert found.startswith(DIFFERS)
 
 
@@ -63,4 +64,4 @@ def test_a_window_that_is_off_by_one_differs(tmp_path: Path) -> None:
     config = oracle.checkpoint / "config.json"
     config.write_text(config.read_text().replace('"sliding_window": 19', '"sliding_window": 18'))
     cell = Cell("mistral-window", "torch", "float32")
-    assert answers.outcomes(cell, oracle, tmp_path)[0].startswith(DIFFERS)
+    assert outcomes(cell, oracle, tmp_path)[0].startswith(DIFFERS)
