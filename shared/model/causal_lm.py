@@ -350,10 +350,10 @@ class CausalLM(nn.Module):
             logits = (logits / spec.logit_softcap).tanh() * spec.logit_softcap
         return logits.float()
 
-    def first_layers(self, count: int) -> CausalLM:
-        """Return a model of the first layers only, on the same weights."""
+    def only_layers(self, numbers: Sequence[int]) -> CausalLM:
+        """Return a model of these layers only, on the same weights."""
         short = copy.copy(self)
-        short.decoder_layers = self.decoder_layers[:count]
+        short.decoder_layers = [self.decoder_layers[number] for number in numbers]
         return short
 
     @property

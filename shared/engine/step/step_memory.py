@@ -90,7 +90,9 @@ class _Step:
         num_tokens: int,
         max_model_len: int,
     ) -> None:
-        self._model = loaded.model if device.type == "cuda" else loaded.model.first_layers(2)
+        self._model = loaded.model
+        if device.type != "cuda":
+            self._model = self._model.only_layers(range(min(2, loaded.spec.num_layers)))
         self._arena = KVArena(layout, layout.num_blocks(num_tokens), device=device)
         # KV is no part of a step's memory: write it before anything is measured.
         self._arena.blocks.zero_()

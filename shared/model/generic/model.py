@@ -94,8 +94,8 @@ class TransformersCausalLM:
         finally:
             self._module.set_attn_implementation(NAME)
 
-    def first_layers(self, count: int) -> TransformersCausalLM:
-        """Return itself: a module cannot be cut, so that it computes more layers than wanted."""
+    def only_layers(self, _numbers: Sequence[int]) -> TransformersCausalLM:
+        """Return itself: a module cannot be cut, so that it computes all layers."""
         return self
 
 

@@ -77,20 +77,20 @@ class NativeCausalLM:
         self._pointers = c_void_p * self._num_groups
         self._captured_layers = torch.empty(0, dtype=torch.int32)
         self._captures_last = False
-        self._begin(spec.num_layers)
+        self._begin(range(spec.num_layers))
 
-    def first_layers(self, count: int) -> NativeCausalLM:
-        """See `CausalLM.first_layers`."""
+    def only_layers(self, numbers: Sequence[int]) -> NativeCausalLM:
+        """See `CausalLM.only_layers`."""
         short = copy.copy(self)
         # The decoder is this model's: the copy deletes only one of its own.
         short._decoder = None
-        short._begin(count)
+        short._begin(numbers)
         return short
 
-    def _begin(self, num_layers: int) -> None:
-        """Make a decoder of the first layers on the packed weights, with memory of its own."""
+    def _begin(self, numbers: Sequence[int]) -> None:
+        """Make a decoder of these layers on the packed weights, with memory of its own."""
         packed, kind = self._packed, self._packing.kind
-        program = build_program(self.spec, packed.layers[:num_layers])
+        program = build_program(self.spec, packed.layers, numbers)
         weights = Weights(
             program=(Operation * len(program))(*program),
             program_size=len(program),

@@ -102,14 +102,16 @@ class PackedLayer:
     mlp_output_norm: PackedNorm
 
 
-def build_program(spec: DecoderSpec, layers: Sequence[PackedLayer]) -> list[Operation]:
-    """Return the operations of the first `len(layers)` layers of a decoder.
+def build_program(
+    spec: DecoderSpec, layers: Sequence[PackedLayer], numbers: Sequence[int]
+) -> list[Operation]:
+    """Return the operations of a decoder with those of its layers that have these numbers.
 
     After the last layer's keys and values, or its states, only the wanted tokens are computed.
     """
     program: list[Operation] = []
-    for number, layer in enumerate(layers):
-        program += _layer(spec, number, layer, is_last=number == len(layers) - 1)
+    for number in numbers:
+        program += _layer(spec, number, layers[number], is_last=number == numbers[-1])
     program.append(Operation(op=Op.CAPTURE, layer=len(layers)))
     return program
 
