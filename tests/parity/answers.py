@@ -10,7 +10,7 @@ import torch
 
 from shared.errors import ConfigError, ModelLoadError
 from shared.model.loader import load_model
-from tests.parity import handed_over, one_engine
+from tests.parity import handed_over, one_engine, tiers, worker_lost
 from tests.parity.cells import REFUSED
 from tests.parity.judge import Judge
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 PLACES: Mapping[str, Callable[[Cell, Path, Judge, Path], None]] = {
     "one engine": one_engine.answer,
     "handed over": handed_over.answer,
+    "from tiers": tiers.answer,
+    "worker lost": worker_lost.answer,
 }
 
 
