@@ -210,15 +210,6 @@ class LearnedPositions:
     first_row: int = 0
 
 
-def _without_places(layer: LayerSpec) -> LayerSpec:
-    """The layer without what says where its tokens are and which of them it reads."""
-    mixer = layer.mixer
-    if isinstance(mixer, AttentionSpec):
-        source = None if mixer.kv_source is None else 0
-        mixer = replace(mixer, rope=None, window=None, is_chunked=False, kv_source=source)
-    return replace(layer, mixer=mixer)
-
-
 #: Bytes of a number that is kept of each token, in a block of 16 tokens in 16 bits.
 _BYTES_PER_NUMBER = 16 * 2
 
@@ -285,15 +276,6 @@ class DecoderSpec:
     def num_layers(self) -> int:
         """Number of layers."""
         return len(self.layers)
-
-    @property
-    def samples(self) -> tuple[int, ...]:
-        """The first layer of each size, and at least two: together they stand for all."""
-        sizes: dict[int, LayerSpec] = {}
-        for number, layer in enumerate(self.layers):
-            if (own := _without_places(layer)) not in sizes.values():
-                sizes[number] = own
-        return tuple(sizes) if len(sizes) > 1 else tuple(range(min(2, self.num_layers)))
 
     @property
     def max_model_len(self) -> int:

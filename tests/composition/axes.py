@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 #: A value for each axis.
 Row = dict[str, str]
 
+#: A model type that we have no description of.
+BY_TRANSFORMERS = "nemotron, transformers"
+#: One for each kind of layers: full attention, windows, ..., and what only transformers computes.
 FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "llama": {"tie_word_embeddings": True},
     "mistral, window": {"architecture": "mistral", "extra": {"sliding_window": 24}},
-    "qwen2": {"architecture": "qwen2"},
-    "qwen3": {"architecture": "qwen3"},
     "gemma3, two groups": {
         "architecture": "gemma3_text",
         "tie_word_embeddings": True,
@@ -29,6 +30,19 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
             "rope_local_base_freq": 5000.0,
             "query_pre_attn_scalar": 16,
             "hidden_activation": "gelu_pytorch_tanh",
+        },
+    },
+    "llama4, chunks": {
+        "architecture": "llama4_text",
+        "extra": {
+            "no_rope_layers": [1, 0],
+            "attention_chunk_size": 40,
+            "floor_scale": 20,
+            # Where one expert is chosen, rounding to bfloat16 can change it, and no tie is near.
+            "moe_layers": [],
+            "intermediate_size_mlp": 96,
+            "num_local_experts": 1,
+            "num_experts_per_tok": 1,
         },
     },
     "qwen3_5, states": {
@@ -72,6 +86,7 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
             "first_k_dense_replace": 1,
         },
     },
+    BY_TRANSFORMERS: {"model_type": "nemotron"},
 }
 WEIGHTS: Mapping[str, tuple[str, ...]] = {
     "float32": ("--dtype", "float32"),

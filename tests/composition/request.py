@@ -50,6 +50,7 @@ CONSTRAINTS: dict[str, dict[str, Any]] = {
 class Beams:
     """A search of beams, which has no stream."""
 
+    prompt: list[int]
     tokens: list[tuple[int, ...]] = field(default_factory=list)
     num_replays: int = 0
     error: str = ""
@@ -60,7 +61,7 @@ class Beams:
 
         def run() -> None:
             body = {
-                "model": cluster.model.name, "prompt": PROMPT, "max_tokens": NUM_BEAM_TOKENS,
+                "model": cluster.model.name, "prompt": self.prompt, "max_tokens": NUM_BEAM_TOKENS,
                 "use_beam_search": True, "n": 2, "best_of": 3, "return_token_ids": True,
                 "ignore_eos": True,
             }  # fmt: skip
@@ -79,25 +80,26 @@ class Beams:
         """Fail unless the answers are the engine's."""
         assert not self.error
         sampling = SamplingParams(max_tokens=NUM_BEAM_TOKENS, ignore_eos=True, logprobs=0)
-        (want,) = engine.beam_search([PROMPT], BeamOptions(width=3), sampling, n=2)
+        (want,) = engine.beam_search([self.prompt], BeamOptions(width=3), sampling, n=2)
         assert self.tokens == [answer.token_ids for answer in want.outputs]
 
 
 class Asked:
     """The row's request and a plain one beside it, under way."""
 
-    def __init__(self, row: Row, engine: LLM) -> None:
+    def __init__(self, row: Row, engine: LLM, prompt: list[int]) -> None:
+        """`prompt`: of the row's request."""
         self._engine = engine
         self._is_exact = is_exact(row)
         self._in_order = row["prefix from"] == "prefill's cache" and row["fault"] == "none"
         self.plain = Stream("plain", prompt_of(45, seed=12), {"temperature": 0.0})
         if row["fault"].startswith("decode"):
             self.plain.params["max_tokens"] = NUM_LONG_TOKENS  # it is not over before the fault
-        self.beams = Beams() if row["request"] == "beams" else None
+        self.beams = Beams(prompt) if row["request"] == "beams" else None
         params = dict(REQUESTS[row["request"]])
         if constraint := GRAMMARS[row["grammar"]]:
             params |= CONSTRAINTS[constraint[1]]
-        self.own = Stream("own", PROMPT, params)
+        self.own = Stream("own", prompt, params)
         if "stop" in params:
             self.own.params["stop"] = late_stop(engine, self.own)
 
@@ -141,7 +143,7 @@ class Asked:
 
     def _check_scores(self) -> None:
         wanted = self._engine.generate(
-            [PROMPT], SamplingParams(max_tokens=1, prompt_logprobs=2, ignore_eos=True)
+            [self.own.prompt], SamplingParams(max_tokens=1, prompt_logprobs=2, ignore_eos=True)
         )[0].prompt_logprobs
         assert wanted is not None
         scores = [detail.logprobs.chosen.logprob for detail in self.own.prompt_details[1:]]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from tests.composition.axes import AXES
+from tests.composition.axes import AXES, BY_TRANSFORMERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +34,7 @@ class Rule:
         )
 
 
+_NO_STATES = "which TransformersCausalLM does not give"
 RULES = (
     Rule(
         ("executor", ("native",)),
@@ -49,9 +50,27 @@ RULES = (
     ),
     Rule(
         ("executor", ("transformers",)),
+        ("family", ("llama4, chunks",)),
+        "the attention that transformers calls knows windows and no chunks",
+        refused="layer_types has chunked_attention",
+    ),
+    Rule(
+        ("executor", ("native", "torch")),
+        ("family", (BY_TRANSFORMERS,)),
+        "the model type has no description of ours",
+        refused="architecture NemotronForCausalLM is not supported",
+    ),
+    Rule(
+        ("executor", ("transformers",)),
         ("speculation", ("eagle3",)),
         "states between the layers stay in transformers' modules",
-        refused="which TransformersCausalLM does not give",
+        refused=_NO_STATES,
+    ),
+    Rule(
+        ("family", (BY_TRANSFORMERS,)),
+        ("speculation", ("eagle3",)),
+        "transformers' module computes it, which keeps states between the layers",
+        refused=_NO_STATES,
     ),
     Rule(
         ("request", ("beams",)),

@@ -9,7 +9,9 @@ from shared.engine.choices import BackendName
 from shared.engine.llm import LLM
 from shared.model.drafts.random_heads import HeadSpec, write_random_head
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from tests.composition.axes import FAMILIES, GRAMMARS, SPECULATIONS, WEIGHTS
+from shared.model.random_tokenizer import write_tokenizer
+from tests.composition.axes import BY_TRANSFORMERS, FAMILIES, GRAMMARS, SPECULATIONS, WEIGHTS
+from tests.fakes.transformers_models import random_model, save
 from tests.unit.model.checkpoints import edit_json
 
 if TYPE_CHECKING:
@@ -44,7 +46,11 @@ class Models:
     def checkpoint(self, family: str) -> Path:
         """Odd sizes on purpose: 6 heads over 2 KV heads of 80."""
         path = self._folder / family.replace(", ", "-")
-        if not path.exists():
+        if not path.exists() and family == BY_TRANSFORMERS:
+            sizes = {"max_position_embeddings": 2048}
+            save(random_model(**FAMILIES[family], seed=7, std=0.1, **sizes), path)
+            write_tokenizer(path, 321, 2048)
+        elif not path.exists():
             spec: dict[str, Any] = {
                 "num_layers": 2,
                 "hidden_size": 96,
@@ -60,10 +66,12 @@ class Models:
         return path
 
     def draft(self, family: str, method: str) -> Path:
-        """What guesses: the target itself, or a head on it; for states a family without them."""
+        """What guesses: the target itself, or a head on it; another family's where it has none."""
+        if family == BY_TRANSFORMERS or (method == "draft_model" and family.endswith("states")):
+            family = "llama"
         target = self.checkpoint(family)
         if method == "draft_model":
-            return self.checkpoint("llama") if family.endswith("states") else target
+            return target
         path = self._folder / f"{target.name}-{method}"
         if not path.exists():
             write_random_head(path, target, HeadSpec(method=method))

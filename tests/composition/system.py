@@ -13,7 +13,7 @@ from tests.e2e.processes import Cluster
 from tests.fakes.ports import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from shared.engine.llm import LLM
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Tokens that both streams have before something breaks.
 NUM_BEFORE = 8
+#: Tokens of a prompt whose answer begins in the midst of a block that both share with the next one.
+NUM_FIRST_TURN = 60
 #: Prompts that push every block of an earlier one out of a pool; with windows only, a decode worker
 #: keeps one or two blocks of each.
 NUM_FILLERS, NUM_WINDOW_FILLERS = 16, 48
@@ -34,6 +36,8 @@ class System:
 
     def __init__(self, row: Row, models: Models, folder: Path) -> None:
         self.row = row
+        #: Of its request.
+        self._prompt = PROMPT
         self._num_prefill, self._num_decode = SHAPES[row["prefill : decode"]]
         # Only so does a second request go to the worker that has nothing of it.
         policy = "round-robin" if row["prefix from"] == "prefill's cache" else "cost"
@@ -59,7 +63,7 @@ class System:
         self.cluster.wait_ready(num_prefill=self._num_prefill, num_decode=self._num_decode)
         self._prepare()
         loads = self._num_loads()
-        asked = Asked(self.row, engine)
+        asked = Asked(self.row, engine, self._prompt)
         asked.start(self.cluster)
         FAULTS[self.row["fault"]](self, asked)
         asked.finish()
@@ -71,7 +75,7 @@ class System:
             rule = rule_of(("grammar", self.row["grammar"]), ("request", "beams"))
             assert rule is not None
             assert rule.refused in refusal_of_beams(self.cluster)
-        again = Asked({**self.row, "request": "greedy", "grammar": "none"}, engine)
+        again = Asked({**self.row, "request": "greedy", "grammar": "none"}, engine, self._prompt)
         again.start(self.cluster)
         again.finish()
         self.cluster.wait_idle(timeout_s=20)
@@ -83,6 +87,13 @@ class System:
     def _prepare(self) -> None:
         if self.row["prefix from"] == "computed":
             return
+        if self.row["prefix from"] == "decode's cache":
+            # A second turn: of a prompt that is handed over, states are kept at its end, where no
+            # other prompt goes on, and then where the first block ends in the answer.
+            turn = PROMPT[:NUM_FIRST_TURN]
+            answer = self._ask(turn, max_tokens=NUM_SHARED - NUM_FIRST_TURN)
+            self._prompt = [*turn, *answer]
+            return
         self._ask(PROMPT)
         if self.row["prefix from"] == "offload":
             # A worker that computes prompts keeps all of their blocks until others need them.
@@ -90,8 +101,8 @@ class System:
             for seed in range(NUM_FILLERS if has_others else NUM_WINDOW_FILLERS):
                 self._ask(prompt_of(300, seed=100 + seed))
 
-    def _ask(self, prompt: list[int]) -> None:
-        ask(self.cluster, prompt, max_tokens=2, **GREEDY)
+    def _ask(self, prompt: list[int], max_tokens: int = 2) -> Sequence[int]:
+        return ask(self.cluster, prompt, max_tokens=max_tokens, **GREEDY).token_ids
 
     def _num_loads(self) -> float:
         return sum(

@@ -87,6 +87,17 @@ class LiveWorker:
         )
 
     async def ask(
+        self, prompt: Sequence[int], *sources: common_pb2.PrefixSource, **options: Any
+    ) -> Reply:
+        """One greedy answer; for `options` see `pieces`."""
+        pieces = [piece async for piece in self.pieces(prompt, *sources, **options)]
+        return Reply(
+            token_ids=tuple(token for piece in pieces for token in piece.token_ids),
+            usage=pieces[-1].usage,
+            timings=pieces[-1].timings,
+        )
+
+    async def pieces(
         self,
         prompt: Sequence[int],
         *sources: common_pb2.PrefixSource,
@@ -96,8 +107,8 @@ class LiveWorker:
         request_id: str = "r",
         resumed: Sequence[int] = (),
         prefill: LiveWorker | None = None,
-    ) -> Reply:
-        """One greedy answer; `prefill` computes the prompt."""
+    ) -> AsyncIterator[decode_pb2.DecodeResponse]:
+        """One greedy answer as it comes; `prefill` computes the prompt."""
         candidates = [] if prefill is None else [prefill.candidate()]
         request = decode_pb2.DecodeRequest(
             request_id=request_id,
@@ -113,12 +124,8 @@ class LiveWorker:
         stub: decode_pb2_grpc.DecodeAsyncStub = decode_pb2_grpc.DecodeStub(
             self.parts.channels.get(self.address)
         )
-        pieces = [piece async for piece in stub.Generate(request, timeout=TIMEOUT_S)]
-        return Reply(
-            token_ids=tuple(token for piece in pieces for token in piece.token_ids),
-            usage=pieces[-1].usage,
-            timings=pieces[-1].timings,
-        )
+        async for piece in stub.Generate(request, timeout=TIMEOUT_S):
+            yield piece
 
     async def load(self) -> worker_pb2.GetLoadResponse:
         """What it holds now."""

@@ -15,8 +15,6 @@ from tests.unit.model.test_llama import CASES as LLAMA_CASES
 FILE = Path(__file__).with_name("outcomes.json")
 EXECUTORS = ("torch", "native", "transformers")
 PRECISIONS = ("float32", "bfloat16", "int8")
-#: In one engine, and prefilled by one worker and decoded by another.
-PLACES = ("one engine", "handed over")
 EQUAL, REFUSED, DIFFERS = "equal", "refused: ", "differs: "
 #: By name: a model type of transformers, and what its config says.
 CASES: dict[str, tuple[str, dict[str, Any]]] = {**LLAMA_CASES, **FAMILY_CASES, **OTHERS}

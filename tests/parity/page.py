@@ -16,9 +16,19 @@ INTRO = """# Parity with transformers
 
 Every configuration below is a small random model of transformers with odd sizes. Its answers are
 compared with the module's own, token by token: prompts of one token, around a block and around a
-window, of three windows and of three chunks; hits, two answers to one prompt, a second turn; with
-drafts (n-grams) and with so few blocks that sequences are preempted; in one engine, and prefilled
-by one worker and decoded by another.
+window, of three windows and of three chunks. A cell has four places:
+
+- **one engine**: chunks, prefixes from the pool, two answers to one prompt, a second turn; with
+  drafts (n-grams) and with so few blocks that sequences are preempted;
+- **handed over**: prefilled by one worker and decoded by another, a second turn, and a prefix that
+  a worker fetches from a peer;
+- **from tiers**: prefixes that have left the pool, from host memory, and after a restart from disk;
+- **worker lost**: the decode worker is lost in the midst of all answers, and another one goes on
+  behind the tokens that are known, as the router asks for it.
+
+Counters say that a prefix came from its place. The workers of a cell are whole ones, with engine,
+connector and gRPC server, in one process: a loss closes these. Real processes are killed with one
+model for each kind of layers: [what goes together](composition.md).
 
 - In float32 every token is the module's most likely one, and logprobs differ by less than 1e-3.
 - In bfloat16, and with int8 weights beside it, the limits are what the same rounding does to the
@@ -26,7 +36,7 @@ by one worker and decoded by another.
   below the largest by at most 4 times the largest difference; and of the tokens at least half as
   many are the most likely ones as the rounded module agrees on.
 
-`=`: equal in one engine and handed over. A number: refused, for the reason below the table.
+`=`: equal in all places. A number: refused, for the reason below the table.
 `make parity` runs all cells and writes this page; `make test` runs some of them.
 """
 

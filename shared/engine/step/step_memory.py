@@ -1,8 +1,8 @@
 """Memory of the largest step besides weights and KV, measured by computing that step.
 
 A CPU may need minutes for it. The memory of a step does not depend on the number of layers, as each
-uses the memory of the one before: so on a CPU one of each size represents all. (One alone is not
-enough: its result is not added to anything.)
+uses the memory of the one before: so on a CPU the first layer and one of each kind behind it
+represent all. (The first one represents no other: its result is not added to anything.)
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from shared.model.checkpoint.heap import give_back_free
 from shared.request.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from shared.engine.config import EngineConfig
     from shared.kv.layout import KVLayout
     from shared.model.loader import LoadedModel
+    from shared.model.spec import LayerSpec
 
 #: Sampling with filters: that takes the most memory.
 _SAMPLING = SamplingParams(max_tokens=1, temperature=1.0, top_p=0.9, top_k=50, seed=0)
@@ -92,7 +93,7 @@ class _Step:
     ) -> None:
         self._model = loaded.model
         if device.type != "cuda":
-            self._model = loaded.model.of_layers(loaded.spec.samples)
+            self._model = self._model.of_layers(_representatives(loaded.spec.layers))
         self._arena = KVArena(layout, layout.num_blocks(num_tokens), device=device)
         # KV is no part of a step's memory: write it before anything is measured.
         self._arena.blocks.zero_()
@@ -126,6 +127,14 @@ class _Step:
         rows = hidden[:1].expand(num_rows, -1).contiguous()
         row = RowState(RowStart(0, _SAMPLING, False, array("q"), 0), ProcessorSet())
         choose_tokens(model.compute_logits(rows).float(), [row] * num_rows, [1] * num_rows)
+
+
+def _representatives(layers: Sequence[LayerSpec]) -> list[int]:
+    """Return the first layer, and of those behind it the first one of each kind."""
+    return [
+        0,
+        *(number for number in range(1, len(layers)) if layers[number] not in layers[1:number]),
+    ]
 
 
 class _Meter(Protocol):

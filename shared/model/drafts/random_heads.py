@@ -180,7 +180,8 @@ def _vocabulary(vocab_size: int, num_known: int, generator: torch.Generator) -> 
 
 def _differs_from_llama(target: DecoderSpec) -> bool:
     is_before = target.layers[0].norms is NormPlace.BEFORE
-    return not is_before or target.has_experts or target.has_latents or target.has_states
+    has_others = target.has_latents or target.has_states or target.has_chunks
+    return not is_before or target.has_experts or has_others
 
 
 def _head_layer(target: DecoderSpec) -> LayerSpec:

@@ -40,15 +40,18 @@ def check_results(model: TransformersCausalLM, device: torch.device) -> None:
         model.compute_logits(in_two)
     except Exception as error:  # others' code
         raise ModelLoadError(f"transformers' {name} cannot run over paged KV: {error}") from error
-    if not _are_equal(alone, at_once):
+    # In few bits rounding can change the experts of a token; a mask of its own changes most tokens.
+    most = 0 if model.dtype == torch.float32 else _NUM_TOKENS // 3
+    if int(_differ(alone, at_once).sum()) > most:
         raise ModelLoadError(f"transformers' {name} has an attention of its own kind")
-    if not _are_equal(alone[_FIRST:], in_two):
+    if bool((_differ(alone[_FIRST:], in_two) & _differ(at_once[_FIRST:], in_two)).any()):
         raise ModelLoadError(f"transformers' {name} keeps more between steps than keys and values")
 
 
-def _are_equal(expected: Tensor, actual: Tensor) -> bool:
+def _differ(expected: Tensor, actual: Tensor) -> Tensor:
+    """Return for each token whether its states differ by more than rounding leaves."""
     similarity = torch.cosine_similarity(expected.float(), actual.float(), dim=-1)
-    return bool((similarity > _LEAST_SIMILARITY[actual.dtype]).all())
+    return ~(similarity > _LEAST_SIMILARITY[actual.dtype])
 
 
 def _run(model: TransformersCausalLM, tokens: Tensor, ends: Sequence[int]) -> list[Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -16,9 +16,11 @@ from shared.engine.step import step_memory
 from shared.model.checkpoint.config import load_spec
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from tests.fakes.latent import LATENT
+from tests.fakes.family_cases import FULL, SLIDING
+from tests.fakes.group_kinds import LINEAR, SPECS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from shared.model.loader import LoadedModel
@@ -27,6 +29,31 @@ MIB = 1 << 20
 CONFIG = EngineConfig(max_num_batched_tokens=768, max_num_seqs=64)
 CHECKPOINT = CheckpointSpec(
     num_layers=5, hidden_size=256, intermediate_size=2048, vocab_size=8192, num_heads=4
+)
+
+
+#: Two dense layers, and behind them experts that need more.
+EXPERTS = CheckpointSpec(
+    architecture="deepseek_v3",
+    num_layers=4,
+    hidden_size=256,
+    intermediate_size=128,
+    vocab_size=2048,
+    num_kv_heads=4,
+    extra={
+        "q_lora_rank": 32,
+        "kv_lora_rank": 32,
+        "qk_nope_head_dim": 16,
+        "qk_rope_head_dim": 16,
+        "v_head_dim": 16,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 4,
+        "moe_intermediate_size": 4096,
+        "n_shared_experts": 1,
+        "n_group": 1,
+        "topk_group": 1,
+        "first_k_dense_replace": 2,
+    },
 )
 
 
@@ -42,26 +69,46 @@ def loaded(request: pytest.FixtureRequest, folder: Path) -> LoadedModel:
     return load_model(folder, attention_backend=request.param)
 
 
-@pytest.mark.parametrize(
-    ("num_dense", "samples"), [(0, (0, 1)), (1, (0, 1)), (2, (0, 2)), (4, (0, 1))]
-)
-def test_one_layer_of_each_size_stands_for_all(
-    num_dense: int, samples: tuple[int, ...], tmp_path: Path
-) -> None:
-    extra = {**LATENT.extra, "first_k_dense_replace": num_dense}
-    write_random_checkpoint(tmp_path, replace(LATENT, num_layers=4, extra=extra))
-    assert load_spec(tmp_path).samples == samples
+def measured(loaded: LoadedModel, layers: Sequence[int]) -> int:
+    """What a step of these layers takes."""
+    step = step_memory._Step(loaded, read_layout(loaded, CONFIG), torch.device("cpu"), 768, 2048)
+    step._model = loaded.model.of_layers(layers)
+    return step_memory._HostMeter().rise(partial(step.compute, 64))
 
 
-def test_samples_tell_what_all_layers_take(loaded: LoadedModel) -> None:
-    layout = read_layout(loaded, CONFIG)
-    predicted = step_memory.largest_step_bytes(loaded, layout, CONFIG, 2048)
-    step = step_memory._Step(loaded, layout, torch.device("cpu"), 768, 2048)
-    step._model = loaded.model
-    actual = step_memory._HostMeter().rise(partial(step.compute, 64))
+def test_few_layers_tell_what_all_take(loaded: LoadedModel) -> None:
+    predicted = step_memory.largest_step_bytes(loaded, read_layout(loaded, CONFIG), CONFIG, 2048)
+    actual = measured(loaded, range(CHECKPOINT.num_layers))
     # Activations alone: the feed-forward's inner rows, and the logits.
     assert predicted > 768 * 2048 * 4 + 64 * 8192 * 4
     assert 0.6 * actual - MIB < predicted < 1.6 * actual + 8 * MIB
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_experts_behind_dense_layers_count(backend: str, tmp_path: Path) -> None:
+    write_random_checkpoint(tmp_path, EXPERTS)
+    loaded = load_model(tmp_path, attention_backend=backend)
+    predicted = step_memory.largest_step_bytes(loaded, read_layout(loaded, CONFIG), CONFIG, 2048)
+    actual, dense = (measured(loaded, range(num)) for num in (EXPERTS.num_layers, 2))
+    assert 0.6 * actual - MIB < predicted < 1.6 * actual + 8 * MIB
+    assert dense < 0.6 * actual - MIB
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "layers", "representatives"),
+    [
+        ("window", "layer_types", [SLIDING] * 5 + [FULL], [0, 1, 5]),
+        ("chunk", "no_rope_layers", [0, 1, 1, 0], [0, 1, 3]),
+        ("state", "layer_types", [LINEAR, LINEAR, FULL, LINEAR], [0, 1, 2]),
+    ],
+)
+def test_a_layer_of_each_kind_is_computed(
+    name: str, field: str, layers: list[Any], representatives: list[int], tmp_path: Path
+) -> None:
+    own = SPECS[name]
+    extra = {**own.extra, field: layers}
+    write_random_checkpoint(tmp_path, replace(own, num_layers=len(layers), extra=extra))
+    assert step_memory._representatives(load_spec(tmp_path).layers) == representatives
 
 
 def test_more_tokens_take_more(loaded: LoadedModel) -> None:

@@ -18,6 +18,7 @@ from shared.model.drafts.random_heads import HeadSpec, write_random_head
 from shared.model.loader import LoadedModel, load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from tests.fakes.draft_reference import Eagle3Reference, EagleReference, medusa_logits
+from tests.fakes.group_kinds import SPECS
 from tests.fakes.paged_driver import make_metadata, poisoned_cache
 from tests.unit.model.checkpoints import edit_json, edit_tensors
 
@@ -105,6 +106,18 @@ def test_a_head_guesses_what_its_definition_says(
         assert torch.equal(head.most_likely(guessed), reference.most_likely(expected))
         known = tensors["t2d"].nonzero().flatten().tolist()
         assert set(head.most_likely(guessed).tolist()) <= set(known)
+
+
+@pytest.mark.parametrize("method", ["eagle", "eagle3"])
+def test_a_head_of_a_target_with_chunks_has_llamas_layers(method: str, tmp_path: Path) -> None:
+    target_dir = tmp_path / "target"
+    write_random_checkpoint(target_dir, SPECS["chunk"])
+    path = write(tmp_path / "head", target_dir, method)
+    # Of two layers there are no low, middle and high ones.
+    edit_json(path / "config.json", eagle_aux_hidden_state_layer_ids=[0, 1, 2])
+    head = load(path, load_model(target_dir))
+    assert head.spec.num_layers == 1
+    assert not head.spec.has_chunks
 
 
 @pytest.mark.parametrize("method", ["eagle", "eagle3"])

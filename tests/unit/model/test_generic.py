@@ -20,6 +20,7 @@ from tests.fakes.family_cases import FULL, SLIDING, WINDOW
 from tests.fakes.paged_driver import PagedDriver
 from tests.fakes.transformers_models import logits_after, random_model, random_prompt, save
 from tests.unit.model.checkpoints import edit_json
+from tests.unit.model.test_families import SEEDS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -144,12 +145,28 @@ def test_dummy_weights_need_no_files(tmp_path: Path) -> None:
         ("falcon_h1", {}, "FalconH1ForCausalLM does not let others compute its attention"),
     ],
 )
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_what_cannot_run_over_paged_kv_is_refused(
-    model_type: str, settings: dict[str, Any], message: str, tmp_path: Path
+    model_type: str, settings: dict[str, Any], message: str, dtype: str, tmp_path: Path
 ) -> None:
     path = save(random_model(model_type, **settings), tmp_path)
     with pytest.raises(ModelLoadError, match=message):
-        load_model(path)
+        load_model(path, dtype=dtype)
+
+
+@pytest.mark.parametrize(
+    ("case", "quantization"),
+    [("deepseek_v3", "none"), ("dots1", "none"), ("dots1", "int8"), ("minimax_m2", "int8")],
+)
+def test_experts_that_rounding_changes_are_no_reason_to_refuse(
+    case: str, quantization: str, tmp_path: Path
+) -> None:
+    model_type, settings = FAMILY_CASES[case]
+    path = save(random_model(model_type, seed=SEEDS.get(case, 0), **settings), tmp_path)
+    own = {"dtype": "bfloat16", "quantization": quantization}
+    assert isinstance(
+        load_model(path, model_impl="transformers", **own).model, TransformersCausalLM
+    )
 
 
 MODELING = '''

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from shared.model.families.registry import FAMILIES
-from tests.parity import answers
+from tests.fakes.live_worker import LiveWorker, Reply
+from tests.parity import tiers
+from tests.parity.answers import PLACES, outcomes
 from tests.parity.cells import CASES, DIFFERS, EQUAL, REFUSED, Cell, cells_of, stored_outcomes
+from tests.parity.judge import NUM_TOKENS, PROMPTS, Judge
+from tests.parity.one_engine import engine_of
 from tests.parity.oracle import Oracle
 from tests.parity.page import PAGE, page
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 AGAIN = "`make parity` finds the outcomes anew"
@@ -45,16 +50,16 @@ def test_the_page_is_that_of_the_outcomes() -> None:
 )
 def test_cells_are_as_stored(cell: Cell, tmp_path: Path) -> None:
     oracle = Oracle(cell.case, tmp_path / "model")
-    assert answers.outcomes(cell, oracle, tmp_path) == stored_outcomes()[cell.case][cell.key]
+    assert outcomes(cell, oracle, tmp_path) == stored_outcomes()[cell.case][cell.key]
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
 def test_wrong_tokens_are_seen(precision: str, tmp_path: Path) -> None:
     oracle = Oracle("llama", tmp_path / "model")
-    judge = answers.Judge(Cell("llama", "torch", precision), oracle)
+    judge = Judge(Cell("llama", "torch", precision), oracle)
     for wrong in (5, 6, 7):
-        answer = [wrong] * answers.NUM_TOKENS
-        found = judge.outcome(functools.partial(judge.check, answers.PROMPTS[-1], answer))
+        answer = [wrong] * NUM_TOKENS
+        found = judge.outcome(functools.partial(judge.check, PROMPTS[-1], answer))
         assert found.startswith(DIFFERS)
 
 
@@ -63,4 +68,31 @@ def test_a_window_that_is_off_by_one_differs(tmp_path: Path) -> None:
     config = oracle.checkpoint / "config.json"
     config.write_text(config.read_text().replace('"sliding_window": 19', '"sliding_window": 18'))
     cell = Cell("mistral-window", "torch", "float32")
-    assert answers.outcomes(cell, oracle, tmp_path)[0].startswith(DIFFERS)
+    assert outcomes(cell, oracle, tmp_path)[0].startswith(DIFFERS)
+
+
+def test_a_token_that_the_next_worker_does_not_get_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = LiveWorker.ask
+
+    async def forgetful(*args: Any, resumed: Sequence[int] = (), **options: Any) -> Reply:
+        return await ask(*args, resumed=resumed[:-1], **options)
+
+    monkeypatch.setattr(LiveWorker, "ask", forgetful)
+    assert outcome_in("worker lost", tmp_path).startswith(DIFFERS)
+
+
+def test_a_prefix_that_never_left_the_pool_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roomy = {"num_blocks": 400}
+    monkeypatch.setattr(tiers, "engine_of", lambda own, **few: engine_of(own, **(few | roomy)))
+    assert "from the tier host" in outcome_in("from tiers", tmp_path)
+
+
+def outcome_in(place: str, folder: Path) -> str:
+    cell = Cell("llama", "native", "float32")
+    oracle = Oracle(cell.case, folder / "model")
+    judge = Judge(cell, oracle)
+    return judge.outcome(functools.partial(PLACES[place], cell, oracle.checkpoint, judge, folder))
