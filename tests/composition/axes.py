@@ -17,7 +17,7 @@ Row = dict[str, str]
 
 #: A model type that we have no description of.
 BY_TRANSFORMERS = "nemotron, transformers"
-#: One for each kind of layers: full attention, windows, ..., and what only transformers computes.
+#: One for each kind of layers, and one that only a module of transformers computes.
 FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "llama": {"tie_word_embeddings": True},
     "mistral, window": {"architecture": "mistral", "extra": {"sliding_window": 24}},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import assume, given
@@ -94,10 +94,40 @@ def cache_of(
     return cache, where
 
 
-@given(data=st.data(), rules=st.lists(RULES, min_size=1, max_size=3))
+def kept_of(kind: GroupKind, width: int) -> KVGroup:
+    """A group of layers of this kind; `width`: of windows and chunks."""
+    sizes: dict[str, Any] = {"num_kv_heads": 1, "head_dim": 8}
+    if kind in (GroupKind.WINDOW, GroupKind.CHUNK):
+        sizes["window"] = width
+    if kind is GroupKind.STATE:
+        sizes = {"num_kv_heads": 0, "head_dim": 0, "state_size": 10}
+    return KVGroup(num_layers=1, kind=kind, **sizes)
+
+
+def blocks_read(group: KVGroup, num_tokens: int) -> set[int]:
+    """By definition: the blocks with what the token behind so many tokens reads."""
+    keys = set(range(num_tokens))
+    if group.kind is GroupKind.WINDOW:
+        keys = {key for key in keys if num_tokens - group.window < key}
+    if group.kind is GroupKind.CHUNK:
+        keys = {key for key in keys if key // group.window == num_tokens // group.window}
+    if group.kind is GroupKind.STATE:
+        keys = {key for key in keys if key == num_tokens - 1}
+    return {key // BLOCK_SIZE for key in keys}
+
+
+@given(
+    data=st.data(),
+    groups=st.lists(
+        st.builds(kept_of, st.sampled_from(GroupKind), st.integers(2, 21)), min_size=1, max_size=3
+    ),
+)
 def test_a_match_is_the_longest_prefix_behind_which_all_groups_can_go_on(
-    data: st.DataObject, rules: list[GroupRule]
+    data: st.DataObject, groups: list[KVGroup]
 ) -> None:
+    rules = [
+        KVLayout.of((group,), block_size=BLOCK_SIZE, dtype="float32").rules[0] for group in groups
+    ]
     places = st.sets(st.integers(0, NUM_BLOCKS - 1))
     # Mostly all, so that there are long prefixes.
     present = [set(range(NUM_BLOCKS)) - data.draw(places) for _ in rules]
@@ -105,18 +135,18 @@ def test_a_match_is_the_longest_prefix_behind_which_all_groups_can_go_on(
     cache, where = cache_of(rules, present)
     found = cache.match(HASHES[first:], first_block=first)
 
-    def needed(rule: GroupRule, num: int) -> range:
-        return range(max(first, rule.first_needed(num * BLOCK_SIZE)), num)
+    def needed(group: KVGroup, num: int) -> list[int]:
+        return sorted(block for block in blocks_read(group, num * BLOCK_SIZE) if block >= first)
 
     expected = max(
         num
         for num in range(first, NUM_BLOCKS + 1)
         if num == first
-        or all(set(needed(rule, num)) <= held for rule, held in zip(rules, present, strict=True))
+        or all(set(needed(group, num)) <= held for group, held in zip(groups, present, strict=True))
     )
     assert first + found.num_blocks == expected
-    for group, (rule, table) in enumerate(zip(rules, found.tables, strict=True)):
-        keys = [block_key(HASHES[place], group) for place in needed(rule, expected)]
+    for number, (group, table) in enumerate(zip(groups, found.tables, strict=True)):
+        keys = [block_key(HASHES[place], number) for place in needed(group, expected)]
         assert list(table) == [where[key] for key in keys]
 
 
