@@ -40,7 +40,9 @@ def latent_attention(
     sequence's length, NaN included, has no influence. `reference` makes all keys and values in
     float32. `torch` does so, in the queries' type, for sequences with many new tokens. For the
     others it moves `up_keys` to the queries and `up_values` to the results: products of rows alone
-    are left.
+    are left. `triton` does that in one launch for all sequences with one new token, and as `torch`
+    for the others; if each sequence has one, the launch depends on no length, as with
+    `paged_attention`.
 
     Raises:
         ValueError: shapes that do not fit together, or an unknown implementation.
@@ -49,6 +51,10 @@ def latent_attention(
     if implementation == "torch":
         memory = workspace or Workspace()
         return paged.latent_attention(queries, weights, kv_cache, layer, batch, scale, memory)
+    if implementation == "triton":
+        from kernels.latent_attention.launch import launch  # noqa: PLC0415 Triton is optional
+
+        return launch(queries, weights, kv_cache, layer, batch, scale, workspace or Workspace())
     if implementation == "reference":
         return reference.latent_attention(queries, weights, kv_cache, layer, batch, scale)
     raise ValueError(f"latent_attention has no implementation {implementation!r}")

@@ -65,9 +65,7 @@ def latent_attention(
         own = LatentQueries(queries.plain[tokens], queries.rotated[tokens])
         _expand(own, weights, rows.to(out.dtype), scale, out[tokens])
     if few:
-        places = torch.cat([torch.arange(starts[row], starts[row + 1]) for row in few])
-        own = LatentQueries(queries.plain[places], queries.rotated[places])
-        part = _part(batch, few)
+        places, own, part = take_part(queries, batch, few)
         out[places] = _absorbed(own, weights, kv_cache, layer, part, scale, workspace)
     return out
 
@@ -84,16 +82,24 @@ def is_absorbed(weights: LatentWeights, num_new: int, length: int) -> bool:
     return num_new * (longer * length + made * latent_dim) <= length * made * latent_dim
 
 
-def _part(batch: RaggedBatch, rows: Sequence[int]) -> _Part:
+def take_part(
+    queries: LatentQueries, batch: RaggedBatch, rows: Sequence[int]
+) -> tuple[Tensor, LatentQueries, RaggedBatch]:
+    """Return some sequences of a batch: the indexes of their tokens, their queries, themselves."""
+    ends = list(accumulate(batch.query_lens_list))
     lens = [batch.query_lens_list[row] for row in rows]
+    places = torch.cat(
+        [torch.arange(ends[row] - num, ends[row]) for row, num in zip(rows, lens, strict=True)]
+    ).to(queries.plain.device)
     starts = torch.tensor([0, *accumulate(lens)], dtype=torch.int32)
-    return _Part(
+    part = _Part(
         query_start_loc=starts.to(batch.query_start_loc.device),
         seq_lens=batch.seq_lens[rows],
         block_tables=batch.block_tables[rows],
         query_lens_list=lens,
         seq_lens_list=[batch.seq_lens_list[row] for row in rows],
     )
+    return places, LatentQueries(queries.plain[places], queries.rotated[places]), part
 
 
 def _absorbed(

@@ -17,6 +17,7 @@ from tests.suites import (
     attention_kernels,
     block_copy,
     expert_kernels,
+    latent_kernels,
     layer_kernels,
     quantized_cache,
     quantized_matmul,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from shared.model.attention.base import AttentionMetadata
 
 LAYER_CHECKS = layer_kernels.checks("triton") | expert_kernels.checks("triton")
+LATENT_CHECKS = latent_kernels.checks("triton")
 NARROW_CHECKS = quantized_cache.checks("triton") | quantized_matmul.checks("triton")
 NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE = 32, 8, 128, 16
 #: Many parts each, so that many programs race to be the last.
@@ -48,6 +50,11 @@ def test_attention_is_as_defined(case: str) -> None:
 @pytest.mark.parametrize("name", LAYER_CHECKS)
 def test_layers_compute_the_formula(name: str) -> None:
     LAYER_CHECKS[name]()
+
+
+@pytest.mark.parametrize("name", LATENT_CHECKS)
+def test_attention_over_latents_is_as_defined(name: str) -> None:
+    LATENT_CHECKS[name]()
 
 
 @pytest.mark.parametrize("name", NARROW_CHECKS)

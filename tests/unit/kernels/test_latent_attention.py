@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
-from kernels.kv_write import kv_write
-from kernels.kv_write.cache import QuantizedCache
-from kernels.latent_attention import LatentQueries, LatentWeights, latent_attention, paged
+from kernels.latent_attention import LatentWeights, paged
 from kernels.paged_attention import paged_attention
 from kernels.paged_attention.scores import Scores
-from tests.fakes.paged_driver import make_metadata, poisoned_cache
-from tests.fakes.tensors import random
+from tests.fakes.interpreted import run_interpreted
+from tests.fakes.paged_driver import make_metadata
+from tests.suites.latent_kernels import (
+    BLOCK_SIZE,
+    HEADS,
+    LATENT,
+    LAYER,
+    PLAIN,
+    ROTATED,
+    SCALE,
+    VALUE,
+    Made,
+    attend,
+    checks,
+    make,
+)
 
 if TYPE_CHECKING:
-    from shared.model.attention.base import AttentionMetadata
+    from collections.abc import Mapping
 
-HEADS, PLAIN, ROTATED, LATENT, VALUE = 6, 18, 6, 20, 14
-BLOCK_SIZE, NUM_LAYERS, LAYER, SCALE = 8, 3, 1, 0.2
 #: New tokens and context length of each sequence: decode, prompts, later chunks, and all of them.
 BATCHES = {
     "decode": ((1, 1, 1), (1, 9, 70)),
@@ -35,43 +45,16 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def make(
-    query_lens: tuple[int, ...],
-    seq_lens: tuple[int, ...],
-    *,
-    dtype: torch.dtype = torch.float32,
-    kv_dtype: torch.dtype | None = None,
-    value_dim: int = VALUE,
-) -> tuple[LatentQueries, LatentWeights, torch.Tensor | QuantizedCache, AttentionMetadata]:
-    """A batch over blocks in reverse, and a cache of NaN but for the rows of the sequences."""
-    sizes = [-(-length // BLOCK_SIZE) for length in seq_lens]
-    blocks = iter(range(sum(sizes), 0, -1))
-    tables = [[next(blocks) for _ in range(size)] for size in sizes]
-    row = LATENT + ROTATED
-    held = poisoned_cache(
-        1 + sum(sizes), NUM_LAYERS, 1, BLOCK_SIZE, row, kv_dtype or dtype, num_kinds=1
-    )
-    cache = held if kv_dtype is None else QuantizedCache.over(held)
-    for table, length in zip(tables, seq_lens, strict=True):
-        slots = [table[n // BLOCK_SIZE] * BLOCK_SIZE + n % BLOCK_SIZE for n in range(length)]
-        rows = random(length, 1, row, seed=table[0]).to(dtype)
-        kv_write(rows, None, cache, LAYER, torch.tensor(slots))
-    num = sum(query_lens)
-    queries = LatentQueries(
-        random(num, HEADS, PLAIN, seed=1).to(dtype), random(num, HEADS, ROTATED, seed=2).to(dtype)
-    )
-    weights = LatentWeights(
-        random(HEADS, PLAIN, LATENT, seed=3).to(dtype),
-        random(HEADS, value_dim, LATENT, seed=4).to(dtype),
-    )
-    return queries, weights, cache, make_metadata(query_lens, seq_lens, tables, BLOCK_SIZE)
+@pytest.fixture(scope="module")
+def interpreted() -> Mapping[str, str | None]:
+    """What the interpreter said of each check."""
+    pytest.importorskip("triton")
+    return run_interpreted("tests.suites.latent_kernels")
 
 
-def attend(made: Any, implementation: str = "torch") -> torch.Tensor:
-    queries, weights, cache, batch = made
-    return latent_attention(
-        queries, weights, cache, LAYER, batch, scale=SCALE, implementation=implementation
-    )
+@pytest.mark.parametrize("name", checks("triton"))
+def test_triton_computes_the_definition(name: str, interpreted: Mapping[str, str | None]) -> None:
+    assert interpreted[name] is None, interpreted[name]
 
 
 @pytest.mark.parametrize("value_dim", [VALUE, 30])
@@ -105,7 +88,7 @@ def test_it_is_attention_with_the_keys_and_values_of_the_rows() -> None:
     expected = paged_attention(torch.cat(queries, dim=-1), made, LAYER, batch, Scores(scale=SCALE))[
         ..., :VALUE
     ]
-    actual = attend((queries, weights, cache, batch))
+    actual = attend(Made(queries, weights, cache, batch))
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
 
 
@@ -145,6 +128,6 @@ def test_what_does_not_fit_is_refused() -> None:
         ((queries, weights, cache, make_metadata((1,), (9,), ((1, 2),), 8)), "2 queries for seq"),
     ):
         with pytest.raises(ValueError, match=message):
-            attend(changed)
-    with pytest.raises(ValueError, match="no implementation 'triton'"):
-        attend((queries, weights, cache, batch), "triton")
+            attend(Made(*changed))
+    with pytest.raises(ValueError, match="no implementation 'cuda'"):
+        attend(Made(queries, weights, cache, batch), "cuda")
