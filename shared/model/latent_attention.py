@@ -43,6 +43,8 @@ class LatentAttention(nn.Module):
         self.rope = spec.ropes.index(own.rope)
         self.spec = own
         self.backend = backend
+        #: PyTorch computes it by the lengths on the host.
+        self.is_recordable = backend.name == "triton"
         hidden, heads = spec.hidden_size, own.num_heads
 
         def norm(size: int) -> RMSNorm:
@@ -68,11 +70,6 @@ class LatentAttention(nn.Module):
         kv_sizes = heads * own.plain_dim, heads * own.value_dim
         self.kv_up = product(own.kv_rank, *kv_sizes, bias=False, how=DENSE)
         self.output = product(heads * own.value_dim, hidden, bias=own.bias, how=method)
-
-    @property
-    def is_recordable(self) -> bool:
-        """See `CausalLM.is_recordable`. PyTorch computes it, by the lengths on the host."""
-        return False
 
     def forward(
         self, x: Tensor, cos_sin: Tensor, kv_cache: Tensor, metadata: AttentionMetadata

@@ -15,7 +15,7 @@ from shared.model.attention.registry import get_backend
 from shared.model.causal_lm import CausalLM
 from shared.model.linear.fused import FusedLinear
 from shared.model.linear.narrow import Narrow
-from shared.model.mixers import AttentionSpec, QkNorm
+from shared.model.mixers import AttentionSpec, LatentAttentionSpec, QkNorm
 from shared.model.rope import RopeConfig
 from shared.model.spec import (
     Activation,
@@ -32,6 +32,8 @@ from tests.fakes.paged_driver import PagedDriver, make_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from shared.model.mixers import Mixer
 
 HEAD_DIM, NUM_KV_HEADS, BLOCK_SIZE = 16, 2, 16
 PROMPTS = ((3, 5, 8), (7,) * 21)
@@ -54,36 +56,65 @@ EXPERTS = (
 )
 
 
+def _rope(head_dim: int) -> RopeConfig:
+    return RopeConfig(
+        rope_type="default",
+        theta=1e4,
+        head_dim=head_dim,
+        rotary_dim=head_dim,
+        original_max_positions=256,
+        max_positions=256,
+    )
+
+
+#: With queries that are one product, and that are two.
+LATENTS = tuple(
+    LatentAttentionSpec(
+        num_heads=6,
+        q_rank=rank,
+        kv_rank=20,
+        plain_dim=18,
+        rope_dim=6,
+        value_dim=14,
+        rope=_rope(6),
+        scale=0.2,
+    )
+    for rank in (None, 28)
+)
+
+
 def make_model(
     backend: str,
     *,
     num_layers: int = 2,
     dtype: torch.dtype = torch.float32,
     windows: tuple[int | None, ...] = (),
+    mixers: tuple[Mixer, ...] = (),
     feed_forwards: tuple[FeedForwardSpec | ExpertsSpec, ...] = (FeedForwardSpec(inner_size=80),),
     **changes: Any,
 ) -> CausalLM:
-    """The same random weights for every backend. Of `feed_forwards`, layers take turns."""
-    rope = RopeConfig(
-        rope_type="default",
-        theta=1e4,
-        head_dim=HEAD_DIM,
-        rotary_dim=HEAD_DIM,
-        original_max_positions=256,
-        max_positions=256,
-    )
+    """The same random weights for every backend. Of `feed_forwards`, layers take turns.
+
+    mixers: of the layers; by default attention, with the `changes` that are given.
+    """
     attention = AttentionSpec(
-        num_heads=6, num_kv_heads=NUM_KV_HEADS, head_dim=HEAD_DIM, rope=rope, qk_norm=QkNorm.HEAD
+        num_heads=6,
+        num_kv_heads=NUM_KV_HEADS,
+        head_dim=HEAD_DIM,
+        rope=_rope(HEAD_DIM),
+        qk_norm=QkNorm.HEAD,
     )
     attention = replace(attention, **changes)
-    layers = zip(windows or (None,) * num_layers, cycle(feed_forwards), strict=False)
+    if not mixers:
+        all_windows = windows or (None,) * num_layers
+        mixers = tuple(replace(attention, window=window) for window in all_windows)
     spec = DecoderSpec(
         architecture="Qwen3ForCausalLM",
         vocab_size=99,
         hidden_size=48,
         layers=tuple(
-            LayerSpec(mixer=replace(attention, window=window), feed_forward=feed_forward)
-            for window, feed_forward in layers
+            LayerSpec(mixer=mixer, feed_forward=feed_forward)
+            for mixer, feed_forward in zip(mixers, cycle(feed_forwards), strict=False)
         ),
         norm=NormSpec(eps=1e-6),
         max_position_embeddings=256,
@@ -119,6 +150,12 @@ def check_experts() -> None:
         model.forward(torch.tensor([3]), torch.tensor([0]), (torch.zeros(shape),), metadata)
     assert model.is_recordable
     assert not counted.names & {"aten::_local_scalar_dense", "aten::nonzero", "aten::_unique2"}
+
+
+def check_latents() -> None:
+    """Attention over latent rows: prompts by PyTorch, the tokens behind them by the kernel."""
+    check_same_tokens(mixers=LATENTS)
+    assert make_model("triton", mixers=LATENTS).is_recordable
 
 
 def check_quantized_kv(kv_dtype: torch.dtype) -> None:
@@ -237,6 +274,7 @@ def _kernels_counted_by(launches: _Launches) -> Iterator[None]:
 CHECKS = {
     "same-tokens-as-torch": partial(check_same_tokens, windows=(None, 9)),
     "same-tokens-with-experts": check_experts,
+    "same-tokens-with-latents": check_latents,
     "same-tokens-with-int8-kv": partial(check_quantized_kv, torch.int8),
     "same-tokens-with-fp8-kv": partial(check_quantized_kv, torch.float8_e4m3fn),
     "same-tokens-with-int8-weights": partial(check_quantized_weights, "int8"),

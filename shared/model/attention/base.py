@@ -96,6 +96,6 @@ class AttentionBackend(Protocol):
         rows: [num_tokens, latent_dim + rope_dim], rotated like the queries; kv_cache:
         [num_blocks, num_layers, 1, 1, block_size, latent_dim + rope_dim], written in place; in 8
         bits, the blocks of `QuantizedCache.over`. Returns [num_tokens, num_heads, value_dim].
-        PyTorch computes it, whatever the backend.
+        With `triton`, PyTorch computes sequences with several tokens.
         """
         ...

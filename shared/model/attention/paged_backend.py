@@ -80,5 +80,12 @@ class PagedAttention:
         cache = kv_cache if kv_cache.dtype == rows.dtype else QuantizedCache.over(kv_cache)
         kv_write(rows[:, None], None, cache, layer, metadata.slot_mapping)
         return latent_attention(
-            queries, weights, cache, layer, metadata, scale=scale, workspace=self._workspace
+            queries,
+            weights,
+            cache,
+            layer,
+            metadata,
+            scale=scale,
+            implementation=self.name,
+            workspace=self._workspace,
         )
