@@ -1,33 +1,32 @@
 """Mixers with states: short convolutions, the gated delta rule, Mamba-2.
 
 States are float32. The tokens of a sequence change its state one after the other, by the same
-operations in each step, so that a state does not depend on how its tokens were divided into steps.
+operations in each step, so that a state does not depend on how its tokens were divided into steps:
+`kernels/recurrence/`.
 """
 
 from __future__ import annotations
 
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 from torch.nn import functional
 
+from kernels.recurrence.conv import causal_conv
+from kernels.recurrence.delta import DeltaShape, gated_delta
+from kernels.recurrence.mamba import MambaShape, mamba_scan
+from kernels.recurrence.states import StateBatch
 from shared.model.linear.fused import FusedLinear
 from shared.model.mixers import DeltaSpec, MambaSpec, ShortConvSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from torch import Tensor
 
     from shared.model.attention.base import AttentionMetadata
     from shared.model.linear.base import LinearMethod
     from shared.model.mixers import RecurrentSpec
     from shared.model.spec import DecoderSpec
-
-#: Added to the square of the length of queries and keys that are normalised.
-_LENGTH_EPS = 1e-6
 
 
 class Values(nn.Module):
@@ -56,16 +55,11 @@ class RecurrentMixer(nn.Module):
         self.group, self.place = spec.kv_place(layer)
         #: Nothing is rotated.
         self.rope: int | None = None
-        #: Of what a state holds behind the convolution's rows.
-        self._held_shape: tuple[int, ...] = ()
+        #: Tokens are followed on the host.
+        self.is_recordable = False
         self._number = self.group - spec.num_token_groups
-        self._num_kept = own.kernel_size - 1
-        self._conv_size = self._num_kept * own.conv_width
-
-    @property
-    def is_recordable(self) -> bool:
-        """See `CausalLM.is_recordable`. Tokens are followed on the host."""
-        return False
+        #: Numbers of a state that the convolution keeps, in front of the others.
+        self._conv_size = (own.kernel_size - 1) * own.conv_width
 
     def forward(
         self, x: Tensor, _positions: Tensor, states: Tensor, metadata: AttentionMetadata
@@ -75,52 +69,22 @@ class RecurrentMixer(nn.Module):
         states: float32 [num_blocks, num_layers, state_size].
         """
         assert metadata.states is not None  # the batch of a model with states
-        before, after = metadata.states[self._number].long().unbind(-1)
-        own = states[:, self.place]
-        state = own[before.clamp(min=0)]
-        state[before < 0] = 0.0
-        mixed = self._mix(x, state, metadata.query_lens_list)
-        own[after] = state
-        return mixed
+        batch = StateBatch(
+            states[:, self.place],
+            metadata.states[self._number],
+            metadata.query_start_loc,
+            metadata.query_lens_list,
+        )
+        return self._mix(x, batch)
 
-    def _mix(self, x: Tensor, state: Tensor, lens: Sequence[int]) -> Tensor:
-        """Return the result [num_tokens, hidden], and bring `state` [num_seqs, size] up to date."""
+    def _mix(self, x: Tensor, batch: StateBatch) -> Tensor:
+        """Return the result [num_tokens, hidden], and bring the states up to date."""
         raise NotImplementedError
 
-    def _runs(
-        self,
-        rows: Tensor,
-        others: Sequence[Tensor],
-        state: Tensor,
-        lens: Sequence[int],
-    ) -> Iterator[tuple[slice, Tensor, list[Tensor]]]:
-        """Yield runs of sequences with equal numbers n of tokens, their rows convolved.
-
-        rows, others: [num_tokens, ...]. Of each run: its tokens; what the states hold behind the
-        convolution's rows, in place; silu of the convolved rows, and the others, each
-        [num_seqs, n, ...].
-        """
-        for tokens, seqs in _equal_lens(lens):
-            split = (seqs.stop - seqs.start, -1)
-            own = rows[tokens].unflatten(0, split)
-            held = state[seqs, self._conv_size :].unflatten(1, self._held_shape)
-            seen = functional.silu(self._convolve(own, state[seqs]))
-            yield tokens, held, [seen, *(part[tokens].unflatten(0, split) for part in others)]
-
-    def _convolve(self, rows: Tensor, state: Tensor) -> Tensor:
-        """Return the causal convolution, by channel, of float32 rows [num_seqs, n, channels].
-
-        state: [num_seqs, state_size], of which the first numbers are the rows before these.
-        """
-        num, kept = rows.shape[1], self._num_kept
-        kernel = self.conv.weight.float().squeeze(1)
-        last = state[:, : self._conv_size].unflatten(1, (kept, -1))
-        seen = torch.cat((last, rows), dim=1)
-        out = seen[:, :num] * kernel[:, 0]
-        for at in range(1, kept + 1):
-            out += seen[:, at : at + num] * kernel[:, at]
-        last.copy_(seen[:, num:])
-        return out if self.conv.bias is None else out + self.conv.bias.float()
+    def _convolve(self, rows: Tensor, batch: StateBatch, *, activate: bool) -> Tensor:
+        """Return float32 rows [num_tokens, channels]; `activate`: silu of them."""
+        conv = self.conv
+        return causal_conv(rows, conv.weight, conv.bias, batch, activate=activate)
 
 
 class ShortConv(RecurrentMixer):
@@ -145,13 +109,9 @@ class ShortConv(RecurrentMixer):
             in_size=width, out_sizes=(spec.hidden_size,), bias=bias, dtype=dtype, method=method
         )
 
-    def _mix(self, x: Tensor, state: Tensor, lens: Sequence[int]) -> Tensor:
+    def _mix(self, x: Tensor, batch: StateBatch) -> Tensor:
         b, c, value = self.inputs(x)
-        rows = (b * value).float()
-        mixed = torch.empty_like(rows)
-        for tokens, seqs in _equal_lens(lens):
-            own = rows[tokens].unflatten(0, (seqs.stop - seqs.start, -1))
-            mixed[tokens] = self._convolve(own, state[seqs]).flatten(0, 1)
+        mixed = self._convolve(b * value, batch, activate=False)
         out: Tensor = self.out(c * mixed.to(x.dtype))[0]
         return out
 
@@ -188,7 +148,9 @@ class GatedDelta(RecurrentMixer):
         #: By head: the logarithm of what a step is multiplied with, and what is added to the step.
         self.decay = Values(own.num_heads, bias=own.num_heads)
         self.norm = Values(own.value_dim, dtype=dtype)
-        self._held_shape = (own.num_heads, own.key_dim, own.value_dim)
+        self._shape = DeltaShape(
+            own.num_key_heads, own.num_heads, own.key_dim, own.value_dim, self._conv_size
+        )
         self.out = FusedLinear(
             in_size=own.value_size,
             out_sizes=(spec.hidden_size,),
@@ -197,27 +159,16 @@ class GatedDelta(RecurrentMixer):
             method=method,
         )
 
-    def _mix(self, x: Tensor, state: Tensor, lens: Sequence[int]) -> Tensor:
+    def _mix(self, x: Tensor, batch: StateBatch) -> Tensor:
         own = self.own
         rows, gate = self.inputs(x)
         rates, steps = self.rates(x)
         assert self.decay.bias is not None
         steps = functional.softplus(steps.float() + self.decay.bias)
         decays = (-self.decay.weight.exp() * steps).exp()
-        rates, rows = rates.float().sigmoid(), rows.float()
-        mixed = torch.empty(len(x), own.num_heads, own.value_dim, device=x.device)
-        runs = self._runs(rows, (decays, rates), state, lens)
-        for tokens, held, (seen, own_decays, own_rates) in runs:
-            q, k, v = seen.split((own.key_size, own.key_size, own.value_size), dim=-1)
-            result = _follow_delta(
-                held,
-                _unit(q, own) * own.key_dim**-0.5,
-                _unit(k, own),
-                v.unflatten(-1, (own.num_heads, -1)),
-                own_decays,
-                own_rates,
-            )
-            mixed[tokens] = result.flatten(0, 1)
+        seen = self._convolve(rows, batch, activate=True)
+        rates = rates.float().sigmoid()
+        mixed = gated_delta(seen, decays, rates, self._shape, batch)
         mixed = _normalise(mixed, self._eps).to(x.dtype) * self.norm.weight
         gate = functional.silu(gate.float()).unflatten(-1, (own.num_heads, -1))
         out: Tensor = self.out((mixed * gate).to(x.dtype).flatten(-2))[0]
@@ -251,7 +202,9 @@ class Mamba(RecurrentMixer):
         #: See `GatedDelta`.
         self.decay = Values(own.num_heads, bias=own.num_heads)
         self.skip = Values(own.num_heads)
-        self._held_shape = (own.num_heads, own.head_dim, own.state_dim)
+        self._shape = MambaShape(
+            own.num_heads, own.head_dim, own.num_groups, own.state_dim, self._conv_size
+        )
         self.norm = Values(own.inner_size, dtype=dtype)
         self.out = FusedLinear(
             in_size=own.inner_size,
@@ -261,21 +214,15 @@ class Mamba(RecurrentMixer):
             method=method,
         )
 
-    def _mix(self, x: Tensor, state: Tensor, lens: Sequence[int]) -> Tensor:
+    def _mix(self, x: Tensor, batch: StateBatch) -> Tensor:
         own = self.own
         gate, rows, steps = self.inputs(x)
         assert self.decay.bias is not None
         steps = functional.softplus(steps.float() + self.decay.bias)
-        steps, rows = steps.clamp(own.min_step, own.max_step), rows.float()
+        steps = steps.clamp(own.min_step, own.max_step)
         decays = (-self.decay.weight.exp() * steps).exp()
-        mixed = torch.empty(len(x), own.num_heads, own.head_dim, device=x.device)
-        runs = self._runs(rows, (decays, steps), state, lens)
-        for tokens, held, (seen, own_decays, own_steps) in runs:
-            value, b, c = seen.split((own.inner_size, own.group_size, own.group_size), dim=-1)
-            value = value.unflatten(-1, (own.num_heads, -1))
-            b, c = (part.unflatten(-1, (own.num_groups, -1)) for part in (b, c))
-            result = _follow_mamba(held, value * own_steps[..., None], b, c, own_decays)
-            mixed[tokens] = (result + self.skip.weight[:, None] * value).flatten(0, 1)
+        seen = self._convolve(rows, batch, activate=True)
+        mixed = mamba_scan(seen, decays, steps, self.skip.weight, self._shape, batch)
         rows = mixed.flatten(-2) * functional.silu(gate.float())
         rows = _normalise(rows.unflatten(-1, (own.num_groups, -1)), self._eps).flatten(-2)
         out: Tensor = self.out(rows.to(x.dtype) * self.norm.weight)[0]
@@ -294,60 +241,6 @@ def make_recurrent(
     return Mamba(spec=spec, layer=layer, own=own, dtype=dtype, method=method)
 
 
-def _follow_delta(
-    held: Tensor, q: Tensor, k: Tensor, v: Tensor, decays: Tensor, rates: Tensor
-) -> Tensor:
-    """Return [num_seqs, n, heads, value_dim], and bring the states up to date, token by token.
-
-    held: [num_seqs, heads, key_dim, value_dim], in place; q, k, v: [num_seqs, n, heads, dim];
-    decays, rates: [num_seqs, n, heads]. The recurrence of Yang and others, "Gated Delta Networks",
-    2024.
-    """
-    results = []
-    for token in range(v.shape[1]):
-        held.mul_(decays[:, token, :, None, None])
-        key = k[:, token]
-        known = (key[..., None, :] @ held)[..., 0, :]
-        change = (v[:, token] - known) * rates[:, token, :, None]
-        held.addcmul_(key[..., None], change[..., None, :])
-        results.append((q[:, token, :, None] @ held)[..., 0, :])
-    return torch.stack(results, dim=1)
-
-
-def _follow_mamba(held: Tensor, value: Tensor, b: Tensor, c: Tensor, decays: Tensor) -> Tensor:
-    """Return [num_seqs, n, heads, head_dim], and bring the states up to date, token by token.
-
-    held: [num_seqs, heads, head_dim, state_dim], in place; value: [num_seqs, n, heads, head_dim];
-    b, c: [num_seqs, n, groups, state_dim]; decays: [num_seqs, n, heads]. The recurrence of Dao and
-    Gu, "Transformers are SSMs", 2024.
-    """
-    heads_per_group = held.shape[1] // b.shape[2]
-    b, c = (part.repeat_interleave(heads_per_group, dim=2) for part in (b, c))
-    results = []
-    for token in range(value.shape[1]):
-        held.mul_(decays[:, token, :, None, None])
-        held.addcmul_(value[:, token, ..., None], b[:, token, :, None])
-        results.append((held @ c[:, token, ..., None])[..., 0])
-    return torch.stack(results, dim=1)
-
-
-def _unit(rows: Tensor, own: DeltaSpec) -> Tensor:
-    """Queries or keys [..., heads * key_dim] as [..., states, key_dim], of length 1."""
-    heads: Tensor = rows.unflatten(-1, (own.num_key_heads, own.key_dim))
-    heads = heads * torch.rsqrt(heads.square().sum(-1, keepdim=True) + _LENGTH_EPS)
-    return heads.repeat_interleave(own.num_heads // own.num_key_heads, dim=-2)
-
-
 def _normalise(rows: Tensor, eps: float) -> Tensor:
     """Divide float32 rows by the root of the mean of their squares."""
     return rows * torch.rsqrt(rows.square().mean(-1, keepdim=True) + eps)
-
-
-def _equal_lens(lens: Sequence[int]) -> Iterator[tuple[slice, slice]]:
-    """Yield runs of sequences with equal numbers of tokens: their tokens, and themselves."""
-    first_token = first_seq = 0
-    for num, run in groupby(lens):
-        num_seqs = sum(1 for _ in run)
-        end = first_token + num * num_seqs
-        yield slice(first_token, end), slice(first_seq, first_seq + num_seqs)
-        first_token, first_seq = end, first_seq + num_seqs

@@ -1,0 +1,1 @@
+"""Recurrences over the tokens of sequences, whose states lie in blocks."""
