@@ -71,4 +71,8 @@ def mamba_scan(
         )
     if implementation == "torch":
         return reference.mamba_scan(rows, decays, steps, skip, shape, batch)
+    if implementation == "triton":
+        from kernels.recurrence.mamba.launch import launch  # noqa: PLC0415 Triton is optional
+
+        return launch(rows, decays, steps, skip, shape, batch)
     raise ValueError(f"mamba_scan has no implementation {implementation!r}")
