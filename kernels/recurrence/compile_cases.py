@@ -9,7 +9,7 @@ from kernels.recurrence.conv import kernel as conv
 from kernels.recurrence.delta import launch as delta
 from kernels.recurrence.delta.kernel import gated_delta_kernel
 from kernels.recurrence.mamba import launch as mamba
-from kernels.recurrence.mamba.kernel import mamba_scan_kernel
+from kernels.recurrence.mamba.kernel import chunked_mamba_kernel, mamba_scan_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,15 +41,19 @@ def cases() -> Iterator[GateCase]:
             delta.NUM_WARPS,
         )
     for head_dim, state_dim in _MAMBA_SIZES:
-        numbers = ("num_heads", "heads_per_group", "inner_size", "group_size")
-        yield _scan_case(
-            f"mamba_scan head {head_dim} state {state_dim}",
-            mamba_scan_kernel,
-            ("rows", "decays", "steps", "skip", "out"),
-            dict.fromkeys(numbers, "i32"),
-            mamba.scan_constants(head_dim=head_dim, state_dim=state_dim),
-            mamba.NUM_WARPS,
-        )
+        counts = ("most_tokens", "num_heads", "heads_per_group", "inner_size", "group_size")
+        for name, kernel, more, num_warps in (
+            ("scan", mamba_scan_kernel, {}, mamba.NUM_WARPS),
+            ("chunks", chunked_mamba_kernel, mamba.CHUNK_CONSTANTS, mamba.CHUNK_WARPS),
+        ):
+            yield _scan_case(
+                f"mamba_{name} head {head_dim} state {state_dim}",
+                kernel,
+                ("rows", "decays", "steps", "skip", "out"),
+                dict.fromkeys(counts, "i32"),
+                mamba.scan_constants(head_dim=head_dim, state_dim=state_dim) | more,
+                num_warps,
+            )
 
 
 def _conv_case(dtype: str, kept: int, *, has_bias: bool) -> GateCase:

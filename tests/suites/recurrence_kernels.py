@@ -161,7 +161,8 @@ def check(make: Callable[[str], Recurrence], implementation: str) -> None:
 def check_cuts(make: Callable[[str], Recurrence], implementation: str) -> None:
     """A sequence in steps of several sizes has the numbers that it has in one.
 
-    With Triton the same bits; PyTorch's silu rounds the last numbers of a tensor in another way.
+    With Triton the same bits, but for Mamba-2, whose long steps it follows in chunks. PyTorch's
+    silu rounds the last numbers of a tensor in another way.
     """
     compute, given, *_ = make(implementation)
     num = len(given[0])
@@ -173,7 +174,9 @@ def check_cuts(make: Callable[[str], Recurrence], implementation: str) -> None:
         batch = make_batch((end - start,), places=[(place, 4)], states=states)
         parts.append(compute([part[start:end] for part in given], batch))
         place = 4
-    same = {"rtol": 0, "atol": 0 if implementation == "triton" else 1e-6}
+    same = {"rtol": 0.0, "atol": 0.0}
+    if implementation == "torch" or make is follow_mamba:
+        same = {"rtol": 1e-4, "atol": 1e-5}
     torch.testing.assert_close(torch.cat(parts), expected, **same)
     torch.testing.assert_close(states[4], whole.states[4], equal_nan=True, **same)
 

@@ -1,13 +1,14 @@
-"""Launches the kernel of Mamba-2's recurrence."""
+"""Launches the kernels of Mamba-2's recurrence."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import triton
 
-from kernels.recurrence.mamba.kernel import mamba_scan_kernel
+from kernels.recurrence.mamba.kernel import chunked_mamba_kernel, mamba_scan_kernel
+from kernels.recurrence.states import MOST_SINGLE
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,10 +19,14 @@ if TYPE_CHECKING:
 #: Rows of a state that a program has.
 _ROWS = 16
 NUM_WARPS = 4
+#: Of the kernel with chunks: products of float32 run on ordinary cores, out of registers.
+CHUNK_WARPS = 8
+#: Its constants besides: the least tokens that products of matrices take.
+CHUNK_CONSTANTS = {"CHUNK": 16}
 
 
 def scan_constants(*, head_dim: int, state_dim: int) -> dict[str, int]:
-    """Return the kernel's constants."""
+    """Return the constants of both kernels."""
     return {
         "HEAD_DIM": head_dim,
         "STATE_DIM": state_dim,
@@ -41,22 +46,28 @@ def launch(
     """See `kernels.recurrence.mamba.mamba_scan`."""
     out = torch.empty(len(rows), shape.num_heads, shape.head_dim, device=rows.device)
     tiles = triton.cdiv(shape.head_dim, _ROWS)
-    mamba_scan_kernel[(len(batch.query_lens_list), shape.num_heads, tiles)](
-        rows,
-        decays,
-        steps,
-        skip,
-        batch.states[:, shape.first :],
-        batch.blocks,
-        batch.query_start_loc,
-        out,
-        shape.num_heads,
-        shape.num_heads // shape.num_groups,
-        rows.stride(0),
-        batch.states.stride(0),
-        shape.inner_size,
-        shape.group_size,
-        **scan_constants(head_dim=shape.head_dim, state_dim=shape.state_dim),
-        num_warps=NUM_WARPS,
-    )
+    launches: list[tuple[Any, dict[str, int], int]] = [(mamba_scan_kernel, {}, NUM_WARPS)]
+    if batch.has_long:
+        launches.append((chunked_mamba_kernel, CHUNK_CONSTANTS, CHUNK_WARPS))
+    for kernel, more, num_warps in launches:
+        kernel[(len(batch.query_lens_list), shape.num_heads, tiles)](
+            rows,
+            decays,
+            steps,
+            skip,
+            batch.states[:, shape.first :],
+            batch.blocks,
+            batch.query_start_loc,
+            out,
+            MOST_SINGLE,
+            shape.num_heads,
+            shape.num_heads // shape.num_groups,
+            rows.stride(0),
+            batch.states.stride(0),
+            shape.inner_size,
+            shape.group_size,
+            **scan_constants(head_dim=shape.head_dim, state_dim=shape.state_dim),
+            **more,
+            num_warps=num_warps,
+        )
     return out
