@@ -20,6 +20,7 @@ from benchmarks.gpu.engine_part import measure_engine
 from benchmarks.gpu.handoff_part import measure_handoff
 from benchmarks.gpu.layer_part import (
     measure_blocks,
+    measure_experts,
     measure_layer_kernels,
     measure_products,
     measure_sampling,
@@ -40,7 +41,7 @@ class Part(StrEnum):
 PARTS = {
     Part.KERNELS: (
         measure_decode, measure_prefill, measure_blocks, measure_layer_kernels, measure_products,
-        measure_narrow_products, measure_sampling,
+        measure_narrow_products, measure_experts, measure_sampling,
     ),
     Part.ENGINE: (measure_engine, measure_narrow_engine, measure_peers),
     Part.HANDOFF: (measure_handoff,),

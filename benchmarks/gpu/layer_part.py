@@ -1,4 +1,4 @@
-"""K5 to K9: blocks, the small kernels of a layer, products, sampling."""
+"""K5 to K10: blocks, the small kernels of a layer, products, experts, sampling."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 
 from benchmarks.gpu.bench import relative_error
 from kernels.block_copy import gather_blocks, scatter_blocks
+from kernels.grouped_matmul import group_rows, grouped_matmul
 from kernels.rms_norm import add_rms_norm
 from kernels.rope_kv_write import rope_kv_write
 from kernels.silu_mul import silu_mul
@@ -106,6 +107,22 @@ def measure_products(bench: Bench) -> None:
             "K7", f"fp8 product (torch._scaled_mm), {num_tokens} tokens",
             lambda call=call: bench.seconds(call),  # type: ignore[misc]
             num_flops=num_flops,
+        )  # fmt: skip
+
+
+def measure_experts(bench: Bench) -> None:
+    """K10: a decode step's products with the chosen experts, in one launch, of Qwen3-30B-A3B."""
+    num_experts, num_chosen, hidden, inner = bench.pick((128, 8, 2048, 768), (4, 2, 32, 24))
+    weight = bench.random(num_experts, 2 * inner, hidden)
+    for num_tokens in bench.pick((1, 16, 64), (1, 4)):
+        x = bench.random(num_tokens, hidden)
+        order = torch.rand(num_tokens, num_experts, device=bench.device).argsort(dim=-1)
+        groups = group_rows(order[:, :num_chosen].flatten(), num_experts)
+        num_hit = int(groups.ends.diff(prepend=groups.ends[:1] * 0).count_nonzero())
+        call = partial(grouped_matmul, x, weight, groups, implementation=bench.implementation)
+        bench.report.measure(
+            "K10", f"gates and ups of {num_hit} experts, {num_tokens} tokens",
+            partial(bench.seconds, call), num_bytes=2 * num_hit * weight[0].numel(),
         )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from kernels.latent_attention.queries import LatentQueries, LatentWeights
     from kernels.paged_attention.batch import RaggedBatch
+    from kernels.paged_attention.shape import LayerCache
     from kernels.paged_attention.workspace import Workspace
 
 #: Sequences that a program reads together when it searches its own.
@@ -91,11 +92,25 @@ def _decode(
 ) -> Tensor:
     """Attend with one new token of each sequence."""
     latents = torch.einsum("thd,hdc->thc", queries.plain, weights.up_keys)
-    values, scales = (
+    cache = (
         kv_cache.layer(layer)
         if isinstance(kv_cache, QuantizedCache)
         else (kv_cache[:, layer], None)
     )
+    mixed = _attend(latents, queries.rotated, cache, batch, scale, workspace)
+    return torch.einsum("thc,hdc->thd", mixed, weights.up_values)
+
+
+def _attend(
+    latents: Tensor,
+    rotated: Tensor,
+    cache: LayerCache,
+    batch: RaggedBatch,
+    scale: float,
+    workspace: Workspace,
+) -> Tensor:
+    """Return the mixed rows [num_tokens, num_heads, latent_dim]; cache: of one layer."""
+    values, scales = cache
     num_tokens, num_heads, latent_dim = latents.shape
     out = torch.empty_like(latents, memory_format=torch.contiguous_format)
     tiles = choose_tiles(element_bytes=latents.element_size())
@@ -109,9 +124,8 @@ def _decode(
     partials = workspace.take((num_partials, numbers + tiles.heads), torch.float32, latents.device)
     latent_decode_kernel[(num_tiles, plan.max_parts)](
         latents,
-        queries.rotated,
-        values,
-        scales,
+        rotated,
+        *cache,
         out,
         partials,
         partials.view(-1)[num_partials * numbers :],
@@ -123,16 +137,12 @@ def _decode(
         num_tokens,
         plan.target_programs,
         scale * math.log2(math.e),
-        *latents.stride()[:2],
-        *queries.rotated.stride()[:2],
-        *out.stride()[:2],
-        values.stride(0),
-        values.stride(3),
-        None if scales is None else scales.stride(0),
+        *(stride for part in (latents, rotated, out) for stride in part.stride()[:2]),
+        *(values.stride(0), values.stride(3), None if scales is None else scales.stride(0)),
         batch.block_tables.stride(0),
         **decode_constants(
             latent_dim=latent_dim,
-            rope_dim=queries.rotated.shape[2],
+            rope_dim=rotated.shape[2],
             block_size=values.shape[3],
             tiles=tiles,
             is_quantized=scales is not None,
@@ -140,4 +150,4 @@ def _decode(
         num_warps=tiles.num_warps,
         num_stages=tiles.num_stages,
     )
-    return torch.einsum("thc,hdc->thd", out, weights.up_values)
+    return out

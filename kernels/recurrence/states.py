@@ -10,6 +10,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+#: Most new tokens of a sequence that a kernel with chunks leaves to the one without.
+MOST_SINGLE = 8
+
 
 class StateBatch(NamedTuple):
     """Sequences whose new tokens lie behind each other, and one layer's states."""
@@ -23,6 +26,11 @@ class StateBatch(NamedTuple):
     query_start_loc: Tensor
     #: Numbers of new tokens, on the host.
     query_lens_list: Sequence[int]
+
+    @property
+    def has_long(self) -> bool:
+        """Whether a sequence has more than `MOST_SINGLE` new tokens."""
+        return max(self.query_lens_list) > MOST_SINGLE
 
     def read(self, numbers: slice) -> Tensor:
         """Return these numbers of each sequence's state before its tokens, copied; zeros if there

@@ -41,7 +41,9 @@ def _make_mixer(
         )
     if isinstance(own, AttentionSpec):
         return Attention(spec=spec, layer=layer, backend=backend, dtype=dtype, method=method)
-    return make_recurrent(spec=spec, layer=layer, dtype=dtype, method=method)
+    return make_recurrent(
+        spec=spec, layer=layer, dtype=dtype, method=method, implementation=backend.name
+    )
 
 
 class DecoderLayer(nn.Module):

@@ -21,6 +21,7 @@ from tests.suites import (
     layer_kernels,
     quantized_cache,
     quantized_matmul,
+    recurrence_kernels,
 )
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 LAYER_CHECKS = layer_kernels.checks("triton") | expert_kernels.checks("triton")
 LATENT_CHECKS = latent_kernels.checks("triton")
+RECURRENCE_CHECKS = recurrence_kernels.checks("triton")
 NARROW_CHECKS = quantized_cache.checks("triton") | quantized_matmul.checks("triton")
 NUM_HEADS, NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE = 32, 8, 128, 16
 #: Many parts each, so that many programs race to be the last.
@@ -55,6 +57,11 @@ def test_layers_compute_the_formula(name: str) -> None:
 @pytest.mark.parametrize("name", LATENT_CHECKS)
 def test_attention_over_latents_is_as_defined(name: str) -> None:
     LATENT_CHECKS[name]()
+
+
+@pytest.mark.parametrize("name", RECURRENCE_CHECKS)
+def test_recurrences_are_as_defined(name: str) -> None:
+    RECURRENCE_CHECKS[name]()
 
 
 @pytest.mark.parametrize("name", NARROW_CHECKS)

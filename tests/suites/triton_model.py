@@ -15,7 +15,14 @@ from shared.model.attention.registry import get_backend
 from shared.model.causal_lm import CausalLM
 from shared.model.linear.fused import FusedLinear
 from shared.model.linear.narrow import Narrow
-from shared.model.mixers import AttentionSpec, LatentAttentionSpec, QkNorm
+from shared.model.mixers import (
+    AttentionSpec,
+    DeltaSpec,
+    LatentAttentionSpec,
+    MambaSpec,
+    QkNorm,
+    ShortConvSpec,
+)
 from shared.model.rope import RopeConfig
 from shared.model.spec import (
     Activation,
@@ -80,6 +87,14 @@ LATENTS = tuple(
         scale=0.2,
     )
     for rank in (None, 28)
+)
+
+
+#: One of each, with sizes that are no power of two.
+STATES = (
+    ShortConvSpec(width=48, kernel_size=3),
+    DeltaSpec(num_key_heads=2, num_heads=4, key_dim=12, value_dim=10, kernel_size=4),
+    MambaSpec(num_heads=6, head_dim=10, num_groups=2, state_dim=12, kernel_size=4),
 )
 
 
@@ -156,6 +171,13 @@ def check_latents() -> None:
     """Attention over latent rows: prompts by PyTorch, the tokens behind them by the kernel."""
     check_same_tokens(mixers=LATENTS)
     assert make_model("triton", mixers=LATENTS).is_recordable
+
+
+def check_states() -> None:
+    """Mixers with states, behind attention."""
+    attention = make_model("torch", num_layers=1).spec.layers[0].mixer
+    check_same_tokens(mixers=(attention, *STATES))
+    assert make_model("triton", mixers=STATES).is_recordable
 
 
 def check_quantized_kv(kv_dtype: torch.dtype) -> None:
@@ -275,6 +297,7 @@ CHECKS = {
     "same-tokens-as-torch": partial(check_same_tokens, windows=(None, 9)),
     "same-tokens-with-experts": check_experts,
     "same-tokens-with-latents": check_latents,
+    "same-tokens-with-states": check_states,
     "same-tokens-with-int8-kv": partial(check_quantized_kv, torch.int8),
     "same-tokens-with-fp8-kv": partial(check_quantized_kv, torch.float8_e4m3fn),
     "same-tokens-with-int8-weights": partial(check_quantized_weights, "int8"),

@@ -41,4 +41,8 @@ def causal_conv(
         )
     if implementation == "torch":
         return reference.causal_conv(rows, weight, bias, batch, activate=activate)
+    if implementation == "triton":
+        from kernels.recurrence.conv.kernel import launch  # noqa: PLC0415 Triton is optional
+
+        return launch(rows, weight, bias, batch, activate=activate)
     raise ValueError(f"causal_conv has no implementation {implementation!r}")

@@ -71,4 +71,8 @@ def gated_delta(
         )
     if implementation == "torch":
         return reference.gated_delta(rows, decays, rates, shape, batch)
+    if implementation == "triton":
+        from kernels.recurrence.delta.launch import launch  # noqa: PLC0415 Triton is optional
+
+        return launch(rows, decays, rates, shape, batch)
     raise ValueError(f"gated_delta has no implementation {implementation!r}")

@@ -54,7 +54,8 @@ def mamba_scan(
     rows: float32 [num_tokens, inner_size + 2 * group_size], x, b and c, contiguous; decays, steps:
     float32 [num_tokens, num_heads], contiguous; skip: float32 [num_heads]. Of a head with the state
     S [head_dim, state_dim]: S *= decay, then S += outer(step * x, b), and the result is
-    S c + skip * x. Tokens follow each other in any step by the same operations.
+    S c + skip * x. With `torch`, tokens follow each other by the same operations in any step; with
+    `triton`, a step of more than `MOST_SINGLE` tokens of a sequence differs by rounding.
 
     Raises:
         ValueError: shapes that do not fit together, or an unknown implementation.
@@ -71,4 +72,8 @@ def mamba_scan(
         )
     if implementation == "torch":
         return reference.mamba_scan(rows, decays, steps, skip, shape, batch)
+    if implementation == "triton":
+        from kernels.recurrence.mamba.launch import launch  # noqa: PLC0415 Triton is optional
+
+        return launch(rows, decays, steps, skip, shape, batch)
     raise ValueError(f"mamba_scan has no implementation {implementation!r}")

@@ -231,7 +231,7 @@ class BatchBuilder:
     ) -> None:
         """Write the blocks with states: that of the last token before a step, and in it."""
         for number, table in enumerate(self._tables[self._num_token_groups :]):
-            out = packed.arrays["states"][number]
+            out = packed.arrays["states"][number, : len(rows)]
             before = table[rows, np.maximum(firsts - 1, 0) // self._block_size]
             out[:, 0] = np.where(firsts > 0, before, -1)
             out[:, 1] = table[rows, (ends - 1) // self._block_size]
@@ -239,7 +239,8 @@ class BatchBuilder:
     def _pad(self, packed: PackedStep, num_seqs: int, num_padding: int) -> None:
         """Let every padding row compute token 0 at position 0 of the scratch block.
 
-        Their slots differ while the block has room; rows with equal slots write equal bytes.
+        Their slots differ while the block has room; rows with equal slots, and states, write equal
+        bytes.
         """
         assert self._scratch_block is not None
         at = packed.arrays
@@ -251,6 +252,7 @@ class BatchBuilder:
         offsets = np.arange(num_padding) % self._block_size
         at["slots"][:, num_seqs:] = self._scratch_block * self._block_size + offsets
         at["block_tables"][:, num_seqs:] = self._scratch_block
+        at["states"][:, num_seqs:] = -1, self._scratch_block
 
 
 def _logit_places(plan: StepPlan, starts: list[int]) -> list[int]:

@@ -48,12 +48,11 @@ def build_model_parts(
 ) -> ModelParts:
     """Allocate the KV cache, and record the decode steps where that is possible.
 
-    `recorder` is by default CUDA's on a CUDA device, unless graphs are turned off. Steps with
-    states are not recorded: padding would need some.
+    `recorder` is by default CUDA's on a CUDA device, unless graphs are turned off.
     """
     device = torch.device(config.device)
     processors = _processors(loaded, config)
-    if config.enforce_eager or not loaded.model.is_recordable or layout.has_states:
+    if config.enforce_eager or not loaded.model.is_recordable:
         recorder = None
     elif recorder is None and device.type == "cuda":
         recorder = CudaRecorder(device)

@@ -49,14 +49,18 @@ class RecurrentMixer(nn.Module):
     #: The last product.
     out: FusedLinear
 
-    def __init__(self, *, spec: DecoderSpec, layer: int, own: RecurrentSpec) -> None:
+    def __init__(
+        self, *, spec: DecoderSpec, layer: int, own: RecurrentSpec, implementation: str
+    ) -> None:
+        """implementation: of the kernels, `torch` or `triton`."""
         super().__init__()
         #: Its group of layers, and its place there.
         self.group, self.place = spec.kv_place(layer)
         #: Nothing is rotated.
         self.rope: int | None = None
-        #: Tokens are followed on the host.
-        self.is_recordable = False
+        #: PyTorch follows the tokens on the host.
+        self.is_recordable = implementation == "triton"
+        self._implementation = implementation
         self._number = self.group - spec.num_token_groups
         #: Numbers of a state that the convolution keeps, in front of the others.
         self._conv_size = (own.kernel_size - 1) * own.conv_width
@@ -84,7 +88,10 @@ class RecurrentMixer(nn.Module):
     def _convolve(self, rows: Tensor, batch: StateBatch, *, activate: bool) -> Tensor:
         """Return float32 rows [num_tokens, channels]; `activate`: silu of them."""
         conv = self.conv
-        return causal_conv(rows, conv.weight, conv.bias, batch, activate=activate)
+        how = self._implementation
+        return causal_conv(
+            rows, conv.weight, conv.bias, batch, activate=activate, implementation=how
+        )
 
 
 class ShortConv(RecurrentMixer):
@@ -98,8 +105,9 @@ class ShortConv(RecurrentMixer):
         own: ShortConvSpec,
         dtype: torch.dtype,
         method: LinearMethod,
+        implementation: str,
     ) -> None:
-        super().__init__(spec=spec, layer=layer, own=own)
+        super().__init__(spec=spec, layer=layer, own=own, implementation=implementation)
         width, bias = own.width, own.bias
         self.inputs = FusedLinear(
             in_size=spec.hidden_size, out_sizes=(width,) * 3, bias=bias, dtype=dtype, method=method
@@ -127,8 +135,9 @@ class GatedDelta(RecurrentMixer):
         own: DeltaSpec,
         dtype: torch.dtype,
         method: LinearMethod,
+        implementation: str,
     ) -> None:
-        super().__init__(spec=spec, layer=layer, own=own)
+        super().__init__(spec=spec, layer=layer, own=own, implementation=implementation)
         self.own, self._eps = own, spec.norm.eps
         self.inputs = FusedLinear(
             in_size=spec.hidden_size,
@@ -168,7 +177,8 @@ class GatedDelta(RecurrentMixer):
         decays = (-self.decay.weight.exp() * steps).exp()
         seen = self._convolve(rows, batch, activate=True)
         rates = rates.float().sigmoid()
-        mixed = gated_delta(seen, decays, rates, self._shape, batch)
+        how = self._implementation
+        mixed = gated_delta(seen, decays, rates, self._shape, batch, implementation=how)
         mixed = _normalise(mixed, self._eps).to(x.dtype) * self.norm.weight
         gate = functional.silu(gate.float()).unflatten(-1, (own.num_heads, -1))
         out: Tensor = self.out((mixed * gate).to(x.dtype).flatten(-2))[0]
@@ -186,8 +196,9 @@ class Mamba(RecurrentMixer):
         own: MambaSpec,
         dtype: torch.dtype,
         method: LinearMethod,
+        implementation: str,
     ) -> None:
-        super().__init__(spec=spec, layer=layer, own=own)
+        super().__init__(spec=spec, layer=layer, own=own, implementation=implementation)
         self.own, self._eps = own, spec.norm.eps
         width = own.conv_width
         self.inputs = FusedLinear(
@@ -222,7 +233,8 @@ class Mamba(RecurrentMixer):
         steps = steps.clamp(own.min_step, own.max_step)
         decays = (-self.decay.weight.exp() * steps).exp()
         seen = self._convolve(rows, batch, activate=True)
-        mixed = mamba_scan(seen, decays, steps, self.skip.weight, self._shape, batch)
+        skip, how = self.skip.weight, self._implementation
+        mixed = mamba_scan(seen, decays, steps, skip, self._shape, batch, implementation=how)
         rows = mixed.flatten(-2) * functional.silu(gate.float())
         rows = _normalise(rows.unflatten(-1, (own.num_groups, -1)), self._eps).flatten(-2)
         out: Tensor = self.out(rows.to(x.dtype) * self.norm.weight)[0]
@@ -230,15 +242,36 @@ class Mamba(RecurrentMixer):
 
 
 def make_recurrent(
-    *, spec: DecoderSpec, layer: int, dtype: torch.dtype, method: LinearMethod
+    *, spec: DecoderSpec, layer: int, dtype: torch.dtype, method: LinearMethod, implementation: str
 ) -> RecurrentMixer:
-    """Return the mixer of a layer with states."""
+    """Return the mixer of a layer with states; implementation: of the kernels."""
     own = spec.recurrences[layer]
     if isinstance(own, ShortConvSpec):
-        return ShortConv(spec=spec, layer=layer, own=own, dtype=dtype, method=method)
+        return ShortConv(
+            spec=spec,
+            layer=layer,
+            own=own,
+            dtype=dtype,
+            method=method,
+            implementation=implementation,
+        )
     if isinstance(own, DeltaSpec):
-        return GatedDelta(spec=spec, layer=layer, own=own, dtype=dtype, method=method)
-    return Mamba(spec=spec, layer=layer, own=own, dtype=dtype, method=method)
+        return GatedDelta(
+            spec=spec,
+            layer=layer,
+            own=own,
+            dtype=dtype,
+            method=method,
+            implementation=implementation,
+        )
+    return Mamba(
+        spec=spec,
+        layer=layer,
+        own=own,
+        dtype=dtype,
+        method=method,
+        implementation=implementation,
+    )
 
 
 def _normalise(rows: Tensor, eps: float) -> Tensor:

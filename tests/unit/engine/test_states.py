@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shared.errors import ConfigError
+from shared.model.causal_lm import CausalLM
 from shared.model.drafts.random_heads import HeadSpec, write_random_head
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
@@ -131,6 +132,19 @@ def test_tokens_are_those_of_prompts_computed_alone(
     engine = make_engine(model, mode, **({"num_blocks": 200} | settings))
     assert run(engine) == expected(checkpoint, backend)
     assert engine.stats().counters[counter] > 0 or (checkpoint, name) in NOT_SEEN
+    engine.close()
+
+
+def test_padding_of_recorded_steps_changes_no_state(
+    folder: Path,
+    expected: Callable[[str, str], dict[str, list[int]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Steps that PyTorch computes, called again instead of replayed."""
+    monkeypatch.setattr(CausalLM, "is_recordable", True)
+    model = load_model(folder / "delta", attention_backend="torch")
+    engine = make_engine(model, StepMode.RECORDED, num_blocks=200, cuda_graph_sizes=(8,))
+    assert run(engine) == expected("delta", "torch")
     engine.close()
 
 
