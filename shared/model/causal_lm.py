@@ -45,14 +45,14 @@ class CausalLM(nn.Module):
         """Build the modules. `method` is that of all linears in the layers."""
         super().__init__()
         self.spec = spec
-        self.backend_name = backend.name
+        self.backend_name = name = backend.name
         self.dtype = dtype
         shape = (spec.vocab_size, spec.embedding_size or spec.hidden_size)
         self.embedding = nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
         self.inputs: LayerInputs | None = None
         if spec.layer_inputs is not None:
             self.inputs = LayerInputs(
-                spec, spec.layer_inputs, dtype=dtype, implementation=backend.name, method=method
+                spec, spec.layer_inputs, dtype=dtype, implementation=name, method=method
             )
         #: The same layers as `layers`, for PyTorch's own traversal only.
         self.decoder_layers = [
@@ -60,11 +60,7 @@ class CausalLM(nn.Module):
             for layer in range(spec.num_layers)
         ]
         self.layers = nn.ModuleList(self.decoder_layers)
-        self.norm: Norm = NoNorm()
-        if spec.has_final_norm:
-            self.norm = make_norm(
-                spec.norm, size=spec.hidden_size, dtype=dtype, implementation=backend.name
-            )
+        self.norm = _final_norm(spec, dtype, name)
         self.lm_head = self.embedding
         if not spec.is_tied:
             self.lm_head = nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
@@ -188,6 +184,12 @@ class CausalLM(nn.Module):
     def _keep(self, layer: int, x: Tensor, residual: Tensor | None = None) -> None:
         if layer in self._captured_layers:
             self._captured[layer] = x if residual is None else x + residual
+
+
+def _final_norm(spec: DecoderSpec, dtype: torch.dtype, implementation: str) -> Norm:
+    if not spec.has_final_norm:
+        return NoNorm()
+    return make_norm(spec.norm, size=spec.hidden_size, dtype=dtype, implementation=implementation)
 
 
 def _optional(rows: int | None, *columns: int, dtype: torch.dtype) -> nn.Parameter | None:

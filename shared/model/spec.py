@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import InternalError
+from shared.model.kv_groups import group_layers, group_states
 from shared.model.mixers import AttentionSpec, LatentAttentionSpec, RecurrentSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping
+    from collections.abc import Hashable, Mapping
 
     from shared.model.mixers import Mixer
     from shared.model.rope import RopeConfig
@@ -210,32 +210,6 @@ class LearnedPositions:
     first_row: int = 0
 
 
-#: Bytes of a number that is kept of each token, in a block of 16 tokens in 16 bits.
-_BYTES_PER_NUMBER = 16 * 2
-
-
-def group_layers(
-    kinds: Mapping[int, Hashable], sizes: Mapping[int, int]
-) -> tuple[tuple[int, ...], ...]:
-    """Return the groups of layers that share a block table: the layers of each, ascending.
-
-    kinds: by layer, the kind of its KV; sizes: how much it keeps of a token, equally much for one
-    kind. The layers of a group are of one kind; groups come in the order of their kinds. Blocks of
-    all groups are equally long, so that groups keep about as much as the kind that keeps least: few
-    bytes of a block are unused.
-    """
-    by_kind: dict[Hashable, list[int]] = {}
-    for layer, kind in kinds.items():
-        by_kind.setdefault(kind, []).append(layer)
-    kept = [sum(sizes[layer] for layer in layers) for layers in by_kind.values()]
-    groups = []
-    for layers, total in zip(by_kind.values(), kept, strict=True):
-        num_groups = min(len(layers), -(-total // min(kept)))
-        ends = [number * len(layers) // num_groups for number in range(num_groups + 1)]
-        groups += [tuple(layers[first:end]) for first, end in pairwise(ends)]
-    return tuple(groups)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderSpec:
     """A whole decoder: embedding, layers, norm, output head.
@@ -301,7 +275,9 @@ class DecoderSpec:
             kinds[number] = (window, window is not None and mixer.is_chunked, mixer.kv_shape)
         sizes = {number: prod(self.attentions[number].kv_shape) for number in kinds}
         groups = group_layers(kinds, sizes)
-        return (*groups, *self._state_groups(groups))
+        most = max((sum(sizes[layer] for layer in layers) for layers in groups), default=0)
+        states = {number: own.state_size for number, own in self.recurrences.items()}
+        return (*groups, *group_states(states, most))
 
     @property
     def num_token_groups(self) -> int:
@@ -323,23 +299,6 @@ class DecoderSpec:
         """The layers with states, and what they do with them."""
         mixers = {number: layer.mixer for number, layer in enumerate(self.layers)}
         return {n: mixer for n, mixer in mixers.items() if isinstance(mixer, RecurrentSpec)}
-
-    def _state_groups(self, others: tuple[tuple[int, ...], ...]) -> Iterator[tuple[int, ...]]:
-        """Yield groups with states, each about as large as a block of the `others`."""
-        attentions = self.attentions
-        room = max(
-            (
-                sum(prod(attentions[layer].kv_shape) for layer in layers) * _BYTES_PER_NUMBER
-                for layers in others
-            ),
-            default=0,
-        )
-        by_size: dict[int, list[int]] = {}
-        for layer, mixer in self.recurrences.items():
-            by_size.setdefault(mixer.state_size, []).append(layer)
-        for size, layers in by_size.items():
-            most = max(1, room // (4 * size)) if room else len(layers)
-            yield from (tuple(layers[n : n + most]) for n in range(0, len(layers), most))
 
     def without_sharing(self) -> DecoderSpec:
         """Return the decoder with keys and values of each layer's own."""

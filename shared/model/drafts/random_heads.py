@@ -194,7 +194,15 @@ def _head_layer(target: DecoderSpec) -> LayerSpec:
         first = AttentionSpec(num_heads=first.num_heads, num_kv_heads=1, head_dim=size, rope=None)
     inner = next((own.feed_forward for own in target.layers if own.feed_forward), None)
     return LayerSpec(
-        mixer=replace(first, qkv_bias=False, output_bias=False, qk_norm=None, has_gate=False),
+        mixer=replace(
+            first,
+            qkv_bias=False,
+            output_bias=False,
+            qk_norm=None,
+            has_gate=False,
+            values_are_keys=False,
+            has_value_norm=False,
+        ),
         feed_forward=FeedForwardSpec(
             inner_size=target.hidden_size if inner is None else inner.inner_size
         ),

@@ -155,9 +155,16 @@ def _as_stored(head: StoredHead, spec: DecoderSpec, layer: str) -> LayerSpec:
     where = head.path.with_name("config.json")
     if not isinstance(feed_forward, FeedForwardSpec):
         raise ModelLoadError(f"{where}: {spec.architecture} has experts, which no head of ours has")
-    if spec.has_latents or spec.has_states:
-        what = "latent attention" if spec.has_latents else "states"
-        raise ModelLoadError(f"{where}: {spec.architecture} has {what}, which no head of ours has")
+    for what, is_there in (
+        ("latent attention", spec.has_latents),
+        ("states", spec.has_states),
+        ("inputs of layers", spec.layer_inputs is not None),
+        ("factors of layers", first.has_scale),
+    ):
+        if is_there:
+            raise ModelLoadError(
+                f"{where}: {spec.architecture} has {what}, which no head of ours has"
+            )
     every = replace(
         first,
         mixer=replace(first.attention, qkv_bias=True, output_bias=True, qk_norm=QkNorm.HEAD),

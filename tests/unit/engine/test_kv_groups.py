@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from shared.engine.memory.sizing import describe_groups
+from shared.errors import ConfigError
 from shared.model.drafts.random_heads import HeadSpec, write_random_head
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
@@ -173,6 +174,12 @@ def test_a_window_keeps_what_is_read(
     want = answer(all_tokens_kept(), 64)
     keep_all = False
     assert answer(nullcontext(), num_blocks) == want
+
+
+def test_a_draft_whose_layers_differ_in_heads_is_refused(shared: Path) -> None:
+    draft = {"method": "draft_model", "num_speculative_tokens": 3, "model": str(shared)}
+    with pytest.raises(ConfigError, match="Gemma4ForCausalLM has layers with different heads"):
+        make_engine(load_model(shared), speculative_config=msgspec.json.encode(draft).decode())
 
 
 def test_layers_that_read_other_ones_keys_and_values_take_no_memory(
