@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from safetensors import SafetensorError, safe_open
-
 from shared.errors import ModelLoadError
 from shared.model.checkpoint.files import find_checkpoint_files
 from shared.model.checkpoint.shape_fields import contradiction
 from shared.model.checkpoint.surplus import check_surplus
+from shared.model.checkpoint.tensor_files import read_headers
 from shared.model.checkpoint.wrapper import own_name
 from shared.model.families.registry import FAMILIES, stored_names
 from shared.model.weight_map import EMBEDDING, HEAD, name_of
@@ -22,10 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shared.model.spec import DecoderSpec
-
-#: Maximum size of a header; the parsed JSON takes several times its size.
-MAX_HEADER_BYTES = 64 * 2**20
-_LENGTH_BYTES = 8
 
 
 def check_headers(model_dir: Path, spec: DecoderSpec) -> None:
@@ -38,12 +33,12 @@ def check_headers(model_dir: Path, spec: DecoderSpec) -> None:
     family, wanted = FAMILIES[spec.architecture], stored_names(spec)
     found: set[str] = set()
     for path in files.shards:
-        for stored_name, shape in _shapes(path).items():
+        for stored_name, header in read_headers(path).items():
             name = own_name(spec, wanted, stored_name)
             if name not in wanted:
-                check_surplus(family, spec, path, name, shape)
-            elif tuple(shape) != wanted[name].shape:
-                why = contradiction(spec, name, shape, wanted[name].shape)
+                check_surplus(family, spec, path, name, header.shape)
+            elif header.shape != wanted[name].shape:
+                why = contradiction(spec, name, header.shape, wanted[name].shape)
                 raise ModelLoadError(f"{path}: {why}")
             found.add(name)
     # Without a tensor its size, or the number of layers, is only the config's claim.
@@ -53,19 +48,3 @@ def check_headers(model_dir: Path, spec: DecoderSpec) -> None:
         missing -= ends
     if missing:
         raise files.lacks(missing, len(wanted))
-
-
-def _shapes(path: Path) -> dict[str, list[int]]:
-    """Return the shapes of a file's tensors, by name."""
-    try:
-        with path.open("rb") as raw:
-            num_bytes = int.from_bytes(raw.read(_LENGTH_BYTES), "little")
-        if num_bytes > MAX_HEADER_BYTES:
-            raise ModelLoadError(
-                f"{path} is damaged or truncated: its header claims {num_bytes} bytes"
-            )
-        with safe_open(path, framework="np") as file:
-            names = file.keys()
-            return {name: list(file.get_slice(name).get_shape()) for name in names}
-    except (SafetensorError, OSError) as error:
-        raise ModelLoadError(f"{path} is damaged or truncated: {error}") from error

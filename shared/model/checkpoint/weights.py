@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING
 
 import structlog
 import torch
-from safetensors import SafetensorError, safe_open
 
 from shared.errors import ModelLoadError
 from shared.model.checkpoint.surplus import check_surplus
+from shared.model.checkpoint.tensor_files import stored_tensors
 from shared.model.checkpoint.wrapper import own_name
 from shared.model.families.registry import FAMILIES, stored_names
 from shared.model.linear.fused import FusedLinear
 from shared.model.weight_map import EMBEDDING, HEAD, Kind, name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from torch import Tensor, nn
@@ -112,21 +111,6 @@ def _resolve_tie(model: CausalLM, head: Tensor, seen: set[str], embedding: str) 
         seen.add(embedding)
     elif not torch.equal(head, model.embedding):
         model.lm_head = torch.nn.Parameter(head, requires_grad=False)
-
-
-def stored_tensors(paths: Iterable[Path]) -> Iterator[tuple[Path, str, Tensor]]:
-    """Yield every tensor of these safetensors files.
-
-    Raises:
-        ModelLoadError: a file is damaged.
-    """
-    for path in paths:
-        try:
-            with safe_open(path, framework="pt") as file:
-                for name in file.keys():  # noqa: SIM118 it is not a dict
-                    yield path, name, file.get_tensor(name)
-        except (SafetensorError, OSError) as error:
-            raise ModelLoadError(f"{path} is damaged or truncated: {error}") from error
 
 
 def copy_stored(target: Tensor, stored: Tensor, path: Path, name: str) -> None:
