@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from shared.model.linear.fused import FusedLinear
+    from shared.model.linear.quantized import QuantizedMatrix
 
 
 class Product(Protocol):
@@ -23,11 +24,16 @@ class LinearMethod(Protocol):
 
     A checkpoint's tensors are copied into a weight of the model's dtype, one after the other. The
     method converts a weight when it is complete. So besides converted weights, memory has only
-    weights whose tensors are incomplete.
+    weights whose tensors are incomplete. A matrix that a checkpoint stores in few bits is written
+    into that weight, too, unless the method multiplies with it as it is.
     """
 
     def finish(self, linear: FusedLinear) -> Product | None:
         """Convert the complete weight; the linear then frees it, unless None is returned."""
+        ...
+
+    def keep(self, matrix: QuantizedMatrix) -> Product | None:
+        """Return a product with a matrix as a checkpoint stores it; None: a dense one is made."""
         ...
 
 
@@ -36,6 +42,10 @@ class Dense:
 
     def finish(self, linear: FusedLinear) -> Product | None:
         """See `LinearMethod.finish`."""
+        return None
+
+    def keep(self, matrix: QuantizedMatrix) -> Product | None:
+        """See `LinearMethod.keep`."""
         return None
 
 

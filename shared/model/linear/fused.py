@@ -9,11 +9,15 @@ from torch import nn
 from torch.nn.functional import linear
 
 from shared.model.linear.base import DENSE
+from shared.model.linear.quantized import concatenate
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from shared.model.linear.base import LinearMethod, Product
+    from shared.model.linear.quantized import QuantizedMatrix
 
 
 class FusedLinear(nn.Module):
@@ -50,6 +54,8 @@ class FusedLinear(nn.Module):
         self._method = method
         #: Number of tensors of a checkpoint that are still missing.
         self._num_missing = len(out_sizes) * (2 if bias else 1)
+        #: By projection: what a checkpoint stores in few bits, until the linear is complete.
+        self._matrices: dict[int | None, QuantizedMatrix] = {}
         #: The product used instead of `weight`, which is empty then.
         self.product: Product | None = None
 
@@ -81,6 +87,11 @@ class FusedLinear(nn.Module):
         target.copy_(values)
         self.filled(None)
 
+    def take(self, index: int | None, matrix: QuantizedMatrix) -> None:
+        """Give the weight of one projection, or of all, as a checkpoint stores it."""
+        self._matrices[index] = matrix
+        self.filled(index)
+
     def filled(self, index: int | None) -> None:
         """What `part` returned has its values. With the last one the method takes the weight."""
         self._num_missing -= len(self.out_sizes) if index is None else 1
@@ -90,12 +101,66 @@ class FusedLinear(nn.Module):
     @torch.inference_mode()
     def finish(self, method: LinearMethod) -> None:
         """Let `method` convert the complete weight."""
-        self.product = method.finish(self)
+        self.product = self._keep(method)
+        if self.product is None:
+            self.product = method.finish(self)
         if self.product is not None:
             nothing = torch.empty(0, dtype=self.weight.dtype, device=self.weight.device)
             self.weight = nn.Parameter(nothing, requires_grad=False)
+
+    def _keep(self, method: LinearMethod) -> Product | None:
+        """Return a product with the stored matrices; None: they are in the weight now."""
+        matrices, self._matrices = self._matrices, {}
+        if not matrices:
+            return None
+        whole = concatenate([matrices[index] for index in sorted(matrices, key=lambda n: n or 0)])
+        is_all = None in matrices or len(matrices) == len(self.out_sizes)
+        if whole is not None and is_all:
+            product = method.keep(whole)
+            if product is not None:
+                return product
+        products = {index: method.keep(matrix) for index, matrix in matrices.items()}
+        for index, matrix in matrices.items():
+            if products[index] is None:
+                matrix.write(self.part(index)[0])
+        if not any(products.values()):
+            return None
+        return SideBySide([products.get(n) or self._rows(n) for n in range(len(self.out_sizes))])
+
+    def _rows(self, index: int) -> Product:
+        """The product with a projection's own rows."""
+        return Rows(self.part(index)[0].clone())
 
     def _narrow(self, x: Tensor) -> Tensor:
         assert self.product is not None
         fused = self.product(x)
         return fused if self.bias is None else fused + self.bias
+
+
+class Rows(nn.Module):
+    """A product with a dense weight."""
+
+    weight: Tensor
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("weight", weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [num_tokens, in_features] to [num_tokens, out_features]."""
+        return linear(x, self.weight)
+
+
+class SideBySide(nn.Module):
+    """Products of the same inputs, whose results are one beside the other."""
+
+    def __init__(self, products: Sequence[Product]) -> None:
+        super().__init__()
+        self._products = list(products)
+        for number, product in enumerate(products):
+            if isinstance(product, nn.Module):
+                self.add_module(str(number), product)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [num_tokens, in_features] to [num_tokens, out_features]."""
+        return torch.cat([product(x) for product in self._products], dim=-1)

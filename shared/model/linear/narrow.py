@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from shared.model.linear.base import Product
     from shared.model.linear.fused import FusedLinear
+    from shared.model.linear.quantized import QuantizedMatrix
 
 _TYPES = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
 #: CUDA's first architecture with float8.
@@ -124,3 +125,7 @@ class Narrow:
         if self._name == "int4":
             return Product4(weight, self._workspaces, self._implementation)
         return Product8(weight, _TYPES[self._name], self._implementation)
+
+    def keep(self, matrix: QuantizedMatrix) -> Product | None:
+        """See `LinearMethod.keep`."""
+        return None

@@ -37,7 +37,9 @@ if TYPE_CHECKING:
 
     from shared.model.causal_lm import Attention, CausalLM, DecoderLayer
     from shared.model.layers import Norm
+    from shared.model.linear.base import Product
     from shared.model.linear.fused import FusedLinear
+    from shared.model.linear.quantized import QuantizedMatrix
     from shared.model.native.threads import LibraryThreads
     from shared.model.spec import DecoderSpec
 
@@ -91,6 +93,10 @@ class Packing:
     def finish(self, linear: FusedLinear) -> PackedWeight:
         """See `LinearMethod.finish`."""
         return PackedWeight(self._matrix(linear.weight, linear.bias, paired=linear.is_gated))
+
+    def keep(self, matrix: QuantizedMatrix) -> Product | None:
+        """See `LinearMethod.keep`."""
+        return None
 
     def pack(self, model: CausalLM) -> PackedModel:
         """Return all weights of a model loaded with this method; it is empty afterwards."""
