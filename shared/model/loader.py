@@ -24,6 +24,7 @@ from shared.model.checks import (
 from shared.model.device import read_device
 from shared.model.linear.base import DENSE
 from shared.model.linear.narrow import Narrow, check_quantization
+from shared.model.linear.stored import AsStored
 from shared.model.native.choice import suits_this_cpu, why_not_native
 from shared.model.native.model import WEIGHT_KINDS, NativeCausalLM
 from shared.model.native.packing import Packing
@@ -151,7 +152,7 @@ class _Wanted:
     def method(self) -> LinearMethod:
         """Return the format's method for PyTorch and Triton."""
         if self.quantization == "none":
-            return DENSE
+            return AsStored(self.place) if self.spec.rounds_inputs else DENSE
         return Narrow(self.quantization, self.place, implementation=self.backend.name)
 
     def load(self, method: LinearMethod) -> LoadedModel:

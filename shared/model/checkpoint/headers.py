@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shared.errors import ModelLoadError
+from shared.model.checkpoint.contents import read_contents
 from shared.model.checkpoint.files import find_checkpoint_files
+from shared.model.checkpoint.formats.layout import StoredMatrix
+from shared.model.checkpoint.formats.shapes import check_matrix
 from shared.model.checkpoint.shape_fields import contradiction
 from shared.model.checkpoint.surplus import check_surplus
-from shared.model.checkpoint.tensor_files import read_headers
 from shared.model.checkpoint.wrapper import own_name
 from shared.model.families.registry import FAMILIES, stored_names
 from shared.model.weight_map import EMBEDDING, HEAD, name_of
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shared.model.spec import DecoderSpec
+    from shared.model.weight_map import Stored
 
 
 def check_headers(model_dir: Path, spec: DecoderSpec) -> None:
@@ -32,15 +35,16 @@ def check_headers(model_dir: Path, spec: DecoderSpec) -> None:
     files = find_checkpoint_files(model_dir)
     family, wanted = FAMILIES[spec.architecture], stored_names(spec)
     found: set[str] = set()
-    for path in files.shards:
-        for stored_name, header in read_headers(path).items():
-            name = own_name(spec, wanted, stored_name)
-            if name not in wanted:
-                check_surplus(family, spec, path, name, header.shape)
-            elif header.shape != wanted[name].shape:
-                why = contradiction(spec, name, header.shape, wanted[name].shape)
-                raise ModelLoadError(f"{path}: {why}")
-            found.add(name)
+    for stored_name, tensor in read_contents(files.shards, spec).tensors.items():
+        name = own_name(spec, wanted, stored_name)
+        if name not in wanted:
+            check_surplus(family, spec, tensor.path, name, tensor.shape)
+        elif isinstance(tensor, StoredMatrix):
+            check_size(tensor, name, wanted[name])
+        elif tensor.shape != wanted[name].shape:
+            why = contradiction(spec, name, tensor.shape, wanted[name].shape)
+            raise ModelLoadError(f"{tensor.path}: {why}")
+        found.add(name)
     # Without a tensor its size, or the number of layers, is only the config's claim.
     missing = wanted.keys() - found
     ends = {name_of(wanted, EMBEDDING), name_of(wanted, HEAD)}
@@ -48,3 +52,16 @@ def check_headers(model_dir: Path, spec: DecoderSpec) -> None:
         missing -= ends
     if missing:
         raise files.lacks(missing, len(wanted))
+
+
+def check_size(matrix: StoredMatrix, name: str, wanted: Stored) -> tuple[int, int]:
+    """Return rows and columns of a matrix, if its tensors have them.
+
+    Raises:
+        ModelLoadError: they have not, or the part is no matrix.
+    """
+    size = wanted.matrix_size
+    if size is None:
+        raise ModelLoadError(f"{matrix.path}: tensor {name!r} is no matrix, but stored quantised")
+    check_matrix(matrix, *size)
+    return size

@@ -9,8 +9,10 @@ import structlog
 import torch
 
 from shared.errors import ModelLoadError
+from shared.model.checkpoint.contents import read_contents
+from shared.model.checkpoint.headers import check_size
+from shared.model.checkpoint.reading import OpenMatrix, read_tensors
 from shared.model.checkpoint.surplus import check_surplus
-from shared.model.checkpoint.tensor_files import stored_tensors
 from shared.model.checkpoint.wrapper import own_name
 from shared.model.families.registry import FAMILIES, stored_names
 from shared.model.linear.fused import FusedLinear
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from shared.model.causal_lm import CausalLM
     from shared.model.checkpoint.files import CheckpointFiles
+    from shared.model.linear.quantized import QuantizedMatrix
     from shared.model.weight_map import Stored, WeightPart
 
 log = structlog.get_logger(__name__)
@@ -46,20 +49,21 @@ def load_weights(model: CausalLM, files: CheckpointFiles) -> None:
     seen: set[str] = set()
     unread: Counter[str] = Counter()
     tied_head: Tensor | None = None
-    for path, stored_name, tensor in stored_tensors(files.shards):
+    contents = read_contents(files.shards, model.spec)
+    if contents.num_kv_scales:
+        log.info("kv_scales_not_read", num=contents.num_kv_scales, instead="scales by token")
+    for path, stored_name, found in read_tensors(contents, files.shards):
         name = own_name(model.spec, names, stored_name)
         if name in seen:
             raise ModelLoadError(f"{path}: tensor {name!r} is in another shard already")
         if name in targets:
-            stored = names[name]
-            _check_shape(stored.shape, tensor, path, name)
-            _fill(model, stored, tensor, path, name)
+            _fill(model, names[name], found, path, name)
             seen.add(name)
         elif name == head:  # the config says that it is tied
             tied_head = torch.empty_like(model.embedding)
-            copy_stored(tied_head, tensor, path, name)
+            _copy_head(tied_head, names[name], found, path, name)
         else:
-            unread[check_surplus(family, model.spec, path, name, tensor.shape)] += 1
+            unread[check_surplus(family, model.spec, path, name, found.shape)] += 1
     if tied_head is not None:
         _resolve_tie(model, tied_head, seen, embedding)
     missing = targets - seen
@@ -69,15 +73,33 @@ def load_weights(model: CausalLM, files: CheckpointFiles) -> None:
         log.info("tensors_not_read", **{what.replace(" ", "_"): n for what, n in unread.items()})
 
 
-def _fill(model: CausalLM, stored: Stored, tensor: Tensor, path: Path, name: str) -> None:
+def _fill(
+    model: CausalLM, stored: Stored, found: Tensor | OpenMatrix, path: Path, name: str
+) -> None:
     """Copy one tensor of a checkpoint into its parts of the model."""
-    pieces = (tensor,) if stored.num_stacked is None else tensor.unbind()
+    if isinstance(found, OpenMatrix):
+        _fill_matrix(model, stored, found.read(*check_size(found.matrix, name, stored)))
+        return
+    _check_shape(stored.shape, found, path, name)
+    pieces = (found,) if stored.num_stacked is None else found.unbind()
     for part, piece in zip(stored.parts, pieces, strict=True):
         target = tensor_of(model, part)
         copy_stored(target, _arranged(piece, stored, target.ndim), path, name)
         owner = model.get_submodule(part.module)
         if isinstance(owner, FusedLinear):
             owner.filled(part.index)
+
+
+def _fill_matrix(model: CausalLM, stored: Stored, matrix: QuantizedMatrix) -> None:
+    """Give a matrix, whose rows are outputs, to its parts of the model."""
+    parts = stored.parts
+    for part, piece in zip(parts, matrix.split(len(parts)), strict=True):
+        own = piece if stored.rows is None else piece.take(stored.rows)
+        owner = model.get_submodule(part.module)
+        if isinstance(owner, FusedLinear):
+            owner.take(part.index, own)
+        else:
+            own.write(tensor_of(model, part))
 
 
 def _arranged(tensor: Tensor, stored: Stored, num_dims: int) -> Tensor:
@@ -99,6 +121,15 @@ def tensor_of(model: nn.Module, part: WeightPart) -> Tensor:
     tensor = weight if part.kind is Kind.WEIGHT else bias
     assert tensor is not None  # it exists according to its description
     return tensor
+
+
+def _copy_head(
+    target: Tensor, stored: Stored, found: Tensor | OpenMatrix, path: Path, name: str
+) -> None:
+    if isinstance(found, OpenMatrix):
+        found.read(*check_size(found.matrix, name, stored)).write(target)
+    else:
+        copy_stored(target, found, path, name)
 
 
 def _resolve_tie(model: CausalLM, head: Tensor, seen: set[str], embedding: str) -> None:
