@@ -71,17 +71,21 @@ def check_model(
         raise ModelLoadError(f"{error}; {other}") from error
     if load_format != "dummy":
         check_headers(model_dir, spec)
-    if spec.rounds_inputs and quantization != "none":
-        raise ConfigError(
-            f"the checkpoint is quantised, inputs of linears too: --quantization {quantization} "
-            "cannot be added"
-        )
+    _check_narrowing(spec, quantization)
     name = dtype_name(spec, dtype)
     if requires_native(attention_backend, quantization, device):
         reason = why_not_native(spec, name, quantization, device)
         if reason is not None:
             raise ConfigError(f"the native kernels cannot run: {reason}")
     return spec
+
+
+def _check_narrowing(spec: DecoderSpec, quantization: str) -> None:
+    if spec.rounds_inputs and quantization != "none":
+        raise ConfigError(
+            f"the checkpoint is quantised, inputs of linears too: --quantization {quantization} "
+            "cannot be added"
+        )
 
 
 def _describe_module(model_dir: Path, *, trust_remote_code: bool) -> DecoderSpec:

@@ -117,8 +117,9 @@ def tensor_of(model: nn.Module, part: WeightPart) -> Tensor:
     if not isinstance(owner, FusedLinear):
         found: Tensor = getattr(owner, part.kind.value)
         return found
-    weight, bias = owner.part(part.index)
-    tensor = weight if part.kind is Kind.WEIGHT else bias
+    if part.kind is Kind.WEIGHT:
+        return owner.part(part.index)[0]
+    tensor = owner.bias_part(part.index)
     assert tensor is not None  # it exists according to its description
     return tensor
 

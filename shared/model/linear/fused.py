@@ -73,11 +73,17 @@ class FusedLinear(nn.Module):
         if self.weight.is_meta and self._method is not DENSE:
             weight = torch.empty(self.weight.shape, dtype=self.weight.dtype, device="cpu")
             self.weight = nn.Parameter(weight, requires_grad=False)
+        return self.weight[self._range(index)], self.bias_part(index)
+
+    def bias_part(self, index: int | None) -> Tensor | None:
+        """Bias of one projection, or of all, as a view."""
+        return None if self.bias is None else self.bias[self._range(index)]
+
+    def _range(self, index: int | None) -> slice:
         if index is None:
-            return self.weight, self.bias
+            return slice(None)
         start = sum(self.out_sizes[:index])
-        rows = slice(start, start + self.out_sizes[index])
-        return self.weight[rows], None if self.bias is None else self.bias[rows]
+        return slice(start, start + self.out_sizes[index])
 
     def fill(self, kind: str, values: Tensor) -> None:
         """Give all rows of `weight` or `bias` their values."""
@@ -105,7 +111,8 @@ class FusedLinear(nn.Module):
         if self.product is None:
             self.product = method.finish(self)
         if self.product is not None:
-            nothing = torch.empty(0, dtype=self.weight.dtype, device=self.weight.device)
+            device = "cpu" if self.weight.is_meta else self.weight.device
+            nothing = torch.empty(0, dtype=self.weight.dtype, device=device)
             self.weight = nn.Parameter(nothing, requires_grad=False)
 
     def _keep(self, method: LinearMethod) -> Product | None:
