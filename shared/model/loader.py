@@ -152,7 +152,9 @@ class _Wanted:
     def method(self) -> LinearMethod:
         """Return the format's method for PyTorch and Triton."""
         if self.quantization == "none":
-            return AsStored(self.place) if self.spec.rounds_inputs else DENSE
+            if not self.spec.rounds_inputs:
+                return DENSE
+            return AsStored(self.place, implementation=self.backend.name)
         return Narrow(self.quantization, self.place, implementation=self.backend.name)
 
     def load(self, method: LinearMethod) -> LoadedModel:

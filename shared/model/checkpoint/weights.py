@@ -19,6 +19,7 @@ from shared.model.linear.fused import FusedLinear
 from shared.model.weight_map import EMBEDDING, HEAD, Kind, name_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from torch import Tensor, nn
@@ -50,14 +51,13 @@ def load_weights(model: CausalLM, files: CheckpointFiles) -> None:
     unread: Counter[str] = Counter()
     tied_head: Tensor | None = None
     contents = read_contents(files.shards, model.spec)
-    if contents.num_kv_scales:
-        log.info("kv_scales_not_read", num=contents.num_kv_scales, instead="scales by token")
+    num_exact = 0
     for path, stored_name, found in read_tensors(contents, files.shards):
         name = own_name(model.spec, names, stored_name)
         if name in seen:
             raise ModelLoadError(f"{path}: tensor {name!r} is in another shard already")
         if name in targets:
-            _fill(model, names[name], found, path, name)
+            num_exact += _fill(model, names[name], found, path, name)
             seen.add(name)
         elif name == head:  # the config says that it is tied
             tied_head = torch.empty_like(model.embedding)
@@ -69,17 +69,27 @@ def load_weights(model: CausalLM, files: CheckpointFiles) -> None:
     missing = targets - seen
     if missing:
         raise files.lacks(missing, len(targets))
+    _log_unread(unread, contents.num_kv_scales, num_exact)
+
+
+def _log_unread(unread: Mapping[str, int], num_kv_scales: int, num_exact: int) -> None:
     if unread:
         log.info("tensors_not_read", **{what.replace(" ", "_"): n for what, n in unread.items()})
+    if num_kv_scales:
+        log.info("kv_scales_not_read", num=num_kv_scales, instead="scales by token")
+    if num_exact:
+        log.info("inputs_not_rounded", num=num_exact, of="heads, routers and latent attention")
 
 
 def _fill(
     model: CausalLM, stored: Stored, found: Tensor | OpenMatrix, path: Path, name: str
-) -> None:
-    """Copy one tensor of a checkpoint into its parts of the model."""
+) -> int:
+    """Copy one tensor of a checkpoint into its parts of the model.
+
+    Returns the number of parts whose inputs should be rounded, and are not.
+    """
     if isinstance(found, OpenMatrix):
-        _fill_matrix(model, stored, found.read(*check_size(found.matrix, name, stored)))
-        return
+        return _fill_matrix(model, stored, found.read(*check_size(found.matrix, name, stored)))
     _check_shape(stored.shape, found, path, name)
     pieces = (found,) if stored.num_stacked is None else found.unbind()
     for part, piece in zip(stored.parts, pieces, strict=True):
@@ -88,18 +98,23 @@ def _fill(
         owner = model.get_submodule(part.module)
         if isinstance(owner, FusedLinear):
             owner.filled(part.index)
+    return 0
 
 
-def _fill_matrix(model: CausalLM, stored: Stored, matrix: QuantizedMatrix) -> None:
-    """Give a matrix, whose rows are outputs, to its parts of the model."""
-    parts = stored.parts
+def _fill_matrix(model: CausalLM, stored: Stored, matrix: QuantizedMatrix) -> int:
+    """Give a matrix, whose rows are outputs, to its parts of the model. Returns as `_fill`."""
+    parts, num_exact = stored.parts, 0
     for part, piece in zip(parts, matrix.split(len(parts)), strict=True):
         own = piece if stored.rows is None else piece.take(stored.rows)
         owner = model.get_submodule(part.module)
         if isinstance(owner, FusedLinear):
             owner.take(part.index, own)
+            is_exact = owner.is_dense
         else:
             own.write(tensor_of(model, part))
+            is_exact = True
+        num_exact += is_exact and own.inputs is not None
+    return num_exact
 
 
 def _arranged(tensor: Tensor, stored: Stored, num_dims: int) -> Tensor:

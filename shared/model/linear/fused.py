@@ -59,6 +59,11 @@ class FusedLinear(nn.Module):
         #: The product used instead of `weight`, which is empty then.
         self.product: Product | None = None
 
+    @property
+    def is_dense(self) -> bool:
+        """Whether its weight stays in the model's dtype, however it is stored."""
+        return self._method is DENSE
+
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return one output per projection."""
         fused = linear(x, self.weight, self.bias) if self.product is None else self._narrow(x)

@@ -22,6 +22,8 @@ _EXPONENT = {Element.E2M1: 2, Element.E2M3: 2, Element.E3M2: 4, Element.E4M3: 8,
 _MANTISSA = {Element.E2M1: 1, Element.E2M3: 3, Element.E3M2: 2}
 _NORMAL = {Element.E2M1: 0, Element.E2M3: 0, Element.E3M2: -2}
 _FLOAT8 = {Element.E4M3: torch.float8_e4m3fn, Element.E5M2: torch.float8_e5m2}
+#: By type of 8 bits: codes that the kernels multiply.
+CODES = {Element.INT: torch.int8, Element.E4M3: torch.float8_e4m3fn}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +59,22 @@ class InputRounding:
         grouped = pad(x.float(), (0, -columns % group)).unflatten(-1, (-1, group))
         rounded = self._rounded(grouped, *self._scales(grouped))
         return rounded.flatten(-2)[..., :columns]
+
+    def encode(self, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Return codes [num_tokens, columns] in `dtype`, and float32 scales [num_tokens].
+
+        Only for `has_codes`.
+        """
+        scale, _ = self._scales(x.float())
+        bottom, top = _bounds(self.rule)
+        codes = round_to((x.float() / scale).clamp(bottom, top), self.rule.element)
+        return codes.to(dtype), scale.flatten()
+
+    def has_codes(self, dtype: torch.dtype) -> bool:
+        """Return whether rounded inputs are codes of a dtype with one scale for each token."""
+        own, rule = CODES.get(self.rule.element), self.rule
+        is_whole = rule.group is None and rule.is_symmetric and rule.bits == 8
+        return is_whole and own == dtype and rule.scale is ScaleRule.FLOAT
 
     def _scales(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Scale and zero of each group [..., 1]."""

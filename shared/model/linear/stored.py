@@ -1,7 +1,8 @@
-"""Products with matrices as a checkpoint stores them, where inputs are rounded too.
+"""Products with matrices as a checkpoint stores them.
 
-PyTorch computes them: rounded inputs times weights, with scales in float32. Matrices whose inputs
-are not rounded become dense.
+Where inputs are rounded, PyTorch multiplies what the format rounds them to, with scales in float32.
+Triton's kernel of 8 bits does so if both sides are codes of one type with a scale for each row.
+Matrices whose inputs are not rounded become dense.
 """
 
 from __future__ import annotations
@@ -12,35 +13,61 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
+from kernels.quantized_matmul import quantized_matmul
+
 if TYPE_CHECKING:
     from torch import Tensor
 
     from shared.model.linear.base import Product
     from shared.model.linear.fused import FusedLinear
+    from shared.model.linear.inputs import InputRounding
     from shared.model.linear.quantized import QuantizedMatrix
 
 
-class StoredProduct(nn.Module):
-    """rounded(x) @ weight.T, in float32. The weight stays in 8 bits or fewer between steps."""
+class RoundedProduct(nn.Module):
+    """rounded(x) @ weight.T in float32, with a weight that is dense for the time of a product."""
 
-    def __init__(self, matrix: QuantizedMatrix) -> None:
+    def __init__(self, matrix: QuantizedMatrix, inputs: InputRounding) -> None:
         super().__init__()
         self.register_buffer("codes", matrix.codes)
         self.register_buffer("scales", matrix.scales)
         self._matrix = matrix
+        self._inputs = inputs
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [num_tokens, in_features] to [num_tokens, out_features]."""
-        inputs = self._matrix.inputs
-        rows = x.float() if inputs is None else inputs.apply(x)
-        return linear(rows, self._matrix.dense(torch.float32)).to(x.dtype)
+        return linear(self._inputs.apply(x), self._matrix.dense(torch.float32)).to(x.dtype)
+
+
+class CodedProduct(nn.Module):
+    """rounded(x) @ weight.T, both in codes of 8 bits, with a scale for each row."""
+
+    codes: Tensor
+    scales: Tensor
+
+    def __init__(self, matrix: QuantizedMatrix, inputs: InputRounding, implementation: str) -> None:
+        super().__init__()
+        self.register_buffer("codes", matrix.codes)
+        self.register_buffer("scales", matrix.by_rows().scales.float().flatten())
+        self._inputs = inputs
+        self._implementation = implementation
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [num_tokens, in_features] to [num_tokens, out_features]."""
+        rows, row_scales = self._inputs.encode(x, self.codes.dtype)
+        how = self._implementation
+        return quantized_matmul(
+            rows, row_scales, self.codes, self.scales, out_dtype=x.dtype, implementation=how
+        )
 
 
 class AsStored:
-    """Matrices with rounded inputs are kept as they are stored, all others in the model's dtype."""
+    """Keeps matrices of a checkpoint as they are stored, where a product with them is there."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, implementation: str) -> None:
+        """implementation: of the kernels, `torch` or `triton`."""
         self._device = device
+        self._implementation = implementation
 
     def finish(self, linear: FusedLinear) -> Product | None:
         """See `LinearMethod.finish`."""
@@ -48,4 +75,15 @@ class AsStored:
 
     def keep(self, matrix: QuantizedMatrix) -> Product | None:
         """See `LinearMethod.keep`."""
-        return None if matrix.inputs is None else StoredProduct(matrix.to(self._device))
+        if matrix.inputs is None:
+            return None
+        own, inputs = matrix.to(self._device), matrix.inputs.to(self._device)
+        if self._implementation == "triton" and has_codes(own, inputs):
+            return CodedProduct(own, inputs, self._implementation)
+        return RoundedProduct(own, inputs)
+
+
+def has_codes(matrix: QuantizedMatrix, inputs: InputRounding) -> bool:
+    """Return whether both sides of a product are codes of one type, with a scale for each row."""
+    is_plain = matrix.scales.shape[1] == 1 and matrix.zeros is None
+    return is_plain and inputs.has_codes(matrix.codes.dtype)
