@@ -9,6 +9,14 @@ import torch
 from tests.fakes.stored.compressed import FLOAT8, FP4, INT4, MX, NV, TOKENS8, Compressed
 from tests.fakes.stored.floats import Fbgemm, Fp8
 from tests.fakes.stored.integers import Awq, Gptq
+from tests.fakes.stored.quark import (
+    ModelOptFp4,
+    ModelOptFp8,
+    QuarkFloat8,
+    QuarkInt4,
+    QuarkInt8,
+    QuarkMx,
+)
 
 if TYPE_CHECKING:
     from tests.fakes.stored.base import RoundingWriter, Writer
@@ -40,6 +48,13 @@ WEIGHTS_ONLY: dict[str, Writer] = {
     "gptq 3 in order": Gptq(bits=3, desc_act=True),
     "gptq rows": Gptq(group=-1),
     "awq": Awq(),
+    "quark int8": QuarkInt8(),
+    "quark int4": QuarkInt4(),
+    "quark int4 plain": QuarkInt4(pack_method="order"),
+    "quark uint4": QuarkInt4("uint4"),
+    "quark uint4 plain": QuarkInt4("uint4", "order"),
+    "quark nvfp4": ModelOptFp4("quark"),
+    "modelopt nvfp4": ModelOptFp4(),
 }
 #: Inputs are rounded, too.
 WITH_INPUTS: dict[str, RoundingWriter] = {
@@ -78,5 +93,11 @@ WITH_INPUTS: dict[str, RoundingWriter] = {
     "fp8 blocks": Fp8(),
     "fp8 static": Fp8(block=None),
     "fbgemm": Fbgemm(),
+    "quark fp8": QuarkFloat8(),
+    "quark mxfp4": QuarkMx(),
+    "quark mxfp6": QuarkMx("fp6_e2m3", "fp6_e3m2"),
+    "quark mxfp6 wide": QuarkMx("fp6_e3m2", "fp6_e2m3"),
+    "quark mxfp8": QuarkMx("fp8_e4m3", "fp8_e4m3"),
+    "modelopt fp8": ModelOptFp8(),
 }
 ALL: dict[str, Writer] = {**WEIGHTS_ONLY, **WITH_INPUTS}

@@ -10,7 +10,9 @@ from shared.model.checkpoint.formats.awq import read_awq
 from shared.model.checkpoint.formats.compressed_tensors import read_compressed_tensors
 from shared.model.checkpoint.formats.fp8 import read_fbgemm, read_fp8
 from shared.model.checkpoint.formats.gptq import read_gptq
+from shared.model.checkpoint.formats.modelopt import read_modelopt
 from shared.model.checkpoint.formats.mxfp4 import read_mxfp4
+from shared.model.checkpoint.formats.quark import read_quark
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,6 +29,8 @@ READERS: Mapping[str, Callable[[Mapping[str, Any]], StoredFormat]] = {
     "fp8": read_fp8,
     "fbgemm_fp8": read_fbgemm,
     "mxfp4": read_mxfp4,
+    "quark": read_quark,
+    "modelopt": read_modelopt,
 }
 _KEY = "quantization_config"
 #: Files that have the config instead of config.json, and the method of those that do not name it.

@@ -109,9 +109,10 @@ class _Reader:
         layout = self._layout
         if layout.inputs is None:
             return None
-        return InputRounding(
-            layout.inputs, self._scalar(layout.input_stored), self._scalar(layout.input_zero)
-        )
+        stored = self._scalar(layout.input_stored)
+        if stored is not None and layout.is_input_inverse:
+            stored = 1 / stored
+        return InputRounding(layout.inputs, stored, self._scalar(layout.input_zero))
 
     def _scalar(self, suffix: str | None) -> Tensor | None:
         return None if suffix is None else self._tensors[suffix].float().reshape(())
@@ -162,6 +163,8 @@ def _signed(values: Tensor, bits: int, *, is_offset: bool) -> Tensor:
     """Integers as int8, from 0 on if half of their range is added, or as two's complement."""
     if values.dtype == torch.int8:
         return values
+    if values.dtype == torch.int32:
+        return (values - (1 << (bits - 1)) if is_offset else values).to(torch.int8)
     if bits == 8:
         return (values ^ 128).view(torch.int8) if is_offset else values.view(torch.int8)
     half = 1 << (bits - 1)

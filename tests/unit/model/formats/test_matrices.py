@@ -17,6 +17,7 @@ from shared.model.checkpoint.formats.registry import find_format
 from shared.model.checkpoint.formats.unpacking import read_matrix
 from shared.model.checkpoint.tensor_files import read_headers
 from shared.model.linear.quantized import concatenate
+from shared.model.linear.stored import CodedProduct, RoundedProduct, has_codes
 from tests.fakes.stored.base import random_weight
 from tests.fakes.stored.cases import ALL, WITH_INPUTS
 from tests.fakes.stored.compressed import INT4, Compressed
@@ -66,6 +67,29 @@ def test_inputs_are_rounded_as_the_library_rounds_them(case: str, tmp_path: Path
     theirs = torch.cat([writer.round_inputs(row.view(1, 1, -1))[0] for row in x])
     assert torch.equal(matrix.inputs.apply(x), theirs)
     assert not torch.equal(theirs, x)
+
+
+@pytest.mark.parametrize("case", ["ct w8a8", "ct w8a8 static", "ct fp8 tokens", "fp8 static"])
+def test_codes_of_8_bits_are_multiplied_as_what_they_mean(case: str, tmp_path: Path) -> None:
+    """With the kernels that Triton has, too."""
+    writer = WITH_INPUTS[case]
+    tensors = writer.write(random_weight(ROWS, COLUMNS)).tensors
+    matrix = read(writer.config, tensors, tmp_path, (ROWS, COLUMNS))
+    assert matrix.inputs is not None
+    assert has_codes(matrix, matrix.inputs)
+    x = random_weight(9, COLUMNS, seed=3)
+    expected = RoundedProduct(matrix, matrix.inputs)(x)
+    ours = CodedProduct(matrix, matrix.inputs, "torch")(x)
+    torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("case", ["ct w4a8", "ct w8a8 uneven", "fp8 blocks", "quark mxfp8"])
+def test_other_codes_are_not(case: str, tmp_path: Path) -> None:
+    writer = WITH_INPUTS[case]
+    tensors = writer.write(random_weight(ROWS, COLUMNS)).tensors
+    matrix = read(writer.config, tensors, tmp_path, (ROWS, COLUMNS))
+    assert matrix.inputs is not None
+    assert not has_codes(matrix, matrix.inputs)
 
 
 @pytest.mark.parametrize("case", ALL)

@@ -57,6 +57,7 @@ ROUNDED_RUNS = [
     ("phi3", "ct w8a8"),
     ("qwen2", "fp8 static"),
     ("mixtral", "fp8 blocks"),
+    ("phi3", "quark mxfp6"),
 ]
 
 
