@@ -12,6 +12,7 @@ from torch import nn
 from shared.errors import ConfigError
 from shared.model.attention.registry import default_backend, get_backend
 from shared.model.causal_lm import CausalLM
+from shared.model.checkpoint.formats.registry import find_format
 from shared.model.checkpoint.origin import Dummy, open_origin
 from shared.model.checks import DTYPES as DTYPE_NAMES
 from shared.model.checks import (
@@ -152,7 +153,7 @@ class _Wanted:
     def method(self) -> LinearMethod:
         """Return the format's method for PyTorch and Triton."""
         if self.quantization == "none":
-            if not self.spec.rounds_inputs:
+            if find_format(self.spec.raw) is None:
                 return DENSE
             return AsStored(self.place, implementation=self.backend.name)
         return Narrow(self.quantization, self.place, implementation=self.backend.name)

@@ -2,7 +2,8 @@
 
 Where inputs are rounded, PyTorch multiplies what the format rounds them to, with scales in float32.
 Triton's kernel of 8 bits does so if both sides are codes of one type with a scale for each row.
-Matrices whose inputs are not rounded become dense.
+Triton's kernel of 4 bits multiplies matrices in groups of 128 columns whose inputs are not rounded.
+All others become dense.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from torch import nn
 from torch.nn.functional import linear
 
 from kernels.quantized_matmul import quantized_matmul
+from kernels.weight_only_matmul.packing import GROUP_SIZE, pack_codes
+from shared.model.linear.narrow import Product4, make_workspaces
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,6 +71,7 @@ class AsStored:
         """implementation: of the kernels, `torch` or `triton`."""
         self._device = device
         self._implementation = implementation
+        self._workspaces = make_workspaces()
 
     def finish(self, linear: FusedLinear) -> Product | None:
         """See `LinearMethod.finish`."""
@@ -76,11 +80,23 @@ class AsStored:
     def keep(self, matrix: QuantizedMatrix) -> Product | None:
         """See `LinearMethod.keep`."""
         if matrix.inputs is None:
-            return None
+            return self._keep_fours(matrix)
         own, inputs = matrix.to(self._device), matrix.inputs.to(self._device)
         if self._implementation == "triton" and has_codes(own, inputs):
             return CodedProduct(own, inputs, self._implementation)
         return RoundedProduct(own, inputs)
+
+    def _keep_fours(self, matrix: QuantizedMatrix) -> Product | None:
+        if self._implementation != "triton" or not _has_fours(matrix):
+            return None
+        own = matrix.to(self._device).by_rows()
+        packed = pack_codes(own.codes, own.scales, own.zeros)
+        return Product4(packed, self._workspaces, self._implementation)
+
+
+def _has_fours(matrix: QuantizedMatrix) -> bool:
+    is_int4 = matrix.bits == 4 and matrix.codes.dtype == torch.int8
+    return is_int4 and matrix.group == GROUP_SIZE and matrix.column_groups is None
 
 
 def has_codes(matrix: QuantizedMatrix, inputs: InputRounding) -> bool:
