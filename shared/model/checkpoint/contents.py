@@ -15,7 +15,7 @@ from shared.model.checkpoint.formats.layout import StoredMatrix
 from shared.model.checkpoint.formats.registry import find_format
 from shared.model.checkpoint.tensor_files import read_headers
 from shared.model.checkpoint.wrapper import own_name
-from shared.model.families.registry import stored_names
+from shared.model.families.registry import FAMILIES, stored_names
 from shared.model.weight_map import Kind
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from shared.model.checkpoint.formats.base import StoredFormat
     from shared.model.checkpoint.tensor_files import TensorHeader
     from shared.model.spec import DecoderSpec
+    from shared.model.weight_map import WeightMap
 
 _DENSE = ".weight"
 #: Scales for a KV cache of 8 bits. Baton's own has scales by token.
@@ -40,6 +41,8 @@ class Contents:
 
     #: By name, as the files spell it; that of a matrix is the name it would have in full.
     tensors: Mapping[str, TensorHeader | StoredMatrix]
+    #: What the decoder needs.
+    names: WeightMap
     num_kv_scales: int = 0
 
 
@@ -56,27 +59,45 @@ def read_contents(paths: Iterable[Path], spec: DecoderSpec) -> Contents:
             if name in headers:
                 raise ModelLoadError(f"{path}: tensor {name!r} is in another shard already")
             headers[name] = header
-    own = find_format(spec.raw)
+    own, names = find_format(spec.raw), stored_names(spec)
     if own is None:
-        return Contents(headers)
+        return Contents(headers, names)
     scales = [name for name in headers if name.endswith(_KV_SCALES)]
     for name in scales:
         del headers[name]
-    return Contents(_sorted_out(headers, own, spec), len(scales))
+    by_module, others = _by_module(headers, own)
+    apart = FAMILIES[spec.architecture].names_apart
+    if apart is not None:
+        names = max((names, apart(spec)), key=lambda each: _num_known(by_module, each, spec))
+    return Contents(others | _matrices(by_module, own, names, spec), names, len(scales))
 
 
-def _sorted_out(
-    headers: Mapping[str, TensorHeader], own: StoredFormat, spec: DecoderSpec
-) -> dict[str, TensorHeader | StoredMatrix]:
+def _by_module(
+    headers: Mapping[str, TensorHeader], own: StoredFormat
+) -> tuple[dict[str, dict[str, TensorHeader]], dict[str, TensorHeader | StoredMatrix]]:
+    """By module, the tensors that may belong to a matrix, by suffix; and all others by name."""
     by_module: dict[str, dict[str, TensorHeader]] = defaultdict(dict)
-    found: dict[str, TensorHeader | StoredMatrix] = {}
+    others: dict[str, TensorHeader | StoredMatrix] = {}
     for name, header in headers.items():
         suffix = next((each for each in own.suffixes if name.endswith(each)), None)
         if suffix is None:
-            found[name] = header
+            others[name] = header
         else:
             by_module[name.removesuffix(suffix)][suffix] = header
-    names = stored_names(spec)
+    return by_module, others
+
+
+def _num_known(modules: Iterable[str], names: WeightMap, spec: DecoderSpec) -> int:
+    return sum(own_name(spec, names, module + _DENSE) in names for module in modules)
+
+
+def _matrices(
+    by_module: Mapping[str, dict[str, TensorHeader]],
+    own: StoredFormat,
+    names: WeightMap,
+    spec: DecoderSpec,
+) -> dict[str, TensorHeader | StoredMatrix]:
+    found: dict[str, TensorHeader | StoredMatrix] = {}
     for module, parts in by_module.items():
         spelled = own_name(spec, names, module + _DENSE)
         is_embedding = spelled in names and names[spelled].part.kind is Kind.EMBEDDING

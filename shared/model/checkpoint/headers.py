@@ -16,7 +16,7 @@ from shared.model.checkpoint.formats.shapes import check_matrix
 from shared.model.checkpoint.shape_fields import contradiction
 from shared.model.checkpoint.surplus import check_surplus
 from shared.model.checkpoint.wrapper import own_name
-from shared.model.families.registry import FAMILIES, stored_names
+from shared.model.families.registry import FAMILIES
 from shared.model.weight_map import EMBEDDING, HEAD, name_of
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ def check_headers(model_dir: Path, spec: DecoderSpec) -> None:
         ModelLoadError: names the file, and the tensor if there is one.
     """
     files = find_checkpoint_files(model_dir)
-    family, wanted = FAMILIES[spec.architecture], stored_names(spec)
-    found: set[str] = set()
-    for stored_name, tensor in read_contents(files.shards, spec).tensors.items():
+    family, contents = FAMILIES[spec.architecture], read_contents(files.shards, spec)
+    wanted, found = contents.names, set[str]()
+    for stored_name, tensor in contents.tensors.items():
         name = own_name(spec, wanted, stored_name)
         if name not in wanted:
             check_surplus(family, spec, tensor.path, name, tensor.shape)

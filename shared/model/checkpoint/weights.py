@@ -14,7 +14,7 @@ from shared.model.checkpoint.headers import check_size
 from shared.model.checkpoint.reading import OpenMatrix, read_tensors
 from shared.model.checkpoint.surplus import check_surplus
 from shared.model.checkpoint.wrapper import own_name
-from shared.model.families.registry import FAMILIES, stored_names
+from shared.model.families.registry import FAMILIES
 from shared.model.linear.fused import FusedLinear
 from shared.model.weight_map import EMBEDDING, HEAD, Kind, name_of
 
@@ -41,7 +41,8 @@ def load_weights(model: CausalLM, files: CheckpointFiles) -> None:
         ModelLoadError: a tensor is missing, unknown, doubled or of a wrong shape or dtype, or a
             file is missing or damaged.
     """
-    names = stored_names(model.spec)
+    contents = read_contents(files.shards, model.spec)
+    names = contents.names
     family = FAMILIES[model.spec.architecture]
     head, embedding = name_of(names, HEAD), name_of(names, EMBEDDING)
     targets = set(names)
@@ -50,7 +51,6 @@ def load_weights(model: CausalLM, files: CheckpointFiles) -> None:
     seen: set[str] = set()
     unread: Counter[str] = Counter()
     tied_head: Tensor | None = None
-    contents = read_contents(files.shards, model.spec)
     num_exact = 0
     for path, stored_name, found in read_tensors(contents, files.shards):
         name = own_name(model.spec, names, stored_name)

@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from structlog.testing import capture_logs
 from torch.nn.functional import linear
 from torch.overrides import TorchFunctionMode
@@ -25,11 +25,12 @@ from tests.fakes.paged_driver import PagedDriver
 from tests.fakes.stored.base import RoundingWriter, quantise_checkpoint
 from tests.fakes.stored.cases import ALL
 from tests.fakes.stored.gpt_oss import GptOss
+from tests.fakes.stored.integers import Gptq
 from tests.fakes.transformers_models import logits_after, random_model, random_prompt, save
 from tests.unit.model.checkpoints import edit_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from torch import Tensor
@@ -42,6 +43,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "phi3": CASES["phi3-partial-window"],
     "mixtral": CASES["mixtral"],
     "gpt2": CASES["gpt2"],
+    "llama4": CASES["llama4"],
     "gpt_oss": (CASES["gpt_oss"][0], {**CASES["gpt_oss"][1], "intermediate_size": 64}),
 }
 RUNS = [
@@ -100,6 +102,66 @@ def stored(
         return folder / "stored", folder / "dense"
 
     return make
+
+
+def experts_apart(tensors: Mapping[str, Tensor], *, take_turns: bool) -> dict[str, Tensor]:
+    """A model whose experts are [columns, rows] of all, as its quantisers store it: by expert.
+
+    take_turns: gates and ups do. Otherwise all gates come first.
+    """
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        begin, is_of_experts, what = name.partition(".experts.")
+        if not is_of_experts:
+            found[name] = tensor
+            continue
+        suffix = "bias" if what.endswith("bias") else "weight"
+        for number, own in enumerate(tensor if suffix == "bias" else tensor.transpose(1, 2)):
+            at = f"{begin}.experts.{number}"
+            if what.startswith("down"):
+                parts = {"down": own}
+            else:
+                gate, up = (own[::2], own[1::2]) if take_turns else own.chunk(2)
+                parts = {"gate": gate, "up": up}
+            found |= {f"{at}.{part}_proj.{suffix}": rows for part, rows in parts.items()}
+    return {name: tensor.contiguous() for name, tensor in found.items()}
+
+
+def write(folder: Path, tensors: dict[str, Tensor], config: Path) -> Path:
+    folder.mkdir()
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    shutil.copy(config / "config.json", folder)
+    return folder
+
+
+@pytest.mark.parametrize("family", ["gpt_oss", "llama4"])
+def test_experts_may_be_stored_apart(
+    family: str, plain: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """A row is quantised by itself, so all of it may be quantised before it is cut, or behind."""
+    source, take_turns = plain(family), family == "gpt_oss"
+    tensors, writer = load_file(source / "model.safetensors"), Gptq(bits=8, group=8)
+    whole = {
+        name: torch.stack([writer.write(own.T).dense.T for own in tensor]).contiguous()
+        if is_expert(name)
+        else tensor
+        for name, tensor in tensors.items()
+    }
+    apart = write(tmp_path / "apart", experts_apart(tensors, take_turns=take_turns), source)
+    quantise_checkpoint(
+        apart,
+        tmp_path / "stored",
+        writer,
+        lambda name: ".experts." in name and name.endswith("weight"),
+    )
+    ours, expected = (
+        load_model(path, attention_backend="torch").model
+        for path in (tmp_path / "stored", write(tmp_path / "whole", whole, source))
+    )
+    assert isinstance(ours, CausalLM)
+    assert isinstance(expected, CausalLM)
+    for mine, other in zip(ours.parameters(), expected.parameters(), strict=True):
+        assert torch.equal(mine, other)
 
 
 def is_expert(name: str) -> bool:
