@@ -41,7 +41,7 @@ WEIGHTS_ONLY: dict[str, Writer] = {
     "ct naive fp8": Compressed("naive-quantized", {**FLOAT8, "strategy": "channel"}),
     "ct nvfp4": Compressed("nvfp4-pack-quantized", {**FP4, **NV}),
     "ct mxfp4": Compressed("mxfp4-pack-quantized", {**FP4, **MX}),
-    **{f"gptq {bits}": Gptq(bits=bits) for bits in range(2, 9)},
+    **{f"gptq {bits}": Gptq(bits=bits) for bits in (2, 3, 4, 8)},
     "gptq uneven": Gptq(sym=False),
     "gptq v2": Gptq(version=2, sym=False),
     "gptq in order": Gptq(desc_act=True, sym=False),

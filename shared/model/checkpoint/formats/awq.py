@@ -32,6 +32,8 @@ _IGNORED = (
     "desc_act",
     "true_sequential",
     "lm_head",
+    "meta",
+    "method",
     "sym",
     "damp_percent",
     "model_name_or_path",
@@ -79,6 +81,8 @@ def read_awq(raw: Mapping[str, Any]) -> Awq:
             f"quantization_config.group_size must be -1 or at least 1, not {group}"
         )
     own.flag("zero_point", default=True)
-    own.choice("version", ("gemm",), "gemm")
+    for key in ("version", "format", "checkpoint_format"):
+        own.choice(key, ("gemm",), "gemm")
+    own.choice("pack_dtype", ("int32",), "int32")
     own.close(ignored=_IGNORED)
     return Awq(None if group == -1 else group)

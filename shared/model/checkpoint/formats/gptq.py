@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +19,14 @@ if TYPE_CHECKING:
 
 _CODES, _SCALES, _ZEROS, _ORDER = ".qweight", ".scales", ".qzeros", ".g_idx"
 _SUFFIXES = frozenset({_CODES, _SCALES, _ZEROS, _ORDER})
-_MOST_BITS = 8
+#: Others are stored in planes, by GPTQModel alone.
+_BITS = (2, 3, 4, 8)
 #: Keys that say how the file was made, or what other programs compute it with. `sym` and `desc_act`
 #: follow from zeros and groups, which are always read.
 _IGNORED = (
     "sym",
     "desc_act",
+    "method",
     "act_group_aware",
     "static_groups",
     "true_sequential",
@@ -63,8 +66,9 @@ class _Scheme:
     def read(cls, own: Settings, usual: _Scheme | None = None) -> _Scheme:
         bits = own.integer("bits", usual.bits if usual else None)
         group = own.integer("group_size", (usual.group or -1) if usual else None)
-        if not 1 <= bits <= _MOST_BITS:
-            raise ModelLoadError(f"{own.where}.bits must be from 1 to {_MOST_BITS}, not {bits}")
+        if bits not in _BITS:
+            known = ", ".join(map(str, _BITS))
+            raise ModelLoadError(f"{own.where}.bits must be one of {known}, not {bits}")
         if group != -1 and group < 1:
             raise ModelLoadError(f"{own.where}.group_size must be -1 or at least 1, not {group}")
         return cls(bits, None if group == -1 else group)
@@ -145,3 +149,24 @@ def read_gptq(raw: Mapping[str, Any]) -> Gptq:
     own.refuse("is_marlin_format", "the order of Marlin is not read; convert it to gptq")
     own.close(ignored=_IGNORED)
     return Gptq(usual, tuple(others), 0 if kind == "gptq_v2" else 1)
+
+
+def read_auto_round(raw: Mapping[str, Any]) -> Gptq:
+    """Return what a config of AutoRound's says, if it stores matrices as GPTQ does.
+
+    Raises:
+        ModelLoadError: it does not, or a value is wrong; names the key.
+    """
+    own = Settings(raw, "quantization_config")
+    own.choice("data_type", ("int",), "int")
+    packings = ("auto_gptq", "auto_round:auto_gptq")
+    own.choice("packing_format", packings, "missing")
+    usual = _Scheme.read(own)
+    others: list[tuple[str, _Scheme | None]] = []
+    for name, changes in own.objects("extra_config").items():
+        each = Settings(changes, f"{own.where}.extra_config.{name}")
+        is_out = each.integer("bits", usual.bits) > _BITS[-1]
+        scheme = None if is_out else _Scheme.read(Settings(changes, each.where), usual)
+        others.append((f"{re.escape(name)}$", scheme))
+    # How the file was made has many keys, which differ from version to version.
+    return Gptq(usual, tuple(others), 1, name="auto-round")

@@ -9,7 +9,7 @@ from shared.errors import ModelLoadError
 from shared.model.checkpoint.formats.awq import read_awq
 from shared.model.checkpoint.formats.compressed_tensors import read_compressed_tensors
 from shared.model.checkpoint.formats.fp8 import read_fbgemm, read_fp8
-from shared.model.checkpoint.formats.gptq import read_gptq
+from shared.model.checkpoint.formats.gptq import read_auto_round, read_gptq
 from shared.model.checkpoint.formats.modelopt import read_modelopt
 from shared.model.checkpoint.formats.mxfp4 import read_mxfp4
 from shared.model.checkpoint.formats.quark import read_quark
@@ -25,6 +25,7 @@ READERS: Mapping[str, Callable[[Mapping[str, Any]], StoredFormat]] = {
     "compressed-tensors": read_compressed_tensors,
     "gptq": read_gptq,
     "gptq_v2": read_gptq,
+    "auto-round": read_auto_round,
     "awq": read_awq,
     "fp8": read_fp8,
     "fbgemm_fp8": read_fbgemm,

@@ -58,7 +58,9 @@ def quark(**changes: Any) -> dict[str, Any]:
         (group(weights={**WEIGHTS, "rank": 4}), "group_0.weights.rank is unknown"),
         (group(input_activations={**INPUTS, "dynamic": False}), "'token' is not dynamic"),
         (group(targets="Linear"), "targets must be a list of names"),
-        ({**GPTQ, "bits": 16}, "quantization_config.bits must be from 1 to 8, not 16"),
+        ({**GPTQ, "bits": 5}, "quantization_config.bits must be one of 2, 3, 4, 8, not 5"),
+        ({**GPTQ, "format": "gptq_p"}, "format must be one of gptq, gptq_v2, not 'gptq_p'"),
+        ({**GPTQ, "quant_method": "auto-round"}, "packing_format must be one of auto_gptq, auto_"),
         ({**GPTQ, "group_size": 0}, "group_size must be -1 or at least 1, not 0"),
         ({**GPTQ, "checkpoint_format": "marlin"}, "checkpoint_format must be one of gptq, gptq_v2"),
         ({**GPTQ, "dynamic": {"+:(": {}}}, "'[(]' is no expression"),
@@ -88,6 +90,14 @@ def layout_of(config: dict[str, Any], module: str, suffix: str, dtype: str) -> L
 
 
 NUMBERS4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}
+AUTO_ROUND = {
+    "quant_method": "auto-round",
+    "packing_format": "auto_round:auto_gptq",
+    "bits": 4,
+    "group_size": 128,
+    "iters": 200,
+    "extra_config": {"layers.0.down": {"bits": 8}},
+}
 OTHER_DOWN = {**MX, "weight": {"dtype": "int8"}}
 MIXED = {
     **CT,
@@ -107,6 +117,8 @@ MIXED = {
         (MIXED, "layers.0.up", ".weight", "BF16", None),
         ({**GPTQ, "dynamic": {"+:.*down": {"bits": 8}}}, "layers.0.up", ".qweight", "I32", 4),
         ({**GPTQ, "dynamic": {"+:.*down": {"bits": 8}}}, "layers.0.down", ".qweight", "I32", 8),
+        (AUTO_ROUND, "layers.0.up", ".qweight", "I32", 4),
+        (AUTO_ROUND, "layers.0.down", ".qweight", "I32", 8),
         ({**QUARK, "layer_quant_config": {"*down": OTHER_DOWN}}, "0.down", ".weight", "I8", 8),
         ({**QUARK, "layer_quant_config": {"down": OTHER_DOWN}}, "0.up", ".weight", "U8", 4),
     ],
