@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from shared.errors import InternalError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -32,8 +34,12 @@ class LinearMethod(Protocol):
         """Convert the complete weight; the linear then frees it, unless None is returned."""
         ...
 
-    def keep(self, matrix: QuantizedMatrix) -> Product | None:
-        """Return a product with a matrix as a checkpoint stores it; None: a dense one is made."""
+    def keeps(self, matrix: QuantizedMatrix) -> bool:
+        """Return whether `keep` multiplies with a matrix, and with more rows like these."""
+        ...
+
+    def keep(self, matrix: QuantizedMatrix) -> Product:
+        """Return a product with a matrix as a checkpoint stores it. Only for those of `keeps`."""
         ...
 
 
@@ -44,9 +50,13 @@ class Dense:
         """See `LinearMethod.finish`."""
         return None
 
-    def keep(self, matrix: QuantizedMatrix) -> Product | None:
-        """See `LinearMethod.keep`."""
-        return None
+    def keeps(self, matrix: QuantizedMatrix) -> bool:
+        """See `LinearMethod.keeps`."""
+        return False
+
+    def keep(self, matrix: QuantizedMatrix) -> Product:
+        """See `LinearMethod.keep`. Always raises InternalError."""
+        raise InternalError("a dense weight keeps no stored matrix")
 
 
 DENSE = Dense()

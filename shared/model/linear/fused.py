@@ -54,7 +54,7 @@ class FusedLinear(nn.Module):
         self._method = method
         #: Number of tensors of a checkpoint that are still missing.
         self._num_missing = len(out_sizes) * (2 if bias else 1)
-        #: By projection: what a checkpoint stores in few bits, until the linear is complete.
+        #: By projection: stored matrices that the method will keep, until the linear is complete.
         self._matrices: dict[int | None, QuantizedMatrix] = {}
         #: The product used instead of `weight`, which is empty then.
         self.product: Product | None = None
@@ -100,7 +100,10 @@ class FusedLinear(nn.Module):
 
     def take(self, index: int | None, matrix: QuantizedMatrix) -> None:
         """Give the weight of one projection, or of all, as a checkpoint stores it."""
-        self._matrices[index] = matrix
+        if self._method.keeps(matrix):
+            self._matrices[index] = matrix
+        else:
+            matrix.write(self.part(index)[0])
         self.filled(index)
 
     def filled(self, index: int | None) -> None:
@@ -121,25 +124,25 @@ class FusedLinear(nn.Module):
             self.weight = nn.Parameter(nothing, requires_grad=False)
 
     def _keep(self, method: LinearMethod) -> Product | None:
-        """Return a product with the stored matrices; None: they are in the weight now."""
+        """Return a product with the stored matrices; None: there are none."""
         matrices, self._matrices = self._matrices, {}
         if not matrices:
             return None
-        whole = concatenate([matrices[index] for index in sorted(matrices, key=lambda n: n or 0)])
-        is_all = None in matrices or len(matrices) == len(self.out_sizes)
-        if whole is not None and is_all:
-            product = method.keep(whole)
-            if product is not None:
-                return product
-        products = {index: method.keep(matrix) for index, matrix in matrices.items()}
-        for index, matrix in matrices.items():
-            if products[index] is None:
-                matrix.write(self.part(index)[0])
-        if not any(products.values()):
-            return None
-        return SideBySide([products.get(n) or self._rows(n) for n in range(len(self.out_sizes))])
+        indices: list[int | None] = [*range(len(self.out_sizes))]
+        if None in matrices:
+            indices = [None]
+        if len(matrices) == len(indices):
+            whole = concatenate([matrices[index] for index in indices])
+            if whole is not None:
+                return method.keep(whole)
+        return SideBySide(
+            [
+                method.keep(matrices[index]) if index in matrices else self._rows(index)
+                for index in indices
+            ]
+        )
 
-    def _rows(self, index: int) -> Product:
+    def _rows(self, index: int | None) -> Product:
         """The product with a projection's own rows."""
         return Rows(self.part(index)[0].clone())
 

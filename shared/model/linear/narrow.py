@@ -18,7 +18,7 @@ from kernels.quantize_rows import quantize_rows
 from kernels.quantized_matmul import quantized_matmul
 from kernels.weight_only_matmul import weight_only_matmul
 from kernels.weight_only_matmul.packing import PackedWeight, pack_int4, unpack
-from shared.errors import ConfigError
+from shared.errors import ConfigError, InternalError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -142,6 +142,10 @@ class Narrow:
             return Product4(_pack(weight), self._workspaces, self._implementation)
         return Product8(weight, _TYPES[self._name], self._implementation)
 
-    def keep(self, matrix: QuantizedMatrix) -> Product | None:
-        """See `LinearMethod.keep`."""
-        return None
+    def keeps(self, matrix: QuantizedMatrix) -> bool:
+        """See `LinearMethod.keeps`."""
+        return False
+
+    def keep(self, matrix: QuantizedMatrix) -> Product:
+        """See `LinearMethod.keep`. Always raises InternalError."""
+        raise InternalError("a weight of --quantization is made of a dense one")

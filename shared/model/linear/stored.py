@@ -77,26 +77,24 @@ class AsStored:
         """See `LinearMethod.finish`."""
         return None
 
-    def keep(self, matrix: QuantizedMatrix) -> Product | None:
+    def keeps(self, matrix: QuantizedMatrix) -> bool:
+        """See `LinearMethod.keeps`."""
+        if matrix.inputs is not None:
+            return True
+        is_int4 = matrix.bits == 4 and matrix.codes.dtype == torch.int8
+        has_groups = matrix.group == GROUP_SIZE and matrix.column_groups is None
+        return self._implementation == "triton" and is_int4 and has_groups
+
+    def keep(self, matrix: QuantizedMatrix) -> Product:
         """See `LinearMethod.keep`."""
-        if matrix.inputs is None:
-            return self._keep_fours(matrix)
-        own, inputs = matrix.to(self._device), matrix.inputs.to(self._device)
-        if self._implementation == "triton" and has_codes(own, inputs):
-            return CodedProduct(own, inputs, self._implementation)
-        return RoundedProduct(own, inputs)
-
-    def _keep_fours(self, matrix: QuantizedMatrix) -> Product | None:
-        if self._implementation != "triton" or not _has_fours(matrix):
-            return None
-        own = matrix.to(self._device).by_rows()
-        packed = pack_codes(own.codes, own.scales, own.zeros)
-        return Product4(packed, self._workspaces, self._implementation)
-
-
-def _has_fours(matrix: QuantizedMatrix) -> bool:
-    is_int4 = matrix.bits == 4 and matrix.codes.dtype == torch.int8
-    return is_int4 and matrix.group == GROUP_SIZE and matrix.column_groups is None
+        own, how = matrix.to(self._device), self._implementation
+        if own.inputs is None:
+            rows = own.by_rows()
+            packed = pack_codes(rows.codes, rows.scales, rows.zeros)
+            return Product4(packed, self._workspaces, how)
+        if how == "triton" and has_codes(own, own.inputs):
+            return CodedProduct(own, own.inputs, how)
+        return RoundedProduct(own, own.inputs)
 
 
 def has_codes(matrix: QuantizedMatrix, inputs: InputRounding) -> bool:

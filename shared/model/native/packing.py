@@ -94,9 +94,13 @@ class Packing:
         """See `LinearMethod.finish`."""
         return PackedWeight(self._matrix(linear.weight, linear.bias, paired=linear.is_gated))
 
-    def keep(self, matrix: QuantizedMatrix) -> Product | None:
-        """See `LinearMethod.keep`."""
-        return None
+    def keeps(self, matrix: QuantizedMatrix) -> bool:
+        """See `LinearMethod.keeps`."""
+        return False
+
+    def keep(self, matrix: QuantizedMatrix) -> Product:
+        """See `LinearMethod.keep`. Always raises InternalError."""
+        raise InternalError("a packed weight is made of a dense one")
 
     def pack(self, model: CausalLM) -> PackedModel:
         """Return all weights of a model loaded with this method; it is empty afterwards."""
