@@ -27,9 +27,9 @@ class PackedWeight:
     In 8 bits, `values` are int8 or float8_e4m3fn [out_features, in_features] and `scales` are
     float32 [out_features]. In 4 bits, `values` are uint8 [groups, out_features, 64], so that each
     program reads one contiguous piece: byte i of group g holds feature 128 g + i in its lower half
-    and 128 g + 64 + i in its upper half. `scales` are then bfloat16 [groups, out_features], and
-    `zeros` are None or uint8 of that shape. A number is (code - zero) * scale; zero is 8 without
-    `zeros`.
+    and 128 g + 64 + i in its upper half. `scales` are then bfloat16 [groups, out_features], or
+    other floats that a checkpoint has, and `zeros` are None or uint8 of that shape. A number is
+    (code - zero) * scale; zero is 8 without `zeros`.
     """
 
     values: Tensor
@@ -78,13 +78,34 @@ def pack_int4(weight: Tensor, *, symmetric: bool = True) -> PackedWeight:
         lowest, zeros = 0, (-least / scales.clamp(min=1e-30)).round().clamp(0, 15)
     wide = scales.clamp(min=1e-30).unsqueeze(-1)
     codes = (groups / wide).round() + zeros.unsqueeze(-1)
-    codes = codes.clamp(lowest, 15).to(torch.uint8).transpose(0, 1)  # [groups, out, 128]
     return PackedWeight(
-        (codes[..., :_HALF] | codes[..., _HALF:] << 4).contiguous(),
+        _in_halves(codes.clamp(lowest, 15).to(torch.uint8)),
         scales.T.to(torch.bfloat16).contiguous(),
         in_features,
         None if symmetric else zeros.T.to(torch.uint8).contiguous(),
     )
+
+
+def pack_codes(codes: Tensor, scales: Tensor, zeros: Tensor | None) -> PackedWeight:
+    """Return the weight (codes - zeros) * scales, exactly.
+
+    codes: int8 from -8 to 7 [out_features, in_features]; scales: floats, and zeros: int8 or None
+    for 0, [out_features, groups].
+    """
+    in_features = codes.shape[1]
+    padded = pad(codes + MIDDLE, (0, -in_features % GROUP_SIZE)).view(torch.uint8)
+    return PackedWeight(
+        _in_halves(padded.unflatten(1, (-1, GROUP_SIZE))),
+        scales.T.contiguous(),
+        in_features,
+        None if zeros is None else (zeros.T + MIDDLE).to(torch.uint8).contiguous(),
+    )
+
+
+def _in_halves(codes: Tensor) -> Tensor:
+    """Pack uint8 [out, groups, 128] as [groups, out, 64]."""
+    codes = codes.transpose(0, 1)
+    return (codes[..., :_HALF] | codes[..., _HALF:] << 4).contiguous()
 
 
 def unpack(weight: PackedWeight) -> Tensor:

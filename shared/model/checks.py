@@ -70,12 +70,21 @@ def check_model(
         raise ModelLoadError(f"{error}; {other}") from error
     if load_format != "dummy":
         check_headers(model_dir, spec)
+    _check_narrowing(spec, quantization)
     name = dtype_name(spec, dtype)
     if requires_native(attention_backend, quantization, device):
         reason = why_not_native(spec, name, quantization, device)
         if reason is not None:
             raise ConfigError(f"the native kernels cannot run: {reason}")
     return spec
+
+
+def _check_narrowing(spec: DecoderSpec, quantization: str) -> None:
+    if spec.rounds_inputs and quantization != "none":
+        raise ConfigError(
+            f"the checkpoint is quantised, inputs of linears too: --quantization {quantization} "
+            "cannot be added"
+        )
 
 
 def _describe_module(model_dir: Path, *, trust_remote_code: bool) -> DecoderSpec:
@@ -164,6 +173,7 @@ _BEYOND_NATIVE: Mapping[str, Callable[[DecoderSpec], bool]] = {
         isinstance(own, LatentAttentionSpec) and bool(own.kv_rank % 2)
         for own in spec.attentions.values()
     ),
+    "the rounded inputs of linears": lambda spec: spec.rounds_inputs,
     "norms of sums": lambda spec: any(n.norms is NormPlace.SUM for n in spec.layers),
     "the lack of a last norm": lambda spec: not spec.has_final_norm,
     "the projection of the embedding": lambda spec: spec.embedding_size is not None,

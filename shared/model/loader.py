@@ -12,6 +12,7 @@ from torch import nn
 from shared.errors import ConfigError
 from shared.model.attention.registry import default_backend, get_backend
 from shared.model.causal_lm import CausalLM
+from shared.model.checkpoint.formats.registry import find_format
 from shared.model.checkpoint.origin import Dummy, open_origin
 from shared.model.checks import DTYPES as DTYPE_NAMES
 from shared.model.checks import (
@@ -24,6 +25,7 @@ from shared.model.checks import (
 from shared.model.device import read_device
 from shared.model.linear.base import DENSE
 from shared.model.linear.narrow import Narrow, check_quantization
+from shared.model.linear.stored import AsStored
 from shared.model.native.choice import suits_this_cpu, why_not_native
 from shared.model.native.model import WEIGHT_KINDS, NativeCausalLM
 from shared.model.native.packing import Packing
@@ -151,7 +153,9 @@ class _Wanted:
     def method(self) -> LinearMethod:
         """Return the format's method for PyTorch and Triton."""
         if self.quantization == "none":
-            return DENSE
+            if find_format(self.spec.raw) is None:
+                return DENSE
+            return AsStored(self.place, implementation=self.backend.name)
         return Narrow(self.quantization, self.place, implementation=self.backend.name)
 
     def load(self, method: LinearMethod) -> LoadedModel:

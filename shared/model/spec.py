@@ -242,6 +242,8 @@ class DecoderSpec:
     num_positions: int
     #: Dtype of the stored weights.
     dtype: str = "float32"
+    #: Some linears round their inputs, as the checkpoint says.
+    rounds_inputs: bool = False
     eos_token_ids: tuple[int, ...] = ()
     #: config.json as read.
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
+from math import prod
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -60,6 +61,16 @@ class Stored:
     is_transposed: bool = False
     #: The tensor has a part for each of so many modules, one after the other; None: it is one part.
     num_stacked: int | None = None
+
+    @property
+    def matrix_size(self) -> tuple[int, int] | None:
+        """Rows of all modules' parts, and columns; None: the part is no matrix."""
+        if len(self.shape) < 2:
+            return None
+        *stacked, rows, columns = self.shape
+        if self.is_transposed:
+            rows, columns = columns, rows
+        return prod(stacked) * rows, columns
 
     @property
     def parts(self) -> list[WeightPart]:

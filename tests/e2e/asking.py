@@ -9,8 +9,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import grpc
+import pytest
 
-from baton.v1 import common_pb2, router_pb2
+from baton.v1 import (
+    common_pb2,
+    router_pb2,
+    transfer_pb2,
+    transfer_pb2_grpc,
+    worker_pb2,
+    worker_pb2_grpc,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -99,3 +107,16 @@ def until(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline_s, "it did not happen"
         time.sleep(0.01)
+
+
+def shake_hands(cluster: Cluster, asked: str) -> grpc.Call:
+    """What a worker says to the greeting of `decode-0`, which it refuses."""
+    with grpc.insecure_channel(cluster.addresses["decode-0"]) as channel:
+        worker = worker_pb2_grpc.WorkerStub(channel)
+        peer = worker.GetInfo(worker_pb2.GetInfoRequest(), timeout=10).peer
+    with grpc.insecure_channel(cluster.addresses[asked]) as channel:
+        stub = transfer_pb2_grpc.TransferStub(channel)
+        with pytest.raises(grpc.RpcError) as refused:
+            stub.Handshake(transfer_pb2.HandshakeRequest(peer=peer), timeout=10)
+    assert isinstance(refused.value, grpc.Call)
+    return refused.value

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from baton.v1 import transfer_pb2, transfer_pb2_grpc, worker_pb2, worker_pb2_grpc
 from shared.engine.llm import LLM
-from tests.e2e.asking import ask, prompt_of, until
+from tests.e2e.asking import ask, prompt_of, shake_hands, until
 from tests.e2e.conftest import BLOCK_SIZE, ENGINE_FLAGS, MAX_NUM_BATCHED_TOKENS, NUM_BLOCKS
 from tests.e2e.oracle import expect
 from tests.e2e.processes import Cluster
@@ -68,21 +67,9 @@ def test_workers_with_other_kv_refuse_each_other_by_name(checkpoint: Path, tmp_p
         reply = ask(cluster, prompt, max_tokens=8, temperature=0.0, ignore_eos=True)
         assert reply.token_ids == expect(oracle, prompt, max_tokens=8, temperature=0.0)
         assert not reply.timings.connector
-        refusal = shake_hands(cluster)
+        refusal = shake_hands(cluster, "prefill-0")
         assert refusal.code() is grpc.StatusCode.FAILED_PRECONDITION
         assert "layout.dtype" in str(refusal.details())
     finally:
         cluster.stop()
         oracle.close()
-
-
-def shake_hands(cluster: Cluster) -> grpc.RpcError:
-    """What the prefill worker says to the decode worker's greeting."""
-    with grpc.insecure_channel(cluster.addresses["decode-0"]) as channel:
-        worker = worker_pb2_grpc.WorkerStub(channel)
-        peer = worker.GetInfo(worker_pb2.GetInfoRequest(), timeout=10).peer
-    with grpc.insecure_channel(cluster.addresses["prefill-0"]) as channel:
-        stub = transfer_pb2_grpc.TransferStub(channel)
-        with pytest.raises(grpc.RpcError) as refused:
-            stub.Handshake(transfer_pb2.HandshakeRequest(peer=peer), timeout=10)
-    return refused.value

@@ -14,7 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from shared.model.attention.registry import get_backend
 from shared.model.causal_lm import CausalLM
 from shared.model.linear.fused import FusedLinear
-from shared.model.linear.narrow import Narrow
+from shared.model.linear.narrow import Narrow, Product4
+from shared.model.linear.quantized import QuantizedMatrix
+from shared.model.linear.stored import AsStored
 from shared.model.mixers import (
     AttentionSpec,
     DeltaSpec,
@@ -221,6 +223,40 @@ def quantized(backend: str, quantization: str) -> CausalLM:
     return model
 
 
+def check_stored_weights() -> None:
+    """4 bits as a checkpoint has them: groups with scales in float16, and zeros."""
+    expected, ours = (
+        PagedDriver(stored(name), block_size=BLOCK_SIZE, chunk=16).generate(PROMPTS, 3)
+        for name in ("torch", "triton")
+    )
+    assert ours[0] == expected[0]
+    for mine, plain in zip(ours[1], expected[1], strict=True):
+        torch.testing.assert_close(mine, plain, rtol=1e-4, atol=1e-4)
+
+
+def stored(backend: str) -> CausalLM:
+    model = make_model(backend, windows=(None, 9))
+    method = AsStored(torch.device("cpu"), implementation=backend)
+    for module in model.modules():
+        if isinstance(module, FusedLinear):
+            least = module.weight.amin(1, keepdim=True).clamp(max=0)
+            scales = ((module.weight.amax(1, keepdim=True) - least) / 15).half()
+            zeros = (-least / scales).round() - 8
+            codes = (module.weight / scales.float()).round() + zeros
+            matrix = QuantizedMatrix(
+                codes=codes.clamp(-8, 7).char(),
+                bits=4,
+                scales=scales,
+                zeros=zeros.char(),
+                group=128,
+            )
+            matrix.write(module.weight)
+            if method.keeps(matrix):
+                module.product = method.keep(matrix)
+            assert isinstance(module.product, Product4) == (backend == "triton")
+    return model
+
+
 def check_bf16() -> None:
     """As near to float32 as PyTorch in bfloat16, or twice as far."""
     cache_shape = (4, 2, 2, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM)
@@ -303,6 +339,7 @@ CHECKS = {
     "same-tokens-with-int8-weights": partial(check_quantized_weights, "int8"),
     "same-tokens-with-fp8-weights": partial(check_quantized_weights, "fp8"),
     "same-tokens-with-int4-weights": partial(check_quantized_weights, "int4"),
+    "same-tokens-with-stored-int4-weights": check_stored_weights,
     "bf16-as-near-as-torch": check_bf16,
     "nine-launches-a-layer": check_launches,
 }

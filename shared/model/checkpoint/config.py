@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import ModelLoadError
+from shared.model.checkpoint.formats.registry import find_format, with_own_file
 from shared.model.checkpoint.wrapper import is_wrapped, unwrap
 from shared.model.families.registry import ARCHITECTURES, FAMILIES
 
@@ -22,7 +24,7 @@ def load_spec(model_dir: Path) -> DecoderSpec:
     Raises:
         ModelLoadError: missing or broken file, unsupported architecture, or a bad or missing key.
     """
-    raw = read_config(model_dir)
+    raw = with_own_file(read_config(model_dir), model_dir)
     try:
         return parse_spec(raw)
     except ModelLoadError as error:
@@ -65,8 +67,9 @@ def parse_spec(raw: Any) -> DecoderSpec:
     try:
         raw = unwrap(raw)
         family = FAMILIES[_architecture(raw)]
-        _check_supported(raw)
-        return family.describe(raw)
+        stored = find_format(raw)
+        spec = family.describe(raw)
+        return replace(spec, rounds_inputs=stored is not None and stored.rounds_inputs)
     except KeyError as error:
         raise ModelLoadError(f"key {error} is missing") from error
     except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
@@ -82,12 +85,3 @@ def _architecture(raw: Mapping[str, Any]) -> str:
     raise ModelLoadError(
         f"architecture {shown} is not supported; families: {', '.join(sorted(ARCHITECTURES))}"
     )
-
-
-def _check_supported(raw: Mapping[str, Any]) -> None:
-    """Refuse settings that would otherwise be ignored and change the computation."""
-    if raw.get("quantization_config"):
-        raise ModelLoadError(
-            "quantization_config is set; stored quantized weights are not supported: load the "
-            "unquantized checkpoint with --quantization int8, fp8 or int4"
-        )

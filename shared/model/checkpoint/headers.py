@@ -8,24 +8,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from safetensors import SafetensorError, safe_open
-
 from shared.errors import ModelLoadError
+from shared.model.checkpoint.contents import read_contents
 from shared.model.checkpoint.files import find_checkpoint_files
+from shared.model.checkpoint.formats.layout import StoredMatrix
+from shared.model.checkpoint.formats.shapes import check_matrix
 from shared.model.checkpoint.shape_fields import contradiction
 from shared.model.checkpoint.surplus import check_surplus
 from shared.model.checkpoint.wrapper import own_name
-from shared.model.families.registry import FAMILIES, stored_names
+from shared.model.families.registry import FAMILIES
 from shared.model.weight_map import EMBEDDING, HEAD, name_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from shared.model.spec import DecoderSpec
-
-#: Maximum size of a header; the parsed JSON takes several times its size.
-MAX_HEADER_BYTES = 64 * 2**20
-_LENGTH_BYTES = 8
+    from shared.model.weight_map import Stored
 
 
 def check_headers(model_dir: Path, spec: DecoderSpec) -> None:
@@ -35,17 +33,18 @@ def check_headers(model_dir: Path, spec: DecoderSpec) -> None:
         ModelLoadError: names the file, and the tensor if there is one.
     """
     files = find_checkpoint_files(model_dir)
-    family, wanted = FAMILIES[spec.architecture], stored_names(spec)
-    found: set[str] = set()
-    for path in files.shards:
-        for stored_name, shape in _shapes(path).items():
-            name = own_name(spec, wanted, stored_name)
-            if name not in wanted:
-                check_surplus(family, spec, path, name, shape)
-            elif tuple(shape) != wanted[name].shape:
-                why = contradiction(spec, name, shape, wanted[name].shape)
-                raise ModelLoadError(f"{path}: {why}")
-            found.add(name)
+    family, contents = FAMILIES[spec.architecture], read_contents(files.shards, spec)
+    wanted, found = contents.names, set[str]()
+    for stored_name, tensor in contents.tensors.items():
+        name = own_name(spec, wanted, stored_name)
+        if name not in wanted:
+            check_surplus(family, spec, tensor.path, name, tensor.shape)
+        elif isinstance(tensor, StoredMatrix):
+            check_size(tensor, name, wanted[name])
+        elif tensor.shape != wanted[name].shape:
+            why = contradiction(spec, name, tensor.shape, wanted[name].shape)
+            raise ModelLoadError(f"{tensor.path}: {why}")
+        found.add(name)
     # Without a tensor its size, or the number of layers, is only the config's claim.
     missing = wanted.keys() - found
     ends = {name_of(wanted, EMBEDDING), name_of(wanted, HEAD)}
@@ -55,17 +54,14 @@ def check_headers(model_dir: Path, spec: DecoderSpec) -> None:
         raise files.lacks(missing, len(wanted))
 
 
-def _shapes(path: Path) -> dict[str, list[int]]:
-    """Return the shapes of a file's tensors, by name."""
-    try:
-        with path.open("rb") as raw:
-            num_bytes = int.from_bytes(raw.read(_LENGTH_BYTES), "little")
-        if num_bytes > MAX_HEADER_BYTES:
-            raise ModelLoadError(
-                f"{path} is damaged or truncated: its header claims {num_bytes} bytes"
-            )
-        with safe_open(path, framework="np") as file:
-            names = file.keys()
-            return {name: list(file.get_slice(name).get_shape()) for name in names}
-    except (SafetensorError, OSError) as error:
-        raise ModelLoadError(f"{path} is damaged or truncated: {error}") from error
+def check_size(matrix: StoredMatrix, name: str, wanted: Stored) -> tuple[int, int]:
+    """Return rows and columns of a matrix, if its tensors have them.
+
+    Raises:
+        ModelLoadError: they have not, or the part is no matrix.
+    """
+    size = wanted.matrix_size
+    if size is None:
+        raise ModelLoadError(f"{matrix.path}: tensor {name!r} is no matrix, but stored quantised")
+    check_matrix(matrix, *size)
+    return size

@@ -7,23 +7,26 @@ from typing import TYPE_CHECKING
 
 import structlog
 import torch
-from safetensors import SafetensorError, safe_open
 
 from shared.errors import ModelLoadError
+from shared.model.checkpoint.contents import read_contents
+from shared.model.checkpoint.headers import check_size
+from shared.model.checkpoint.reading import OpenMatrix, read_tensors
 from shared.model.checkpoint.surplus import check_surplus
 from shared.model.checkpoint.wrapper import own_name
-from shared.model.families.registry import FAMILIES, stored_names
+from shared.model.families.registry import FAMILIES
 from shared.model.linear.fused import FusedLinear
 from shared.model.weight_map import EMBEDDING, HEAD, Kind, name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Mapping
     from pathlib import Path
 
     from torch import Tensor, nn
 
     from shared.model.causal_lm import CausalLM
     from shared.model.checkpoint.files import CheckpointFiles
+    from shared.model.linear.quantized import QuantizedMatrix
     from shared.model.weight_map import Stored, WeightPart
 
 log = structlog.get_logger(__name__)
@@ -38,7 +41,8 @@ def load_weights(model: CausalLM, files: CheckpointFiles) -> None:
         ModelLoadError: a tensor is missing, unknown, doubled or of a wrong shape or dtype, or a
             file is missing or damaged.
     """
-    names = stored_names(model.spec)
+    contents = read_contents(files.shards, model.spec)
+    names = contents.names
     family = FAMILIES[model.spec.architecture]
     head, embedding = name_of(names, HEAD), name_of(names, EMBEDDING)
     targets = set(names)
@@ -47,38 +51,70 @@ def load_weights(model: CausalLM, files: CheckpointFiles) -> None:
     seen: set[str] = set()
     unread: Counter[str] = Counter()
     tied_head: Tensor | None = None
-    for path, stored_name, tensor in stored_tensors(files.shards):
+    num_exact = 0
+    for path, stored_name, found in read_tensors(contents, files.shards):
         name = own_name(model.spec, names, stored_name)
         if name in seen:
             raise ModelLoadError(f"{path}: tensor {name!r} is in another shard already")
         if name in targets:
-            stored = names[name]
-            _check_shape(stored.shape, tensor, path, name)
-            _fill(model, stored, tensor, path, name)
+            num_exact += _fill(model, names[name], found, path, name)
             seen.add(name)
         elif name == head:  # the config says that it is tied
             tied_head = torch.empty_like(model.embedding)
-            copy_stored(tied_head, tensor, path, name)
+            _copy_head(tied_head, names[name], found, path, name)
         else:
-            unread[check_surplus(family, model.spec, path, name, tensor.shape)] += 1
+            unread[check_surplus(family, model.spec, path, name, found.shape)] += 1
     if tied_head is not None:
         _resolve_tie(model, tied_head, seen, embedding)
     missing = targets - seen
     if missing:
         raise files.lacks(missing, len(targets))
+    _log_unread(unread, contents.num_kv_scales, num_exact)
+
+
+def _log_unread(unread: Mapping[str, int], num_kv_scales: int, num_exact: int) -> None:
     if unread:
         log.info("tensors_not_read", **{what.replace(" ", "_"): n for what, n in unread.items()})
+    if num_kv_scales:
+        log.info("kv_scales_not_read", num=num_kv_scales, instead="scales by token")
+    if num_exact:
+        log.info("inputs_not_rounded", num=num_exact, of="heads, routers and latent attention")
 
 
-def _fill(model: CausalLM, stored: Stored, tensor: Tensor, path: Path, name: str) -> None:
-    """Copy one tensor of a checkpoint into its parts of the model."""
-    pieces = (tensor,) if stored.num_stacked is None else tensor.unbind()
+def _fill(
+    model: CausalLM, stored: Stored, found: Tensor | OpenMatrix, path: Path, name: str
+) -> int:
+    """Copy one tensor of a checkpoint into its parts of the model.
+
+    Returns the number of parts whose inputs should be rounded, and are not.
+    """
+    if isinstance(found, OpenMatrix):
+        return _fill_matrix(model, stored, found.read(*check_size(found.matrix, name, stored)))
+    _check_shape(stored.shape, found, path, name)
+    pieces = (found,) if stored.num_stacked is None else found.unbind()
     for part, piece in zip(stored.parts, pieces, strict=True):
         target = tensor_of(model, part)
         copy_stored(target, _arranged(piece, stored, target.ndim), path, name)
         owner = model.get_submodule(part.module)
         if isinstance(owner, FusedLinear):
             owner.filled(part.index)
+    return 0
+
+
+def _fill_matrix(model: CausalLM, stored: Stored, matrix: QuantizedMatrix) -> int:
+    """Give a matrix, whose rows are outputs, to its parts of the model. Returns as `_fill`."""
+    parts, num_exact = stored.parts, 0
+    for part, piece in zip(parts, matrix.split(len(parts)), strict=True):
+        own = piece if stored.rows is None else piece.take(stored.rows)
+        owner = model.get_submodule(part.module)
+        if isinstance(owner, FusedLinear):
+            owner.take(part.index, own)
+            is_exact = owner.is_dense
+        else:
+            own.write(tensor_of(model, part))
+            is_exact = True
+        num_exact += is_exact and own.inputs is not None
+    return num_exact
 
 
 def _arranged(tensor: Tensor, stored: Stored, num_dims: int) -> Tensor:
@@ -96,10 +132,20 @@ def tensor_of(model: nn.Module, part: WeightPart) -> Tensor:
     if not isinstance(owner, FusedLinear):
         found: Tensor = getattr(owner, part.kind.value)
         return found
-    weight, bias = owner.part(part.index)
-    tensor = weight if part.kind is Kind.WEIGHT else bias
+    if part.kind is Kind.WEIGHT:
+        return owner.part(part.index)[0]
+    tensor = owner.bias_part(part.index)
     assert tensor is not None  # it exists according to its description
     return tensor
+
+
+def _copy_head(
+    target: Tensor, stored: Stored, found: Tensor | OpenMatrix, path: Path, name: str
+) -> None:
+    if isinstance(found, OpenMatrix):
+        found.read(*check_size(found.matrix, name, stored)).write(target)
+    else:
+        copy_stored(target, found, path, name)
 
 
 def _resolve_tie(model: CausalLM, head: Tensor, seen: set[str], embedding: str) -> None:
@@ -112,21 +158,6 @@ def _resolve_tie(model: CausalLM, head: Tensor, seen: set[str], embedding: str) 
         seen.add(embedding)
     elif not torch.equal(head, model.embedding):
         model.lm_head = torch.nn.Parameter(head, requires_grad=False)
-
-
-def stored_tensors(paths: Iterable[Path]) -> Iterator[tuple[Path, str, Tensor]]:
-    """Yield every tensor of these safetensors files.
-
-    Raises:
-        ModelLoadError: a file is damaged.
-    """
-    for path in paths:
-        try:
-            with safe_open(path, framework="pt") as file:
-                for name in file.keys():  # noqa: SIM118 it is not a dict
-                    yield path, name, file.get_tensor(name)
-        except (SafetensorError, OSError) as error:
-            raise ModelLoadError(f"{path} is damaged or truncated: {error}") from error
 
 
 def copy_stored(target: Tensor, stored: Tensor, path: Path, name: str) -> None:

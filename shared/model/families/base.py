@@ -28,6 +28,8 @@ class Family:
     describe: Callable[[Mapping[str, Any]], DecoderSpec]
     #: Return the tensors of such a decoder's checkpoint, by name.
     names: Callable[[DecoderSpec], WeightMap]
+    #: The same where each expert has tensors of its own, as quantised files of some families have.
+    names_apart: Callable[[DecoderSpec], WeightMap] | None = None
     #: What some files' names begin with, in place of what `names` says; the first that fits counts.
     prefixes: Mapping[str, str] = field(default_factory=dict)
     #: What the names of further layers begin with, {} being their number; their tensors, as many

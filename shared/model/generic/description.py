@@ -119,7 +119,7 @@ def _why_not(config: PretrainedConfig) -> str | None:
     if config.is_encoder_decoder:
         return f"{name} has an encoder"
     if getattr(config, "quantization_config", None):
-        return "quantization_config is set; stored quantized weights are not supported"
+        return "quantization_config is set; transformers' modules do not get quantised weights here"
     others = set(getattr(text, "layer_types", None) or ()) - _TYPES
     if others:
         known = ", ".join(sorted(_TYPES))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from shared.errors import InternalError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
     from shared.model.linear.fused import FusedLinear
+    from shared.model.linear.quantized import QuantizedMatrix
 
 
 class Product(Protocol):
@@ -23,11 +26,20 @@ class LinearMethod(Protocol):
 
     A checkpoint's tensors are copied into a weight of the model's dtype, one after the other. The
     method converts a weight when it is complete. So besides converted weights, memory has only
-    weights whose tensors are incomplete.
+    weights whose tensors are incomplete. A matrix that a checkpoint stores in few bits is written
+    into that weight, too, unless the method multiplies with it as it is.
     """
 
     def finish(self, linear: FusedLinear) -> Product | None:
         """Convert the complete weight; the linear then frees it, unless None is returned."""
+        ...
+
+    def keeps(self, matrix: QuantizedMatrix) -> bool:
+        """Return whether `keep` multiplies with a matrix, and with more rows like these."""
+        ...
+
+    def keep(self, matrix: QuantizedMatrix) -> Product:
+        """Return a product with a matrix as a checkpoint stores it. Only for those of `keeps`."""
         ...
 
 
@@ -37,6 +49,14 @@ class Dense:
     def finish(self, linear: FusedLinear) -> Product | None:
         """See `LinearMethod.finish`."""
         return None
+
+    def keeps(self, matrix: QuantizedMatrix) -> bool:
+        """See `LinearMethod.keeps`."""
+        return False
+
+    def keep(self, matrix: QuantizedMatrix) -> Product:
+        """See `LinearMethod.keep`. Always raises InternalError."""
+        raise InternalError("a dense weight keeps no stored matrix")
 
 
 DENSE = Dense()

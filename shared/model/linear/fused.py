@@ -9,11 +9,15 @@ from torch import nn
 from torch.nn.functional import linear
 
 from shared.model.linear.base import DENSE
+from shared.model.linear.quantized import concatenate
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from shared.model.linear.base import LinearMethod, Product
+    from shared.model.linear.quantized import QuantizedMatrix
 
 
 class FusedLinear(nn.Module):
@@ -50,8 +54,15 @@ class FusedLinear(nn.Module):
         self._method = method
         #: Number of tensors of a checkpoint that are still missing.
         self._num_missing = len(out_sizes) * (2 if bias else 1)
+        #: By projection: stored matrices that the method will keep, until the linear is complete.
+        self._matrices: dict[int | None, QuantizedMatrix] = {}
         #: The product used instead of `weight`, which is empty then.
         self.product: Product | None = None
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether its weight stays in the model's dtype, however it is stored."""
+        return self._method is DENSE
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return one output per projection."""
@@ -67,11 +78,17 @@ class FusedLinear(nn.Module):
         if self.weight.is_meta and self._method is not DENSE:
             weight = torch.empty(self.weight.shape, dtype=self.weight.dtype, device="cpu")
             self.weight = nn.Parameter(weight, requires_grad=False)
+        return self.weight[self._range(index)], self.bias_part(index)
+
+    def bias_part(self, index: int | None) -> Tensor | None:
+        """Bias of one projection, or of all, as a view."""
+        return None if self.bias is None else self.bias[self._range(index)]
+
+    def _range(self, index: int | None) -> slice:
         if index is None:
-            return self.weight, self.bias
+            return slice(None)
         start = sum(self.out_sizes[:index])
-        rows = slice(start, start + self.out_sizes[index])
-        return self.weight[rows], None if self.bias is None else self.bias[rows]
+        return slice(start, start + self.out_sizes[index])
 
     def keep_in(self, weight: Tensor, bias: Tensor | None) -> None:
         """Keep weight and bias, which are not filled yet, in this memory."""
@@ -86,6 +103,14 @@ class FusedLinear(nn.Module):
         target.copy_(values)
         self.filled(None)
 
+    def take(self, index: int | None, matrix: QuantizedMatrix) -> None:
+        """Give the weight of one projection, or of all, as a checkpoint stores it."""
+        if self._method.keeps(matrix):
+            self._matrices[index] = matrix
+        else:
+            matrix.write(self.part(index)[0])
+        self.filled(index)
+
     def filled(self, index: int | None) -> None:
         """What `part` returned has its values. With the last one the method takes the weight."""
         self._num_missing -= len(self.out_sizes) if index is None else 1
@@ -95,12 +120,67 @@ class FusedLinear(nn.Module):
     @torch.inference_mode()
     def finish(self, method: LinearMethod) -> None:
         """Let `method` convert the complete weight."""
-        self.product = method.finish(self)
+        self.product = self._keep(method)
+        if self.product is None:
+            self.product = method.finish(self)
         if self.product is not None:
-            nothing = torch.empty(0, dtype=self.weight.dtype, device=self.weight.device)
+            device = "cpu" if self.weight.is_meta else self.weight.device
+            nothing = torch.empty(0, dtype=self.weight.dtype, device=device)
             self.weight = nn.Parameter(nothing, requires_grad=False)
+
+    def _keep(self, method: LinearMethod) -> Product | None:
+        """Return a product with the stored matrices; None: there are none."""
+        matrices, self._matrices = self._matrices, {}
+        if not matrices:
+            return None
+        indices: list[int | None] = [*range(len(self.out_sizes))]
+        if None in matrices:
+            indices = [None]
+        if len(matrices) == len(indices):
+            whole = concatenate([matrices[index] for index in indices])
+            if whole is not None:
+                return method.keep(whole)
+        return SideBySide(
+            [
+                method.keep(matrices[index]) if index in matrices else self._rows(index)
+                for index in indices
+            ]
+        )
+
+    def _rows(self, index: int | None) -> Product:
+        """The product with a projection's own rows."""
+        return Rows(self.part(index)[0].clone())
 
     def _narrow(self, x: Tensor) -> Tensor:
         assert self.product is not None
         fused = self.product(x)
         return fused if self.bias is None else fused + self.bias
+
+
+class Rows(nn.Module):
+    """A product with a dense weight."""
+
+    weight: Tensor
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("weight", weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [num_tokens, in_features] to [num_tokens, out_features]."""
+        return linear(x, self.weight)
+
+
+class SideBySide(nn.Module):
+    """Products of the same inputs, whose results are one beside the other."""
+
+    def __init__(self, products: Sequence[Product]) -> None:
+        super().__init__()
+        self._products = list(products)
+        for number, product in enumerate(products):
+            if isinstance(product, nn.Module):
+                self.add_module(str(number), product)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map [num_tokens, in_features] to [num_tokens, out_features]."""
+        return torch.cat([product(x) for product in self._products], dim=-1)

@@ -18,13 +18,14 @@ from kernels.quantize_rows import quantize_rows
 from kernels.quantized_matmul import quantized_matmul
 from kernels.weight_only_matmul import weight_only_matmul
 from kernels.weight_only_matmul.packing import PackedWeight, pack_int4, unpack
-from shared.errors import ConfigError
+from shared.errors import ConfigError, InternalError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from shared.model.linear.base import Product
     from shared.model.linear.fused import FusedLinear
+    from shared.model.linear.quantized import QuantizedMatrix
 
 _TYPES = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
 #: CUDA's first architecture with float8.
@@ -68,29 +69,45 @@ class Product4(nn.Module):
 
     values: Tensor
     scales: Tensor
+    zeros: Tensor | None
 
     def __init__(
-        self, weight: Tensor, workspaces: dict[int, Workspace], implementation: str
+        self, packed: PackedWeight, workspaces: dict[int, Workspace], implementation: str
     ) -> None:
-        """Pack a weight [out_features, in_features]; workspaces: by number of tokens, shared."""
+        """Take a weight of 4 bits. workspaces: see `make_workspaces`."""
         super().__init__()
-        self._in_features = weight.shape[1]
-        # Rows are independent, and a few at a time need little temporary memory.
-        packed = [pack_int4(rows) for rows in weight.split(max(1, _AT_ONCE // self._in_features))]
-        self.register_buffer("values", torch.cat([part.values for part in packed], dim=1))
-        self.register_buffer("scales", torch.cat([part.scales for part in packed], dim=1))
+        self._in_features = packed.in_features
+        self.register_buffer("values", packed.values)
+        self.register_buffer("scales", packed.scales)
+        self.register_buffer("zeros", packed.zeros)
         self._workspaces = workspaces
         self._implementation = implementation
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [num_tokens, in_features] to [num_tokens, out_features]."""
-        weight = PackedWeight(self.values, self.scales, self._in_features)
+        weight = PackedWeight(self.values, self.scales, self._in_features, self.zeros)
         tokens = next((most for most in _FEW_TOKENS if len(x) <= most), None)
         if tokens is None:
             return linear(x, unpack(weight).to(x.dtype))
         return weight_only_matmul(
             x, weight, implementation=self._implementation, workspace=self._workspaces[tokens]
         )
+
+
+def make_workspaces() -> dict[int, Workspace]:
+    """Return memory that all products with 4 bits of a model share, by number of tokens."""
+    return {tokens: Workspace() for tokens in _FEW_TOKENS}
+
+
+def _pack(weight: Tensor) -> PackedWeight:
+    """Round a weight [out_features, in_features] to 4 bits."""
+    # Rows are independent, and a few at a time need little temporary memory.
+    packed = [pack_int4(rows) for rows in weight.split(max(1, _AT_ONCE // weight.shape[1]))]
+    return PackedWeight(
+        torch.cat([part.values for part in packed], dim=1),
+        torch.cat([part.scales for part in packed], dim=1),
+        weight.shape[1],
+    )
 
 
 def check_quantization(name: str, device: torch.device) -> None:
@@ -116,11 +133,19 @@ class Narrow:
         self._name = name
         self._device = device
         self._implementation = implementation
-        self._workspaces = {tokens: Workspace() for tokens in _FEW_TOKENS}
+        self._workspaces = make_workspaces()
 
     def finish(self, linear: FusedLinear) -> Product:
         """See `LinearMethod.finish`. One matrix at a time is copied to the device."""
         weight = linear.weight.to(self._device)
         if self._name == "int4":
-            return Product4(weight, self._workspaces, self._implementation)
+            return Product4(_pack(weight), self._workspaces, self._implementation)
         return Product8(weight, _TYPES[self._name], self._implementation)
+
+    def keeps(self, matrix: QuantizedMatrix) -> bool:
+        """See `LinearMethod.keeps`."""
+        return False
+
+    def keep(self, matrix: QuantizedMatrix) -> Product:
+        """See `LinearMethod.keep`. Always raises InternalError."""
+        raise InternalError("a weight of --quantization is made of a dense one")

@@ -43,7 +43,9 @@ if TYPE_CHECKING:
     from shared.model.decoder_layer import DecoderLayer
     from shared.model.layer_inputs import InputGate, LayerInputs
     from shared.model.layers import Norm
+    from shared.model.linear.base import Product
     from shared.model.linear.fused import FusedLinear
+    from shared.model.linear.quantized import QuantizedMatrix
     from shared.model.mixing.grouped import Attention
     from shared.model.native.threads import LibraryThreads
     from shared.model.spec import DecoderSpec
@@ -99,6 +101,14 @@ class Packing:
     def finish(self, linear: FusedLinear) -> PackedWeight:
         """See `LinearMethod.finish`."""
         return PackedWeight(self._matrix(linear.weight, linear.bias, paired=linear.is_gated))
+
+    def keeps(self, matrix: QuantizedMatrix) -> bool:
+        """See `LinearMethod.keeps`."""
+        return False
+
+    def keep(self, matrix: QuantizedMatrix) -> Product:
+        """See `LinearMethod.keep`. Always raises InternalError."""
+        raise InternalError("a packed weight is made of a dense one")
 
     def pack(self, model: CausalLM) -> PackedModel:
         """Return all weights of a model loaded with this method; it is empty afterwards."""

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.fakes.stored.base import quantise_checkpoint
+from tests.fakes.stored.compressed import INT4, Compressed
 from tests.unit.model.checkpoints import write
 
 if TYPE_CHECKING:
@@ -29,11 +31,12 @@ def resident(key):
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
 
 folder, settings = Path(sys.argv[2]), json.loads(sys.argv[3])
+name = settings.pop("name", "large")
 load_model(folder / "tiny", **settings)
 gc.collect()
 Path("/proc/self/clear_refs").write_text("5")  # the peak starts over
 before = resident("VmRSS")
-loaded = load_model(folder / "large", **settings)
+loaded = load_model(folder / name, **settings)
 if sys.argv[1] == "dict":
     tensors = [t.clone() for p in folder.glob("large/*") if p.suffix == ".safetensors"
                for t in load_file(p).values()]
@@ -62,6 +65,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         vocab_size=4096,
         dtype="float32",
         num_shards=NUM_SHARDS,
+    )
+    quantise_checkpoint(
+        write(
+            folder / "whole",
+            num_layers=8,
+            hidden_size=512,
+            intermediate_size=1536,
+            vocab_size=4096,
+            dtype="float32",
+        ),
+        folder / "stored",
+        Compressed("pack-quantized", INT4),
+        lambda name: "proj" in name,
     )
     return folder
 
@@ -99,3 +115,12 @@ def test_narrow_weights_are_never_there_in_full(folder: Path, settings: dict[str
     largest = 4096 * 512 * 4
     allowed = weights + 2 * shard + largest + full // 4 + (8 << 20)
     assert peak < allowed < weights + full
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_stored_codes_are_dense_one_after_the_other(folder: Path, backend: str) -> None:
+    """Beside the weights there are the file, and the matrices of one linear."""
+    weights, peak = peak_bytes("ours", folder, name="stored", attention_backend=backend)
+    file = (folder / "stored" / "model.safetensors").stat().st_size
+    linear, largest = 2 * 512 * 1536 * 4, 4096 * 512 * 4
+    assert peak < weights + file + 2 * linear + largest + (8 << 20)

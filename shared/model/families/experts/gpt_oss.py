@@ -74,4 +74,18 @@ def _name(name: str) -> str:
     return name.removesuffix(".weight").replace(".bias", "_bias")
 
 
-GPT_OSS = Family(architecture=_ARCHITECTURE, model_type="gpt_oss", describe=describe, names=names)
+_APART = replace(
+    _NAMING,
+    parts={
+        **_NAMING.parts,
+        "mlp.experts.gate_up": EXPERT_PARTS["mlp.experts.gate_up"],
+        "mlp.experts.down": EXPERT_PARTS["mlp.experts.down"],
+    },
+)
+GPT_OSS = Family(
+    architecture=_ARCHITECTURE,
+    model_type="gpt_oss",
+    describe=describe,
+    names=names,
+    names_apart=_APART.names,
+)

@@ -124,6 +124,20 @@ def names(spec: DecoderSpec) -> WeightMap:
     }
 
 
+_APART = replace(
+    _NAMING,
+    parts={
+        **_NAMING.parts,
+        "mlp.experts.gate_up": (
+            "feed_forward.experts.{}.gate_proj feed_forward.experts.{}.up_proj"
+        ),
+        "mlp.experts.down": "feed_forward.experts.{}.down_proj",
+    },
+)
 LLAMA4 = Family(
-    architecture=_ARCHITECTURE, model_type="llama4_text", describe=describe, names=names
+    architecture=_ARCHITECTURE,
+    model_type="llama4_text",
+    describe=describe,
+    names=names,
+    names_apart=_APART.names,
 )

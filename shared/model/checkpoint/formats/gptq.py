@@ -1,0 +1,172 @@
+"""GPTQ, as AutoGPTQ, GPTQModel and AutoRound write it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from shared.errors import ModelLoadError
+from shared.model.checkpoint.formats.layout import FLOATS, Array, Layout, Packing
+from shared.model.checkpoint.formats.settings import Settings, compiled
+from shared.model.linear.rounding import Element
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from shared.model.checkpoint.formats.base import Module
+    from shared.model.checkpoint.tensor_files import TensorHeader
+
+_CODES, _SCALES, _ZEROS, _ORDER = ".qweight", ".scales", ".qzeros", ".g_idx"
+_SUFFIXES = frozenset({_CODES, _SCALES, _ZEROS, _ORDER})
+#: Others are stored in planes, by GPTQModel alone.
+_BITS = (2, 3, 4, 8)
+#: Keys that say how the file was made, or what other programs compute it with. `sym` and `desc_act`
+#: follow from zeros and groups, which are always read.
+_IGNORED = (
+    "sym",
+    "desc_act",
+    "method",
+    "act_group_aware",
+    "static_groups",
+    "true_sequential",
+    "damp_percent",
+    "damp_auto_increment",
+    "mse",
+    "model_name_or_path",
+    "model_file_base_name",
+    "tokenizer",
+    "dataset",
+    "batch_size",
+    "pad_token_id",
+    "model_seqlen",
+    "block_name_to_quantize",
+    "module_name_preceding_first_block",
+    "modules_in_block_to_quantize",
+    "cache_block_outputs",
+    "max_input_length",
+    "use_exllama",
+    "disable_exllama",
+    "exllama_config",
+    "use_cuda_fp16",
+    "backend",
+    "lm_head",
+    "meta",
+    "hyb_act",
+    "offload_to_disk",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scheme:
+    bits: int
+    group: int | None
+
+    @classmethod
+    def read(cls, own: Settings, usual: _Scheme | None = None) -> _Scheme:
+        bits = own.integer("bits", usual.bits if usual else None)
+        group = own.integer("group_size", (usual.group or -1) if usual else None)
+        if bits not in _BITS:
+            known = ", ".join(map(str, _BITS))
+            raise ModelLoadError(f"{own.where}.bits must be one of {known}, not {bits}")
+        if group != -1 and group < 1:
+            raise ModelLoadError(f"{own.where}.group_size must be -1 or at least 1, not {group}")
+        return cls(bits, None if group == -1 else group)
+
+
+@dataclass(frozen=True, slots=True)
+class Gptq:
+    """A `quantization_config` of GPTQ."""
+
+    usual: _Scheme
+    #: By expression for names of modules; None: those are not quantised.
+    others: tuple[tuple[str, _Scheme | None], ...]
+    #: What is added to stored zeros.
+    zero_step: int
+    name: str = "gptq"
+    suffixes: frozenset[str] = _SUFFIXES
+    rounds_inputs: bool = False
+
+    def layout(self, module: Module, found: Mapping[str, TensorHeader]) -> Layout | None:
+        """See `StoredFormat.layout`."""
+        scheme = self._scheme_of(module)
+        if scheme is None:
+            raise ModelLoadError(
+                f"{module}: quantization_config.dynamic leaves it out, but it is stored quantised"
+            )
+        layout = _layout(scheme)
+        is_ordered = _ORDER in found
+        return replace(
+            layout,
+            zero_step=self.zero_step,
+            column_groups=_ORDER if is_ordered else None,
+        )
+
+    def _scheme_of(self, module: Module) -> _Scheme | None:
+        for pattern, scheme in self.others:
+            expression = compiled(pattern, "quantization_config.dynamic")
+            if any(expression.match(name) for name in module.names):
+                return scheme
+        return self.usual
+
+
+def _layout(scheme: _Scheme) -> Layout:
+    bits = scheme.bits
+    across = Packing(bits=bits, is_along_rows=False)
+    return Layout(
+        element=Element.INT,
+        bits=bits,
+        codes=Array(suffix=_CODES, dtypes=("I32",), is_turned=True, packing=Packing(bits=bits)),
+        scales=Array(suffix=_SCALES, dtypes=FLOATS, is_turned=True),
+        zeros=Array(suffix=_ZEROS, dtypes=("I32",), is_turned=True, packing=across),
+        is_offset=True,
+        group=scheme.group,
+    )
+
+
+def read_gptq(raw: Mapping[str, Any]) -> Gptq:
+    """Return what a config says.
+
+    Raises:
+        ModelLoadError: a key is unknown or wrong; names it.
+    """
+    own = Settings(raw, "quantization_config")
+    method = own.any("quant_method")
+    usual = _Scheme.read(own)
+    others: list[tuple[str, _Scheme | None]] = []
+    for pattern, changes in own.objects("dynamic").items():
+        where = f"quantization_config.dynamic[{pattern!r}]"
+        expression = pattern.removeprefix("-:").removeprefix("+:")
+        compiled(expression, where)
+        is_out = pattern.startswith("-:")
+        others.append(
+            (expression, None if is_out else _Scheme.read(Settings(changes, where), usual))
+        )
+    own.choice("pack_dtype", ("int32",), "int32")
+    known = ("gptq", "gptq_v2")
+    kind = own.choice("checkpoint_format", known, "gptq_v2" if method == "gptq_v2" else "gptq")
+    kind = own.choice("format", known, kind)
+    own.refuse("is_marlin_format", "the order of Marlin is not read; convert it to gptq")
+    own.close(ignored=_IGNORED)
+    return Gptq(usual, tuple(others), 0 if kind == "gptq_v2" else 1)
+
+
+def read_auto_round(raw: Mapping[str, Any]) -> Gptq:
+    """Return what a config of AutoRound's says, if it stores matrices as GPTQ does.
+
+    Raises:
+        ModelLoadError: it does not, or a value is wrong; names the key.
+    """
+    own = Settings(raw, "quantization_config")
+    own.choice("data_type", ("int",), "int")
+    packings = ("auto_gptq", "auto_round:auto_gptq")
+    own.choice("packing_format", packings, "missing")
+    usual = _Scheme.read(own)
+    others: list[tuple[str, _Scheme | None]] = []
+    for name, changes in own.objects("extra_config").items():
+        each = Settings(changes, f"{own.where}.extra_config.{name}")
+        is_out = each.integer("bits", usual.bits) > _BITS[-1]
+        scheme = None if is_out else _Scheme.read(Settings(changes, each.where), usual)
+        others.append((f"{re.escape(name)}$", scheme))
+    # How the file was made has many keys, which differ from version to version.
+    return Gptq(usual, tuple(others), 1, name="auto-round")

@@ -1,0 +1,156 @@
+"""How a matrix of few bits is stored: its tensors, their packing, and what their numbers mean.
+
+A format is a reader of configs that returns these records. They hold no tensor, and need no torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shared.errors import ModelLoadError
+from shared.model.linear.rounding import Element, Rounding
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from shared.model.checkpoint.tensor_files import TensorHeader
+
+#: By dtype as safetensors spells it: bits of its words.
+WORD_BITS = {"I32": 32, "U8": 8}
+FLOATS = ("F32", "BF16", "F16")
+FLOAT8 = {Element.E4M3: "F8_E4M3", Element.E5M2: "F8_E5M2"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packing:
+    """A stream of bits: number i of a line has the bits from `i * bits` on, the lowest first."""
+
+    bits: int
+    #: A line is a row of the matrix, not a column.
+    is_along_rows: bool = True
+    #: Of each eight numbers in a word: the place of each; None: their order.
+    order: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Array:
+    """A stored tensor of numbers by row and column."""
+
+    #: What its name has behind that of the linear.
+    suffix: str
+    dtypes: tuple[str, ...]
+    #: Stored as [columns, rows].
+    is_turned: bool = False
+    #: None: one number in each element.
+    packing: Packing | None = None
+    #: Bytes of a line are cut in pieces of so many, in a dimension of their own.
+    piece: int | None = None
+
+    def shape(self, rows: int, columns: int, dtype: str) -> tuple[int, ...]:
+        """Return the stored shape of a matrix, in this dtype."""
+        if self.packing is not None:
+            word = WORD_BITS[dtype]
+            if self.packing.is_along_rows:
+                columns = -(-columns * self.packing.bits // word)
+            else:
+                rows = -(-rows * self.packing.bits // word)
+        if self.piece is not None:
+            return rows, columns // self.piece, self.piece
+        return (columns, rows) if self.is_turned else (rows, columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Factor:
+    """A scalar by which all scales of a matrix are multiplied, or divided."""
+
+    suffix: str
+    divides: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The tensors of a matrix, W = (code - zero) * scale."""
+
+    element: Element
+    bits: int
+    codes: Array
+    scales: Array
+    #: Scales are exponents of two, 127 being added.
+    are_powers: bool = False
+    factor: Factor | None = None
+    zeros: Array | None = None
+    #: What is added to stored zeros, modulo their range.
+    zero_step: int = 0
+    #: Integers are stored with half of their range added, zeros too. Otherwise as two's complement.
+    is_offset: bool = False
+    #: Columns that share a scale; None: all.
+    group: int | None = None
+    #: Rows that share a scale; None: all.
+    row_range: int | None = 1
+    #: Of the tensor with the group of each column.
+    column_groups: str | None = None
+    inputs: Rounding | None = None
+    #: Of the scalar that the rounding of inputs reads, and of their zero.
+    input_stored: str | None = None
+    input_zero: str | None = None
+    #: That scalar is stored as its reciprocal.
+    is_input_inverse: bool = False
+    #: Of a tensor with the numbers of rows and columns.
+    size: str | None = None
+    #: What the name of the dense tensor has behind that of the linear.
+    dense_suffix: str = ".weight"
+
+    @property
+    def arrays(self) -> Sequence[Array]:
+        """The tensors by row and column."""
+        return [each for each in (self.codes, self.scales, self.zeros) if each is not None]
+
+    def scale_shape(self, rows: int, columns: int) -> tuple[int, int]:
+        """Return the numbers of ranges of rows, and of groups of columns."""
+        ranges = 1 if self.row_range is None else -(-rows // self.row_range)
+        return ranges, 1 if self.group is None else -(-columns // self.group)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMatrix:
+    """A matrix in a checkpoint's files."""
+
+    #: What the names of its tensors begin with.
+    module: str
+    layout: Layout
+    #: Its tensors, by what their names have behind that.
+    headers: Mapping[str, TensorHeader]
+
+    @property
+    def codes(self) -> TensorHeader:
+        """The header of its codes.
+
+        Raises:
+            ModelLoadError: there are none.
+        """
+        return self.header(self.layout.codes.suffix)
+
+    @property
+    def path(self) -> Path:
+        """The file of one of its tensors."""
+        return next(iter(self.headers.values())).path
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one of its tensors."""
+        return next(iter(self.headers.values())).shape
+
+    def header(self, suffix: str) -> TensorHeader:
+        """Return the header of one of its tensors.
+
+        Raises:
+            ModelLoadError: it is missing.
+        """
+        if suffix not in self.headers:
+            beside = self.module + next(iter(self.headers))
+            raise ModelLoadError(
+                f"{self.path}: tensor {self.module + suffix!r} is missing beside {beside!r}"
+            )
+        return self.headers[suffix]

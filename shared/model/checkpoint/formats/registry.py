@@ -1,0 +1,88 @@
+"""All formats. A new one needs a file and a line here."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from shared.errors import ModelLoadError
+from shared.model.checkpoint.formats.awq import read_awq
+from shared.model.checkpoint.formats.compressed_tensors import read_compressed_tensors
+from shared.model.checkpoint.formats.fp8 import read_fbgemm, read_fp8
+from shared.model.checkpoint.formats.gptq import read_auto_round, read_gptq
+from shared.model.checkpoint.formats.modelopt import read_modelopt
+from shared.model.checkpoint.formats.mxfp4 import read_mxfp4
+from shared.model.checkpoint.formats.quark import read_quark
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from shared.model.checkpoint.formats.base import StoredFormat
+
+#: By `quant_method`: what reads the config.
+READERS: Mapping[str, Callable[[Mapping[str, Any]], StoredFormat]] = {
+    "compressed-tensors": read_compressed_tensors,
+    "gptq": read_gptq,
+    "gptq_v2": read_gptq,
+    "auto-round": read_auto_round,
+    "awq": read_awq,
+    "fp8": read_fp8,
+    "fbgemm_fp8": read_fbgemm,
+    "mxfp4": read_mxfp4,
+    "quark": read_quark,
+    "modelopt": read_modelopt,
+}
+_KEY = "quantization_config"
+#: Files that have the config instead of config.json, and the method of those that do not name it.
+_FILES = {
+    "quantize_config.json": "gptq",
+    "quant_config.json": "awq",
+    "hf_quant_config.json": "modelopt",
+}
+
+
+def find_format(raw: Mapping[str, Any]) -> StoredFormat | None:
+    """Return the format that a config of a model names; None: its weights are not quantised.
+
+    Raises:
+        ModelLoadError: it is unknown, or a key is unknown or wrong.
+    """
+    own = raw.get(_KEY)
+    if not own:
+        return None
+    if not isinstance(own, dict):
+        raise ModelLoadError(f"{_KEY} is a {type(own).__name__}, not an object")
+    method = str(own.get("quant_method") or "missing").lower()
+    if method not in READERS:
+        known = ", ".join(READERS)
+        raise ModelLoadError(
+            f"{_KEY}.quant_method {method!r} is not supported; supported: {known}. Or load the "
+            "unquantized checkpoint with --quantization int8, fp8 or int4"
+        )
+    return READERS[method](own)
+
+
+def with_own_file(raw: Any, model_dir: Path) -> Any:
+    """Return a model's config, with the quantization_config of a file beside it if it has none.
+
+    Raises:
+        ModelLoadError: such a file is damaged.
+    """
+    if not isinstance(raw, dict) or any(
+        _KEY in each for each in (raw, raw.get("text_config") or ())
+    ):
+        return raw
+    for name, method in _FILES.items():
+        path = model_dir / name
+        if not path.exists():
+            continue
+        try:
+            own = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ModelLoadError(f"{path} is not valid JSON: {error}") from error
+        if not isinstance(own, dict):
+            raise ModelLoadError(f"{path} holds a {type(own).__name__}, not an object")
+        own = own.get("quantization", own)
+        return {**raw, _KEY: {"quant_method": method, **own}}
+    return raw

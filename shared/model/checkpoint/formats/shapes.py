@@ -1,0 +1,83 @@
+"""Comparison of a matrix's tensors with the size that the model asks for, by headers alone."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+from shared.errors import ModelLoadError
+from shared.model.checkpoint.formats.layout import FLOATS, Array, StoredMatrix
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from shared.model.checkpoint.tensor_files import TensorHeader
+
+_SCALARS = {(), (1,), (1, 1)}
+
+
+def check_matrix(matrix: StoredMatrix, rows: int, columns: int) -> None:
+    """Check that all tensors of a matrix are there, with the shapes and dtypes that it needs.
+
+    rows: of all experts, if they are in one.
+
+    Raises:
+        ModelLoadError: names the file and the tensor.
+    """
+    layout = matrix.layout
+    _check_array(matrix, layout.codes, rows, columns)
+    ranges, groups = layout.scale_shape(rows, columns)
+    for array in layout.arrays[1:]:
+        _check_array(matrix, array, ranges, groups)
+    for suffix, dtypes, shapes in (
+        (None if layout.factor is None else layout.factor.suffix, FLOATS, _SCALARS),
+        (layout.input_stored, FLOATS, _SCALARS),
+        (layout.input_zero, (*FLOATS, "I8", "I32", "U8"), _SCALARS),
+        (layout.column_groups, ("I32", "I64"), {(columns,)}),
+        (layout.size, ("I64", "I32"), {(2,)}),
+    ):
+        if suffix is not None:
+            header = matrix.header(suffix)
+            _check_dtype(matrix, suffix, header, dtypes)
+            if header.shape not in shapes:
+                raise _wrong_shape(matrix, suffix, header, max(shapes, key=len))
+
+
+def stored_shape(array: Array, header: TensorHeader, rows: int, columns: int) -> tuple[int, ...]:
+    """Return the shape of a matrix's tensor, with all rows in one dimension."""
+    return array.shape(rows, columns, header.dtype)
+
+
+def _check_array(matrix: StoredMatrix, array: Array, rows: int, columns: int) -> None:
+    header = matrix.header(array.suffix)
+    _check_dtype(matrix, array.suffix, header, array.dtypes)
+    wanted = stored_shape(array, header, rows, columns)
+    extra = len(header.shape) - len(wanted)
+    shape = header.shape
+    if extra > 0:  # experts are in a dimension of their own
+        shape = (prod(shape[: extra + 1]), *shape[extra + 1 :])
+    if _without_ones(shape) != _without_ones(wanted):
+        raise _wrong_shape(matrix, array.suffix, header, wanted)
+
+
+def _check_dtype(
+    matrix: StoredMatrix, suffix: str, header: TensorHeader, dtypes: Iterable[str]
+) -> None:
+    if header.dtype not in dtypes:
+        raise ModelLoadError(
+            f"{header.path}: tensor {matrix.module + suffix!r} has dtype {header.dtype}, "
+            f"its format has {' or '.join(dtypes)}"
+        )
+
+
+def _wrong_shape(
+    matrix: StoredMatrix, suffix: str, header: TensorHeader, wanted: tuple[int, ...]
+) -> ModelLoadError:
+    return ModelLoadError(
+        f"{header.path}: tensor {matrix.module + suffix!r} has shape {list(header.shape)}, "
+        f"the config and quantization_config ask for {list(wanted)}"
+    )
+
+
+def _without_ones(shape: Iterable[int]) -> list[int]:
+    return [size for size in shape if size != 1]

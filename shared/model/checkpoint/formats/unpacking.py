@@ -1,0 +1,190 @@
+"""Makes a matrix of its stored tensors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn.functional import pad
+
+from shared.errors import ModelLoadError
+from shared.model.checkpoint.formats.shapes import check_matrix, stored_shape
+from shared.model.linear.inputs import InputRounding
+from shared.model.linear.quantized import QuantizedMatrix
+from shared.model.linear.rounding import Element
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from shared.model.checkpoint.formats.layout import Array, Layout, Packing, StoredMatrix
+
+#: Numbers that are unpacked at a time, in words of 64 bits.
+_AT_ONCE = 1 << 20
+_IN_A_BYTE = (1, 2, 4)
+#: By float: bits of exponent and mantissa, and what is added to the exponent.
+_FLOATS = {Element.E2M1: (2, 1, 1), Element.E2M3: (2, 3, 1), Element.E3M2: (3, 2, 3)}
+
+
+def read_matrix(
+    matrix: StoredMatrix, tensors: Mapping[str, Tensor], rows: int, columns: int
+) -> QuantizedMatrix:
+    """Return the matrix of these tensors, by suffix.
+
+    Raises:
+        ModelLoadError: one is missing, or of a wrong shape, dtype or value.
+    """
+    check_matrix(matrix, rows, columns)
+    layout = matrix.layout
+    if layout.size is not None and tensors[layout.size].tolist() != [rows, columns]:
+        raise _error(matrix, layout.size, f"is not {[rows, columns]}")
+    reader = _Reader(matrix, tensors)
+    ranges, groups = layout.scale_shape(rows, columns)
+    return QuantizedMatrix(
+        codes=reader.codes(rows, columns),
+        bits=layout.bits,
+        scales=reader.scales(ranges, groups),
+        zeros=reader.zeros(ranges, groups),
+        row_range=layout.row_range or rows,
+        group=layout.group or columns,
+        column_groups=reader.column_groups(columns, groups),
+        inputs=reader.inputs(),
+    )
+
+
+class _Reader:
+    """The tensors of one matrix."""
+
+    def __init__(self, matrix: StoredMatrix, tensors: Mapping[str, Tensor]) -> None:
+        self._matrix = matrix
+        self._layout: Layout = matrix.layout
+        self._tensors = tensors
+
+    def codes(self, rows: int, columns: int) -> Tensor:
+        layout = self._layout
+        values = self._array(layout.codes, rows, columns)
+        if layout.element is Element.INT:
+            return _signed(values, layout.bits, is_offset=layout.is_offset)
+        if values.dtype.is_floating_point:
+            return values
+        table = _table(layout.element).view(torch.uint8)
+        return table[values.long()].view(torch.float8_e4m3fn)
+
+    def scales(self, ranges: int, groups: int) -> Tensor:
+        layout = self._layout
+        scales = self._array(layout.scales, ranges, groups)
+        if layout.are_powers:
+            scales = scales.view(torch.float8_e8m0fnu).float()
+        elif scales.dtype.itemsize == 1:
+            scales = scales.float()
+        if layout.factor is not None:
+            factor = self._tensors[layout.factor.suffix].float().reshape(())
+            scales = scales / factor if layout.factor.divides else scales * factor
+        if not scales.isfinite().all():
+            raise _error(self._matrix, layout.scales.suffix, "has a scale that is not finite")
+        return scales
+
+    def zeros(self, ranges: int, groups: int) -> Tensor | None:
+        layout = self._layout
+        if layout.zeros is None:
+            return None
+        values = self._array(layout.zeros, ranges, groups)
+        if layout.zero_step:
+            values = (values + layout.zero_step) & (2**layout.bits - 1)
+        zeros = _signed(values, layout.bits, is_offset=layout.is_offset)
+        return zeros if zeros.any() else None
+
+    def column_groups(self, columns: int, groups: int) -> Tensor | None:
+        name = self._layout.column_groups
+        if name is None:
+            return None
+        own = self._tensors[name].long()
+        if own.min() < 0 or own.max() >= groups:
+            raise _error(self._matrix, name, f"has a group that is not from 0 to {groups - 1}")
+        usual = torch.arange(columns) // (self._layout.group or columns)
+        return None if torch.equal(own, usual) else own
+
+    def inputs(self) -> InputRounding | None:
+        layout = self._layout
+        if layout.inputs is None:
+            return None
+        stored = self._scalar(layout.input_stored)
+        if stored is not None and layout.is_input_inverse:
+            stored = 1 / stored
+        return InputRounding(layout.inputs, stored, self._scalar(layout.input_zero))
+
+    def _scalar(self, suffix: str | None) -> Tensor | None:
+        return None if suffix is None else self._tensors[suffix].float().reshape(())
+
+    def _array(self, array: Array, rows: int, columns: int) -> Tensor:
+        """Numbers by row and column, packed ones as uint8."""
+        header = self._matrix.header(array.suffix)
+        tensor = self._tensors[array.suffix]
+        tensor = tensor.reshape(stored_shape(array, header, rows, columns))
+        if array.piece is not None:
+            tensor = tensor.flatten(1)
+        if array.is_turned:
+            tensor = tensor.T
+        packing = array.packing
+        if packing is None:
+            return tensor.contiguous()
+        if packing.is_along_rows:
+            return _unpack(tensor, packing, columns)
+        return _unpack(tensor.T, packing, rows).T.contiguous()
+
+
+def _unpack(lines: Tensor, packing: Packing, length: int) -> Tensor:
+    """The first `length` numbers of each line of words, uint8."""
+    words, bits = lines.contiguous().view(torch.uint8), packing.bits
+    if bits in _IN_A_BYTE:
+        shifts = torch.arange(0, 8, bits, dtype=torch.uint8)
+        numbers: Tensor = ((words.unsqueeze(-1) >> shifts) & (2**bits - 1)).flatten(-2)
+    elif bits == 8:
+        numbers = words
+    else:
+        step = max(1, _AT_ONCE // max(1, length))
+        numbers = torch.cat([_straddling(part, bits) for part in words.split(step)])
+    if packing.order is not None:
+        numbers = numbers.unflatten(-1, (-1, len(packing.order)))
+        numbers = numbers[..., list(packing.order)].flatten(-2)
+    return numbers[:, :length].contiguous()
+
+
+def _straddling(words: Tensor, bits: int) -> Tensor:
+    """Numbers that may have bits in two bytes: eight of them are in `bits` bytes."""
+    groups = pad(words, (0, -words.shape[1] % bits)).unflatten(-1, (-1, bits)).long()
+    whole = (groups << torch.arange(0, 8 * bits, 8)).sum(dim=-1, keepdim=True)
+    numbers: Tensor = (whole >> torch.arange(0, 8 * bits, bits)) & (2**bits - 1)
+    return numbers.flatten(-2).to(torch.uint8)
+
+
+def _signed(values: Tensor, bits: int, *, is_offset: bool) -> Tensor:
+    """Integers as int8, from 0 on if half of their range is added, or as two's complement."""
+    if values.dtype == torch.int8:
+        return values
+    if values.dtype == torch.int32:
+        return (values - (1 << (bits - 1)) if is_offset else values).to(torch.int8)
+    if bits == 8:
+        return (values ^ 128).view(torch.int8) if is_offset else values.view(torch.int8)
+    half = 1 << (bits - 1)
+    own = values.view(torch.int8)
+    return own - half if is_offset else (own ^ half) - half
+
+
+def _table(element: Element) -> Tensor:
+    """All floats of a type, by code, in E4M3."""
+    exponent_bits, mantissa_bits, bias = _FLOATS[element]
+    code = torch.arange(1 << (1 + exponent_bits + mantissa_bits))
+    mantissa = (code & ((1 << mantissa_bits) - 1)).float() / (1 << mantissa_bits)
+    exponent = (code >> mantissa_bits) & ((1 << exponent_bits) - 1)
+    small = torch.ldexp(mantissa, torch.tensor(1 - bias))
+    large = torch.ldexp(1 + mantissa, exponent - bias)
+    magnitude = torch.where(exponent == 0, small, large)
+    is_negative = code >> (exponent_bits + mantissa_bits) == 1
+    return torch.where(is_negative, -magnitude, magnitude).to(torch.float8_e4m3fn)
+
+
+def _error(matrix: StoredMatrix, suffix: str, what: str) -> ModelLoadError:
+    path = matrix.header(suffix).path
+    return ModelLoadError(f"{path}: tensor {matrix.module + suffix!r} {what}")

@@ -1,0 +1,78 @@
+"""The tensors of a checkpoint's files, one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from safetensors import SafetensorError, safe_open
+
+from shared.errors import ModelLoadError
+from shared.model.checkpoint.formats.layout import StoredMatrix
+from shared.model.checkpoint.formats.unpacking import read_matrix
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from shared.model.checkpoint.contents import Contents
+    from shared.model.linear.quantized import QuantizedMatrix
+
+
+@dataclass(frozen=True, slots=True)
+class OpenMatrix:
+    """A matrix of few bits, and its tensors by suffix."""
+
+    matrix: StoredMatrix
+    tensors: Mapping[str, Tensor]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """See `StoredMatrix.shape`."""
+        return self.matrix.shape
+
+    def read(self, rows: int, columns: int) -> QuantizedMatrix:
+        """See `read_matrix`."""
+        return read_matrix(self.matrix, self.tensors, rows, columns)
+
+
+def read_tensors(
+    contents: Contents, paths: Iterable[Path]
+) -> Iterator[tuple[Path, str, Tensor | OpenMatrix]]:
+    """Yield every tensor, file by file; a matrix where its codes are.
+
+    Raises:
+        ModelLoadError: a file is damaged, or a matrix has no codes.
+    """
+    tensors = contents.tensors
+    matrices = {
+        each.module + each.layout.codes.suffix: name
+        for name, each in tensors.items()
+        if isinstance(each, StoredMatrix) and each.codes is not None
+    }
+    for path in paths:
+        try:
+            with safe_open(path, framework="pt") as file:
+                for stored in file.keys():  # noqa: SIM118 it is not a dict
+                    name = matrices.get(stored, stored)
+                    found = tensors.get(name)
+                    if isinstance(found, StoredMatrix):
+                        if stored in matrices:
+                            yield path, name, OpenMatrix(found, _parts(found))
+                    elif found is not None:
+                        yield path, name, file.get_tensor(name)
+        except (SafetensorError, OSError) as error:
+            raise ModelLoadError(f"{path} is damaged or truncated: {error}") from error
+
+
+def _parts(matrix: StoredMatrix) -> dict[str, Tensor]:
+    """All tensors of a matrix; they may be in several files."""
+    found = {}
+    for path in {header.path for header in matrix.headers.values()}:
+        with safe_open(path, framework="pt") as file:
+            for suffix, header in matrix.headers.items():
+                if header.path == path:
+                    found[suffix] = file.get_tensor(matrix.module + suffix)
+    return found

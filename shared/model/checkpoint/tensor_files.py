@@ -1,0 +1,68 @@
+"""Files of safetensors: what they hold by their headers, and the tensors themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from safetensors import SafetensorError, safe_open
+
+from shared.errors import ModelLoadError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from torch import Tensor
+
+#: Maximum size of a header; the parsed JSON takes several times its size.
+MAX_HEADER_BYTES = 64 * 2**20
+_LENGTH_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TensorHeader:
+    """What a file's header says of a tensor."""
+
+    path: Path
+    shape: tuple[int, ...]
+    #: As safetensors spells it: `BF16`, `F8_E4M3`, `I32`.
+    dtype: str
+
+
+def read_headers(path: Path) -> dict[str, TensorHeader]:
+    """Return what a file holds, by name. Reads no tensor, and imports no torch.
+
+    Raises:
+        ModelLoadError: it is damaged.
+    """
+    try:
+        with path.open("rb") as raw:
+            num_bytes = int.from_bytes(raw.read(_LENGTH_BYTES), "little")
+        if num_bytes > MAX_HEADER_BYTES:
+            raise ModelLoadError(
+                f"{path} is damaged or truncated: its header claims {num_bytes} bytes"
+            )
+        with safe_open(path, framework="np") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 no dict
+            return {
+                name: TensorHeader(path, tuple(each.get_shape()), each.get_dtype())
+                for name, each in slices.items()
+            }
+    except (SafetensorError, OSError) as error:
+        raise ModelLoadError(f"{path} is damaged or truncated: {error}") from error
+
+
+def stored_tensors(paths: Iterable[Path]) -> Iterator[tuple[Path, str, Tensor]]:
+    """Yield every tensor of these files.
+
+    Raises:
+        ModelLoadError: a file is damaged.
+    """
+    for path in paths:
+        try:
+            with safe_open(path, framework="pt") as file:
+                for name in file.keys():  # noqa: SIM118 it is not a dict
+                    yield path, name, file.get_tensor(name)
+        except (SafetensorError, OSError) as error:
+            raise ModelLoadError(f"{path} is damaged or truncated: {error}") from error

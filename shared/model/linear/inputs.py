@@ -1,0 +1,151 @@
+"""Rounding of a linear's inputs, in float32, by token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn.functional import pad
+
+from shared.model.linear.rounding import Element, Rounding, ScaleRule
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_E4M3_MOST = 448.0
+#: Scales that would be 0, by rule; a row of zeros stays zero with any.
+_LEAST = {ScaleRule.FLOAT: torch.finfo(torch.float32).eps, ScaleRule.E4M3: 0.125}
+#: By float: exponent of its largest number.
+_EXPONENT = {Element.E2M1: 2, Element.E2M3: 2, Element.E3M2: 4, Element.E4M3: 8, Element.E5M2: 15}
+#: By float: bits of its mantissa, and exponent of its smallest normal number.
+_MANTISSA = {Element.E2M1: 1, Element.E2M3: 3, Element.E3M2: 2}
+_NORMAL = {Element.E2M1: 0, Element.E2M3: 0, Element.E3M2: -2}
+_FLOAT8 = {Element.E4M3: torch.float8_e4m3fn, Element.E5M2: torch.float8_e5m2}
+#: By type of 8 bits: codes that the kernels multiply.
+CODES = {Element.INT: torch.int8, Element.E4M3: torch.float8_e4m3fn}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InputRounding:
+    """A rule, and what is stored for it."""
+
+    rule: Rounding
+    #: Float32 scalar: the scale of static inputs, the or the factor of scales in E4M3.
+    stored: Tensor | None = None
+    #: Float32 scalar: the zero of static inputs.
+    zero: Tensor | None = None
+
+    def equals(self, other: InputRounding) -> bool:
+        """Return whether both round every input to the same numbers."""
+        return self.rule == other.rule and all(
+            one is two is None or (one is not None and two is not None and torch.equal(one, two))
+            for one, two in ((self.stored, other.stored), (self.zero, other.zero))
+        )
+
+    def to(self, device: torch.device) -> InputRounding:
+        """Return the rounding on a device."""
+        stored = None if self.stored is None else self.stored.to(device)
+        return replace(
+            self, stored=stored, zero=None if self.zero is None else self.zero.to(device)
+        )
+
+    def apply(self, x: Tensor) -> Tensor:
+        """Return float32 [num_tokens, columns]: the rounded numbers.
+
+        Those of a token depend on that token alone.
+        """
+        columns, group = x.shape[-1], self.rule.group or x.shape[-1]
+        grouped = pad(x.float(), (0, -columns % group)).unflatten(-1, (-1, group))
+        rounded = self._rounded(grouped, *self._scales(grouped))
+        return rounded.flatten(-2)[..., :columns]
+
+    def encode(self, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Return codes [num_tokens, columns] in `dtype`, and float32 scales [num_tokens].
+
+        Only for `has_codes`.
+        """
+        scale, _ = self._scales(x.float())
+        bottom, top = _bounds(self.rule)
+        codes = round_to((x.float() / scale).clamp(bottom, top), self.rule.element)
+        return codes.to(dtype), scale.flatten()
+
+    def has_codes(self, dtype: torch.dtype) -> bool:
+        """Return whether rounded inputs are codes of a dtype with one scale for each token."""
+        own, rule = CODES.get(self.rule.element), self.rule
+        is_whole = rule.group is None and rule.is_symmetric and rule.bits == 8
+        return is_whole and own == dtype and rule.scale is ScaleRule.FLOAT
+
+    def _scales(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Scale and zero of each group [..., 1]."""
+        rule = self.rule
+        if rule.is_static:
+            assert self.stored is not None
+            return self.stored.expand(*x.shape[:-1], 1), self.zero
+        if not rule.is_symmetric:
+            return self._uneven_scales(x)
+        peak = x.abs().amax(dim=-1, keepdim=True)
+        if rule.bound is not None:
+            peak = peak.clamp(max=rule.bound)
+        if rule.scale is ScaleRule.POWER:
+            return _power(peak, rule), None
+        # Integers reach from -n to n - 1: half of their range is between them.
+        most = (2**rule.bits - 1) / 2 if rule.element is Element.INT else rule.element.largest
+        scale = peak / most
+        if rule.scale is ScaleRule.E4M3:
+            assert self.stored is not None
+            scale = (self.stored * scale).clamp(max=_E4M3_MOST)
+            scale = scale.to(torch.float8_e4m3fn).float()
+            return _not_zero(scale, _LEAST[rule.scale]) / self.stored, None
+        scale = _not_zero(scale, _LEAST[ScaleRule.FLOAT])
+        if rule.scale is ScaleRule.POWER_ABOVE:
+            scale = torch.exp2(scale.log2().ceil())
+        return scale, None
+
+    def _uneven_scales(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        least = x.amin(dim=-1, keepdim=True).clamp(max=0)
+        most = x.amax(dim=-1, keepdim=True).clamp(min=0)
+        bottom, top = _bounds(self.rule)
+        scale = (most - least) / (top - bottom)
+        zero = (bottom - least / scale).clamp(bottom, top).round()
+        is_zero = scale == 0
+        return _not_zero(scale, _LEAST[ScaleRule.FLOAT]), torch.where(is_zero, 0.0, zero)
+
+    def _rounded(self, x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
+        scaled = x / scale
+        if zero is not None:
+            scaled = scaled + zero
+        bottom, top = _bounds(self.rule)
+        values = round_to(scaled.clamp(bottom, top), self.rule.element)
+        return (values if zero is None else values - zero) * scale
+
+
+def round_to(x: Tensor, element: Element) -> Tensor:
+    """Return float32 numbers rounded to those of `element`, ties to even. x is in its range."""
+    if element is Element.INT:
+        return x.round()
+    if element in _FLOAT8:
+        return x.to(_FLOAT8[element]).float()
+    # The distance of neighbours is that of their binade, and of all small ones the same.
+    exponent = torch.frexp(x)[1] - 1
+    step = torch.exp2((exponent.clamp(min=_NORMAL[element]) - _MANTISSA[element]).float())
+    return (x / step).round() * step
+
+
+def _power(peak: Tensor, rule: Rounding) -> Tensor:
+    """The power of two by which numbers of the largest magnitude `peak` are divided."""
+    bits = peak.contiguous().view(torch.int32)
+    if rule.even_bits is not None:
+        bits = bits + (1 << (23 - rule.even_bits - 1))
+    exponent = (bits >> 23) - 127 - _EXPONENT[rule.element]
+    return torch.exp2(exponent.clamp(-127, 127).float())
+
+
+def _bounds(rule: Rounding) -> tuple[float, float]:
+    if rule.element is Element.INT:
+        return -(2.0 ** (rule.bits - 1)), 2.0 ** (rule.bits - 1) - 1
+    return -rule.element.largest, rule.element.largest
+
+
+def _not_zero(scale: Tensor, least: float) -> Tensor:
+    return torch.where(scale == 0, least, scale)

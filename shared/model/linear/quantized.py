@@ -1,0 +1,169 @@
+"""A matrix of few bits per number, as a checkpoint stores it: codes, scales, zeros."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch import Tensor
+
+    from shared.model.linear.inputs import InputRounding
+
+#: Numbers that are dequantised at a time.
+_AT_ONCE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizedMatrix:
+    """A weight W [rows, columns]: W[n, k] = (codes[n, k] - zeros[n', g]) * scales[n', g].
+
+    n' is the range of rows, g the group of columns that n and k are in. Rows are outputs.
+    """
+
+    #: int8, float8_e4m3fn or float8_e5m2 [rows, columns]. Floats of fewer bits are exact in E4M3.
+    codes: Tensor
+    #: Bits of a code as it is stored.
+    bits: int
+    #: Float32, float16 or bfloat16 [row ranges, groups], exactly as stored.
+    scales: Tensor
+    #: int8 of the same shape; None: all are 0.
+    zeros: Tensor | None = None
+    #: Rows that share scales; the last range may be shorter.
+    row_range: int = 1
+    #: Columns of a group; the last group may be shorter.
+    group: int
+    #: int64 [columns]: the group of each, where groups are no ranges.
+    column_groups: Tensor | None = None
+    #: How the inputs are rounded; None: they are not.
+    inputs: InputRounding | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of rows and columns."""
+        rows, columns = self.codes.shape
+        return rows, columns
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the record."""
+        parts = (self.codes, self.scales, self.zeros, self.column_groups)
+        return sum(part.nbytes for part in parts if part is not None)
+
+    def dense(self, dtype: torch.dtype) -> Tensor:
+        """Return the weight, computed in float32 and rounded to `dtype`."""
+        out = torch.empty(self.shape, dtype=dtype, device=self.codes.device)
+        self.write(out)
+        return out
+
+    def write(self, out: Tensor) -> None:
+        """Write the weight to a tensor of its shape. Needs memory for few rows at a time."""
+        columns = self._group_of_columns()
+        step = max(1, _AT_ONCE // max(1, self.shape[1]))
+        for start in range(0, self.shape[0], step):
+            rows = torch.arange(start, min(start + step, self.shape[0]), device=self.codes.device)
+            at = rows // self.row_range
+            values = self.codes[start : start + step].float()
+            if self.zeros is not None:
+                values -= self.zeros[at].float()[:, columns]
+            values *= self.scales[at].float()[:, columns]
+            out[start : start + step].copy_(values)
+
+    def take(self, rows: Sequence[int] | Tensor) -> QuantizedMatrix:
+        """Return the matrix of these rows, in their order."""
+        chosen = torch.as_tensor(rows, device=self.codes.device)
+        codes = _as_bytes(self.codes)[chosen].view(self.codes.dtype)
+        if len(self.scales) == 1:  # of all rows
+            return replace(self, codes=codes, row_range=max(1, len(chosen)))
+        return self._with_rows(codes, chosen // self.row_range)
+
+    def split(self, num: int) -> Iterator[QuantizedMatrix]:
+        """Yield `num` matrices of equally many rows, one after the other."""
+        if num == 1:
+            yield self
+            return
+        size = self.shape[0] // num
+        for start in range(0, self.shape[0], size):
+            yield self.take(torch.arange(start, start + size))
+
+    def by_rows(self) -> QuantizedMatrix:
+        """Return the same matrix with scales of its own for each row."""
+        if self.row_range == 1 and len(self.scales) == self.shape[0]:
+            return self
+        rows = torch.arange(self.shape[0], device=self.codes.device)
+        return self._with_rows(self.codes, rows // self.row_range)
+
+    def to(self, device: torch.device) -> QuantizedMatrix:
+        """Return the matrix on a device."""
+        return replace(
+            self,
+            codes=self.codes.to(device),
+            scales=self.scales.to(device),
+            zeros=None if self.zeros is None else self.zeros.to(device),
+            column_groups=None if self.column_groups is None else self.column_groups.to(device),
+            inputs=None if self.inputs is None else self.inputs.to(device),
+        )
+
+    def _with_rows(self, codes: Tensor, ranges: Tensor) -> QuantizedMatrix:
+        zeros = None if self.zeros is None else self.zeros[ranges]
+        return replace(self, codes=codes, scales=self.scales[ranges], zeros=zeros, row_range=1)
+
+    def _group_of_columns(self) -> Tensor:
+        if self.column_groups is not None:
+            return self.column_groups
+        return torch.arange(self.shape[1], device=self.codes.device) // self.group
+
+
+def concatenate(parts: Sequence[QuantizedMatrix]) -> QuantizedMatrix | None:
+    """Return one matrix with the rows of all, or None if they differ in more than their scales."""
+    first, *others = parts
+    if not others:
+        return first
+    if any(not _are_alike(first, other) for other in others):
+        return None
+    own = [part.by_rows() for part in parts]
+    dtype = first.scales.dtype
+    if any(part.scales.dtype != dtype for part in own):
+        dtype = torch.float32
+    zeros: Tensor | None = None
+    if any(part.zeros is not None for part in own):
+        zeros = torch.cat([_zeros_of(part) for part in own])
+    codes = torch.cat([_as_bytes(part.codes) for part in own]).view(first.codes.dtype)
+    scales = torch.cat([part.scales.to(dtype) for part in own])
+    return replace(own[0], codes=codes, scales=scales, zeros=zeros)
+
+
+def _are_alike(one: QuantizedMatrix, other: QuantizedMatrix) -> bool:
+    if (one.codes.dtype, one.bits, one.group, one.shape[1]) != (
+        other.codes.dtype,
+        other.bits,
+        other.group,
+        other.shape[1],
+    ):
+        return False
+    return _equal(one.column_groups, other.column_groups) and (
+        one.inputs == other.inputs
+        if one.inputs is None or other.inputs is None
+        else one.inputs.equals(other.inputs)
+    )
+
+
+def _equal(one: Tensor | None, other: Tensor | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return torch.equal(one, other)
+
+
+def _zeros_of(part: QuantizedMatrix) -> Tensor:
+    if part.zeros is not None:
+        return part.zeros
+    return torch.zeros(part.scales.shape, dtype=torch.int8, device=part.scales.device)
+
+
+def _as_bytes(codes: Tensor) -> Tensor:
+    """The codes in a type that PyTorch can index on every device."""
+    return codes.view(torch.int8)

@@ -1,0 +1,152 @@
+"""A quantization_config is read in full, or refused with the key that is not understood."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shared.errors import ModelLoadError
+from shared.model.checkpoint.formats.base import Module
+from shared.model.checkpoint.formats.registry import READERS, find_format
+from shared.model.checkpoint.tensor_files import TensorHeader
+from tests.fakes.stored.cases import ALL
+
+if TYPE_CHECKING:
+    from shared.model.checkpoint.formats.layout import Layout
+
+PAGE = Path(__file__).parents[4] / "docs" / "checkpoints.md"
+CT = ALL["ct w8a8"].config
+WEIGHTS = CT["config_groups"]["group_0"]["weights"]
+INPUTS = CT["config_groups"]["group_0"]["input_activations"]
+GPTQ, AWQ, QUARK = ALL["gptq 4"].config, ALL["awq"].config, ALL["quark mxfp4"].config
+MX = QUARK["global_quant_config"]
+
+
+def group(**changes: Any) -> dict[str, Any]:
+    """A config of compressed-tensors with a changed group."""
+    own = {**CT["config_groups"]["group_0"], **changes}
+    return {**CT, "config_groups": {"group_0": own}}
+
+
+def quark(**changes: Any) -> dict[str, Any]:
+    """A config of Quark with other inputs."""
+    own = {**MX, "input_tensors": {**MX["input_tensors"], **changes}}
+    return {**QUARK, "global_quant_config": own}
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"quant_method": "hqq"}, "quant_method 'hqq' is not supported; supported: compressed-"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "'bitsandbytes' is not supported"),
+        ({"bits": 4}, "quant_method 'missing' is not supported"),
+        ({**CT, "sparsity": 1}, "quantization_config.sparsity is unknown"),
+        ({**CT, "transform_config": {"u": 1}}, "transform_config is set"),
+        ({**CT, "sparsity_config": {"format": "sparse-24-bitmask"}}, "sparsity_config is set"),
+        ({**CT, "format": "marlin-24"}, "format must be one of float-quantized, "),
+        ({**CT, "config_groups": {}}, "config_groups is empty"),
+        ({**CT, "config_groups": {"W8A8": ["Linear"]}}, "W8A8 is the name of a preset"),
+        (group(output_activations=INPUTS), "group_0.output_activations is set"),
+        (group(weights={**WEIGHTS, "num_bits": 9}), "num_bits must be from 1 to 8, not 9"),
+        (group(weights={**WEIGHTS, "num_bits": "8"}), "num_bits must be an integer, not '8'"),
+        (group(weights={**WEIGHTS, "strategy": "row"}), "weights.strategy must be one of block"),
+        (group(weights={**WEIGHTS, "strategy": "group"}), "group_size must be at least 1"),
+        (group(weights={**WEIGHTS, "strategy": "block"}), "block_structure is missing"),
+        (group(weights={**WEIGHTS, "type": "float", "num_bits": 5}), "floats have 4, 6 or 8"),
+        (group(weights={**WEIGHTS, "rank": 4}), "group_0.weights.rank is unknown"),
+        (group(input_activations={**INPUTS, "dynamic": False}), "'token' is not dynamic"),
+        (group(targets="Linear"), "targets must be a list of names"),
+        ({**GPTQ, "bits": 5}, "quantization_config.bits must be one of 2, 3, 4, 8, not 5"),
+        ({**GPTQ, "format": "gptq_p"}, "format must be one of gptq, gptq_v2, not 'gptq_p'"),
+        ({**GPTQ, "quant_method": "auto-round"}, "packing_format must be one of auto_gptq, auto_"),
+        ({**GPTQ, "group_size": 0}, "group_size must be -1 or at least 1, not 0"),
+        ({**GPTQ, "checkpoint_format": "marlin"}, "checkpoint_format must be one of gptq, gptq_v2"),
+        ({**GPTQ, "dynamic": {"+:(": {}}}, "'[(]' is no expression"),
+        ({**GPTQ, "rotation": "hadamard"}, "quantization_config.rotation is unknown"),
+        ({**AWQ, "version": "gemv"}, "version must be one of gemm, not 'gemv'"),
+        ({**AWQ, "bits": 3}, "bits must be 4, not 3"),
+        ({"quant_method": "fp8", "weight_block_size": 128}, "must be two positive integers"),
+        ({"quant_method": "fp8", "expert_dtype": "fp4"}, "expert_dtype is set"),
+        ({"quant_method": "mxfp4", "dtype": "fp6"}, "quantization_config.dtype is unknown"),
+        (quark(dtype="int3"), "input_tensors.dtype must be one of fp4"),
+        (quark(is_dynamic=False), "qscheme 'per_group' is not dynamic"),
+        ({**QUARK, "algo_config": [{"name": "rotation", "r4": True}]}, "rotation is not supported"),
+        ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "quant_algo must be one of fp8"),
+    ],
+)
+def test_what_is_not_understood_is_refused_by_name(config: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelLoadError, match=message):
+        find_format({"quantization_config": config})
+
+
+def layout_of(config: dict[str, Any], module: str, suffix: str, dtype: str) -> Layout | None:
+    """How a module's matrix is stored, of which one tensor is there."""
+    own = find_format({"quantization_config": config})
+    assert own is not None
+    header = TensorHeader(Path("model.safetensors"), (4, 4), dtype)
+    return own.layout(Module((module,)), {suffix: header})
+
+
+NUMBERS4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}
+AUTO_ROUND = {
+    "quant_method": "auto-round",
+    "packing_format": "auto_round:auto_gptq",
+    "bits": 4,
+    "group_size": 128,
+    "iters": 200,
+    "extra_config": {"layers.0.down": {"bits": 8}},
+}
+OTHER_DOWN = {**MX, "weight": {"dtype": "int8"}}
+MIXED = {
+    **CT,
+    "format": "mixed-precision",
+    "config_groups": {
+        "all": {"targets": ["Linear"], "weights": WEIGHTS, "format": "int-quantized"},
+        "downs": {"targets": ["re:.*down$"], "weights": NUMBERS4, "format": "pack-quantized"},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "module", "suffix", "dtype", "bits"),
+    [
+        (MIXED, "layers.0.up", ".weight", "I8", 8),
+        (MIXED, "layers.0.down", ".weight_packed", "I32", 4),
+        (MIXED, "layers.0.up", ".weight", "BF16", None),
+        ({**GPTQ, "dynamic": {"+:.*down": {"bits": 8}}}, "layers.0.up", ".qweight", "I32", 4),
+        ({**GPTQ, "dynamic": {"+:.*down": {"bits": 8}}}, "layers.0.down", ".qweight", "I32", 8),
+        (AUTO_ROUND, "layers.0.up", ".qweight", "I32", 4),
+        (AUTO_ROUND, "layers.0.down", ".qweight", "I32", 8),
+        ({**QUARK, "layer_quant_config": {"*down": OTHER_DOWN}}, "0.down", ".weight", "I8", 8),
+        ({**QUARK, "layer_quant_config": {"down": OTHER_DOWN}}, "0.up", ".weight", "U8", 4),
+    ],
+)
+def test_modules_may_have_settings_of_their_own(
+    config: dict[str, Any], module: str, suffix: str, dtype: str, bits: int | None
+) -> None:
+    layout = layout_of(config, module, suffix, dtype)
+    assert (None if layout is None else layout.bits) == bits
+
+
+@pytest.mark.parametrize(
+    ("config", "module", "suffix", "message"),
+    [
+        (CT, "lm_head", ".weight", "lm_head is in quantization_config.ignore, but stored"),
+        (group(targets=["re:.*up"]), "layers.0.down", ".weight", "no group of quantization_config"),
+        ({**GPTQ, "dynamic": {"-:.*down": {}}}, "layers.0.down", ".qweight", "leaves it out, but"),
+        (QUARK, "lm_head", ".weight", "lm_head is in quantization_config.exclude, but stored"),
+    ],
+)
+def test_a_config_that_the_tensors_contradict_is_refused(
+    config: dict[str, Any], module: str, suffix: str, message: str
+) -> None:
+    with pytest.raises(ModelLoadError, match=message):
+        layout_of(config, module, suffix, "I8")
+
+
+def test_the_page_of_checkpoints_names_every_method() -> None:
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    named = [name.strip("`") for row in rows[1:] for name in row.split("|")[1].split()]
+    assert sorted(named) == sorted(READERS)
