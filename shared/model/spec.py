@@ -210,15 +210,6 @@ class LearnedPositions:
     first_row: int = 0
 
 
-def _without_places(layer: LayerSpec) -> LayerSpec:
-    """The layer without what says where its tokens are and which of them it reads."""
-    mixer = layer.mixer
-    if isinstance(mixer, AttentionSpec):
-        source = None if mixer.kv_source is None else 0
-        mixer = replace(mixer, rope=None, window=None, is_chunked=False, kv_source=source)
-    return replace(layer, mixer=mixer)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderSpec:
     """A whole decoder: embedding, layers, norm, output head.
@@ -261,15 +252,6 @@ class DecoderSpec:
         return len(self.layers)
 
     @property
-    def samples(self) -> tuple[int, ...]:
-        """The first layer of each size, and at least two: together they stand for all."""
-        sizes: dict[int, LayerSpec] = {}
-        for number, layer in enumerate(self.layers):
-            if (own := _without_places(layer)) not in sizes.values():
-                sizes[number] = own
-        return tuple(sizes) if len(sizes) > 1 else tuple(range(min(2, self.num_layers)))
-
-    @property
     def max_model_len(self) -> int:
         """Longest sequence that the positions cover."""
         return self.num_positions
@@ -278,8 +260,7 @@ class DecoderSpec:
     def kv_groups(self) -> tuple[tuple[int, ...], ...]:
         """By group of layers that share a block table: the layers, ascending.
 
-        Groups with states are the last ones. Layers that read another one's keys and values are in
-        none.
+        Groups with states are the last ones. Layers that read another one's KV are in none.
         """
         windows = {
             number: self.kv_window(number)
@@ -337,10 +318,7 @@ class DecoderSpec:
         return None if is_full else window
 
     def kv_place(self, layer: int) -> tuple[int, int]:
-        """Return the group of a layer, and its index among that group's layers.
-
-        They are those of the layer whose keys and values it reads, if those are not its own.
-        """
+        """Return the group of the layer whose KV a layer reads, and that one's index there."""
         mixer = self.attentions.get(layer)
         if mixer is not None and mixer.kv_source is not None:
             layer = mixer.kv_source

@@ -23,6 +23,7 @@ from shared.engine.step.token_choice import choose_tokens
 from shared.errors import InternalError
 from shared.model.attention.base import AttentionMetadata
 from shared.model.checkpoint.heap import give_back_free
+from shared.model.mixers import AttentionSpec
 from shared.request.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from shared.engine.config import EngineConfig
     from shared.kv.layout import KVLayout
     from shared.model.loader import LoadedModel
+    from shared.model.spec import DecoderSpec, LayerSpec
 
 #: Sampling with filters: that takes the most memory.
 _SAMPLING = SamplingParams(max_tokens=1, temperature=1.0, top_p=0.9, top_k=50, seed=0)
@@ -76,6 +78,24 @@ def step_bytes(
         meter.give_back()
 
 
+def sample_layers(spec: DecoderSpec) -> tuple[int, ...]:
+    """Return the first layer of each size, and at least two: together they stand for all."""
+    sizes: dict[int, LayerSpec] = {}
+    for number, layer in enumerate(spec.layers):
+        if (own := _without_places(layer)) not in sizes.values():
+            sizes[number] = own
+    return tuple(sizes) if len(sizes) > 1 else tuple(range(min(2, spec.num_layers)))
+
+
+def _without_places(layer: LayerSpec) -> LayerSpec:
+    """The layer without what says where its tokens are and which of them it reads."""
+    mixer = layer.mixer
+    if isinstance(mixer, AttentionSpec):
+        source = None if mixer.kv_source is None else 0
+        mixer = replace(mixer, rope=None, window=None, is_chunked=False, kv_source=source)
+    return replace(layer, mixer=mixer)
+
+
 class _Step:
     """One sequence's tokens at the end of the longest possible context.
 
@@ -92,7 +112,7 @@ class _Step:
     ) -> None:
         self._model = loaded.model
         if device.type != "cuda":
-            self._model = loaded.model.of_layers(loaded.spec.samples)
+            self._model = loaded.model.of_layers(sample_layers(loaded.spec))
         self._arena = KVArena(layout, layout.num_blocks(num_tokens), device=device)
         # KV is no part of a step's memory: write it before anything is measured.
         self._arena.blocks.zero_()
