@@ -15,7 +15,7 @@ from torch.nn.functional import embedding, linear
 
 from shared.model.decoder_layer import DecoderLayer
 from shared.model.experts import Experts
-from shared.model.layer_inputs import LayerInputs
+from shared.model.layer_inputs import make_layer_inputs
 from shared.model.layers import NoNorm, Norm, make_norm
 from shared.model.linear.base import DENSE
 from shared.model.linear.fused import FusedLinear
@@ -45,22 +45,20 @@ class CausalLM(nn.Module):
         """Build the modules. `method` is that of all linears in the layers."""
         super().__init__()
         self.spec = spec
-        self.backend_name = name = backend.name
+        self.backend_name = backend.name
         self.dtype = dtype
         shape = (spec.vocab_size, spec.embedding_size or spec.hidden_size)
         self.embedding = nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
-        self.inputs: LayerInputs | None = None
-        if spec.layer_inputs is not None:
-            self.inputs = LayerInputs(
-                spec, spec.layer_inputs, dtype=dtype, implementation=name, method=method
-            )
+        self.inputs = make_layer_inputs(
+            spec, dtype=dtype, implementation=backend.name, method=method
+        )
         #: The same layers as `layers`, for PyTorch's own traversal only.
         self.decoder_layers = [
             DecoderLayer(spec=spec, layer=layer, backend=backend, dtype=dtype, method=method)
             for layer in range(spec.num_layers)
         ]
         self.layers = nn.ModuleList(self.decoder_layers)
-        self.norm = _final_norm(spec, dtype, name)
+        self.norm = _final_norm(spec, dtype, backend.name)
         self.lm_head = self.embedding
         if not spec.is_tied:
             self.lm_head = nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)

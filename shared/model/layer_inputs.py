@@ -19,6 +19,20 @@ if TYPE_CHECKING:
     from shared.model.spec import DecoderSpec, LayerInputsSpec
 
 
+def make_layer_inputs(
+    spec: DecoderSpec, *, dtype: torch.dtype, implementation: str, method: LinearMethod
+) -> LayerInputs | None:
+    """Return what makes the inputs that a description asks for; None if layers have none.
+
+    implementation: see `LayerInputs`.
+    """
+    if spec.layer_inputs is None:
+        return None
+    return LayerInputs(
+        spec, spec.layer_inputs, dtype=dtype, implementation=implementation, method=method
+    )
+
+
 class LayerInputs(nn.Module):
     """Makes the inputs of all layers from tokens and their embeddings."""
 

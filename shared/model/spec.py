@@ -262,8 +262,7 @@ class DecoderSpec:
     def kv_groups(self) -> tuple[tuple[int, ...], ...]:
         """By group of layers that share a block table: the layers, ascending.
 
-        Groups with states are the last ones. Layers that read another one's keys and values are in
-        none.
+        Groups with states are the last ones. Layers that read another one's KV are in none.
         """
         windows = {
             number: self.kv_window(number)
@@ -321,10 +320,7 @@ class DecoderSpec:
         return None if is_full else window
 
     def kv_place(self, layer: int) -> tuple[int, int]:
-        """Return the group of a layer, and its index among that group's layers.
-
-        They are those of the layer whose keys and values it reads, if those are not its own.
-        """
+        """Return the group of the layer whose KV a layer reads, and that one's index there."""
         mixer = self.attentions.get(layer)
         if mixer is not None and mixer.kv_source is not None:
             layer = mixer.kv_source

@@ -78,7 +78,7 @@ def write_random_head(out: Path, target_dir: Path, spec: HeadSpec) -> None:
         plain = _head_layer(target)
         assert plain.feed_forward is not None
         raw |= {"model_type": "llama", "intermediate_size": plain.feed_forward.inner_size}
-        if target.has_latents or target.has_states:
+        if target.has_latents or target.has_states or len(target.ropes) > 1:
             own = plain.attention
             raw |= {"num_key_value_heads": own.num_kv_heads, "head_dim": own.head_dim}
             raw |= {"rope_parameters": None}
@@ -165,7 +165,7 @@ def _medusa(target: DecoderSpec, spec: HeadSpec) -> dict[str, tuple[int, ...]]:
 
 def _layer(target: DecoderSpec, stored: str, input_size: int) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a target layer's tensors, without biases and norms of heads."""
-    own = replace(target, layers=(_head_layer(target),))
+    own = replace(target, layers=(_head_layer(target),), layer_inputs=None)
     names = Naming().layer_names(own, 0, stored=f"{stored}.", input_size=input_size)
     return {name: each.shape for name, each in names.items()}
 
