@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,10 +12,13 @@ from safetensors.torch import load_file, save_file
 from structlog.testing import capture_logs
 
 from shared.errors import ModelLoadError
+from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.wrapper import is_wrapped
 from shared.model.loader import load_model
 from tests.fakes.family_cases import CASES
 from tests.fakes.paged_driver import PagedDriver
+from tests.fakes.stored.base import quantise_checkpoint
+from tests.fakes.stored.integers import Awq
 from tests.fakes.transformers_models import ODD_SIZES, logits_after, random_prompt, save
 from tests.unit.model.checkpoints import edit_json
 
@@ -96,6 +100,23 @@ def _older(name: str) -> str:
         if name.startswith(begin):
             return old + name.removeprefix(begin)
     return name.removeprefix("model.")
+
+
+def test_a_quantised_text_is_read_beside_the_other_parts(tmp_path: Path) -> None:
+    """With the config of the whole, and in the names of the whole."""
+    path = save(wrapper("llava", "llama"), tmp_path / "whole")
+    stored, dense = tmp_path / "stored", tmp_path / "dense"
+    tensors = quantise_checkpoint(
+        path, stored, Awq(), lambda name: "language_model" in name and "proj.weight" in name
+    )
+    dense.mkdir()
+    save_file(tensors, dense / "model.safetensors", metadata={"format": "pt"})
+    shutil.copy(path / "config.json", dense)
+    ours, expected = (load_model(each, model_impl="torch").model for each in (stored, dense))
+    assert isinstance(ours, CausalLM)
+    assert isinstance(expected, CausalLM)
+    for mine, other in zip(ours.parameters(), expected.parameters(), strict=True):
+        assert torch.equal(mine, other)
 
 
 def test_other_parts_are_counted_and_layers_that_predict_more_are_those_of_the_family(

@@ -44,6 +44,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "mixtral": CASES["mixtral"],
     "gpt2": CASES["gpt2"],
     "llama4": CASES["llama4"],
+    "deepseek_v3": CASES["deepseek_v3"],
     "gpt_oss": (CASES["gpt_oss"][0], {**CASES["gpt_oss"][1], "intermediate_size": 64}),
 }
 RUNS = [
@@ -53,6 +54,7 @@ RUNS = [
     ("phi3", "ct nvfp4"),
     ("gpt2", "gptq uneven"),
     ("gpt_oss", "gpt_oss"),
+    ("deepseek_v3", "ct int4 rows"),
 ]
 ROUNDED_RUNS = [
     ("qwen2", "ct mxfp4 inputs"),

@@ -316,7 +316,7 @@ REFUSED: dict[type, dict[str, Any]] = {
     DeltaSpec: {},
     MambaSpec: {},
     FeedForwardSpec: {},
-    DecoderSpec: {"has_final_norm": False, "embedding_size": 48},
+    DecoderSpec: {"has_final_norm": False, "embedding_size": 48, "rounds_inputs": True},
 }
 
 
