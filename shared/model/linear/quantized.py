@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from shared.model.linear.inputs import InputRounding
 
 #: Numbers that are dequantised at a time.
-_AT_ONCE = 1 << 20
+_AT_ONCE = 1 << 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,15 +62,15 @@ class QuantizedMatrix:
 
     def write(self, out: Tensor) -> None:
         """Write the weight to a tensor of its shape. Needs memory for few rows at a time."""
-        columns = self._group_of_columns()
-        step = max(1, _AT_ONCE // max(1, self.shape[1]))
-        for start in range(0, self.shape[0], step):
-            rows = torch.arange(start, min(start + step, self.shape[0]), device=self.codes.device)
-            at = rows // self.row_range
-            values = self.codes[start : start + step].float()
+        rows, columns = self.shape
+        step = max(1, _AT_ONCE // max(1, columns))
+        for start in range(0, rows, step):
+            at = torch.arange(start, min(start + step, rows), device=self.codes.device)
+            values = _numbers(self.codes[start : start + step])
+            grouped = self._by_group(values)
             if self.zeros is not None:
-                values -= self.zeros[at].float()[:, columns]
-            values *= self.scales[at].float()[:, columns]
+                grouped -= self._for_groups(self.zeros[at // self.row_range].float())
+            grouped *= self._for_groups(self.scales[at // self.row_range].float())
             out[start : start + step].copy_(values)
 
     def take(self, rows: Sequence[int] | Tensor) -> QuantizedMatrix:
@@ -112,10 +112,23 @@ class QuantizedMatrix:
         zeros = None if self.zeros is None else self.zeros[ranges]
         return replace(self, codes=codes, scales=self.scales[ranges], zeros=zeros, row_range=1)
 
-    def _group_of_columns(self) -> Tensor:
-        if self.column_groups is not None:
-            return self.column_groups
-        return torch.arange(self.shape[1], device=self.codes.device) // self.group
+    @property
+    def _is_even(self) -> bool:
+        """Whether groups are ranges of equally many columns."""
+        return self.column_groups is None and self.shape[1] % self.group == 0
+
+    def _by_group(self, values: Tensor) -> Tensor:
+        """A view of [rows, columns] in which `_for_groups` can be broadcast."""
+        return values.view(len(values), -1, self.group) if self._is_even else values
+
+    def _for_groups(self, numbers: Tensor) -> Tensor:
+        """Numbers by group, to be combined with those of `_by_group`."""
+        if self._is_even:
+            return numbers.unsqueeze(-1)
+        columns = self.column_groups
+        if columns is None:
+            columns = torch.arange(self.shape[1], device=numbers.device) // self.group
+        return numbers[:, columns]
 
 
 def concatenate(parts: Sequence[QuantizedMatrix]) -> QuantizedMatrix | None:
@@ -162,6 +175,16 @@ def _zeros_of(part: QuantizedMatrix) -> Tensor:
     if part.zeros is not None:
         return part.zeros
     return torch.zeros(part.scales.shape, dtype=torch.int8, device=part.scales.device)
+
+
+def _numbers(codes: Tensor) -> Tensor:
+    """Codes as float32. Those of floats are looked up: PyTorch takes five times as long."""
+    if codes.dtype == torch.int8:
+        return codes.float()
+    every = torch.arange(256, dtype=torch.uint8, device=codes.device)
+    table = every.view(codes.dtype).float()
+    found = table.index_select(0, codes.contiguous().view(torch.uint8).flatten().int())
+    return found.view(codes.shape)
 
 
 def _as_bytes(codes: Tensor) -> Tensor:

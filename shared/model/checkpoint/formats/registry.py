@@ -69,9 +69,9 @@ def with_own_file(raw: Any, model_dir: Path) -> Any:
     Raises:
         ModelLoadError: such a file is damaged.
     """
-    if not isinstance(raw, dict) or any(
-        _KEY in each for each in (raw, raw.get("text_config") or ())
-    ):
+    if not isinstance(raw, dict):
+        return raw
+    if any(isinstance(each, dict) and _KEY in each for each in (raw, raw.get("text_config"))):
         return raw
     for name, method in _FILES.items():
         path = model_dir / name

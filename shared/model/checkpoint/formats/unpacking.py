@@ -69,7 +69,8 @@ class _Reader:
         if values.dtype.is_floating_point:
             return values
         table = _table(layout.element).view(torch.uint8)
-        return table[values.long()].view(torch.float8_e4m3fn)
+        found = table.index_select(0, values.flatten().int())
+        return found.view(values.shape).view(torch.float8_e4m3fn)
 
     def scales(self, ranges: int, groups: int) -> Tensor:
         layout = self._layout
@@ -147,7 +148,7 @@ def _unpack(lines: Tensor, packing: Packing, length: int) -> Tensor:
         numbers = torch.cat([_straddling(part, bits) for part in words.split(step)])
     if packing.order is not None:
         numbers = numbers.unflatten(-1, (-1, len(packing.order)))
-        numbers = numbers[..., list(packing.order)].flatten(-2)
+        numbers = numbers.index_select(-1, torch.tensor(packing.order)).flatten(-2)
     return numbers[:, :length].contiguous()
 
 
