@@ -1,9 +1,10 @@
-"""Files of safetensors: what they hold by their headers, and the tensors themselves."""
+"""Files of tensors: what they hold by their headers, and the tensors themselves."""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, cast
 
 from safetensors import SafetensorError, safe_open
 
@@ -30,6 +31,18 @@ class TensorHeader:
     dtype: str
 
 
+class TensorFile(Protocol):
+    """A file that is open; with the names that safetensors has for it."""
+
+    def keys(self) -> Iterable[str]:
+        """Return the names of its tensors, in an order that is always the same."""
+        ...
+
+    def get_tensor(self, name: str) -> Tensor:
+        """Return a tensor."""
+        ...
+
+
 def read_headers(path: Path) -> dict[str, TensorHeader]:
     """Return what a file holds, by name. Reads no tensor, and imports no torch.
 
@@ -53,6 +66,20 @@ def read_headers(path: Path) -> dict[str, TensorHeader]:
         raise ModelLoadError(f"{path} is damaged or truncated: {error}") from error
 
 
+@contextmanager
+def open_tensors(path: Path) -> Iterator[TensorFile]:
+    """Open a file for its tensors.
+
+    Raises:
+        ModelLoadError: it is damaged; inside the context, too.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield cast("TensorFile", file)
+    except (SafetensorError, OSError) as error:
+        raise ModelLoadError(f"{path} is damaged or truncated: {error}") from error
+
+
 def stored_tensors(paths: Iterable[Path]) -> Iterator[tuple[Path, str, Tensor]]:
     """Yield every tensor of these files.
 
@@ -60,9 +87,6 @@ def stored_tensors(paths: Iterable[Path]) -> Iterator[tuple[Path, str, Tensor]]:
         ModelLoadError: a file is damaged.
     """
     for path in paths:
-        try:
-            with safe_open(path, framework="pt") as file:
-                for name in file.keys():  # noqa: SIM118 it is not a dict
-                    yield path, name, file.get_tensor(name)
-        except (SafetensorError, OSError) as error:
-            raise ModelLoadError(f"{path} is damaged or truncated: {error}") from error
+        with open_tensors(path) as file:
+            for name in file.keys():  # noqa: SIM118 it is not a dict
+                yield path, name, file.get_tensor(name)
