@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Protocol, cast
 from safetensors import SafetensorError, safe_open
 
 from shared.errors import ModelLoadError
+from shared.gguf.folder import SUFFIX as GGUF
+from shared.model.checkpoint.gguf_file import dtype_of, open_gguf, read_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -49,6 +51,9 @@ def read_headers(path: Path) -> dict[str, TensorHeader]:
     Raises:
         ModelLoadError: it is damaged.
     """
+    if path.suffix == GGUF:
+        parts = read_parts(path).values()
+        return {part.name: TensorHeader(path, part.shape, dtype_of(part)) for part in parts}
     try:
         with path.open("rb") as raw:
             num_bytes = int.from_bytes(raw.read(_LENGTH_BYTES), "little")
@@ -74,8 +79,12 @@ def open_tensors(path: Path) -> Iterator[TensorFile]:
         ModelLoadError: it is damaged; inside the context, too.
     """
     try:
-        with safe_open(path, framework="pt") as file:
-            yield cast("TensorFile", file)
+        if path.suffix == GGUF:
+            with open_gguf(path) as own:
+                yield own
+        else:
+            with safe_open(path, framework="pt") as file:
+                yield cast("TensorFile", file)
     except (SafetensorError, OSError) as error:
         raise ModelLoadError(f"{path} is damaged or truncated: {error}") from error
 

@@ -1,0 +1,182 @@
+"""Writes checkpoints as GGUF files, with llama.cpp's own library."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType as Type
+from safetensors.torch import load_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from torch import Tensor
+
+#: By what a tensor's name says last, in every architecture.
+_PLAIN = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.qkv_proj": "attn_qkv",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.gate_up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "mlp.gate": "ffn_gate_inp",
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp",
+}
+_GEMMA = {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+#: llama.cpp's name by `model_type`.
+NAMES = {
+    "llama": "llama",
+    "mixtral": "llama",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "qwen2_moe": "qwen2moe",
+    "qwen3_moe": "qwen3moe",
+    "gemma2": "gemma2",
+    "gemma3_text": "gemma3",
+    "phi3": "phi3",
+}
+
+
+def export(
+    checkpoint: Path,
+    path: Path,
+    *,
+    kind: Callable[[str, Tensor], Type] = lambda name, tensor: Type.F32,
+    tokenizer: Callable[[gguf.GGUFWriter], None] | None = None,
+    edit: Callable[[dict[str, np.ndarray]], None] | None = None,
+    **writer_settings: Any,
+) -> Path:
+    """Write a checkpoint's config and tensors to a GGUF file.
+
+    kind: the type of a matrix, by its name in the checkpoint.
+    """
+    raw = json.loads((checkpoint / "config.json").read_text())
+    name = NAMES[raw["model_type"]]
+    writer = gguf.GGUFWriter(path, name, **writer_settings)
+    write_config(writer, raw)
+    if tokenizer is not None:
+        tokenizer(writer)
+    for own, data, its_kind in stored(raw, load_file(checkpoint / "model.safetensors"), kind):
+        if its_kind in (Type.F32, Type.F16):
+            writer.add_tensor(own, data)
+        else:
+            writer.add_tensor(own, data, raw_dtype=its_kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def write_config(writer: gguf.GGUFWriter, raw: dict[str, Any]) -> None:
+    """The values of an architecture."""
+    rope = {**raw, **(raw.get("rope_parameters") or {})}
+    rope = {**rope, **(rope.get("full_attention") or {})}
+    writer.add_context_length(raw["max_position_embeddings"])
+    writer.add_embedding_length(raw["hidden_size"])
+    writer.add_block_count(raw["num_hidden_layers"])
+    writer.add_feed_forward_length(raw["intermediate_size"])
+    writer.add_head_count(raw["num_attention_heads"])
+    writer.add_head_count_kv(raw["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(raw["rms_norm_eps"])
+    writer.add_rope_freq_base(rope.get("rope_theta", 10000.0))
+    if raw.get("head_dim"):
+        writer.add_key_length(raw["head_dim"])
+        writer.add_value_length(raw["head_dim"])
+    head_dim = raw.get("head_dim") or raw["hidden_size"] // raw["num_attention_heads"]
+    writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1)))
+    if rope.get("rope_type") in ("linear", "yarn"):
+        writer.add_rope_scaling_type(gguf.RopeScalingType(rope["rope_type"]))
+        writer.add_rope_scaling_factor(rope["factor"])
+        if "original_max_position_embeddings" in rope:
+            writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    if raw.get("sliding_window"):
+        writer.add_sliding_window(raw["sliding_window"])
+    for key, add in (
+        ("attn_logit_softcapping", writer.add_attn_logit_softcapping),
+        ("final_logit_softcapping", writer.add_final_logit_softcapping),
+        ("num_local_experts", writer.add_expert_count),
+        ("num_experts", writer.add_expert_count),
+        ("num_experts_per_tok", writer.add_expert_used_count),
+        ("moe_intermediate_size", writer.add_expert_feed_forward_length),
+        ("shared_expert_intermediate_size", writer.add_expert_shared_feed_forward_length),
+    ):
+        if raw.get(key):
+            add(raw[key])
+
+
+def stored(
+    raw: dict[str, Any], tensors: dict[str, Tensor], kind: Callable[[str, Tensor], Type]
+) -> list[tuple[str, np.ndarray, Type]]:
+    """Name, numbers or blocks, and type of every tensor, as llama.cpp's converter makes them."""
+    stacks: dict[str, dict[int, np.ndarray]] = {}
+    kinds: dict[str, Type] = {}
+    found: dict[str, np.ndarray] = {}
+    for name, tensor in tensors.items():
+        data = _arranged(raw, name, tensor)
+        own, expert = _own_name(raw, name)
+        kinds[own] = kind(name, tensor) if tensor.ndim > 1 and data.ndim > 1 else Type.F32
+        if expert is None:
+            found[own] = data
+        else:
+            stacks.setdefault(own, {})[expert] = data
+    for own, each in stacks.items():
+        found[own] = np.stack([each[number] for number in range(len(each))])
+    return [(own, _encoded(data, kinds[own]), kinds[own]) for own, data in found.items()]
+
+
+def _encoded(data: np.ndarray, kind: Type) -> np.ndarray:
+    return np.ascontiguousarray(gguf.quantize(np.ascontiguousarray(data), kind))
+
+
+def _arranged(raw: dict[str, Any], name: str, tensor: Tensor) -> np.ndarray:
+    data = tensor.float().numpy()
+    if NAMES[raw["model_type"]] == "llama":
+        heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
+        for part, key in heads.items():
+            if f".{part}." in name:
+                pieces = data.reshape(raw[key], 2, -1, *data.shape[1:])
+                data = pieces.swapaxes(1, 2).reshape(data.shape)
+    if raw["model_type"].startswith("gemma") and "norm" in name:
+        data = data + 1
+    return data.squeeze()
+
+
+def _own_name(raw: dict[str, Any], name: str) -> tuple[str, int | None]:
+    stem, _, suffix = name.rpartition(".")
+    if stem in _PLAIN:
+        return f"{_PLAIN[stem]}.{suffix}", None
+    _, _, number, part = stem.split(".", 3)
+    part = part.replace("block_sparse_moe", "mlp")
+    expert = None
+    if ".experts." in part:
+        _, _, expert_number, which = part.split(".")
+        expert = int(expert_number)
+        which = {"w1": "gate", "w3": "up", "w2": "down"}.get(which, which.removesuffix("_proj"))
+        own = f"ffn_{which}_exps"
+    else:
+        table = {**_PLAIN, **(_GEMMA if raw["model_type"].startswith("gemma") else {})}
+        own = table[part]
+    return f"blk.{number}.{own}.{suffix}", expert
