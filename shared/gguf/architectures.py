@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import ConfigError
@@ -19,6 +20,8 @@ _GEMMA_PARTS = {
     "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
+#: Of a layer without experts.
+_DENSE_GATE = re.compile(r"blk\.(\d{1,6})\.ffn_gate\.weight")
 _GEMMA3_LOCAL_THETA = 10_000.0
 
 
@@ -53,6 +56,7 @@ def _gemma(values: Values) -> dict[str, Any]:
         scalar = values.whole("embedding_length") // heads
     return {
         **_window(values),
+        "hidden_act": "gelu_pytorch_tanh",
         "query_pre_attn_scalar": scalar,
         "attn_logit_softcapping": values.find_number("attn_logit_softcapping"),
         "final_logit_softcapping": values.find_number("final_logit_softcapping"),
@@ -64,8 +68,16 @@ def _gemma3(values: Values) -> dict[str, Any]:
     return {**_gemma(values), "rope_local_base_freq": local or _GEMMA3_LOCAL_THETA}
 
 
+def _llama(values: Values) -> dict[str, Any]:
+    """Files of Mistral say llama; with a window it is not the same."""
+    if not values.find_whole("attention.sliding_window"):
+        return {}
+    return {**_window(values), "architectures": ["MistralForCausalLM"], "model_type": "mistral"}
+
+
 def _mixtral(values: Values) -> dict[str, Any]:
     return {
+        **_window(values),
         "num_local_experts": values.whole("expert_count"),
         "num_experts_per_tok": values.whole("expert_used_count"),
     }
@@ -78,6 +90,9 @@ def _qwen_moe(values: Values) -> dict[str, Any]:
         "num_experts_per_tok": values.whole("expert_used_count"),
         "moe_intermediate_size": inner,
         "intermediate_size": values.find_whole("feed_forward_length") or inner,
+        "mlp_only_layers": sorted(
+            int(layer[1]) for name in values.tensors if (layer := _DENSE_GATE.fullmatch(name))
+        ),
         # llama.cpp computes the one so, and the other not; no value of a file says it.
         "norm_topk_prob": values.text("general.architecture") == "qwen3moe",
         "shared_expert_intermediate_size": values.find_whole("expert_shared_feed_forward_length"),
@@ -90,6 +105,7 @@ ARCHITECTURES = (
         hf_name="LlamaForCausalLM",
         model_type="llama",
         rotates_neighbours=True,
+        own_keys=_llama,
     ),
     Architecture(
         name="llama",

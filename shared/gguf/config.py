@@ -139,7 +139,7 @@ def _numbers(values: Values, tensor: StoredTensor) -> list[float]:
             f"{values.header.path}: tensor {tensor.name!r} of type {tensor.type.name} and shape "
             f"{list(tensor.shape)} has no frequencies"
         )
-    with values.header.path.open("rb") as file:
+    with tensor.path.open("rb") as file:
         file.seek(tensor.start)
         data = file.read(tensor.num_bytes)
     return [float(each) for each in np.frombuffer(data, dtype="<f4")]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Buffer
     from pathlib import Path
 
 #: By the number of a value's type: its spelling for `struct`.
@@ -32,7 +31,7 @@ _LENGTH_BYTES = 8
 class Cursor:
     """A place in a header."""
 
-    def __init__(self, path: Path, data: Buffer, size: int) -> None:
+    def __init__(self, path: Path, data: bytes, size: int) -> None:
         """data: the file's first bytes, of which the header has at most `size`."""
         self._path = path
         self._data = memoryview(data)

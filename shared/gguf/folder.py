@@ -17,7 +17,7 @@ from typing import Any
 
 from shared.errors import ConfigError
 from shared.gguf.config import make_config
-from shared.gguf.header import read_header
+from shared.gguf.header import read_headers
 from shared.gguf.tokenizer import make_tokenizer
 from shared.gguf.values import Values
 from shared.gguf.vocabulary import Vocabulary
@@ -108,14 +108,12 @@ def _link(number: int, count: int) -> str:
 
 
 def _files(shards: list[Path]) -> dict[str, Any]:
-    values = Values(read_header(shards[0]))
+    values = Values(read_headers(shards))
     count = values.find_id("split.count") or 1
     if count != len(shards):
         raise ConfigError(
             f"{shards[0]}: split.count is {count}, and its name says {len(shards)} files"
         )
-    for path in shards[1:]:
-        read_header(path)
     config = make_config(values)
     files = {"config.json": config}
     if "tokenizer.ggml.model" not in values.header.values:

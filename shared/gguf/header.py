@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import mmap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import ConfigError
@@ -16,7 +16,7 @@ from shared.gguf.cursor import Cursor
 from shared.gguf.types import TYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from shared.gguf.types import TensorType
@@ -33,6 +33,7 @@ _ALIGNMENT, _MAX_ALIGNMENT = 32, 2**20
 class StoredTensor:
     """Where a tensor is."""
 
+    path: Path
     name: str
     #: The last dimension is the one whose numbers are neighbours.
     shape: tuple[int, ...]
@@ -78,6 +79,21 @@ def read_header(path: Path) -> Header:
         raise ConfigError(f"{path} cannot be read: {error}") from error
 
 
+def read_headers(paths: Sequence[Path]) -> Header:
+    """Read the headers of a model's files; what is said of the model is in the first one.
+
+    Raises:
+        ConfigError: one is damaged or missing, or two have the same tensor.
+    """
+    first, *others = [read_header(path) for path in paths]
+    tensors = dict(first.tensors)
+    for each in others:
+        for name in tensors.keys() & each.tensors.keys():
+            raise ConfigError(f"{each.path}: tensor {name!r} is in another file already")
+        tensors |= each.tensors
+    return replace(first, tensors=tensors)
+
+
 def _read(path: Path, data: bytes, size: int) -> Header:
     cursor = Cursor(path, data, len(data))
     if cursor.number("the file's mark", "I") != _MAGIC:
@@ -95,14 +111,14 @@ def _read(path: Path, data: bytes, size: int) -> Header:
         values[key] = cursor.value(f"the value of {key!r}")
     tensors: dict[str, StoredTensor] = {}
     for _ in range(num_tensors):
-        tensor = _read_tensor(cursor)
+        tensor = _read_tensor(cursor, path)
         if tensor.name in tensors:
             raise cursor.error(f"tensor {tensor.name!r} is there twice")
         tensors[tensor.name] = tensor
     return Header(path, values, _placed(cursor, tensors, values, size))
 
 
-def _read_tensor(cursor: Cursor) -> StoredTensor:
+def _read_tensor(cursor: Cursor, path: Path) -> StoredTensor:
     """What the header says of a tensor; its start is from that of all tensors."""
     name = cursor.text("a tensor's name")
     num_dims = cursor.number(f"tensor {name!r}", "I")
@@ -120,7 +136,7 @@ def _read_tensor(cursor: Cursor) -> StoredTensor:
             f"tensor {name!r} has dimensions {dims}; rows of {kind.name} are multiples of "
             f"{kind.block_values}"
         )
-    return StoredTensor(name, tuple(reversed(dims)), kind, start)
+    return StoredTensor(path, name, tuple(reversed(dims)), kind, start)
 
 
 def _placed(
@@ -142,5 +158,5 @@ def _placed(
                 f"tensor {tensor.name!r} of shape {list(tensor.shape)} and type "
                 f"{tensor.type.name} ends at byte {end}, the file at {size}"
             )
-        placed[tensor.name] = StoredTensor(tensor.name, tensor.shape, tensor.type, start)
+        placed[tensor.name] = replace(tensor, start=start)
     return placed

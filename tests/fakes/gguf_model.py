@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from typing import TYPE_CHECKING, Any
 
 import gguf
@@ -11,7 +12,7 @@ from gguf import GGMLQuantizationType as Type
 from safetensors.torch import load_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from torch import Tensor
@@ -48,6 +49,7 @@ _GEMMA = {
 #: llama.cpp's name by `model_type`.
 NAMES = {
     "llama": "llama",
+    "mistral": "llama",
     "mixtral": "llama",
     "qwen2": "qwen2",
     "qwen3": "qwen3",
@@ -65,16 +67,15 @@ def export(
     *,
     kind: Callable[[str, Tensor], Type] = lambda name, tensor: Type.F32,
     tokenizer: Callable[[gguf.GGUFWriter], None] | None = None,
-    edit: Callable[[dict[str, np.ndarray]], None] | None = None,
-    **writer_settings: Any,
+    extra: Mapping[str, np.ndarray] | None = None,
 ) -> Path:
     """Write a checkpoint's config and tensors to a GGUF file.
 
-    kind: the type of a matrix, by its name in the checkpoint.
+    kind: the type of a matrix, by its name in the checkpoint; extra: tensors that it has not.
     """
     raw = json.loads((checkpoint / "config.json").read_text())
     name = NAMES[raw["model_type"]]
-    writer = gguf.GGUFWriter(path, name, **writer_settings)
+    writer = gguf.GGUFWriter(path, name)
     write_config(writer, raw)
     if tokenizer is not None:
         tokenizer(writer)
@@ -83,11 +84,88 @@ def export(
             writer.add_tensor(own, data)
         else:
             writer.add_tensor(own, data, raw_dtype=its_kind)
+    for own, data in (extra or {}).items():
+        writer.add_tensor(own, data)
+    finish(writer)
+    return path
+
+
+def finish(writer: gguf.GGUFWriter) -> None:
+    """Write what a writer has got."""
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path
+
+
+def add_tokenizer(checkpoint: Path, writer: gguf.GGUFWriter) -> None:
+    """Add a byte-level tokenizer that cuts as GPT-2, and its chat template."""
+    content = json.loads((checkpoint / "tokenizer.json").read_text())
+    config = json.loads((checkpoint / "tokenizer_config.json").read_text())
+    vocab, added = content["model"]["vocab"], content["added_tokens"]
+    special = {each["content"] for each in added}
+    tokens = sorted(vocab, key=vocab.get)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([3 if token in special else 1 for token in tokens])
+    merges = content["model"]["merges"]
+    writer.add_token_merges([each if isinstance(each, str) else " ".join(each) for each in merges])
+    writer.add_eos_token_id(vocab[config["eos_token"]])
+    writer.add_eot_token_id(vocab[config["pad_token"]])
+    writer.add_pad_token_id(vocab[config["pad_token"]])
+    writer.add_chat_template(config["chat_template"])
+
+
+def split(whole: Path, folder: Path, count: int) -> list[Path]:
+    """Write a file's tensors to several; the first one has the values."""
+    folder.mkdir()
+    reader = gguf.GGUFReader(whole)
+    paths = []
+    for number in range(count):
+        path = folder / f"{whole.stem}-{number + 1:05d}-of-{count:05d}.gguf"
+        name = reader.fields["general.architecture"].contents()
+        writer = gguf.GGUFWriter(path, name)
+        for key, field in reader.fields.items() if number == 0 else ():
+            if not key.startswith("GGUF.") and key != "general.architecture":
+                writer.add_key_value(key, field.contents(), field.types[0])
+        writer.add_uint16("split.no", number)
+        writer.add_uint16("split.count", count)
+        for tensor in reader.tensors[number::count]:
+            writer.add_tensor(tensor.name, tensor.data)
+        finish(writer)
+        paths.append(path)
+    return paths
+
+
+def edit_header(
+    path: Path,
+    *,
+    tensor_type: int | None = None,
+    offset: int | None = None,
+    dims: tuple[int, int] | None = None,
+    architecture: str | None = None,
+    num_tensors: int | None = None,
+    num_values: int | None = None,
+) -> None:
+    """Change what a file says of `blk.0.ffn_up.weight`, or of the whole, but not its length."""
+    data = bytearray(path.read_bytes())
+    name = b"blk.0.ffn_up.weight"
+    place = data.index(name) + len(name) + 4
+    for at, form, value in (
+        (place, "<QQ", dims),
+        (place + 16, "<I", tensor_type),
+        (place + 20, "<Q", offset),
+        (8, "<Q", num_tensors),
+        (16, "<Q", num_values),
+    ):
+        if value is not None:
+            struct.pack_into(form, data, at, *(value if isinstance(value, tuple) else (value,)))
+    if architecture is not None:
+        own = b"general.architecture"
+        at = data.index(own) + len(own) + 12
+        data[at : at + len(architecture)] = architecture.encode()
+    path.write_bytes(data)
 
 
 def write_config(writer: gguf.GGUFWriter, raw: dict[str, Any]) -> None:
