@@ -102,18 +102,24 @@ def add_tokenizer(checkpoint: Path, writer: gguf.GGUFWriter) -> None:
     """Add a byte-level tokenizer that cuts as GPT-2, and its chat template."""
     content = json.loads((checkpoint / "tokenizer.json").read_text())
     config = json.loads((checkpoint / "tokenizer_config.json").read_text())
-    vocab, added = content["model"]["vocab"], content["added_tokens"]
-    special = {each["content"] for each in added}
-    tokens = sorted(vocab, key=vocab.get)
+    kinds = {each["content"]: 3 if each["special"] else 4 for each in content["added_tokens"]}
+    vocab = {each["content"]: each["id"] for each in content["added_tokens"]}
+    vocab |= content["model"]["vocab"]
+    tokens = sorted(vocab, key=vocab.__getitem__)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)
-    writer.add_token_types([3 if token in special else 1 for token in tokens])
+    writer.add_token_types([kinds.get(token, 1) for token in tokens])
     merges = content["model"]["merges"]
     writer.add_token_merges([each if isinstance(each, str) else " ".join(each) for each in merges])
-    writer.add_eos_token_id(vocab[config["eos_token"]])
-    writer.add_eot_token_id(vocab[config["pad_token"]])
-    writer.add_pad_token_id(vocab[config["pad_token"]])
+    for key, add in (
+        ("eos_token", writer.add_eos_token_id),
+        ("pad_token", writer.add_eot_token_id),
+        ("bos_token", writer.add_bos_token_id),
+    ):
+        token = config.get(key)
+        if token is not None:
+            add(vocab[token["content"] if isinstance(token, dict) else token])
     writer.add_chat_template(config["chat_template"])
 
 
