@@ -58,9 +58,7 @@ class LLM:
         generation_config: str = "auto",
         **engine_settings: Any,
     ) -> None:
-        """Load the model and make its engine.
-
-        `model_dir`: a folder as Hugging Face has it, or a GGUF file.
+        """Load the model, a Hugging Face folder or a GGUF file, and make its engine.
 
         `engine_settings`: fields of `EngineConfig`; `speculative_config` may be a mapping.
 

@@ -52,5 +52,7 @@ class Architecture:
     rotates_neighbours: bool = False
     #: What the weights of norms have more than those of Hugging Face.
     norm_offset: float = 0.0
+    #: The tensors of all experts are one, [in, out], in which gates and ups take turns.
+    joins_experts: bool = False
     #: Return the keys of the config that only this architecture has.
     own_keys: Callable[[Values], dict[str, Any]] = nothing

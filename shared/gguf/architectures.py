@@ -99,6 +99,14 @@ def _qwen_moe(values: Values) -> dict[str, Any]:
     }
 
 
+def _gpt_oss(values: Values) -> dict[str, Any]:
+    keys = ("expert_feed_forward_length", "feed_forward_length")
+    return {
+        **_mixtral(values),
+        "intermediate_size": next(filter(None, map(values.find_whole, keys)), None),
+    }
+
+
 ARCHITECTURES = (
     Architecture(
         name="llama",
@@ -144,6 +152,22 @@ ARCHITECTURES = (
         hf_name="Qwen3MoeForCausalLM",
         model_type="qwen3_moe",
         own_keys=_qwen_moe,
+    ),
+    Architecture(
+        name="gpt-oss",
+        has_experts=True,
+        hf_name="GptOssForCausalLM",
+        model_type="gpt_oss",
+        parts={
+            **PARTS,
+            "post_attention_norm": "post_attention_layernorm",
+            "attn_sinks": "self_attn.sinks",
+            "ffn_gate_inp": "mlp.router",
+            "ffn_gate_exps": "mlp.experts.gate_up_proj",
+            "ffn_down_exps": "mlp.experts.down_proj",
+        },
+        joins_experts=True,
+        own_keys=_gpt_oss,
     ),
     Architecture(
         name="gemma2",

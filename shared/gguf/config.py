@@ -18,6 +18,8 @@ EMBEDDING, HEAD = "token_embd.weight", "output.weight"
 #: Divisors of frequencies: of all contexts, of short ones, of long ones.
 FREQUENCIES = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")
 _DTYPES = {"F32": "float32", "F16": "float16"}
+#: The ramp of its YaRN begins and ends between dimensions.
+_EXACT_RAMP = "gpt-oss"
 #: Most frequencies of a head.
 _MOST_FREQUENCIES = 4096
 
@@ -126,6 +128,8 @@ def _by_values(values: Values) -> dict[str, Any] | None:
     factor = values.find_number("rope.scaling.attn_factor")
     if factor is not None:
         scaling["attention_factor"] = factor
+    if values.text("general.architecture") == _EXACT_RAMP:
+        scaling["truncate"] = False
     for key in ("beta_fast", "beta_slow"):
         value = values.find_number(f"rope.scaling.yarn_{key}")
         if value is not None:

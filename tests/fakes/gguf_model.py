@@ -12,7 +12,7 @@ from gguf import GGMLQuantizationType as Type
 from safetensors.torch import load_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from torch import Tensor
@@ -46,6 +46,11 @@ _GEMMA = {
     "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
 }
+_OTHERS = {
+    "gemma2": _GEMMA,
+    "gemma3": _GEMMA,
+    "gpt-oss": {"post_attention_layernorm": "post_attention_norm"},
+}
 #: llama.cpp's name by `model_type`.
 NAMES = {
     "llama": "llama",
@@ -58,6 +63,7 @@ NAMES = {
     "gemma2": "gemma2",
     "gemma3_text": "gemma3",
     "phi3": "phi3",
+    "gpt_oss": "gpt-oss",
 }
 
 
@@ -218,6 +224,8 @@ def stored(
     stacks: dict[str, dict[int, np.ndarray]] = {}
     kinds: dict[str, Type] = {}
     found: dict[str, np.ndarray] = {}
+    if raw["model_type"] == "gpt_oss":
+        tensors = dict(_apart(tensors))
     for name, tensor in tensors.items():
         data = _arranged(raw, name, tensor)
         own, expert = _own_name(raw, name)
@@ -248,7 +256,26 @@ def _arranged(raw: dict[str, Any], name: str, tensor: Tensor) -> np.ndarray:
     return data.squeeze()
 
 
+def _apart(tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """The experts of gpt-oss as those of others: gates and ups apart, each matrix [out, in]."""
+    for name, tensor in tensors.items():
+        if ".experts." not in name:
+            yield name.replace("mlp.router", "mlp.gate"), tensor
+            continue
+        stem, _, part = name.rpartition(".experts.")
+        suffix = "bias" if part.endswith("_bias") else "weight"
+        full = tensor if suffix == "bias" else tensor.mT
+        pieces = {"down_proj": full}
+        if part.startswith("gate_up"):
+            pieces = {"gate_proj": full[:, ::2], "up_proj": full[:, 1::2]}
+        for own, piece in pieces.items():
+            for number, each in enumerate(piece):
+                yield f"{stem}.experts.{number}.{own}.{suffix}", each
+
+
 def _own_name(raw: dict[str, Any], name: str) -> tuple[str, int | None]:
+    if name.endswith("self_attn.sinks"):
+        return f"blk.{name.split('.')[2]}.attn_sinks.weight", None
     stem, _, suffix = name.rpartition(".")
     if stem in _PLAIN:
         return f"{_PLAIN[stem]}.{suffix}", None
@@ -261,6 +288,6 @@ def _own_name(raw: dict[str, Any], name: str) -> tuple[str, int | None]:
         which = {"w1": "gate", "w3": "up", "w2": "down"}.get(which, which.removesuffix("_proj"))
         own = f"ffn_{which}_exps"
     else:
-        table = {**_PLAIN, **(_GEMMA if raw["model_type"].startswith("gemma") else {})}
+        table = {**_PLAIN, **_OTHERS.get(NAMES[raw["model_type"]], {})}
         own = table[part]
     return f"blk.{number}.{own}.{suffix}", expert

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from shared.gguf.header import StoredTensor
     from shared.gguf.tensors import Part
 
 _FULL = "F32"
@@ -54,8 +55,8 @@ def _first(path: Path) -> Path:
 
 def dtype_of(part: Part) -> str:
     """Return a part's dtype in memory, as safetensors spells it."""
-    own = part.stored.type.name
-    return own if own in PLAIN and not part.offset else _FULL
+    own = {each.type.name for each in (part.stored, part.between) if each is not None}
+    return own.pop() if len(own) == 1 and own <= PLAIN and not part.offset else _FULL
 
 
 @contextmanager
@@ -83,20 +84,27 @@ class GgufFile:
 
     def get_tensor(self, name: str) -> Tensor:
         """See `TensorFile.get_tensor`."""
+        # Only here, so that headers are checked before torch is imported.
+        import torch  # noqa: PLC0415
+
         part = self._parts[name]
-        tensor = self._read(part)
+        tensor = self._read(part, part.stored)
+        if part.between is not None:
+            other = self._read(part, part.between)
+            tensor = torch.stack([tensor, other], dim=2).flatten(1, 2)
+        if part.is_transposed:
+            tensor = tensor.mT
         if part.paired_heads is not None:
             tensor = _halves_apart(tensor, part.paired_heads, name)
         if part.offset:
             tensor = tensor.float() - part.offset
         return tensor
 
-    def _read(self, part: Part) -> Tensor:
-        # Only here, so that headers are checked before torch is imported.
+    def _read(self, part: Part, stored: StoredTensor) -> Tensor:
         import torch  # noqa: PLC0415
         from gguf import GGMLQuantizationType, dequantize  # noqa: PLC0415
 
-        stored, own = part.stored, part.stored.type
+        own, shape = stored.type, part.stored_shape
         size = stored.num_bytes
         start = stored.start
         if part.expert is not None:
@@ -105,11 +113,11 @@ class GgufFile:
         raw = self._data[start : start + size]
         if own.name in PLAIN:
             kinds = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-            return torch.frombuffer(bytearray(raw), dtype=kinds[own.name]).view(part.shape)
-        row_bytes = part.shape[-1] // own.block_values * own.block_bytes
+            return torch.frombuffer(bytearray(raw), dtype=kinds[own.name]).view(shape)
+        row_bytes = shape[-1] // own.block_values * own.block_bytes
         rows = np.frombuffer(raw, dtype=np.uint8).reshape(-1, row_bytes)
         values = dequantize(rows, GGMLQuantizationType(own.number))
-        return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)).view(part.shape)
+        return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)).view(shape)
 
 
 def _halves_apart(tensor: Tensor, num_heads: int, name: str) -> Tensor:

@@ -57,7 +57,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
             },
         },
     ),
-    **{name: CASES[name] for name in ("mixtral", "qwen2_moe", "qwen3_moe")},
+    **{name: CASES[name] for name in ("mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss")},
     "phi3": CASES["phi3-partial-window"],
 }
 
