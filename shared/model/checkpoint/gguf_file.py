@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,9 +15,10 @@ from shared.gguf.header import read_header
 from shared.gguf.tensors import find_parts
 from shared.gguf.types import PLAIN
 from shared.gguf.values import Values
+from shared.model.checkpoint.file_stamp import FileStamp
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from torch import Tensor
@@ -26,19 +29,30 @@ if TYPE_CHECKING:
 _FULL = "F32"
 
 
-def read_parts(path: Path) -> dict[str, Part]:
+def read_parts(path: Path) -> Mapping[str, Part]:
     """Return what a file holds, by name. Reads no tensor, and imports no torch.
 
     Raises:
         ModelLoadError: it is damaged.
     """
     try:
+        return _parts(path, FileStamp.of(path))
+    except OSError as error:
+        raise ModelLoadError(f"{path} cannot be read: {error}") from error
+
+
+# A header is read for its checks and for its tensors, and has a whole vocabulary in it.
+@lru_cache(maxsize=8)
+def _parts(path: Path, stamp: FileStamp) -> Mapping[str, Part]:
+    """The parts of a file while it is what it was."""
+    del stamp
+    try:
         header = read_header(path)
         # Of several files, the first one says what the model is.
         count = header.values.get("split.count", 1)
         is_first = not isinstance(count, int) or count < 2 or "split.no" not in header.values
         first = header if is_first else read_header(_first(path))
-        values = Values(first)
+        values = Values(replace(first, tensors={**first.tensors, **header.tensors}))
         parts = [part for each in header.tensors.values() for part in find_parts(values, each)]
     except ConfigError as error:
         raise ModelLoadError(str(error)) from error
@@ -74,7 +88,7 @@ def open_gguf(path: Path) -> Iterator[GgufFile]:
 class GgufFile:
     """See `TensorFile`. Numbers of few bits become float32, one tensor at a time."""
 
-    def __init__(self, data: mmap.mmap, parts: dict[str, Part]) -> None:
+    def __init__(self, data: mmap.mmap, parts: Mapping[str, Part]) -> None:
         self._data = data
         self._parts = parts
 
