@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from cli.doctor.finding import fail, ok, warn
 from shared.errors import ConfigError, ModelLoadError
+from shared.gguf.folder import model_folder
 from shared.model.checkpoint.config import load_spec
 
 if TYPE_CHECKING:
@@ -21,9 +22,17 @@ REMEDY = "download the checkpoint again, or make a small one: baton make-model -
 
 
 def check_model(folder: Path) -> Iterator[Finding]:
-    """Check configuration and weights as a worker, tokenizer and template as a router."""
-    yield _check_weights(folder)
-    yield from _check_text(folder)
+    """Check configuration and weights as a worker, tokenizer and template as a router.
+
+    folder: or a GGUF file.
+    """
+    try:
+        own = model_folder(folder)
+    except ConfigError as error:
+        yield fail(SUBJECT, str(error), REMEDY)
+        return
+    yield _check_weights(own)
+    yield from _check_text(own)
 
 
 def _check_weights(folder: Path) -> Finding:

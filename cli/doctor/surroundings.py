@@ -33,7 +33,7 @@ _RENEW = timedelta(days=7)
 _LOCAL_REDIS = ("127.0.0.1", 6379)
 #: By variable: the folders that processes write to.
 _FOLDERS = {
-    "BATON_CACHE_DIR": "compiled kernels",
+    "BATON_CACHE_DIR": "compiled kernels, hashes of weights, what is read from GGUF files",
     "BATON_RUNTIME_DIR": "sockets of one host's workers",
     "BATON_KV_OFFLOAD_DISK_DIR": "KV blocks on disk",
 }

@@ -9,7 +9,10 @@ from typing import Annotated
 import typer
 
 Model = Annotated[
-    Path | None, typer.Option(help="Folder of a Hugging Face checkpoint. Default: the shipped one.")
+    Path | None,
+    typer.Option(
+        help="Folder of a Hugging Face checkpoint, or GGUF file. Default: the shipped one."
+    ),
 ]
 ServedModelName = Annotated[
     str | None,

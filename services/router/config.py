@@ -10,6 +10,7 @@ from services.router.cors_settings import CorsSettings
 from services.router.request.limits import RequestLimits
 from shared.config import flag_name, setting
 from shared.errors import ConfigError
+from shared.gguf.folder import model_name
 from shared.rpc.exposure import AccessSettings
 from shared.rpc.tls.settings import TlsSettings
 
@@ -18,7 +19,9 @@ from shared.rpc.tls.settings import TlsSettings
 class RouterConfig:
     """The router: takes requests over HTTP and gRPC, and chooses the workers that serve them."""
 
-    model: Path = setting(help="directory with the model's tokenizer and configuration")
+    model: Path = setting(
+        help="directory with the model's tokenizer and configuration, or a GGUF file"
+    )
     served_model_name: tuple[str, ...] = setting(
         (), help="names that clients use, the first one in answers; default: the directory's name"
     )
@@ -173,4 +176,4 @@ class RouterConfig:
     @property
     def model_names(self) -> tuple[str, ...]:
         """The names that clients use."""
-        return self.served_model_name or (self.model.resolve().name,)
+        return self.served_model_name or (model_name(self.model),)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from services.router.models import read_vocab_size
 from services.router.parsers.find import find_reasoning_format, find_tool_format
 from services.router.parsers.plan import ChatFormats
+from shared.gguf.folder import model_folder
 from shared.text.chat_template import ChatTemplate
 from shared.text.tokenizer import Tokenizer
 
@@ -31,10 +32,11 @@ def load_text(config: RouterConfig) -> ModelText:
     Raises:
         ConfigError: a file cannot be used, or there is no parser of the configured name.
     """
-    tokenizer = Tokenizer.load(config.model)
-    template = ChatTemplate.load(config.model, tokenizer.special_tokens)
+    folder = model_folder(config.model)
+    tokenizer = Tokenizer.load(folder)
+    template = ChatTemplate.load(folder, tokenizer.special_tokens)
     formats = ChatFormats(
         tools=find_tool_format(config.tool_call_parser, template.sources),
         reasoning=find_reasoning_format(config.reasoning_parser, template.sources),
     )
-    return ModelText(tokenizer, template, formats, read_vocab_size(config.model, tokenizer))
+    return ModelText(tokenizer, template, formats, read_vocab_size(folder, tokenizer))

@@ -21,6 +21,7 @@ from shared.engine.offline.prompts import ReadPrompt, read_prompts
 from shared.engine.offline.request_output import GrowingOutput, RequestOutput
 from shared.engine.sequence.request import EngineRequest
 from shared.errors import InvalidRequestError
+from shared.gguf.folder import model_folder
 from shared.model.loader import load_model
 from shared.request.beam_search import BeamOptions, check_beam_search, require_no_constraints
 from shared.request.sampling_params import SamplingParams
@@ -57,7 +58,7 @@ class LLM:
         generation_config: str = "auto",
         **engine_settings: Any,
     ) -> None:
-        """Load the model and make its engine.
+        """Load the model, a Hugging Face folder or a GGUF file, and make its engine.
 
         `engine_settings`: fields of `EngineConfig`; `speculative_config` may be a mapping.
 
@@ -67,7 +68,7 @@ class LLM:
         Raises:
             ConfigError, ModelLoadError: the model cannot be run like this.
         """
-        self._model_dir = Path(model_dir)
+        self._model_dir = model_folder(Path(model_dir))
         config = _engine_config(engine_settings)
         self._default_sampling = read_default_sampling(self._model_dir, generation_config)
         loaded = load_model(

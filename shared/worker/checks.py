@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from shared.connector.registry import require_known
 from shared.errors import ConfigError, ModelLoadError
+from shared.gguf.folder import model_folder
 from shared.identity import Role
 from shared.model.checks import check_model
 from shared.model.families.registry import register_named
@@ -32,7 +33,7 @@ def check_worker(config: WorkerConfig, role: Role) -> None:
     if settings.model_class:
         register_named(settings.model_class)
     model = check_model(
-        settings.model,
+        settings.folder,
         dtype=settings.dtype,
         load_format=settings.load_format,
         quantization=settings.quantization,
@@ -92,7 +93,7 @@ def _check_draft(engine: EngineConfig) -> None:
         return
     try:
         check_model(
-            Path(speculation.model),
+            model_folder(Path(speculation.model)),
             dtype=speculation.dtype,
             load_format=speculation.load_format,
             quantization=speculation.quantization,

@@ -12,6 +12,7 @@ from typing import Literal
 from shared.config import flag_name, setting
 from shared.engine.config import EngineConfig
 from shared.errors import ConfigError
+from shared.gguf.folder import model_folder, model_name
 from shared.rpc.exposure import AccessSettings
 from shared.rpc.tls.settings import TlsSettings
 from shared.worker.reuse_settings import ReuseSettings
@@ -33,7 +34,7 @@ class DrainMode(StrEnum):
 class ModelSettings:
     """The model, and how it is loaded. Names as in vLLM."""
 
-    model: Path = setting(help="directory of a Hugging Face checkpoint")
+    model: Path = setting(help="directory of a Hugging Face checkpoint, or a GGUF file")
     served_model_name: tuple[str, ...] = setting(
         (), help="names that clients use, the first one for routers; default: the directory's name"
     )
@@ -72,7 +73,16 @@ class ModelSettings:
     @property
     def name(self) -> str:
         """The model's name for routers: one of their names."""
-        return (*self.served_model_name, self.model.resolve().name)[0]
+        return (*self.served_model_name, model_name(self.model))[0]
+
+    @property
+    def folder(self) -> Path:
+        """The folder to read the model from.
+
+        Raises:
+            ConfigError: the model is a GGUF file that cannot be read.
+        """
+        return model_folder(self.model)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

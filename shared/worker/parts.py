@@ -248,7 +248,7 @@ def _metrics(
 def _grammars(
     config: WorkerConfig, engine: Engine, thread: EngineThread, read: ReadTokenTable
 ) -> GrammarCompiler:
-    model = config.model.model
+    model = config.model.folder
     grammars = build_grammars(config.engine, lambda: read(model, engine.vocab_size))
     grammars.on_news(thread.wake)
     return grammars
@@ -263,7 +263,7 @@ def _build_engine(config: WorkerConfig, role: Role) -> Engine:
     if settings.model_class:
         register_named(settings.model_class)
     loaded = load_model(
-        settings.model,
+        settings.folder,
         dtype=settings.dtype,
         load_format=settings.load_format,
         seed=settings.model_seed,

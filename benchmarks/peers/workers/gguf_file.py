@@ -43,7 +43,7 @@ def _write(checkpoint: Path, path: Path) -> None:
     _add_shape(writer, config)
     for name, weights in _stacked(_tensors(checkpoint / "model.safetensors")):
         target = names.get_name(name, try_suffixes=(".weight", ".bias"))
-        assert target is not None, f"GGUF has no name for {name}"
+        assert target is not None  # llama.cpp has these architectures
         if weights.ndim == 1:
             # llama.cpp adds and multiplies vectors in float32 only.
             values = (weights.astype(np.uint32) << 16).view(np.float32)

@@ -8,6 +8,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import ModelLoadError
+from shared.gguf.folder import SUFFIX as GGUF
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -42,13 +43,15 @@ class CheckpointFiles:
 
 
 def find_checkpoint_files(model_dir: Path) -> CheckpointFiles:
-    """Return the one safetensors file, or the shards in the index.
+    """Return the one safetensors file, the shards in the index, or those of a GGUF model.
 
     Raises:
         ModelLoadError: there are none, the index is damaged, or a shard in it is missing.
     """
     index = model_dir / INDEX_NAME
     if not index.exists():
+        if made := sorted(model_dir.glob(f"model*{GGUF}")):
+            return CheckpointFiles(tuple(made))
         single = model_dir / SINGLE_NAME
         if not single.exists():
             raise ModelLoadError(f"{model_dir} has neither {SINGLE_NAME} nor {INDEX_NAME}")

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from safetensors import SafetensorError, safe_open
-
-from shared.errors import ModelLoadError
 from shared.model.checkpoint.formats.layout import StoredMatrix
 from shared.model.checkpoint.formats.unpacking import read_matrix
+from shared.model.checkpoint.tensor_files import open_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -53,25 +51,22 @@ def read_tensors(
         if isinstance(each, StoredMatrix) and each.codes is not None
     }
     for path in paths:
-        try:
-            with safe_open(path, framework="pt") as file:
-                for stored in file.keys():  # noqa: SIM118 it is not a dict
-                    name = matrices.get(stored, stored)
-                    found = tensors.get(name)
-                    if isinstance(found, StoredMatrix):
-                        if stored in matrices:
-                            yield path, name, OpenMatrix(found, _parts(found))
-                    elif found is not None:
-                        yield path, name, file.get_tensor(name)
-        except (SafetensorError, OSError) as error:
-            raise ModelLoadError(f"{path} is damaged or truncated: {error}") from error
+        with open_tensors(path) as file:
+            for stored in file.keys():  # noqa: SIM118 it is not a dict
+                name = matrices.get(stored, stored)
+                found = tensors.get(name)
+                if isinstance(found, StoredMatrix):
+                    if stored in matrices:
+                        yield path, name, OpenMatrix(found, _parts(found))
+                elif found is not None:
+                    yield path, name, file.get_tensor(name)
 
 
 def _parts(matrix: StoredMatrix) -> dict[str, Tensor]:
     """All tensors of a matrix; they may be in several files."""
     found = {}
     for path in {header.path for header in matrix.headers.values()}:
-        with safe_open(path, framework="pt") as file:
+        with open_tensors(path) as file:
             for suffix, header in matrix.headers.items():
                 if header.path == path:
                     found[suffix] = file.get_tensor(matrix.module + suffix)

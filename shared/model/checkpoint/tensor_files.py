@@ -1,13 +1,16 @@
-"""Files of safetensors: what they hold by their headers, and the tensors themselves."""
+"""Files of tensors: what they hold by their headers, and the tensors themselves."""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, cast
 
 from safetensors import SafetensorError, safe_open
 
 from shared.errors import ModelLoadError
+from shared.gguf.folder import SUFFIX as GGUF
+from shared.model.checkpoint.gguf_file import dtype_of, open_gguf, read_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -30,12 +33,27 @@ class TensorHeader:
     dtype: str
 
 
+class TensorFile(Protocol):
+    """A file that is open; with the names that safetensors has for it."""
+
+    def keys(self) -> Iterable[str]:
+        """Return the names of its tensors, in an order that is always the same."""
+        ...
+
+    def get_tensor(self, name: str) -> Tensor:
+        """Return a tensor."""
+        ...
+
+
 def read_headers(path: Path) -> dict[str, TensorHeader]:
     """Return what a file holds, by name. Reads no tensor, and imports no torch.
 
     Raises:
         ModelLoadError: it is damaged.
     """
+    if path.suffix == GGUF:
+        parts = read_parts(path).values()
+        return {part.name: TensorHeader(path, part.shape, dtype_of(part)) for part in parts}
     try:
         with path.open("rb") as raw:
             num_bytes = int.from_bytes(raw.read(_LENGTH_BYTES), "little")
@@ -53,6 +71,24 @@ def read_headers(path: Path) -> dict[str, TensorHeader]:
         raise ModelLoadError(f"{path} is damaged or truncated: {error}") from error
 
 
+@contextmanager
+def open_tensors(path: Path) -> Iterator[TensorFile]:
+    """Open a file for its tensors.
+
+    Raises:
+        ModelLoadError: it is damaged; inside the context, too.
+    """
+    try:
+        if path.suffix == GGUF:
+            with open_gguf(path) as own:
+                yield own
+        else:
+            with safe_open(path, framework="pt") as file:
+                yield cast("TensorFile", file)
+    except (SafetensorError, OSError) as error:
+        raise ModelLoadError(f"{path} is damaged or truncated: {error}") from error
+
+
 def stored_tensors(paths: Iterable[Path]) -> Iterator[tuple[Path, str, Tensor]]:
     """Yield every tensor of these files.
 
@@ -60,9 +96,6 @@ def stored_tensors(paths: Iterable[Path]) -> Iterator[tuple[Path, str, Tensor]]:
         ModelLoadError: a file is damaged.
     """
     for path in paths:
-        try:
-            with safe_open(path, framework="pt") as file:
-                for name in file.keys():  # noqa: SIM118 it is not a dict
-                    yield path, name, file.get_tensor(name)
-        except (SafetensorError, OSError) as error:
-            raise ModelLoadError(f"{path} is damaged or truncated: {error}") from error
+        with open_tensors(path) as file:
+            for name in file.keys():  # noqa: SIM118 it is not a dict
+                yield path, name, file.get_tensor(name)

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from cli.doctor.checkpoint import check_model
 from cli.doctor.finding import Level
+from cli.errors import CommandError
 from cli.places import SHIPPED_MODEL
+from cli.start.model_folder import resolve_model
+from tests.fakes.gguf_model import add_tokenizer, export
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,3 +58,24 @@ def test_an_empty_folder(tmp_path: Path) -> None:
     found = bad(tmp_path)
     assert "config.json" in found["model"]
     assert "tokenizer.json" in found["tokenizer"]
+
+
+def test_a_gguf_file_is_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATON_CACHE_DIR", str(tmp_path / "cache"))
+    tokenizer = partial(add_tokenizer, SHIPPED_MODEL)
+    model = export(SHIPPED_MODEL, tmp_path / "Small-Q8.gguf", tokenizer=tokenizer)
+    assert resolve_model(model, None) == (model, "Small-Q8")
+    assert bad(model) == {}
+    model.write_bytes(model.read_bytes()[:-1])
+    assert "Small-Q8.gguf is damaged or truncated" in bad(model)["model"]
+    with pytest.raises(CommandError, match="is damaged or truncated"):
+        resolve_model(model, None)
+
+
+def test_a_cache_that_cannot_be_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cache").write_text("a file")
+    monkeypatch.setenv("BATON_CACHE_DIR", str(tmp_path / "cache"))
+    model = export(SHIPPED_MODEL, tmp_path / "model.gguf")
+    assert "set BATON_CACHE_DIR to a folder for it" in bad(model)["model"]

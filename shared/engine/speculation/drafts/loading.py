@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from shared.errors import ConfigError, ModelLoadError
+from shared.gguf.folder import model_folder
 from shared.model.attention.registry import default_backend, get_backend
 from shared.model.causal_lm import CausalLM
 from shared.model.drafts.eagle import load_eagle
@@ -109,7 +110,7 @@ def _directory(context: ProposerContext) -> Path:
     config = context.config
     if config.model is None:
         raise ConfigError(f"speculative_config: method {config.method} needs model, a directory")
-    path = Path(config.model)
+    path = model_folder(Path(config.model))
     if not path.is_dir():
         raise ConfigError(f"speculative_config: model {config.model!r} is not a directory")
     return path
