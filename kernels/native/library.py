@@ -26,6 +26,20 @@ class KvFormat(IntEnum):
     FLOAT8 = 2
 
 
+class Codes(ctypes.Structure):
+    """`baton::Codes`."""
+
+    _fields_ = (
+        ("codes", c_void_p),
+        ("least", c_int),
+        ("scales", c_void_p),
+        ("zeros", c_void_p),
+        ("columns", c_int),
+        ("inner", c_int),
+        ("group", c_int),
+    )
+
+
 class Shape(ctypes.Structure):
     """`baton::Shape`."""
 
@@ -261,6 +275,7 @@ _SIGNATURES = {
         c_void_p,
         (c_void_p, c_int, c_void_p, c_int, c_int, c_int, c_void_p, c_int),
     ),
+    "baton_matrix_of_codes": (c_void_p, (c_void_p, POINTER(Codes), c_void_p, c_int)),
     "baton_matrix_bytes": (c_size_t, (c_void_p,)),
     "baton_matrix_multiply": (c_int, (c_void_p, c_void_p, c_void_p, c_int, c_void_p)),
     "baton_matrix_delete": (None, (c_void_p,)),

@@ -252,7 +252,7 @@ def stored(backend: str) -> CausalLM:
             )
             matrix.write(module.weight)
             if method.keeps(matrix):
-                module.product = method.keep(matrix)
+                module.product = method.keep(matrix, module)
             assert isinstance(module.product, Product4) == (backend == "triton")
     return model
 

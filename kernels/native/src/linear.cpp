@@ -31,7 +31,7 @@ void multiply_as(Pool& pool, const Matrix& matrix, const float* rows, int count,
 }  // namespace
 
 void multiply_floats(Pool& pool, const Matrix& matrix, const float* rows, int count, float* out) {
-  if (matrix.kind == Kind::kFloat32)
+  if (matrix.kind == Kind::kFloat32 || matrix.kind == Kind::kFours)
     multiply_as<Float32Dot, float>(pool, matrix, rows, count, out);
   else if (matrix.kind == Kind::kBFloat16)
     multiply_as<BFloat16Dot, uint16_t>(pool, matrix, rows, count, out);

@@ -53,7 +53,89 @@ void pack_column(Matrix& matrix, const void* weight, Kind stored, size_t source,
   if (matrix.kind == Kind::kInt8) matrix.excess[column] = 128 * total;
 }
 
+// Calls body(column, packed column) for all columns, and packs the bias.
+template <class Body>
+void for_columns(Pool& pool, Matrix& matrix, int columns, const float* bias, bool paired,
+                 Body&& body) {
+  constexpr int kColumnsPerTask = 64;
+  pool.run((columns + kColumnsPerTask - 1) / kColumnsPerTask, [&](int task, int) {
+    const int end = std::min(columns, (task + 1) * kColumnsPerTask);
+    for (int column = task * kColumnsPerTask; column < end; ++column) {
+      const int to = packed_column(column, columns, paired);
+      body(column, to);
+      if (bias != nullptr) matrix.bias[to] = bias[column];
+    }
+  });
+}
+
+bool is_half(float value) {
+#if defined(__F16C__)
+  return _cvtsh_ss(_cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT)) == value;
+#else
+  return false;
+#endif
+}
+
+uint16_t half_of(float value) {
+#if defined(__F16C__)
+  return uint16_t(_cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT));
+#else
+  return uint16_t(value);  // no number is_half
+#endif
+}
+
+// Makes room for scales and zeros as small as they can be kept.
+void reserve_scales(FourScales& to, const Codes& codes, size_t padded) {
+  to.group_words = codes.group / elements_per_word(Kind::kFours);
+  to.num_groups = (codes.inner + codes.group - 1) / codes.group;
+  const size_t count = size_t(codes.columns) * to.num_groups, room = padded * to.num_groups;
+  if (std::all_of(codes.scales, codes.scales + count, is_half))
+    to.halves.reserve(room);
+  else
+    to.floats.reserve(room);
+  to.zero = float(-codes.least);
+  if (codes.zeros == nullptr) return;
+  to.zero += float(codes.zeros[0]);
+  if (std::any_of(codes.zeros, codes.zeros + count, [&](int8_t z) { return z != codes.zeros[0]; }))
+    to.zeros.reserve(room);
+}
+
+void pack_codes(Matrix& matrix, const Codes& codes, size_t source, int column) {
+  FourScales& scales = matrix.fours;
+  const size_t panel = column / kPanel;
+  uint32_t* to = matrix.panels.data() + panel * matrix.words * kPanel + column % kPanel;
+  const int8_t* from = codes.codes + source * codes.inner;
+  for (int word = 0; word < matrix.words; ++word) {
+    uint32_t bits = 0;
+    for (int place = 0; place < 8; ++place)
+      bits |= uint32_t(from[word * 8 + place] - codes.least) << (4 * place);
+    to[size_t(word) * kPanel] = bits;
+  }
+  for (int group = 0; group < scales.num_groups; ++group) {
+    const size_t at = (panel * scales.num_groups + group) * kPanel + column % kPanel;
+    const size_t own = source * scales.num_groups + group;
+    if (scales.halves.size() > 0)
+      scales.halves[at] = half_of(codes.scales[own]);
+    else
+      scales.floats[at] = codes.scales[own];
+    if (scales.zeros.size() > 0) scales.zeros[at] = uint8_t(codes.zeros[own] - codes.least);
+  }
+}
+
 }  // namespace
+
+Matrix* pack_fours(Pool& pool, const Codes& codes, const float* bias, bool paired) {
+  const int words = codes.inner / elements_per_word(Kind::kFours);
+  const int packed = packed_columns(codes.columns, paired);
+  const size_t padded = size_t(panels_of(packed)) * kPanel;
+  auto matrix = std::unique_ptr<Matrix>(
+      new Matrix{Kind::kFours, packed, codes.inner, words, HugeBuffer<uint32_t>(padded * words),
+                 Buffer<float>(padded), {}, {}, {}});
+  reserve_scales(matrix->fours, codes, padded);
+  for_columns(pool, *matrix, codes.columns, bias, paired,
+              [&](int column, int to) { pack_codes(*matrix, codes, column, to); });
+  return matrix.release();
+}
 
 Matrix* pack_matrix(Pool& pool, Kind kind, const void* weight, Kind stored, int columns, int inner,
                     const float* bias, bool paired) {
@@ -62,19 +144,13 @@ Matrix* pack_matrix(Pool& pool, Kind kind, const void* weight, Kind stored, int 
   const int packed = packed_columns(columns, paired);
   const size_t padded = size_t(panels_of(packed)) * kPanel;
   auto matrix = std::unique_ptr<Matrix>(new Matrix{
-      kind, packed, inner, words, HugeBuffer<uint32_t>(padded * words), Buffer<float>(padded), {}, {}});
+      kind, packed, inner, words, HugeBuffer<uint32_t>(padded * words), Buffer<float>(padded), {}, {}, {}});
   if (kind == Kind::kInt8) {
     matrix->scales.reserve(padded);
     matrix->excess.reserve(padded);
   }
-  constexpr int kColumnsPerTask = 64;
-  pool.run((columns + kColumnsPerTask - 1) / kColumnsPerTask, [&](int task, int) {
-    const int end = std::min(columns, (task + 1) * kColumnsPerTask);
-    for (int column = task * kColumnsPerTask; column < end; ++column) {
-      const int to = packed_column(column, columns, paired);
-      pack_column(*matrix, weight, stored, column, to);
-      if (bias != nullptr) matrix->bias[to] = bias[column];
-    }
+  for_columns(pool, *matrix, columns, bias, paired, [&](int column, int to) {
+    pack_column(*matrix, weight, stored, column, to);
   });
   return matrix.release();
 }

@@ -7,11 +7,23 @@
 
 namespace baton {
 
-enum class Kind : int { kFloat32 = 0, kBFloat16 = 1, kInt8 = 2 };
+enum class Kind : int { kFloat32 = 0, kBFloat16 = 1, kInt8 = 2, kFours = 3 };
 
 inline int elements_per_word(Kind kind) {
-  return kind == Kind::kFloat32 ? 1 : kind == Kind::kBFloat16 ? 2 : 4;
+  return kind == Kind::kFloat32 ? 1 : kind == Kind::kBFloat16 ? 2 : kind == Kind::kInt8 ? 4 : 8;
 }
+
+// Of codes of 4 bits: scales and zeros [panel][group][kPanel].
+struct FourScales {
+  int group_words = 1;
+  int num_groups = 0;
+  Buffer<uint16_t> halves;  // float16, where all scales are such numbers; otherwise empty
+  Buffer<float> floats;
+  Buffer<uint8_t> zeros;  // empty if they are one number
+  float zero = 0.0f;
+
+  size_t bytes() const { return halves.size() * 2 + floats.size() * 4 + zeros.size(); }
+};
 
 // panels: [panel][word][column of the panel], every word of a panel on two cache lines.
 struct Matrix {
@@ -24,6 +36,7 @@ struct Matrix {
   Buffer<float> scales;  // int8 only: value = scale * int8
   // int8 only: 128 times the sum of a column, which the unsigned rows add too much.
   Buffer<int32_t> excess;
+  FourScales fours;
 
   int num_panels() const { return panels_of(columns); }
   const uint32_t* panel(int index) const { return panels.data() + size_t(index) * words * kPanel; }
@@ -36,6 +49,19 @@ struct Matrix {
 // ups of the same units. bias: float32 [columns] or null.
 Matrix* pack_matrix(Pool& pool, Kind kind, const void* weight, Kind stored, int columns, int inner,
                     const float* bias, bool paired);
+
+// A weight [columns, inner] of codes that share scales and zeros by groups of `group` inner numbers.
+struct Codes {
+  const int8_t* codes;  // [columns][inner], of which each is `least` to least + 15
+  int least;
+  const float* scales;  // [columns][groups]
+  const int8_t* zeros;  // the same shape; null: 0
+  int columns;
+  int inner;  // a multiple of 8, as `group` is
+  int group;
+};
+
+Matrix* pack_fours(Pool& pool, const Codes& codes, const float* bias, bool paired);
 
 // Where column `column` of the unpacked weight lies among the packed ones.
 inline int packed_column(int column, int columns, bool paired) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "fours.h"
 #include "matrix.h"
 #include "rows.h"
 
@@ -121,7 +122,15 @@ void multiply_block(const Rows& rows, const Matrix& matrix, int panel, int block
   const int first = int(int64_t(rows.count) * block / blocks);
   const int count = int(int64_t(rows.count) * (block + 1) / blocks) - first;
   alignas(64) typename Dot::Accumulator sums[kTaskRows * kPanelVectors];
-  multiply_panel<Dot>(rows, first, count, matrix.panel(panel), matrix.words, sums);
+  if constexpr (!std::is_same_v<Dot, Int8Dot>) {
+    if (matrix.kind == Kind::kFours)
+      multiply_fours<typename Dot::Element>(rows.words + size_t(first) * rows.stride, rows.stride,
+                                            count, matrix, panel, sums);
+    else
+      multiply_panel<Dot>(rows, first, count, matrix.panel(panel), matrix.words, sums);
+  } else {
+    multiply_panel<Dot>(rows, first, count, matrix.panel(panel), matrix.words, sums);
+  }
   for (int r = 0; r < count; ++r) {
     Floats values[kPanelVectors];
     for (int v = 0; v < kPanelVectors; ++v)

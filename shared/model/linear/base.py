@@ -38,8 +38,16 @@ class LinearMethod(Protocol):
         """Return whether `keep` multiplies with a matrix, and with more rows like these."""
         ...
 
-    def keep(self, matrix: QuantizedMatrix) -> Product:
-        """Return a product with a matrix as a checkpoint stores it. Only for those of `keeps`."""
+    @property
+    def keeps_parts(self) -> bool:
+        """Whether `keep` takes some of a linear's projections, beside others."""
+        ...
+
+    def keep(self, matrix: QuantizedMatrix, linear: FusedLinear) -> Product:
+        """Return a product with rows of a linear as a checkpoint stores them.
+
+        Only for matrices of `keeps`; they are all of its rows unless `keeps_parts`.
+        """
         ...
 
 
@@ -54,7 +62,12 @@ class Dense:
         """See `LinearMethod.keeps`."""
         return False
 
-    def keep(self, matrix: QuantizedMatrix) -> Product:
+    @property
+    def keeps_parts(self) -> bool:
+        """See `LinearMethod.keeps_parts`."""
+        return False
+
+    def keep(self, matrix: QuantizedMatrix, linear: FusedLinear) -> Product:
         """See `LinearMethod.keep`. Always raises InternalError."""
         raise InternalError("a dense weight keeps no stored matrix")
 

@@ -139,10 +139,14 @@ class FusedLinear(nn.Module):
         if len(matrices) == len(indices):
             whole = concatenate([matrices[index] for index in indices])
             if whole is not None:
-                return method.keep(whole)
+                return method.keep(whole, self)
+        if not method.keeps_parts:
+            for index, matrix in matrices.items():
+                matrix.write(self.part(index)[0])
+            return None
         return SideBySide(
             [
-                method.keep(matrices[index]) if index in matrices else self._rows(index)
+                method.keep(matrices[index], self) if index in matrices else self._rows(index)
                 for index in indices
             ]
         )

@@ -146,6 +146,11 @@ class Narrow:
         """See `LinearMethod.keeps`."""
         return False
 
-    def keep(self, matrix: QuantizedMatrix) -> Product:
+    @property
+    def keeps_parts(self) -> bool:
+        """See `LinearMethod.keeps_parts`."""
+        return False
+
+    def keep(self, matrix: QuantizedMatrix, linear: FusedLinear) -> Product:
         """See `LinearMethod.keep`. Always raises InternalError."""
         raise InternalError("a weight of --quantization is made of a dense one")

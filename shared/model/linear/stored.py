@@ -85,7 +85,12 @@ class AsStored:
         has_groups = matrix.group == GROUP_SIZE and matrix.column_groups is None
         return self._implementation == "triton" and is_int4 and has_groups
 
-    def keep(self, matrix: QuantizedMatrix) -> Product:
+    @property
+    def keeps_parts(self) -> bool:
+        """See `LinearMethod.keeps_parts`."""
+        return True
+
+    def keep(self, matrix: QuantizedMatrix, linear: FusedLinear) -> Product:
         """See `LinearMethod.keep`."""
         own, how = matrix.to(self._device), self._implementation
         if own.inputs is None:

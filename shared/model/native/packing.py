@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from ctypes import c_void_p
+from ctypes import c_void_p, pointer
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
+from kernels.native.library import Codes, Kind
 from kernels.native.library import Experts as ExpertsRecord
-from kernels.native.library import Kind
 from kernels.native.library import Latent as LatentRecord
 from kernels.native.library import LayerInputs as LayerInputsRecord
 from shared.errors import InternalError
@@ -49,6 +49,10 @@ if TYPE_CHECKING:
     from shared.model.mixing.grouped import Attention
     from shared.model.native.threads import LibraryThreads
     from shared.model.spec import DecoderSpec
+
+#: Codes that the library packs into a word of 32 bits.
+_CODES_PER_WORD = 8
+_MOST_BITS = 4
 
 _STORED = {torch.float32: Kind.FLOAT32, torch.bfloat16: Kind.BFLOAT16}
 
@@ -103,12 +107,42 @@ class Packing:
         return PackedWeight(self._matrix(linear.weight, linear.bias, paired=linear.is_gated))
 
     def keeps(self, matrix: QuantizedMatrix) -> bool:
-        """See `LinearMethod.keeps`."""
+        """See `LinearMethod.keeps`. Codes of up to 4 bits, in groups of whole words."""
+        return (
+            self.kind is not Kind.INT8
+            and matrix.codes.dtype == torch.int8
+            and matrix.bits <= _MOST_BITS
+            and matrix.inputs is None
+            and matrix.column_groups is None
+            and matrix.shape[1] % _CODES_PER_WORD == 0
+            and min(matrix.group, matrix.shape[1]) % _CODES_PER_WORD == 0
+        )
+
+    @property
+    def keeps_parts(self) -> bool:
+        """See `LinearMethod.keeps_parts`."""
         return False
 
-    def keep(self, matrix: QuantizedMatrix) -> Product:
-        """See `LinearMethod.keep`. Always raises InternalError."""
-        raise InternalError("a packed weight is made of a dense one")
+    def keep(self, matrix: QuantizedMatrix, linear: FusedLinear) -> Product:
+        """See `LinearMethod.keep`."""
+        rows = matrix.by_rows()
+        codes, scales = rows.codes.contiguous(), rows.scales.float().contiguous()
+        zeros = None if rows.zeros is None else rows.zeros.contiguous()
+        bias = None if linear.bias is None else linear.bias.detach().float().contiguous()
+        columns, inner = rows.shape
+        record = Codes(
+            codes=codes.data_ptr(),
+            least=-(1 << (rows.bits - 1)) if int(codes.min()) < 0 else 0,
+            scales=scales.data_ptr(),
+            zeros=None if zeros is None else zeros.data_ptr(),
+            columns=columns,
+            inner=inner,
+            group=min(rows.group, inner),
+        )
+        address = None if bias is None else bias.data_ptr()
+        matrix_of = self._library.baton_matrix_of_codes
+        made = matrix_of(self.threads.pool, pointer(record), address, linear.is_gated)
+        return PackedWeight(self._own(made, columns, inner))
 
     def pack(self, model: CausalLM) -> PackedModel:
         """Return all weights of a model loaded with this method; it is empty afterwards."""
@@ -320,6 +354,10 @@ class Packing:
             None if values is None else values.data_ptr(),
             paired,
         )
+        return self._own(matrix, columns, inner)
+
+    def _own(self, matrix: int | None, columns: int, inner: int) -> int:
+        """Keep what the library made; None: it had no memory."""
         if not matrix:
             raise MemoryError(f"no memory for a packed weight of {columns} x {inner}")
         self._matrices.append(matrix)
