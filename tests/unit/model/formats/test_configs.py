@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shared.errors import ModelLoadError
+from shared.gguf.architectures import ARCHITECTURES
 from shared.model.checkpoint.formats.base import Module
 from shared.model.checkpoint.formats.registry import READERS, find_format
 from shared.model.checkpoint.tensor_files import TensorHeader
@@ -147,6 +148,12 @@ def test_a_config_that_the_tensors_contradict_is_refused(
 
 
 def test_the_page_of_checkpoints_names_every_method() -> None:
-    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
-    named = [name.strip("`") for row in rows[1:] for name in row.split("|")[1].split()]
-    assert sorted(named) == sorted(READERS)
+    methods, _, files = PAGE.read_text().partition("## GGUF files")
+    assert names_in_tables(methods) == sorted(READERS)
+    assert names_in_tables(files) == sorted({each.name for each in ARCHITECTURES})
+
+
+def names_in_tables(text: str) -> list[str]:
+    """What stands in the first column, below its head."""
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    return sorted(name.strip("`") for row in rows[1:] for name in row.split("|")[1].split())
