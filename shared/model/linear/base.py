@@ -51,25 +51,26 @@ class LinearMethod(Protocol):
         ...
 
 
-class Dense:
-    """The weight stays in its stored format."""
+class MadeOfDense:
+    """Methods that make their form of a dense weight only: they keep no stored matrix."""
 
-    def finish(self, linear: FusedLinear) -> Product | None:
-        """See `LinearMethod.finish`."""
-        return None
+    keeps_parts = False
 
     def keeps(self, matrix: QuantizedMatrix) -> bool:
         """See `LinearMethod.keeps`."""
         return False
 
-    @property
-    def keeps_parts(self) -> bool:
-        """See `LinearMethod.keeps_parts`."""
-        return False
-
     def keep(self, matrix: QuantizedMatrix, linear: FusedLinear) -> Product:
         """See `LinearMethod.keep`. Always raises InternalError."""
-        raise InternalError("a dense weight keeps no stored matrix")
+        raise InternalError(f"{type(self).__name__} keeps no stored matrix")
+
+
+class Dense(MadeOfDense):
+    """The weight stays in its stored format."""
+
+    def finish(self, linear: FusedLinear) -> Product | None:
+        """See `LinearMethod.finish`."""
+        return None
 
 
 DENSE = Dense()

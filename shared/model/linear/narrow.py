@@ -18,14 +18,14 @@ from kernels.quantize_rows import quantize_rows
 from kernels.quantized_matmul import quantized_matmul
 from kernels.weight_only_matmul import weight_only_matmul
 from kernels.weight_only_matmul.packing import PackedWeight, pack_int4, unpack
-from shared.errors import ConfigError, InternalError
+from shared.errors import ConfigError
+from shared.model.linear.base import MadeOfDense
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from shared.model.linear.base import Product
     from shared.model.linear.fused import FusedLinear
-    from shared.model.linear.quantized import QuantizedMatrix
 
 _TYPES = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
 #: CUDA's first architecture with float8.
@@ -125,7 +125,7 @@ def check_quantization(name: str, device: torch.device) -> None:
             )
 
 
-class Narrow:
+class Narrow(MadeOfDense):
     """Weights of 8 or 4 bits on `device`, converted as soon as each is complete."""
 
     def __init__(self, name: str, device: torch.device, *, implementation: str) -> None:
@@ -141,16 +141,3 @@ class Narrow:
         if self._name == "int4":
             return Product4(_pack(weight), self._workspaces, self._implementation)
         return Product8(weight, _TYPES[self._name], self._implementation)
-
-    def keeps(self, matrix: QuantizedMatrix) -> bool:
-        """See `LinearMethod.keeps`."""
-        return False
-
-    @property
-    def keeps_parts(self) -> bool:
-        """See `LinearMethod.keeps_parts`."""
-        return False
-
-    def keep(self, matrix: QuantizedMatrix, linear: FusedLinear) -> Product:
-        """See `LinearMethod.keep`. Always raises InternalError."""
-        raise InternalError("a weight of --quantization is made of a dense one")

@@ -67,6 +67,8 @@ class CodedProduct(nn.Module):
 class AsStored:
     """Keeps matrices of a checkpoint as they are stored, where a product with them is there."""
 
+    keeps_parts = True
+
     def __init__(self, device: torch.device, *, implementation: str) -> None:
         """implementation: of the kernels, `torch` or `triton`."""
         self._device = device
@@ -84,11 +86,6 @@ class AsStored:
         is_int4 = matrix.bits == 4 and matrix.codes.dtype == torch.int8
         has_groups = matrix.group == GROUP_SIZE and matrix.column_groups is None
         return self._implementation == "triton" and is_int4 and has_groups
-
-    @property
-    def keeps_parts(self) -> bool:
-        """See `LinearMethod.keeps_parts`."""
-        return True
 
     def keep(self, matrix: QuantizedMatrix, linear: FusedLinear) -> Product:
         """See `LinearMethod.keep`."""

@@ -87,6 +87,8 @@ class PackedWeight:
 class Packing:
     """The packed weights of one model, and the `LinearMethod` that makes them."""
 
+    keeps_parts = False
+
     def __init__(self, threads: LibraryThreads, kind: Kind) -> None:
         """Pack weights; `kind` is the format of linears."""
         self.threads = threads
@@ -117,11 +119,6 @@ class Packing:
             and matrix.shape[1] % _CODES_PER_WORD == 0
             and min(matrix.group, matrix.shape[1]) % _CODES_PER_WORD == 0
         )
-
-    @property
-    def keeps_parts(self) -> bool:
-        """See `LinearMethod.keeps_parts`."""
-        return False
 
     def keep(self, matrix: QuantizedMatrix, linear: FusedLinear) -> Product:
         """See `LinearMethod.keep`."""
