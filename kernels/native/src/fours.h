@@ -107,8 +107,7 @@ __attribute__((noinline)) inline void unpack_fours(const Matrix& matrix, int pan
 template <class Element>
 void multiply_fours(const uint32_t* rows, size_t stride, int count, const Matrix& matrix, int panel,
                     Floats* sums) {
-  constexpr int kMost = 12 * kTileRows;
-  alignas(64) float wide_rows[kMost][kFoursNumbers];
+  alignas(64) float wide_rows[kTaskRows][kFoursNumbers];
   alignas(64) float weights[kFoursNumbers * kPanel];
   std::fill(sums, sums + size_t(count) * kPanelVectors, Floats{});
   for (int word = 0; word < matrix.words; word += kFoursPiece) {

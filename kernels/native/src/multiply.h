@@ -18,8 +18,6 @@ struct Rows {
   const float* scales;
 };
 
-// Rows that one task takes: their sums stay in the first-level cache.
-constexpr int kTaskRows = 12 * kTileRows;
 // Words that a group of rows goes through before the next group does, while few rows share a panel
 // that comes from memory. Half of a piece is what one group fetches of the next piece.
 constexpr int kPieceWords = 64;

@@ -16,6 +16,9 @@ constexpr int kTileRows = 3;  // 12 accumulators, 3 vectors of the rows, 1 of th
 constexpr int kTileRows = 1;
 #endif
 
+// Rows that one task takes: their sums stay in the first-level cache.
+constexpr int kTaskRows = 12 * kTileRows;
+
 inline int panels_of(int columns) { return (columns + kPanel - 1) / kPanel; }
 inline int round_up(int value, int multiple) { return (value + multiple - 1) / multiple * multiple; }
 
