@@ -39,7 +39,7 @@ RULES = (
     Rule(
         ("executor", ("native",)),
         ("weights", ("fp8", "int4")),
-        "the native kernels have no such products on a CPU; torch computes them",
+        "the native kernels make no such weights of dense ones; torch computes them",
         refused="they know int8 weights, not",
     ),
     Rule(

@@ -10,7 +10,7 @@ import torch
 from kernels.native.library import Kind
 from shared.model.linear.fused import FusedLinear
 from shared.model.linear.quantized import QuantizedMatrix
-from shared.model.native.packing import Packing
+from shared.model.native.packing import PackedWeight, Packing
 from shared.model.native.threads import LibraryThreads, ThreadPlan
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ def make_matrix(
     )
 
 
-def multiply(packing: Packing, matrix: int, rows: Tensor) -> Tensor:
+def multiply(packing: Packing, matrix: int, rows: Tensor, columns: int = COLUMNS) -> Tensor:
     library, pool = packing.threads.library, packing.threads.pool
-    out = torch.empty(len(rows), COLUMNS)
+    out = torch.empty(len(rows), columns)
     code = library.baton_matrix_multiply(pool, matrix, rows.data_ptr(), len(rows), out.data_ptr())
     assert code == 0
     return out
@@ -93,3 +93,26 @@ def test_what_is_no_group_of_whole_words_stays_dense() -> None:
     assert packing.keeps(matrix)
     assert not packing.keeps(make_matrix(group=12, dtype=torch.float16))
     assert not Packing(packing.threads, Kind.INT8).keeps(matrix)
+
+
+@pytest.mark.parametrize("num_stored", [1, 2])
+def test_projections_of_one_product_are_codes_if_all_are(num_stored: int) -> None:
+    packing = Packing(LibraryThreads(ThreadPlan(1)), Kind.FLOAT32)
+    matrices = [make_matrix(group=group, dtype=torch.float16) for group in (32, 32)]
+    linear = FusedLinear(
+        in_size=INNER, out_sizes=(COLUMNS,) * 2, bias=False, dtype=torch.float32, method=packing
+    )
+    for number, matrix in enumerate(matrices):
+        if number < num_stored:
+            linear.take(number, matrix)
+        else:
+            linear.part(number)[0].copy_(matrix.dense(torch.float32))
+            linear.filled(number)
+    size, rows = packing.num_bytes, torch.randn(5, INNER)
+    dense = packing._matrix(torch.cat([m.dense(torch.float32) for m in matrices]), None)
+    assert isinstance(linear.product, PackedWeight)
+    results = [
+        multiply(packing, matrix, rows, 2 * COLUMNS) for matrix in (linear.product.matrix, dense)
+    ]
+    assert torch.equal(*results)
+    assert (size < (packing.num_bytes - size) / 4) == (num_stored == 2)
