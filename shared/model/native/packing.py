@@ -115,6 +115,7 @@ class Packing:
             and matrix.codes.dtype == torch.int8
             and matrix.bits <= _MOST_BITS
             and matrix.inputs is None
+            and matrix.offsets is None
             and matrix.column_groups is None
             and matrix.shape[1] % _CODES_PER_WORD == 0
             and min(matrix.group, matrix.shape[1]) % _CODES_PER_WORD == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -93,6 +94,7 @@ def test_what_is_no_group_of_whole_words_stays_dense() -> None:
     assert packing.keeps(matrix)
     assert not packing.keeps(make_matrix(group=12, dtype=torch.float16))
     assert not Packing(packing.threads, Kind.INT8).keeps(matrix)
+    assert not packing.keeps(replace(matrix, offsets=matrix.scales))
 
 
 @pytest.mark.parametrize("num_stored", [1, 2])
