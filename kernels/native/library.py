@@ -34,6 +34,7 @@ class Codes(ctypes.Structure):
         ("least", c_int),
         ("scales", c_void_p),
         ("zeros", c_void_p),
+        ("offsets", c_void_p),
         ("columns", c_int),
         ("inner", c_int),
         ("group", c_int),

@@ -1,8 +1,8 @@
-// Products with codes of 4 bits that share a scale, and a zero, by groups of inner numbers.
+// Products with codes of 4 bits that share a scale, and a zero or an offset, by groups of inner numbers.
 //
-// A weight (code - zero) * scale becomes a float32 number, which it is without rounding where scales
-// have 16 bits. It takes part in sums as one of a float32 matrix does: results are the same bits. Few
-// rows take weights from registers; for many rows a piece of a panel is written once.
+// A weight, (code - zero) * scale or code * scale - offset, becomes a float32 number; of scales of 16 bits
+// it is the same as that of a dense matrix. It takes part in sums as one of a float32 matrix does: results
+// are the same bits. Few rows take weights from registers; for many rows a piece of a panel is written once.
 #pragma once
 
 #include "matrix.h"
@@ -19,32 +19,28 @@ constexpr int kFoursNumbers = kFours * kFoursPiece;
 // The scales of a vector of columns, and what is added to a product of code and scale.
 struct FoursScale {
   Floats scale;
-  Floats minus;
+  Floats plus;
 
   FoursScale() = default;
   FoursScale(const FourScales& from, int panel, int group, int column) {
     const size_t at = (size_t(panel) * from.num_groups + group) * kPanel + column;
-#if defined(__F16C__)
-    if (from.halves.size() > 0) {
-#if defined(__AVX512F__)
-      scale = (Floats)_mm512_cvtph_ps((__m256i)load<Halves>(from.halves.data() + at));
-#else
-      scale = (Floats)_mm256_cvtph_ps((__m128i)load<Halves>(from.halves.data() + at));
-#endif
-    } else
-#endif
-      scale = load<Floats>(from.floats.data() + at);
+    scale = from.scales.at(at);
+    if (!from.offsets.empty()) {
+      // Codes are stored from 0 on.
+      plus = float(-from.zero) * scale - from.offsets.at(at);
+      return;
+    }
     const Floats zero =
         from.zeros.size() > 0
             ? __builtin_convertvector((Ints)widen_bytes(load<Bytes>(from.zeros.data() + at)), Floats)
-            : splat(from.zero);
-    minus = -zero * scale;
+            : splat(float(from.zero));
+    plus = -zero * scale;
   }
 
   // Of the code at `place` of each word.
   Floats weight(Words words, int place) const {
     const Ints code = reinterpret_cast<Ints>(words >> (4 * place) & 15u);
-    return __builtin_convertvector(code, Floats) * scale + minus;
+    return __builtin_convertvector(code, Floats) * scale + plus;
   }
 };
 

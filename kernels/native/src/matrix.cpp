@@ -84,20 +84,32 @@ uint16_t half_of(float value) {
 #endif
 }
 
-// Makes room for scales and zeros as small as they can be kept.
+// Makes room for numbers as small as they can be kept.
+void reserve_numbers(GroupFloats& to, const float* numbers, size_t count, size_t room) {
+  if (std::all_of(numbers, numbers + count, is_half))
+    to.halves.reserve(room);
+  else
+    to.floats.reserve(room);
+}
+
 void reserve_scales(FourScales& to, const Codes& codes, size_t padded) {
   to.group_words = codes.group / elements_per_word(Kind::kFours);
   to.num_groups = (codes.inner + codes.group - 1) / codes.group;
   const size_t count = size_t(codes.columns) * to.num_groups, room = padded * to.num_groups;
-  if (std::all_of(codes.scales, codes.scales + count, is_half))
-    to.halves.reserve(room);
-  else
-    to.floats.reserve(room);
-  to.zero = float(-codes.least);
+  reserve_numbers(to.scales, codes.scales, count, room);
+  if (codes.offsets != nullptr) reserve_numbers(to.offsets, codes.offsets, count, room);
+  to.zero = -codes.least;
   if (codes.zeros == nullptr) return;
-  to.zero += float(codes.zeros[0]);
+  to.zero += codes.zeros[0];
   if (std::any_of(codes.zeros, codes.zeros + count, [&](int8_t z) { return z != codes.zeros[0]; }))
     to.zeros.reserve(room);
+}
+
+void put_number(GroupFloats& to, size_t at, float number) {
+  if (to.halves.size() > 0)
+    to.halves[at] = half_of(number);
+  else
+    to.floats[at] = number;
 }
 
 void pack_codes(Matrix& matrix, const Codes& codes, size_t source, int column) {
@@ -114,10 +126,8 @@ void pack_codes(Matrix& matrix, const Codes& codes, size_t source, int column) {
   for (int group = 0; group < scales.num_groups; ++group) {
     const size_t at = (panel * scales.num_groups + group) * kPanel + column % kPanel;
     const size_t own = source * scales.num_groups + group;
-    if (scales.halves.size() > 0)
-      scales.halves[at] = half_of(codes.scales[own]);
-    else
-      scales.floats[at] = codes.scales[own];
+    put_number(scales.scales, at, codes.scales[own]);
+    if (codes.offsets != nullptr) put_number(scales.offsets, at, codes.offsets[own]);
     if (scales.zeros.size() > 0) scales.zeros[at] = uint8_t(codes.zeros[own] - codes.least);
   }
 }

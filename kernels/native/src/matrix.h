@@ -13,16 +13,38 @@ inline int elements_per_word(Kind kind) {
   return kind == Kind::kFloat32 ? 1 : kind == Kind::kBFloat16 ? 2 : kind == Kind::kInt8 ? 4 : 8;
 }
 
-// Of codes of 4 bits: scales and zeros [panel][group][kPanel].
+// Numbers of groups of codes, [panel][group][kPanel]: float16 where all are such numbers, or float32.
+struct GroupFloats {
+  Buffer<uint16_t> halves;
+  Buffer<float> floats;
+
+  size_t bytes() const { return halves.size() * 2 + floats.size() * 4; }
+  bool empty() const { return bytes() == 0; }
+
+  Floats at(size_t index) const {
+#if defined(__F16C__)
+    if (halves.size() > 0) {
+#if defined(__AVX512F__)
+      return (Floats)_mm512_cvtph_ps((__m256i)load<Halves>(halves.data() + index));
+#else
+      return (Floats)_mm256_cvtph_ps((__m128i)load<Halves>(halves.data() + index));
+#endif
+    }
+#endif
+    return load<Floats>(floats.data() + index);
+  }
+};
+
+// Of codes of 4 bits: a weight is (code - zero) * scale, or code * scale - offset.
 struct FourScales {
   int group_words = 1;
   int num_groups = 0;
-  Buffer<uint16_t> halves;  // float16, where all scales are such numbers; otherwise empty
-  Buffer<float> floats;
-  Buffer<uint8_t> zeros;  // empty if they are one number
-  float zero = 0.0f;
+  GroupFloats scales;
+  GroupFloats offsets;    // empty without
+  Buffer<uint8_t> zeros;  // [panel][group][kPanel]; empty if they are one number
+  int zero = 0;
 
-  size_t bytes() const { return halves.size() * 2 + floats.size() * 4 + zeros.size(); }
+  size_t bytes() const { return scales.bytes() + offsets.bytes() + zeros.size(); }
 };
 
 // panels: [panel][word][column of the panel], every word of a panel on two cache lines.
@@ -50,12 +72,14 @@ struct Matrix {
 Matrix* pack_matrix(Pool& pool, Kind kind, const void* weight, Kind stored, int columns, int inner,
                     const float* bias, bool paired);
 
-// A weight [columns, inner] of codes that share scales and zeros by groups of `group` inner numbers.
+// A weight [columns, inner] of codes that share scales by groups of `group` inner numbers, and either zeros
+// or offsets.
 struct Codes {
   const int8_t* codes;  // [columns][inner], of which each is `least` to least + 15
   int least;
   const float* scales;  // [columns][groups]
   const int8_t* zeros;  // the same shape; null: 0
+  const float* offsets;  // the same shape; null: 0
   int columns;
   int inner;  // a multiple of 8, as `group` is
   int group;

@@ -115,7 +115,6 @@ class Packing:
             and matrix.codes.dtype == torch.int8
             and matrix.bits <= _MOST_BITS
             and matrix.inputs is None
-            and matrix.offsets is None
             and matrix.column_groups is None
             and matrix.shape[1] % _CODES_PER_WORD == 0
             and min(matrix.group, matrix.shape[1]) % _CODES_PER_WORD == 0
@@ -126,6 +125,7 @@ class Packing:
         rows = matrix.by_rows()
         codes, scales = rows.codes.contiguous(), rows.scales.float().contiguous()
         zeros = None if rows.zeros is None else rows.zeros.contiguous()
+        offsets = None if rows.offsets is None else rows.offsets.float().contiguous()
         bias = None if linear.bias is None else linear.bias.detach().float().contiguous()
         columns, inner = rows.shape
         record = Codes(
@@ -133,6 +133,7 @@ class Packing:
             least=-(1 << (rows.bits - 1)) if int(codes.min()) < 0 else 0,
             scales=scales.data_ptr(),
             zeros=None if zeros is None else zeros.data_ptr(),
+            offsets=None if offsets is None else offsets.data_ptr(),
             columns=columns,
             inner=inner,
             group=min(rows.group, inner),
