@@ -38,6 +38,7 @@ class Codes(ctypes.Structure):
         ("columns", c_int),
         ("inner", c_int),
         ("group", c_int),
+        ("rounds_rows", c_int),
     )
 
 

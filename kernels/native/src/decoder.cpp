@@ -156,13 +156,12 @@ class TypedDecoder final : public Decoder {
       std::memcpy(float_rows_[thread].data(), hidden + size_t(row) * size, size * sizeof(float));
       put_operand(row, thread, size);
     });
-    multiply<WeightDot>(pool_, operands(rows), *weights_.head,
-                        [&](int row, int column, Floats* values) {
-                          float* to = out + size_t(row) * vocab + column;
-                          const int count = std::min(kPanel, vocab - column);
-                          finish_logits(values);
-                          std::memcpy(to, values, count * sizeof(float));
-                        });
+    product(operands(rows), *weights_.head, [&](int row, int column, Floats* values) {
+      float* to = out + size_t(row) * vocab + column;
+      const int count = std::min(kPanel, vocab - column);
+      finish_logits(values);
+      std::memcpy(to, values, count * sizeof(float));
+    });
   }
 
  private:
@@ -195,6 +194,14 @@ class TypedDecoder final : public Decoder {
   Rows elements(Activations<Element>& activations, int rows) {
     return Rows{reinterpret_cast<const uint32_t*>(activations.data.data()),
                 size_t(activations.stride / ElementDot::kElements), rows, nullptr};
+  }
+
+  // See multiply. Rows of elements become what the matrix wants.
+  template <class Put>
+  void product(const Rows& rows, const Matrix& matrix, Put&& put) {
+    Rows own = rows;
+    if constexpr (!kQuantized) own = fitted_.fit<Element>(pool_, rows, matrix);
+    multiply<WeightDot>(pool_, own, matrix, put);
   }
 
   // The thread's float32 row becomes row `row` of the next product's operand.
@@ -237,10 +244,9 @@ class TypedDecoder final : public Decoder {
 
   void put_inputs(const Operation& now, const Batch& batch) {
     const LayerInputs& own = *now.inputs;
-    multiply<WeightDot>(pool_, operands(batch.num_tokens), *now.matrix,
-                        [&](int row, int column, const Floats* values) {
-                          std::memcpy(inputs_.row(row) + column, values, kPanel * sizeof(float));
-                        });
+    product(operands(batch.num_tokens), *now.matrix, [&](int row, int column, const Floats* values) {
+      std::memcpy(inputs_.row(row) + column, values, kPanel * sizeof(float));
+    });
     rows_of(batch.num_tokens, [&](int row, int thread) {
       float* to = inputs_.row(row);
       float* stored = float_rows_[thread].data();
@@ -445,10 +451,9 @@ class TypedDecoder final : public Decoder {
   }
 
   void project_qkv(const Matrix& matrix, int rows) {
-    multiply<WeightDot>(pool_, operands(rows), matrix,
-                        [&](int row, int column, const Floats* values) {
-                          std::memcpy(product_.row(row) + column, values, kPanel * sizeof(float));
-                        });
+    product(operands(rows), matrix, [&](int row, int column, const Floats* values) {
+      std::memcpy(product_.row(row) + column, values, kPanel * sizeof(float));
+    });
   }
 
   static float query_factor(const Operation& now, int position) {
@@ -648,10 +653,9 @@ class TypedDecoder final : public Decoder {
     const Recurrent& own = *now.recurrent;
     project_qkv(*own.inputs, batch.num_tokens);
     if (own.rates)
-      multiply<WeightDot>(pool_, operands(batch.num_tokens), *own.rates,
-                          [&](int row, int column, const Floats* values) {
-                            std::memcpy(rates_.row(row) + column, values, kPanel * sizeof(float));
-                          });
+      product(operands(batch.num_tokens), *own.rates, [&](int row, int column, const Floats* values) {
+        std::memcpy(rates_.row(row) + column, values, kPanel * sizeof(float));
+      });
     const StateView states{batch.states[now.kv_group] + now.kv_place * own.state_size(),
                            batch.state_strides[now.kv_group],
                            batch.state_blocks + size_t(now.kv_group) * batch.num_seqs * 2};
@@ -675,7 +679,7 @@ class TypedDecoder final : public Decoder {
     else
       from = elements(input, rows);
     const bool apart = now.apart;
-    multiply<WeightDot>(pool_, from, matrix, [&](int row, int column, const Floats* values) {
+    product(from, matrix, [&](int row, int column, const Floats* values) {
       if (apart) {
         std::memcpy(product_.row(row) + column, values, kPanel * sizeof(float));
         return;
@@ -696,15 +700,14 @@ class TypedDecoder final : public Decoder {
   void gate(const Operation& now, int rows) {
     const Activation kind = now.activation;
     const bool paired = now.paired;
-    multiply<WeightDot>(
-        pool_, operands(rows), *now.matrix, [&](int row, int column, const Floats* values) {
-          if (paired) {
-            put_gated(gated_.row(row) + column / 2, kind, values);
-            return;
-          }
-          for (int v = 0; v < kPanelVectors; ++v)
-            narrow(gated_.row(row) + column + v * kLanes, activate(kind, values[v]));
-        });
+    product(operands(rows), *now.matrix, [&](int row, int column, const Floats* values) {
+      if (paired) {
+        put_gated(gated_.row(row) + column / 2, kind, values);
+        return;
+      }
+      for (int v = 0; v < kPanelVectors; ++v)
+        narrow(gated_.row(row) + column + v * kLanes, activate(kind, values[v]));
+    });
   }
 
   // A pair is a token and an expert of it. Pairs are sorted by expert, then by token.
@@ -749,6 +752,7 @@ class TypedDecoder final : public Decoder {
       products_.push_back({Rows{from.words + first * from.stride, from.stride, count, scales},
                            matrices[expert], first});
     }
+    if constexpr (!kQuantized) fitted_.fit_each<Element>(pool_, products_);
   }
 
   Rows pair_operands(int pairs) {
@@ -826,6 +830,7 @@ class TypedDecoder final : public Decoder {
   Activations<Operand> operand_;
   Activations<Element> by_head_;  // of latent attention: what is multiplied, or has been, head by head
   Buffer<float> operand_scales_;
+  Operands fitted_;
   Activations<Element> plain_;  // what a router reads while operands are quantised
   // Of experts: scores by token, then by pair what is multiplied, gated and to be added.
   Activations<float> scores_;

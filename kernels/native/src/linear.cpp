@@ -22,7 +22,10 @@ void multiply_as(Pool& pool, const Matrix& matrix, const float* rows, int count,
   });
   const Rows words{reinterpret_cast<const uint32_t*>(operands.data()),
                    size_t(padded) / Dot::kElements, count, scales.data()};
-  multiply<Dot>(pool, words, matrix, [&](int row, int column, const Floats* values) {
+  Operands fitted;
+  Rows own = words;
+  if constexpr (!std::is_same_v<Dot, Int8Dot>) own = fitted.fit<Operand>(pool, words, matrix);
+  multiply<Dot>(pool, own, matrix, [&](int row, int column, const Floats* values) {
     const int columns = std::min(kPanel, matrix.columns - column);
     std::memcpy(out + size_t(row) * matrix.columns + column, values, columns * sizeof(float));
   });

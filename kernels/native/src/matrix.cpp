@@ -98,6 +98,7 @@ void reserve_scales(FourScales& to, const Codes& codes, size_t padded) {
   const size_t count = size_t(codes.columns) * to.num_groups, room = padded * to.num_groups;
   reserve_numbers(to.scales, codes.scales, count, room);
   if (codes.offsets != nullptr) reserve_numbers(to.offsets, codes.offsets, count, room);
+  to.rounds_rows = codes.rounds_rows != 0;
   to.zero = -codes.least;
   if (codes.zeros == nullptr) return;
   to.zero += codes.zeros[0];
@@ -117,7 +118,7 @@ void pack_codes(Matrix& matrix, const Codes& codes, size_t source, int column) {
   const size_t panel = column / kPanel;
   uint32_t* to = matrix.panels.data() + panel * matrix.words * kPanel + column % kPanel;
   const int8_t* from = codes.codes + source * codes.inner;
-  for (int word = 0; word < matrix.words; ++word) {
+  for (int word = 0; word < matrix.inner / 8; ++word) {
     uint32_t bits = 0;
     for (int place = 0; place < 8; ++place)
       bits |= uint32_t(from[word * 8 + place] - codes.least) << (4 * place);
@@ -135,7 +136,9 @@ void pack_codes(Matrix& matrix, const Codes& codes, size_t source, int column) {
 }  // namespace
 
 Matrix* pack_fours(Pool& pool, const Codes& codes, const float* bias, bool paired) {
-  const int words = codes.inner / elements_per_word(Kind::kFours);
+  const int own_words = codes.inner / elements_per_word(Kind::kFours);
+  // Whole pieces of rows of 8 bits.
+  const int words = codes.rounds_rows ? round_up(own_words, 4) : own_words;
   const int packed = packed_columns(codes.columns, paired);
   const size_t padded = size_t(panels_of(packed)) * kPanel;
   auto matrix = std::unique_ptr<Matrix>(

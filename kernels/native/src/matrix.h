@@ -43,6 +43,7 @@ struct FourScales {
   GroupFloats offsets;    // empty without
   Buffer<uint8_t> zeros;  // [panel][group][kPanel]; empty if they are one number
   int zero = 0;
+  bool rounds_rows = false;  // rows are rounded to 8 bits for a product
 
   size_t bytes() const { return scales.bytes() + offsets.bytes() + zeros.size(); }
 };
@@ -83,6 +84,8 @@ struct Codes {
   int columns;
   int inner;  // a multiple of 8, as `group` is
   int group;
+  // Rows are rounded to 8 bits for a product. A group is then of a multiple of 32 numbers, or of all.
+  int rounds_rows;
 };
 
 Matrix* pack_fours(Pool& pool, const Codes& codes, const float* bias, bool paired);

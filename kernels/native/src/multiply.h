@@ -5,18 +5,12 @@
 #include <vector>
 
 #include "fours.h"
+#include "fours_int8.h"
 #include "matrix.h"
+#include "operands.h"
 #include "rows.h"
 
 namespace baton {
-
-// Rows as words, with one scale per row if they are int8.
-struct Rows {
-  const uint32_t* words;
-  size_t stride;
-  int count;
-  const float* scales;
-};
 
 // Words that a group of rows goes through before the next group does, while few rows share a panel
 // that comes from memory. Half of a piece is what one group fetches of the next piece.
@@ -116,12 +110,20 @@ inline int blocks_of(const Rows& rows) { return (rows.count + kTaskRows - 1) / k
 // One block of the rows times one panel.
 template <class Dot, class Put>
 void multiply_block(const Rows& rows, const Matrix& matrix, int panel, int block, Put&& put) {
+  if constexpr (!std::is_same_v<Dot, Int8Dot>) {
+    if (matrix.kind == Kind::kInt8) {  // the one matrix of 8 bits among others
+      multiply_block<Int8Dot>(rows, matrix, panel, block, put);
+      return;
+    }
+  }
   const int blocks = blocks_of(rows);
   const int first = int(int64_t(rows.count) * block / blocks);
   const int count = int(int64_t(rows.count) * (block + 1) / blocks) - first;
   alignas(64) typename Dot::Accumulator sums[kTaskRows * kPanelVectors];
   if constexpr (!std::is_same_v<Dot, Int8Dot>) {
-    if (matrix.kind == Kind::kFours)
+    if (matrix.kind == Kind::kFours && rows.pieces != nullptr)
+      multiply_fours_int8(rows, first, count, matrix, panel, sums);
+    else if (matrix.kind == Kind::kFours)
       multiply_fours<typename Dot::Element>(rows.words + size_t(first) * rows.stride, rows.stride,
                                             count, matrix, panel, sums);
     else
@@ -189,13 +191,6 @@ void multiply(Pool& pool, const Rows& rows, const Matrix& matrix, Put&& put) {
     });
   });
 }
-
-// Some rows and the matrix that they are multiplied with.
-struct Product {
-  Rows rows;
-  const Matrix* matrix;
-  int first;  // the number of the first row among those of all products
-};
 
 // The same for several products at once; `row` counts the rows of all of them.
 template <class Dot, class Put>

@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 #: Codes that the library packs into a word of 32 bits.
 _CODES_PER_WORD = 8
 _MOST_BITS = 4
+#: Numbers of a rounded row that share a scale.
+_PIECE = 32
 
 _STORED = {torch.float32: Kind.FLOAT32, torch.bfloat16: Kind.BFLOAT16}
 
@@ -89,10 +91,14 @@ class Packing:
 
     keeps_parts = False
 
-    def __init__(self, threads: LibraryThreads, kind: Kind) -> None:
-        """Pack weights; `kind` is the format of linears."""
+    def __init__(self, threads: LibraryThreads, kind: Kind, *, rounds_inputs: bool = False) -> None:
+        """Pack weights; `kind` is the format of linears.
+
+        `rounds_inputs`: inputs of codes of 4 bits are rounded to 8 bits, where groups allow it.
+        """
         self.threads = threads
         self.kind = kind
+        self._rounds_inputs = rounds_inputs
         self._library = threads.library
         self._matrices: list[int] = []
         #: Arrays that the kernels read directly.
@@ -137,11 +143,17 @@ class Packing:
             columns=columns,
             inner=inner,
             group=min(rows.group, inner),
+            rounds_rows=self._rounds_inputs and self._has_pieces(rows),
         )
         address = None if bias is None else bias.data_ptr()
         matrix_of = self._library.baton_matrix_of_codes
         made = matrix_of(self.threads.pool, pointer(record), address, linear.is_gated)
         return PackedWeight(self._own(made, columns, inner))
+
+    @staticmethod
+    def _has_pieces(matrix: QuantizedMatrix) -> bool:
+        """Whether each piece of a rounded row meets one group."""
+        return matrix.group % _PIECE == 0 or matrix.group >= matrix.shape[1]
 
     def pack(self, model: CausalLM) -> PackedModel:
         """Return all weights of a model loaded with this method; it is empty afterwards."""
