@@ -283,7 +283,7 @@ _SIGNATURES = {
     "baton_matrix_delete": (None, (c_void_p,)),
     "baton_checksum_blocks": (None, (c_void_p, c_int, c_size_t, c_void_p)),
     "baton_copy_blocks": (None, (c_void_p, c_void_p, c_int, c_size_t, c_void_p)),
-    "baton_decoder_new": (c_void_p, (c_void_p, POINTER(Shape), POINTER(Weights), c_int, c_int)),
+    "baton_decoder_new": (c_void_p, (c_void_p, POINTER(Shape), POINTER(Weights), c_int)),
     "baton_decoder_delete": (None, (c_void_p,)),
     "baton_decoder_forward": (
         c_int,

@@ -42,9 +42,9 @@ void baton_copy_blocks(void* const* to, const void* const* from, int count, size
   for (int i = 0; i < count; ++i) checksums[i] = copy_checksum(to[i], from[i], size);
 }
 
-Decoder* baton_decoder_new(Pool* pool, const Shape* shape, const Weights* weights, int element,
-                           int weight) try {
-  return make_decoder(*pool, *shape, *weights, Kind(element), Kind(weight)).release();
+Decoder* baton_decoder_new(Pool* pool, const Shape* shape, const Weights* weights,
+                           int element) try {
+  return make_decoder(*pool, *shape, *weights, Kind(element)).release();
 } catch (const std::bad_alloc&) {
   return nullptr;
 }

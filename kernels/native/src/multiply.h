@@ -92,16 +92,43 @@ void multiply_panel(const Rows& rows, int first, int count, const uint32_t* pane
   }
 }
 
+// multiply_panel for int8: sums are exact, then scaled.
+inline void multiply_int8(const Rows& rows, int first, int count, const Matrix& matrix, int panel,
+                          Floats* sums) {
+  alignas(64) Ints exact[kTaskRows * kPanelVectors];
+  multiply_panel<Int8Dot>(rows, first, count, matrix.panel(panel), matrix.words, exact);
+  for (int v = 0; v < kPanelVectors; ++v) {
+    const size_t column = size_t(panel) * kPanel + v * kLanes;
+    const Ints excess = load<Ints>(matrix.excess.data() + column);
+    const Floats scale = load<Floats>(matrix.scales.data() + column);
+    for (int r = 0; r < count; ++r) {
+      const Ints sum = exact[r * kPanelVectors + v] - excess;
+      sums[r * kPanelVectors + v] =
+          __builtin_convertvector(sum, Floats) * (scale * rows.scales[first + r]);
+    }
+  }
+}
+
+// sums: [count][kPanelVectors] of rows first.. against a panel of any kind. Dot: of matrices whose rows
+// are elements, and as wide.
 template <class Dot>
-inline Floats finish(const Matrix& matrix, const Rows& rows, int row, int column,
-                     typename Dot::Accumulator sum) {
-  const Floats bias = load<Floats>(matrix.bias.data() + column);
-  if constexpr (std::is_same_v<typename Dot::Accumulator, Floats>) {
-    return sum + bias;
-  } else {
-    const Ints exact = sum - load<Ints>(matrix.excess.data() + column);
-    const Floats scale = load<Floats>(matrix.scales.data() + column) * rows.scales[row];
-    return __builtin_convertvector(exact, Floats) * scale + bias;
+__attribute__((noinline)) void multiply_kind(const Rows& rows, int first, int count,
+                                             const Matrix& matrix, int panel, Floats* sums) {
+  switch (matrix.kind) {
+    case Kind::kInt8:
+      multiply_int8(rows, first, count, matrix, panel, sums);
+      return;
+    case Kind::kFours:
+      if (row_form(matrix) == RowForm::kPieces) {
+        multiply_fours_int8(rows, first, count, matrix, panel, sums);
+        return;
+      }
+      multiply_fours<typename Dot::Element>(rows.words + first * rows.stride, rows.stride, count,
+                                            matrix, panel, sums);
+      return;
+    case Kind::kFloat32:
+    case Kind::kBFloat16:
+      multiply_panel<Dot>(rows, first, count, matrix.panel(panel), matrix.words, sums);
   }
 }
 
@@ -110,32 +137,16 @@ inline int blocks_of(const Rows& rows) { return (rows.count + kTaskRows - 1) / k
 // One block of the rows times one panel.
 template <class Dot, class Put>
 void multiply_block(const Rows& rows, const Matrix& matrix, int panel, int block, Put&& put) {
-  if constexpr (!std::is_same_v<Dot, Int8Dot>) {
-    if (matrix.kind == Kind::kInt8) {  // the one matrix of 8 bits among others
-      multiply_block<Int8Dot>(rows, matrix, panel, block, put);
-      return;
-    }
-  }
   const int blocks = blocks_of(rows);
   const int first = int(int64_t(rows.count) * block / blocks);
   const int count = int(int64_t(rows.count) * (block + 1) / blocks) - first;
-  alignas(64) typename Dot::Accumulator sums[kTaskRows * kPanelVectors];
-  if constexpr (!std::is_same_v<Dot, Int8Dot>) {
-    if (matrix.kind == Kind::kFours && rows.pieces != nullptr)
-      multiply_fours_int8(rows, first, count, matrix, panel, sums);
-    else if (matrix.kind == Kind::kFours)
-      multiply_fours<typename Dot::Element>(rows.words + size_t(first) * rows.stride, rows.stride,
-                                            count, matrix, panel, sums);
-    else
-      multiply_panel<Dot>(rows, first, count, matrix.panel(panel), matrix.words, sums);
-  } else {
-    multiply_panel<Dot>(rows, first, count, matrix.panel(panel), matrix.words, sums);
-  }
+  alignas(64) Floats sums[kTaskRows * kPanelVectors];
+  multiply_kind<Dot>(rows, first, count, matrix, panel, sums);
+  const float* bias = matrix.bias.data() + size_t(panel) * kPanel;
   for (int r = 0; r < count; ++r) {
     Floats values[kPanelVectors];
     for (int v = 0; v < kPanelVectors; ++v)
-      values[v] = finish<Dot>(matrix, rows, first + r, panel * kPanel + v * kLanes,
-                              sums[r * kPanelVectors + v]);
+      values[v] = sums[r * kPanelVectors + v] + load<Floats>(bias + v * kLanes);
     put(first + r, panel * kPanel, values);
   }
 }
@@ -191,6 +202,13 @@ void multiply(Pool& pool, const Rows& rows, const Matrix& matrix, Put&& put) {
     });
   });
 }
+
+// Some rows and the matrix that they are multiplied with.
+struct Product {
+  Rows rows;
+  const Matrix* matrix;
+  int first;  // the number of the first row among those of all products
+};
 
 // The same for several products at once; `row` counts the rows of all of them.
 template <class Dot, class Put>

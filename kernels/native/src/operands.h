@@ -2,7 +2,7 @@
 #pragma once
 
 #include <algorithm>
-#include <vector>
+#include <type_traits>
 
 #include "matrix.h"
 #include "pool.h"
@@ -26,13 +26,6 @@ struct Rows {
   const float* scales;
   const Piece* pieces = nullptr;  // [row][pieces_stride]
   size_t pieces_stride = 0;
-};
-
-// Some rows and the matrix that they are multiplied with.
-struct Product {
-  Rows rows;
-  const Matrix* matrix;
-  int first;  // the number of the first row among those of all products
 };
 
 // Rounded numbers of a piece, as vectors of integers, become bytes in the order of the nibbles of words of
@@ -78,75 +71,83 @@ inline Piece round_piece(int8_t* to, const Element* from, int count) {
   return {scale, int32_t(sum)};
 }
 
-// Makes rows of elements what matrices of few bits want. What it returns is good until the next call.
+// What a matrix is multiplied with.
+enum class RowForm {
+  kElements,
+  kBytes,   // with one scale, 128 added
+  kPieces,  // bytes with scales by piece
+};
+
+inline RowForm row_form(const Matrix& matrix) {
+  if (matrix.kind == Kind::kInt8) return RowForm::kBytes;
+  return matrix.fours.rounds_rows ? RowForm::kPieces : RowForm::kElements;
+}
+
+// Memory for rows of other forms, and of copies. Not for two products at a time.
+template <class Element>
 class Operands {
  public:
-  template <class Element>
-  Rows fit(Pool& pool, const Rows& rows, const Matrix& matrix) {
-    if (!wants_bytes(matrix)) return rows;
-    resize(rows.count, matrix.inner);
-    run_rows(pool, rows.count, [&](int row, int) { round<Element>(row, rows, row, matrix); });
-    return rounded(0, rows.count, matrix);
+  // Rows, of numbers or elements, as `matrix` takes them. They are lent until the next call.
+  template <class From>
+  Rows of(Pool& pool, Activations<From>& rows, int count, const Matrix& matrix) {
+    if (std::is_same_v<From, Element> && row_form(matrix) == RowForm::kElements)
+      return Rows{reinterpret_cast<const uint32_t*>(rows.data.data()),
+                  size_t(rows.stride) * sizeof(Element) / sizeof(uint32_t), count, nullptr};
+    reserve(count, matrix.inner);
+    run_rows(pool, count, [&](int row, int) { put(row, rows.row(row), matrix); });
+    return some(0, count);
   }
 
-  template <class Element>
-  void fit_each(Pool& pool, std::vector<Product>& products) {
-    int count = 0, inner = 0;
-    for (const Product& product : products) {
-      if (!wants_bytes(*product.matrix)) continue;
-      count = std::max(count, product.first + product.rows.count);
-      inner = std::max(inner, product.matrix->inner);
+  // Room for rows of so many numbers.
+  void reserve(int count, int inner) {
+    // Never a power of two: rows of a tile would share the same few sets of the cache.
+    stride_ = round_up(inner * int(sizeof(Element)), 256) / sizeof(uint32_t) + kLineWords;
+    words_.reserve(count * stride_);
+    scales_.reserve(count);
+    pieces_stride_ = round_up(inner, kPiece) / kPiece;
+    pieces_.reserve(count * pieces_stride_);
+  }
+
+  // Row `row` becomes what `matrix` takes of these.
+  template <class From>
+  void put(int row, const From* from, const Matrix& matrix) {
+    const int inner = matrix.inner;
+    uint32_t* to = words_.data() + row * stride_;
+    switch (row_form(matrix)) {
+      case RowForm::kElements:
+        put_elements(reinterpret_cast<Element*>(to), from, inner);
+        return;
+      case RowForm::kBytes:
+        scales_[row] = quantize_row(reinterpret_cast<uint8_t*>(to), from, inner);
+        return;
+      case RowForm::kPieces: {
+        Piece* pieces = pieces_.data() + row * pieces_stride_;
+        for (int i = 0; i < inner; i += kPiece)
+          *pieces++ = round_piece(reinterpret_cast<int8_t*>(to) + i, from + i, inner - i);
+      }
     }
-    if (count == 0) return;
-    resize(count, inner);
-    run_rows(pool, count, [&](int row, int) {
-      const auto next = std::upper_bound(products.begin(), products.end(), row,
-                                         [](int a, const Product& b) { return a < b.first; });
-      const Product& product = *(next - 1);
-      if (wants_bytes(*product.matrix))
-        round<Element>(row, product.rows, row - product.first, *product.matrix);
-    });
-    for (Product& product : products)
-      if (wants_bytes(*product.matrix))
-        product.rows = rounded(product.first, product.rows.count, *product.matrix);
+  }
+
+  // What was put.
+  Rows some(int first, int count) const {
+    return Rows{words_.data() + first * stride_,           stride_,       count, scales_.data() + first,
+                pieces_.data() + first * pieces_stride_, pieces_stride_};
   }
 
  private:
-  static bool wants_bytes(const Matrix& matrix) {
-    return matrix.kind == Kind::kInt8 || matrix.fours.rounds_rows;
+  template <class From>
+  static void put_elements(Element* to, const From* from, int inner) {
+    if constexpr (std::is_same_v<From, Element>)
+      std::copy_n(from, inner, to);
+    else
+      narrow_row(to, from, inner);
+    std::fill(to + inner, to + round_up(inner, kLanes), Element{});
   }
 
-  void resize(int count, int inner) {
-    stride_ = round_up(inner, 64) + 64;
-    codes_.reserve(size_t(count) * stride_);
-    scales_.reserve(count);
-    pieces_stride_ = stride_ / kPiece;
-    pieces_.reserve(size_t(count) * pieces_stride_);
-  }
-
-  template <class Element>
-  void round(int to, const Rows& rows, int row, const Matrix& matrix) {
-    const auto* from = reinterpret_cast<const Element*>(rows.words + row * rows.stride);
-    uint8_t* codes = codes_.data() + size_t(to) * stride_;
-    if (matrix.kind == Kind::kInt8) {
-      scales_[to] = quantize_row(codes, from, matrix.inner);
-      return;
-    }
-    Piece* pieces = pieces_.data() + to * pieces_stride_;
-    for (int i = 0; i < matrix.inner; i += kPiece)
-      *pieces++ = round_piece(reinterpret_cast<int8_t*>(codes) + i, from + i, matrix.inner - i);
-  }
-
-  Rows rounded(int first, int count, const Matrix& matrix) const {
-    const auto* words = reinterpret_cast<const uint32_t*>(codes_.data() + size_t(first) * stride_);
-    if (matrix.kind == Kind::kInt8) return {words, stride_ / 4, count, scales_.data() + first};
-    return {words,  stride_ / 4, count, nullptr, pieces_.data() + first * pieces_stride_, pieces_stride_};
-  }
-
-  Buffer<uint8_t> codes_;
+  Buffer<uint32_t> words_;
+  size_t stride_ = 0;
   Buffer<float> scales_;
   Buffer<Piece> pieces_;
-  size_t stride_ = 0;
   size_t pieces_stride_ = 0;
 };
 
