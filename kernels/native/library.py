@@ -18,6 +18,14 @@ class Kind(IntEnum):
     INT8 = 2
 
 
+class CodeKind(IntEnum):
+    """`baton::Kind`: the type of stored codes, in groups."""
+
+    FOURS = 3
+    EIGHTS = 4
+    FLOAT8S = 5
+
+
 class KvFormat(IntEnum):
     """`baton::KvFormat`."""
 
@@ -30,6 +38,7 @@ class Codes(ctypes.Structure):
     """`baton::Codes`."""
 
     _fields_ = (
+        ("kind", c_int),
         ("codes", c_void_p),
         ("least", c_int),
         ("scales", c_void_p),

@@ -17,13 +17,13 @@ Matrix* baton_matrix_new(Pool* pool, int kind, const void* weight, int stored, i
   return nullptr;
 }
 Matrix* baton_matrix_of_codes(Pool* pool, const Codes* codes, const float* bias, int paired) try {
-  return pack_fours(*pool, *codes, bias, paired != 0);
+  return pack_codes(*pool, *codes, bias, paired != 0);
 } catch (const std::bad_alloc&) {
   return nullptr;
 }
 size_t baton_matrix_bytes(const Matrix* matrix) {
   return matrix->panels.size() * 4 + matrix->bias.size() * 4 + matrix->scales.size() * 8 +
-         matrix->fours.bytes();
+         matrix->groups.bytes();
 }
 int baton_matrix_multiply(Pool* pool, const Matrix* matrix, const float* rows, int count,
                           float* out) try {

@@ -68,7 +68,7 @@ struct PieceScale {
   Floats offset;
   Ints zero;
 
-  PieceScale(const FourScales& from, size_t at) : scale(from.scales.at(at)) {
+  PieceScale(const GroupScales& from, size_t at) : scale(from.scales.at(at)) {
     if (!from.offsets.empty()) offset = from.offsets.at(at);
     if (from.zeros.size() > 0)
       zero = (Ints)widen_bytes(load<Bytes>(from.zeros.data() + at));
@@ -104,7 +104,7 @@ struct PieceRows {
 
 // sums [kRows][kPanelVectors] += rows . one piece of a panel; at: where its scales begin.
 template <int kRows, bool kIsPacked>
-inline void add_piece(const PieceRows& rows, const uint32_t* piece, const FourScales& scales,
+inline void add_piece(const PieceRows& rows, const uint32_t* piece, const GroupScales& scales,
                       size_t at, Floats* sums) {
   // What does not fit into registers is taken in two parts.
   constexpr int kVectors = kPanelVectors > 2 && kRows > 2 ? kPanelVectors / 2 : kPanelVectors;
@@ -134,7 +134,7 @@ inline void add_piece(const PieceRows& rows, const uint32_t* piece, const FourSc
 template <int kRows, bool kIsPacked>
 __attribute__((noinline)) void add_pieces(PieceRows rows, const uint32_t* from, const Matrix& matrix,
                                           int panel, int first, int count, Floats* sums) {
-  const FourScales& scales = matrix.fours;
+  const GroupScales& scales = matrix.groups;
   constexpr int kWords = (kIsPacked ? kCodeWords : kRowWords) * kPanel;
   const int per_group = (scales.group_words + kCodeWords - 1) / kCodeWords;
   size_t at = (size_t(panel) * scales.num_groups + first / per_group) * kPanel;

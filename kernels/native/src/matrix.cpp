@@ -92,8 +92,8 @@ void reserve_numbers(GroupFloats& to, const float* numbers, size_t count, size_t
     to.floats.reserve(room);
 }
 
-void reserve_scales(FourScales& to, const Codes& codes, size_t padded) {
-  to.group_words = codes.group / elements_per_word(Kind::kFours);
+void reserve_scales(GroupScales& to, const Codes& codes, size_t padded) {
+  to.group_words = codes.group / elements_per_word(codes.kind);
   to.num_groups = (codes.inner + codes.group - 1) / codes.group;
   const size_t count = size_t(codes.columns) * to.num_groups, room = padded * to.num_groups;
   reserve_numbers(to.scales, codes.scales, count, room);
@@ -113,15 +113,18 @@ void put_number(GroupFloats& to, size_t at, float number) {
     to.floats[at] = number;
 }
 
-void pack_codes(Matrix& matrix, const Codes& codes, size_t source, int column) {
-  FourScales& scales = matrix.fours;
+void pack_codes_column(Matrix& matrix, const Codes& codes, size_t source, int column) {
+  GroupScales& scales = matrix.groups;
   const size_t panel = column / kPanel;
   uint32_t* to = matrix.panels.data() + panel * matrix.words * kPanel + column % kPanel;
   const int8_t* from = codes.codes + source * codes.inner;
-  for (int word = 0; word < matrix.inner / 8; ++word) {
+  const int elements = elements_per_word(matrix.kind), bits_each = 32 / elements;
+  for (int word = 0; word < matrix.inner / elements; ++word) {
     uint32_t bits = 0;
-    for (int place = 0; place < 8; ++place)
-      bits |= uint32_t(from[word * 8 + place] - codes.least) << (4 * place);
+    for (int place = 0; place < elements; ++place) {
+      const uint32_t code = from[word * elements + place] - codes.least;
+      bits |= (code & 0xffu) << (bits_each * place);
+    }
     to[size_t(word) * kPanel] = bits;
   }
   for (int group = 0; group < scales.num_groups; ++group) {
@@ -135,18 +138,18 @@ void pack_codes(Matrix& matrix, const Codes& codes, size_t source, int column) {
 
 }  // namespace
 
-Matrix* pack_fours(Pool& pool, const Codes& codes, const float* bias, bool paired) {
-  const int own_words = codes.inner / elements_per_word(Kind::kFours);
+Matrix* pack_codes(Pool& pool, const Codes& codes, const float* bias, bool paired) {
+  const int own_words = codes.inner / elements_per_word(codes.kind);
   // Whole pieces of rows of 8 bits.
   const int words = codes.rounds_rows ? round_up(own_words, 4) : own_words;
   const int packed = packed_columns(codes.columns, paired);
   const size_t padded = size_t(panels_of(packed)) * kPanel;
   auto matrix = std::unique_ptr<Matrix>(
-      new Matrix{Kind::kFours, packed, codes.inner, words, HugeBuffer<uint32_t>(padded * words),
+      new Matrix{codes.kind, packed, codes.inner, words, HugeBuffer<uint32_t>(padded * words),
                  Buffer<float>(padded), {}, {}, {}});
-  reserve_scales(matrix->fours, codes, padded);
+  reserve_scales(matrix->groups, codes, padded);
   for_columns(pool, *matrix, codes.columns, bias, paired,
-              [&](int column, int to) { pack_codes(*matrix, codes, column, to); });
+              [&](int column, int to) { pack_codes_column(*matrix, codes, column, to); });
   return matrix.release();
 }
 

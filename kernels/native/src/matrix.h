@@ -7,10 +7,18 @@
 
 namespace baton {
 
-enum class Kind : int { kFloat32 = 0, kBFloat16 = 1, kInt8 = 2, kFours = 3 };
+enum class Kind : int {
+  kFloat32 = 0,
+  kBFloat16 = 1,
+  kInt8 = 2,  // with a scale for each column, times rows of 8 bits
+  // Stored codes, in groups:
+  kFours = 3,    // integers of 4 bits
+  kEights = 4,   // integers of 8 bits
+  kFloat8s = 5,  // E4M3
+};
 
 inline int elements_per_word(Kind kind) {
-  return kind == Kind::kFloat32 ? 1 : kind == Kind::kBFloat16 ? 2 : kind == Kind::kInt8 ? 4 : 8;
+  return kind == Kind::kFloat32 ? 1 : kind == Kind::kBFloat16 ? 2 : kind == Kind::kFours ? 8 : 4;
 }
 
 // Numbers of groups of codes, [panel][group][kPanel]: float16 where all are such numbers, or float32.
@@ -35,8 +43,8 @@ struct GroupFloats {
   }
 };
 
-// Of codes of 4 bits: a weight is (code - zero) * scale, or code * scale - offset.
-struct FourScales {
+// Of stored codes: a weight is (code - zero) * scale, or code * scale - offset.
+struct GroupScales {
   int group_words = 1;
   int num_groups = 0;
   GroupFloats scales;
@@ -59,7 +67,7 @@ struct Matrix {
   Buffer<float> scales;  // int8 only: value = scale * int8
   // int8 only: 128 times the sum of a column, which the unsigned rows add too much.
   Buffer<int32_t> excess;
-  FourScales fours;
+  GroupScales groups;  // of stored codes only
 
   int num_panels() const { return panels_of(columns); }
   const uint32_t* panel(int index) const { return panels.data() + size_t(index) * words * kPanel; }
@@ -76,19 +84,20 @@ Matrix* pack_matrix(Pool& pool, Kind kind, const void* weight, Kind stored, int 
 // A weight [columns, inner] of codes that share scales by groups of `group` inner numbers, and either zeros
 // or offsets.
 struct Codes {
-  const int8_t* codes;  // [columns][inner], of which each is `least` to least + 15
-  int least;
+  Kind kind;
+  const int8_t* codes;  // [columns][inner]
+  int least;            // of kFours each code is `least` to least + 15; otherwise 0
   const float* scales;  // [columns][groups]
   const int8_t* zeros;  // the same shape; null: 0
   const float* offsets;  // the same shape; null: 0
   int columns;
-  int inner;  // a multiple of 8, as `group` is
+  int inner;  // a multiple of a word's codes, as `group` is
   int group;
-  // Rows are rounded to 8 bits for a product. A group is then of a multiple of 32 numbers, or of all.
+  // Of kFours: rows are rounded to 8 bits for a product. A group is then of a multiple of 32 numbers, or of all.
   int rounds_rows;
 };
 
-Matrix* pack_fours(Pool& pool, const Codes& codes, const float* bias, bool paired);
+Matrix* pack_codes(Pool& pool, const Codes& codes, const float* bias, bool paired);
 
 // Where column `column` of the unpacked weight lies among the packed ones.
 inline int packed_column(int column, int columns, bool paired) {

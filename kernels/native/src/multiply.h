@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "fours.h"
+#include "codes.h"
 #include "fours_int8.h"
 #include "matrix.h"
 #include "operands.h"
@@ -114,6 +114,8 @@ inline void multiply_int8(const Rows& rows, int first, int count, const Matrix& 
 template <class Dot>
 __attribute__((noinline)) void multiply_kind(const Rows& rows, int first, int count,
                                              const Matrix& matrix, int panel, Floats* sums) {
+  using Element = typename Dot::Element;
+  const uint32_t* words = rows.words + first * rows.stride;
   switch (matrix.kind) {
     case Kind::kInt8:
       multiply_int8(rows, first, count, matrix, panel, sums);
@@ -123,8 +125,13 @@ __attribute__((noinline)) void multiply_kind(const Rows& rows, int first, int co
         multiply_fours_int8(rows, first, count, matrix, panel, sums);
         return;
       }
-      multiply_fours<typename Dot::Element>(rows.words + first * rows.stride, rows.stride, count,
-                                            matrix, panel, sums);
+      multiply_codes<Nibbles, Element>(words, rows.stride, count, matrix, panel, sums);
+      return;
+    case Kind::kEights:
+      multiply_codes<SignedBytes, Element>(words, rows.stride, count, matrix, panel, sums);
+      return;
+    case Kind::kFloat8s:
+      multiply_codes<Floats8, Element>(words, rows.stride, count, matrix, panel, sums);
       return;
     case Kind::kFloat32:
     case Kind::kBFloat16:

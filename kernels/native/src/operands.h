@@ -80,7 +80,7 @@ enum class RowForm {
 
 inline RowForm row_form(const Matrix& matrix) {
   if (matrix.kind == Kind::kInt8) return RowForm::kBytes;
-  return matrix.fours.rounds_rows ? RowForm::kPieces : RowForm::kElements;
+  return matrix.groups.rounds_rows ? RowForm::kPieces : RowForm::kElements;
 }
 
 // Memory for rows of other forms, and of copies. Not for two products at a time.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from kernels.native.library import Codes, Kind
+from kernels.native.library import CodeKind, Codes, Kind
 from kernels.native.library import Experts as ExpertsRecord
 from kernels.native.library import Latent as LatentRecord
 from kernels.native.library import LayerInputs as LayerInputsRecord
@@ -51,7 +51,9 @@ if TYPE_CHECKING:
     from shared.model.spec import DecoderSpec
 
 #: Codes that the library packs into a word of 32 bits.
-_CODES_PER_WORD = 8
+_CODES_PER_WORD = {CodeKind.FOURS: 8, CodeKind.EIGHTS: 4, CodeKind.FLOAT8S: 4}
+#: Scales of 8-bit floats are below: those of the library's numbers are 2^120 times as large.
+_SCALE_BOUND = 128.0
 _MOST_BITS = 4
 #: Numbers of a rounded row that share a scale.
 _PIECE = 32
@@ -115,15 +117,15 @@ class Packing:
         return PackedWeight(self._matrix(linear.weight, linear.bias, paired=linear.is_gated))
 
     def keeps(self, matrix: QuantizedMatrix) -> bool:
-        """See `LinearMethod.keeps`. Codes of up to 4 bits, in groups of whole words."""
+        """See `LinearMethod.keeps`. Codes in groups of whole words."""
+        kind = _code_kind(matrix)
         return (
             self.kind is not Kind.INT8
-            and matrix.codes.dtype == torch.int8
-            and matrix.bits <= _MOST_BITS
+            and kind is not None
             and matrix.inputs is None
             and matrix.column_groups is None
-            and matrix.shape[1] % _CODES_PER_WORD == 0
-            and min(matrix.group, matrix.shape[1]) % _CODES_PER_WORD == 0
+            and matrix.shape[1] % _CODES_PER_WORD[kind] == 0
+            and min(matrix.group, matrix.shape[1]) % _CODES_PER_WORD[kind] == 0
         )
 
     def keep(self, matrix: QuantizedMatrix, linear: FusedLinear) -> Product:
@@ -134,9 +136,13 @@ class Packing:
         offsets = None if rows.offsets is None else rows.offsets.float().contiguous()
         bias = None if linear.bias is None else linear.bias.detach().float().contiguous()
         columns, inner = rows.shape
+        kind = _code_kind(matrix)
+        assert kind is not None
+        is_signed = kind is CodeKind.FOURS and int(codes.min()) < 0
         record = Codes(
+            kind=kind,
             codes=codes.data_ptr(),
-            least=-(1 << (rows.bits - 1)) if int(codes.min()) < 0 else 0,
+            least=-(1 << (rows.bits - 1)) if is_signed else 0,
             scales=scales.data_ptr(),
             zeros=None if zeros is None else zeros.data_ptr(),
             offsets=None if offsets is None else offsets.data_ptr(),
@@ -392,6 +398,15 @@ class Packing:
         tensor = tensor.contiguous()
         self._kept.append(tensor)
         return tensor.data_ptr()
+
+
+def _code_kind(matrix: QuantizedMatrix) -> CodeKind | None:
+    """The library's type of a matrix's codes; None: it has none."""
+    if matrix.codes.dtype == torch.int8:
+        return CodeKind.FOURS if matrix.bits <= _MOST_BITS else CodeKind.EIGHTS
+    if matrix.codes.dtype == torch.float8_e4m3fn and matrix.scales.abs().max() < _SCALE_BOUND:
+        return CodeKind.FLOAT8S
+    return None
 
 
 def _nothing() -> torch.nn.Parameter:
