@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from shared.model.checkpoint.formats.layout import StoredMatrix
 from shared.model.checkpoint.formats.unpacking import read_matrix
+from shared.model.checkpoint.headers import check_size
 from shared.model.checkpoint.tensor_files import open_tensors
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from shared.model.checkpoint.contents import Contents
     from shared.model.linear.quantized import QuantizedMatrix
+    from shared.model.weight_map import Stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +33,13 @@ class OpenMatrix:
         """See `StoredMatrix.shape`."""
         return self.matrix.shape
 
-    def read(self, rows: int, columns: int) -> QuantizedMatrix:
-        """See `read_matrix`."""
-        return read_matrix(self.matrix, self.tensors, rows, columns)
+    def read(self, name: str, wanted: Stored) -> QuantizedMatrix:
+        """Return the matrix that a model wants under a name.
+
+        Raises:
+            ModelLoadError: a tensor is missing, or of a wrong shape, dtype or value.
+        """
+        return read_matrix(self.matrix, self.tensors, *check_size(self.matrix, name, wanted))
 
 
 def read_tensors(

@@ -10,7 +10,6 @@ import torch
 
 from shared.errors import ModelLoadError
 from shared.model.checkpoint.contents import read_contents
-from shared.model.checkpoint.headers import check_size
 from shared.model.checkpoint.reading import OpenMatrix, read_tensors
 from shared.model.checkpoint.surplus import check_surplus
 from shared.model.checkpoint.wrapper import own_name
@@ -89,7 +88,7 @@ def _fill(
     Returns the number of parts whose inputs should be rounded, and are not.
     """
     if isinstance(found, OpenMatrix):
-        return _fill_matrix(model, stored, found.read(*check_size(found.matrix, name, stored)))
+        return _fill_matrix(model, stored, found.read(name, stored))
     _check_shape(stored.shape, found, path, name)
     pieces = (found,) if stored.num_stacked is None else found.unbind()
     for part, piece in zip(stored.parts, pieces, strict=True):
@@ -143,7 +142,7 @@ def _copy_head(
     target: Tensor, stored: Stored, found: Tensor | OpenMatrix, path: Path, name: str
 ) -> None:
     if isinstance(found, OpenMatrix):
-        found.read(*check_size(found.matrix, name, stored)).write(target)
+        found.read(name, stored).write(target)
     else:
         copy_stored(target, found, path, name)
 
