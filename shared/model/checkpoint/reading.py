@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from shared.model.checkpoint.formats.layout import StoredMatrix
 from shared.model.checkpoint.formats.unpacking import read_matrix
+from shared.model.checkpoint.gguf.file import GgufFile
 from shared.model.checkpoint.headers import check_size
 from shared.model.checkpoint.tensor_files import open_tensors
 
@@ -21,17 +22,13 @@ if TYPE_CHECKING:
     from shared.model.weight_map import Stored
 
 
-@dataclass(frozen=True, slots=True)
-class OpenMatrix:
-    """A matrix of few bits, and its tensors by suffix."""
-
-    matrix: StoredMatrix
-    tensors: Mapping[str, Tensor]
+class OpenMatrix(Protocol):
+    """A matrix of few bits in files that are open."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """See `StoredMatrix.shape`."""
-        return self.matrix.shape
+        """The shape of one of its tensors."""
+        ...
 
     def read(self, name: str, wanted: Stored) -> QuantizedMatrix:
         """Return the matrix that a model wants under a name.
@@ -39,6 +36,24 @@ class OpenMatrix:
         Raises:
             ModelLoadError: a tensor is missing, or of a wrong shape, dtype or value.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixOfTensors:
+    """See `OpenMatrix`: one whose config says what its tensors mean."""
+
+    matrix: StoredMatrix
+    #: By suffix.
+    tensors: Mapping[str, Tensor]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """See `OpenMatrix.shape`."""
+        return self.matrix.shape
+
+    def read(self, name: str, wanted: Stored) -> QuantizedMatrix:
+        """See `OpenMatrix.read`."""
         return read_matrix(self.matrix, self.tensors, *check_size(self.matrix, name, wanted))
 
 
@@ -63,7 +78,9 @@ def read_tensors(
                 found = tensors.get(name)
                 if isinstance(found, StoredMatrix):
                     if stored in matrices:
-                        yield path, name, OpenMatrix(found, _parts(found))
+                        yield path, name, MatrixOfTensors(found, _parts(found))
+                elif isinstance(file, GgufFile):
+                    yield path, name, file.open(name)
                 elif found is not None:
                     yield path, name, file.get_tensor(name)
 
