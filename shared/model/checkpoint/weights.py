@@ -10,8 +10,7 @@ import torch
 
 from shared.errors import ModelLoadError
 from shared.model.checkpoint.contents import read_contents
-from shared.model.checkpoint.headers import check_size
-from shared.model.checkpoint.reading import OpenMatrix, read_tensors
+from shared.model.checkpoint.reading import read_tensors
 from shared.model.checkpoint.surplus import check_surplus
 from shared.model.checkpoint.wrapper import own_name
 from shared.model.families.registry import FAMILIES
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
     from shared.model.causal_lm import CausalLM
     from shared.model.checkpoint.files import CheckpointFiles
+    from shared.model.checkpoint.reading import OpenMatrix
     from shared.model.linear.quantized import QuantizedMatrix
     from shared.model.weight_map import Stored, WeightPart
 
@@ -88,8 +88,8 @@ def _fill(
 
     Returns the number of parts whose inputs should be rounded, and are not.
     """
-    if isinstance(found, OpenMatrix):
-        return _fill_matrix(model, stored, found.read(*check_size(found.matrix, name, stored)))
+    if not isinstance(found, torch.Tensor):
+        return _fill_matrix(model, stored, found.read(name, stored))
     _check_shape(stored.shape, found, path, name)
     pieces = (found,) if stored.num_stacked is None else found.unbind()
     for part, piece in zip(stored.parts, pieces, strict=True):
@@ -142,10 +142,10 @@ def tensor_of(model: nn.Module, part: WeightPart) -> Tensor:
 def _copy_head(
     target: Tensor, stored: Stored, found: Tensor | OpenMatrix, path: Path, name: str
 ) -> None:
-    if isinstance(found, OpenMatrix):
-        found.read(*check_size(found.matrix, name, stored)).write(target)
-    else:
+    if isinstance(found, torch.Tensor):
         copy_stored(target, found, path, name)
+    else:
+        found.read(name, stored).write(target)
 
 
 def _resolve_tie(model: CausalLM, head: Tensor, seen: set[str], embedding: str) -> None:
