@@ -136,6 +136,34 @@ void pack_codes_column(Matrix& matrix, const Codes& codes, size_t source, int co
   }
 }
 
+// The code at one place of a word, without its zero.
+float number_at(Kind kind, uint32_t word, int place) {
+  if (kind == Kind::kFours) return float(word >> (4 * place) & 15u);
+  if (kind == Kind::kEights) return float(int8_t(word >> (8 * place)));
+  const int32_t top = int32_t(word << (24 - 8 * place));  // E4M3, see Floats8
+  const uint32_t bits = uint32_t(top >> 4) & 0x87f00000u;
+  float number;
+  std::memcpy(&number, &bits, sizeof(number));
+  return number * 0x1p120f;
+}
+
+void unpack_codes_column(const Matrix& matrix, int column, float* to) {
+  const GroupScales& own = matrix.groups;
+  const uint32_t* from = matrix.panel(column / kPanel) + column % kPanel;
+  const int elements = elements_per_word(matrix.kind);
+  for (int word = 0; word < matrix.words && word * elements < matrix.inner; ++word) {
+    const int group = word / own.group_words;
+    const size_t at = (size_t(column / kPanel) * own.num_groups + group) * kPanel + column % kPanel;
+    float zero = float(own.zero);
+    if (own.zeros.size() > 0)
+      zero = matrix.kind == Kind::kFours ? float(own.zeros[at]) : float(int8_t(own.zeros[at]));
+    const float scale = own.scales.one(at);
+    const float offset = own.offsets.empty() ? 0.0f : own.offsets.one(at);
+    for (int place = 0; place < elements; ++place, ++to)
+      *to = (number_at(matrix.kind, from[size_t(word) * kPanel], place) - zero) * scale - offset;
+  }
+}
+
 }  // namespace
 
 Matrix* pack_codes(Pool& pool, const Codes& codes, const float* bias, bool paired) {
@@ -172,6 +200,10 @@ Matrix* pack_matrix(Pool& pool, Kind kind, const void* weight, Kind stored, int 
 }
 
 void unpack_column(const Matrix& matrix, int column, float* to) {
+  if (is_coded(matrix.kind)) {
+    unpack_codes_column(matrix, column, to);
+    return;
+  }
   const uint32_t* from = matrix.panel(column / kPanel) + column % kPanel;
   const int elements = elements_per_word(matrix.kind);
   for (int word = 0, i = 0; word < matrix.words; ++word) {

@@ -17,6 +17,8 @@ enum class Kind : int {
   kFloat8s = 5,  // E4M3
 };
 
+inline bool is_coded(Kind kind) { return kind >= Kind::kFours; }
+
 inline int elements_per_word(Kind kind) {
   return kind == Kind::kFloat32 ? 1 : kind == Kind::kBFloat16 ? 2 : kind == Kind::kFours ? 8 : 4;
 }
@@ -40,6 +42,13 @@ struct GroupFloats {
     }
 #endif
     return load<Floats>(floats.data() + index);
+  }
+
+  float one(size_t index) const {
+#if defined(__F16C__)
+    if (halves.size() > 0) return _cvtsh_ss(halves[index]);
+#endif
+    return floats[index];
   }
 };
 

@@ -110,11 +110,17 @@ def _fill_matrix(model: CausalLM, stored: Stored, matrix: QuantizedMatrix) -> in
         if isinstance(owner, FusedLinear):
             owner.take(part.index, own)
             is_exact = owner.is_dense
+        elif _is_head(model, part) and model.keeps_head(own):
+            model.stored_head, is_exact = own, False
         else:
             own.write(tensor_of(model, part))
             is_exact = True
         num_exact += is_exact and own.inputs is not None
     return num_exact
+
+
+def _is_head(model: CausalLM, part: WeightPart) -> bool:
+    return part == (EMBEDDING if model.lm_head is model.embedding else HEAD)
 
 
 def _arranged(tensor: Tensor, stored: Stored, num_dims: int) -> Tensor:
@@ -153,6 +159,9 @@ def _resolve_tie(model: CausalLM, head: Tensor, seen: set[str], embedding: str) 
 
     If it differs from the embedding, both are used; without an embedding, it serves as both.
     """
+    if model.stored_head is not None:
+        model.stored_head.write(model.embedding)
+        model.stored_head = None
     if embedding not in seen:
         model.embedding.copy_(head)
         seen.add(embedding)

@@ -68,6 +68,7 @@ class AsStored:
     """Keeps matrices of a checkpoint as they are stored, where a product with them is there."""
 
     keeps_parts = True
+    keeps_head = False
 
     def __init__(self, device: torch.device, *, implementation: str) -> None:
         """implementation: of the kernels, `torch` or `triton`."""

@@ -92,6 +92,7 @@ class Packing:
     """The packed weights of one model, and the `LinearMethod` that makes them."""
 
     keeps_parts = False
+    keeps_head = True
 
     def __init__(self, threads: LibraryThreads, kind: Kind, *, rounds_inputs: bool = False) -> None:
         """Pack weights; `kind` is the format of linears.
@@ -130,11 +131,17 @@ class Packing:
 
     def keep(self, matrix: QuantizedMatrix, linear: FusedLinear) -> Product:
         """See `LinearMethod.keep`."""
+        return PackedWeight(self._stored(matrix, linear.bias, paired=linear.is_gated))
+
+    def _stored(
+        self, matrix: QuantizedMatrix, own_bias: Tensor | None, *, paired: bool = False
+    ) -> int:
+        """Pack a matrix of `keeps`."""
         rows = matrix.by_rows()
         codes, scales = rows.codes.contiguous(), rows.scales.float().contiguous()
         zeros = None if rows.zeros is None else rows.zeros.contiguous()
         offsets = None if rows.offsets is None else rows.offsets.float().contiguous()
-        bias = None if linear.bias is None else linear.bias.detach().float().contiguous()
+        bias = None if own_bias is None else own_bias.detach().float().contiguous()
         columns, inner = rows.shape
         kind = _code_kind(matrix)
         assert kind is not None
@@ -153,8 +160,8 @@ class Packing:
         )
         address = None if bias is None else bias.data_ptr()
         matrix_of = self._library.baton_matrix_of_codes
-        made = matrix_of(self.threads.pool, pointer(record), address, linear.is_gated)
-        return PackedWeight(self._own(made, columns, inner))
+        made = matrix_of(self.threads.pool, pointer(record), address, paired)
+        return self._own(made, columns, inner)
 
     @staticmethod
     def _has_pieces(matrix: QuantizedMatrix) -> bool:
@@ -167,7 +174,11 @@ class Packing:
         tables = [self._keep(table) for table in rotation_tables(spec, torch.float32)]
         layers = tuple(self._pack_layer(layer, spec, tables) for layer in model.decoder_layers)
         tied = model.lm_head is model.embedding
-        head = self._matrix(model.lm_head, model.lm_head_bias)
+        if model.stored_head is None:
+            head = self._matrix(model.lm_head, model.lm_head_bias)
+        else:
+            head = self._stored(model.stored_head, model.lm_head_bias)
+            model.stored_head = None
         embedding = None if tied else self._keep(model.embedding.detach())
         embedding_kind = _STORED[model.embedding.dtype]
         model.lm_head = model.embedding = _nothing()

@@ -49,6 +49,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 4.0}}),
     "llama-biased": ("llama", {"attention_bias": True, "mlp_bias": True}),
     "llama-wide": ("llama", WIDE),
+    "llama-wide-tied": ("llama", {"tie_word_embeddings": True, **WIDE}),
     "qwen2": ("qwen2", {"tie_word_embeddings": True}),
     "qwen3": ("qwen3", {}),
     "mistral": ("mistral", {"sliding_window": 16}),
@@ -216,21 +217,30 @@ def write_dense(model: Path, source: Path, folder: Path) -> Path:
     return folder
 
 
-def test_the_native_executor_keeps_codes_of_4_bits(
-    plain: Callable[[str], Path], tmp_path: Path
+@pytest.mark.parametrize(
+    ("family", "kind", "num_bytes"),
+    [
+        ("llama-wide", Type.Q4_0, 0.5 + 2 / 32),
+        ("llama-wide-tied", Type.Q4_1, 0.5 + 4 / 32),
+        ("llama-wide-tied", Type.Q8_0, 1 + 2 / 32),
+        ("llama-wide-tied", Type.MXFP4, 1 + 2 / 32),
+    ],
+)
+def test_the_native_executor_keeps_codes(
+    family: str, kind: Type, num_bytes: float, plain: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """And the answers do not change."""
-    source = plain("llama-wide")
-    model = export(source, tmp_path / "model.gguf", kind=of_kinds(Type.Q4_0))
+    """Those of linears and of the output head, whose rows the embedding may be."""
+    source = plain(family)
+    model = export(source, tmp_path / "model.gguf", kind=of_kinds(kind))
     dense = write_dense(model, source, tmp_path / "dense")
     few, many = (
         load_model(model_folder(each), attention_backend="native", dtype="float32").num_weight_bytes
         for each in (model, dense)
     )
     sizes = {name: each.numel() for name, each in load_file(dense / "model.safetensors").items()}
-    in_linears = sum(size for name, size in sizes.items() if "proj" in name)
-    # Half a byte, and two of 32 numbers' scale.
-    assert many - few == pytest.approx(in_linears * (4 - 0.5 - 2 / 32), rel=0.01)
+    head = "embed_tokens.weight" if "tied" in family else "lm_head"
+    in_codes = sum(size for name, size in sizes.items() if "proj" in name or head in name)
+    assert many - few == pytest.approx(in_codes * (4 - num_bytes), rel=0.01)
     assert answers(model, "native", dtype="float32")[0] == answers(dense, "native")[0]
 
 
