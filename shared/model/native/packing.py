@@ -101,6 +101,8 @@ class Packing:
         """
         self.threads = threads
         self.kind = kind
+        #: The format of the output head.
+        self.head_kind = kind
         self._rounds_inputs = rounds_inputs
         self._library = threads.library
         self._matrices: list[int] = []
@@ -113,7 +115,7 @@ class Packing:
         kept = sum(tensor.nbytes for tensor in self._kept)
         return kept + sum(int(self._library.baton_matrix_bytes(m)) for m in self._matrices)
 
-    def finish(self, linear: FusedLinear) -> PackedWeight:
+    def finish(self, linear: FusedLinear) -> Product:
         """See `LinearMethod.finish`."""
         return PackedWeight(self._matrix(linear.weight, linear.bias, paired=linear.is_gated))
 
@@ -175,7 +177,7 @@ class Packing:
         layers = tuple(self._pack_layer(layer, spec, tables) for layer in model.decoder_layers)
         tied = model.lm_head is model.embedding
         if model.stored_head is None:
-            head = self._matrix(model.lm_head, model.lm_head_bias)
+            head = self._matrix(model.lm_head, model.lm_head_bias, kind=self.head_kind)
         else:
             head = self._stored(model.stored_head, model.lm_head_bias)
             model.stored_head = None
