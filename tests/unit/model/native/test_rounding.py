@@ -115,7 +115,7 @@ def random_matrix(inputs: InputRounding, kind: str) -> QuantizedMatrix:
 @pytest.mark.parametrize("kind", ["int8", "int4", "fp8", "e5m2", "order"])
 @pytest.mark.parametrize("rule", ["int8", "int8 uneven", "int8 static uneven", "fp8 blocks"])
 def test_products_are_those_of_pytorch(kind: str, rule: str, packing: Packing) -> None:
-    """Up to the order of sums; those of integers are exact. In any company they have the same bits."""
+    """Up to the order of sums; integers are exact. Any company leaves the bits."""
     matrix = random_matrix(inputs_of(RULES[rule]), kind)
     assert matrix.inputs is not None
     own = product(packing, matrix, bias=True)
