@@ -285,7 +285,7 @@ def test_projections_that_round_inputs_differently_are_refused_natively(
     shutil.copytree(stored("qwen2", "fp8 static")[0], tmp_path, dirs_exist_ok=True)
     name = "model.layers.1.self_attn.k_proj.input_scale"
     edit_tensors(tmp_path / "model.safetensors", lambda tensors: tensors[name].mul_(2))
-    with pytest.raises(ConfigError, match="of 96 to 480, 160, 160 numbers do not round inputs alike"):
+    with pytest.raises(ConfigError, match="of 96 to 480, 160, 160 numbers do not round"):
         load_model(tmp_path, attention_backend="native")
     with capture_logs() as logs:
         assert isinstance(load_model(tmp_path).model, CausalLM)
