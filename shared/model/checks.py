@@ -186,7 +186,6 @@ _BEYOND_NATIVE: Mapping[str, Callable[[DecoderSpec], bool]] = {
         isinstance(own, LatentAttentionSpec) and bool(own.kv_rank % 2)
         for own in spec.attentions.values()
     ),
-    "the rounded inputs of linears": lambda spec: spec.rounds_inputs,
     "norms of sums": lambda spec: any(n.norms is NormPlace.SUM for n in spec.layers),
     "the lack of a last norm": lambda spec: not spec.has_final_norm,
     "the projection of the embedding": lambda spec: spec.embedding_size is not None,

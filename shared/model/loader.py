@@ -25,7 +25,7 @@ from shared.model.checks import (
     uses_transformers,
 )
 from shared.model.device import read_device
-from shared.model.linear.base import DENSE
+from shared.model.linear.base import DENSE, UnlikeInputsError
 from shared.model.linear.narrow import Narrow, check_quantization
 from shared.model.linear.stored import AsStored
 from shared.model.native.choice import suits_this_cpu, why_not_native
@@ -135,7 +135,10 @@ def load_model(
     if uses_transformers(model_dir, model_impl):
         return wanted.load_module(model_dir, trust_remote_code=trust_remote_code)
     if _wants_native(wanted.spec, attention_backend, quantization, wanted.dtype, place):
-        return wanted.load(wanted.packing(_threads(plan, beside)))
+        try:
+            return wanted.load(wanted.packing(_threads(plan, beside)))
+        except UnlikeInputsError as error:
+            _refuse_native(str(error), attention_backend, quantization, place)
     return wanted.load(wanted.method())
 
 
@@ -255,14 +258,21 @@ def _wants_native(
         if device.type == "cpu":
             log.warning("slow_quantization", quantization=quantization, faster_here="int8")
         return False
-    required = requires_native(backend, quantization, device.type)
-    if not required and not suits_this_cpu():
+    if not requires_native(backend, quantization, device.type) and not suits_this_cpu():
         return False
     reason = why_not_native(spec, dtype, quantization, device)
-    if reason is None:
-        return True
-    if required:
+    if reason is not None:
+        _refuse_native(reason, backend, quantization, device)
+    return reason is None
+
+
+def _refuse_native(reason: str, backend: str, quantization: str, device: torch.device) -> None:
+    """Say why PyTorch computes instead of the native kernels.
+
+    Raises:
+        ConfigError: they are requested.
+    """
+    if requires_native(backend, quantization, device.type):
         raise ConfigError(f"the native kernels cannot run: {reason}")
     if device.type == "cpu":
         log.warning("native_kernels_unavailable", reason=reason, using="torch")
-    return False

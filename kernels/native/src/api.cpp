@@ -21,6 +21,9 @@ Matrix* baton_matrix_of_codes(Pool* pool, const Codes* codes, const float* bias,
 } catch (const std::bad_alloc&) {
   return nullptr;
 }
+void baton_matrix_round_rows(Matrix* matrix, const Rounding* rounding) {
+  matrix->rounding = *rounding;
+}
 size_t baton_matrix_bytes(const Matrix* matrix) {
   return matrix->panels.size() * 4 + matrix->bias.size() * 4 + matrix->scales.size() * 8 +
          matrix->groups.bytes();

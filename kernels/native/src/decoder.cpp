@@ -183,7 +183,7 @@ class TypedDecoder final : public Decoder {
 
   Rows elements(Activations<Element>& activations, int rows) {
     return Rows{reinterpret_cast<const uint32_t*>(activations.data.data()),
-                size_t(activations.stride / Dot::kElements), rows, nullptr};
+                size_t(activations.stride / Dot::kElements), rows};
   }
 
   void embed(const Batch& batch) {
@@ -687,16 +687,15 @@ class TypedDecoder final : public Decoder {
   // The products of all pairs with their experts' matrices. from(pair): the row that it multiplies.
   template <class From>
   void plan_products(const Experts& experts, const Matrix* const* matrices, int pairs, From&& from) {
-    // The widest feed-forward is the common one's: others have fewer numbers.
-    int inner = 0;
+    int bytes = 0;
     products_.clear();
     for (int expert = 0; expert < experts.count(); ++expert) {
       const int first = first_pair_[expert], count = first_pair_[expert + 1] - first;
       if (count == 0) continue;
-      inner = std::max(inner, matrices[expert]->inner);
-      products_.push_back({Rows{nullptr, 0, count, nullptr}, matrices[expert], first});
+      bytes = std::max(bytes, operands_.row_bytes(*matrices[expert]));
+      products_.push_back({Rows{nullptr, 0, count}, matrices[expert], first});
     }
-    operands_.reserve(pairs, inner);
+    operands_.reserve(pairs, bytes);
     rows_of(pairs, [&](int pair, int) {
       operands_.put(pair, from(pair), *matrices[expert_of(experts, pair)]);
     });

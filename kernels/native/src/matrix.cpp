@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <numeric>
 
 namespace baton {
 namespace {
@@ -50,7 +51,7 @@ void pack_column(Matrix& matrix, const void* weight, Kind stored, size_t source,
     }
     to[size_t(word) * kPanel] = bits;
   }
-  if (matrix.kind == Kind::kInt8) matrix.excess[column] = 128 * total;
+  if (matrix.kind == Kind::kInt8) matrix.totals[column] = total;
 }
 
 // Calls body(column, packed column) for all columns, and packs the bias.
@@ -92,6 +93,11 @@ void reserve_numbers(GroupFloats& to, const float* numbers, size_t count, size_t
     to.floats.reserve(room);
 }
 
+void reserve_columns(Matrix& matrix, size_t padded) {
+  matrix.scales.reserve(padded);
+  matrix.totals.reserve(padded);
+}
+
 void reserve_scales(GroupScales& to, const Codes& codes, size_t padded) {
   to.group_words = codes.group / elements_per_word(codes.kind);
   to.num_groups = (codes.inner + codes.group - 1) / codes.group;
@@ -119,13 +125,14 @@ void pack_codes_column(Matrix& matrix, const Codes& codes, size_t source, int co
   uint32_t* to = matrix.panels.data() + panel * matrix.words * kPanel + column % kPanel;
   const int8_t* from = codes.codes + source * codes.inner;
   const int elements = elements_per_word(matrix.kind), bits_each = 32 / elements;
-  for (int word = 0; word < matrix.inner / elements; ++word) {
-    uint32_t bits = 0;
-    for (int place = 0; place < elements; ++place) {
-      const uint32_t code = from[word * elements + place] - codes.least;
-      bits |= (code & 0xffu) << (bits_each * place);
-    }
-    to[size_t(word) * kPanel] = bits;
+  for (int i = 0; i < matrix.inner; ++i) {
+    const uint32_t code = uint32_t(from[i] - codes.least) & 0xffu;
+    to[size_t(i / elements) * kPanel] |= code << (bits_each * (i % elements));
+  }
+  if (matrix.kind == Kind::kInt8) {
+    matrix.scales[column] = codes.scales[source];
+    matrix.totals[column] = std::accumulate(from, from + matrix.inner, 0);
+    return;
   }
   for (int group = 0; group < scales.num_groups; ++group) {
     const size_t at = (panel * scales.num_groups + group) * kPanel + column % kPanel;
@@ -167,7 +174,8 @@ void unpack_codes_column(const Matrix& matrix, int column, float* to) {
 }  // namespace
 
 Matrix* pack_codes(Pool& pool, const Codes& codes, const float* bias, bool paired) {
-  const int own_words = codes.inner / elements_per_word(codes.kind);
+  const int elements = elements_per_word(codes.kind);
+  const int own_words = (codes.inner + elements - 1) / elements;
   // Whole pieces of rows of 8 bits.
   const int words = codes.rounds_rows ? round_up(own_words, 4) : own_words;
   const int packed = packed_columns(codes.columns, paired);
@@ -175,7 +183,10 @@ Matrix* pack_codes(Pool& pool, const Codes& codes, const float* bias, bool paire
   auto matrix = std::unique_ptr<Matrix>(
       new Matrix{codes.kind, packed, codes.inner, words, HugeBuffer<uint32_t>(padded * words),
                  Buffer<float>(padded), {}, {}, {}});
-  reserve_scales(matrix->groups, codes, padded);
+  if (codes.kind == Kind::kInt8)
+    reserve_columns(*matrix, padded);
+  else
+    reserve_scales(matrix->groups, codes, padded);
   for_columns(pool, *matrix, codes.columns, bias, paired,
               [&](int column, int to) { pack_codes_column(*matrix, codes, column, to); });
   return matrix.release();
@@ -189,10 +200,7 @@ Matrix* pack_matrix(Pool& pool, Kind kind, const void* weight, Kind stored, int 
   const size_t padded = size_t(panels_of(packed)) * kPanel;
   auto matrix = std::unique_ptr<Matrix>(new Matrix{
       kind, packed, inner, words, HugeBuffer<uint32_t>(padded * words), Buffer<float>(padded), {}, {}, {}});
-  if (kind == Kind::kInt8) {
-    matrix->scales.reserve(padded);
-    matrix->excess.reserve(padded);
-  }
+  if (kind == Kind::kInt8) reserve_columns(*matrix, padded);
   for_columns(pool, *matrix, columns, bias, paired, [&](int column, int to) {
     pack_column(*matrix, weight, stored, column, to);
   });

@@ -3,6 +3,7 @@
 
 #include "memory.h"
 #include "pool.h"
+#include "rounding.h"
 #include "tile.h"
 
 namespace baton {
@@ -10,7 +11,7 @@ namespace baton {
 enum class Kind : int {
   kFloat32 = 0,
   kBFloat16 = 1,
-  kInt8 = 2,  // with a scale for each column, times rows of 8 bits
+  kInt8 = 2,  // with a scale for each column, times rows of bytes
   // Stored codes, in groups:
   kFours = 3,    // integers of 4 bits
   kEights = 4,   // integers of 8 bits
@@ -76,9 +77,9 @@ struct Matrix {
   HugeBuffer<uint32_t> panels;
   Buffer<float> bias;    // per column, zero without one
   Buffer<float> scales;  // int8 only: value = scale * int8
-  // int8 only: 128 times the sum of a column, which the unsigned rows add too much.
-  Buffer<int32_t> excess;
+  Buffer<int32_t> totals;  // int8 only: the sum of a column
   GroupScales groups;  // of stored codes only
+  Rounding rounding;   // of the rows that it is multiplied with
 
   int num_panels() const { return panels_of(columns); }
   const uint32_t* panel(int index) const { return panels.data() + size_t(index) * words * kPanel; }
@@ -95,7 +96,7 @@ Matrix* pack_matrix(Pool& pool, Kind kind, const void* weight, Kind stored, int 
 // A weight [columns, inner] of codes that share scales by groups of `group` inner numbers, and either zeros
 // or offsets.
 struct Codes {
-  Kind kind;
+  Kind kind;  // of kInt8 there is one group and no zero
   const int8_t* codes;  // [columns][inner]
   int least;            // of kFours each code is `least` to least + 15; otherwise 0
   const float* scales;  // [columns][groups]

@@ -99,23 +99,31 @@ inline void multiply_int8(const Rows& rows, int first, int count, const Matrix& 
   multiply_panel<Int8Dot>(rows, first, count, matrix.panel(panel), matrix.words, exact);
   for (int v = 0; v < kPanelVectors; ++v) {
     const size_t column = size_t(panel) * kPanel + v * kLanes;
-    const Ints excess = load<Ints>(matrix.excess.data() + column);
+    const Ints total = load<Ints>(matrix.totals.data() + column);
     const Floats scale = load<Floats>(matrix.scales.data() + column);
     for (int r = 0; r < count; ++r) {
-      const Ints sum = exact[r * kPanelVectors + v] - excess;
+      const Ints sum = exact[r * kPanelVectors + v] - total * rows.offsets[first + r];
       sums[r * kPanelVectors + v] =
           __builtin_convertvector(sum, Floats) * (scale * rows.scales[first + r]);
     }
   }
 }
 
-// sums: [count][kPanelVectors] of rows first.. against a panel of any kind. Dot: of matrices whose rows
-// are elements, and as wide.
-template <class Dot>
+// multiply_panel for stored codes. The rows are elements, unless they are rounded.
+template <class Code, class Element>
+void multiply_stored(const Rows& rows, int first, int count, const Matrix& matrix, int panel,
+                     Floats* sums) {
+  const uint32_t* words = rows.words + first * rows.stride;
+  if (row_form(matrix) == RowForm::kRounded)
+    multiply_codes<Code, float>(words, rows.stride, count, matrix, panel, sums);
+  else
+    multiply_codes<Code, Element>(words, rows.stride, count, matrix, panel, sums);
+}
+
+// sums: [count][kPanelVectors] of rows first.. against a panel of any kind.
+template <class Element>
 __attribute__((noinline)) void multiply_kind(const Rows& rows, int first, int count,
                                              const Matrix& matrix, int panel, Floats* sums) {
-  using Element = typename Dot::Element;
-  const uint32_t* words = rows.words + first * rows.stride;
   switch (matrix.kind) {
     case Kind::kInt8:
       multiply_int8(rows, first, count, matrix, panel, sums);
@@ -125,17 +133,19 @@ __attribute__((noinline)) void multiply_kind(const Rows& rows, int first, int co
         multiply_fours_int8(rows, first, count, matrix, panel, sums);
         return;
       }
-      multiply_codes<Nibbles, Element>(words, rows.stride, count, matrix, panel, sums);
+      multiply_stored<Nibbles, Element>(rows, first, count, matrix, panel, sums);
       return;
     case Kind::kEights:
-      multiply_codes<SignedBytes, Element>(words, rows.stride, count, matrix, panel, sums);
+      multiply_stored<SignedBytes, Element>(rows, first, count, matrix, panel, sums);
       return;
     case Kind::kFloat8s:
-      multiply_codes<Floats8, Element>(words, rows.stride, count, matrix, panel, sums);
+      multiply_stored<Floats8, Element>(rows, first, count, matrix, panel, sums);
       return;
     case Kind::kFloat32:
+      multiply_panel<Float32Dot>(rows, first, count, matrix.panel(panel), matrix.words, sums);
+      return;
     case Kind::kBFloat16:
-      multiply_panel<Dot>(rows, first, count, matrix.panel(panel), matrix.words, sums);
+      multiply_panel<BFloat16Dot>(rows, first, count, matrix.panel(panel), matrix.words, sums);
   }
 }
 
@@ -148,7 +158,7 @@ void multiply_block(const Rows& rows, const Matrix& matrix, int panel, int block
   const int first = int(int64_t(rows.count) * block / blocks);
   const int count = int(int64_t(rows.count) * (block + 1) / blocks) - first;
   alignas(64) Floats sums[kTaskRows * kPanelVectors];
-  multiply_kind<Dot>(rows, first, count, matrix, panel, sums);
+  multiply_kind<typename Dot::Element>(rows, first, count, matrix, panel, sums);
   const float* bias = matrix.bias.data() + size_t(panel) * kPanel;
   for (int r = 0; r < count; ++r) {
     Floats values[kPanelVectors];

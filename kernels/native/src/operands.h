@@ -18,12 +18,13 @@ struct Piece {
   int32_t sum;  // of the codes
 };
 
-// Rows as words. Those of 8 bits have one scale each, or pieces.
+// Rows as words. Those of bytes have one scale each, or pieces.
 struct Rows {
   const uint32_t* words;
   size_t stride;
   int count;
-  const float* scales;
+  const float* scales = nullptr;
+  const int32_t* offsets = nullptr;  // what is added to the bytes of a row
   const Piece* pieces = nullptr;  // [row][pieces_stride]
   size_t pieces_stride = 0;
 };
@@ -74,13 +75,15 @@ inline Piece round_piece(int8_t* to, const Element* from, int count) {
 // What a matrix is multiplied with.
 enum class RowForm {
   kElements,
-  kBytes,   // with one scale, 128 added
-  kPieces,  // bytes with scales by piece
+  kRounded,  // float32 numbers
+  kBytes,    // with one scale and one offset
+  kPieces,   // bytes with scales by piece
 };
 
 inline RowForm row_form(const Matrix& matrix) {
   if (matrix.kind == Kind::kInt8) return RowForm::kBytes;
-  return matrix.groups.rounds_rows ? RowForm::kPieces : RowForm::kElements;
+  if (matrix.groups.rounds_rows) return RowForm::kPieces;
+  return matrix.rounding.grid == Grid::kNone ? RowForm::kElements : RowForm::kRounded;
 }
 
 // Memory for rows of other forms, and of copies. Not for two products at a time.
@@ -92,19 +95,26 @@ class Operands {
   Rows of(Pool& pool, Activations<From>& rows, int count, const Matrix& matrix) {
     if (std::is_same_v<From, Element> && row_form(matrix) == RowForm::kElements)
       return Rows{reinterpret_cast<const uint32_t*>(rows.data.data()),
-                  size_t(rows.stride) * sizeof(Element) / sizeof(uint32_t), count, nullptr};
-    reserve(count, matrix.inner);
+                  size_t(rows.stride) * sizeof(Element) / sizeof(uint32_t), count};
+    reserve(count, row_bytes(matrix));
     run_rows(pool, count, [&](int row, int) { put(row, rows.row(row), matrix); });
     return some(0, count);
   }
 
-  // Room for rows of so many numbers.
-  void reserve(int count, int inner) {
+  // What a row of a matrix takes at most.
+  static int row_bytes(const Matrix& matrix) {
+    const bool is_wide = row_form(matrix) == RowForm::kRounded;
+    return matrix.inner * int(is_wide ? sizeof(float) : sizeof(Element));
+  }
+
+  // Room for rows of so many bytes.
+  void reserve(int count, int bytes) {
     // Never a power of two: rows of a tile would share the same few sets of the cache.
-    stride_ = round_up(inner * int(sizeof(Element)), 256) / sizeof(uint32_t) + kLineWords;
+    stride_ = round_up(bytes, 256) / sizeof(uint32_t) + kLineWords;
     words_.reserve(count * stride_);
     scales_.reserve(count);
-    pieces_stride_ = round_up(inner, kPiece) / kPiece;
+    offsets_.reserve(count);
+    pieces_stride_ = round_up(bytes, kPiece) / kPiece;
     pieces_.reserve(count * pieces_stride_);
   }
 
@@ -117,8 +127,11 @@ class Operands {
       case RowForm::kElements:
         put_elements(reinterpret_cast<Element*>(to), from, inner);
         return;
+      case RowForm::kRounded:
+        round_row(matrix.rounding, from, inner, reinterpret_cast<float*>(to));
+        return;
       case RowForm::kBytes:
-        scales_[row] = quantize_row(reinterpret_cast<uint8_t*>(to), from, inner);
+        put_bytes(row, reinterpret_cast<uint8_t*>(to), from, matrix);
         return;
       case RowForm::kPieces: {
         Piece* pieces = pieces_.data() + row * pieces_stride_;
@@ -130,8 +143,13 @@ class Operands {
 
   // What was put.
   Rows some(int first, int count) const {
-    return Rows{words_.data() + first * stride_,           stride_,       count, scales_.data() + first,
-                pieces_.data() + first * pieces_stride_, pieces_stride_};
+    return Rows{words_.data() + first * stride_,
+                stride_,
+                count,
+                scales_.data() + first,
+                offsets_.data() + first,
+                pieces_.data() + first * pieces_stride_,
+                pieces_stride_};
   }
 
  private:
@@ -144,9 +162,21 @@ class Operands {
     std::fill(to + inner, to + round_up(inner, kLanes), Element{});
   }
 
+  template <class From>
+  void put_bytes(int row, uint8_t* to, const From* from, const Matrix& matrix) {
+    GroupScale by{0.0f, 0.0f};
+    if (matrix.rounding.grid == Grid::kNone)
+      by.scale = quantize_row(to, from, matrix.inner);
+    else
+      by = encode_row(matrix.rounding, from, matrix.inner, to);
+    scales_[row] = by.scale;
+    offsets_[row] = 128 + int32_t(by.zero);
+  }
+
   Buffer<uint32_t> words_;
   size_t stride_ = 0;
   Buffer<float> scales_;
+  Buffer<int32_t> offsets_;
   Buffer<Piece> pieces_;
   size_t pieces_stride_ = 0;
 };

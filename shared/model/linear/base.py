@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from shared.model.linear.quantized import QuantizedMatrix
 
 
+class UnlikeInputsError(Exception):
+    """The projections of a linear are not one product: their inputs are rounded differently."""
+
+
 class Product(Protocol):
     """A weight in a method's format."""
 

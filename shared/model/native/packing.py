@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from kernels.native.library import CodeKind, Codes, Kind
+from kernels.native.library import CodeKind, Kind
 from kernels.native.library import Experts as ExpertsRecord
 from kernels.native.library import Latent as LatentRecord
 from kernels.native.library import LayerInputs as LayerInputsRecord
@@ -18,6 +18,7 @@ from shared.model.experts import Experts
 from shared.model.layers import GatedMLP, NoNorm, OffsetRMSNorm, PlainMLP
 from shared.model.mixing.latent import LatentAttention
 from shared.model.mixing.recurrent import RecurrentMixer
+from shared.model.native.codes import code_kind, codes_record, rounding_record
 from shared.model.native.program import (
     PackedApart,
     PackedAttention,
@@ -43,18 +44,12 @@ if TYPE_CHECKING:
     from shared.model.decoder_layer import DecoderLayer
     from shared.model.layer_inputs import InputGate, LayerInputs
     from shared.model.layers import Norm
-    from shared.model.linear.base import Product
     from shared.model.linear.fused import FusedLinear
     from shared.model.linear.quantized import QuantizedMatrix
     from shared.model.mixing.grouped import Attention
     from shared.model.native.threads import LibraryThreads
     from shared.model.spec import DecoderSpec
 
-#: Codes that the library packs into a word of 32 bits.
-_CODES_PER_WORD = {CodeKind.FOURS: 8, CodeKind.EIGHTS: 4, CodeKind.FLOAT8S: 4}
-#: Scales of 8-bit floats are below: those of the library's numbers are 2^120 times as large.
-_SCALE_BOUND = 128.0
-_MOST_BITS = 4
 #: Numbers of a rounded row that share a scale.
 _PIECE = 32
 
@@ -120,50 +115,39 @@ class Packing:
         return PackedWeight(self._matrix(linear.weight, linear.bias, paired=linear.is_gated))
 
     def keeps(self, matrix: QuantizedMatrix) -> bool:
-        """See `LinearMethod.keeps`. Codes in groups of whole words."""
-        kind = _code_kind(matrix)
-        return (
-            self.kind is not Kind.INT8
-            and kind is not None
-            and matrix.inputs is None
-            and matrix.column_groups is None
-            and matrix.shape[1] % _CODES_PER_WORD[kind] == 0
-            and min(matrix.group, matrix.shape[1]) % _CODES_PER_WORD[kind] == 0
-        )
+        """See `LinearMethod.keeps`. Without a type of codes, only if inputs are rounded."""
+        if self.kind is Kind.INT8:
+            return False
+        return matrix.inputs is not None or code_kind(matrix) is not None
 
-    def keep(self, matrix: QuantizedMatrix, linear: FusedLinear) -> Product:
+    def keep(self, matrix: QuantizedMatrix, linear: FusedLinear) -> PackedWeight:
         """See `LinearMethod.keep`."""
         return PackedWeight(self._stored(matrix, linear.bias, paired=linear.is_gated))
 
     def _stored(
-        self, matrix: QuantizedMatrix, own_bias: Tensor | None, *, paired: bool = False
+        self, matrix: QuantizedMatrix, bias: Tensor | None, *, paired: bool = False
     ) -> int:
         """Pack a matrix of `keeps`."""
-        rows = matrix.by_rows()
-        codes, scales = rows.codes.contiguous(), rows.scales.float().contiguous()
-        zeros = None if rows.zeros is None else rows.zeros.contiguous()
-        offsets = None if rows.offsets is None else rows.offsets.float().contiguous()
-        bias = None if own_bias is None else own_bias.detach().float().contiguous()
-        columns, inner = rows.shape
-        kind = _code_kind(matrix)
-        assert kind is not None
-        is_signed = kind is CodeKind.FOURS and int(codes.min()) < 0
-        record = Codes(
-            kind=kind,
-            codes=codes.data_ptr(),
-            least=-(1 << (rows.bits - 1)) if is_signed else 0,
-            scales=scales.data_ptr(),
-            zeros=None if zeros is None else zeros.data_ptr(),
-            offsets=None if offsets is None else offsets.data_ptr(),
-            columns=columns,
-            inner=inner,
-            group=min(rows.group, inner),
-            rounds_rows=self._rounds_inputs and self._has_pieces(rows),
-        )
-        address = None if bias is None else bias.data_ptr()
+        kind = code_kind(matrix)
+        if kind is None:  # rounded inputs are float32 numbers
+            weight = matrix.dense(torch.float32)
+            made = self._matrix(weight, bias, paired=paired, kind=Kind.FLOAT32)
+        else:
+            made = self._codes(matrix, kind, bias, paired=paired)
+        if matrix.inputs is not None:
+            self._library.baton_matrix_round_rows(made, pointer(rounding_record(matrix.inputs)))
+        return made
+
+    def _codes(
+        self, matrix: QuantizedMatrix, kind: CodeKind, bias: Tensor | None, *, paired: bool
+    ) -> int:
+        rounds_rows = self._rounds_inputs and matrix.inputs is None and self._has_pieces(matrix)
+        codes = codes_record(matrix, kind, rounds_rows=kind is CodeKind.FOURS and rounds_rows)
+        values = None if bias is None else bias.detach().float().contiguous()
+        address = None if values is None else values.data_ptr()
         matrix_of = self._library.baton_matrix_of_codes
-        made = matrix_of(self.threads.pool, pointer(record), address, paired)
-        return self._own(made, columns, inner)
+        made = matrix_of(self.threads.pool, pointer(codes.record), address, paired)
+        return self._own(made, *matrix.shape)
 
     @staticmethod
     def _has_pieces(matrix: QuantizedMatrix) -> bool:
@@ -411,15 +395,6 @@ class Packing:
         tensor = tensor.contiguous()
         self._kept.append(tensor)
         return tensor.data_ptr()
-
-
-def _code_kind(matrix: QuantizedMatrix) -> CodeKind | None:
-    """The library's type of a matrix's codes; None: it has none."""
-    if matrix.codes.dtype == torch.int8:
-        return CodeKind.FOURS if matrix.bits <= _MOST_BITS else CodeKind.EIGHTS
-    if matrix.codes.dtype == torch.float8_e4m3fn and matrix.scales.abs().max() < _SCALE_BOUND:
-        return CodeKind.FLOAT8S
-    return None
 
 
 def _nothing() -> torch.nn.Parameter:

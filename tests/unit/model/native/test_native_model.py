@@ -298,6 +298,7 @@ COMPUTED = {
         "logit_multiplier",
         "logit_softcap",
         "keeps_all_kv",
+        "rounds_inputs",
         "max_position_embeddings",
         "num_positions",
         "dtype",
@@ -316,7 +317,7 @@ REFUSED: dict[type, dict[str, Any]] = {
     DeltaSpec: {},
     MambaSpec: {},
     FeedForwardSpec: {},
-    DecoderSpec: {"has_final_norm": False, "embedding_size": 48, "rounds_inputs": True},
+    DecoderSpec: {"has_final_norm": False, "embedding_size": 48},
 }
 
 
