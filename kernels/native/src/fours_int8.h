@@ -4,7 +4,7 @@
 // the order of the inner dimension. So a row's result does not depend on the rows beside it.
 #pragma once
 
-#include "matrix.h"
+#include "codes.h"
 #include "operands.h"
 
 namespace baton {
@@ -64,7 +64,7 @@ struct CodeDot {
 
 // Of a vector of columns: what the sums of a piece are multiplied with, and what they are too large by.
 // kVaries: zeros differ, or there are offsets.
-template <bool kVaries>
+template <class Code, bool kVaries>
 struct PieceScale {
   Floats scale;
   Ints zeros;
@@ -72,7 +72,7 @@ struct PieceScale {
 
   PieceScale(const GroupScales& from, size_t at) : scale(from.scales.at(at)) {
     if constexpr (kVaries) {
-      zeros = from.zeros.size() > 0 ? (Ints)widen_bytes(load<Bytes>(from.zeros.data() + at))
+      zeros = from.zeros.size() > 0 ? Code::zero(load<Bytes>(from.zeros.data() + at))
                                     : Ints{} + from.zero;
       offsets = from.offsets.empty() ? Floats{} : from.offsets.at(at);
     }
@@ -105,6 +105,11 @@ struct PieceRows {
   size_t pieces_stride;
 };
 
+inline PieceRows rows_from(const Rows& rows, int row, int piece) {
+  return PieceRows{rows.words + size_t(row) * rows.stride + piece * kRowWords, rows.stride,
+                   rows.pieces + size_t(row) * rows.pieces_stride + piece, rows.pieces_stride};
+}
+
 // sums [kRows][kPanelVectors] += rows . one piece of a panel; at: where its scales begin.
 template <int kRows, bool kIsPacked, bool kVaries>
 __attribute__((always_inline)) inline void add_piece(const PieceRows rows, const uint32_t* piece,
@@ -134,7 +139,7 @@ __attribute__((always_inline)) inline void add_piece(const PieceRows rows, const
     zeros[r] = scales.zero * own[r]->sum;
   }
   for (int v = 0; v < kPanelVectors; ++v) {
-    const PieceScale<kVaries> scale(scales, at + v * kLanes);
+    const PieceScale<Nibbles, kVaries> scale(scales, at + v * kLanes);
     for (int r = 0; r < kRows; ++r) {
       Floats& sum = sums[r * kPanelVectors + v];
       sum = scale.add(sum, CodeDot::total(acc[r][v]), *own[r], zeros[r]);
@@ -187,11 +192,7 @@ __attribute__((noinline)) inline void unpack_pieces(const uint32_t* from, int co
 // sums: [count][kPanelVectors] of the rows from `first` on against the whole panel.
 inline void multiply_fours_int8(const Rows& rows, int first, int count, const Matrix& matrix,
                                 int panel, Floats* sums) {
-  auto part = [&](int row, int piece) {
-    const size_t at = size_t(first + row);
-    return PieceRows{rows.words + at * rows.stride + piece * kRowWords, rows.stride,
-                     rows.pieces + at * rows.pieces_stride + piece, rows.pieces_stride};
-  };
+  auto part = [&](int row, int piece) { return rows_from(rows, first + row, piece); };
   const int pieces = matrix.words / kCodeWords;
   std::fill(sums, sums + size_t(count) * kPanelVectors, Floats{});
   if (count <= kTileRows) {

@@ -177,7 +177,7 @@ Matrix* pack_codes(Pool& pool, const Codes& codes, const float* bias, bool paire
   const int elements = elements_per_word(codes.kind);
   const int own_words = (codes.inner + elements - 1) / elements;
   // Whole pieces of rows of 8 bits.
-  const int words = codes.rounds_rows ? round_up(own_words, 4) : own_words;
+  const int words = codes.rounds_rows ? round_up(own_words, kPiece / elements) : own_words;
   const int packed = packed_columns(codes.columns, paired);
   const size_t padded = size_t(panels_of(packed)) * kPanel;
   auto matrix = std::unique_ptr<Matrix>(

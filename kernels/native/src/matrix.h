@@ -53,6 +53,9 @@ struct GroupFloats {
   }
 };
 
+// Numbers of a row of 8 bits that share a scale, where a row has several.
+constexpr int kPiece = 32;
+
 // Of stored codes: a weight is (code - zero) * scale, or code * scale - offset.
 struct GroupScales {
   int group_words = 1;
@@ -105,7 +108,8 @@ struct Codes {
   int columns;
   int inner;  // a multiple of a word's codes, as `group` is
   int group;
-  // Of kFours: rows are rounded to 8 bits for a product. A group is then of a multiple of 32 numbers, or of all.
+  // Of kFours and kEights: rows are rounded to 8 bits for a product. A group is then of a multiple of kPiece
+  // numbers, or of all; of kEights it may be half a piece.
   int rounds_rows;
 };
 

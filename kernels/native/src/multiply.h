@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "codes.h"
-#include "fours_int8.h"
+#include "eights_int8.h"
 #include "matrix.h"
 #include "operands.h"
 #include "rows.h"
@@ -136,6 +136,10 @@ __attribute__((noinline)) void multiply_kind(const Rows& rows, int first, int co
       multiply_stored<Nibbles, Element>(rows, first, count, matrix, panel, sums);
       return;
     case Kind::kEights:
+      if (row_form(matrix) == RowForm::kPieces) {
+        multiply_eights_int8(rows, first, count, matrix, panel, sums);
+        return;
+      }
       multiply_stored<SignedBytes, Element>(rows, first, count, matrix, panel, sums);
       return;
     case Kind::kFloat8s:

@@ -10,12 +10,10 @@
 
 namespace baton {
 
-// Numbers of a row that share a scale, where a row has several.
-constexpr int kPiece = 32;
-
 struct Piece {
   float scale;
   int32_t sum;  // of the codes
+  int32_t low;  // of the first half of them
 };
 
 // Rows as words. Those of bytes have one scale each, or pieces.
@@ -29,8 +27,9 @@ struct Rows {
   size_t pieces_stride = 0;
 };
 
-// Rounded numbers of a piece, as vectors of integers, become bytes in the order of the nibbles of words of
-// codes: of 8 numbers those at even places, then the others.
+// Rounded numbers of a piece, as vectors of integers, become bytes; in the order of the nibbles of words of
+// codes if wanted: of 8 numbers those at even places, then the others.
+template <bool kInNibbles>
 inline void store_piece(int8_t* to, const Words* numbers) {
 #if defined(__AVX2__) && !defined(__AVX512F__)
   const __m256i halves[2] = {_mm256_packs_epi32((__m256i)numbers[0], (__m256i)numbers[1]),
@@ -39,16 +38,24 @@ inline void store_piece(int8_t* to, const Words* numbers) {
                                                     _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
   const __m256i order = _mm256_broadcastsi128_si256(
       _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_shuffle_epi8(bytes, order));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
+                      kInNibbles ? _mm256_shuffle_epi8(bytes, order) : bytes);
 #else
   int8_t plain[kPiece];
   for (int v = 0; v < kPiece / kLanes; ++v) store(plain + v * kLanes, low_bytes(numbers[v]));
-  for (int i = 0; i < kPiece; ++i) to[i / 8 * 8 + i % 2 * 4 + i % 8 / 2] = plain[i];
+  for (int i = 0; i < kPiece; ++i) to[kInNibbles ? i / 8 * 8 + i % 2 * 4 + i % 8 / 2 : i] = plain[i];
 #endif
 }
 
+inline int32_t sum_lanes(Words totals) {
+  uint32_t lanes[kLanes], sum = 0;
+  store(lanes, totals);
+  for (int i = 0; i < kLanes; ++i) sum += lanes[i];
+  return int32_t(sum);
+}
+
 // Symmetric int8 with a scale for the piece. It begins with `count` numbers, and ends with zeros.
-template <class Element>
+template <bool kInNibbles, class Element>
 inline Piece round_piece(int8_t* to, const Element* from, int count) {
   constexpr int kVectors = kPiece / kLanes;
   constexpr float kRounds = 12582912.0f;  // 1.5 * 2^23
@@ -60,16 +67,14 @@ inline Piece round_piece(int8_t* to, const Element* from, int count) {
   const float scale = std::fmax(max_lane(largest), 1e-20f) / 127.0f;
   const float inverse = 1.0f / scale;
   Words codes[kVectors];
-  Words total{};
+  Words totals[2] = {};
   for (int v = 0; v < kVectors; ++v) {
     codes[v] = reinterpret_cast<Words>(numbers[v] * inverse + kRounds) - reinterpret_cast<Words>(splat(kRounds));
-    total += codes[v];
+    totals[v >= kVectors / 2] += codes[v];
   }
-  store_piece(to, codes);
-  uint32_t lanes[kLanes], sum = 0;
-  store(lanes, total);
-  for (int i = 0; i < kLanes; ++i) sum += lanes[i];
-  return {scale, int32_t(sum)};
+  store_piece<kInNibbles>(to, codes);
+  const int32_t low = sum_lanes(totals[0]);
+  return {scale, low + sum_lanes(totals[1]), low};
 }
 
 // What a matrix is multiplied with.
@@ -133,11 +138,11 @@ class Operands {
       case RowForm::kBytes:
         put_bytes(row, reinterpret_cast<uint8_t*>(to), from, matrix);
         return;
-      case RowForm::kPieces: {
-        Piece* pieces = pieces_.data() + row * pieces_stride_;
-        for (int i = 0; i < inner; i += kPiece)
-          *pieces++ = round_piece(reinterpret_cast<int8_t*>(to) + i, from + i, inner - i);
-      }
+      case RowForm::kPieces:
+        if (matrix.kind == Kind::kFours)
+          put_pieces<true>(row, reinterpret_cast<int8_t*>(to), from, inner);
+        else
+          put_pieces<false>(row, reinterpret_cast<int8_t*>(to), from, inner);
     }
   }
 
@@ -160,6 +165,13 @@ class Operands {
     else
       narrow_row(to, from, inner);
     std::fill(to + inner, to + round_up(inner, kLanes), Element{});
+  }
+
+  template <bool kInNibbles, class From>
+  void put_pieces(int row, int8_t* to, const From* from, int inner) {
+    Piece* pieces = pieces_.data() + row * pieces_stride_;
+    for (int i = 0; i < inner; i += kPiece)
+      *pieces++ = round_piece<kInNibbles>(to + i, from + i, inner - i);
   }
 
   template <class From>

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 #: Codes that the library packs into a word of 32 bits.
 _PER_WORD = {CodeKind.INT8: 1, CodeKind.FOURS: 8, CodeKind.EIGHTS: 4, CodeKind.FLOAT8S: 4}
 _MOST_BITS_OF_FOURS = 4
+#: Numbers of a rounded row that share a scale.
+_PIECE = 32
 #: Scales of 8-bit floats are below: those of the library's numbers are 2^120 times as large.
 _SCALE_BOUND = 128.0
 
@@ -66,6 +68,20 @@ def _multiplies_integers(matrix: QuantizedMatrix) -> bool:
         return False
     rule = matrix.inputs.rule
     return matrix.scales.shape[1] == 1 and rule.element is Element.INT and rule.group is None
+
+
+def has_pieces(matrix: QuantizedMatrix, kind: CodeKind) -> bool:
+    """Return whether the library can round the rows that it multiplies such codes with.
+
+    Each piece of a row meets one group, or two halves of it meet two.
+    """
+    columns = matrix.shape[1]
+    if kind not in (CodeKind.FOURS, CodeKind.EIGHTS):
+        return False
+    if matrix.group % _PIECE == 0 or matrix.group >= columns:
+        return True
+    has_halves = matrix.group == _PIECE // 2 and columns % _PIECE == 0
+    return kind is CodeKind.EIGHTS and has_halves
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from shared.model.experts import Experts
 from shared.model.layers import GatedMLP, NoNorm, OffsetRMSNorm, PlainMLP
 from shared.model.mixing.latent import LatentAttention
 from shared.model.mixing.recurrent import RecurrentMixer
-from shared.model.native.codes import code_kind, codes_record, rounding_record
+from shared.model.native.codes import code_kind, codes_record, has_pieces, rounding_record
 from shared.model.native.program import (
     PackedApart,
     PackedAttention,
@@ -49,9 +49,6 @@ if TYPE_CHECKING:
     from shared.model.mixing.grouped import Attention
     from shared.model.native.threads import LibraryThreads
     from shared.model.spec import DecoderSpec
-
-#: Numbers of a rounded row that share a scale.
-_PIECE = 32
 
 _STORED = {torch.float32: Kind.FLOAT32, torch.bfloat16: Kind.BFLOAT16}
 
@@ -141,18 +138,13 @@ class Packing:
     def _codes(
         self, matrix: QuantizedMatrix, kind: CodeKind, bias: Tensor | None, *, paired: bool
     ) -> int:
-        rounds_rows = self._rounds_inputs and matrix.inputs is None and self._has_pieces(matrix)
-        codes = codes_record(matrix, kind, rounds_rows=kind is CodeKind.FOURS and rounds_rows)
+        rounds_rows = self._rounds_inputs and matrix.inputs is None and has_pieces(matrix, kind)
+        codes = codes_record(matrix, kind, rounds_rows=rounds_rows)
         values = None if bias is None else bias.detach().float().contiguous()
         address = None if values is None else values.data_ptr()
         matrix_of = self._library.baton_matrix_of_codes
         made = matrix_of(self.threads.pool, pointer(codes.record), address, paired)
         return self._own(made, *matrix.shape)
-
-    @staticmethod
-    def _has_pieces(matrix: QuantizedMatrix) -> bool:
-        """Whether each piece of a rounded row meets one group."""
-        return matrix.group % _PIECE == 0 or matrix.group >= matrix.shape[1]
 
     def pack(self, model: CausalLM) -> PackedModel:
         """Return all weights of a model loaded with this method; it is empty afterwards."""
