@@ -1,6 +1,7 @@
 #include "matrix.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <memory>
 #include <numeric>
@@ -54,14 +55,21 @@ void pack_column(Matrix& matrix, const void* weight, Kind stored, size_t source,
   if (matrix.kind == Kind::kInt8) matrix.totals[column] = total;
 }
 
+// Calls body(first, last + 1) for ranges of all columns.
+template <class Body>
+void for_ranges(Pool& pool, int columns, Body&& body) {
+  constexpr int kColumnsPerTask = 64;
+  pool.run((columns + kColumnsPerTask - 1) / kColumnsPerTask, [&](int task, int) {
+    body(task * kColumnsPerTask, std::min(columns, (task + 1) * kColumnsPerTask));
+  });
+}
+
 // Calls body(column, packed column) for all columns, and packs the bias.
 template <class Body>
 void for_columns(Pool& pool, Matrix& matrix, int columns, const float* bias, bool paired,
                  Body&& body) {
-  constexpr int kColumnsPerTask = 64;
-  pool.run((columns + kColumnsPerTask - 1) / kColumnsPerTask, [&](int task, int) {
-    const int end = std::min(columns, (task + 1) * kColumnsPerTask);
-    for (int column = task * kColumnsPerTask; column < end; ++column) {
+  for_ranges(pool, columns, [&](int begin, int end) {
+    for (int column = begin; column < end; ++column) {
       const int to = packed_column(column, columns, paired);
       body(column, to);
       if (bias != nullptr) matrix.bias[to] = bias[column];
@@ -69,28 +77,35 @@ void for_columns(Pool& pool, Matrix& matrix, int columns, const float* bias, boo
   });
 }
 
-bool is_half(float value) {
-#if defined(__F16C__)
-  return _cvtsh_ss(_cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT)) == value;
-#else
-  return false;
-#endif
-}
-
-uint16_t half_of(float value) {
-#if defined(__F16C__)
-  return uint16_t(_cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT));
-#else
-  return uint16_t(value);  // no number is_half
-#endif
+// Whether the numbers [columns][groups] are factors of numbers that 256 inner ones share.
+bool has_factors(Pool& pool, const float* numbers, int columns, int groups, int span) {
+  if (span < 2 || span > kMostSpan || groups % span != 0) return false;
+  std::atomic<bool> has{true};
+  for_ranges(pool, columns, [&](int begin, int end) {
+    int8_t factors[kMostSpan];
+    float shared;
+    const float* last = numbers + size_t(end) * groups;
+    for (const float* from = numbers + size_t(begin) * groups; from != last && has; from += span)
+      if (!split_factors(from, span, factors, &shared)) has = false;
+  });
+  return has;
 }
 
 // Makes room for numbers as small as they can be kept.
-void reserve_numbers(GroupFloats& to, const float* numbers, size_t count, size_t room) {
-  if (std::all_of(numbers, numbers + count, is_half))
-    to.halves.reserve(room);
-  else
-    to.floats.reserve(room);
+void reserve_numbers(Pool& pool, GroupFloats& to, const float* numbers, const Codes& codes, int groups,
+                     size_t padded) {
+  constexpr int kSharing = 256;
+  const size_t count = size_t(codes.columns) * groups;
+  const int span = kSharing / codes.group;
+  if (std::all_of(numbers, numbers + count, is_half)) {
+    to.halves.reserve(padded * groups);
+  } else if (kSharing % codes.group == 0 && has_factors(pool, numbers, codes.columns, groups, span)) {
+    while (1 << to.span_bits < span) ++to.span_bits;
+    to.factors.reserve(padded * groups);
+    to.shared.reserve(padded * (groups / span));
+  } else {
+    to.floats.reserve(padded * groups);
+  }
 }
 
 void reserve_columns(Matrix& matrix, size_t padded) {
@@ -98,12 +113,13 @@ void reserve_columns(Matrix& matrix, size_t padded) {
   matrix.totals.reserve(padded);
 }
 
-void reserve_scales(GroupScales& to, const Codes& codes, size_t padded) {
+void reserve_scales(Pool& pool, GroupScales& to, const Codes& codes, size_t padded) {
   to.group_words = codes.group / elements_per_word(codes.kind);
   to.num_groups = (codes.inner + codes.group - 1) / codes.group;
   const size_t count = size_t(codes.columns) * to.num_groups, room = padded * to.num_groups;
-  reserve_numbers(to.scales, codes.scales, count, room);
-  if (codes.offsets != nullptr) reserve_numbers(to.offsets, codes.offsets, count, room);
+  reserve_numbers(pool, to.scales, codes.scales, codes, to.num_groups, padded);
+  if (codes.offsets != nullptr)
+    reserve_numbers(pool, to.offsets, codes.offsets, codes, to.num_groups, padded);
   to.rounds_rows = codes.rounds_rows != 0;
   to.zero = -codes.least;
   if (codes.zeros == nullptr) return;
@@ -112,11 +128,26 @@ void reserve_scales(GroupScales& to, const Codes& codes, size_t padded) {
     to.zeros.reserve(room);
 }
 
-void put_number(GroupFloats& to, size_t at, float number) {
-  if (to.halves.size() > 0)
-    to.halves[at] = half_of(number);
-  else
-    to.floats[at] = number;
+// Keeps the numbers of one column, by group.
+void put_numbers(GroupFloats& to, const float* numbers, int groups, size_t panel, int column) {
+  const size_t start = panel * groups * kPanel + column;
+  const int span = 1 << to.span_bits;
+  if (to.factors.size() > 0) {
+    for (int group = 0; group < groups; group += span) {
+      int8_t factors[kMostSpan];
+      const size_t at = start + size_t(group) * kPanel;
+      split_factors(numbers + group, span, factors, &to.shared[to.shared_at(at)]);
+      for (int i = 0; i < span; ++i) to.factors[at + size_t(i) * kPanel] = factors[i];
+    }
+    return;
+  }
+  for (int group = 0; group < groups; ++group) {
+    const size_t at = start + size_t(group) * kPanel;
+    if (to.halves.size() > 0)
+      to.halves[at] = half_of(numbers[group]);
+    else
+      to.floats[at] = numbers[group];
+  }
 }
 
 void pack_codes_column(Matrix& matrix, const Codes& codes, size_t source, int column) {
@@ -134,13 +165,13 @@ void pack_codes_column(Matrix& matrix, const Codes& codes, size_t source, int co
     matrix.totals[column] = std::accumulate(from, from + matrix.inner, 0);
     return;
   }
-  for (int group = 0; group < scales.num_groups; ++group) {
-    const size_t at = (panel * scales.num_groups + group) * kPanel + column % kPanel;
-    const size_t own = source * scales.num_groups + group;
-    put_number(scales.scales, at, codes.scales[own]);
-    if (codes.offsets != nullptr) put_number(scales.offsets, at, codes.offsets[own]);
-    if (scales.zeros.size() > 0) scales.zeros[at] = uint8_t(codes.zeros[own] - codes.least);
-  }
+  const int groups = scales.num_groups, at = column % kPanel;
+  const size_t own = source * groups;
+  put_numbers(scales.scales, codes.scales + own, groups, panel, at);
+  if (codes.offsets != nullptr) put_numbers(scales.offsets, codes.offsets + own, groups, panel, at);
+  if (scales.zeros.size() == 0) return;
+  for (int group = 0; group < groups; ++group)
+    scales.zeros[(panel * groups + group) * kPanel + at] = uint8_t(codes.zeros[own + group] - codes.least);
 }
 
 // The code at one place of a word, without its zero.
@@ -186,7 +217,7 @@ Matrix* pack_codes(Pool& pool, const Codes& codes, const float* bias, bool paire
   if (codes.kind == Kind::kInt8)
     reserve_columns(*matrix, padded);
   else
-    reserve_scales(matrix->groups, codes, padded);
+    reserve_scales(pool, matrix->groups, codes, padded);
   for_columns(pool, *matrix, codes.columns, bias, paired,
               [&](int column, int to) { pack_codes_column(*matrix, codes, column, to); });
   return matrix.release();

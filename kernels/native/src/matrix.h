@@ -1,6 +1,7 @@
 // A weight [columns, inner] in the order in which the kernels read it, packed once at load.
 #pragma once
 
+#include "group_floats.h"
 #include "memory.h"
 #include "pool.h"
 #include "rounding.h"
@@ -23,35 +24,6 @@ inline bool is_coded(Kind kind) { return kind >= Kind::kFours; }
 inline int elements_per_word(Kind kind) {
   return kind == Kind::kFloat32 ? 1 : kind == Kind::kBFloat16 ? 2 : kind == Kind::kFours ? 8 : 4;
 }
-
-// Numbers of groups of codes, [panel][group][kPanel]: float16 where all are such numbers, or float32.
-struct GroupFloats {
-  Buffer<uint16_t> halves;
-  Buffer<float> floats;
-
-  size_t bytes() const { return halves.size() * 2 + floats.size() * 4; }
-  bool empty() const { return bytes() == 0; }
-
-  Floats at(size_t index) const {
-#if defined(__F16C__)
-    if (halves.size() > 0) {
-#if defined(__AVX512F__)
-      return (Floats)_mm512_cvtph_ps((__m256i)load<Halves>(halves.data() + index));
-#else
-      return (Floats)_mm256_cvtph_ps((__m128i)load<Halves>(halves.data() + index));
-#endif
-    }
-#endif
-    return load<Floats>(floats.data() + index);
-  }
-
-  float one(size_t index) const {
-#if defined(__F16C__)
-    if (halves.size() > 0) return _cvtsh_ss(halves[index]);
-#endif
-    return floats[index];
-  }
-};
 
 // Numbers of a row of 8 bits that share a scale, where a row has several.
 constexpr int kPiece = 32;
