@@ -100,6 +100,8 @@ class Packing:
         """
         self.threads = threads
         self.kind = kind
+        #: The format of the output head.
+        self.head_kind = kind
         self._rounds_inputs = rounds_inputs
         self._library = threads.library
         self._matrices: list[int] = []
@@ -112,13 +114,13 @@ class Packing:
         kept = sum(tensor.nbytes for tensor in self._kept)
         return kept + sum(int(self._library.baton_matrix_bytes(m)) for m in self._matrices)
 
-    def finish(self, linear: FusedLinear) -> PackedWeight:
+    def finish(self, linear: FusedLinear) -> Product:
         """See `LinearMethod.finish`."""
         return PackedWeight(self._matrix(linear.weight, linear.bias, paired=linear.is_gated))
 
     def keeps(self, matrix: QuantizedMatrix) -> bool:
         """See `LinearMethod.keeps`. Codes in groups of whole words."""
-        kind = _code_kind(matrix)
+        kind = code_kind(matrix)
         return (
             self.kind is not Kind.INT8
             and kind is not None
@@ -136,7 +138,7 @@ class Packing:
         offsets = None if rows.offsets is None else rows.offsets.float().contiguous()
         bias = None if linear.bias is None else linear.bias.detach().float().contiguous()
         columns, inner = rows.shape
-        kind = _code_kind(matrix)
+        kind = code_kind(matrix)
         assert kind is not None
         is_signed = kind is CodeKind.FOURS and int(codes.min()) < 0
         record = Codes(
@@ -149,17 +151,12 @@ class Packing:
             columns=columns,
             inner=inner,
             group=min(rows.group, inner),
-            rounds_rows=self._rounds_inputs and self._has_pieces(rows),
+            rounds_rows=self._rounds_inputs and kind is CodeKind.FOURS and _has_pieces(rows),
         )
         address = None if bias is None else bias.data_ptr()
         matrix_of = self._library.baton_matrix_of_codes
         made = matrix_of(self.threads.pool, pointer(record), address, linear.is_gated)
         return PackedWeight(self._own(made, columns, inner))
-
-    @staticmethod
-    def _has_pieces(matrix: QuantizedMatrix) -> bool:
-        """Whether each piece of a rounded row meets one group."""
-        return matrix.group % _PIECE == 0 or matrix.group >= matrix.shape[1]
 
     def pack(self, model: CausalLM) -> PackedModel:
         """Return all weights of a model loaded with this method; it is empty afterwards."""
@@ -167,7 +164,7 @@ class Packing:
         tables = [self._keep(table) for table in rotation_tables(spec, torch.float32)]
         layers = tuple(self._pack_layer(layer, spec, tables) for layer in model.decoder_layers)
         tied = model.lm_head is model.embedding
-        head = self._matrix(model.lm_head, model.lm_head_bias)
+        head = self._matrix(model.lm_head, model.lm_head_bias, kind=self.head_kind)
         embedding = None if tied else self._keep(model.embedding.detach())
         embedding_kind = _STORED[model.embedding.dtype]
         model.lm_head = model.embedding = _nothing()
@@ -400,13 +397,18 @@ class Packing:
         return tensor.data_ptr()
 
 
-def _code_kind(matrix: QuantizedMatrix) -> CodeKind | None:
+def code_kind(matrix: QuantizedMatrix) -> CodeKind | None:
     """The library's type of a matrix's codes; None: it has none."""
     if matrix.codes.dtype == torch.int8:
         return CodeKind.FOURS if matrix.bits <= _MOST_BITS else CodeKind.EIGHTS
     if matrix.codes.dtype == torch.float8_e4m3fn and matrix.scales.abs().max() < _SCALE_BOUND:
         return CodeKind.FLOAT8S
     return None
+
+
+def _has_pieces(matrix: QuantizedMatrix) -> bool:
+    """Whether each piece of a rounded row meets one group."""
+    return matrix.group % _PIECE == 0 or matrix.group >= matrix.shape[1]
 
 
 def _nothing() -> torch.nn.Parameter:
