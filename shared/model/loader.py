@@ -99,10 +99,10 @@ def load_model(
     `auto` is the checkpoint's own dtype, safetensors as the format, and as the backend the native
     kernels if they run on a CPU, Triton's on a GPU, otherwise torch. `num_threads`, `bind`: see
     `plan_threads`. `quantization` narrows the weights: on a CPU the native kernels compute int8 and
-    int4, otherwise PyTorch or Triton. `cpu_int4_compute`: see `rounds_inputs_of_int4`. A draft is loaded `beside` its target, with whose steps
-    it takes turns: they share threads, and its KV is one group. `model_impl`: `transformers` has
-    its modules compute, which `auto` does for models without a family; with `trust_remote_code` a
-    module of the model's own directory.
+    int4 (`cpu_int4_compute`: see `rounds_inputs_of_int4`), otherwise PyTorch or Triton. A draft is
+    loaded `beside` its target, with whose steps it takes turns: they share threads, and its KV is
+    one group. `model_impl`: `transformers` has its modules compute, which `auto` does for models
+    without a family; with `trust_remote_code` a module of the model's own directory.
 
     Raises:
         ConfigError: an unknown name, or a device or native kernels that are not there; says why.
