@@ -73,22 +73,39 @@ struct ColumnScale {
   Floats weight(Words words, int place) const { return Code::number(words, place) * scale + plus; }
 };
 
-// sums [kRows][kPanelVectors] += rows of kPieceNumbers . words of a panel. A word's columns come before the
+// Rows of float32 numbers that lie `stride` apart.
+struct WideRows {
+  const float* data;
+  size_t stride;
+
+  const float* row(int index) const { return data + index * stride; }
+};
+
+// Calls body(group, first, end) for the words from `word` on, by group; they count from 0.
+template <class Body>
+inline void for_groups(const GroupScales& groups, int word, int count, Body&& body) {
+  for (int w = 0; w < count;) {
+    const int group = (word + w) / groups.group_words;
+    const int end = std::min(count, (group + 1) * groups.group_words - word);
+    body(group, w, end);
+    w = end;
+  }
+}
+
+// sums [kRows][kPanelVectors] += rows . words of a panel. A word's columns come before the
 // next word: the sums of one vector wait for each other, those of several do not.
 template <class Code, int kRows>
-__attribute__((noinline)) void multiply_codes_tile(const float (*rows)[kPieceNumbers], const Matrix& matrix, int panel,
+__attribute__((noinline)) void multiply_codes_tile(WideRows rows, const Matrix& matrix, int panel,
                                 int word, int count, Floats* sums) {
   const uint32_t* from = matrix.panel(panel) + size_t(word) * kPanel;
   Floats acc[kRows][kPanelVectors];
   for (int r = 0; r < kRows; ++r)
     for (int v = 0; v < kPanelVectors; ++v) acc[r][v] = sums[r * kPanelVectors + v];
-  for (int w = 0; w < count;) {
-    const int group = (word + w) / matrix.groups.group_words;
-    const int end = std::min(count, (group + 1) * matrix.groups.group_words - word);
+  for_groups(matrix.groups, word, count, [&](int group, int first, int end) {
     ColumnScale<Code> scales[kPanelVectors];
     for (int v = 0; v < kPanelVectors; ++v)
       scales[v] = ColumnScale<Code>(matrix.groups, panel, group, v * kLanes);
-    for (; w < end; ++w, from += kPanel)
+    for (int w = first; w < end; ++w, from += kPanel)
 #pragma GCC unroll 8
       for (int v = 0; v < kPanelVectors; ++v) {
         const Words words = load<Words>(from + v * kLanes);
@@ -96,17 +113,16 @@ __attribute__((noinline)) void multiply_codes_tile(const float (*rows)[kPieceNum
         for (int place = 0; place < Code::kPerWord; ++place) {
           const Floats weight = scales[v].weight(words, place);
           for (int r = 0; r < kRows; ++r)
-            acc[r][v] += splat(rows[r][w * Code::kPerWord + place]) * weight;
+            acc[r][v] += splat(rows.row(r)[w * Code::kPerWord + place]) * weight;
         }
       }
-  }
+  });
   for (int r = 0; r < kRows; ++r)
     for (int v = 0; v < kPanelVectors; ++v) sums[r * kPanelVectors + v] = acc[r][v];
 }
 
 template <class Code, int kRows = kTileRows>
-inline void multiply_codes_rows(int num_rows, const float (*rows)[kPieceNumbers],
-                                const Matrix& matrix, int panel, int word, int count, Floats* sums) {
+inline void multiply_codes_rows(int num_rows, WideRows rows, const Matrix& matrix, int panel, int word, int count, Floats* sums) {
   if (num_rows == kRows) {
     multiply_codes_tile<Code, kRows>(rows, matrix, panel, word, count, sums);
   } else if constexpr (kRows > 1) {
@@ -118,42 +134,52 @@ inline void multiply_codes_rows(int num_rows, const float (*rows)[kPieceNumbers]
 template <class Code>
 __attribute__((noinline)) void unpack_codes(const Matrix& matrix, int panel, int word, int count, float* to) {
   const uint32_t* from = matrix.panel(panel) + size_t(word) * kPanel;
-  for (int v = 0; v < kPanel; v += kLanes)
-    for (int w = 0; w < count; ++w) {
-      const ColumnScale<Code> scale(matrix.groups, panel, (word + w) / matrix.groups.group_words, v);
-      const Words words = load<Words>(from + size_t(w) * kPanel + v);
+  for_groups(matrix.groups, word, count, [&](int group, int first, int end) {
+    for (int v = 0; v < kPanel; v += kLanes) {
+      const ColumnScale<Code> scale(matrix.groups, panel, group, v);
+      for (int w = first; w < end; ++w) {
+        const Words words = load<Words>(from + size_t(w) * kPanel + v);
 #pragma GCC unroll 8
-      for (int place = 0; place < Code::kPerWord; ++place)
-        store(to + size_t(w * Code::kPerWord + place) * kPanel + v, scale.weight(words, place));
+        for (int place = 0; place < Code::kPerWord; ++place)
+          store(to + size_t(w * Code::kPerWord + place) * kPanel + v, scale.weight(words, place));
+      }
     }
+  });
 }
 
-// sums: [count][kPanelVectors] of the rows from `first` on against the whole panel. `rows` are words of
-// elements, which become float32.
+// Numbers of `count` rows of elements from `first` on, in float32.
+template <class Element>
+inline WideRows widen_rows(const Element* rows, size_t stride, int count, int first, int size,
+                           float* memory) {
+  if constexpr (std::is_same_v<Element, float>) return {rows + first, stride};
+  for (int r = 0; r < count; ++r)
+    widen_row(memory + r * kPieceNumbers, rows + r * stride + first, size);
+  return {memory, kPieceNumbers};
+}
+
+// sums: [count][kPanelVectors] of rows of elements, `stride` apart, against the whole panel.
 template <class Code, class Element>
-void multiply_codes(const uint32_t* rows, size_t stride, int count, const Matrix& matrix, int panel,
+void multiply_codes(const Element* rows, size_t stride, int count, const Matrix& matrix, int panel,
                     Floats* sums) {
-  alignas(64) float wide_rows[kTaskRows][kPieceNumbers];
+  alignas(64) float memory[kTaskRows * kPieceNumbers];
   alignas(64) float weights[kPieceNumbers * kPanel];
   constexpr int kWords = kPieceNumbers / Code::kPerWord;
   std::fill(sums, sums + size_t(count) * kPanelVectors, Floats{});
   for (int word = 0; word < matrix.words; word += kWords) {
-    const int piece = std::min(kWords, matrix.words - word);
-    for (int r = 0; r < count; ++r)
-      widen_row(wide_rows[r],
-                reinterpret_cast<const Element*>(rows + r * stride) + size_t(word) * Code::kPerWord,
-                piece * Code::kPerWord);
+    const int piece = std::min(kWords, matrix.words - word), numbers = piece * Code::kPerWord;
+    const WideRows wide =
+        widen_rows(rows, stride, count, word * Code::kPerWord, numbers, memory);
     const uint32_t* ahead = matrix.panel(panel) + size_t(word + 2 * kWords) * kPanel;
     for (int w = 0; w < piece * kPanel; w += kLineWords) prefetch(ahead + w);
     if (count <= kTileRows) {
-      multiply_codes_rows<Code>(count, wide_rows, matrix, panel, word, piece, sums);
+      multiply_codes_rows<Code>(count, wide, matrix, panel, word, piece, sums);
       continue;
     }
     unpack_codes<Code>(matrix, panel, word, piece, weights);
     for_row_groups(count, [&](int row, int n) {
-      multiply_rows<Float32Dot, 0>(n, reinterpret_cast<const uint32_t*>(wide_rows[row]),
-                                   kPieceNumbers, reinterpret_cast<const uint32_t*>(weights),
-                                   piece * Code::kPerWord, sums + size_t(row) * kPanelVectors, false);
+      multiply_rows<Float32Dot, 0>(n, reinterpret_cast<const uint32_t*>(wide.row(row)), wide.stride,
+                                   reinterpret_cast<const uint32_t*>(weights), numbers,
+                                   sums + size_t(row) * kPanelVectors, false);
     });
   }
 }

@@ -113,11 +113,15 @@ inline void multiply_int8(const Rows& rows, int first, int count, const Matrix& 
 template <class Code, class Element>
 void multiply_stored(const Rows& rows, int first, int count, const Matrix& matrix, int panel,
                      Floats* sums) {
+  auto multiply = [&](auto* elements) {
+    constexpr int kPerWord = sizeof(uint32_t) / sizeof(*elements);
+    multiply_codes<Code>(elements, rows.stride * kPerWord, count, matrix, panel, sums);
+  };
   const uint32_t* words = rows.words + first * rows.stride;
   if (row_form(matrix) == RowForm::kRounded)
-    multiply_codes<Code, float>(words, rows.stride, count, matrix, panel, sums);
+    multiply(reinterpret_cast<const float*>(words));
   else
-    multiply_codes<Code, Element>(words, rows.stride, count, matrix, panel, sums);
+    multiply(reinterpret_cast<const Element*>(words));
 }
 
 // sums: [count][kPanelVectors] of rows first.. against a panel of any kind.
