@@ -107,7 +107,7 @@ class Packing:
         kept = sum(tensor.nbytes for tensor in self._kept)
         return kept + sum(int(self._library.baton_matrix_bytes(m)) for m in self._matrices)
 
-    def finish(self, linear: FusedLinear) -> Product:
+    def finish(self, linear: FusedLinear) -> PackedWeight:
         """See `LinearMethod.finish`."""
         return PackedWeight(self._matrix(linear.weight, linear.bias, paired=linear.is_gated))
 
@@ -121,9 +121,7 @@ class Packing:
         """See `LinearMethod.keep`."""
         return PackedWeight(self._stored(matrix, linear.bias, paired=linear.is_gated))
 
-    def _stored(
-        self, matrix: QuantizedMatrix, bias: Tensor | None, *, paired: bool = False
-    ) -> int:
+    def _stored(self, matrix: QuantizedMatrix, bias: Tensor | None, *, paired: bool = False) -> int:
         """Pack a matrix of `keeps`."""
         kind = code_kind(matrix)
         if kind is None:  # rounded inputs are float32 numbers
