@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from benchmarks.peers.models import FIRST_WORD, MODELS
+from benchmarks.peers.models import FIRST_WORD, spec_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -45,6 +45,7 @@ METRICS = {
     "decode_b1_ctx4096": Metric("decode, batch 1, context 4096", "tok/s", True),
     "ttft_16384_ms": Metric("time to first token, 16384-token prompt", "ms", False),
     "decode_b1_ctx16384": Metric("decode, batch 1, context 16384", "tok/s", True),
+    "batch8_1024_decode": Metric("8 requests 1024 → 128, once all decode", "tok/s", True),
     "batch8_4096_decode": Metric("8 requests 4096 → 128, once all decode", "tok/s", True),
     "batch16": Metric("16 requests 256 → 128, output", "tok/s", True),
     "batch32": Metric("32 requests 256 → 128, output", "tok/s", True),
@@ -107,10 +108,13 @@ def _batch(num: int) -> Callable[[Answers, Prompts], Iterator[tuple[str, float]]
     return run
 
 
-def _batch_long(engine: Answers, prompts: Prompts) -> Iterator[tuple[str, float]]:
-    many = engine.many(prompts.draw_many(8, 4096), NUM_OUTPUT, timeout_s=TIMEOUT_S)
-    decoded = many.num_tokens - many.num_by_then
-    yield "batch8_4096_decode", decoded / (many.elapsed_s - many.prefilled_s)
+def _eight(num: int) -> Callable[[Answers, Prompts], Iterator[tuple[str, float]]]:
+    def run(engine: Answers, prompts: Prompts) -> Iterator[tuple[str, float]]:
+        many = engine.many(prompts.draw_many(8, num), NUM_OUTPUT, timeout_s=TIMEOUT_S)
+        decoded = many.num_tokens - many.num_by_then
+        yield f"batch8_{num}_decode", decoded / (many.elapsed_s - many.prefilled_s)
+
+    return run
 
 
 def _prefill(engine: Answers, prompts: Prompts) -> Iterator[tuple[str, float]]:
@@ -137,7 +141,13 @@ MEASURES = (
 LONG_MEASURES = (
     Measure("single-4096", ("ttft_4096_ms", "decode_b1_ctx4096"), _single(4096)),
     Measure("single-16384", ("ttft_16384_ms", "decode_b1_ctx16384"), _single(16384)),
-    Measure("batch-8-4096", ("batch8_4096_decode",), _batch_long),
+    Measure("batch-8-4096", ("batch8_4096_decode",), _eight(4096)),
+)
+#: For models in few bits.
+NARROW_MEASURES = (
+    *(measure for measure in MEASURES if measure.name in ("single-32", "single-1024", "batch-16")),
+    LONG_MEASURES[0],
+    Measure("batch-8-1024", ("batch8_1024_decode",), _eight(1024)),
 )
 
 
@@ -171,4 +181,4 @@ def wake(engine: Answers, prompts: Prompts) -> None:
 
 def prompts_for(model: str, seed: int) -> Prompts:
     """Prompts in the model's vocabulary."""
-    return Prompts(seed, vocab_size=MODELS[model].vocab_size)
+    return Prompts(seed, vocab_size=spec_of(model).vocab_size)

@@ -129,11 +129,21 @@ MODELS = {
 #: Tokens of the longest sequence that systems are started for.
 MAX_MODEL_LEN = 4096
 _LONGER = {"hybrid": 17408}
+_IN_FEW_BITS = 4352
+
+
+def spec_of(name: str) -> CheckpointSpec:
+    """Return the shape of a model, or of what `small-q4_0` is made of.
+
+    Raises:
+        KeyError: no such model.
+    """
+    return MODELS[name.partition("-")[0]]
 
 
 def max_model_len(name: str) -> int:
     """Return the longest sequence that systems are started for with this model."""
-    return _LONGER.get(name, MAX_MODEL_LEN)
+    return _IN_FEW_BITS if "-" in name else _LONGER.get(name, MAX_MODEL_LEN)
 
 
 def model_folder(name: str) -> Path:

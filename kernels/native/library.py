@@ -18,6 +18,15 @@ class Kind(IntEnum):
     INT8 = 2
 
 
+class CodeKind(IntEnum):
+    """`baton::Kind`: the type of stored codes, in groups unless it is INT8."""
+
+    INT8 = 2
+    FOURS = 3
+    EIGHTS = 4
+    FLOAT8S = 5
+
+
 class KvFormat(IntEnum):
     """`baton::KvFormat`."""
 
@@ -26,17 +35,58 @@ class KvFormat(IntEnum):
     FLOAT8 = 2
 
 
+class Grid(IntEnum):
+    """`baton::Grid`."""
+
+    NONE = 0
+    INT = 1
+    E2M1 = 2
+    E2M3 = 3
+    E3M2 = 4
+    E4M3 = 5
+    E5M2 = 6
+
+
+class ScaleRule(IntEnum):
+    """`baton::ScaleRule`."""
+
+    FLOAT = 0
+    POWER = 1
+    POWER_ABOVE = 2
+    E4M3 = 3
+
+
+class Rounding(ctypes.Structure):
+    """`baton::Rounding`."""
+
+    _fields_ = (
+        ("grid", c_int),
+        ("rule", c_int),
+        ("bits", c_int),
+        ("group", c_int),
+        ("is_static", c_int),
+        ("is_symmetric", c_int),
+        ("even_bits", c_int),
+        ("bound", c_float),
+        ("stored", c_float),
+        ("zero", c_float),
+    )
+
+
 class Codes(ctypes.Structure):
     """`baton::Codes`."""
 
     _fields_ = (
+        ("kind", c_int),
         ("codes", c_void_p),
         ("least", c_int),
         ("scales", c_void_p),
         ("zeros", c_void_p),
+        ("offsets", c_void_p),
         ("columns", c_int),
         ("inner", c_int),
         ("group", c_int),
+        ("rounds_rows", c_int),
     )
 
 
@@ -276,12 +326,13 @@ _SIGNATURES = {
         (c_void_p, c_int, c_void_p, c_int, c_int, c_int, c_void_p, c_int),
     ),
     "baton_matrix_of_codes": (c_void_p, (c_void_p, POINTER(Codes), c_void_p, c_int)),
+    "baton_matrix_round_rows": (None, (c_void_p, POINTER(Rounding))),
     "baton_matrix_bytes": (c_size_t, (c_void_p,)),
     "baton_matrix_multiply": (c_int, (c_void_p, c_void_p, c_void_p, c_int, c_void_p)),
     "baton_matrix_delete": (None, (c_void_p,)),
     "baton_checksum_blocks": (None, (c_void_p, c_int, c_size_t, c_void_p)),
     "baton_copy_blocks": (None, (c_void_p, c_void_p, c_int, c_size_t, c_void_p)),
-    "baton_decoder_new": (c_void_p, (c_void_p, POINTER(Shape), POINTER(Weights), c_int, c_int)),
+    "baton_decoder_new": (c_void_p, (c_void_p, POINTER(Shape), POINTER(Weights), c_int)),
     "baton_decoder_delete": (None, (c_void_p,)),
     "baton_decoder_forward": (
         c_int,

@@ -64,6 +64,13 @@ class Part:
             own = (own[0], 2 * own[1], *own[2:])
         return (*own[:-2], own[-1], own[-2]) if self.is_transposed else own
 
+    def range_of(self, stored: StoredTensor) -> tuple[int, int]:
+        """Where its bytes are in the file, and how many, of `stored` or `between`."""
+        if self.expert is None:
+            return stored.start, stored.num_bytes
+        size = stored.num_bytes // stored.shape[0]
+        return stored.start + self.expert * size, size
+
 
 def find_parts(values: Values, stored: StoredTensor) -> Iterator[Part]:
     """Yield what a stored tensor is; a name that is not known stays as it is."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from shared.model.attention.base import AttentionBackend, AttentionMetadata
     from shared.model.linear.base import LinearMethod
+    from shared.model.linear.quantized import QuantizedMatrix
     from shared.model.spec import DecoderSpec
 
 
@@ -62,6 +63,9 @@ class CausalLM(nn.Module):
         self.lm_head = self.embedding
         if not spec.is_tied:
             self.lm_head = nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
+        self._method = method
+        #: The output head as a checkpoint stores it; `lm_head` has no values then.
+        self.stored_head: QuantizedMatrix | None = None
         self.lm_head_bias = _optional(spec.vocab_size if spec.has_head_bias else None, dtype=dtype)
         #: Learned ones: [num_rows, hidden].
         rows = None if spec.learned_positions is None else spec.learned_positions.num_rows
@@ -145,6 +149,10 @@ class CausalLM(nn.Module):
         if spec.logit_softcap is not None:
             logits = (logits / spec.logit_softcap).tanh() * spec.logit_softcap
         return logits.float()
+
+    def keeps_head(self, matrix: QuantizedMatrix) -> bool:
+        """Return whether a stored matrix can be `stored_head`."""
+        return self._method.keeps_head and matrix.inputs is None and self._method.keeps(matrix)
 
     def of_layers(self, numbers: Sequence[int]) -> CausalLM:
         """Return a model of these layers only, on the same weights."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.peers.engines.process import PeerError
 from benchmarks.peers.engines.systems import plain_environ
-from benchmarks.peers.models import MODELS
+from benchmarks.peers.models import spec_of
 from cli.places import ROOT
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def measure_limits(models: Sequence[str], cores: Sequence[int]) -> dict[str, flo
     Raises:
         PeerError: it failed.
     """
-    shapes = {name: linear_shapes(MODELS[name]) for name in models}
+    shapes = {name: linear_shapes(spec_of(name)) for name in models}
     command = [
         sys.executable, "-P", "-m", "benchmarks.peers.workers.limits",
         "--threads", str(len(cores)),

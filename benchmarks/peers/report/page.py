@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.peers.machine.limits import LIMITS
 from benchmarks.peers.measures import METRICS
-from benchmarks.peers.models import MODELS
+from benchmarks.peers.models import spec_of
 from benchmarks.peers.report.plots import save_bars
 from benchmarks.peers.report.tables import (
     Grid,
@@ -107,7 +107,7 @@ def _sections(results: Results, model: str) -> Iterator[tuple[str, str, Grid]]:
 
 
 def _describe_model(name: str) -> str:
-    spec = MODELS[name]
+    spec = spec_of(name)
     return (
         f"{spec.architecture}, {spec.num_layers} layers × {spec.hidden_size}, "
         f"{spec.num_heads}/{spec.num_kv_heads} heads × {spec.head_dim}, "

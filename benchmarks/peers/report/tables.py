@@ -42,12 +42,13 @@ class Comparison:
 
 BEST_PEER = Comparison(title="baton / best peer", ours="baton")
 INT8 = Comparison(title="int8 / best peer", ours="baton int8")
+INT4 = Comparison(title="int4 / best peer", ours="baton int4")
 DISAGGREGATED = Comparison(title="P/D / vllm P/D", ours="baton P/D", rivals=("vllm P/D",))
 
 
 def engine_grid(results: Results, model: str) -> Grid | None:
     """All engines on one model; None if nothing was measured."""
-    return comparison_grid(results, "engine", model, METRICS, (BEST_PEER, INT8))
+    return comparison_grid(results, "engine", model, METRICS, (BEST_PEER, INT8, INT4))
 
 
 def serving_grid(results: Results, model: str, metrics: Mapping[str, Metric]) -> Grid | None:
@@ -86,8 +87,10 @@ def comparison_grid(
 
 def share_grid(results: Results, model: str) -> Grid | None:
     """How much of the machine each bfloat16 engine uses; None if nothing is known of it."""
+    if model not in MODELS:  # in few bits: engines keep different parts in more
+        return None
     summaries = results.summaries("engine", model)
-    systems = [name for name in _systems(summaries.values()) if name != INT8.ours]
+    systems = [name for name in _systems(summaries.values()) if name not in (INT8.ours, INT4.ours)]
     columns = []
     for system in systems:
         medians = {name: row[system].median for name, row in summaries.items() if system in row}

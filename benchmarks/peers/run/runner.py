@@ -6,10 +6,11 @@ import time
 from typing import TYPE_CHECKING
 
 from benchmarks.peers.engines.systems import Launch
+from benchmarks.peers.formats import model_path
 from benchmarks.peers.machine.description import measured_cores
 from benchmarks.peers.machine.limits import higher, measure_limits
 from benchmarks.peers.measures import METRICS
-from benchmarks.peers.models import max_model_len, model_folder
+from benchmarks.peers.models import max_model_len
 from benchmarks.peers.places import LOGS
 from benchmarks.peers.report.tables import is_ours
 from benchmarks.peers.run.budget import plan_repetitions, plan_units
@@ -71,7 +72,7 @@ class Runner:
     def _run_part(self, part: Part, repetitions: int, deadline_s: float | None) -> None:
         with Rotation(part.model, self._results, self._note) as rotation:
             launch = Launch(
-                model=model_folder(part.model),
+                model=model_path(part.model),
                 cores=measured_cores(),
                 folder=LOGS,
                 max_model_len=max_model_len(part.model),

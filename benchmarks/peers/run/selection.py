@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from benchmarks.peers.engines.systems import Baton, LlamaCpp, Transformers, Vllm
-from benchmarks.peers.measures import LONG_MEASURES, MEASURES
+from benchmarks.peers.formats import GGUF_TYPES
+from benchmarks.peers.measures import LONG_MEASURES, MEASURES, NARROW_MEASURES
 from benchmarks.peers.run.contestants import EngineContestant, ServerContestant
 from benchmarks.peers.serving.baton import BatonServing
 from benchmarks.peers.serving.measures import interference, rates
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 ENGINES: dict[str, Callable[[], Contestant]] = {
     "baton": lambda: EngineContestant(Baton()),
     "baton int8": lambda: EngineContestant(Baton(quantization="int8")),
+    "baton int4": lambda: EngineContestant(Baton(quantization="int4")),
     "vllm": lambda: EngineContestant(Vllm()),
     "llama.cpp": lambda: EngineContestant(LlamaCpp()),
     "transformers": lambda: EngineContestant(Transformers()),
@@ -105,6 +107,12 @@ def full_parts() -> list[Part]:
             section="serving", model="small", systems=servers,
             measures=(interference(30.0), *rates("small", 40.0)), share=8,
         )
+    ] + [
+        Part(
+            section="engine", model=f"{model}-{form}", systems=("baton", "llama.cpp"),
+            measures=NARROW_MEASURES, share=2,
+        )
+        for model in ("small", "medium") for form in GGUF_TYPES
     ]  # fmt: skip
 
 

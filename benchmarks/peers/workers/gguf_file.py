@@ -26,7 +26,12 @@ _EXPERT = re.compile(r"(model\.layers\.\d+\.mlp\.experts)\.(\d+)(\..+)")
 
 
 def gguf_file(checkpoint: Path) -> Path:
-    """The GGUF beside the checkpoint's folder, written now if it is not there. bfloat16 only."""
+    """The GGUF beside the checkpoint's folder, written now if it is not there. bfloat16 only.
+
+    A GGUF file is itself.
+    """
+    if checkpoint.suffix == ".gguf":
+        return checkpoint
     path = checkpoint.with_name(checkpoint.name + ".bf16.gguf")
     if not path.is_file():
         unfinished = path.with_suffix(".unfinished")
@@ -41,6 +46,7 @@ def _write(checkpoint: Path, path: Path) -> None:
     names = gguf.get_tensor_name_map(architecture, config["num_hidden_layers"])
     writer = gguf.GGUFWriter(str(path), file_name)
     _add_shape(writer, config)
+    _add_tokenizer(writer, checkpoint)
     for name, weights in _stacked(_tensors(checkpoint / "model.safetensors")):
         target = names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert target is not None  # llama.cpp has these architectures
@@ -76,9 +82,21 @@ def _add_shape(writer: Any, config: dict[str, Any]) -> None:
         writer.add_expert_used_count(config["num_experts_per_tok"])
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_BF16)
-    # Prompts are token ids: no vocabulary is needed but its size.
-    writer.add_tokenizer_model("none")
     writer.add_vocab_size(config["vocab_size"])
+
+
+def _add_tokenizer(writer: Any, checkpoint: Path) -> None:
+    """Prompts are token ids, but a file without a tokenizer is no model for ours."""
+    content = json.loads((checkpoint / "tokenizer.json").read_text(encoding="utf-8"))
+    vocabulary: dict[str, int] = content["model"]["vocab"]
+    special = {token["content"] for token in content["added_tokens"]}
+    control, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    # Merges cannot be an empty array: one unused word, the last, is made of two others.
+    writer.add_token_list([*list(vocabulary)[:-1], "!!"])
+    writer.add_token_types([control if token in special else normal for token in vocabulary])
+    writer.add_token_merges(["! !"])
 
 
 def _stacked(

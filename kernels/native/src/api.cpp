@@ -17,13 +17,16 @@ Matrix* baton_matrix_new(Pool* pool, int kind, const void* weight, int stored, i
   return nullptr;
 }
 Matrix* baton_matrix_of_codes(Pool* pool, const Codes* codes, const float* bias, int paired) try {
-  return pack_fours(*pool, *codes, bias, paired != 0);
+  return pack_codes(*pool, *codes, bias, paired != 0);
 } catch (const std::bad_alloc&) {
   return nullptr;
 }
+void baton_matrix_round_rows(Matrix* matrix, const Rounding* rounding) {
+  matrix->rounding = *rounding;
+}
 size_t baton_matrix_bytes(const Matrix* matrix) {
   return matrix->panels.size() * 4 + matrix->bias.size() * 4 + matrix->scales.size() * 8 +
-         matrix->fours.bytes();
+         matrix->groups.bytes();
 }
 int baton_matrix_multiply(Pool* pool, const Matrix* matrix, const float* rows, int count,
                           float* out) try {
@@ -42,9 +45,9 @@ void baton_copy_blocks(void* const* to, const void* const* from, int count, size
   for (int i = 0; i < count; ++i) checksums[i] = copy_checksum(to[i], from[i], size);
 }
 
-Decoder* baton_decoder_new(Pool* pool, const Shape* shape, const Weights* weights, int element,
-                           int weight) try {
-  return make_decoder(*pool, *shape, *weights, Kind(element), Kind(weight)).release();
+Decoder* baton_decoder_new(Pool* pool, const Shape* shape, const Weights* weights,
+                           int element) try {
+  return make_decoder(*pool, *shape, *weights, Kind(element)).release();
 } catch (const std::bad_alloc&) {
   return nullptr;
 }

@@ -1,6 +1,5 @@
 #include "decoder.h"
 
-#include <type_traits>
 #include <utility>
 
 #include "multiply.h"
@@ -9,13 +8,10 @@
 namespace baton {
 namespace {
 
-// WeightDot multiplies with the weights, ElementDot in the attention.
-template <class WeightDot, class ElementDot>
+// Dot: of elements, in the attention and with weights that are elements.
+template <class Dot>
 class TypedDecoder final : public Decoder {
-  using Element = typename ElementDot::Element;
-  static constexpr bool kQuantized = std::is_same_v<WeightDot, Int8Dot>;
-  // What a product takes: elements, or bytes.
-  using Operand = std::conditional_t<kQuantized, uint8_t, Element>;
+  using Element = typename Dot::Element;
 
  public:
   TypedDecoder(Pool& pool, const Shape& shape, const Weights& weights)
@@ -28,12 +24,9 @@ class TypedDecoder final : public Decoder {
         query_(most(weights, &query_size)),
         attended_(most(weights, &attended_size)),
         gated_(shape.intermediate_size),
-        operand_(std::max({shape.hidden_size, shape.intermediate_size,
-                           most(weights, &operand_size)})),
+        operand_(std::max(shape.hidden_size, most(weights, &query_rank))),
         by_head_(most(weights, &by_head_size)),
-        plain_(shape.hidden_size),
         scores_(most(weights, &num_experts) + 1),
-        pair_operand_(operand_.stride),
         pair_gated_(shape.intermediate_size),
         pair_out_(shape.hidden_size),
         rates_(most(weights, &num_rates)),
@@ -43,7 +36,7 @@ class TypedDecoder final : public Decoder {
     for (const Operation& one : program_)
       if (one.op == Op::kAttend) add_plan(one.heads);
     for (int thread = 0; thread < pool.num_threads(); ++thread) {
-      float_rows_.emplace_back(size_t(operand_.stride));
+      float_rows_.emplace_back(size_t(std::max(gated_.stride, attended_.stride)));
       merits_.emplace_back(size_t(scores_.stride));
       for (const Operation& one : program_)
         if (one.recurrent) recurrent_scratch_[thread].reserve(*one.recurrent);
@@ -70,7 +63,7 @@ class TypedDecoder final : public Decoder {
           norm_rows(now, rows);
           break;
         case Op::kProject:
-          project_qkv(*now.matrix, rows);
+          multiply_to(product_, *now.matrix, rows);
           break;
         case Op::kRotate:
           rotate_and_store(now, batch, cache);
@@ -152,17 +145,15 @@ class TypedDecoder final : public Decoder {
   void logits(const float* hidden, int rows, float* out) override {
     resize(rows);
     const int size = shape_.hidden_size, vocab = shape_.vocab_size;
-    rows_of(rows, [&](int row, int thread) {
-      std::memcpy(float_rows_[thread].data(), hidden + size_t(row) * size, size * sizeof(float));
-      put_operand(row, thread, size);
+    rows_of(rows, [&](int row, int) {
+      std::memcpy(operand_.row(row), hidden + size_t(row) * size, size * sizeof(float));
     });
-    multiply<WeightDot>(pool_, operands(rows), *weights_.head,
-                        [&](int row, int column, Floats* values) {
-                          float* to = out + size_t(row) * vocab + column;
-                          const int count = std::min(kPanel, vocab - column);
-                          finish_logits(values);
-                          std::memcpy(to, values, count * sizeof(float));
-                        });
+    multiply_rows_with(*weights_.head, operand_, rows, [&](int row, int column, Floats* values) {
+      float* to = out + size_t(row) * vocab + column;
+      const int count = std::min(kPanel, vocab - column);
+      finish_logits(values);
+      std::memcpy(to, values, count * sizeof(float));
+    });
   }
 
  private:
@@ -173,11 +164,9 @@ class TypedDecoder final : public Decoder {
     attended_.resize(tokens);
     gated_.resize(tokens);
     operand_.resize(tokens);
-    operand_scales_.reserve(tokens);
     by_head_.resize(tokens);
     rates_.resize(tokens);
     inputs_.resize(tokens);
-    if constexpr (kQuantized) plain_.resize(tokens);
   }
 
   // See run_rows.
@@ -186,26 +175,15 @@ class TypedDecoder final : public Decoder {
     run_rows(pool_, rows, body);
   }
 
-  Rows operands(int rows) {
-    constexpr int kPerWord = 4 / sizeof(Operand);
-    return Rows{reinterpret_cast<const uint32_t*>(operand_.data.data()),
-                size_t(operand_.stride / kPerWord), rows, operand_scales_.data()};
+  // Rows times a matrix, which says in which form it takes them. put: see `multiply`.
+  template <class From, class Put>
+  void multiply_rows_with(const Matrix& matrix, Activations<From>& from, int rows, Put&& put) {
+    multiply<Dot>(pool_, operands_.of(pool_, from, rows, matrix), matrix, put);
   }
 
   Rows elements(Activations<Element>& activations, int rows) {
     return Rows{reinterpret_cast<const uint32_t*>(activations.data.data()),
-                size_t(activations.stride / ElementDot::kElements), rows, nullptr};
-  }
-
-  // The thread's float32 row becomes row `row` of the next product's operand.
-  void put_operand(int row, int thread, int size) {
-    float* from = float_rows_[thread].data();
-    const int padded = round_up(size, kLanes);
-    std::fill(from + size, from + padded, 0.0f);
-    if constexpr (kQuantized)
-      operand_scales_[row] = quantize_row(operand_.row(row), from, padded);
-    else
-      narrow_row(operand_.row(row), from, padded);
+                size_t(activations.stride / Dot::kElements), rows};
   }
 
   void embed(const Batch& batch) {
@@ -237,10 +215,7 @@ class TypedDecoder final : public Decoder {
 
   void put_inputs(const Operation& now, const Batch& batch) {
     const LayerInputs& own = *now.inputs;
-    multiply<WeightDot>(pool_, operands(batch.num_tokens), *now.matrix,
-                        [&](int row, int column, const Floats* values) {
-                          std::memcpy(inputs_.row(row) + column, values, kPanel * sizeof(float));
-                        });
+    multiply_to(inputs_, *now.matrix, batch.num_tokens);
     rows_of(batch.num_tokens, [&](int row, int thread) {
       float* to = inputs_.row(row);
       float* stored = float_rows_[thread].data();
@@ -294,7 +269,7 @@ class TypedDecoder final : public Decoder {
     std::vector<AttentionTask> tasks;
     std::vector<Combined> combined;
     Buffer<float> parts;
-    std::vector<std::unique_ptr<AttentionScratch<ElementDot>>> scratch;  // by thread
+    std::vector<std::unique_ptr<AttentionScratch<Dot>>> scratch;  // by thread
 
     int group() const { return heads.num / heads.num_kv; }
   };
@@ -305,7 +280,7 @@ class TypedDecoder final : public Decoder {
     Plan& plan = plans_.emplace_back();
     plan.heads = heads;
     for (int thread = 0; thread < pool_.num_threads(); ++thread)
-      plan.scratch.push_back(std::make_unique<AttentionScratch<ElementDot>>(heads.dim));
+      plan.scratch.push_back(std::make_unique<AttentionScratch<Dot>>(heads.dim));
   }
 
   Plan& plan_of(const Heads& heads) {
@@ -406,15 +381,12 @@ class TypedDecoder final : public Decoder {
 
   void norm_rows(const Operation& now, int rows) {
     const int size = shape_.hidden_size;
-    rows_of(rows, [&](int row, int thread) {
-      float* to = float_rows_[thread].data();
+    rows_of(rows, [&](int row, int) {
+      float* to = operand_.row(row);
       if (now.first != nullptr)
         norm(x_.row(row), now.first, now.second, size, to);
       else
         std::memcpy(to, x_.row(row), size * sizeof(float));
-      put_operand(row, thread, size);
-      // A router's weights are not narrowed, nor are the rows that it reads.
-      if (kQuantized && now.apart) narrow_row(plain_.row(row), to, round_up(size, kLanes));
     });
   }
 
@@ -444,11 +416,11 @@ class TypedDecoder final : public Decoder {
     });
   }
 
-  void project_qkv(const Matrix& matrix, int rows) {
-    multiply<WeightDot>(pool_, operands(rows), matrix,
-                        [&](int row, int column, const Floats* values) {
-                          std::memcpy(product_.row(row) + column, values, kPanel * sizeof(float));
-                        });
+  // to = operand * matrix
+  void multiply_to(Activations<float>& to, const Matrix& matrix, int rows) {
+    multiply_rows_with(matrix, operand_, rows, [&](int row, int column, const Floats* values) {
+      std::memcpy(to.row(row) + column, values, kPanel * sizeof(float));
+    });
   }
 
   static float query_factor(const Operation& now, int position) {
@@ -510,7 +482,7 @@ class TypedDecoder final : public Decoder {
   void attend(const Operation& now, const Batch& batch, const Cache<Element>& arena) {
     const Cache<Element> cache = cache_of(now.heads, arena);
     Plan& plan = plan_of(now.heads);
-    const AttentionKernel<ElementDot> kernel{
+    const AttentionKernel<Dot> kernel{
         cache, batch, now.kv_group, now.kv_place, {now.window, now.chunked != 0}, now.scale,
         now.limit, now.first, now.heads.num, query_.row(0), size_t(query_.stride),
         attended_.row(0), size_t(attended_.stride), plan.parts.data()};
@@ -541,8 +513,8 @@ class TypedDecoder final : public Decoder {
     if (now.recurrent) return now.recurrent->inner_size();
     return std::max(now.heads.query_size(), by_head_size(now));
   }
-  static int operand_size(const Operation& now) {
-    return std::max(attended_size(now), now.attention ? now.attention->query_rank : 0);
+  static int query_rank(const Operation& now) {
+    return now.attention ? now.attention->query_rank : 0;
   }
   static int num_rates(const Operation& now) {
     return now.recurrent ? now.recurrent->num_rates() : 0;
@@ -561,7 +533,7 @@ class TypedDecoder final : public Decoder {
     const Cache<Element> cache = cache_of(now.heads, arena);
     const Latent& own = *now.attention;
     const int64_t* slots = batch.slots[now.kv_group];
-    project_qkv(*now.matrix, batch.num_tokens);
+    multiply_to(product_, *now.matrix, batch.num_tokens);
     rows_of(batch.num_tokens, [&](int row, int) {
       float* x = product_.row(row);
       normalize(x, now.first, own.latent, own.norm_eps, x);
@@ -573,11 +545,9 @@ class TypedDecoder final : public Decoder {
 
   void put_latent_operand(const Operation& now, int rows) {
     const Latent& own = *now.attention;
-    project_qkv(*now.matrix, rows);
-    rows_of(rows, [&](int row, int thread) {
-      normalize(product_.row(row), now.first, own.query_rank, own.norm_eps,
-                float_rows_[thread].data());
-      put_operand(row, thread, own.query_rank);
+    multiply_to(product_, *now.matrix, rows);
+    rows_of(rows, [&](int row, int) {
+      normalize(product_.row(row), now.first, own.query_rank, own.norm_eps, operand_.row(row));
     });
   }
 
@@ -585,7 +555,7 @@ class TypedDecoder final : public Decoder {
     const Latent& own = *now.attention;
     const int heads = now.heads.num, size = now.heads.dim, rows = batch.num_tokens;
     const int padded = round_up(own.plain, kLanes);
-    project_qkv(*now.matrix, rows);
+    multiply_to(product_, *now.matrix, rows);
     rows_of(rows, [&](int row, int) {
       const float* plain = product_.row(row);
       float* rotated = product_.row(row) + heads * own.plain;
@@ -624,10 +594,10 @@ class TypedDecoder final : public Decoder {
     products_.clear();
     for (int head = 0; head < heads; ++head) {
       Rows part = elements(from, rows);
-      part.words += size_t(head) * step / ElementDot::kElements;
+      part.words += size_t(head) * step / Dot::kElements;
       products_.push_back({part, matrices[head], head * rows});
     }
-    multiply_each<ElementDot>(pool_, products_, [&](int pair, int column, const Floats* values) {
+    multiply_each<Dot>(pool_, products_, [&](int pair, int column, const Floats* values) {
       const auto [to, left] = place(pair % rows, pair / rows, column);
       float wide[kPanel];
       for (int v = 0; v < kPanelVectors; ++v) store(wide + v * kLanes, values[v]);
@@ -646,12 +616,8 @@ class TypedDecoder final : public Decoder {
 
   void recur(const Operation& now, const Batch& batch) {
     const Recurrent& own = *now.recurrent;
-    project_qkv(*own.inputs, batch.num_tokens);
-    if (own.rates)
-      multiply<WeightDot>(pool_, operands(batch.num_tokens), *own.rates,
-                          [&](int row, int column, const Floats* values) {
-                            std::memcpy(rates_.row(row) + column, values, kPanel * sizeof(float));
-                          });
+    multiply_to(product_, *own.inputs, batch.num_tokens);
+    if (own.rates) multiply_to(rates_, *own.rates, batch.num_tokens);
     const StateView states{batch.states[now.kv_group] + now.kv_place * own.state_size(),
                            batch.state_strides[now.kv_group],
                            batch.state_blocks + size_t(now.kv_group) * batch.num_seqs * 2};
@@ -662,20 +628,8 @@ class TypedDecoder final : public Decoder {
   }
 
   void put_product(Activations<Element>& input, const Operation& now, int rows) {
-    const Matrix& matrix = *now.matrix;
-    if constexpr (kQuantized) {
-      rows_of(rows, [&](int row, int thread) {
-        widen_row(float_rows_[thread].data(), input.row(row), matrix.inner);
-        put_operand(row, thread, matrix.inner);
-      });
-    }
-    Rows from{};
-    if constexpr (kQuantized)
-      from = operands(rows);
-    else
-      from = elements(input, rows);
     const bool apart = now.apart;
-    multiply<WeightDot>(pool_, from, matrix, [&](int row, int column, const Floats* values) {
+    multiply_rows_with(*now.matrix, input, rows, [&](int row, int column, const Floats* values) {
       if (apart) {
         std::memcpy(product_.row(row) + column, values, kPanel * sizeof(float));
         return;
@@ -696,15 +650,14 @@ class TypedDecoder final : public Decoder {
   void gate(const Operation& now, int rows) {
     const Activation kind = now.activation;
     const bool paired = now.paired;
-    multiply<WeightDot>(
-        pool_, operands(rows), *now.matrix, [&](int row, int column, const Floats* values) {
-          if (paired) {
-            put_gated(gated_.row(row) + column / 2, kind, values);
-            return;
-          }
-          for (int v = 0; v < kPanelVectors; ++v)
-            narrow(gated_.row(row) + column + v * kLanes, activate(kind, values[v]));
-        });
+    multiply_rows_with(*now.matrix, operand_, rows, [&](int row, int column, const Floats* values) {
+      if (paired) {
+        put_gated(gated_.row(row) + column / 2, kind, values);
+        return;
+      }
+      for (int v = 0; v < kPanelVectors; ++v)
+        narrow(gated_.row(row) + column + v * kLanes, activate(kind, values[v]));
+    });
   }
 
   // A pair is a token and an expert of it. Pairs are sorted by expert, then by token.
@@ -715,15 +668,7 @@ class TypedDecoder final : public Decoder {
     pair_rows_.resize(pairs);
     pair_weights_.resize(pairs);
     pair_of_.resize(pairs);
-    Rows from{};
-    if constexpr (kQuantized)
-      from = elements(plain_, rows);
-    else
-      from = operands(rows);
-    multiply<ElementDot>(pool_, from, *experts.router,
-                         [&](int row, int column, const Floats* values) {
-                           std::memcpy(scores_.row(row) + column, values, kPanel * sizeof(float));
-                         });
+    multiply_to(scores_, *experts.router, rows);
     rows_of(rows, [&](int row, int thread) {
       choose(experts, scores_.row(row), merits_[thread].data(), &chosen_[row * per_token]);
     });
@@ -739,41 +684,35 @@ class TypedDecoder final : public Decoder {
     }
   }
 
-  // The products of all pairs with their experts' matrices.
-  void plan_products(const Experts& experts, const Matrix* const* matrices, const Rows& from) {
+  // The products of all pairs with their experts' matrices. from(pair): the row that it multiplies.
+  template <class From>
+  void plan_products(const Experts& experts, const Matrix* const* matrices, int pairs, From&& from) {
+    int bytes = 0;
     products_.clear();
     for (int expert = 0; expert < experts.count(); ++expert) {
       const int first = first_pair_[expert], count = first_pair_[expert + 1] - first;
       if (count == 0) continue;
-      const float* scales = from.scales ? from.scales + first : nullptr;
-      products_.push_back({Rows{from.words + first * from.stride, from.stride, count, scales},
-                           matrices[expert], first});
+      bytes = std::max(bytes, operands_.row_bytes(*matrices[expert]));
+      products_.push_back({Rows{nullptr, 0, count}, matrices[expert], first});
     }
-  }
-
-  Rows pair_operands(int pairs) {
-    constexpr int kPerWord = 4 / sizeof(Operand);
-    return Rows{reinterpret_cast<const uint32_t*>(pair_operand_.data.data()),
-                size_t(pair_operand_.stride / kPerWord), pairs,
-                kQuantized ? pair_scales_.data() : nullptr};
+    operands_.reserve(pairs, bytes);
+    rows_of(pairs, [&](int pair, int) {
+      operands_.put(pair, from(pair), *matrices[expert_of(experts, pair)]);
+    });
+    for (Product& product : products_)
+      product.rows = operands_.some(product.first, product.rows.count);
   }
 
   void add_experts(const Operation& now, int rows) {
     const Experts& experts = *now.experts;
     const int per_token = experts.per_token(), pairs = rows * per_token;
     const int size = shape_.hidden_size;
-    pair_operand_.resize(pairs);
     pair_gated_.resize(pairs);
     pair_out_.resize(pairs);
-    pair_scales_.reserve(pairs);
-    rows_of(pairs, [&](int pair, int) {
-      const int row = pair_rows_[pair];
-      std::memcpy(pair_operand_.row(pair), operand_.row(row), operand_.stride * sizeof(Operand));
-      if (kQuantized) pair_scales_[pair] = operand_scales_[row];
-    });
-    plan_products(experts, experts.up, pair_operands(pairs));
+    plan_products(experts, experts.up, pairs,
+                  [&](int pair) { return operand_.row(pair_rows_[pair]); });
     const int num_scaled = experts.scales_input ? first_pair_[experts.num_routed] : 0;
-    multiply_each<WeightDot>(pool_, products_, [&](int pair, int column, const Floats* values) {
+    multiply_each<Dot>(pool_, products_, [&](int pair, int column, const Floats* values) {
       Floats scaled[kPanelVectors];
       if (pair < num_scaled) {
         for (int v = 0; v < kPanelVectors; ++v) scaled[v] = values[v] * pair_weights_[pair];
@@ -781,21 +720,8 @@ class TypedDecoder final : public Decoder {
       }
       put_gated(pair_gated_.row(pair) + column / 2, now.activation, values);
     });
-    if constexpr (kQuantized) {
-      rows_of(pairs, [&](int pair, int thread) {
-        // The widest feed-forward is the common one's: others have fewer numbers.
-        const int inner = experts.down[expert_of(experts, pair)]->inner;
-        float* from = float_rows_[thread].data();
-        widen_row(from, pair_gated_.row(pair), inner);
-        const int padded = round_up(inner, kLanes);
-        std::fill(from + inner, from + padded, 0.0f);
-        pair_scales_[pair] = quantize_row(pair_operand_.row(pair), from, padded);
-      });
-      plan_products(experts, experts.down, pair_operands(pairs));
-    } else {
-      plan_products(experts, experts.down, elements(pair_gated_, pairs));
-    }
-    multiply_each<WeightDot>(pool_, products_, [&](int pair, int column, const Floats* values) {
+    plan_products(experts, experts.down, pairs, [&](int pair) { return pair_gated_.row(pair); });
+    multiply_each<Dot>(pool_, products_, [&](int pair, int column, const Floats* values) {
       std::memcpy(pair_out_.row(pair) + column, values, kPanel * sizeof(float));
     });
     rows_of(rows, [&](int row, int) {
@@ -823,16 +749,12 @@ class TypedDecoder final : public Decoder {
   Activations<Element> query_;
   Activations<Element> attended_;
   Activations<Element> gated_;
-  Activations<Operand> operand_;
+  Activations<float> operand_;
   Activations<Element> by_head_;  // of latent attention: what is multiplied, or has been, head by head
-  Buffer<float> operand_scales_;
-  Activations<Element> plain_;  // what a router reads while operands are quantised
   // Of experts: scores by token, then by pair what is multiplied, gated and to be added.
   Activations<float> scores_;
-  Activations<Operand> pair_operand_;
   Activations<Element> pair_gated_;
   Activations<float> pair_out_;
-  Buffer<float> pair_scales_;
   std::vector<Chosen> chosen_;    // by token
   std::vector<int> pair_of_;      // by place in chosen_
   std::vector<int> pair_rows_;    // by pair: the token's row
@@ -844,6 +766,7 @@ class TypedDecoder final : public Decoder {
   Activations<float> rates_;  // of mixers with states
   Activations<float> inputs_;  // [layers][size] of a token
   Activations<float> kept_;
+  Operands<Element> operands_;
   std::vector<RecurrentScratch> recurrent_scratch_;
   std::vector<Plan> plans_;  // by different heads
   std::vector<Buffer<float>> float_rows_;
@@ -852,13 +775,11 @@ class TypedDecoder final : public Decoder {
 }  // namespace
 
 std::unique_ptr<Decoder> make_decoder(Pool& pool, const Shape& shape, const Weights& weights,
-                                      Kind element, Kind weight) {
-  if (element == Kind::kFloat32 && weight == Kind::kFloat32)
-    return std::make_unique<TypedDecoder<Float32Dot, Float32Dot>>(pool, shape, weights);
-  if (element == Kind::kBFloat16 && weight == Kind::kBFloat16)
-    return std::make_unique<TypedDecoder<BFloat16Dot, BFloat16Dot>>(pool, shape, weights);
-  if (element == Kind::kBFloat16 && weight == Kind::kInt8)
-    return std::make_unique<TypedDecoder<Int8Dot, BFloat16Dot>>(pool, shape, weights);
+                                      Kind element) {
+  if (element == Kind::kFloat32)
+    return std::make_unique<TypedDecoder<Float32Dot>>(pool, shape, weights);
+  if (element == Kind::kBFloat16)
+    return std::make_unique<TypedDecoder<BFloat16Dot>>(pool, shape, weights);
   return nullptr;
 }
 

@@ -46,7 +46,7 @@ enum class Op : int {
   kGate = 7,      // gated = act(operand * matrix); with `paired` act(gate) * up
   kDown = 8,      // x += gated * matrix; with `apart` product = gated * matrix
   kAdd = 9,       // x += scale * norm(product), the norm as in kNorm
-  kRoute = 10,    // chooses each token's experts by its operand; behind a kNorm with `apart`
+  kRoute = 10,    // chooses each token's experts by its operand
   kExperts = 11,  // x += the chosen experts' sum; with `apart` product = that
   kRecur = 16,    // attended = what a mixer with states makes of operand; all tokens change the states
   kInputs = 17,   // inputs = the inputs of all layers, of operand * matrix; `first`: weight of the norm
@@ -161,9 +161,9 @@ class Decoder {
   virtual void logits(const float* hidden, int rows, float* out) = 0;
 };
 
-// element: of a KV cache that is not quantised, and between the products (float32 or bfloat16). weight: of the products
-// (the same as element, or int8 with bfloat16). Null if the two do not go together.
+// element: of a KV cache that is not quantised, and between the products: float32 or bfloat16, otherwise
+// null. A matrix is of elements, or of a kind that says what its products make of them.
 std::unique_ptr<Decoder> make_decoder(Pool& pool, const Shape& shape, const Weights& weights,
-                                      Kind element, Kind weight);
+                                      Kind element);
 
 }  // namespace baton

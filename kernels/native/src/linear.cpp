@@ -6,37 +6,28 @@
 namespace baton {
 namespace {
 
-template <class Dot, class Operand>
+template <class Dot>
 void multiply_as(Pool& pool, const Matrix& matrix, const float* rows, int count, float* out) {
-  const int padded = round_up(matrix.inner, 64);
-  Buffer<Operand> operands(size_t(count) * padded);
-  Buffer<float> scales(count);
-  pool.run(count, [&](int row, int) {
-    Buffer<float> x(padded);
-    std::copy_n(rows + size_t(row) * matrix.inner, matrix.inner, x.data());
-    Operand* to = operands.data() + size_t(row) * padded;
-    if constexpr (std::is_same_v<Dot, Int8Dot>)
-      scales[row] = quantize_row(to, x.data(), padded);
-    else
-      narrow_row(to, x.data(), padded);
-  });
-  const Rows words{reinterpret_cast<const uint32_t*>(operands.data()),
-                   size_t(padded) / Dot::kElements, count, scales.data()};
-  multiply<Dot>(pool, words, matrix, [&](int row, int column, const Floats* values) {
-    const int columns = std::min(kPanel, matrix.columns - column);
-    std::memcpy(out + size_t(row) * matrix.columns + column, values, columns * sizeof(float));
-  });
+  Activations<float> numbers(matrix.inner);
+  numbers.resize(count);
+  for (int row = 0; row < count; ++row)
+    std::copy_n(rows + size_t(row) * matrix.inner, matrix.inner, numbers.row(row));
+  Operands<typename Dot::Element> operands;
+  multiply<Dot>(pool, operands.of(pool, numbers, count, matrix), matrix,
+                [&](int row, int column, const Floats* values) {
+                  const int columns = std::min(kPanel, matrix.columns - column);
+                  std::memcpy(out + size_t(row) * matrix.columns + column, values,
+                              columns * sizeof(float));
+                });
 }
 
 }  // namespace
 
 void multiply_floats(Pool& pool, const Matrix& matrix, const float* rows, int count, float* out) {
-  if (matrix.kind == Kind::kFloat32 || matrix.kind == Kind::kFours)
-    multiply_as<Float32Dot, float>(pool, matrix, rows, count, out);
-  else if (matrix.kind == Kind::kBFloat16)
-    multiply_as<BFloat16Dot, uint16_t>(pool, matrix, rows, count, out);
+  if (matrix.kind == Kind::kBFloat16)
+    multiply_as<BFloat16Dot>(pool, matrix, rows, count, out);
   else
-    multiply_as<Int8Dot, uint8_t>(pool, matrix, rows, count, out);
+    multiply_as<Float32Dot>(pool, matrix, rows, count, out);
 }
 
 }  // namespace baton

@@ -1,8 +1,10 @@
 #include "matrix.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <memory>
+#include <numeric>
 
 namespace baton {
 namespace {
@@ -50,17 +52,24 @@ void pack_column(Matrix& matrix, const void* weight, Kind stored, size_t source,
     }
     to[size_t(word) * kPanel] = bits;
   }
-  if (matrix.kind == Kind::kInt8) matrix.excess[column] = 128 * total;
+  if (matrix.kind == Kind::kInt8) matrix.totals[column] = total;
+}
+
+// Calls body(first, last + 1) for ranges of all columns.
+template <class Body>
+void for_ranges(Pool& pool, int columns, Body&& body) {
+  constexpr int kColumnsPerTask = 64;
+  pool.run((columns + kColumnsPerTask - 1) / kColumnsPerTask, [&](int task, int) {
+    body(task * kColumnsPerTask, std::min(columns, (task + 1) * kColumnsPerTask));
+  });
 }
 
 // Calls body(column, packed column) for all columns, and packs the bias.
 template <class Body>
 void for_columns(Pool& pool, Matrix& matrix, int columns, const float* bias, bool paired,
                  Body&& body) {
-  constexpr int kColumnsPerTask = 64;
-  pool.run((columns + kColumnsPerTask - 1) / kColumnsPerTask, [&](int task, int) {
-    const int end = std::min(columns, (task + 1) * kColumnsPerTask);
-    for (int column = task * kColumnsPerTask; column < end; ++column) {
+  for_ranges(pool, columns, [&](int begin, int end) {
+    for (int column = begin; column < end; ++column) {
       const int to = packed_column(column, columns, paired);
       body(column, to);
       if (bias != nullptr) matrix.bias[to] = bias[column];
@@ -68,72 +77,149 @@ void for_columns(Pool& pool, Matrix& matrix, int columns, const float* bias, boo
   });
 }
 
-bool is_half(float value) {
-#if defined(__F16C__)
-  return _cvtsh_ss(_cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT)) == value;
-#else
-  return false;
-#endif
+// Whether the numbers [columns][groups] are factors of numbers that 256 inner ones share.
+bool has_factors(Pool& pool, const float* numbers, int columns, int groups, int span) {
+  if (span < 2 || span > kMostSpan || groups % span != 0) return false;
+  std::atomic<bool> has{true};
+  for_ranges(pool, columns, [&](int begin, int end) {
+    int8_t factors[kMostSpan];
+    float shared;
+    const float* last = numbers + size_t(end) * groups;
+    for (const float* from = numbers + size_t(begin) * groups; from != last && has; from += span)
+      if (!split_factors(from, span, factors, &shared)) has = false;
+  });
+  return has;
 }
 
-uint16_t half_of(float value) {
-#if defined(__F16C__)
-  return uint16_t(_cvtss_sh(value, _MM_FROUND_TO_NEAREST_INT));
-#else
-  return uint16_t(value);  // no number is_half
-#endif
+// Makes room for numbers as small as they can be kept.
+void reserve_numbers(Pool& pool, GroupFloats& to, const float* numbers, const Codes& codes, int groups,
+                     size_t padded) {
+  constexpr int kSharing = 256;
+  const size_t count = size_t(codes.columns) * groups;
+  const int span = kSharing / codes.group;
+  if (std::all_of(numbers, numbers + count, is_half)) {
+    to.halves.reserve(padded * groups);
+  } else if (kSharing % codes.group == 0 && has_factors(pool, numbers, codes.columns, groups, span)) {
+    while (1 << to.span_bits < span) ++to.span_bits;
+    to.factors.reserve(padded * groups);
+    to.shared.reserve(padded * (groups / span));
+  } else {
+    to.floats.reserve(padded * groups);
+  }
 }
 
-// Makes room for scales and zeros as small as they can be kept.
-void reserve_scales(FourScales& to, const Codes& codes, size_t padded) {
-  to.group_words = codes.group / elements_per_word(Kind::kFours);
+void reserve_columns(Matrix& matrix, size_t padded) {
+  matrix.scales.reserve(padded);
+  matrix.totals.reserve(padded);
+}
+
+void reserve_scales(Pool& pool, GroupScales& to, const Codes& codes, size_t padded) {
+  to.group_words = codes.group / elements_per_word(codes.kind);
   to.num_groups = (codes.inner + codes.group - 1) / codes.group;
   const size_t count = size_t(codes.columns) * to.num_groups, room = padded * to.num_groups;
-  if (std::all_of(codes.scales, codes.scales + count, is_half))
-    to.halves.reserve(room);
-  else
-    to.floats.reserve(room);
-  to.zero = float(-codes.least);
+  reserve_numbers(pool, to.scales, codes.scales, codes, to.num_groups, padded);
+  if (codes.offsets != nullptr)
+    reserve_numbers(pool, to.offsets, codes.offsets, codes, to.num_groups, padded);
+  to.rounds_rows = codes.rounds_rows != 0;
+  to.zero = -codes.least;
   if (codes.zeros == nullptr) return;
-  to.zero += float(codes.zeros[0]);
+  to.zero += codes.zeros[0];
   if (std::any_of(codes.zeros, codes.zeros + count, [&](int8_t z) { return z != codes.zeros[0]; }))
     to.zeros.reserve(room);
 }
 
-void pack_codes(Matrix& matrix, const Codes& codes, size_t source, int column) {
-  FourScales& scales = matrix.fours;
+// Keeps the numbers of one column, by group.
+void put_numbers(GroupFloats& to, const float* numbers, int groups, size_t panel, int column) {
+  const size_t start = panel * groups * kPanel + column;
+  const int span = 1 << to.span_bits;
+  if (to.factors.size() > 0) {
+    for (int group = 0; group < groups; group += span) {
+      int8_t factors[kMostSpan];
+      const size_t at = start + size_t(group) * kPanel;
+      split_factors(numbers + group, span, factors, &to.shared[to.shared_at(at)]);
+      for (int i = 0; i < span; ++i) to.factors[at + size_t(i) * kPanel] = factors[i];
+    }
+    return;
+  }
+  for (int group = 0; group < groups; ++group) {
+    const size_t at = start + size_t(group) * kPanel;
+    if (to.halves.size() > 0)
+      to.halves[at] = half_of(numbers[group]);
+    else
+      to.floats[at] = numbers[group];
+  }
+}
+
+void pack_codes_column(Matrix& matrix, const Codes& codes, size_t source, int column) {
+  GroupScales& scales = matrix.groups;
   const size_t panel = column / kPanel;
   uint32_t* to = matrix.panels.data() + panel * matrix.words * kPanel + column % kPanel;
   const int8_t* from = codes.codes + source * codes.inner;
-  for (int word = 0; word < matrix.words; ++word) {
-    uint32_t bits = 0;
-    for (int place = 0; place < 8; ++place)
-      bits |= uint32_t(from[word * 8 + place] - codes.least) << (4 * place);
-    to[size_t(word) * kPanel] = bits;
+  const int elements = elements_per_word(matrix.kind), bits_each = 32 / elements;
+  for (int i = 0; i < matrix.inner; ++i) {
+    const uint32_t code = uint32_t(from[i] - codes.least) & 0xffu;
+    to[size_t(i / elements) * kPanel] |= code << (bits_each * (i % elements));
   }
-  for (int group = 0; group < scales.num_groups; ++group) {
-    const size_t at = (panel * scales.num_groups + group) * kPanel + column % kPanel;
-    const size_t own = source * scales.num_groups + group;
-    if (scales.halves.size() > 0)
-      scales.halves[at] = half_of(codes.scales[own]);
-    else
-      scales.floats[at] = codes.scales[own];
-    if (scales.zeros.size() > 0) scales.zeros[at] = uint8_t(codes.zeros[own] - codes.least);
+  if (matrix.kind == Kind::kInt8) {
+    matrix.scales[column] = codes.scales[source];
+    matrix.totals[column] = std::accumulate(from, from + matrix.inner, 0);
+    return;
+  }
+  const int groups = scales.num_groups, at = column % kPanel;
+  const size_t own = source * groups;
+  put_numbers(scales.scales, codes.scales + own, groups, panel, at);
+  if (codes.offsets != nullptr) put_numbers(scales.offsets, codes.offsets + own, groups, panel, at);
+  if (scales.zeros.size() == 0) return;
+  for (int group = 0; group < groups; ++group)
+    scales.zeros[(panel * groups + group) * kPanel + at] = uint8_t(codes.zeros[own + group] - codes.least);
+}
+
+// The code at one place of a word, without its zero.
+float number_at(Kind kind, uint32_t word, int place) {
+  if (kind == Kind::kFours) return float(word >> (4 * place) & 15u);
+  if (kind == Kind::kEights) return float(int8_t(word >> (8 * place)));
+  const int32_t top = int32_t(word << (24 - 8 * place));  // E4M3, see Floats8
+  const uint32_t bits = uint32_t(top >> 4) & 0x87f00000u;
+  float number;
+  std::memcpy(&number, &bits, sizeof(number));
+  return number * 0x1p120f;
+}
+
+void unpack_codes_column(const Matrix& matrix, int column, float* to) {
+  const GroupScales& own = matrix.groups;
+  const uint32_t* from = matrix.panel(column / kPanel) + column % kPanel;
+  const int elements = elements_per_word(matrix.kind);
+  for (int word = 0; word < matrix.words && word * elements < matrix.inner; ++word) {
+    const int group = word / own.group_words;
+    const size_t at = (size_t(column / kPanel) * own.num_groups + group) * kPanel + column % kPanel;
+    float zero = float(own.zero);
+    if (own.zeros.size() > 0)
+      zero = matrix.kind == Kind::kFours ? float(own.zeros[at]) : float(int8_t(own.zeros[at]));
+    const float scale = own.scales.one(at);
+    const float offset = own.offsets.empty() ? 0.0f : own.offsets.one(at);
+    for (int place = 0; place < elements; ++place, ++to)
+      *to = (number_at(matrix.kind, from[size_t(word) * kPanel], place) - zero) * scale - offset;
   }
 }
 
 }  // namespace
 
-Matrix* pack_fours(Pool& pool, const Codes& codes, const float* bias, bool paired) {
-  const int words = codes.inner / elements_per_word(Kind::kFours);
+Matrix* pack_codes(Pool& pool, const Codes& codes, const float* bias, bool paired) {
+  const int elements = elements_per_word(codes.kind);
+  const int own_words = (codes.inner + elements - 1) / elements;
+  // Whole pieces of rows of 8 bits.
+  const int words = codes.rounds_rows ? round_up(own_words, kPiece / elements) : own_words;
   const int packed = packed_columns(codes.columns, paired);
   const size_t padded = size_t(panels_of(packed)) * kPanel;
   auto matrix = std::unique_ptr<Matrix>(
-      new Matrix{Kind::kFours, packed, codes.inner, words, HugeBuffer<uint32_t>(padded * words),
+      new Matrix{codes.kind, packed, codes.inner, words, HugeBuffer<uint32_t>(padded * words),
                  Buffer<float>(padded), {}, {}, {}});
-  reserve_scales(matrix->fours, codes, padded);
+  if (codes.kind == Kind::kInt8)
+    reserve_columns(*matrix, padded);
+  else
+    reserve_scales(pool, matrix->groups, codes, padded);
   for_columns(pool, *matrix, codes.columns, bias, paired,
-              [&](int column, int to) { pack_codes(*matrix, codes, column, to); });
+              [&](int column, int to) { pack_codes_column(*matrix, codes, column, to); });
   return matrix.release();
 }
 
@@ -145,10 +231,7 @@ Matrix* pack_matrix(Pool& pool, Kind kind, const void* weight, Kind stored, int 
   const size_t padded = size_t(panels_of(packed)) * kPanel;
   auto matrix = std::unique_ptr<Matrix>(new Matrix{
       kind, packed, inner, words, HugeBuffer<uint32_t>(padded * words), Buffer<float>(padded), {}, {}, {}});
-  if (kind == Kind::kInt8) {
-    matrix->scales.reserve(padded);
-    matrix->excess.reserve(padded);
-  }
+  if (kind == Kind::kInt8) reserve_columns(*matrix, padded);
   for_columns(pool, *matrix, columns, bias, paired, [&](int column, int to) {
     pack_column(*matrix, weight, stored, column, to);
   });
@@ -156,6 +239,10 @@ Matrix* pack_matrix(Pool& pool, Kind kind, const void* weight, Kind stored, int 
 }
 
 void unpack_column(const Matrix& matrix, int column, float* to) {
+  if (is_coded(matrix.kind)) {
+    unpack_codes_column(matrix, column, to);
+    return;
+  }
   const uint32_t* from = matrix.panel(column / kPanel) + column % kPanel;
   const int elements = elements_per_word(matrix.kind);
   for (int word = 0, i = 0; word < matrix.words; ++word) {

@@ -1,28 +1,46 @@
 // A weight [columns, inner] in the order in which the kernels read it, packed once at load.
 #pragma once
 
+#include "group_floats.h"
 #include "memory.h"
 #include "pool.h"
+#include "rounding.h"
 #include "tile.h"
 
 namespace baton {
 
-enum class Kind : int { kFloat32 = 0, kBFloat16 = 1, kInt8 = 2, kFours = 3 };
+enum class Kind : int {
+  kFloat32 = 0,
+  kBFloat16 = 1,
+  kInt8 = 2,  // with a scale for each column, times rows of bytes
+  // Stored codes, in groups:
+  kFours = 3,    // integers of 4 bits
+  kEights = 4,   // integers of 8 bits
+  kFloat8s = 5,  // E4M3
+};
+
+inline bool is_coded(Kind kind) { return kind >= Kind::kFours; }
 
 inline int elements_per_word(Kind kind) {
-  return kind == Kind::kFloat32 ? 1 : kind == Kind::kBFloat16 ? 2 : kind == Kind::kInt8 ? 4 : 8;
+  return kind == Kind::kFloat32 ? 1 : kind == Kind::kBFloat16 ? 2 : kind == Kind::kFours ? 8 : 4;
 }
 
-// Of codes of 4 bits: scales and zeros [panel][group][kPanel].
-struct FourScales {
+// Numbers of a row of 8 bits that share a scale, where a row has several.
+constexpr int kPiece = 32;
+
+// Of stored codes: a weight is (code - zero) * scale, or code * scale - offset.
+struct GroupScales {
   int group_words = 1;
   int num_groups = 0;
-  Buffer<uint16_t> halves;  // float16, where all scales are such numbers; otherwise empty
-  Buffer<float> floats;
-  Buffer<uint8_t> zeros;  // empty if they are one number
-  float zero = 0.0f;
+  GroupFloats scales;
+  GroupFloats offsets;    // empty without
+  Buffer<uint8_t> zeros;  // [panel][group][kPanel]; empty if they are one number
+  int zero = 0;
+  bool rounds_rows = false;  // rows are rounded to 8 bits for a product
 
-  size_t bytes() const { return halves.size() * 2 + floats.size() * 4 + zeros.size(); }
+  // Whether what is subtracted depends on more than the scale.
+  bool varies() const { return zeros.size() > 0 || !offsets.empty(); }
+  size_t bytes() const { return scales.bytes() + offsets.bytes() + zeros.size(); }
 };
 
 // panels: [panel][word][column of the panel], every word of a panel on two cache lines.
@@ -34,9 +52,9 @@ struct Matrix {
   HugeBuffer<uint32_t> panels;
   Buffer<float> bias;    // per column, zero without one
   Buffer<float> scales;  // int8 only: value = scale * int8
-  // int8 only: 128 times the sum of a column, which the unsigned rows add too much.
-  Buffer<int32_t> excess;
-  FourScales fours;
+  Buffer<int32_t> totals;  // int8 only: the sum of a column
+  GroupScales groups;  // of stored codes only
+  Rounding rounding;   // of the rows that it is multiplied with
 
   int num_panels() const { return panels_of(columns); }
   const uint32_t* panel(int index) const { return panels.data() + size_t(index) * words * kPanel; }
@@ -50,18 +68,24 @@ struct Matrix {
 Matrix* pack_matrix(Pool& pool, Kind kind, const void* weight, Kind stored, int columns, int inner,
                     const float* bias, bool paired);
 
-// A weight [columns, inner] of codes that share scales and zeros by groups of `group` inner numbers.
+// A weight [columns, inner] of codes that share scales by groups of `group` inner numbers, and either zeros
+// or offsets.
 struct Codes {
-  const int8_t* codes;  // [columns][inner], of which each is `least` to least + 15
-  int least;
+  Kind kind;  // of kInt8 there is one group and no zero
+  const int8_t* codes;  // [columns][inner]
+  int least;            // of kFours each code is `least` to least + 15; otherwise 0
   const float* scales;  // [columns][groups]
   const int8_t* zeros;  // the same shape; null: 0
+  const float* offsets;  // the same shape; null: 0
   int columns;
-  int inner;  // a multiple of 8, as `group` is
+  int inner;  // a multiple of a word's codes, as `group` is
   int group;
+  // Of kFours and kEights: rows are rounded to 8 bits for a product. A group is then of a multiple of kPiece
+  // numbers, or of all; of kEights it may be half a piece.
+  int rounds_rows;
 };
 
-Matrix* pack_fours(Pool& pool, const Codes& codes, const float* bias, bool paired);
+Matrix* pack_codes(Pool& pool, const Codes& codes, const float* bias, bool paired);
 
 // Where column `column` of the unpacked weight lies among the packed ones.
 inline int packed_column(int column, int columns, bool paired) {

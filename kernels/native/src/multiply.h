@@ -4,19 +4,13 @@
 #include <algorithm>
 #include <vector>
 
-#include "fours.h"
+#include "codes.h"
+#include "eights_int8.h"
 #include "matrix.h"
+#include "operands.h"
 #include "rows.h"
 
 namespace baton {
-
-// Rows as words, with one scale per row if they are int8.
-struct Rows {
-  const uint32_t* words;
-  size_t stride;
-  int count;
-  const float* scales;
-};
 
 // Words that a group of rows goes through before the next group does, while few rows share a panel
 // that comes from memory. Half of a piece is what one group fetches of the next piece.
@@ -98,16 +92,68 @@ void multiply_panel(const Rows& rows, int first, int count, const uint32_t* pane
   }
 }
 
-template <class Dot>
-inline Floats finish(const Matrix& matrix, const Rows& rows, int row, int column,
-                     typename Dot::Accumulator sum) {
-  const Floats bias = load<Floats>(matrix.bias.data() + column);
-  if constexpr (std::is_same_v<typename Dot::Accumulator, Floats>) {
-    return sum + bias;
-  } else {
-    const Ints exact = sum - load<Ints>(matrix.excess.data() + column);
-    const Floats scale = load<Floats>(matrix.scales.data() + column) * rows.scales[row];
-    return __builtin_convertvector(exact, Floats) * scale + bias;
+// multiply_panel for int8: sums are exact, then scaled.
+inline void multiply_int8(const Rows& rows, int first, int count, const Matrix& matrix, int panel,
+                          Floats* sums) {
+  alignas(64) Ints exact[kTaskRows * kPanelVectors];
+  multiply_panel<Int8Dot>(rows, first, count, matrix.panel(panel), matrix.words, exact);
+  for (int v = 0; v < kPanelVectors; ++v) {
+    const size_t column = size_t(panel) * kPanel + v * kLanes;
+    const Ints total = load<Ints>(matrix.totals.data() + column);
+    const Floats scale = load<Floats>(matrix.scales.data() + column);
+    for (int r = 0; r < count; ++r) {
+      const Ints sum = exact[r * kPanelVectors + v] - total * rows.offsets[first + r];
+      sums[r * kPanelVectors + v] =
+          __builtin_convertvector(sum, Floats) * (scale * rows.scales[first + r]);
+    }
+  }
+}
+
+// multiply_panel for stored codes. The rows are elements, unless they are rounded.
+template <class Code, class Element>
+void multiply_stored(const Rows& rows, int first, int count, const Matrix& matrix, int panel,
+                     Floats* sums) {
+  auto multiply = [&](auto* elements) {
+    constexpr int kPerWord = sizeof(uint32_t) / sizeof(*elements);
+    multiply_codes<Code>(elements, rows.stride * kPerWord, count, matrix, panel, sums);
+  };
+  const uint32_t* words = rows.words + first * rows.stride;
+  if (row_form(matrix) == RowForm::kRounded)
+    multiply(reinterpret_cast<const float*>(words));
+  else
+    multiply(reinterpret_cast<const Element*>(words));
+}
+
+// sums: [count][kPanelVectors] of rows first.. against a panel of any kind.
+template <class Element>
+__attribute__((noinline)) void multiply_kind(const Rows& rows, int first, int count,
+                                             const Matrix& matrix, int panel, Floats* sums) {
+  switch (matrix.kind) {
+    case Kind::kInt8:
+      multiply_int8(rows, first, count, matrix, panel, sums);
+      return;
+    case Kind::kFours:
+      if (row_form(matrix) == RowForm::kPieces) {
+        multiply_fours_int8(rows, first, count, matrix, panel, sums);
+        return;
+      }
+      multiply_stored<Nibbles, Element>(rows, first, count, matrix, panel, sums);
+      return;
+    case Kind::kEights:
+      if (row_form(matrix) == RowForm::kPieces) {
+        multiply_eights_int8(rows, first, count, matrix, panel, sums);
+        return;
+      }
+      multiply_stored<SignedBytes, Element>(rows, first, count, matrix, panel, sums);
+      return;
+    case Kind::kFloat8s:
+      multiply_stored<Floats8, Element>(rows, first, count, matrix, panel, sums);
+      return;
+    case Kind::kFloat32:
+      multiply_panel<Float32Dot>(rows, first, count, matrix.panel(panel), matrix.words, sums);
+      return;
+    case Kind::kBFloat16:
+      multiply_panel<BFloat16Dot>(rows, first, count, matrix.panel(panel), matrix.words, sums);
   }
 }
 
@@ -119,21 +165,13 @@ void multiply_block(const Rows& rows, const Matrix& matrix, int panel, int block
   const int blocks = blocks_of(rows);
   const int first = int(int64_t(rows.count) * block / blocks);
   const int count = int(int64_t(rows.count) * (block + 1) / blocks) - first;
-  alignas(64) typename Dot::Accumulator sums[kTaskRows * kPanelVectors];
-  if constexpr (!std::is_same_v<Dot, Int8Dot>) {
-    if (matrix.kind == Kind::kFours)
-      multiply_fours<typename Dot::Element>(rows.words + size_t(first) * rows.stride, rows.stride,
-                                            count, matrix, panel, sums);
-    else
-      multiply_panel<Dot>(rows, first, count, matrix.panel(panel), matrix.words, sums);
-  } else {
-    multiply_panel<Dot>(rows, first, count, matrix.panel(panel), matrix.words, sums);
-  }
+  alignas(64) Floats sums[kTaskRows * kPanelVectors];
+  multiply_kind<typename Dot::Element>(rows, first, count, matrix, panel, sums);
+  const float* bias = matrix.bias.data() + size_t(panel) * kPanel;
   for (int r = 0; r < count; ++r) {
     Floats values[kPanelVectors];
     for (int v = 0; v < kPanelVectors; ++v)
-      values[v] = finish<Dot>(matrix, rows, first + r, panel * kPanel + v * kLanes,
-                              sums[r * kPanelVectors + v]);
+      values[v] = sums[r * kPanelVectors + v] + load<Floats>(bias + v * kLanes);
     put(first + r, panel * kPanel, values);
   }
 }

@@ -150,18 +150,28 @@ inline void widen_row(float* to, const Element* from, int size) {
   for (; i < size; ++i) to[i] = widen_one(from[i]);
 }
 
-// Symmetric int8 with one scale for the row, stored with 128 added. `size` is a multiple of kLanes.
-inline float quantize_row(uint8_t* to, const float* from, int size) {
+// The first `count` numbers of a vector, then zeros.
+template <class Element>
+inline Floats widen_some(const Element* from, int count) {
+  if (count >= kLanes) return widen(from);
+  float some[kLanes] = {};
+  for (int i = 0; i < count; ++i) some[i] = widen_one(from[i]);
+  return load<Floats>(some);
+}
+
+// Symmetric int8 with one scale for the row, stored with 128 added, in whole vectors.
+template <class Element>
+inline float quantize_row(uint8_t* to, const Element* from, int size) {
   Floats largest{};
   for (int i = 0; i < size; i += kLanes) {
-    const Floats v = load<Floats>(from + i);
+    const Floats v = widen_some(from + i, size - i);
     largest = max(largest, max(v, -v));
   }
   const float scale = std::fmax(max_lane(largest), 1e-20f) / 127.0f;
   const float inverse = 1.0f / scale;
   for (int i = 0; i < size; i += kLanes) {
     // Adding 1.5 * 2^23 rounds to an integer, ties to even, and leaves it in the low bits.
-    const Floats shifted = load<Floats>(from + i) * inverse + (12582912.0f + 128.0f);
+    const Floats shifted = widen_some(from + i, size - i) * inverse + (12582912.0f + 128.0f);
     const Words bits = reinterpret_cast<Words>(shifted) & 0xffu;
     store(to + i, low_bytes(bits));
   }

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from shared.model.checkpoint.formats.layout import StoredMatrix
 from shared.model.checkpoint.formats.unpacking import read_matrix
+from shared.model.checkpoint.gguf.file import GgufFile
+from shared.model.checkpoint.headers import check_size
 from shared.model.checkpoint.tensor_files import open_tensors
 
 if TYPE_CHECKING:
@@ -17,23 +19,42 @@ if TYPE_CHECKING:
 
     from shared.model.checkpoint.contents import Contents
     from shared.model.linear.quantized import QuantizedMatrix
+    from shared.model.weight_map import Stored
+
+
+class OpenMatrix(Protocol):
+    """A matrix of few bits in files that are open."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one of its tensors."""
+        ...
+
+    def read(self, name: str, wanted: Stored) -> QuantizedMatrix:
+        """Return the matrix that a model wants under a name.
+
+        Raises:
+            ModelLoadError: a tensor is missing, or of a wrong shape, dtype or value.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
-class OpenMatrix:
-    """A matrix of few bits, and its tensors by suffix."""
+class MatrixOfTensors:
+    """See `OpenMatrix`: one whose config says what its tensors mean."""
 
     matrix: StoredMatrix
+    #: By suffix.
     tensors: Mapping[str, Tensor]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """See `StoredMatrix.shape`."""
+        """See `OpenMatrix.shape`."""
         return self.matrix.shape
 
-    def read(self, rows: int, columns: int) -> QuantizedMatrix:
-        """See `read_matrix`."""
-        return read_matrix(self.matrix, self.tensors, rows, columns)
+    def read(self, name: str, wanted: Stored) -> QuantizedMatrix:
+        """See `OpenMatrix.read`."""
+        return read_matrix(self.matrix, self.tensors, *check_size(self.matrix, name, wanted))
 
 
 def read_tensors(
@@ -57,7 +78,9 @@ def read_tensors(
                 found = tensors.get(name)
                 if isinstance(found, StoredMatrix):
                     if stored in matrices:
-                        yield path, name, OpenMatrix(found, _parts(found))
+                        yield path, name, MatrixOfTensors(found, _parts(found))
+                elif isinstance(file, GgufFile):
+                    yield path, name, file.open(name)
                 elif found is not None:
                     yield path, name, file.get_tensor(name)
 

@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 
 from shared.errors import ModelLoadError
 from shared.gguf.folder import SUFFIX as GGUF
-from shared.model.checkpoint.gguf_file import dtype_of, open_gguf, read_parts
+from shared.model.checkpoint.gguf.file import dtype_of, open_gguf, read_parts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -41,7 +41,7 @@ class TensorFile(Protocol):
         ...
 
     def get_tensor(self, name: str) -> Tensor:
-        """Return a tensor."""
+        """Return a tensor, which may be a view of the file."""
         ...
 
 

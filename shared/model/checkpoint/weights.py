@@ -10,8 +10,7 @@ import torch
 
 from shared.errors import ModelLoadError
 from shared.model.checkpoint.contents import read_contents
-from shared.model.checkpoint.headers import check_size
-from shared.model.checkpoint.reading import OpenMatrix, read_tensors
+from shared.model.checkpoint.reading import read_tensors
 from shared.model.checkpoint.surplus import check_surplus
 from shared.model.checkpoint.wrapper import own_name
 from shared.model.families.registry import FAMILIES
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
     from shared.model.causal_lm import CausalLM
     from shared.model.checkpoint.files import CheckpointFiles
+    from shared.model.checkpoint.reading import OpenMatrix
     from shared.model.linear.quantized import QuantizedMatrix
     from shared.model.weight_map import Stored, WeightPart
 
@@ -88,8 +88,8 @@ def _fill(
 
     Returns the number of parts whose inputs should be rounded, and are not.
     """
-    if isinstance(found, OpenMatrix):
-        return _fill_matrix(model, stored, found.read(*check_size(found.matrix, name, stored)))
+    if not isinstance(found, torch.Tensor):
+        return _fill_matrix(model, stored, found.read(name, stored))
     _check_shape(stored.shape, found, path, name)
     pieces = (found,) if stored.num_stacked is None else found.unbind()
     for part, piece in zip(stored.parts, pieces, strict=True):
@@ -110,11 +110,17 @@ def _fill_matrix(model: CausalLM, stored: Stored, matrix: QuantizedMatrix) -> in
         if isinstance(owner, FusedLinear):
             owner.take(part.index, own)
             is_exact = owner.is_dense
+        elif _is_head(model, part) and model.keeps_head(own):
+            model.stored_head, is_exact = own, False
         else:
             own.write(tensor_of(model, part))
             is_exact = True
         num_exact += is_exact and own.inputs is not None
     return num_exact
+
+
+def _is_head(model: CausalLM, part: WeightPart) -> bool:
+    return part == (EMBEDDING if model.lm_head is model.embedding else HEAD)
 
 
 def _arranged(tensor: Tensor, stored: Stored, num_dims: int) -> Tensor:
@@ -142,10 +148,10 @@ def tensor_of(model: nn.Module, part: WeightPart) -> Tensor:
 def _copy_head(
     target: Tensor, stored: Stored, found: Tensor | OpenMatrix, path: Path, name: str
 ) -> None:
-    if isinstance(found, OpenMatrix):
-        found.read(*check_size(found.matrix, name, stored)).write(target)
-    else:
+    if isinstance(found, torch.Tensor):
         copy_stored(target, found, path, name)
+    else:
+        found.read(name, stored).write(target)
 
 
 def _resolve_tie(model: CausalLM, head: Tensor, seen: set[str], embedding: str) -> None:
@@ -153,6 +159,9 @@ def _resolve_tie(model: CausalLM, head: Tensor, seen: set[str], embedding: str) 
 
     If it differs from the embedding, both are used; without an embedding, it serves as both.
     """
+    if model.stored_head is not None:
+        model.stored_head.write(model.embedding)
+        model.stored_head = None
     if embedding not in seen:
         model.embedding.copy_(head)
         seen.add(embedding)

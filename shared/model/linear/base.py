@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from shared.model.linear.quantized import QuantizedMatrix
 
 
+class UnlikeInputsError(Exception):
+    """The projections of a linear are not one product: their inputs are rounded differently."""
+
+
 class Product(Protocol):
     """A weight in a method's format."""
 
@@ -43,6 +47,11 @@ class LinearMethod(Protocol):
         """Whether `keep` takes some of a linear's projections, beside others."""
         ...
 
+    @property
+    def keeps_head(self) -> bool:
+        """Whether the method keeps the output head, too, whose rows the embedding may be."""
+        ...
+
     def keep(self, matrix: QuantizedMatrix, linear: FusedLinear) -> Product:
         """Return a product with rows of a linear as a checkpoint stores them.
 
@@ -55,6 +64,7 @@ class MadeOfDense:
     """Methods that make their form of a dense weight only: they keep no stored matrix."""
 
     keeps_parts = False
+    keeps_head = False
 
     def keeps(self, matrix: QuantizedMatrix) -> bool:
         """See `LinearMethod.keeps`."""

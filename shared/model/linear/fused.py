@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
-from shared.model.linear.base import DENSE
+from shared.model.linear.base import DENSE, UnlikeInputsError
 from shared.model.linear.quantized import concatenate
 
 if TYPE_CHECKING:
@@ -104,7 +104,12 @@ class FusedLinear(nn.Module):
         self.filled(None)
 
     def take(self, index: int | None, matrix: QuantizedMatrix) -> None:
-        """Give the weight of one projection, or of all, as a checkpoint stores it."""
+        """Give the weight of one projection, or of all, as a checkpoint stores it.
+
+        Raises:
+            UnlikeInputsError: the projections round inputs differently, and the method keeps no
+                parts.
+        """
         if self._method.keeps(matrix):
             self._matrices[index] = matrix
         else:
@@ -141,6 +146,11 @@ class FusedLinear(nn.Module):
             if whole is not None:
                 return method.keep(whole, self)
         if not method.keeps_parts:
+            if any(matrix.inputs is not None for matrix in matrices.values()):
+                sizes = ", ".join(map(str, self.out_sizes))
+                raise UnlikeInputsError(
+                    f"projections of {self.in_size} to {sizes} numbers do not round inputs alike"
+                )
             for index, matrix in matrices.items():
                 matrix.write(self.part(index)[0])
             return None

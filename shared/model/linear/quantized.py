@@ -1,4 +1,4 @@
-"""A matrix of few bits per number, as a checkpoint stores it: codes, scales, zeros."""
+"""A matrix of few bits per number, as a checkpoint stores it: codes, scales, zeros or offsets."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ _AT_ONCE = 1 << 18
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizedMatrix:
-    """A weight W [rows, columns]: W[n, k] = (codes[n, k] - zeros[n', g]) * scales[n', g].
+    """A weight W [rows, columns], W[n, k] = (codes[n, k] - zeros[n', g]) * scales[n', g].
 
-    n' is the range of rows, g the group of columns that n and k are in. Rows are outputs.
+    With offsets it is codes[n, k] * scales[n', g] - offsets[n', g] instead, each operation rounded
+    to float32. n' is the range of rows, g the group of columns that n and k are in. Rows are
+    outputs.
     """
 
     #: int8, float8_e4m3fn or float8_e5m2 [rows, columns]. Floats of fewer bits are exact in E4M3.
@@ -33,6 +35,8 @@ class QuantizedMatrix:
     scales: Tensor
     #: int8 of the same shape; None: all are 0.
     zeros: Tensor | None = None
+    #: Float32 or float16 of the same shape, never beside zeros; None: all are 0.
+    offsets: Tensor | None = None
     #: Rows that share scales; the last range may be shorter.
     row_range: int = 1
     #: Columns of a group; the last group may be shorter.
@@ -41,6 +45,9 @@ class QuantizedMatrix:
     column_groups: Tensor | None = None
     #: How the inputs are rounded; None: they are not.
     inputs: InputRounding | None = None
+
+    def __post_init__(self) -> None:
+        assert self.zeros is None or self.offsets is None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -51,7 +58,7 @@ class QuantizedMatrix:
     @property
     def num_bytes(self) -> int:
         """Memory of the record."""
-        parts = (self.codes, self.scales, self.zeros, self.column_groups)
+        parts = (self.codes, self.scales, self.zeros, self.offsets, self.column_groups)
         return sum(part.nbytes for part in parts if part is not None)
 
     def dense(self, dtype: torch.dtype) -> Tensor:
@@ -71,6 +78,8 @@ class QuantizedMatrix:
             if self.zeros is not None:
                 grouped -= self._for_groups(self.zeros[at // self.row_range].float())
             grouped *= self._for_groups(self.scales[at // self.row_range].float())
+            if self.offsets is not None:
+                grouped -= self._for_groups(self.offsets[at // self.row_range].float())
             out[start : start + step].copy_(values)
 
     def take(self, rows: Sequence[int] | Tensor) -> QuantizedMatrix:
@@ -104,13 +113,20 @@ class QuantizedMatrix:
             codes=self.codes.to(device),
             scales=self.scales.to(device),
             zeros=None if self.zeros is None else self.zeros.to(device),
+            offsets=None if self.offsets is None else self.offsets.to(device),
             column_groups=None if self.column_groups is None else self.column_groups.to(device),
             inputs=None if self.inputs is None else self.inputs.to(device),
         )
 
     def _with_rows(self, codes: Tensor, ranges: Tensor) -> QuantizedMatrix:
-        zeros = None if self.zeros is None else self.zeros[ranges]
-        return replace(self, codes=codes, scales=self.scales[ranges], zeros=zeros, row_range=1)
+        return replace(
+            self,
+            codes=codes,
+            scales=self.scales[ranges],
+            zeros=None if self.zeros is None else self.zeros[ranges],
+            offsets=None if self.offsets is None else self.offsets[ranges],
+            row_range=1,
+        )
 
     @property
     def _is_even(self) -> bool:
@@ -139,15 +155,13 @@ def concatenate(parts: Sequence[QuantizedMatrix]) -> QuantizedMatrix | None:
     if any(not _are_alike(first, other) for other in others):
         return None
     own = [part.by_rows() for part in parts]
-    dtype = first.scales.dtype
-    if any(part.scales.dtype != dtype for part in own):
-        dtype = torch.float32
-    zeros: Tensor | None = None
-    if any(part.zeros is not None for part in own):
-        zeros = torch.cat([_zeros_of(part) for part in own])
+    scales = [part.scales for part in own]
+    zeros = _by_part([part.zeros for part in own], scales)
+    offsets = _by_part([part.offsets for part in own], scales)
+    if zeros is not None and offsets is not None:
+        return None
     codes = torch.cat([_as_bytes(part.codes) for part in own]).view(first.codes.dtype)
-    scales = torch.cat([part.scales.to(dtype) for part in own])
-    return replace(own[0], codes=codes, scales=scales, zeros=zeros)
+    return replace(own[0], codes=codes, scales=_joined(scales), zeros=zeros, offsets=offsets)
 
 
 def _are_alike(one: QuantizedMatrix, other: QuantizedMatrix) -> bool:
@@ -171,10 +185,24 @@ def _equal(one: Tensor | None, other: Tensor | None) -> bool:
     return torch.equal(one, other)
 
 
-def _zeros_of(part: QuantizedMatrix) -> Tensor:
-    if part.zeros is not None:
-        return part.zeros
-    return torch.zeros(part.scales.shape, dtype=torch.int8, device=part.scales.device)
+def _by_part(parts: Sequence[Tensor | None], scales: Sequence[Tensor]) -> Tensor | None:
+    """Numbers like the scales of all parts, those of some being 0; None: those of all are."""
+    known = next((part for part in parts if part is not None), None)
+    if known is None:
+        return None
+    return _joined(
+        [
+            torch.zeros_like(own, dtype=known.dtype) if part is None else part
+            for part, own in zip(parts, scales, strict=True)
+        ]
+    )
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    """All numbers, in float32 if the dtypes differ."""
+    if any(part.dtype != parts[0].dtype for part in parts):
+        return torch.cat([part.float() for part in parts])
+    return torch.cat([*parts])
 
 
 def _numbers(codes: Tensor) -> Tensor:

@@ -68,6 +68,7 @@ class AsStored:
     """Keeps matrices of a checkpoint as they are stored, where a product with them is there."""
 
     keeps_parts = True
+    keeps_head = False
 
     def __init__(self, device: torch.device, *, implementation: str) -> None:
         """implementation: of the kernels, `torch` or `triton`."""
@@ -85,7 +86,8 @@ class AsStored:
             return True
         is_int4 = matrix.bits == 4 and matrix.codes.dtype == torch.int8
         has_groups = matrix.group == GROUP_SIZE and matrix.column_groups is None
-        return self._implementation == "triton" and is_int4 and has_groups
+        is_known = is_int4 and has_groups and matrix.offsets is None
+        return self._implementation == "triton" and is_known
 
     def keep(self, matrix: QuantizedMatrix, linear: FusedLinear) -> Product:
         """See `LinearMethod.keep`."""
@@ -101,5 +103,5 @@ class AsStored:
 
 def has_codes(matrix: QuantizedMatrix, inputs: InputRounding) -> bool:
     """Return whether both sides of a product are codes of one type, with a scale for each row."""
-    is_plain = matrix.scales.shape[1] == 1 and matrix.zeros is None
-    return is_plain and inputs.has_codes(matrix.codes.dtype)
+    is_plain = matrix.zeros is None and matrix.offsets is None
+    return matrix.scales.shape[1] == 1 and is_plain and inputs.has_codes(matrix.codes.dtype)

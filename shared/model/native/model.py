@@ -79,7 +79,7 @@ class NativeCausalLM:
 
     def _begin(self, numbers: Sequence[int]) -> None:
         """Make a decoder of these layers on the packed weights, with memory of its own."""
-        packed, kind = self._packed, self._packing.kind
+        packed = self._packed
         layers = {number: packed.layers[number] for number in numbers}
         program = build_program(self.spec, layers, packed.inputs)
         weights = Weights(
@@ -93,10 +93,10 @@ class NativeCausalLM:
             positions=packed.positions,
         )
         self._decoder = self._library.baton_decoder_new(
-            self.threads.pool, byref(self._shape), byref(weights), self._element, kind
+            self.threads.pool, byref(self._shape), byref(weights), self._element
         )
         if not self._decoder:
-            raise InternalError(f"no native decoder for {kind} of a {self.dtype} model")
+            raise InternalError(f"no native decoder of a {self.dtype} model")
         self._hidden = OwnedRows(self.spec.hidden_size)
         self._logits = OwnedRows(self.spec.vocab_size)
         self._captured_memory = OwnedRows(self.spec.hidden_size)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from kernels.native.library import Codes, Kind
+from kernels.native.library import CodeKind, Kind
 from kernels.native.library import Experts as ExpertsRecord
 from kernels.native.library import Latent as LatentRecord
 from kernels.native.library import LayerInputs as LayerInputsRecord
@@ -18,6 +18,7 @@ from shared.model.experts import Experts
 from shared.model.layers import GatedMLP, NoNorm, OffsetRMSNorm, PlainMLP
 from shared.model.mixing.latent import LatentAttention
 from shared.model.mixing.recurrent import RecurrentMixer
+from shared.model.native.codes import code_kind, codes_record, has_pieces, rounding_record
 from shared.model.native.program import (
     PackedApart,
     PackedAttention,
@@ -43,16 +44,11 @@ if TYPE_CHECKING:
     from shared.model.decoder_layer import DecoderLayer
     from shared.model.layer_inputs import InputGate, LayerInputs
     from shared.model.layers import Norm
-    from shared.model.linear.base import Product
     from shared.model.linear.fused import FusedLinear
     from shared.model.linear.quantized import QuantizedMatrix
     from shared.model.mixing.grouped import Attention
     from shared.model.native.threads import LibraryThreads
     from shared.model.spec import DecoderSpec
-
-#: Codes that the library packs into a word of 32 bits.
-_CODES_PER_WORD = 8
-_MOST_BITS = 4
 
 _STORED = {torch.float32: Kind.FLOAT32, torch.bfloat16: Kind.BFLOAT16}
 
@@ -88,11 +84,18 @@ class Packing:
     """The packed weights of one model, and the `LinearMethod` that makes them."""
 
     keeps_parts = False
+    keeps_head = True
 
-    def __init__(self, threads: LibraryThreads, kind: Kind) -> None:
-        """Pack weights; `kind` is the format of linears."""
+    def __init__(self, threads: LibraryThreads, kind: Kind, *, rounds_inputs: bool = False) -> None:
+        """Pack weights; `kind` is the format of linears.
+
+        `rounds_inputs`: inputs of codes of 4 bits are rounded to 8 bits, where groups allow it.
+        """
         self.threads = threads
         self.kind = kind
+        #: The format of the output head.
+        self.head_kind = kind
+        self._rounds_inputs = rounds_inputs
         self._library = threads.library
         self._matrices: list[int] = []
         #: Arrays that the kernels read directly.
@@ -109,37 +112,37 @@ class Packing:
         return PackedWeight(self._matrix(linear.weight, linear.bias, paired=linear.is_gated))
 
     def keeps(self, matrix: QuantizedMatrix) -> bool:
-        """See `LinearMethod.keeps`. Codes of up to 4 bits, in groups of whole words."""
-        return (
-            self.kind is not Kind.INT8
-            and matrix.codes.dtype == torch.int8
-            and matrix.bits <= _MOST_BITS
-            and matrix.inputs is None
-            and matrix.column_groups is None
-            and matrix.shape[1] % _CODES_PER_WORD == 0
-            and min(matrix.group, matrix.shape[1]) % _CODES_PER_WORD == 0
-        )
+        """See `LinearMethod.keeps`. Without a type of codes, only if inputs are rounded."""
+        if self.kind is Kind.INT8:
+            return False
+        return matrix.inputs is not None or code_kind(matrix) is not None
 
-    def keep(self, matrix: QuantizedMatrix, linear: FusedLinear) -> Product:
+    def keep(self, matrix: QuantizedMatrix, linear: FusedLinear) -> PackedWeight:
         """See `LinearMethod.keep`."""
-        rows = matrix.by_rows()
-        codes, scales = rows.codes.contiguous(), rows.scales.float().contiguous()
-        zeros = None if rows.zeros is None else rows.zeros.contiguous()
-        bias = None if linear.bias is None else linear.bias.detach().float().contiguous()
-        columns, inner = rows.shape
-        record = Codes(
-            codes=codes.data_ptr(),
-            least=-(1 << (rows.bits - 1)) if int(codes.min()) < 0 else 0,
-            scales=scales.data_ptr(),
-            zeros=None if zeros is None else zeros.data_ptr(),
-            columns=columns,
-            inner=inner,
-            group=min(rows.group, inner),
-        )
-        address = None if bias is None else bias.data_ptr()
+        return PackedWeight(self._stored(matrix, linear.bias, paired=linear.is_gated))
+
+    def _stored(self, matrix: QuantizedMatrix, bias: Tensor | None, *, paired: bool = False) -> int:
+        """Pack a matrix of `keeps`."""
+        kind = code_kind(matrix)
+        if kind is None:  # rounded inputs are float32 numbers
+            weight = matrix.dense(torch.float32)
+            made = self._matrix(weight, bias, paired=paired, kind=Kind.FLOAT32)
+        else:
+            made = self._codes(matrix, kind, bias, paired=paired)
+        if matrix.inputs is not None:
+            self._library.baton_matrix_round_rows(made, pointer(rounding_record(matrix.inputs)))
+        return made
+
+    def _codes(
+        self, matrix: QuantizedMatrix, kind: CodeKind, bias: Tensor | None, *, paired: bool
+    ) -> int:
+        rounds_rows = self._rounds_inputs and matrix.inputs is None and has_pieces(matrix, kind)
+        codes = codes_record(matrix, kind, rounds_rows=rounds_rows)
+        values = None if bias is None else bias.detach().float().contiguous()
+        address = None if values is None else values.data_ptr()
         matrix_of = self._library.baton_matrix_of_codes
-        made = matrix_of(self.threads.pool, pointer(record), address, linear.is_gated)
-        return PackedWeight(self._own(made, columns, inner))
+        made = matrix_of(self.threads.pool, pointer(codes.record), address, paired)
+        return self._own(made, *matrix.shape)
 
     def pack(self, model: CausalLM) -> PackedModel:
         """Return all weights of a model loaded with this method; it is empty afterwards."""
@@ -147,7 +150,11 @@ class Packing:
         tables = [self._keep(table) for table in rotation_tables(spec, torch.float32)]
         layers = tuple(self._pack_layer(layer, spec, tables) for layer in model.decoder_layers)
         tied = model.lm_head is model.embedding
-        head = self._matrix(model.lm_head, model.lm_head_bias)
+        if model.stored_head is None:
+            head = self._matrix(model.lm_head, model.lm_head_bias, kind=self.head_kind)
+        else:
+            head = self._stored(model.stored_head, model.lm_head_bias)
+            model.stored_head = None
         embedding = None if tied else self._keep(model.embedding.detach())
         embedding_kind = _STORED[model.embedding.dtype]
         model.lm_head = model.embedding = _nothing()

@@ -162,8 +162,7 @@ def _layer(
     own = spec.layers[number]
     yield Operation(op=Op.CAPTURE, layer=number)
     is_parallel = own.norms in _PARALLEL
-    routes = isinstance(packed.feed_forward, PackedExperts)
-    yield _norm(packed.attention_norm, for_router=is_parallel and routes)
+    yield _norm(packed.attention_norm)
     place = spec.kv_place(number)
     if isinstance(packed.attention, PackedLatent):
         mixer = spec.attentions[number]
@@ -179,15 +178,11 @@ def _layer(
     if is_parallel:
         # The first norm's operand is still there, unless rows have moved.
         if own.norms is NormPlace.PARALLEL_TWO:
-            yield _norm(packed.mlp_norm, for_router=routes)
+            yield _norm(packed.mlp_norm)
         elif is_last:
-            yield _norm(packed.attention_norm, for_router=routes)
+            yield _norm(packed.attention_norm)
         up, down = _feed_forward(own.feed_forward, packed.feed_forward)
         yield up
-        if routes:  # they read the norm's operand, which the attention's output replaces
-            yield from _added(own, down, packed.mlp_output_norm)
-            yield from _added(own, output, packed.attention_output_norm)
-            return
         yield from _added(own, output, packed.attention_output_norm)
     else:
         yield from _added(own, output, packed.attention_output_norm)
@@ -195,7 +190,7 @@ def _layer(
         if isinstance(packed.feed_forward, PackedExperts) and packed.feed_forward.apart is not None:
             yield from _apart(own, packed, packed.feed_forward.apart, (up, down))
             return
-        yield _norm(packed.mlp_norm, for_router=routes)
+        yield _norm(packed.mlp_norm)
         yield up
     yield from _added(own, down, packed.mlp_output_norm)
 
@@ -325,9 +320,9 @@ def _attention(
     )
 
 
-def _norm(norm: PackedNorm, *, for_router: bool = False) -> Operation:
-    """The norm of a layer's rows; a router reads them before they are narrowed."""
-    return Operation(op=Op.NORM, first=norm.weight, second=norm.bias, apart=for_router)
+def _norm(norm: PackedNorm) -> Operation:
+    """The norm of a layer's rows."""
+    return Operation(op=Op.NORM, first=norm.weight, second=norm.bias)
 
 
 def _feed_forward(
@@ -365,7 +360,7 @@ def _apart(
     yield up
     yield down
     yield Operation(op=Op.KEEP, first=apart.shared_norm.weight, second=apart.shared_norm.bias)
-    yield _norm(apart.router_norm, for_router=True)
+    yield _norm(apart.router_norm)
     yield route
     yield _norm(apart.input_norm)
     yield add

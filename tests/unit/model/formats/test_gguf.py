@@ -16,14 +16,19 @@ from safetensors.torch import load_file, save_file
 
 from shared.engine.llm import LLM
 from shared.errors import ConfigError, ModelLoadError
+from shared.gguf.codes import FORMS
 from shared.gguf.folder import model_folder, model_name
 from shared.gguf.types import TYPES
+from shared.model.checkpoint.contents import Contents
+from shared.model.checkpoint.reading import read_tensors
 from shared.model.checkpoint.tensor_files import open_tensors, read_headers
 from shared.model.checks import check_model
+from shared.model.linear.quantized import concatenate
 from shared.model.loader import load_model
+from shared.model.weight_map import Stored, WeightPart
 from shared.request.sampling_params import SamplingParams
 from tests.fakes.family_cases import CASES
-from tests.fakes.gguf_model import add_tokenizer, edit_header, export, split
+from tests.fakes.gguf_model import add_tokenizer, edit_header, export, finish, split
 from tests.fakes.paged_driver import PagedDriver
 from tests.fakes.transformers_models import logits_after, random_model, random_prompt, save
 
@@ -32,8 +37,11 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from shared.gguf.types import TensorType
+
 SHIPPED = Path(__file__).parents[4] / "models" / "pydoc" / "checkpoint"
 NUM_TOKENS = 12
+NAME, SHAPE = "model.layers.0.mlp.up_proj.weight", (6, 512)
 PROMPTS = [random_prompt(n, vocab_size=321, seed=n) for n in (1, 9, 30)]
 #: Rows are multiples of 256, which most types ask for.
 WIDE = {"hidden_size": 256, "intermediate_size": 256, "num_attention_heads": 4, "head_dim": 64}
@@ -41,6 +49,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 4.0}}),
     "llama-biased": ("llama", {"attention_bias": True, "mlp_bias": True}),
     "llama-wide": ("llama", WIDE),
+    "llama-wide-tied": ("llama", {"tie_word_embeddings": True, **WIDE}),
     "qwen2": ("qwen2", {"tie_word_embeddings": True}),
     "qwen3": ("qwen3", {}),
     "mistral": ("mistral", {"sliding_window": 16}),
@@ -59,6 +68,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     **{name: CASES[name] for name in ("mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss")},
     "phi3": CASES["phi3-partial-window"],
+    **{f"{name}-wide": (name, {**CASES[name][1], **WIDE}) for name in ("mixtral", "gpt_oss")},
 }
 
 
@@ -98,7 +108,7 @@ def answers(model: Path, backend: str, **settings: Any) -> tuple[list[list[int]]
     return PagedDriver(loaded.model, block_size=8, chunk=13).generate(PROMPTS, NUM_TOKENS)
 
 
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "llama-wide"])
+@pytest.mark.parametrize("family", [name for name in FAMILIES if "wide" not in name])
 @pytest.mark.parametrize("backend", ["torch", "native"])
 def test_answers_equal_those_of_the_origin(
     family: str, backend: str, plain: Callable[[str], Path], tmp_path: Path
@@ -112,50 +122,126 @@ def test_answers_equal_those_of_the_origin(
 
 
 @pytest.mark.parametrize("kind", TYPES.values(), ids=lambda kind: kind.name)
-def test_numbers_are_those_of_the_library(kind: Any, tmp_path: Path) -> None:
-    """Blocks of any bytes, whose scales are finite."""
-    shape, random = (6, 512), np.random.default_rng(kind.number)
-    size = shape[1] // kind.block_values * kind.block_bytes
-    raw = random.integers(0, 256, (shape[0], size), dtype=np.uint8)
-    raw = raw if kind.block_values > 1 else random.normal(size=shape).astype(np.float32)
-    own = Type(kind.number)
+def test_numbers_are_those_of_the_library(kind: TensorType, tmp_path: Path) -> None:
+    raw = random_blocks(kind)
+    model = write_tensor(tmp_path / "model.gguf", raw, kind)
+    assert read_headers(model)[NAME].shape == SHAPE
+    with open_tensors(model) as file:
+        found = file.get_tensor(NAME).float().numpy()
+    expected = gguf.dequantize(raw, Type(kind.number)).astype(np.float32)
+    assert np.array_equal(found.view(np.uint32), expected.view(np.uint32))
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_matrices_stay_codes(name: str, tmp_path: Path) -> None:
+    """In whole rows, which families permute, cut and join."""
+    kind = next(each for each in TYPES.values() if each.name == name)
+    raw = random_blocks(kind)
+    model = write_tensor(tmp_path / "model.gguf", raw, kind)
+    contents = Contents(read_headers(model), {})
+    ((_, _, found),) = read_tensors(contents, [model])
+    assert not isinstance(found, torch.Tensor)
+    part = WeightPart("layers.0.mlp.up")
+    matrix = found.read(NAME, Stored(part, SHAPE))
+    assert (matrix.bits, matrix.group) == (FORMS[name].bits, FORMS[name].group)
+    expected = torch.from_numpy(gguf.dequantize(raw, Type(kind.number)).astype(np.float32))
+    order = torch.tensor([3, 1, 1, 5])
+    joined = concatenate([matrix.take(order), *matrix.split(2)])
+    assert joined is not None
+    assert torch.equal(joined.dense(torch.float32), torch.cat([expected[order], expected]))
+    with pytest.raises(ModelLoadError, match=r"shape \[6, 512\], the config asks for \[512, 6\]"):
+        found.read(NAME, Stored(part, SHAPE[::-1]))
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_scale_that_is_not_finite_is_refused(name: str, tmp_path: Path) -> None:
+    kind = next(each for each in TYPES.values() if each.name == name)
+    raw = np.full((SHAPE[0], SHAPE[1] // kind.block_values * kind.block_bytes), 0xFF, np.uint8)
+    model = write_tensor(tmp_path / "model.gguf", raw, kind)
+    with open_tensors(model) as file, pytest.raises(ModelLoadError, match=r"ffn_up.*not finite"):
+        file.get_tensor(NAME)
+
+
+def random_blocks(kind: TensorType) -> np.ndarray[Any, Any]:
+    """Blocks of any bytes whose numbers are finite."""
+    random = np.random.default_rng(kind.number)
     if kind.block_values == 1:
-        raw = gguf.quantize(raw, own)
-    model = tmp_path / "model.gguf"
+        return gguf.quantize(random.normal(size=SHAPE).astype(np.float32), Type(kind.number))
+    raw = random.integers(0, 256, (512, kind.block_bytes), np.uint8)
+    with np.errstate(all="ignore"):
+        numbers = gguf.dequantize(raw, Type(kind.number))
+    raw = raw[np.isfinite(numbers).all(axis=1)]
+    return raw[: SHAPE[0] * SHAPE[1] // kind.block_values].reshape(SHAPE[0], -1)
+
+
+def write_tensor(model: Path, raw: np.ndarray[Any, Any], kind: TensorType) -> Path:
     writer = gguf.GGUFWriter(model, "qwen2")
-    plain_kind = None if kind.name in ("F32", "F16") else own
-    writer.add_tensor("blk.0.ffn_up.weight", raw, raw_dtype=plain_kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    name = "model.layers.0.mlp.up_proj.weight"
-    assert read_headers(model)[name].shape == shape
-    with open_tensors(model) as file, np.errstate(all="ignore"):
-        found = file.get_tensor(name).float().numpy()
-        expected = gguf.dequantize(raw, own)
-    assert np.array_equal(found.view(np.uint32), expected.astype(np.float32).view(np.uint32))
+    plain = kind.name in ("F32", "F16")
+    own = None if plain else Type(kind.number)
+    writer.add_tensor("blk.0.ffn_up.weight", raw, raw_dtype=own)
+    finish(writer)
+    return model
 
 
+MIXED = {
+    "llama-wide": (Type.Q8_0, Type.Q4_0, Type.Q5_1, Type.F16, Type.BF16, Type.MXFP4, Type.Q4_1),
+    "mixtral-wide": (Type.Q4_0, Type.Q8_0),
+    "gpt_oss-wide": (Type.Q4_0, Type.MXFP4),
+}
+
+
+@pytest.mark.parametrize("family", MIXED)
 @pytest.mark.parametrize("backend", ["torch", "native"])
 def test_answers_equal_those_of_the_dense_model_that_blocks_mean(
-    backend: str, plain: Callable[[str], Path], tmp_path: Path
+    backend: str, family: str, plain: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    source = plain("llama-wide")
-    kinds = of_kinds(Type.Q8_0, Type.Q4_0, Type.Q5_1, Type.F16, Type.BF16, Type.MXFP4, Type.Q4_1)
-    model = export(source, tmp_path / "model.gguf", kind=kinds)
-    dense = tmp_path / "dense"
-    dense.mkdir()
-    with open_tensors(model) as file:
-        tensors = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118
-    assert tensors.keys() == load_file(source / "model.safetensors").keys()
-    save_file(tensors, dense / "model.safetensors", metadata={"format": "pt"})
-    (dense / "config.json").write_text((source / "config.json").read_text())
+    source = plain(family)
+    model = export(source, tmp_path / "model.gguf", kind=of_kinds(*MIXED[family]))
+    dense = write_dense(model, source, tmp_path / "dense")
     oracle = transformers.AutoModelForCausalLM.from_pretrained(dense, dtype=torch.float32)
     for prompt, answer, own in zip(PROMPTS, *answers(model, backend, dtype="float32"), strict=True):
         theirs = logits_after(oracle, prompt, answer)
         assert answer == theirs.argmax(dim=-1).tolist()
         torch.testing.assert_close(own, theirs, rtol=1e-3, atol=1e-3)
+
+
+def write_dense(model: Path, source: Path, folder: Path) -> Path:
+    """A checkpoint with the numbers of a GGUF file in float32, and the config of its source."""
+    folder.mkdir()
+    with open_tensors(model) as file:
+        tensors = {name: file.get_tensor(name).float() for name in file.keys()}  # noqa: SIM118
+    assert tensors.keys() == load_file(source / "model.safetensors").keys()
+    tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text((source / "config.json").read_text())
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "num_bytes"),
+    [
+        ("llama-wide", Type.Q4_0, 0.5 + 2 / 32),
+        ("llama-wide-tied", Type.Q4_1, 0.5 + 4 / 32),
+        ("llama-wide-tied", Type.Q8_0, 1 + 2 / 32),
+        ("llama-wide-tied", Type.MXFP4, 1 + 2 / 32),
+    ],
+)
+def test_the_native_executor_keeps_codes(
+    family: str, kind: Type, num_bytes: float, plain: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Those of linears and of the output head, whose rows the embedding may be."""
+    source = plain(family)
+    model = export(source, tmp_path / "model.gguf", kind=of_kinds(kind))
+    dense = write_dense(model, source, tmp_path / "dense")
+    few, many = (
+        load_model(model_folder(each), attention_backend="native", dtype="float32").num_weight_bytes
+        for each in (model, dense)
+    )
+    sizes = {name: each.numel() for name, each in load_file(dense / "model.safetensors").items()}
+    head = "embed_tokens.weight" if "tied" in family else "lm_head"
+    in_codes = sum(size for name, size in sizes.items() if "proj" in name or head in name)
+    assert many - few == pytest.approx(in_codes * (4 - num_bytes), rel=0.01)
+    assert answers(model, "native", dtype="float32")[0] == answers(dense, "native")[0]
 
 
 def test_divisors_of_frequencies_are_read(plain: Callable[[str], Path], tmp_path: Path) -> None:

@@ -62,6 +62,8 @@ ROUNDED_RUNS = [
     ("qwen2", "fp8 static"),
     ("mixtral", "fp8 blocks"),
     ("phi3", "quark mxfp6"),
+    ("mixtral", "ct w8a8 static uneven"),
+    ("phi3", "ct nvfp4 inputs"),
 ]
 
 
@@ -226,8 +228,9 @@ def test_answers_equal_those_of_the_dense_model(
 
 
 @pytest.mark.parametrize(("family", "case"), ROUNDED_RUNS)
+@pytest.mark.parametrize("backend", ["torch", "native"])
 def test_answers_equal_those_of_the_dense_model_with_rounded_inputs(
-    family: str, case: str, stored: Callable[[str, str], tuple[Path, Path]]
+    family: str, case: str, backend: str, stored: Callable[[str, str], tuple[Path, Path]]
 ) -> None:
     checkpoint, dense = stored(family, case)
     oracle = transformers.AutoModelForCausalLM.from_pretrained(
@@ -240,7 +243,7 @@ def test_answers_equal_those_of_the_dense_model_with_rounded_inputs(
         with mode:
             return logits_after(oracle, prompt, answer)
 
-    check_answers(checkpoint, "torch", logits)
+    check_answers(checkpoint, backend, logits)
     assert mode.num_rounded
 
 
@@ -273,9 +276,20 @@ def test_rounded_inputs_exclude_what_does_not_round_them(
     checkpoint, _ = stored("phi3", "ct w8a8")
     with pytest.raises(ConfigError, match="--quantization int4 cannot be added"):
         check_model(checkpoint, quantization="int4")
-    with pytest.raises(ConfigError, match="do not know the rounded inputs of linears of Phi3"):
-        check_model(checkpoint, attention_backend="native")
-    assert isinstance(load_model(checkpoint).model, CausalLM)
+
+
+def test_projections_that_round_inputs_differently_are_refused_natively(
+    stored: Callable[[str, str], tuple[Path, Path]], tmp_path: Path
+) -> None:
+    """They are one product there; PyTorch has one for each."""
+    shutil.copytree(stored("qwen2", "fp8 static")[0], tmp_path, dirs_exist_ok=True)
+    name = "model.layers.1.self_attn.k_proj.input_scale"
+    edit_tensors(tmp_path / "model.safetensors", lambda tensors: tensors[name].mul_(2))
+    with pytest.raises(ConfigError, match="of 96 to 480, 160, 160 numbers do not round"):
+        load_model(tmp_path, attention_backend="native")
+    with capture_logs() as logs:
+        assert isinstance(load_model(tmp_path).model, CausalLM)
+    assert any(each["event"] == "native_kernels_unavailable" for each in logs)
 
 
 def test_codes_stay_narrow_where_inputs_are_rounded(

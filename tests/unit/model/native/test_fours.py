@@ -22,7 +22,13 @@ NUM_ROWS = (1, 3, 4, 41, 200)
 
 
 def make_matrix(
-    *, group: int, bits: int = 4, signed: bool = True, zeros: str = "none", dtype: torch.dtype
+    *,
+    group: int,
+    bits: int = 4,
+    signed: bool = True,
+    zeros: str = "none",
+    has_offsets: bool = False,
+    dtype: torch.dtype,
 ) -> QuantizedMatrix:
     """A random matrix [COLUMNS, INNER]."""
     draw = torch.Generator().manual_seed(group + bits)
@@ -37,6 +43,7 @@ def make_matrix(
         bits=bits,
         scales=(torch.rand(shape, generator=draw) * 0.01 + 0.001).to(dtype),
         zeros=None if own is None else own.to(torch.int8),
+        offsets=torch.rand(shape, generator=draw).to(dtype) * 0.01 if has_offsets else None,
         group=group,
     )
 
@@ -57,8 +64,9 @@ def multiply(packing: Packing, matrix: int, rows: Tensor, columns: int = COLUMNS
         make_matrix(group=128, dtype=torch.float32, signed=False, zeros="one"),
         make_matrix(group=INNER, dtype=torch.float16, bits=3),
         make_matrix(group=8, dtype=torch.float16, bits=2, signed=False, zeros="each"),
+        make_matrix(group=32, dtype=torch.float16, signed=False, has_offsets=True),
     ],
-    ids=["symmetric", "zeros", "one-zero", "whole-rows", "two-bits"],
+    ids=["symmetric", "zeros", "one-zero", "whole-rows", "two-bits", "offsets"],
 )
 def test_a_product_has_the_bits_of_the_dense_one(matrix: QuantizedMatrix) -> None:
     linear = FusedLinear(in_size=INNER, out_sizes=(COLUMNS,), bias=True, dtype=torch.float32)

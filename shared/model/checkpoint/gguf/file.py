@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
@@ -15,6 +14,7 @@ from shared.gguf.header import read_header
 from shared.gguf.tensors import find_parts
 from shared.gguf.types import PLAIN
 from shared.gguf.values import Values
+from shared.model.checkpoint.file_map import FileMap
 from shared.model.checkpoint.file_stamp import FileStamp
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from shared.gguf.header import StoredTensor
     from shared.gguf.tensors import Part
+    from shared.model.checkpoint.gguf.matrix import GgufMatrix
 
 _FULL = "F32"
 
@@ -81,14 +82,13 @@ def open_gguf(path: Path) -> Iterator[GgufFile]:
         ModelLoadError: it is damaged.
     """
     parts = read_parts(path)
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        yield GgufFile(data, parts)
+    yield GgufFile(FileMap(path), parts)
 
 
 class GgufFile:
-    """See `TensorFile`. Numbers of few bits become float32, one tensor at a time."""
+    """See `TensorFile`."""
 
-    def __init__(self, data: mmap.mmap, parts: Mapping[str, Part]) -> None:
+    def __init__(self, data: FileMap, parts: Mapping[str, Part]) -> None:
         self._data = data
         self._parts = parts
 
@@ -96,12 +96,27 @@ class GgufFile:
         """See `TensorFile.keys`."""
         return self._parts
 
-    def get_tensor(self, name: str) -> Tensor:
-        """See `TensorFile.get_tensor`."""
+    def open(self, name: str) -> Tensor | GgufMatrix:
+        """See `TensorFile.open`."""
         # Only here, so that headers are checked before torch is imported.
-        import torch  # noqa: PLC0415
+        from shared.model.checkpoint.gguf.matrix import GgufMatrix, is_coded  # noqa: PLC0415
 
         part = self._parts[name]
+        return GgufMatrix(part, self._data) if is_coded(part) else self.get_tensor(name)
+
+    def get_tensor(self, name: str) -> Tensor:
+        """See `TensorFile.get_tensor`. Numbers of few bits become float32."""
+        import torch  # noqa: PLC0415
+
+        from shared.model.checkpoint.gguf.matrix import (  # noqa: PLC0415
+            GgufMatrix,
+            halves_apart,
+            is_coded,
+        )
+
+        part = self._parts[name]
+        if is_coded(part):
+            return GgufMatrix(part, self._data).dense()
         tensor = self._read(part, part.stored)
         if part.between is not None:
             other = self._read(part, part.between)
@@ -109,7 +124,7 @@ class GgufFile:
         if part.is_transposed:
             tensor = tensor.mT
         if part.paired_heads is not None:
-            tensor = _halves_apart(tensor, part.paired_heads, name)
+            tensor = halves_apart(tensor, part.paired_heads, name)
         if part.offset:
             tensor = tensor.float() - part.offset
         return tensor
@@ -119,24 +134,10 @@ class GgufFile:
         from gguf import GGMLQuantizationType, dequantize  # noqa: PLC0415
 
         own, shape = stored.type, part.stored_shape
-        size = stored.num_bytes
-        start = stored.start
-        if part.expert is not None:
-            size //= stored.shape[0]
-            start += part.expert * size
-        raw = self._data[start : start + size]
+        raw = self._data.view(*part.range_of(stored))
         if own.name in PLAIN:
             kinds = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-            return torch.frombuffer(bytearray(raw), dtype=kinds[own.name]).view(shape)
+            return torch.from_numpy(raw).view(kinds[own.name]).view(shape)
         row_bytes = shape[-1] // own.block_values * own.block_bytes
-        rows = np.frombuffer(raw, dtype=np.uint8).reshape(-1, row_bytes)
-        values = dequantize(rows, GGMLQuantizationType(own.number))
+        values = dequantize(raw.reshape(-1, row_bytes), GGMLQuantizationType(own.number))
         return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)).view(shape)
-
-
-def _halves_apart(tensor: Tensor, num_heads: int, name: str) -> Tensor:
-    """Rows as Hugging Face rotates them: number j of a head with number j + head_dim / 2."""
-    if num_heads < 1 or tensor.shape[0] % (2 * num_heads):
-        raise ModelLoadError(f"tensor {name!r}: {tensor.shape[0]} rows are not {num_heads} heads")
-    pairs = tensor.view(num_heads, tensor.shape[0] // num_heads // 2, 2, *tensor.shape[1:])
-    return pairs.transpose(1, 2).reshape(tensor.shape)

@@ -1,0 +1,56 @@
+"""Models of the comparison in few bits: one file, or one folder, that both sides read.
+
+`small-q4_0` is the model `small` in llama.cpp's type Q4_0, by llama.cpp's own quantisation.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+from benchmarks.peers.engines.process import PeerError
+from benchmarks.peers.engines.systems import installed, plain_environ
+from benchmarks.peers.models import model_folder
+from benchmarks.peers.places import LOGS, import_folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: Types of GGUF files, as llama.cpp names them.
+GGUF_TYPES = ("q8_0", "q4_0", "q4_k_m")
+_TIMEOUT_S = 600.0
+
+
+def model_path(name: str) -> Path:
+    """The checkpoint or the file of a model, written now if it is not in the cache yet.
+
+    Raises:
+        KeyError: no such model.
+        FileNotFoundError: llama.cpp is needed to write it, and not installed.
+        PeerError: llama.cpp could not write it.
+    """
+    base, _, form = name.partition("-")
+    folder = model_folder(base)
+    if not form:
+        return folder
+    if form not in GGUF_TYPES:
+        raise KeyError(name)
+    path = folder.with_name(f"{folder.name}.{form}.gguf")
+    if not path.is_file():
+        _quantize(folder, form, path)
+    return path
+
+
+def _quantize(folder: Path, form: str, path: Path) -> None:
+    unfinished = path.with_suffix(".unfinished")
+    command = [
+        str(installed("llamacpp")), "-P", "-m", "benchmarks.peers.workers.gguf_type",
+        str(folder), form, str(unfinished),
+    ]  # fmt: skip
+    environ = plain_environ() | {"PYTHONPATH": str(import_folder(LOGS / "llamacpp"))}
+    done = subprocess.run(
+        command, env=environ, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+    )
+    if done.returncode != 0:
+        raise PeerError(f"{path} could not be written:\n{done.stderr[-2000:]}")
+    unfinished.rename(path)

@@ -1,0 +1,196 @@
+// The rows of a product, in the form that its matrix is multiplied with.
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+
+#include "matrix.h"
+#include "pool.h"
+#include "rows.h"
+
+namespace baton {
+
+struct Piece {
+  float scale;
+  int32_t sum;  // of the codes
+  int32_t low;  // of the first half of them
+};
+
+// Rows as words. Those of bytes have one scale each, or pieces.
+struct Rows {
+  const uint32_t* words;
+  size_t stride;
+  int count;
+  const float* scales = nullptr;
+  const int32_t* offsets = nullptr;  // what is added to the bytes of a row
+  const Piece* pieces = nullptr;  // [row][pieces_stride]
+  size_t pieces_stride = 0;
+};
+
+// Rounded numbers of a piece, as vectors of integers, become bytes; in the order of the nibbles of words of
+// codes if wanted: of 8 numbers those at even places, then the others.
+template <bool kInNibbles>
+inline void store_piece(int8_t* to, const Words* numbers) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  const __m256i halves[2] = {_mm256_packs_epi32((__m256i)numbers[0], (__m256i)numbers[1]),
+                             _mm256_packs_epi32((__m256i)numbers[2], (__m256i)numbers[3])};
+  const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(halves[0], halves[1]),
+                                                    _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+  const __m256i order = _mm256_broadcastsi128_si256(
+      _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
+                      kInNibbles ? _mm256_shuffle_epi8(bytes, order) : bytes);
+#else
+  int8_t plain[kPiece];
+  for (int v = 0; v < kPiece / kLanes; ++v) store(plain + v * kLanes, low_bytes(numbers[v]));
+  for (int i = 0; i < kPiece; ++i) to[kInNibbles ? i / 8 * 8 + i % 2 * 4 + i % 8 / 2 : i] = plain[i];
+#endif
+}
+
+inline int32_t sum_lanes(Words totals) {
+  uint32_t lanes[kLanes], sum = 0;
+  store(lanes, totals);
+  for (int i = 0; i < kLanes; ++i) sum += lanes[i];
+  return int32_t(sum);
+}
+
+// Symmetric int8 with a scale for the piece. It begins with `count` numbers, and ends with zeros.
+template <bool kInNibbles, class Element>
+inline Piece round_piece(int8_t* to, const Element* from, int count) {
+  constexpr int kVectors = kPiece / kLanes;
+  constexpr float kRounds = 12582912.0f;  // 1.5 * 2^23
+  Floats numbers[kVectors], largest{};
+  for (int v = 0; v < kVectors; ++v) {
+    numbers[v] = widen_some(from + v * kLanes, count - v * kLanes);
+    largest = max(largest, max(numbers[v], -numbers[v]));
+  }
+  const float scale = std::fmax(max_lane(largest), 1e-20f) / 127.0f;
+  const float inverse = 1.0f / scale;
+  Words codes[kVectors];
+  Words totals[2] = {};
+  for (int v = 0; v < kVectors; ++v) {
+    codes[v] = reinterpret_cast<Words>(numbers[v] * inverse + kRounds) - reinterpret_cast<Words>(splat(kRounds));
+    totals[v >= kVectors / 2] += codes[v];
+  }
+  store_piece<kInNibbles>(to, codes);
+  const int32_t low = sum_lanes(totals[0]);
+  return {scale, low + sum_lanes(totals[1]), low};
+}
+
+// What a matrix is multiplied with.
+enum class RowForm {
+  kElements,
+  kRounded,  // float32 numbers
+  kBytes,    // with one scale and one offset
+  kPieces,   // bytes with scales by piece
+};
+
+inline RowForm row_form(const Matrix& matrix) {
+  if (matrix.kind == Kind::kInt8) return RowForm::kBytes;
+  if (matrix.groups.rounds_rows) return RowForm::kPieces;
+  return matrix.rounding.grid == Grid::kNone ? RowForm::kElements : RowForm::kRounded;
+}
+
+// Memory for rows of other forms, and of copies. Not for two products at a time.
+template <class Element>
+class Operands {
+ public:
+  // Rows, of numbers or elements, as `matrix` takes them. They are lent until the next call.
+  template <class From>
+  Rows of(Pool& pool, Activations<From>& rows, int count, const Matrix& matrix) {
+    if (std::is_same_v<From, Element> && row_form(matrix) == RowForm::kElements)
+      return Rows{reinterpret_cast<const uint32_t*>(rows.data.data()),
+                  size_t(rows.stride) * sizeof(Element) / sizeof(uint32_t), count};
+    reserve(count, row_bytes(matrix));
+    run_rows(pool, count, [&](int row, int) { put(row, rows.row(row), matrix); });
+    return some(0, count);
+  }
+
+  // What a row of a matrix takes at most.
+  static int row_bytes(const Matrix& matrix) {
+    const bool is_wide = row_form(matrix) == RowForm::kRounded;
+    return matrix.inner * int(is_wide ? sizeof(float) : sizeof(Element));
+  }
+
+  // Room for rows of so many bytes.
+  void reserve(int count, int bytes) {
+    // Never a power of two: rows of a tile would share the same few sets of the cache.
+    stride_ = round_up(bytes, 256) / sizeof(uint32_t) + kLineWords;
+    words_.reserve(count * stride_);
+    scales_.reserve(count);
+    offsets_.reserve(count);
+    pieces_stride_ = round_up(bytes, kPiece) / kPiece;
+    pieces_.reserve(count * pieces_stride_);
+  }
+
+  // Row `row` becomes what `matrix` takes of these.
+  template <class From>
+  void put(int row, const From* from, const Matrix& matrix) {
+    const int inner = matrix.inner;
+    uint32_t* to = words_.data() + row * stride_;
+    switch (row_form(matrix)) {
+      case RowForm::kElements:
+        put_elements(reinterpret_cast<Element*>(to), from, inner);
+        return;
+      case RowForm::kRounded:
+        round_row(matrix.rounding, from, inner, reinterpret_cast<float*>(to));
+        return;
+      case RowForm::kBytes:
+        put_bytes(row, reinterpret_cast<uint8_t*>(to), from, matrix);
+        return;
+      case RowForm::kPieces:
+        if (matrix.kind == Kind::kFours)
+          put_pieces<true>(row, reinterpret_cast<int8_t*>(to), from, inner);
+        else
+          put_pieces<false>(row, reinterpret_cast<int8_t*>(to), from, inner);
+    }
+  }
+
+  // What was put.
+  Rows some(int first, int count) const {
+    return Rows{words_.data() + first * stride_,
+                stride_,
+                count,
+                scales_.data() + first,
+                offsets_.data() + first,
+                pieces_.data() + first * pieces_stride_,
+                pieces_stride_};
+  }
+
+ private:
+  template <class From>
+  static void put_elements(Element* to, const From* from, int inner) {
+    if constexpr (std::is_same_v<From, Element>)
+      std::copy_n(from, inner, to);
+    else
+      narrow_row(to, from, inner);
+    std::fill(to + inner, to + round_up(inner, kLanes), Element{});
+  }
+
+  template <bool kInNibbles, class From>
+  void put_pieces(int row, int8_t* to, const From* from, int inner) {
+    Piece* pieces = pieces_.data() + row * pieces_stride_;
+    for (int i = 0; i < inner; i += kPiece)
+      *pieces++ = round_piece<kInNibbles>(to + i, from + i, inner - i);
+  }
+
+  template <class From>
+  void put_bytes(int row, uint8_t* to, const From* from, const Matrix& matrix) {
+    GroupScale by{0.0f, 0.0f};
+    if (matrix.rounding.grid == Grid::kNone)
+      by.scale = quantize_row(to, from, matrix.inner);
+    else
+      by = encode_row(matrix.rounding, from, matrix.inner, to);
+    scales_[row] = by.scale;
+    offsets_[row] = 128 + int32_t(by.zero);
+  }
+
+  Buffer<uint32_t> words_;
+  size_t stride_ = 0;
+  Buffer<float> scales_;
+  Buffer<int32_t> offsets_;
+  Buffer<Piece> pieces_;
+  size_t pieces_stride_ = 0;
+};
+
+}  // namespace baton

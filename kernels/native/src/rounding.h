@@ -1,0 +1,206 @@
+// How a format rounds rows before a product; shared/model/linear/inputs.py computes the same numbers.
+//
+// A row is rounded by itself, so its result does not depend on the batch.
+#pragma once
+
+#include <cmath>
+
+#include "rows.h"
+
+namespace baton {
+
+// What numbers become.
+enum class Grid : int {
+  kNone = 0,  // rows are not rounded
+  kInt = 1,
+  kE2M1 = 2,
+  kE2M3 = 3,
+  kE3M2 = 4,
+  kE4M3 = 5,
+  kE5M2 = 6,
+};
+
+// How the scale of a group follows from its largest magnitude.
+enum class ScaleRule : int {
+  kFloat = 0,       // the magnitude by the grid's largest number
+  kPower = 1,       // a power of two: the magnitude's exponent, less that of the grid's largest number
+  kPowerAbove = 2,  // a power of two: the float, rounded up
+  kE4M3 = 3,        // E4M3, by a stored scale
+};
+
+struct Rounding {
+  Grid grid = Grid::kNone;
+  ScaleRule rule;
+  int bits;          // of kInt
+  int group;         // numbers that share a scale; 0: the whole row
+  int is_static;     // the scale is `stored`, the zero `zero`
+  int is_symmetric;  // the zero is 0
+  int even_bits;     // of kPower: mantissa bits to which the magnitude is rounded first; -1: it is not
+  float bound;       // magnitudes above it count as this one
+  float stored;      // the scale, or of kE4M3 the factor of scales
+  float zero;
+};
+
+// A group's scale, and the code of 0.
+struct GroupScale {
+  float scale;
+  float zero;
+};
+
+// Of floats: bits of the mantissa, exponents of the smallest normal and of the largest number, and that one.
+struct FloatGrid {
+  int mantissa;
+  int normal;
+  int exponent;
+  float largest;
+};
+
+inline FloatGrid float_grid(Grid grid) {
+  switch (grid) {
+    case Grid::kE2M1:
+      return {1, 0, 2, 6.0f};
+    case Grid::kE2M3:
+      return {3, 0, 2, 7.5f};
+    case Grid::kE3M2:
+      return {2, -2, 4, 28.0f};
+    case Grid::kE5M2:
+      return {2, -14, 15, 57344.0f};
+    case Grid::kE4M3:
+    case Grid::kInt:
+    case Grid::kNone:
+      break;
+  }
+  return {3, -6, 8, 448.0f};
+}
+
+// Numbers of a grid, ties to even. x is in its range.
+class Rounder {
+ public:
+  explicit Rounder(const Rounding& own) {
+    if (own.grid == Grid::kInt) {
+      bottom = -std::ldexp(1.0f, own.bits - 1);
+      top = -bottom - 1.0f;
+      is_integer_ = true;
+      return;
+    }
+    const FloatGrid floats = float_grid(own.grid);
+    top = floats.largest;
+    bottom = -top;
+    normal_ = std::ldexp(1.0f, floats.normal);
+    // A sum with 1.5 * 2^23 steps is rounded to whole steps.
+    rounds_ = std::ldexp(1.5f, 23 - floats.mantissa);
+  }
+
+  Floats clamp(Floats x) const {
+    x = x < bottom ? splat(bottom) : x;
+    return x > top ? splat(top) : x;
+  }
+
+  Floats round(Floats x) const {
+    Floats far = splat(12582912.0f);
+    if (!is_integer_) {
+      // The distance of neighbours is that of their binade, and of all small ones the same.
+      const Floats power = bits_as<Floats>(reinterpret_cast<Words>(x) & 0x7f800000u);
+      far = max(power, splat(normal_)) * rounds_;
+    }
+    return (x + far) - far;
+  }
+
+  float bottom;
+  float top;
+
+ private:
+  bool is_integer_ = false;
+  float normal_ = 0.0f;
+  float rounds_ = 0.0f;
+};
+
+// 2^exponent, also where that is denormal.
+inline float power_of_two(int exponent) { return std::ldexp(1.0f, exponent); }
+
+// The power of two by which numbers of the largest magnitude `peak` are divided.
+inline float power_scale(const Rounding& own, float peak) {
+  int32_t bits;
+  std::memcpy(&bits, &peak, sizeof(bits));
+  if (own.even_bits >= 0) bits += 1 << (23 - own.even_bits - 1);
+  const int exponent = (bits >> 23) - 127 - float_grid(own.grid).exponent;
+  return power_of_two(std::min(127, std::max(-127, exponent)));
+}
+
+inline float round_e4m3(float x) {
+  const Rounder rounder(Rounding{Grid::kE4M3});
+  return rounder.round(splat(x))[0];
+}
+
+inline GroupScale symmetric_scale(const Rounding& own, float peak) {
+  constexpr float kLeast = 1.1920928955078125e-07f;  // of scales that would be 0
+  peak = std::fmin(peak, own.bound);
+  if (own.rule == ScaleRule::kPower) return {power_scale(own, peak), 0.0f};
+  // Integers reach from -n to n - 1: half of their range is between them.
+  const float most = own.grid == Grid::kInt ? (std::ldexp(1.0f, own.bits) - 1.0f) / 2.0f
+                                            : float_grid(own.grid).largest;
+  float scale = peak / most;
+  if (own.rule == ScaleRule::kE4M3) {
+    scale = round_e4m3(std::fmin(own.stored * scale, 448.0f));
+    return {(scale == 0.0f ? 0.125f : scale) / own.stored, 0.0f};
+  }
+  if (scale == 0.0f) scale = kLeast;
+  if (own.rule == ScaleRule::kPowerAbove) scale = power_of_two(int(std::ceil(std::log2(scale))));
+  return {scale, 0.0f};
+}
+
+inline GroupScale uneven_scale(const Rounding& own, float least, float most) {
+  const Rounder rounder(own);
+  least = std::fmin(least, 0.0f);
+  most = std::fmax(most, 0.0f);
+  const float scale = (most - least) / (rounder.top - rounder.bottom);
+  if (scale == 0.0f) return {1.1920928955078125e-07f, 0.0f};
+  const float zero = rounder.bottom - least / scale;
+  return {scale, std::nearbyint(std::fmin(std::fmax(zero, rounder.bottom), rounder.top))};
+}
+
+template <class From>
+inline GroupScale group_scale(const Rounding& own, const From* x, int count) {
+  if (own.is_static) return {own.stored, own.zero};
+  Floats below{}, above{};
+  for (int i = 0; i < count; i += kLanes) {
+    const Floats v = widen_some(x + i, count - i);
+    above = max(above, v);
+    below = max(below, -v);
+  }
+  const float least = max_lane(below), most = max_lane(above);
+  if (own.is_symmetric) return symmetric_scale(own, std::fmax(least, most));
+  return uneven_scale(own, -least, most);
+}
+
+// What a row of `size` numbers is rounded to, in whole vectors that end with zeros.
+template <class From>
+inline void round_row(const Rounding& own, const From* from, int size, float* to) {
+  const Rounder rounder(own);
+  const int group = own.group == 0 ? size : own.group;
+  for (int first = 0; first < size; first += group) {
+    const int end = std::min(size, first + group);
+    const GroupScale by = group_scale(own, from + first, end - first);
+    // A vector ends with zeros, and the next group writes over them.
+    for (int i = first; i < end; i += kLanes) {
+      const Floats scaled = widen_some(from + i, end - i) / by.scale + by.zero;
+      store(to + i, (rounder.round(rounder.clamp(scaled)) - by.zero) * by.scale);
+    }
+  }
+  std::fill(to + size, to + round_up(size, kLanes), 0.0f);
+}
+
+// The integers that a row is rounded to, with 128 added, in whole vectors; the whole row is one group.
+template <class From>
+inline GroupScale encode_row(const Rounding& own, const From* from, int size, uint8_t* to) {
+  const Rounder rounder(own);
+  const GroupScale by = group_scale(own, from, size);
+  for (int i = 0; i < size; i += kLanes) {
+    const Floats scaled = widen_some(from + i, size - i) / by.scale + by.zero;
+    const Floats code = rounder.round(rounder.clamp(scaled)) + 128.0f;
+    store(to + i, low_bytes(reinterpret_cast<Words>(__builtin_convertvector(code, Ints))));
+  }
+  return by;
+}
+
+}  // namespace baton

@@ -1,0 +1,126 @@
+"""A tensor of a GGUF file whose numbers are codes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from shared.errors import ModelLoadError
+from shared.gguf.codes import FORMS, read_codes
+from shared.model.linear.quantized import QuantizedMatrix
+
+if TYPE_CHECKING:
+    from shared.gguf.header import StoredTensor
+    from shared.gguf.tensors import Part
+    from shared.model.checkpoint.file_map import FileMap
+    from shared.model.weight_map import Stored
+
+
+@dataclass(frozen=True, slots=True)
+class GgufMatrix:
+    """See `OpenMatrix`. Its codes are read by `read` only."""
+
+    part: Part
+    data: FileMap
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """See `OpenMatrix.shape`."""
+        return self.part.shape
+
+    def read(self, name: str, wanted: Stored) -> QuantizedMatrix:
+        """See `OpenMatrix.read`."""
+        if self.shape != wanted.shape:
+            raise ModelLoadError(
+                f"{self.part.stored.path}: tensor {name!r} has shape {list(self.shape)}, "
+                f"the config asks for {list(wanted.shape)}"
+            )
+        return self.matrix()
+
+    def matrix(self) -> QuantizedMatrix:
+        """Return all rows, those of experts one behind the other.
+
+        Raises:
+            ModelLoadError: a scale is not finite.
+        """
+        part = self.part
+        own = self._read(part.stored)
+        if part.between is not None:
+            own = _in_turn(own, self._read(part.between))
+        if part.paired_heads is None:
+            return own
+        return own.take(halves_apart(torch.arange(own.shape[0]), part.paired_heads, part.name))
+
+    def dense(self) -> torch.Tensor:
+        """Return the tensor in float32."""
+        part = self.part
+        rows, columns = part.shape[-2:]
+        if part.is_transposed:
+            rows, columns = columns, rows
+        values = self.matrix().dense(torch.float32).view(*part.shape[:-2], rows, columns)
+        return values.mT if part.is_transposed else values
+
+    def _read(self, stored: StoredTensor) -> QuantizedMatrix:
+        own, form = stored.type, FORMS[stored.type.name]
+        start, size = self.part.range_of(stored)
+        found = read_codes(self.data.view(start, size), own)
+        columns = stored.shape[-1]
+        groups = -1, columns // form.group
+        for numbers in (found.scales, found.offsets):
+            if numbers is not None and not np.isfinite(numbers).all():
+                raise ModelLoadError(
+                    f"{stored.path}: tensor {stored.name!r} has a scale that is not finite"
+                )
+        codes = torch.from_numpy(found.codes).view(-1, columns)
+        offsets = found.offsets
+        return QuantizedMatrix(
+            codes=codes.view(torch.float8_e4m3fn if form.is_float else torch.int8),
+            bits=form.bits,
+            scales=torch.from_numpy(found.scales).view(groups),
+            offsets=None if offsets is None else torch.from_numpy(offsets).view(groups),
+            group=form.group,
+        )
+
+
+def is_coded(part: Part) -> bool:
+    """Return whether a tensor is a matrix, or several, whose numbers are codes."""
+    stored, between = part.stored, part.between
+    return (
+        stored.type.name in FORMS
+        and len(part.stored_shape) > 1
+        and not part.offset
+        and (between is None or between.type == stored.type)
+    )
+
+
+def halves_apart(tensor: torch.Tensor, num_heads: int, name: str) -> torch.Tensor:
+    """Return rows as Hugging Face rotates them: number j of a head with number j + head_dim / 2.
+
+    Raises:
+        ModelLoadError: rows are not so many heads.
+    """
+    if num_heads < 1 or tensor.shape[0] % (2 * num_heads):
+        raise ModelLoadError(f"tensor {name!r}: {tensor.shape[0]} rows are not {num_heads} heads")
+    pairs = tensor.view(num_heads, tensor.shape[0] // num_heads // 2, 2, *tensor.shape[1:])
+    return pairs.transpose(1, 2).reshape(tensor.shape)
+
+
+def _in_turn(one: QuantizedMatrix, other: QuantizedMatrix) -> QuantizedMatrix:
+    """The rows of two matrices of one type, in turn."""
+
+    def both(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        return torch.stack([first, second], dim=1).flatten(0, 1)
+
+    offsets = None
+    if one.offsets is not None and other.offsets is not None:
+        offsets = both(one.offsets, other.offsets)
+    codes = both(one.codes.view(torch.int8), other.codes.view(torch.int8))
+    return replace(
+        one,
+        codes=codes.view(one.codes.dtype),
+        scales=both(one.scales, other.scales),
+        offsets=offsets,
+    )

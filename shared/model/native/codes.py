@@ -1,0 +1,132 @@
+"""Matrices of few bits, and how their inputs are rounded, as the native library's records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from kernels.native.library import CodeKind, Codes, Grid
+from kernels.native.library import Rounding as RoundingRecord
+from kernels.native.library import ScaleRule as NativeScaleRule
+from shared.model.linear.rounding import Element, ScaleRule
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from shared.model.linear.inputs import InputRounding
+    from shared.model.linear.quantized import QuantizedMatrix
+
+#: Codes that the library packs into a word of 32 bits.
+_PER_WORD = {CodeKind.INT8: 1, CodeKind.FOURS: 8, CodeKind.EIGHTS: 4, CodeKind.FLOAT8S: 4}
+_MOST_BITS_OF_FOURS = 4
+#: Numbers of a rounded row that share a scale.
+_PIECE = 32
+#: Scales of 8-bit floats are below: those of the library's numbers are 2^120 times as large.
+_SCALE_BOUND = 128.0
+
+_GRIDS = {
+    Element.INT: Grid.INT,
+    Element.E2M1: Grid.E2M1,
+    Element.E2M3: Grid.E2M3,
+    Element.E3M2: Grid.E3M2,
+    Element.E4M3: Grid.E4M3,
+    Element.E5M2: Grid.E5M2,
+}
+_RULES = {
+    ScaleRule.FLOAT: NativeScaleRule.FLOAT,
+    ScaleRule.POWER: NativeScaleRule.POWER,
+    ScaleRule.POWER_ABOVE: NativeScaleRule.POWER_ABOVE,
+    ScaleRule.E4M3: NativeScaleRule.E4M3,
+}
+
+
+def code_kind(matrix: QuantizedMatrix) -> CodeKind | None:
+    """Return the library's type for a matrix's codes; None: it has none."""
+    kind = _kind_of_codes(matrix)
+    if kind is None or matrix.column_groups is not None:
+        return None
+    columns = matrix.shape[1]
+    of_words = columns % _PER_WORD[kind] == min(matrix.group, columns) % _PER_WORD[kind] == 0
+    return kind if of_words else None
+
+
+def _kind_of_codes(matrix: QuantizedMatrix) -> CodeKind | None:
+    if matrix.codes.dtype == torch.float8_e4m3fn:
+        return CodeKind.FLOAT8S if matrix.scales.abs().max() < _SCALE_BOUND else None
+    if matrix.codes.dtype != torch.int8:
+        return None
+    if matrix.bits <= _MOST_BITS_OF_FOURS:
+        return CodeKind.FOURS
+    return CodeKind.INT8 if _multiplies_integers(matrix) else CodeKind.EIGHTS
+
+
+def _multiplies_integers(matrix: QuantizedMatrix) -> bool:
+    """Whether rounded inputs are integers, too, and both have a scale for each row."""
+    if matrix.inputs is None or matrix.zeros is not None or matrix.offsets is not None:
+        return False
+    rule = matrix.inputs.rule
+    return matrix.scales.shape[1] == 1 and rule.element is Element.INT and rule.group is None
+
+
+def has_pieces(matrix: QuantizedMatrix, kind: CodeKind) -> bool:
+    """Return whether the library can round the rows that it multiplies such codes with.
+
+    Each piece of a row meets one group, or two halves of it meet two.
+    """
+    columns = matrix.shape[1]
+    if kind not in (CodeKind.FOURS, CodeKind.EIGHTS):
+        return False
+    if matrix.group % _PIECE == 0 or matrix.group >= columns:
+        return True
+    has_halves = matrix.group == _PIECE // 2 and columns % _PIECE == 0
+    return kind is CodeKind.EIGHTS and has_halves
+
+
+@dataclass(frozen=True, slots=True)
+class CodesRecord:
+    """A record of the library, and the tensors that it refers to."""
+
+    record: Codes
+    kept: tuple[Tensor | None, ...]
+
+
+def codes_record(matrix: QuantizedMatrix, kind: CodeKind, *, rounds_rows: bool) -> CodesRecord:
+    """Return the record of a matrix whose `code_kind` is `kind`."""
+    rows = matrix.by_rows()
+    codes, scales = rows.codes.contiguous(), rows.scales.float().contiguous()
+    zeros = None if rows.zeros is None else rows.zeros.contiguous()
+    offsets = None if rows.offsets is None else rows.offsets.float().contiguous()
+    columns, inner = rows.shape
+    is_signed = kind is CodeKind.FOURS and int(codes.min()) < 0
+    record = Codes(
+        kind=kind,
+        codes=codes.data_ptr(),
+        least=-(1 << (rows.bits - 1)) if is_signed else 0,
+        scales=scales.data_ptr(),
+        zeros=None if zeros is None else zeros.data_ptr(),
+        offsets=None if offsets is None else offsets.data_ptr(),
+        columns=columns,
+        inner=inner,
+        group=min(rows.group, inner),
+        rounds_rows=rounds_rows,
+    )
+    return CodesRecord(record, (codes, scales, zeros, offsets))
+
+
+def rounding_record(inputs: InputRounding) -> RoundingRecord:
+    """Return the record of how the inputs of a matrix are rounded."""
+    rule = inputs.rule
+    return RoundingRecord(
+        grid=_GRIDS[rule.element],
+        rule=_RULES[rule.scale],
+        bits=rule.bits,
+        group=rule.group or 0,
+        is_static=rule.is_static,
+        is_symmetric=rule.is_symmetric,
+        even_bits=-1 if rule.even_bits is None else rule.even_bits,
+        bound=float("inf") if rule.bound is None else rule.bound,
+        stored=0.0 if inputs.stored is None else float(inputs.stored),
+        zero=0.0 if inputs.zero is None else float(inputs.zero),
+    )

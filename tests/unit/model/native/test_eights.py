@@ -1,0 +1,71 @@
+"""Products with codes of 8 bits: the bits of the same matrix in float32."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernels.native.library import Kind
+from shared.model.linear.fused import FusedLinear
+from shared.model.linear.quantized import QuantizedMatrix
+from shared.model.native.packing import Packing
+from shared.model.native.threads import LibraryThreads, ThreadPlan
+from tests.unit.model.native.test_fours import COLUMNS, INNER, NUM_ROWS, multiply
+
+#: Every number of E4M3.
+_FLOATS = torch.tensor([n for n in range(256) if n % 128 != 127], dtype=torch.uint8)
+
+
+def make_matrix(
+    *, group: int, floats: bool = False, zeros: bool = False, dtype: torch.dtype = torch.float32
+) -> QuantizedMatrix:
+    """A random matrix [COLUMNS, INNER]."""
+    draw = torch.Generator().manual_seed(group)
+    shape = COLUMNS, -(-INNER // group)
+    codes = torch.randint(-128, 128, (COLUMNS, INNER), generator=draw).to(torch.int8)
+    if floats:
+        picked = torch.randint(0, len(_FLOATS), (COLUMNS, INNER), generator=draw)
+        codes = _FLOATS[picked].view(torch.float8_e4m3fn)
+    own = torch.randint(-128, 128, shape, generator=draw).to(torch.int8)
+    return QuantizedMatrix(
+        codes=codes,
+        bits=8,
+        scales=(torch.rand(shape, generator=draw) * 0.01 + 0.001).to(dtype),
+        zeros=own if zeros else None,
+        group=group,
+    )
+
+
+@pytest.mark.parametrize(
+    "matrix",
+    [
+        make_matrix(group=INNER),
+        make_matrix(group=32, dtype=torch.float16),
+        make_matrix(group=4, dtype=torch.bfloat16, zeros=True),
+        make_matrix(group=INNER, floats=True),
+        make_matrix(group=64, floats=True, dtype=torch.bfloat16),
+        make_matrix(group=16, floats=True),
+    ],
+    ids=["rows", "groups", "zeros", "floats-rows", "floats-blocks", "floats-groups"],
+)
+def test_a_product_has_the_bits_of_the_dense_one(matrix: QuantizedMatrix) -> None:
+    linear = FusedLinear(in_size=INNER, out_sizes=(COLUMNS,), bias=True, dtype=torch.float32)
+    assert linear.bias is not None
+    linear.bias.copy_(torch.arange(COLUMNS) / 7)
+    packing = Packing(LibraryThreads(ThreadPlan(2)), Kind.FLOAT32)
+    assert packing.keeps(matrix)
+    kept, size = packing.keep(matrix, linear), packing.num_bytes
+    dense = packing._matrix(matrix.dense(torch.float32), linear.bias)
+    assert size < 0.6 * (packing.num_bytes - size)
+    for count in NUM_ROWS:
+        rows = torch.randn(count, INNER, generator=torch.Generator().manual_seed(count))
+        own, expected = multiply(packing, kept.matrix, rows), multiply(packing, dense, rows)
+        assert torch.equal(own, expected)
+
+
+def test_scales_whose_products_are_no_numbers_are_not_kept() -> None:
+    packing = Packing(LibraryThreads(ThreadPlan(1)), Kind.FLOAT32)
+    matrix = make_matrix(group=32, floats=True)
+    assert packing.keeps(matrix)
+    matrix.scales[3] = 200.0
+    assert not packing.keeps(matrix)
