@@ -247,6 +247,25 @@ def test_answers_equal_those_of_the_dense_model_with_rounded_inputs(
     assert mode.num_rounded
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("family", "case"), ROUNDED_RUNS)
+def test_bits_depend_on_no_batch_no_chunks_and_no_threads(
+    family: str, case: str, dtype: str, stored: Callable[[str, str], tuple[Path, Path]]
+) -> None:
+    checkpoint, _ = stored(family, case)
+
+    def logits(prompts: list[list[int]], *, chunk: int, num_threads: int) -> list[Tensor]:
+        loaded = load_model(
+            checkpoint, dtype=dtype, attention_backend="native", num_threads=num_threads
+        )
+        driver = PagedDriver(loaded.model, block_size=8, chunk=chunk, seed=chunk)
+        return driver.generate(prompts, 4)[1]
+
+    together = logits(PROMPTS, chunk=13, num_threads=2)
+    for prompt, expected in zip(PROMPTS, together, strict=True):
+        assert torch.equal(logits([prompt], chunk=64, num_threads=1)[0], expected)
+
+
 def test_what_is_computed_with_is_in_the_fingerprint(
     plain: Callable[[str], Path], stored: Callable[[str, str], tuple[Path, Path]]
 ) -> None:
