@@ -63,23 +63,26 @@ struct CodeDot {
 };
 
 // Of a vector of columns: what the sums of a piece are multiplied with, and what they are too large by.
+// kVaries: zeros differ, or there are offsets.
+template <bool kVaries>
 struct PieceScale {
   Floats scale;
-  Floats offset;
-  Ints zero;
+  Ints zeros;
+  Floats offsets;
 
   PieceScale(const GroupScales& from, size_t at) : scale(from.scales.at(at)) {
-    if (!from.offsets.empty()) offset = from.offsets.at(at);
-    if (from.zeros.size() > 0)
-      zero = (Ints)widen_bytes(load<Bytes>(from.zeros.data() + at));
-    else
-      zero = Ints{} + from.zero;
+    if constexpr (kVaries) {
+      zeros = from.zeros.size() > 0 ? (Ints)widen_bytes(load<Bytes>(from.zeros.data() + at))
+                                    : Ints{} + from.zero;
+      offsets = from.offsets.empty() ? Floats{} : from.offsets.at(at);
+    }
   }
 
-  Floats add(Floats sum, Ints exact, const Piece& piece, bool has_offsets) const {
-    const Floats value = __builtin_convertvector(exact - zero * piece.sum, Floats) * scale;
-    sum += value * splat(piece.scale);
-    if (has_offsets) sum -= offset * splat(piece.scale * float(piece.sum));
+  // zero: of all columns, times the row's sum.
+  Floats add(Floats sum, Ints exact, const Piece& piece, int zero) const {
+    exact -= kVaries ? zeros * piece.sum : Ints{} + zero;
+    sum += __builtin_convertvector(exact, Floats) * scale * splat(piece.scale);
+    if constexpr (kVaries) sum -= offsets * splat(piece.scale * float(piece.sum));
     return sum;
   }
 };
@@ -103,35 +106,44 @@ struct PieceRows {
 };
 
 // sums [kRows][kPanelVectors] += rows . one piece of a panel; at: where its scales begin.
-template <int kRows, bool kIsPacked>
-inline void add_piece(const PieceRows& rows, const uint32_t* piece, const GroupScales& scales,
-                      size_t at, Floats* sums) {
-  // What does not fit into registers is taken in two parts.
-  constexpr int kVectors = kPanelVectors > 2 && kRows > 2 ? kPanelVectors / 2 : kPanelVectors;
-  const bool has_offsets = !scales.offsets.empty();
-  for (int first = 0; first < kPanelVectors; first += kVectors) {
-    CodeDot::Sum acc[kRows][kVectors] = {};
-#pragma GCC unroll 8
-    for (int word = 0; word < kRowWords; ++word) {
-      Words held[kRows];
-      for (int r = 0; r < kRows; ++r) held[r] = splat(rows.words[r * rows.stride + word]);
-      for (int v = 0; v < kVectors; ++v) {
-        const Words codes = codes_of<kIsPacked>(piece, word, (first + v) * kLanes);
-        for (int r = 0; r < kRows; ++r) acc[r][v] = CodeDot::add(acc[r][v], codes, held[r]);
-      }
+template <int kRows, bool kIsPacked, bool kVaries>
+__attribute__((always_inline)) inline void add_piece(const PieceRows rows, const uint32_t* piece,
+                                                     const GroupScales& scales, size_t at,
+                                                     Floats* sums) {
+  CodeDot::Sum acc[kRows][kPanelVectors] = {};
+  auto add_word = [&](int word) {
+    Words held[kRows];
+    for (int r = 0; r < kRows; ++r) held[r] = splat(rows.words[r * rows.stride + word]);
+    for (int v = 0; v < kPanelVectors; ++v) {
+      const Words codes = codes_of<kIsPacked>(piece, word, v * kLanes);
+      for (int r = 0; r < kRows; ++r) acc[r][v] = CodeDot::add(acc[r][v], codes, held[r]);
     }
-    for (int v = 0; v < kVectors; ++v) {
-      const PieceScale scale(scales, at + (first + v) * kLanes);
-      for (int r = 0; r < kRows; ++r) {
-        Floats& sum = sums[r * kPanelVectors + first + v];
-        sum = scale.add(sum, CodeDot::total(acc[r][v]), rows.pieces[r * rows.pieces_stride], has_offsets);
-      }
+  };
+  // Of several rows, unrolled, compilers keep products in memory until they add them.
+  if constexpr (kRows == 1) {
+#pragma GCC unroll 8
+    for (int word = 0; word < kRowWords; ++word) add_word(word);
+  } else {
+#pragma GCC unroll 1
+    for (int word = 0; word < kRowWords; ++word) add_word(word);
+  }
+  const Piece* own[kRows];
+  int zeros[kRows];
+  for (int r = 0; r < kRows; ++r) {
+    own[r] = rows.pieces + r * rows.pieces_stride;
+    zeros[r] = scales.zero * own[r]->sum;
+  }
+  for (int v = 0; v < kPanelVectors; ++v) {
+    const PieceScale<kVaries> scale(scales, at + v * kLanes);
+    for (int r = 0; r < kRows; ++r) {
+      Floats& sum = sums[r * kPanelVectors + v];
+      sum = scale.add(sum, CodeDot::total(acc[r][v]), *own[r], zeros[r]);
     }
   }
 }
 
-// The same for `count` pieces from `first` on, which lie in `panel` or are unpacked.
-template <int kRows, bool kIsPacked>
+// The same for `count` pieces from `first` on.
+template <int kRows, bool kIsPacked, bool kVaries>
 __attribute__((noinline)) void add_pieces(PieceRows rows, const uint32_t* from, const Matrix& matrix,
                                           int panel, int first, int count, Floats* sums) {
   const GroupScales& scales = matrix.groups;
@@ -147,7 +159,7 @@ __attribute__((noinline)) void add_pieces(PieceRows rows, const uint32_t* from, 
     if constexpr (kIsPacked) {
       for (int w = 0; w < kWords; w += kLineWords) prefetch(from + 8 * kWords + w);
     }
-    add_piece<kRows, kIsPacked>(rows, from, scales, at, sums);
+    add_piece<kRows, kIsPacked, kVaries>(rows, from, scales, at, sums);
     rows.words += kRowWords;
     ++rows.pieces;
   }
@@ -157,7 +169,10 @@ template <bool kIsPacked, int kRows = kTileRows>
 inline void add_pieces_of(int num_rows, const PieceRows& rows, const uint32_t* from,
                           const Matrix& matrix, int panel, int first, int count, Floats* sums) {
   if (num_rows == kRows) {
-    add_pieces<kRows, kIsPacked>(rows, from, matrix, panel, first, count, sums);
+    if (matrix.groups.varies())
+      add_pieces<kRows, kIsPacked, true>(rows, from, matrix, panel, first, count, sums);
+    else
+      add_pieces<kRows, kIsPacked, false>(rows, from, matrix, panel, first, count, sums);
   } else if constexpr (kRows > 1) {
     add_pieces_of<kIsPacked, kRows - 1>(num_rows, rows, from, matrix, panel, first, count, sums);
   }

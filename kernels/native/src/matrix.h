@@ -54,6 +54,8 @@ struct GroupScales {
   int zero = 0;
   bool rounds_rows = false;  // rows are rounded to 8 bits for a product
 
+  // Whether what is subtracted depends on more than the scale.
+  bool varies() const { return zeros.size() > 0 || !offsets.empty(); }
   size_t bytes() const { return scales.bytes() + offsets.bytes() + zeros.size(); }
 };
 
