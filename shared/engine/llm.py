@@ -55,6 +55,7 @@ class LLM:
         quantization: str = "none",
         num_threads: int | None = None,
         cpu_threads_bind: str | None = None,
+        cpu_int4_compute: str = "auto",
         generation_config: str = "auto",
         **engine_settings: Any,
     ) -> None:
@@ -83,6 +84,7 @@ class LLM:
             quantization=quantization,
             num_threads=num_threads,
             bind=cpu_threads_bind,
+            cpu_int4_compute=cpu_int4_compute,
         )
         self.engine = Engine(loaded, config)
         #: Compiler of the sequences' grammars; made from the tokenizer on first use.

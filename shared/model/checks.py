@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 DTYPES = ("float32", "bfloat16", "float16")
 LOAD_FORMATS = ("auto", "safetensors", "dummy")
 QUANTIZATIONS = ("none", "int8", "fp8", "int4")
+NATIVE_QUANTIZATIONS = ("none", "int8", "int4")
+#: What the native kernels multiply codes of 4 bits with: the inputs as they are, or in 8 bits.
+INT4_COMPUTES = ("auto", "float", "int8")
 ATTENTION_BACKENDS = ("auto", "native", "torch", "triton")
 MODEL_IMPLS = ("auto", "native", "torch", "transformers")
 
@@ -37,6 +40,7 @@ def check_model(
     device: str = "cpu",
     model_impl: str = "auto",
     trust_remote_code: bool = False,
+    cpu_int4_compute: str = "auto",
 ) -> DecoderSpec:
     """Return the model's description, if it can be loaded with these settings.
 
@@ -49,6 +53,7 @@ def check_model(
     _check_known("load format", load_format, LOAD_FORMATS)
     _check_known("quantization", quantization, QUANTIZATIONS)
     _check_known("attention backend", attention_backend, ATTENTION_BACKENDS)
+    _check_known("cpu int4 compute", cpu_int4_compute, INT4_COMPUTES)
     attention_backend = backend_of(model_impl, attention_backend)
     if uses_transformers(model_dir, model_impl):
         try:
@@ -142,6 +147,14 @@ def dtype_name(spec: DecoderSpec, dtype: str) -> str:
     return name
 
 
+def rounds_inputs_of_int4(compute: str, dtype: str) -> bool:
+    """Return whether inputs take 8 bits where a CPU multiplies codes of 4 bits.
+
+    `auto`: in bfloat16. A model in float32 is asked for its exact results.
+    """
+    return compute == "int8" or (compute == "auto" and dtype == "bfloat16")
+
+
 def requires_native(attention_backend: str, quantization: str, device: str) -> bool:
     """Return whether only the native kernels can compute this."""
     on_cpu = device.startswith("cpu")
@@ -153,8 +166,8 @@ def why_not_native(spec: DecoderSpec, dtype: str, quantization: str, device: str
     """Return why the native kernels cannot compute this on any machine; None if some can."""
     if not device.startswith("cpu"):
         return f"they are for the CPU, not for {device}"
-    if quantization not in ("none", "int8"):
-        return f"they know int8 weights, not {quantization}"
+    if quantization not in NATIVE_QUANTIZATIONS:
+        return f"they know int8 and int4 weights, not {quantization}"
     if dtype not in ("float32", "bfloat16"):
         return f"they know float32 and bfloat16, not {dtype}"
     if quantization == "int8" and dtype != "bfloat16":

@@ -16,10 +16,12 @@ from shared.model.checkpoint.formats.registry import find_format
 from shared.model.checkpoint.origin import Dummy, open_origin
 from shared.model.checks import DTYPES as DTYPE_NAMES
 from shared.model.checks import (
+    NATIVE_QUANTIZATIONS,
     backend_of,
     check_model,
     dtype_name,
     requires_native,
+    rounds_inputs_of_int4,
     uses_transformers,
 )
 from shared.model.device import read_device
@@ -27,6 +29,7 @@ from shared.model.linear.base import DENSE, UnlikeInputsError
 from shared.model.linear.narrow import Narrow, check_quantization
 from shared.model.linear.stored import AsStored
 from shared.model.native.choice import suits_this_cpu, why_not_native
+from shared.model.native.fours import PackingFours
 from shared.model.native.model import WEIGHT_KINDS, NativeCausalLM
 from shared.model.native.packing import Packing
 from shared.model.native.threads import LibraryThreads, plan_threads
@@ -89,16 +92,17 @@ def load_model(
     beside: LoadedModel | None = None,
     model_impl: str = "auto",
     trust_remote_code: bool = False,
+    cpu_int4_compute: str = "auto",
 ) -> LoadedModel:
     """Load a checkpoint, or make its weights from a seed with `load_format="dummy"`.
 
     `auto` is the checkpoint's own dtype, safetensors as the format, and as the backend the native
     kernels if they run on a CPU, Triton's on a GPU, otherwise torch. `num_threads`, `bind`: see
-    `plan_threads`. `quantization` narrows the weights: on a CPU int8 computes with the native
-    kernels, others with PyTorch or Triton. A draft is loaded `beside` its target, with whose steps
-    it takes turns: they share threads, and its KV is one group. `model_impl`: `transformers` has
-    its modules compute, which `auto` does for models without a family; with `trust_remote_code` a
-    module of the model's own directory.
+    `plan_threads`. `quantization` narrows the weights: on a CPU the native kernels compute int8 and
+    int4 (`cpu_int4_compute`: see `rounds_inputs_of_int4`), otherwise PyTorch or Triton. A draft is
+    loaded `beside` its target, with whose steps it takes turns: they share threads, and its KV is
+    one group. `model_impl`: `transformers` has its modules compute, which `auto` does for models
+    without a family; with `trust_remote_code` a module of the model's own directory.
 
     Raises:
         ConfigError: an unknown name, or a device or native kernels that are not there; says why.
@@ -113,6 +117,7 @@ def load_model(
         device=str(device),
         model_impl=model_impl,
         trust_remote_code=trust_remote_code,
+        cpu_int4_compute=cpu_int4_compute,
     )
     attention_backend = backend_of(model_impl, attention_backend)
     place, plan = read_device(device), plan_threads(num_threads, bind)
@@ -124,13 +129,14 @@ def load_model(
         dtype_name(spec, dtype),
         quantization,
         place,
+        cpu_int4_compute,
     )
     check_quantization(quantization, place)
     if uses_transformers(model_dir, model_impl):
         return wanted.load_module(model_dir, trust_remote_code=trust_remote_code)
     if _wants_native(wanted.spec, attention_backend, quantization, wanted.dtype, place):
         try:
-            return wanted.load(Packing(_threads(plan, beside), WEIGHT_KINDS[wanted.weights]))
+            return wanted.load(wanted.packing(_threads(plan, beside)))
         except UnlikeInputsError as error:
             _refuse_native(str(error), attention_backend, quantization, place)
     return wanted.load(wanted.method())
@@ -147,11 +153,19 @@ class _Wanted:
     dtype: str
     quantization: str
     place: torch.device
+    int4_compute: str
 
     @property
     def weights(self) -> str:
         """The format of the linears."""
         return self.dtype if self.quantization == "none" else self.quantization
+
+    def packing(self, threads: LibraryThreads) -> Packing:
+        """Return the format's method for the native kernels."""
+        rounds = rounds_inputs_of_int4(self.int4_compute, self.dtype)
+        if self.quantization == "int4":
+            return PackingFours(threads, WEIGHT_KINDS[self.dtype], rounds_inputs=rounds)
+        return Packing(threads, WEIGHT_KINDS[self.weights], rounds_inputs=rounds)
 
     def method(self) -> LinearMethod:
         """Return the format's method for PyTorch and Triton."""
@@ -169,7 +183,10 @@ class _Wanted:
         with open_origin(self.made_from) as origin:
             origin.fill(model)
             computing = _computing(model, method, self.place)
-            fingerprint = origin.fingerprint(spec.raw, f"{self.dtype}/{self.weights}")
+            how = f"{self.dtype}/{self.weights}"
+            if isinstance(method, PackingFours):  # other numbers than those of PyTorch's int4
+                how += f"/{method.description}"
+            fingerprint = origin.fingerprint(spec.raw, how)
             return LoadedModel.of(computing, spec, dtype, fingerprint)
 
     def load_module(self, model_dir: Path, *, trust_remote_code: bool) -> LoadedModel:
@@ -237,7 +254,7 @@ def _wants_native(
     """
     if backend not in ("auto", "native"):
         return False
-    if quantization not in ("none", "int8"):
+    if quantization not in NATIVE_QUANTIZATIONS:
         if device.type == "cpu":
             log.warning("slow_quantization", quantization=quantization, faster_here="int8")
         return False

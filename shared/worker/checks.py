@@ -40,6 +40,7 @@ def check_worker(config: WorkerConfig, role: Role) -> None:
         attention_backend=settings.attention_backend,
         model_impl=settings.model_impl,
         trust_remote_code=settings.trust_remote_code,
+        cpu_int4_compute=settings.cpu_int4_compute,
         device=engine.device,
     )
     engine.check_model_limit(model.max_model_len)

@@ -57,7 +57,12 @@ class ModelSettings:
     quantization: str = setting(
         "none",
         help="none, int8, fp8 or int4: weights are narrowed while they are loaded "
-        "(on a CPU only int8 is fast)",
+        "(on a CPU fp8 is slow)",
+    )
+    cpu_int4_compute: str = setting(
+        "auto",
+        help="what a CPU multiplies weights of 4 bits with: float (inputs as they are), int8 "
+        "(inputs rounded to 8 bits, faster) or auto (int8 for a model in bfloat16)",
     )
     model_seed: int = setting(0, help="seed of the weights with --load-format dummy")
     model_generation: int = setting(

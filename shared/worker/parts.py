@@ -274,6 +274,7 @@ def _build_engine(config: WorkerConfig, role: Role) -> Engine:
         quantization=settings.quantization,
         num_threads=config.num_threads,
         bind=config.cpu_threads_bind,
+        cpu_int4_compute=settings.cpu_int4_compute,
     )
     return Engine(loaded, engine)
 

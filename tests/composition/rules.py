@@ -38,9 +38,9 @@ _NO_STATES = "which TransformersCausalLM does not give"
 RULES = (
     Rule(
         ("executor", ("native",)),
-        ("weights", ("fp8", "int4")),
+        ("weights", ("fp8",)),
         "the native kernels make no such weights of dense ones; torch computes them",
-        refused="they know int8 weights, not",
+        refused="they know int8 and int4 weights, not",
     ),
     Rule(
         ("executor", ("transformers",)),

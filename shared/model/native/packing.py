@@ -95,6 +95,8 @@ class Packing:
         """
         self.threads = threads
         self.kind = kind
+        #: The format of the output head.
+        self.head_kind = kind
         self._rounds_inputs = rounds_inputs
         self._library = threads.library
         self._matrices: list[int] = []
@@ -107,7 +109,7 @@ class Packing:
         kept = sum(tensor.nbytes for tensor in self._kept)
         return kept + sum(int(self._library.baton_matrix_bytes(m)) for m in self._matrices)
 
-    def finish(self, linear: FusedLinear) -> PackedWeight:
+    def finish(self, linear: FusedLinear) -> Product:
         """See `LinearMethod.finish`."""
         return PackedWeight(self._matrix(linear.weight, linear.bias, paired=linear.is_gated))
 
@@ -149,7 +151,7 @@ class Packing:
         tables = [self._keep(table) for table in rotation_tables(spec, torch.float32)]
         layers = tuple(self._pack_layer(layer, spec, tables) for layer in model.decoder_layers)
         tied = model.lm_head is model.embedding
-        head = self._matrix(model.lm_head, model.lm_head_bias)
+        head = self._matrix(model.lm_head, model.lm_head_bias, kind=self.head_kind)
         embedding = None if tied else self._keep(model.embedding.detach())
         embedding_kind = _STORED[model.embedding.dtype]
         model.lm_head = model.embedding = _nothing()

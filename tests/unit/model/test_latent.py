@@ -78,6 +78,7 @@ def test_a_prompt_is_computed_alike_in_steps_of_any_size(chunk: int, folder: Pat
         ({"dtype": "bfloat16"}, 0.999),
         ({"dtype": "bfloat16", "backend": "native"}, 0.999),
         ({"dtype": "bfloat16", "backend": "native", "quantization": "int8"}, 0.99),
+        ({"dtype": "bfloat16", "backend": "native", "quantization": "int4"}, 0.8),
         ({"quantization": "int8"}, 0.995),
         ({"quantization": "fp8"}, 0.97),
         ({"quantization": "int4"}, 0.8),

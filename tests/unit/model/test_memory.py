@@ -102,9 +102,10 @@ def test_loading_needs_the_weights_and_a_shard_at_most(folder: Path) -> None:
     "settings",
     [
         {"quantization": "int8", "dtype": "bfloat16"},
+        {"quantization": "int4", "dtype": "bfloat16"},
         {"quantization": "int4", "dtype": "float32", "attention_backend": "torch"},
     ],
-    ids=["native int8", "int4"],
+    ids=["native int8", "native int4", "int4"],
 )
 def test_narrow_weights_are_never_there_in_full(folder: Path, settings: dict[str, str]) -> None:
     """Of the model's own dtype there are two layers at a time: shards end within one."""

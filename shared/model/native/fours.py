@@ -1,0 +1,48 @@
+"""`--quantization int4` natively: linears are rounded to codes of 4 bits while they are loaded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernels.native.library import CodeKind, Kind
+from shared.model.linear.nearest import GROUP, round_to_codes
+from shared.model.native.codes import code_kind
+from shared.model.native.packing import PackedWeight, Packing
+
+if TYPE_CHECKING:
+    from shared.model.linear.base import Product
+    from shared.model.linear.fused import FusedLinear
+    from shared.model.linear.quantized import QuantizedMatrix
+    from shared.model.native.threads import LibraryThreads
+
+
+class PackingFours(Packing):
+    """Keeps stored codes of 4 bits as they are, and rounds other weights to such.
+
+    If inputs are rounded to 8 bits, too, the output head takes 8 bits, as do linears that codes
+    cannot fill words of; otherwise both stay dense.
+    """
+
+    def __init__(self, threads: LibraryThreads, kind: Kind, *, rounds_inputs: bool) -> None:
+        """See `Packing`."""
+        super().__init__(threads, kind, rounds_inputs=rounds_inputs)
+        if rounds_inputs:
+            self.head_kind = Kind.INT8
+
+    @property
+    def description(self) -> str:
+        """What makes its numbers others than those of another method for int4."""
+        return f"{GROUP}/{self.head_kind.name}"
+
+    def keeps(self, matrix: QuantizedMatrix) -> bool:
+        """See `LinearMethod.keeps`."""
+        return code_kind(matrix) is CodeKind.FOURS and super().keeps(matrix)
+
+    def finish(self, linear: FusedLinear) -> Product:
+        """See `LinearMethod.finish`."""
+        matrix = round_to_codes(linear.weight)
+        if self.keeps(matrix):
+            return self.keep(matrix, linear)
+        return PackedWeight(
+            self._matrix(linear.weight, linear.bias, paired=linear.is_gated, kind=self.head_kind)
+        )
