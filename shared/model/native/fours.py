@@ -10,7 +10,6 @@ from shared.model.native.codes import code_kind
 from shared.model.native.packing import PackedWeight, Packing
 
 if TYPE_CHECKING:
-    from shared.model.linear.base import Product
     from shared.model.linear.fused import FusedLinear
     from shared.model.linear.quantized import QuantizedMatrix
     from shared.model.native.threads import LibraryThreads
@@ -38,7 +37,7 @@ class PackingFours(Packing):
         """See `LinearMethod.keeps`."""
         return code_kind(matrix) is CodeKind.FOURS and super().keeps(matrix)
 
-    def finish(self, linear: FusedLinear) -> Product:
+    def finish(self, linear: FusedLinear) -> PackedWeight:
         """See `LinearMethod.finish`."""
         matrix = round_to_codes(linear.weight)
         if self.keeps(matrix):

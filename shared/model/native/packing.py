@@ -109,7 +109,7 @@ class Packing:
         kept = sum(tensor.nbytes for tensor in self._kept)
         return kept + sum(int(self._library.baton_matrix_bytes(m)) for m in self._matrices)
 
-    def finish(self, linear: FusedLinear) -> Product:
+    def finish(self, linear: FusedLinear) -> PackedWeight:
         """See `LinearMethod.finish`."""
         return PackedWeight(self._matrix(linear.weight, linear.bias, paired=linear.is_gated))
 
