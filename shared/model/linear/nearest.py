@@ -44,10 +44,11 @@ def round_to_codes(weight: Tensor) -> QuantizedMatrix:
 
 def _by_group(weight: Tensor) -> Tensor:
     """Float32 [rows, groups, GROUP], the last group padded with zeros."""
-    padded: Tensor = pad(weight.float(), (0, -weight.shape[1] % GROUP))
-    return padded.unflatten(1, (-1, GROUP))
+    padded = pad(weight.float(), (0, -weight.shape[1] % GROUP))
+    return padded.view(len(weight), -1, GROUP)
 
 
 def _scales(groups: Tensor) -> Tensor:
     largest = groups.gather(-1, groups.abs().argmax(-1, keepdim=True)).squeeze(-1)
-    return torch.where(largest == 0.0, 1.0, largest / _LEAST)
+    scales: Tensor = torch.where(largest == 0.0, 1.0, largest / _LEAST)
+    return scales
