@@ -10,14 +10,12 @@ written once, and its bits depend on one key or value alone.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
 import torch
+from torch import Tensor
 
 from kernels.quantize_rows.limits import LARGEST
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +41,11 @@ class QuantizedCache:
             raise ValueError(
                 f"scales {tuple(self.scales.shape)} do not fit values {tuple(self.values.shape)}"
             )
+
+    @property
+    def device(self) -> torch.device:
+        """Where the values and scales are."""
+        return self.values.device
 
     @property
     def shape(self) -> torch.Size:
@@ -72,3 +75,7 @@ class QuantizedCache:
     def empty(cls, shape: tuple[int, ...], dtype: torch.dtype) -> QuantizedCache:
         """Return a cache with values of this shape and any content."""
         return cls(torch.empty(shape, dtype=dtype), torch.empty(shape[:-1], dtype=torch.float32))
+
+
+#: What holds keys and values of one group of layers: in their own type, or in 8 bits.
+PagedCache: TypeAlias = Tensor | QuantizedCache

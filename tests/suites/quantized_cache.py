@@ -147,9 +147,8 @@ def filled_cache(case: AttentionCase, to: torch.dtype, implementation: str) -> t
     seeded = torch.Generator(device="cpu").manual_seed(1)
     order = (torch.randperm(sum(sizes), generator=seeded, device="cpu") + 1).tolist()
     tables = [[order.pop() for _ in range(size)] for size in sizes]
-    cache = QuantizedCache.over(
-        poisoned_cache(1 + sum(sizes), 3, case.num_kv_heads, case.block_size, case.head_dim, to)
-    )
+    cache = poisoned_cache(1 + sum(sizes), 3, case.num_kv_heads, case.block_size, case.head_dim, to)
+    assert isinstance(cache, QuantizedCache)
     kv_shape = (sum(case.seq_lens), case.num_kv_heads, case.head_dim)
     k, v = (random(*kv_shape, dtype=case.dtype, seed=seed) for seed in (2, 3))
     everything = make_metadata(case.seq_lens, case.seq_lens, tables, case.block_size)
