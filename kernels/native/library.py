@@ -267,6 +267,17 @@ class Batch(ctypes.Structure):
     )
 
 
+class KvMemory(ctypes.Structure):
+    """`baton::KvMemory`."""
+
+    _fields_ = (
+        ("data", c_void_p),
+        ("block_stride", c_size_t),
+        ("block_size", c_int),
+        ("format", c_int),
+    )
+
+
 #: Result and arguments of every function of api.cpp.
 _SIGNATURES = {
     "baton_pool_new": (c_void_p, (c_int, POINTER(c_int))),
@@ -285,7 +296,7 @@ _SIGNATURES = {
     "baton_decoder_delete": (None, (c_void_p,)),
     "baton_decoder_forward": (
         c_int,
-        (c_void_p, POINTER(Batch), c_void_p, c_size_t, c_int, c_int, c_void_p),
+        (c_void_p, POINTER(Batch), POINTER(KvMemory), c_void_p),
     ),
     "baton_decoder_embeddings": (c_int, (c_void_p, c_void_p, c_int, c_void_p)),
     "baton_decoder_logits": (c_int, (c_void_p, c_void_p, c_int, c_void_p)),

@@ -97,6 +97,14 @@ inline void quantize_kv(uint8_t* values, float* scale, const float* from, int si
   *scale = peak * (1.0f / Kv::kLargest);
 }
 
+// The blocks of all groups of layers, as Python has them.
+struct KvMemory {
+  void* data;
+  size_t block_stride;  // in elements
+  int block_size;
+  KvFormat format;
+};
+
 // The cache [blocks, layers, kinds, kv heads, block size, head dim]; strides in elements. The kinds are
 // keys and values, or with one kind rows that are both. In 8 bits an
 // element is a byte, and behind the values [block size, head dim] of a head come its scales

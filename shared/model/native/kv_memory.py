@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from kernels.kv_write.cache import QuantizedCache
-from kernels.native.library import KvFormat
+from kernels.native.library import KvFormat, KvMemory
 from shared.errors import InternalError
 
 if TYPE_CHECKING:
@@ -22,18 +22,23 @@ _FORMATS = {torch.int8: KvFormat.INT8, torch.float8_e4m3fn: KvFormat.FLOAT8}
 
 def kv_memory(
     kv_caches: Sequence[PagedCache], dtype: torch.dtype
-) -> tuple[int | None, int, int, KvFormat]:
-    """Return the address, stride, block size and format of all groups' keys and values.
+) -> KvMemory:
+    """Return all groups' keys and values in the library's format. It owns nothing.
 
     dtype: of the model. Groups of one arena begin at the same address.
     """
     if not kv_caches:
-        return None, 0, 1, KvFormat.ELEMENTS
+        return KvMemory(block_size=1, format=KvFormat.ELEMENTS)
     first, *others = (_numbers(cache) for cache in kv_caches)
     for other in others:
         if (other.data_ptr(), other.stride(0)) != (first.data_ptr(), first.stride(0)):
             raise InternalError("groups of KV that are not of one arena")
-    return first.data_ptr(), first.stride(0), first.shape[4], _format(kv_caches[0], dtype)
+    return KvMemory(
+        data=first.data_ptr(),
+        block_stride=first.stride(0),
+        block_size=first.shape[4],
+        format=_format(kv_caches[0], dtype),
+    )
 
 
 def _numbers(cache: PagedCache) -> Tensor:

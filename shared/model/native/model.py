@@ -145,7 +145,7 @@ class NativeCausalLM:
         failed = self._library.baton_decoder_forward(
             self._decoder,
             byref(batch),
-            *kv_memory(kv_caches[: self._num_groups], self.dtype),
+            byref(kv_memory(kv_caches[: self._num_groups], self.dtype)),
             hidden.data_ptr(),
         )
         if failed:
