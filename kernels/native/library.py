@@ -275,6 +275,7 @@ class KvMemory(ctypes.Structure):
         ("block_stride", c_size_t),
         ("block_size", c_int),
         ("format", c_int),
+        ("scales", POINTER(c_void_p)),
     )
 
 

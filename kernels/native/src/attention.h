@@ -318,8 +318,9 @@ class AttentionKernel {
         places.values[i + n] = head_values + (slot + n) * row_bytes;
       }
       if constexpr (Stored::kHasScales) {
-        const float* key_scales = cache.scales(head_keys) + slot;
-        const float* value_scales = cache.scales(head_values) + slot;
+        const float* key_scales = cache.scales(0, task.kv_head, head_keys) + slot;
+        const float* value_scales =
+            cache.scales(cache.kinds - 1, task.kv_head, head_values) + slot;
         prefetch(key_scales);
         prefetch(value_scales);
         for (int n = 0; n < count; ++n) {

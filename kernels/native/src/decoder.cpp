@@ -455,8 +455,12 @@ class TypedDecoder final : public Decoder {
   // Every layer's attention has heads of its own.
   static Cache<Element> cache_of(const Operation& now, const KvMemory& kv) {
     const Heads& heads = now.heads;
+    const float* scales = nullptr;
+    if (kv.scales)
+      scales = kv.scales[now.kv_group] +
+               size_t(now.kv_place) * heads.kv_kinds * heads.num_kv * kv.block_size;
     return {static_cast<Element*>(kv.data), kv.format, kv.block_stride, heads.kv_kinds,
-            heads.num_kv, kv.block_size, heads.dim};
+            heads.num_kv, kv.block_size, heads.dim, scales};
   }
 
   void rotate_and_store(const Operation& now, const Batch& batch, const KvMemory& kv) {

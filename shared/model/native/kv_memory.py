@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ctypes import c_void_p
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
 _FORMATS = {torch.int8: KvFormat.INT8, torch.float8_e4m3fn: KvFormat.FLOAT8}
 
 
-def kv_memory(
-    kv_caches: Sequence[PagedCache], dtype: torch.dtype
-) -> KvMemory:
+def kv_memory(kv_caches: Sequence[PagedCache], dtype: torch.dtype) -> KvMemory:
     """Return all groups' keys and values in the library's format. It owns nothing.
 
     dtype: of the model. Groups of one arena begin at the same address.
@@ -33,12 +32,20 @@ def kv_memory(
     for other in others:
         if (other.data_ptr(), other.stride(0)) != (first.data_ptr(), first.stride(0)):
             raise InternalError("groups of KV that are not of one arena")
-    return KvMemory(
+    memory = KvMemory(
         data=first.data_ptr(),
         block_stride=first.stride(0),
         block_size=first.shape[4],
         format=_format(kv_caches[0], dtype),
     )
+    given = [
+        cache.scales.data_ptr()
+        for cache in kv_caches
+        if isinstance(cache, QuantizedCache) and cache.is_static
+    ]
+    if given:
+        memory.scales = (c_void_p * len(given))(*given)
+    return memory
 
 
 def _numbers(cache: PagedCache) -> Tensor:
