@@ -14,6 +14,8 @@ from shared.kv.memory import KVMemory
 from shared.kv.prefault import Prefault
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kernels.kv_write.cache import PagedCache
     from shared.kv.layout import KVGroup, KVLayout
 
@@ -33,8 +35,13 @@ class KVArena:
         *,
         device: torch.device,
         num_scratch_blocks: int = 0,
+        scales: Sequence[torch.Tensor] | None = None,
     ) -> None:
-        """Allocate. Scratch blocks follow the others; no sequence ever owns one."""
+        """Allocate. Scratch blocks follow the others; no sequence ever owns one.
+
+        scales: by group with keys and values, float32 [num_layers, 2, num_kv_heads], if the layout
+        has those of the checkpoint.
+        """
         num_blocks += num_scratch_blocks
         self.layout = layout
         dtype = getattr(torch, layout.dtype)
@@ -54,7 +61,8 @@ class KVArena:
         self._views = tuple(self._of_group(group) for group in layout.groups)
         #: The same as the layers of a group read and write it.
         self.groups: tuple[PagedCache, ...] = tuple(
-            QuantizedCache.over(view) if view.dtype in LARGEST else view for view in self._views
+            _as_used(view, scales[number] if scales and number < len(scales) else None)
+            for number, view in enumerate(self._views)
         )
 
     @property
@@ -100,3 +108,11 @@ class KVArena:
         used = math.prod(shape)
         seen: torch.Tensor = blocks[:, :used].unflatten(1, shape)
         return seen
+
+
+def _as_used(view: torch.Tensor, scales: torch.Tensor | None) -> PagedCache:
+    if view.dtype not in LARGEST:
+        return view
+    if scales is None:
+        return QuantizedCache.over(view)
+    return QuantizedCache.with_scales(view, scales.to(view.device))
