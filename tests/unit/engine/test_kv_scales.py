@@ -43,7 +43,13 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
         "prefix_cache_hits",
     ),
     "draft": (
-        {"speculative_config": {"method": "draft_model", "adaptive": False}},
+        {
+            "speculative_config": {
+                "method": "draft_model",
+                "num_speculative_tokens": 3,
+                "adaptive": False,
+            }
+        },
         "spec_decode_num_draft_tokens",
     ),
 }
