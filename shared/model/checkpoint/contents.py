@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from shared.model.weight_map import WeightMap
 
 _DENSE = ".weight"
-#: Of queries, keys, values and their weights, whoever wrote them.
+#: Of queries, keys, values and weights of attention, whoever wrote them.
 _KV_SCALES = tuple(
     f".{what}"
     for what in ("k_scale", "v_scale", "q_scale", "prob_scale", "kv_scale", "output_scale")
