@@ -24,10 +24,10 @@ def kv_write(
 
     k, v: [num_tokens, num_kv_heads, head_dim]; slot_mapping: int64 [num_tokens], block * block_size
     + offset; kv_cache: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim]. For a
-    quantised cache, k and v are quantised per token and head, a negative slot stores nothing, and
-    both implementations write the same bits. For a plain cache there is only `torch`. v is None for
-    a cache with one row per token, [num_blocks, num_layers, 1, 1, block_size, size], which only
-    `torch` writes.
+    quantised cache, k and v are quantised per token and head, or with its static scales; a negative
+    slot stores nothing, and both implementations write the same bits. For a plain cache there is
+    only `torch`. v is None for a cache with one row per token,
+    [num_blocks, num_layers, 1, 1, block_size, size], which only `torch` writes.
 
     Raises:
         ValueError: shapes that do not fit together, or an implementation unknown for this cache.

@@ -20,14 +20,16 @@ _TENSORS = ("k", "v", "values", "scales", "slot_mapping")
 
 
 def cases() -> Iterator[GateCase]:
-    """Yield few and many heads of even and odd sizes."""
+    """Yield few and many heads of even and odd sizes, and static scales of some."""
     shapes = ((8, 128), (8, 64), (3, 80), (32, 128), (1, 256))
-    for (dtype, (name, archs)), (heads, dim) in product(QUANTIZED.items(), shapes):
+    variants = (*((*shape, False) for shape in shapes), (8, 128, True), (3, 80, True))
+    for (dtype, (name, archs)), (heads, dim, is_static) in product(QUANTIZED.items(), variants):
         constants, num_warps = write_constants(
-            num_kv_heads=heads, head_dim=dim, block_size=16, dtype=dtype
+            num_kv_heads=heads, head_dim=dim, block_size=16, dtype=dtype, is_static=is_static
         )
+        static = " static" * is_static
         yield GateCase(
-            name=f"kv_write_quantized bf16 to {name} heads {heads} dim {dim}",
+            name=f"kv_write_quantized bf16 to {name} heads {heads} dim {dim}{static}",
             kernel=kv_write_quantized_kernel,
             types={
                 **dict.fromkeys(("k", "v"), "*bf16"),

@@ -8,8 +8,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.quantize_rows.kernel import quantize_tile
-from kernels.quantize_rows.limits import LARGEST
+from kernels.quantize_rows.kernel import quantize_tile, round_tile
+from kernels.quantize_rows.limits import LARGEST, LEAST
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,8 +36,10 @@ def kv_write_quantized_kernel(
     stride_sb,
     stride_skv,
     stride_sh,
+    LEAST: tl.constexpr,
     LARGEST: tl.constexpr,
     IS_INTEGER: tl.constexpr,
+    IS_STATIC: tl.constexpr,  # the scales are there, and are not written
     BLOCK_SIZE: tl.constexpr,
     HEADS: tl.constexpr,  # num_kv_heads to the next power of two
     HEAD_DIM: tl.constexpr,
@@ -56,23 +58,30 @@ def kv_write_quantized_kernel(
     else:
         source = v + token * stride_vt + head[:, None] * stride_vh
     new = tl.load(source + dim[None, :], mask=exists, other=0.0).to(tl.float32)
-    rounded, scale = quantize_tile(new, LARGEST, IS_INTEGER)
     block, offset = slot // BLOCK_SIZE, slot % BLOCK_SIZE
     place = values + block * stride_cb + kind * stride_ckv + offset * stride_cs
     place = place + head[:, None] * stride_ch + dim[None, :]
+    scale_place = scales + block * stride_sb + kind * stride_skv + offset + head * stride_sh
+    if IS_STATIC:
+        scale = tl.load(scale_place, mask=head < num_kv_heads, other=1.0)
+        scaled = tl.div_rn(new, tl.zeros_like(new) + scale[:, None])
+        rounded = round_tile(scaled, LEAST, LARGEST, IS_INTEGER)
+    else:
+        rounded, scale = quantize_tile(new, LARGEST, IS_INTEGER)
+        tl.store(scale_place, scale, mask=head < num_kv_heads)
     tl.store(place, rounded.to(values.dtype.element_ty), mask=exists)
-    scale_place = scales + block * stride_sb + kind * stride_skv + offset
-    tl.store(scale_place + head * stride_sh, scale, mask=head < num_kv_heads)
 
 
 def write_constants(
-    *, num_kv_heads: int, head_dim: int, block_size: int, dtype: torch.dtype
+    *, num_kv_heads: int, head_dim: int, block_size: int, dtype: torch.dtype, is_static: bool
 ) -> tuple[dict[str, float | bool], int]:
     """Return the kernel's constants and number of warps: 16 numbers a thread, up to 8 warps."""
     heads, padded = triton.next_power_of_2(num_kv_heads), triton.next_power_of_2(head_dim)
     constants = {
+        "LEAST": LEAST[dtype],
         "LARGEST": LARGEST[dtype],
         "IS_INTEGER": dtype == torch.int8,
+        "IS_STATIC": is_static,
         "BLOCK_SIZE": block_size,
         "HEADS": heads,
         "HEAD_DIM": head_dim,
@@ -90,6 +99,7 @@ def launch(k: Tensor, v: Tensor, cache: QuantizedCache, layer: int, slot_mapping
         head_dim=head_dim,
         block_size=values.shape[3],
         dtype=values.dtype,
+        is_static=cache.is_static,
     )
     kv_write_quantized_kernel[(num_tokens, 2)](
         k,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from kernels.kv_write.cache import QuantizedCache
-from kernels.quantize_rows.reference import quantize_rows
+from kernels.quantize_rows.reference import quantize_rows, quantize_rows_by
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +31,10 @@ def kv_write(
     # PyTorch does not assign float8 through an index; it does assign bytes.
     stored = kv_cache.values.view(torch.uint8)
     for kind, new in enumerate(kinds):
-        values, scales = quantize_rows(new[wanted], kv_cache.values.dtype)
+        rows, dtype = new[wanted], kv_cache.values.dtype
+        if kv_cache.is_static:
+            values = quantize_rows_by(rows, kv_cache.scales[0, layer, kind, :, 0], dtype)
+        else:
+            values, scales = quantize_rows(rows, dtype)
+            kv_cache.scales[blocks, layer, kind, :, offsets] = scales
         stored[blocks, layer, kind, :, offsets] = values.view(torch.uint8)
-        kv_cache.scales[blocks, layer, kind, :, offsets] = scales

@@ -317,6 +317,18 @@ class Batch(ctypes.Structure):
     )
 
 
+class KvMemory(ctypes.Structure):
+    """`baton::KvMemory`."""
+
+    _fields_ = (
+        ("data", c_void_p),
+        ("block_stride", c_size_t),
+        ("block_size", c_int),
+        ("format", c_int),
+        ("scales", POINTER(c_void_p)),
+    )
+
+
 #: Result and arguments of every function of api.cpp.
 _SIGNATURES = {
     "baton_pool_new": (c_void_p, (c_int, POINTER(c_int))),
@@ -336,7 +348,7 @@ _SIGNATURES = {
     "baton_decoder_delete": (None, (c_void_p,)),
     "baton_decoder_forward": (
         c_int,
-        (c_void_p, POINTER(Batch), c_void_p, c_size_t, c_int, c_int, c_void_p),
+        (c_void_p, POINTER(Batch), POINTER(KvMemory), c_void_p),
     ),
     "baton_decoder_embeddings": (c_int, (c_void_p, c_void_p, c_int, c_void_p)),
     "baton_decoder_logits": (c_int, (c_void_p, c_void_p, c_int, c_void_p)),

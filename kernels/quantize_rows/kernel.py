@@ -22,11 +22,16 @@ def quantize_tile(x, largest, IS_INTEGER: tl.constexpr):
     ratio = tl.div_rn(tl.zeros_like(peak) + largest, tl.maximum(peak, 1e-30))
     factor = tl.where(peak > 1e-30, ratio, 0.0)
     scaled = x * factor[:, None]
+    return round_tile(scaled, -largest, largest, IS_INTEGER), peak * (1.0 / largest)
+
+
+@triton.jit
+def round_tile(scaled, least, largest, IS_INTEGER: tl.constexpr):
+    """Return numbers within limits; if they are to be integers, the nearest ones."""
     if IS_INTEGER:
         # Adding 1.5 * 2**23 leaves no bits for a fraction: it rounds to the nearest, ties to even.
         scaled = (scaled + 12582912.0) - 12582912.0
-    scaled = tl.minimum(tl.maximum(scaled, -largest), largest)
-    return scaled, peak * (1.0 / largest)
+    return tl.minimum(tl.maximum(scaled, least), largest)
 
 
 @triton.jit

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kernels.quantize_rows.limits import LARGEST
+from kernels.quantize_rows.limits import LARGEST, LEAST
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,6 +27,14 @@ def quantize_rows(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     if dtype == torch.int8:
         scaled = scaled.round()
     return scaled.clamp(-largest, largest).to(dtype), peak * (1 / largest)
+
+
+def quantize_rows_by(x: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return x [..., size] over scales [...], rounded to the nearest, ties to even, and limited."""
+    scaled = x.float() / scales.unsqueeze(-1)
+    if dtype == torch.int8:
+        scaled = scaled.round()
+    return scaled.clamp(LEAST[dtype], LARGEST[dtype]).to(dtype)
 
 
 def dequantize_rows(values: Tensor, scales: Tensor) -> Tensor:

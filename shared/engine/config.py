@@ -22,7 +22,9 @@ class EngineConfig:
     block_size: int = setting(16, help="tokens per KV block")
     kv_cache_dtype: str = setting(
         "auto",
-        help="what keys and values are kept as: auto (the model's dtype), fp8 (fp8_e4m3) or int8",
+        help="what keys and values are kept as: fp8 (fp8_e4m3) or int8 with a scale for each "
+        "token; checkpoint: as the checkpoint says, with its scales; the model's dtype by name; "
+        "auto: checkpoint where it has scales, else the model's dtype",
     )
     num_blocks: int | None = setting(None, help="size of the KV pool in blocks")
     kv_cache_memory_bytes: int | None = setting(

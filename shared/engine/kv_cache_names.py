@@ -1,12 +1,21 @@
-"""Names of the KV cache's dtypes, spelled as in vLLM."""
+"""Names of what keys and values are kept as, spelled as in vLLM where it has them."""
 
 from __future__ import annotations
 
 from shared.errors import ConfigError
 
-#: PyTorch's name of each; `auto` is the model's own dtype.
+#: The checkpoint's own scales, where it has some; otherwise the model's dtype.
+AUTO = "auto"
+#: The checkpoint's own scales.
+CHECKPOINT = "checkpoint"
+#: PyTorch's name of each; None: the model or its checkpoint says. In 8 bits with a scale for each
+#: token.
 TORCH_NAMES = {
-    "auto": None,
+    AUTO: None,
+    CHECKPOINT: None,
+    "bfloat16": "bfloat16",
+    "float16": "float16",
+    "float32": "float32",
     "fp8": "float8_e4m3fn",
     "fp8_e4m3": "float8_e4m3fn",
     "int8": "int8",

@@ -7,7 +7,8 @@ adapters or tenants never share a hash. Python's `hash()` is not used. The calle
 
 Every field is preceded by its length as u32 little-endian, which makes the encoding injective:
 
-    namespace = H("baton.kv.namespace.v1", fingerprint, dtype, kv dtype, layout version, block size)
+    namespace = H("baton.kv.namespace.v1", fingerprint, dtype, KV format, layout version,
+                  block size)
     root      = H("baton.kv.root.v1", namespace, adapter, salt)
     block     = H("baton.kv.block.v1", parent, token ids as u32 little-endian, extra, …)
 """

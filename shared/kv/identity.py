@@ -107,30 +107,31 @@ def namespace_hash(
     *,
     model_fingerprint: str,
     dtype: str,
-    kv_dtype: str,
+    kv_format: str,
     layout_version: int,
     block_size: int,
     groups: bytes = b"",
 ) -> bytes:
     """Return the digest of everything that workers must have in common to share blocks.
 
-    `groups` is `KVLayout.grouping`. The directory has the digest in hexadecimal.
+    `kv_format` is `KVLayout.format`, `groups` is `KVLayout.grouping`. The directory has the digest
+    in hexadecimal.
     """
     return digest(
         b"baton.kv.namespace.v1",
         model_fingerprint.encode(),
         dtype.encode(),
-        kv_dtype.encode(),
+        kv_format.encode(),
         struct.pack("<I", layout_version),
         struct.pack("<I", block_size),
         *((groups,) if groups else ()),
     )
 
 
-def model_identity(model_fingerprint: str, kv_dtype: str) -> bytes:
+def model_identity(model_fingerprint: str, kv_format: str) -> bytes:
     """Return the digest of everything that workers must have in common to write one answer.
 
     It covers what decides their tokens: the fingerprint covers weights, config and dtype. The block
     size does not affect tokens.
     """
-    return digest(b"baton.model.identity.v1", model_fingerprint.encode(), kv_dtype.encode())
+    return digest(b"baton.model.identity.v1", model_fingerprint.encode(), kv_format.encode())

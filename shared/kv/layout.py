@@ -23,7 +23,7 @@ LAYOUT_VERSION = 1
 GROUPED_VERSION = 2
 
 _DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "float8_e4m3fn": 1}
-#: Dtypes with a float32 scale per token and head: the elements are values times scale.
+#: Dtypes of codes: the elements are codes times scale.
 _SCALED = ("int8", "float8_e4m3fn")
 _SCALE_BYTES = 4
 #: Most blocks of a sequence in a table of states: the one that it continues from, and its own.
@@ -82,21 +82,28 @@ class KVLayout:
     """Workers may exchange blocks only if their layouts are equal.
 
     Made by `of`, which chooses the version; a peer's layout has the version that it names. In 8
-    bits, the scales [block_size] of a head lie behind its values [block_size, head_dim], so
-    that whatever moves, keeps or hashes a block has both.
+    bits, the float32 scales [block_size] of a head lie behind its values [block_size, head_dim],
+    unless the checkpoint has scales: so whatever moves, keeps or hashes a block has both.
     """
 
     groups: tuple[KVGroup, ...]
     block_size: int
     dtype: str
     version: int
+    #: Digest of the checkpoint's scales, which are not in the blocks. Empty: in 8 bits, each token
+    #: and head has a scale of its own.
+    scales: str = ""
 
     @classmethod
-    def of(cls, groups: tuple[KVGroup, ...], *, block_size: int, dtype: str) -> KVLayout:
+    def of(
+        cls, groups: tuple[KVGroup, ...], *, block_size: int, dtype: str, scales: str = ""
+    ) -> KVLayout:
         """Return the layout of these groups, with the lowest version that supports it."""
         is_plain = len(groups) == 1 and groups[0].kind is GroupKind.FULL
         version = LAYOUT_VERSION if is_plain else GROUPED_VERSION
-        return cls(groups=groups, block_size=block_size, dtype=dtype, version=version)
+        return cls(
+            groups=groups, block_size=block_size, dtype=dtype, version=version, scales=scales
+        )
 
     @classmethod
     def single(
@@ -122,9 +129,14 @@ class KVLayout:
         return sum(group.num_layers for group in self.groups)
 
     @property
-    def is_quantized(self) -> bool:
-        """Whether the blocks have quantised values with scales."""
-        return self.dtype in _SCALED
+    def has_token_scales(self) -> bool:
+        """Whether the blocks have codes, and a scale for each token and head."""
+        return self.dtype in _SCALED and not self.scales
+
+    @property
+    def format(self) -> str:
+        """What decides which bytes are kept of a number: the dtype, and stored scales."""
+        return f"{self.dtype}/{self.scales}" if self.scales else self.dtype
 
     @property
     def num_token_groups(self) -> int:
@@ -149,7 +161,7 @@ class KVLayout:
         """
         if group.kind is GroupKind.STATE:
             return group.num_layers, group.state_size
-        row = group.head_dim + (_SCALE_BYTES if self.is_quantized else 0)
+        row = group.head_dim + (_SCALE_BYTES if self.has_token_scales else 0)
         return group.num_layers, group.num_kinds, group.num_kv_heads, self.block_size, row
 
     @property

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from kernels.kv_write.cache import PagedCache
     from shared.model.attention.base import AttentionBackend, AttentionMetadata
     from shared.model.linear.base import LinearMethod
     from shared.model.linear.quantized import QuantizedMatrix
@@ -104,7 +105,7 @@ class CausalLM(nn.Module):
         self,
         token_ids: Tensor,
         positions: Tensor,
-        kv_caches: Sequence[Tensor],
+        kv_caches: Sequence[PagedCache],
         metadata: AttentionMetadata,
     ) -> Tensor:
         """Return hidden states [num_wanted, hidden] after the last norm; by default of all tokens.

@@ -20,6 +20,7 @@ from shared.model.spec import PLACES, NormPlace
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from kernels.kv_write.cache import PagedCache
     from shared.model.attention.base import AttentionBackend, AttentionMetadata
     from shared.model.linear.base import LinearMethod
     from shared.model.spec import DecoderSpec
@@ -97,7 +98,7 @@ class DecoderLayer(nn.Module):
         x: Tensor,
         residual: Tensor | None,
         cos_sin: Tensor,
-        kv_cache: Tensor,
+        kv_cache: PagedCache,
         metadata: AttentionMetadata,
     ) -> tuple[Tensor, Tensor]:
         """Map [num_tokens, hidden] to the next addend and residual, of the same shape.
@@ -144,7 +145,7 @@ class DecoderLayer(nn.Module):
         x: Tensor,
         residual: Tensor | None,
         cos_sin: Tensor,
-        kv_cache: Tensor,
+        kv_cache: PagedCache,
         metadata: AttentionMetadata,
     ) -> tuple[Tensor, Tensor]:
         """As `forward`; nothing is added to what this returns."""

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shared.model.attention.base import AttentionBackend
+    from shared.model.checkpoint.kv_scales import StoredKVScales
     from shared.model.generic.model import TransformersCausalLM
     from shared.model.linear.base import LinearMethod
     from shared.model.native.threads import ThreadPlan
@@ -59,6 +60,8 @@ class LoadedModel:
     #: Equal on two hosts exactly if their computations are equal.
     fingerprint: str
     num_weight_bytes: int
+    #: The checkpoint's, for keys and values in 8 bits; None: it has none.
+    kv_scales: StoredKVScales | None = None
 
     @classmethod
     def of(
@@ -67,6 +70,7 @@ class LoadedModel:
         spec: DecoderSpec,
         dtype: torch.dtype,
         fingerprint: str,
+        kv_scales: StoredKVScales | None = None,
     ) -> LoadedModel:
         """Return the loaded model, with its present number of weight bytes."""
         return cls(
@@ -75,6 +79,7 @@ class LoadedModel:
             dtype=dtype,
             fingerprint=fingerprint,
             num_weight_bytes=model.num_weight_bytes,
+            kv_scales=kv_scales,
         )
 
 
@@ -183,11 +188,12 @@ class _Wanted:
         with open_origin(self.made_from) as origin:
             origin.fill(model)
             computing = _computing(model, method, self.place)
+            kv_scales = origin.kv_scales(spec)
             how = f"{self.dtype}/{self.weights}"
             if isinstance(method, PackingFours):  # other numbers than those of PyTorch's int4
                 how += f"/{method.description}"
             fingerprint = origin.fingerprint(spec.raw, how)
-            return LoadedModel.of(computing, spec, dtype, fingerprint)
+            return LoadedModel.of(computing, spec, dtype, fingerprint, kv_scales)
 
     def load_module(self, model_dir: Path, *, trust_remote_code: bool) -> LoadedModel:
         """Load a model that transformers computes."""

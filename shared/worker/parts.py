@@ -105,7 +105,7 @@ class WorkerParts:
             block_size=self.layout.block_size,
             num_blocks=self.engine.stats().num_blocks,
             max_model_len=self.max_model_len,
-            identity=model_identity(self.peer_info.model_fingerprint, self.layout.dtype).hex(),
+            identity=model_identity(self.peer_info.model_fingerprint, self.layout.format).hex(),
             generation=self.config.model.model_generation,
             probe=probe_digest(bytes.fromhex(self.peer_info.namespace), self.layout.block_size),
         )

@@ -187,3 +187,4 @@ class FakeLoadedModel:
     dtype: torch.dtype = torch.float32
     fingerprint: str = "fake"
     num_weight_bytes: int = 0
+    kv_scales: None = None

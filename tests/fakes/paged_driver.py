@@ -18,6 +18,7 @@ from shared.model.attention.base import AttentionMetadata
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from kernels.kv_write.cache import PagedCache
     from shared.model.causal_lm import CausalLM
     from shared.model.native.model import NativeCausalLM
     from shared.model.spec import DecoderSpec
@@ -31,19 +32,18 @@ def poisoned_cache(
     head_dim: int,
     dtype: torch.dtype = torch.float32,
     num_kinds: int = 2,
-) -> torch.Tensor:
+) -> PagedCache:
     """A cache of NaN; in 8 bits the scales are."""
     shape = (num_blocks, num_layers, num_kinds, num_kv_heads, block_size, head_dim)
     if dtype.itemsize > 1:
         return torch.full(shape, float("nan"), dtype=dtype)
     blocks = torch.full((*shape[:-1], head_dim + 4), 0x7F, dtype=torch.uint8).view(dtype)
-    QuantizedCache.over(blocks).scales.fill_(float("nan"))
-    return blocks
+    return _poisoned(QuantizedCache.over(blocks))
 
 
 def poisoned_groups(
     num_blocks: int, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype
-) -> list[torch.Tensor]:
+) -> list[PagedCache]:
     """Views of blocks of NaN, one for each shape of a block; in 8 bits the scales are NaN."""
     size = max(map(math.prod, shapes), default=0)
     if dtype.itemsize > 1:
@@ -51,10 +51,14 @@ def poisoned_groups(
     else:
         arena = torch.full((num_blocks, size), 0x7F, dtype=torch.uint8).view(dtype)
     views = [arena[:, : math.prod(shape)].unflatten(1, shape) for shape in shapes]
-    if dtype.itemsize == 1:
-        for view in views:
-            QuantizedCache.over(view).scales.fill_(float("nan"))
-    return views
+    if dtype.itemsize > 1:
+        return list(views)
+    return [_poisoned(QuantizedCache.over(view)) for view in views]
+
+
+def _poisoned(cache: QuantizedCache) -> QuantizedCache:
+    cache.scales.fill_(float("nan"))
+    return cache
 
 
 def make_metadata(
@@ -172,7 +176,7 @@ class PagedDriver:
 
     def _make_groups(
         self, totals: Sequence[int]
-    ) -> tuple[tuple[torch.Tensor, ...], list[list[list[int]]]]:
+    ) -> tuple[tuple[PagedCache, ...], list[list[list[int]]]]:
         """By group: its view of one arena, and its tables."""
         spec = self.model.spec
         groups = spec.kv_groups

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from kernels.kv_write import kv_write
-from kernels.kv_write.cache import QuantizedCache
 from kernels.latent_attention import LatentQueries, LatentWeights, latent_attention
 from kernels.paged_attention.workspace import Workspace
 from tests.fakes.interpreted import poisoned_empty, report
@@ -22,6 +21,7 @@ from tests.fakes.tensors import random
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from kernels.kv_write.cache import PagedCache
     from shared.model.attention.base import AttentionMetadata
 
 HEADS, PLAIN, ROTATED, LATENT, VALUE = 6, 18, 6, 20, 14
@@ -33,7 +33,7 @@ class Made(NamedTuple):
 
     queries: LatentQueries
     weights: LatentWeights
-    cache: torch.Tensor | QuantizedCache
+    cache: PagedCache
     batch: AttentionMetadata
 
 
@@ -51,10 +51,9 @@ def make(
     blocks = iter(range(sum(sizes), 0, -1))
     tables = [[next(blocks) for _ in range(size)] for size in sizes]
     row = LATENT + ROTATED
-    held = poisoned_cache(
+    cache = poisoned_cache(
         1 + sum(sizes), NUM_LAYERS, 1, BLOCK_SIZE, row, kv_dtype or dtype, num_kinds=1
     )
-    cache = held if kv_dtype is None else QuantizedCache.over(held)
     for table, length in zip(tables, seq_lens, strict=True):
         slots = [table[n // BLOCK_SIZE] * BLOCK_SIZE + n % BLOCK_SIZE for n in range(length)]
         rows = random(length, 1, row, seed=sum(table)).to(dtype)

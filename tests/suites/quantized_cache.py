@@ -141,15 +141,18 @@ CASES: dict[str, AttentionCase] = {
 }
 
 
+#: Those over which scales that are given are tried, too.
+STATIC = ("short", "split-window", "prefill-bf16", "softcap-sinks-split")
+
+
 def filled_cache(case: AttentionCase, to: torch.dtype, implementation: str) -> tuple[Tensor, ...]:
     """Block tables [num_seqs, max_blocks], and keys, values and scales written into poison."""
     sizes = [-(-length // case.block_size) for length in case.seq_lens]
     seeded = torch.Generator(device="cpu").manual_seed(1)
     order = (torch.randperm(sum(sizes), generator=seeded, device="cpu") + 1).tolist()
     tables = [[order.pop() for _ in range(size)] for size in sizes]
-    cache = QuantizedCache.over(
-        poisoned_cache(1 + sum(sizes), 3, case.num_kv_heads, case.block_size, case.head_dim, to)
-    )
+    cache = poisoned_cache(1 + sum(sizes), 3, case.num_kv_heads, case.block_size, case.head_dim, to)
+    assert isinstance(cache, QuantizedCache)
     kv_shape = (sum(case.seq_lens), case.num_kv_heads, case.head_dim)
     k, v = (random(*kv_shape, dtype=case.dtype, seed=seed) for seed in (2, 3))
     everything = make_metadata(case.seq_lens, case.seq_lens, tables, case.block_size)
@@ -263,6 +266,41 @@ def check_attention(case: AttentionCase, to: torch.dtype, implementation: str) -
     assert error < LARGEST_ERROR[to] + allowed, f"quantising cost {error}"
 
 
+def check_static(case: AttentionCase, to: torch.dtype, implementation: str) -> None:
+    """Codes are numbers over the scale of their head, and attention is that over their products."""
+    sizes = [-(-length // case.block_size) for length in case.seq_lens]
+    places = iter(range(sum(sizes), 0, -1))
+    tables = [[next(places) for _ in range(size)] for size in sizes]
+    shape = (1 + sum(sizes), 3, 2, case.num_kv_heads, case.block_size, case.head_dim)
+    scales = (1 + random(*shape[1:4], seed=5).abs()) / LARGEST[to]
+    cache = QuantizedCache.with_scales(torch.full(shape, 0x7F, dtype=torch.uint8).view(to), scales)
+    kv_shape = (sum(case.seq_lens), case.num_kv_heads, case.head_dim)
+    k, v = (random(*kv_shape, dtype=case.dtype, seed=seed) for seed in (2, 3))
+    slots = make_metadata(case.seq_lens, case.seq_lens, tables, case.block_size).slot_mapping
+    kv_write(k, v, cache, 1, slots, implementation=implementation)
+    assert (cache.values.view(torch.uint8)[:, [0, 2]] == 0x7F).all(), "another layer was written"
+    blocks, offsets = slots // case.block_size, slots % case.block_size
+    plain = torch.full(shape, float("nan"))
+    for kind, new in enumerate((k, v)):
+        divided = new.float() / scales[1, kind, :, None]
+        assert (divided.abs() > LARGEST[to]).any(), "no number is limited"
+        codes = divided.round().clamp(-128, 127) if to == torch.int8 else divided.clamp(-448, 448)
+        stored = cache.values.view(torch.uint8)[blocks, 1, kind, :, offsets]
+        assert torch.equal(stored, codes.to(to).view(torch.uint8))
+        plain[blocks, 1, kind, :, offsets] = codes.to(to).float() * scales[1, kind, :, None]
+    query_lens = case.query_lens or (1,) * len(case.seq_lens)
+    batch = make_metadata(query_lens, case.seq_lens, tables, case.block_size)
+    q = random(sum(query_lens), case.num_heads, case.head_dim, dtype=case.dtype, seed=4)
+    memory = Workspace(num_processors=case.num_processors)
+    with poisoned_empty():
+        ours = paged_attention(
+            q, cache, 1, batch, case.scores(), implementation=implementation, workspace=memory
+        )
+    exact = paged_attention(q.float(), plain, 1, batch, case.scores(), implementation="reference")
+    allowed = {torch.float32: 2e-5, torch.bfloat16: 3e-2}[case.dtype]
+    assert (ours.float() - exact).abs().max() < allowed
+
+
 def checks(implementation: str) -> dict[str, Callable[[], None]]:
     """All of them by name."""
     found: dict[str, Callable[[], None]] = {
@@ -278,6 +316,8 @@ def checks(implementation: str) -> dict[str, Callable[[], None]]:
         found[f"rotated-write-{name}"] = partial(check_rotated_write, to, implementation)
     for (name, to), (kind, case) in product(QUANTIZED.items(), CASES.items()):
         found[f"attention-{name}-{kind}"] = partial(check_attention, case, to, implementation)
+        if kind in STATIC:
+            found[f"static-{name}-{kind}"] = partial(check_static, case, to, implementation)
         if "split" not in kind:
             found[f"write-{name}-{kind}"] = partial(check_write, case, to, implementation)
     return found

@@ -53,9 +53,9 @@ Decoder* baton_decoder_new(Pool* pool, const Shape* shape, const Weights* weight
 }
 void baton_decoder_delete(Decoder* decoder) { delete decoder; }
 
-int baton_decoder_forward(Decoder* decoder, const Batch* batch, void* cache, size_t block_stride,
-                          int block_size, int format, float* hidden) try {
-  decoder->forward(*batch, cache, KvFormat(format), block_stride, block_size, hidden);
+int baton_decoder_forward(Decoder* decoder, const Batch* batch, const KvMemory* kv,
+                          float* hidden) try {
+  decoder->forward(*batch, *kv, hidden);
   return 0;
 } catch (const std::bad_alloc&) {
   return 1;

@@ -43,13 +43,9 @@ class TypedDecoder final : public Decoder {
     }
   }
 
-  void forward(const Batch& batch, void* cache_data, KvFormat format, size_t block_stride,
-               int block_size, float* hidden) override {
+  void forward(const Batch& batch, const KvMemory& kv, float* hidden) override {
     const int tokens = batch.num_tokens;
     resize(tokens);
-    // Every layer's attention has heads of its own: see `cache_of`.
-    const Cache<Element> cache{static_cast<Element*>(cache_data), format, block_stride, 0, 0,
-                               block_size, 0};
     embed(batch);
     plan_attention(batch);
     int rows = tokens;
@@ -66,14 +62,14 @@ class TypedDecoder final : public Decoder {
           multiply_to(product_, *now.matrix, rows);
           break;
         case Op::kRotate:
-          rotate_and_store(now, batch, cache);
+          rotate_and_store(now, batch, kv);
           break;
         case Op::kNarrow:
           narrow = batch.num_wanted >= 0;
           if (narrow) plan_wanted(batch);
           break;
         case Op::kAttend:
-          attend(now, batch, cache);
+          attend(now, batch, kv);
           if (now.has_gate) gate_heads(now, batch, narrow);
           if (narrow) rows = keep_wanted(batch);
           break;
@@ -96,7 +92,7 @@ class TypedDecoder final : public Decoder {
           add_experts(now, rows);
           break;
         case Op::kLatentRow:
-          put_latent_rows(now, batch, cache);
+          put_latent_rows(now, batch, kv);
           break;
         case Op::kLatentDown:
           put_latent_operand(now, rows);
@@ -428,15 +424,19 @@ class TypedDecoder final : public Decoder {
     return 1.0f + now.query_scale * std::log1p(float((position + 1) / now.query_step));
   }
 
-  static Cache<Element> cache_of(const Heads& heads, Cache<Element> cache) {
-    cache.kinds = heads.kv_kinds;
-    cache.num_kv_heads = heads.num_kv;
-    cache.head_dim = heads.dim;
-    return cache;
+  // Every layer's attention has heads of its own.
+  static Cache<Element> cache_of(const Operation& now, const KvMemory& kv) {
+    const Heads& heads = now.heads;
+    const float* scales = nullptr;
+    if (kv.scales)
+      scales = kv.scales[now.kv_group] +
+               size_t(now.kv_place) * heads.kv_kinds * heads.num_kv * kv.block_size;
+    return {static_cast<Element*>(kv.data), kv.format, kv.block_stride, heads.kv_kinds,
+            heads.num_kv, kv.block_size, heads.dim, scales};
   }
 
-  void rotate_and_store(const Operation& now, const Batch& batch, const Cache<Element>& arena) {
-    const Cache<Element> cache = cache_of(now.heads, arena);
+  void rotate_and_store(const Operation& now, const Batch& batch, const KvMemory& kv) {
+    const Cache<Element> cache = cache_of(now, kv);
     const int dim = now.heads.dim, heads = now.heads.num, kv_heads = now.heads.num_kv;
     const int64_t* slots = batch.slots[now.kv_group];
     const bool whole = now.head_norm == HeadNorm::kWhole;
@@ -479,8 +479,8 @@ class TypedDecoder final : public Decoder {
     });
   }
 
-  void attend(const Operation& now, const Batch& batch, const Cache<Element>& arena) {
-    const Cache<Element> cache = cache_of(now.heads, arena);
+  void attend(const Operation& now, const Batch& batch, const KvMemory& kv) {
+    const Cache<Element> cache = cache_of(now, kv);
     Plan& plan = plan_of(now.heads);
     const AttentionKernel<Dot> kernel{
         cache, batch, now.kv_group, now.kv_place, {now.window, now.chunked != 0}, now.scale,
@@ -529,8 +529,8 @@ class TypedDecoder final : public Decoder {
     return most;
   }
 
-  void put_latent_rows(const Operation& now, const Batch& batch, const Cache<Element>& arena) {
-    const Cache<Element> cache = cache_of(now.heads, arena);
+  void put_latent_rows(const Operation& now, const Batch& batch, const KvMemory& kv) {
+    const Cache<Element> cache = cache_of(now, kv);
     const Latent& own = *now.attention;
     const int64_t* slots = batch.slots[now.kv_group];
     multiply_to(product_, *now.matrix, batch.num_tokens);

@@ -151,10 +151,9 @@ struct Weights {
 class Decoder {
  public:
   virtual ~Decoder() = default;
-  // Writes the tokens' keys and values into the cache, and float32 hidden states [wanted][hidden]
+  // Writes the tokens' keys and values into `kv`, and float32 hidden states [wanted][hidden]
   // behind the last norm to `hidden`.
-  virtual void forward(const Batch& batch, void* cache, KvFormat format, size_t block_stride,
-                       int block_size, float* hidden) = 0;
+  virtual void forward(const Batch& batch, const KvMemory& kv, float* hidden) = 0;
   // float32 [count][hidden]: the embeddings of tokens.
   virtual void embeddings(const int64_t* token_ids, int count, float* out) = 0;
   // float32 [rows][vocab] of float32 [rows][hidden].

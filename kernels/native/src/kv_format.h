@@ -1,7 +1,9 @@
-// What keys and values are kept as: elements, or 8 bits with a scale per token and head.
+// What keys and values are kept as: elements, or 8 bits with a scale per token and head, or with the
+// checkpoint's scales.
 //
 // The 8 bits are those of kernels/quantize_rows in Python: the largest of a row becomes the largest
-// number of the type, and everything is rounded to the nearest, ties to even.
+// number of the type, or the row is divided by a scale. Everything is rounded to the nearest, ties to
+// even.
 #pragma once
 
 #include <cmath>
@@ -22,13 +24,13 @@ inline Floats round_even(Floats v) {
 #endif
 }
 
-inline Floats limited(Floats v, float largest) {
-  return max(-max(-v, splat(-largest)), splat(-largest));
+inline Floats limited(Floats v, float least, float largest) {
+  return max(-max(-v, splat(-largest)), splat(least));
 }
 
 // `decode` takes bytes, or lanes of which each is a byte: numbers that bfloat16 has, too. `encode` rounds.
 //
-// -127 to 127.
+// -127 to 127 with a scale of the row's own; a given one can lead to -128.
 struct Int8Kv {
   static constexpr float kLargest = 127.0f;
   static Floats decode(Words stored) {
@@ -38,7 +40,7 @@ struct Int8Kv {
     return __builtin_convertvector(widen_signed_bytes(stored), Floats);
   }
   static Bytes encode(Floats scaled) {
-    const Ints whole = __builtin_convertvector(limited(round_even(scaled), kLargest), Ints);
+    const Ints whole = __builtin_convertvector(limited(round_even(scaled), -128.0f, kLargest), Ints);
     return low_bytes(reinterpret_cast<Words>(whole));
   }
 };
@@ -53,7 +55,7 @@ struct Float8Kv {
   }
   static Floats decode(Bytes stored) { return decode(widen_bytes(stored)); }
   static Bytes encode(Floats scaled) {
-    const Words bits = reinterpret_cast<Words>(limited(scaled, kLargest));
+    const Words bits = reinterpret_cast<Words>(limited(scaled, -kLargest, kLargest));
     const Words magnitude = bits & 0x7fffffffu;
     const Words normal = ((magnitude + 0x7ffffu + ((magnitude >> 20) & 1u)) >> 20) - (120u << 3);
     const Floats steps = round_even(bits_as<Floats>(magnitude) * 512.0f);
@@ -97,10 +99,31 @@ inline void quantize_kv(uint8_t* values, float* scale, const float* from, int si
   *scale = peak * (1.0f / Kv::kLargest);
 }
 
+// Stores a row of `size` with a scale that is given.
+template <class Kv>
+inline void quantize_kv_by(uint8_t* values, float scale, const float* from, int size) {
+  const Floats divisor = splat(scale);
+  for_vectors(size, [&](int i, auto count) {
+    const Bytes stored = Kv::encode(load_some(from + i, count) / divisor);
+    std::memcpy(values + i, &stored, count);
+  });
+}
+
+// The blocks of all groups of layers, as Python has them.
+struct KvMemory {
+  void* data;
+  size_t block_stride;  // in elements
+  int block_size;
+  KvFormat format;
+  // By group of layers, [layers][kinds][kv heads][block size] float32: the checkpoint's scales, which
+  // are the same for all tokens of a head. Null: there are none.
+  const float* const* scales;
+};
+
 // The cache [blocks, layers, kinds, kv heads, block size, head dim]; strides in elements. The kinds are
 // keys and values, or with one kind rows that are both. In 8 bits an
 // element is a byte, and behind the values [block size, head dim] of a head come its scales
-// [block size] in float32.
+// [block size] in float32, unless they are given.
 template <class Element>
 struct Cache {
   Element* data;
@@ -110,11 +133,13 @@ struct Cache {
   int num_kv_heads;
   int block_size;
   int head_dim;
+  const float* given_scales;  // [kinds][kv heads][block size]; null: they are in the blocks, if any
 
   bool is_quantized() const { return format != KvFormat::kElements; }
+  bool holds_scales() const { return is_quantized() && given_scales == nullptr; }
   // Elements of one head's keys or values in a block.
   size_t head_stride() const {
-    return size_t(block_size) * (head_dim + (is_quantized() ? sizeof(float) : 0));
+    return size_t(block_size) * (head_dim + (holds_scales() ? sizeof(float) : 0));
   }
   size_t layer_stride() const { return kinds * num_kv_heads * head_stride(); }
   size_t head_offset(int block, int layer, int kind, int head) const {
@@ -144,24 +169,36 @@ struct Cache {
   const float* scales(const uint8_t* values) const {
     return reinterpret_cast<const float*>(values + size_t(block_size) * head_dim);
   }
+  // The scale that all tokens of a head share, if one is given; otherwise 1.
+  float given_scale(int kind, int head) const {
+    if (given_scales == nullptr) return 1.0f;
+    return given_scales[(size_t(kind) * num_kv_heads + head) * block_size];
+  }
 };
+
+template <class Kv, class Element>
+inline void store_codes(const Cache<Element>& cache, int block, int layer, int kind, int head,
+                        int slot, const float* x) {
+  uint8_t* head_values = cache.values(block, layer, kind, head);
+  uint8_t* values = head_values + size_t(slot) * cache.head_dim;
+  if (cache.holds_scales())
+    quantize_kv<Kv>(values, cache.scales(head_values) + slot, x, cache.head_dim);
+  else
+    quantize_kv_by<Kv>(values, cache.given_scale(kind, head), x, cache.head_dim);
+}
 
 // Keeps a head's key or value.
 template <class Element>
 inline void store_row(const Cache<Element>& cache, int block, int layer, int kind, int head, int slot,
                       const float* x) {
-  const int dim = cache.head_dim;
-  if (!cache.is_quantized()) {
-    narrow_row(cache.row(block, layer, kind, head, slot), x, dim);
-    return;
+  switch (cache.format) {
+    case KvFormat::kElements:
+      return narrow_row(cache.row(block, layer, kind, head, slot), x, cache.head_dim);
+    case KvFormat::kInt8:
+      return store_codes<Int8Kv>(cache, block, layer, kind, head, slot, x);
+    case KvFormat::kFloat8:
+      return store_codes<Float8Kv>(cache, block, layer, kind, head, slot, x);
   }
-  uint8_t* values = cache.values(block, layer, kind, head);
-  float* scale = cache.scales(values) + slot;
-  values += size_t(slot) * dim;
-  if (cache.format == KvFormat::kInt8)
-    quantize_kv<Int8Kv>(values, scale, x, dim);
-  else
-    quantize_kv<Float8Kv>(values, scale, x, dim);
 }
 
 }  // namespace baton

@@ -79,6 +79,7 @@ class KVLayout(_message.Message):
     DTYPE_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     GROUPS_FIELD_NUMBER: _builtins.int
+    SCALES_FIELD_NUMBER: _builtins.int
     num_layers: _builtins.int
     """Transformer layers in a block of the first group."""
     num_kv_heads: _builtins.int
@@ -88,9 +89,13 @@ class KVLayout(_message.Message):
     head_dim: _builtins.int
     """Elements per head in the first group."""
     dtype: _builtins.str
-    """float32, bfloat16, float16, int8 or float8_e4m3fn; in 8 bits, a head's scales lie behind its values."""
+    """float32, bfloat16, float16, int8 or float8_e4m3fn; in 8 bits, a head's scales lie behind its values, unless
+    `scales` is set.
+    """
     version: _builtins.int
     """Order of the dimensions inside a block. 1: there is one group, of full attention. 2: see `groups`."""
+    scales: _builtins.str
+    """Digest of the checkpoint's scales of keys and values, which are not in the blocks; empty: there are none."""
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___KVGroup]:
         """From version 2 on: all groups, the first one included. Blocks of all groups are equally long."""
@@ -105,10 +110,11 @@ class KVLayout(_message.Message):
         dtype: _builtins.str = ...,
         version: _builtins.int = ...,
         groups: _abc.Iterable[Global___KVGroup] | None = ...,
+        scales: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "dtype", b"dtype", "groups", b"groups", "head_dim", b"head_dim", "num_kv_heads", b"num_kv_heads", "num_layers", b"num_layers", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "dtype", b"dtype", "groups", b"groups", "head_dim", b"head_dim", "num_kv_heads", b"num_kv_heads", "num_layers", b"num_layers", "scales", b"scales", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -49,4 +49,6 @@ def layout_fingerprint(layout: KVLayout) -> int:
     for group in others:
         fields += [group.num_layers, group.num_kv_heads, group.head_dim, group.kind, group.window]
     fields += [group.state_size for group in layout.groups if group.state_size]
+    if layout.scales:
+        fields.append(layout.scales)
     return int(xxhash.xxh3_64_intdigest("/".join(map(str, fields)).encode()))

@@ -7,12 +7,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from kernels.kv_write.cache import QuantizedCache
+from kernels.quantize_rows.limits import LARGEST
 from shared.kv.group_rules import GroupKind
 from shared.kv.memory import KVMemory
 from shared.kv.prefault import Prefault
 
 if TYPE_CHECKING:
-    from shared.kv.layout import KVLayout
+    from collections.abc import Sequence
+
+    from kernels.kv_write.cache import PagedCache
+    from shared.kv.layout import KVGroup, KVLayout
 
 
 class KVArena:
@@ -30,8 +35,13 @@ class KVArena:
         *,
         device: torch.device,
         num_scratch_blocks: int = 0,
+        scales: Sequence[torch.Tensor] | None = None,
     ) -> None:
-        """Allocate. Scratch blocks follow the others; no sequence ever owns one."""
+        """Allocate. Scratch blocks follow the others; no sequence ever owns one.
+
+        scales: by group with keys and values, float32 [num_layers, 2, num_kv_heads], if the layout
+        has those of the checkpoint.
+        """
         num_blocks += num_scratch_blocks
         self.layout = layout
         dtype = getattr(torch, layout.dtype)
@@ -48,7 +58,12 @@ class KVArena:
         #: [num_blocks, elements of a block] in the KV dtype; row b is block b.
         self.blocks = flat.view(num_blocks, -1)
         #: By group: [num_blocks, *layout.block_shape(group)], the same memory; states in float32.
-        self.groups = tuple(self._of_group(number) for number in range(layout.num_groups))
+        self._views = tuple(self._of_group(group) for group in layout.groups)
+        #: The same as the layers of a group read and write it.
+        self.groups: tuple[PagedCache, ...] = tuple(
+            _as_used(view, scales[number] if scales and number < len(scales) else None)
+            for number, view in enumerate(self._views)
+        )
 
     @property
     def device(self) -> torch.device:
@@ -63,8 +78,8 @@ class KVArena:
         """
         if self.layout.has_states:
             return self.blocks[:, None, None, None, None]
-        sizes = [group.shape[1:].numel() for group in self.groups]
-        return self.groups[sizes.index(max(sizes))]
+        sizes = [view.shape[1:].numel() for view in self._views]
+        return self._views[sizes.index(max(sizes))]
 
     def bytes(self) -> torch.Tensor:
         """Return all blocks as uint8 [num_blocks, block_bytes]."""
@@ -78,14 +93,14 @@ class KVArena:
     def close(self) -> None:
         """Free the memory. The engine must not step any more."""
         self.blocks = torch.empty(0)
+        self._views = ()
         self.groups = ()
         if self._prefault is not None:
             self._prefault.close()
         if self.memory is not None:
             self.memory.close()
 
-    def _of_group(self, number: int) -> torch.Tensor:
-        group = self.layout.groups[number]
+    def _of_group(self, group: KVGroup) -> torch.Tensor:
         shape = self.layout.block_shape(group)
         is_state = group.kind is GroupKind.STATE
         blocks = self.blocks.view(torch.float32) if is_state else self.blocks
@@ -93,3 +108,11 @@ class KVArena:
         used = math.prod(shape)
         seen: torch.Tensor = blocks[:, :used].unflatten(1, shape)
         return seen
+
+
+def _as_used(view: torch.Tensor, scales: torch.Tensor | None) -> PagedCache:
+    if view.dtype not in LARGEST:
+        return view
+    if scales is None:
+        return QuantizedCache.over(view)
+    return QuantizedCache.with_scales(view, scales.to(view.device))

@@ -8,7 +8,7 @@ import psutil
 import structlog
 import torch
 
-from shared.engine.memory.kv_cache_dtype import torch_dtype
+from shared.engine.memory.kv_format import choose_format
 from shared.errors import ConfigError
 from shared.kv.group_rules import GroupKind
 from shared.kv.identity import namespace_hash
@@ -30,12 +30,18 @@ def read_layout(loaded: LoadedModel, config: EngineConfig) -> KVLayout:
 
     Raises:
         ConfigError: they cannot have the requested KV dtype.
+        ModelLoadError: a scale of the checkpoint is missing or wrong; names it.
     """
-    kv_dtype = torch_dtype(config.kv_cache_dtype, loaded.dtype, torch.device(config.device))
+    own = choose_format(config.kv_cache_dtype, loaded, torch.device(config.device))
     groups = tuple(_group(loaded.spec, layers) for layers in loaded.spec.kv_groups)
-    layout = KVLayout.of(groups, block_size=config.block_size, dtype=_name(kv_dtype))
+    layout = KVLayout.of(
+        groups,
+        block_size=config.block_size,
+        dtype=_name(own.dtype),
+        scales="" if own.scales is None else own.scales.digest,
+    )
     for group in groups:
-        if layout.is_quantized and layout.block_size * group.head_dim % 4:
+        if layout.has_token_scales and layout.block_size * group.head_dim % 4:
             raise ConfigError(
                 f"kv_cache_dtype {config.kv_cache_dtype!r} needs scales on whole words: block_size "
                 f"{layout.block_size} times head size {group.head_dim} is no multiple of 4"
@@ -75,7 +81,7 @@ def read_namespace(loaded: LoadedModel, layout: KVLayout) -> bytes:
     return namespace_hash(
         model_fingerprint=loaded.fingerprint,
         dtype=_name(loaded.dtype),
-        kv_dtype=layout.dtype,
+        kv_format=layout.format,
         layout_version=layout.version,
         block_size=layout.block_size,
         groups=layout.grouping,

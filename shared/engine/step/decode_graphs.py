@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from collections.abc import Sequence as Seq
 
+    from kernels.kv_write.cache import PagedCache
     from shared.engine.step.batch import Batch
     from shared.engine.step.model_runner import CausalModel
     from shared.engine.step.plan import StepPlan
@@ -130,7 +131,7 @@ class DecodeGraphs:
     def __init__(
         self,
         model: CausalModel,
-        kv_caches: Seq[torch.Tensor],
+        kv_caches: Seq[PagedCache],
         recorder: GraphRecorder,
         sizes: Seq[int],
         *,

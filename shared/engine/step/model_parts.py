@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from shared.engine.memory.arena import KVArena
+from shared.engine.memory.kv_format import choose_format
 from shared.engine.sampler.processors.base import ProcessorContext
 from shared.engine.sampler.processors.load import load_processors
 from shared.engine.step.batch import BatchBuilder
@@ -63,6 +64,7 @@ def build_model_parts(
         num_blocks,
         device=device,
         num_scratch_blocks=0 if recorder is None else 1,
+        scales=choose_format(config.kv_cache_dtype, loaded, device).of_groups(loaded.spec),
     )
     batches = _batches(config, layout, layout.num_blocks(max_model_len), scratch_block)
     graphs = None

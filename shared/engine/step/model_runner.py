@@ -21,6 +21,7 @@ from shared.engine.step.verification import Drafted, verify
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from kernels.kv_write.cache import PagedCache
     from shared.engine.sampler.sampling_state import SamplingState
     from shared.engine.step.batch import Batch, BatchBuilder
     from shared.engine.step.decode_graphs import DecodeGraphs
@@ -49,7 +50,7 @@ class CausalModel(Protocol):
         self,
         token_ids: torch.Tensor,
         positions: torch.Tensor,
-        kv_caches: Sequence[torch.Tensor],
+        kv_caches: Sequence[PagedCache],
         metadata: AttentionMetadata,
     ) -> torch.Tensor:
         """Return hidden states of the needed tokens; write all tokens' KV into their slots.
@@ -112,7 +113,7 @@ class ModelRunner:
     def __init__(
         self,
         model: CausalModel,
-        kv_caches: Sequence[torch.Tensor],
+        kv_caches: Sequence[PagedCache],
         batches: BatchBuilder,
         rows: RowStates,
         keeper: HiddenKeeper,

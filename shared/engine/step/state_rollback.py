@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from torch import Tensor
+
 from shared.engine.step.plan import NewBlocks, StepPlan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from torch import Tensor
-
+    from kernels.kv_write.cache import PagedCache
     from shared.engine.step.batch import Batch, BatchBuilder
     from shared.engine.step.model_runner import CausalModel
     from shared.engine.step.verification import Verified
@@ -40,11 +41,11 @@ class KeptStates:
 class StateRollback:
     """Keeps states, and puts them back, in the blocks of one arena."""
 
-    def __init__(self, caches: Sequence[Tensor], num_states: int, block_size: int) -> None:
+    def __init__(self, caches: Sequence[PagedCache], num_states: int, block_size: int) -> None:
         """`caches`: of all groups, of which the last `num_states` have states."""
         self._first_group = len(caches) - num_states
         self._caches = caches
-        self._states = caches[self._first_group :]
+        self._states = [own for own in caches[self._first_group :] if isinstance(own, Tensor)]
         self._block_size = block_size
 
     def keep(self, batch: Batch) -> KeptStates | None:

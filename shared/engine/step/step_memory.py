@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from shared.engine.memory.arena import KVArena
+from shared.engine.memory.kv_format import choose_format
 from shared.engine.sampler.processors.attached import ProcessorSet
 from shared.engine.step.plan import RowStart
 from shared.engine.step.row_states import RowState
@@ -43,13 +44,15 @@ def largest_step_bytes(
     loaded: LoadedModel, layout: KVLayout, config: EngineConfig, max_model_len: int
 ) -> int:
     """Return `step_bytes` of the largest step that an engine with these settings computes."""
+    device = torch.device(config.device)
     return step_bytes(
         loaded,
         layout,
-        torch.device(config.device),
+        device,
         num_tokens=config.max_num_batched_tokens,
         num_rows=config.max_num_seqs,
         max_model_len=max_model_len,
+        scales=choose_format(config.kv_cache_dtype, loaded, device).of_groups(loaded.spec),
     )
 
 
@@ -61,6 +64,7 @@ def step_bytes(
     num_tokens: int,
     num_rows: int,
     max_model_len: int,
+    scales: Sequence[torch.Tensor] | None = None,
 ) -> int:
     """Return the most bytes that a step takes, in addition to those in use.
 
@@ -68,7 +72,7 @@ def step_bytes(
     `num_rows` sequences. What the model keeps for later steps is part of it. The rest is free again
     when this returns.
     """
-    step = _Step(loaded, layout, device, num_tokens, max_model_len)
+    step = _Step(loaded, layout, device, num_tokens, max_model_len, scales)
     meter: _Meter = _CudaMeter(device) if device.type == "cuda" else _HostMeter()
     try:
         return meter.rise(partial(step.compute, num_rows))
@@ -90,11 +94,13 @@ class _Step:
         device: torch.device,
         num_tokens: int,
         max_model_len: int,
+        scales: Sequence[torch.Tensor] | None = None,
     ) -> None:
         self._model = loaded.model
         if device.type != "cuda":
             self._model = self._model.of_layers(_representatives(loaded.spec.layers))
-        self._arena = KVArena(layout, layout.num_blocks(num_tokens), device=device)
+        num_blocks = layout.num_blocks(num_tokens)
+        self._arena = KVArena(layout, num_blocks, device=device, scales=scales)
         # KV is no part of a step's memory: write it before anything is measured.
         self._arena.blocks.zero_()
         num_blocks, first = layout.num_blocks(max_model_len), max(0, max_model_len - num_tokens)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from kernels.kv_write.cache import PagedCache
     from kernels.latent_attention import LatentQueries, LatentWeights
     from kernels.paged_attention.scores import Scores
     from kernels.rope_kv_write.norms import HeadNorms
@@ -62,7 +63,7 @@ class AttentionBackend(Protocol):
         k: Tensor | None,
         v: Tensor | None,
         cos_sin: Tensor,
-        kv_cache: Tensor,
+        kv_cache: PagedCache,
         layer: int,
         metadata: AttentionMetadata,
         *,
@@ -73,8 +74,7 @@ class AttentionBackend(Protocol):
 
         q: [num_tokens, num_heads, head_dim]; k, v: [num_tokens, num_kv_heads, head_dim]; cos_sin:
         [num_tokens, head_dim], cosines before sines; norms: of q and k, before the rotation;
-        kv_cache: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim], written in place;
-        in 8 bits, the blocks of `QuantizedCache.over`.
+        kv_cache: [num_blocks, num_layers, 2, num_kv_heads, block_size, head_dim], written in place.
         Without k and v, another layer has written those of these tokens into its slots already.
         `scores` say what a token sees, and how much of it. Returns the shape of q.
         Whatever lies in the cache beyond a sequence's length, NaN included, has no influence.
@@ -86,7 +86,7 @@ class AttentionBackend(Protocol):
         queries: LatentQueries,
         rows: Tensor,
         weights: LatentWeights,
-        kv_cache: Tensor,
+        kv_cache: PagedCache,
         layer: int,
         metadata: AttentionMetadata,
         *,
@@ -95,8 +95,8 @@ class AttentionBackend(Protocol):
         """Store `rows` in their slots, then attend causally up to each token.
 
         rows: [num_tokens, latent_dim + rope_dim], rotated like the queries; kv_cache:
-        [num_blocks, num_layers, 1, 1, block_size, latent_dim + rope_dim], written in place; in 8
-        bits, the blocks of `QuantizedCache.over`. Returns [num_tokens, num_heads, value_dim].
+        [num_blocks, num_layers, 1, 1, block_size, latent_dim + rope_dim], written in
+        place. Returns [num_tokens, num_heads, value_dim].
         With `triton`, PyTorch computes sequences with several tokens.
         """
         ...

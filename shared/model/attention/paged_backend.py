@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kernels.kv_write import kv_write
-from kernels.kv_write.cache import QuantizedCache
 from kernels.latent_attention import latent_attention
 from kernels.paged_attention import paged_attention
 from kernels.paged_attention.workspace import Workspace
@@ -16,6 +15,7 @@ from kernels.rotary import rotate
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from kernels.kv_write.cache import PagedCache
     from kernels.latent_attention import LatentQueries, LatentWeights
     from kernels.paged_attention.scores import Scores
     from kernels.rope_kv_write.norms import HeadNorms
@@ -36,7 +36,7 @@ class PagedAttention:
         k: Tensor | None,
         v: Tensor | None,
         cos_sin: Tensor,
-        kv_cache: Tensor,
+        kv_cache: PagedCache,
         layer: int,
         metadata: AttentionMetadata,
         *,
@@ -44,7 +44,6 @@ class PagedAttention:
         norms: HeadNorms | None,
     ) -> Tensor:
         """See `AttentionBackend.forward`."""
-        cache = kv_cache if kv_cache.dtype == q.dtype else QuantizedCache.over(kv_cache)
         if k is None or v is None:
             rotated = rotate(q, cos_sin)
         else:
@@ -53,7 +52,7 @@ class PagedAttention:
                 k,
                 v,
                 cos_sin,
-                cache,
+                kv_cache,
                 layer,
                 metadata.slot_mapping,
                 norms=norms,
@@ -61,7 +60,7 @@ class PagedAttention:
             )
         return paged_attention(
             rotated,
-            cache,
+            kv_cache,
             layer,
             metadata,
             scores,
@@ -74,19 +73,18 @@ class PagedAttention:
         queries: LatentQueries,
         rows: Tensor,
         weights: LatentWeights,
-        kv_cache: Tensor,
+        kv_cache: PagedCache,
         layer: int,
         metadata: AttentionMetadata,
         *,
         scale: float,
     ) -> Tensor:
         """See `AttentionBackend.forward_latent`."""
-        cache = kv_cache if kv_cache.dtype == rows.dtype else QuantizedCache.over(kv_cache)
-        kv_write(rows[:, None], None, cache, layer, metadata.slot_mapping)
+        kv_write(rows[:, None], None, kv_cache, layer, metadata.slot_mapping)
         return latent_attention(
             queries,
             weights,
-            cache,
+            kv_cache,
             layer,
             metadata,
             scale=scale,

@@ -6,7 +6,7 @@ Reads headers only, and imports no torch.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from shared.errors import ModelLoadError
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from shared.model.weight_map import WeightMap
 
 _DENSE = ".weight"
-#: Scales for a KV cache of 8 bits. Baton's own has scales by token.
+#: Of queries, keys, values and weights of attention, whoever wrote them.
 _KV_SCALES = tuple(
     f".{what}"
     for what in ("k_scale", "v_scale", "q_scale", "prob_scale", "kv_scale", "output_scale")
@@ -43,7 +43,8 @@ class Contents:
     tensors: Mapping[str, TensorHeader | StoredMatrix]
     #: What the decoder needs.
     names: WeightMap
-    num_kv_scales: int = 0
+    #: By name: scales for a KV cache of 8 bits, and what else may be rounded in an attention.
+    kv_scales: Mapping[str, TensorHeader] = field(default_factory=dict)
 
 
 def read_contents(paths: Iterable[Path], spec: DecoderSpec) -> Contents:
@@ -62,14 +63,12 @@ def read_contents(paths: Iterable[Path], spec: DecoderSpec) -> Contents:
     own, names = find_format(spec.raw), stored_names(spec)
     if own is None:
         return Contents(headers, names)
-    scales = [name for name in headers if name.endswith(_KV_SCALES)]
-    for name in scales:
-        del headers[name]
+    scales = {name: headers.pop(name) for name in list(headers) if name.endswith(_KV_SCALES)}
     by_module, others = _by_module(headers, own)
     apart = FAMILIES[spec.architecture].names_apart
     if apart is not None:
         names = max((names, apart(spec)), key=lambda each: _num_known(by_module, each, spec))
-    return Contents(others | _matrices(by_module, own, names, spec), names, len(scales))
+    return Contents(others | _matrices(by_module, own, names, spec), names, scales)
 
 
 def _by_module(

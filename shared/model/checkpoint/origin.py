@@ -11,6 +11,7 @@ import torch
 from shared.model.checkpoint.files import find_checkpoint_files
 from shared.model.checkpoint.fingerprint import fingerprint_checkpoint, fingerprint_dummy
 from shared.model.checkpoint.heap import large_blocks_apart
+from shared.model.checkpoint.kv_scales import read_kv_scales
 from shared.model.checkpoint.shard_hashes import ShardHashes
 from shared.model.checkpoint.weights import load_weights
 from shared.model.linear.fused import FusedLinear
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
     from shared.model.causal_lm import CausalLM
     from shared.model.checkpoint.files import CheckpointFiles
+    from shared.model.checkpoint.kv_scales import StoredKVScales
+    from shared.model.spec import DecoderSpec
 
 #: Standard deviation of dummy weights, as transformers initialises.
 _DUMMY_STD = 0.02
@@ -62,6 +65,10 @@ class Checkpoint:
         with large_blocks_apart():
             load_weights(model, self.files)
 
+    def kv_scales(self, spec: DecoderSpec) -> StoredKVScales | None:
+        """See `read_kv_scales`."""
+        return read_kv_scales(self.files, spec)
+
     def fingerprint(self, raw_config: Mapping[str, Any], dtype: str) -> str:
         """Return the fingerprint of the loaded weights. Waits until every byte has been hashed.
 
@@ -90,6 +97,9 @@ class Dummy:
                 owner.fill(name.rpartition(".")[2], noise)
             else:
                 parameter.copy_(noise)
+
+    def kv_scales(self, spec: DecoderSpec) -> None:
+        """Return None: nothing was calibrated."""
 
     def fingerprint(self, raw_config: Mapping[str, Any], dtype: str) -> str:
         """Return the fingerprint of the weights that `fill` made."""

@@ -69,14 +69,12 @@ def load_weights(model: CausalLM, files: CheckpointFiles) -> None:
     missing = targets - seen
     if missing:
         raise files.lacks(missing, len(targets))
-    _log_unread(unread, contents.num_kv_scales, num_exact)
+    _log_unread(unread, num_exact)
 
 
-def _log_unread(unread: Mapping[str, int], num_kv_scales: int, num_exact: int) -> None:
+def _log_unread(unread: Mapping[str, int], num_exact: int) -> None:
     if unread:
         log.info("tensors_not_read", **{what.replace(" ", "_"): n for what, n in unread.items()})
-    if num_kv_scales:
-        log.info("kv_scales_not_read", num=num_kv_scales, instead="scales by token")
     if num_exact:
         log.info("inputs_not_rounded", num=num_exact, of="heads, routers and latent attention")
 

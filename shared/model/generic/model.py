@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
+    from kernels.kv_write.cache import PagedCache
     from shared.model.attention.base import AttentionBackend, AttentionMetadata
     from shared.model.linear.base import LinearMethod
     from shared.model.spec import DecoderSpec, LayerSpec
@@ -68,7 +69,7 @@ class TransformersCausalLM:
         self,
         token_ids: Tensor,
         positions: Tensor,
-        kv_caches: Sequence[Tensor],
+        kv_caches: Sequence[PagedCache],
         metadata: AttentionMetadata,
     ) -> Tensor:
         """See `CausalModel.forward`."""
@@ -112,7 +113,7 @@ class _PagedStep:
         spec: DecoderSpec,
         places: Sequence[tuple[int, int]],
         backend: AttentionBackend,
-        kv_caches: Sequence[Tensor],
+        kv_caches: Sequence[PagedCache],
         metadata: AttentionMetadata,
     ) -> None:
         self._spec = spec

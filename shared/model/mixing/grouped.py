@@ -18,6 +18,7 @@ from shared.model.mixers import QkNorm
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from kernels.kv_write.cache import PagedCache
     from shared.model.attention.base import AttentionBackend, AttentionMetadata
     from shared.model.linear.base import LinearMethod
     from shared.model.mixers import TemperatureSpec
@@ -77,7 +78,7 @@ class Attention(nn.Module):
             self.v_norm = make_norm(plain, size=own.head_dim, dtype=dtype)
 
     def forward(
-        self, x: Tensor, cos_sin: Tensor, kv_cache: Tensor, metadata: AttentionMetadata
+        self, x: Tensor, cos_sin: Tensor, kv_cache: PagedCache, metadata: AttentionMetadata
     ) -> Tensor:
         """[num_tokens, hidden] to the same; writes this layer's slots of the cache, if any."""
         parts, gate, norms = self._project(x)

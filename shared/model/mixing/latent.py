@@ -16,6 +16,7 @@ from shared.model.linear.fused import FusedLinear
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from kernels.kv_write.cache import PagedCache
     from shared.model.attention.base import AttentionBackend, AttentionMetadata
     from shared.model.linear.base import LinearMethod
     from shared.model.mixers import LatentAttentionSpec
@@ -72,7 +73,7 @@ class LatentAttention(nn.Module):
         self.output = product(heads * own.value_dim, hidden, bias=own.bias, how=method)
 
     def forward(
-        self, x: Tensor, cos_sin: Tensor, kv_cache: Tensor, metadata: AttentionMetadata
+        self, x: Tensor, cos_sin: Tensor, kv_cache: PagedCache, metadata: AttentionMetadata
     ) -> Tensor:
         """[num_tokens, hidden] to the same; writes this layer's slots of the cache."""
         own = self.spec

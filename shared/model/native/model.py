@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kernels.native.library import Batch, Kind, KvFormat, Operation, Shape, Weights
+from kernels.native.library import Batch, Kind, Operation, Shape, Weights
 from shared.errors import InternalError
+from shared.model.native.kv_memory import kv_memory
 from shared.model.native.owned_rows import OwnedRows
 from shared.model.native.program import build_program
 from shared.model.spec import NormKind
@@ -20,14 +21,13 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from kernels.kv_write.cache import PagedCache
     from shared.model.attention.base import AttentionMetadata
     from shared.model.causal_lm import CausalLM
     from shared.model.native.packing import Packing
 
 #: Formats of the weights, by name.
 WEIGHT_KINDS = {"float32": Kind.FLOAT32, "bfloat16": Kind.BFLOAT16, "int8": Kind.INT8}
-
-_KV_FORMATS = {torch.int8: KvFormat.INT8, torch.float8_e4m3fn: KvFormat.FLOAT8}
 
 
 class NativeCausalLM:
@@ -117,7 +117,7 @@ class NativeCausalLM:
         self,
         token_ids: Tensor,
         positions: Tensor,
-        kv_caches: Sequence[Tensor],
+        kv_caches: Sequence[PagedCache],
         metadata: AttentionMetadata,
     ) -> Tensor:
         """Return hidden states float32 [num_wanted, hidden] after the last norm; write all tokens'
@@ -127,8 +127,8 @@ class NativeCausalLM:
 
         token_ids, positions: int64 [num_tokens], packed as `metadata` says; kv_caches, one per
         group of the spec, over the same blocks: [num_blocks, num_layers, kinds, num_kv_heads,
-        block_size, head_dim], or the blocks of `QuantizedCache.over`; those of groups with states
-        float32 [num_blocks, num_layers, state_size].
+        block_size, head_dim]; those of groups with states float32
+        [num_blocks, num_layers, state_size].
         """
         self.threads.take_caller()
         wanted = metadata.wanted
@@ -145,7 +145,7 @@ class NativeCausalLM:
         failed = self._library.baton_decoder_forward(
             self._decoder,
             byref(batch),
-            *self._cache(kv_caches[: self._num_groups]),
+            byref(kv_memory(kv_caches[: self._num_groups], self.dtype)),
             hidden.data_ptr(),
         )
         if failed:
@@ -224,20 +224,6 @@ class NativeCausalLM:
         """
         return self._captured
 
-    def _cache(self, kv_caches: Sequence[Tensor]) -> tuple[int | None, int, int, KvFormat]:
-        """Return the address, stride, block size and format of the cache of keys and values."""
-        if not kv_caches:
-            return None, 0, 1, KvFormat.ELEMENTS
-        common = _common(kv_caches)
-        return common.data_ptr(), common.stride(0), common.shape[4], self._kv_format(common)
-
-    def _kv_format(self, kv_cache: Tensor) -> KvFormat:
-        if kv_cache.dtype == self.dtype:
-            return KvFormat.ELEMENTS
-        if kv_cache.dtype not in _KV_FORMATS:
-            raise InternalError(f"a {self.dtype} model with a KV cache of {kv_cache.dtype}")
-        return _KV_FORMATS[kv_cache.dtype]
-
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """Return float32 logits [n, vocab_size] of float32 [n, hidden]; they are the caller's."""
         rows = len(hidden)
@@ -255,17 +241,9 @@ class NativeCausalLM:
             self._library.baton_decoder_delete(self._decoder)
 
 
-def _common(kv_caches: Sequence[Tensor]) -> Tensor:
-    """Return the first group's cache: those of all groups begin at the same address."""
-    first, *others = kv_caches
-    for other in others:
-        if (other.data_ptr(), other.stride(0)) != (first.data_ptr(), first.stride(0)):
-            raise InternalError("groups of KV that are not of one arena")
-    return first
-
-
-def _place_states(batch: Batch, states: Sequence[Tensor], blocks: Tensor) -> None:
+def _place_states(batch: Batch, groups: Sequence[PagedCache], blocks: Tensor) -> None:
     """Add the groups with states, and their blocks of each sequence, to a batch."""
+    states = [group for group in groups if isinstance(group, torch.Tensor)]
     for group in states:
         if group.dtype != torch.float32 or not group[0].is_contiguous():
             raise InternalError(f"states of {group.dtype} {group.stride()}")

@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from baton.v1 import transfer_pb2
 
 
+#: Fields of a layout, in the order in which a difference is named.
+_LAYOUT = ("num_layers", "num_kv_heads", "head_dim", "dtype", "scales", "block_size", "version")
+
+
 def check_compatible(ours: transfer_pb2.PeerInfo, theirs: transfer_pb2.PeerInfo) -> None:
     """Check that two workers may exchange blocks; their minor versions may differ.
 
@@ -29,7 +33,7 @@ def _compared(
 ) -> Iterator[tuple[str, object, object]]:
     yield "protocol.major", ours.protocol.major, theirs.protocol.major
     yield "model_fingerprint", ours.model_fingerprint, theirs.model_fingerprint
-    for name in ("num_layers", "num_kv_heads", "head_dim", "dtype", "block_size", "version"):
+    for name in _LAYOUT:
         yield f"layout.{name}", getattr(ours.layout, name), getattr(theirs.layout, name)
     yield "layout.groups", list(ours.layout.groups), list(theirs.layout.groups)
     yield "tensor_parallel_size", ours.tensor_parallel_size, theirs.tensor_parallel_size

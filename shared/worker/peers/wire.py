@@ -46,6 +46,7 @@ def layout_to_wire(layout: KVLayout) -> transfer_pb2.KVLayout:
         head_dim=first.head_dim,
         dtype=layout.dtype,
         version=layout.version,
+        scales=layout.scales,
     )
     if layout.version > LAYOUT_VERSION:
         for group in layout.groups:
@@ -76,6 +77,7 @@ def layout_from_wire(message: transfer_pb2.KVLayout) -> KVLayout:
         block_size=message.block_size,
         dtype=message.dtype,
         version=message.version,
+        scales=message.scales,
     )
 
 

@@ -141,7 +141,7 @@ def test_a_grant_tells_window_and_piece() -> None:
 def test_layouts_that_differ_in_any_field_have_other_fingerprints() -> None:
     fields = {"num_layers": 2, "num_kv_heads": 3, "block_size": 4, "head_dim": 5}
     layouts = [KVLayout.single(**fields, dtype=dtype) for dtype in ("float16", "bfloat16")]
-    layouts.append(replace(layouts[0], version=2))
+    layouts += [replace(layouts[0], version=2), replace(layouts[0], scales="f00d")]
     layouts.append(KVLayout.of(layouts[0].groups * 2, block_size=4, dtype="float16"))
     layouts += [KVLayout.single(**(fields | {name: 9}), dtype="float16") for name in fields]
     assert len({layout_fingerprint(layout) for layout in layouts}) == len(layouts)

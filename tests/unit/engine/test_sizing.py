@@ -64,7 +64,7 @@ def test_kv_in_8_bits_takes_its_scales_along() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"), [("fp8_e5m2", "half as precise"), ("int3", "known: auto, fp8")]
+    ("name", "reason"), [("fp8_e5m2", "half as precise"), ("int3", "known: auto, checkpoint")]
 )
 def test_other_kv_dtypes_are_refused_with_a_reason(name: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 NAMESPACE: dict[str, Any] = {
     "model_fingerprint": "llama:0123abcd",
     "dtype": "bfloat16",
-    "kv_dtype": "bfloat16",
+    "kv_format": "bfloat16",
     "layout_version": 1,
     "block_size": 4,
 }
@@ -82,7 +82,7 @@ def test_another_process_with_another_hash_seed_agrees() -> None:
     [
         {"model_fingerprint": "llama:other"},
         {"dtype": "float16"},
-        {"kv_dtype": "fp8_e4m3"},
+        {"kv_format": "fp8_e4m3"},
         {"layout_version": 2},
         {"block_size": 8},
     ],

@@ -44,6 +44,7 @@ def test_another_minor_version_is_compatible(minor: int) -> None:
         ("layout.num_kv_heads", 4),
         ("layout.head_dim", 64),
         ("layout.dtype", "float32"),
+        ("layout.scales", "f00d"),
         ("layout.block_size", 32),
         ("layout.version", 2),
         ("tensor_parallel_size", 2),

@@ -50,6 +50,11 @@ def test_a_ticket_says_how_many_blocks_are_whose(
             wire.check_group_blocks(message, expected)
 
 
+def test_a_layout_names_the_scales_of_its_checkpoint() -> None:
+    layout = KVLayout.of(LAYOUT.groups, block_size=16, dtype="int8", scales="f00d")
+    assert wire.layout_from_wire(wire.layout_to_wire(layout)) == layout
+
+
 def test_a_group_of_an_unknown_kind_is_refused() -> None:
     message = wire.layout_to_wire(KVLayout.of(LAYOUT.groups * 2, block_size=16, dtype="float16"))
     message.groups[1].kind = "spiral"

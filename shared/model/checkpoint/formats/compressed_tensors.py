@@ -198,14 +198,15 @@ def read_compressed_tensors(raw: Mapping[str, Any]) -> CompressedTensors:
             "quantization_config.sparsity_config is set: sparse weights are not read"
         )
     own.refuse("transform_config", "transforms of weights are not supported")
-    usual = own.choice("format", {*_FORMATS, "mixed-precision"})
+    usual = own.choice("format", {*_FORMATS, "mixed-precision", "dense"})
     groups = []
     for name, group in own.objects("config_groups").items():
         where = f"quantization_config.config_groups.{name}"
         if isinstance(group, list):
             raise ModelLoadError(f"{where} is the name of a preset: write the group out")
         groups.append(_Group.read(group, where, usual))
-    if not groups:
+    # Of a model whose keys and values alone are quantised there are none.
+    if not groups and raw.get("kv_cache_scheme") is None:
         raise ModelLoadError("quantization_config.config_groups is empty")
     made = CompressedTensors(tuple(groups), own.names("ignore"))
     own.close(ignored=_IGNORED)

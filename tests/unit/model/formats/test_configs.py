@@ -46,7 +46,7 @@ def quark(**changes: Any) -> dict[str, Any]:
         ({**CT, "sparsity": 1}, "quantization_config.sparsity is unknown"),
         ({**CT, "transform_config": {"u": 1}}, "transform_config is set"),
         ({**CT, "sparsity_config": {"format": "sparse-24-bitmask"}}, "sparsity_config is set"),
-        ({**CT, "format": "marlin-24"}, "format must be one of float-quantized, "),
+        ({**CT, "format": "marlin-24"}, "format must be one of dense, float-"),
         ({**CT, "config_groups": {}}, "config_groups is empty"),
         ({**CT, "config_groups": {"W8A8": ["Linear"]}}, "W8A8 is the name of a preset"),
         (group(output_activations=INPUTS), "group_0.output_activations is set"),

@@ -12,7 +12,6 @@ import torch
 import transformers
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from structlog.testing import capture_logs
 from torch.nn.functional import linear
 from torch.overrides import TorchFunctionMode
 
@@ -27,7 +26,6 @@ from tests.fakes.stored.cases import ALL
 from tests.fakes.stored.gpt_oss import GptOss
 from tests.fakes.stored.integers import Gptq
 from tests.fakes.transformers_models import logits_after, random_model, random_prompt, save
-from tests.unit.model.checkpoints import edit_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -342,18 +340,3 @@ def test_the_config_may_have_a_file_of_its_own(
     assert isinstance(other, CausalLM)
     for mine, theirs in zip(one.parameters(), other.parameters(), strict=True):
         assert torch.equal(mine, theirs)
-
-
-def test_scales_of_a_kv_cache_are_counted_and_not_read(
-    stored: Callable[[str, str], tuple[Path, Path]], tmp_path: Path
-) -> None:
-    checkpoint, _ = stored("qwen2", "awq")
-    shutil.copytree(checkpoint, tmp_path, dirs_exist_ok=True)
-    scales = {
-        f"model.layers.0.self_attn.{name}": torch.ones(1)
-        for name in ("k_scale", "v_scale", "k_proj.output_scale")
-    }
-    edit_tensors(tmp_path / "model.safetensors", lambda tensors: tensors.update(scales))
-    with capture_logs() as logs:
-        load_model(tmp_path, attention_backend="torch")
-    assert [each["num"] for each in logs if each["event"] == "kv_scales_not_read"] == [3]
