@@ -57,7 +57,7 @@ def load_weights(model: CausalLM, files: CheckpointFiles) -> None:
         if name in seen:
             raise ModelLoadError(f"{path}: tensor {name!r} is in another shard already")
         if name in targets:
-            num_exact += _fill(model, names[name], found, path, name)
+            num_exact += fill(model, names[name], found, path, name)
             seen.add(name)
         elif name == head:  # the config says that it is tied
             tied_head = torch.empty_like(model.embedding)
@@ -81,12 +81,15 @@ def _log_unread(unread: Mapping[str, int], num_kv_scales: int, num_exact: int) -
         log.info("inputs_not_rounded", num=num_exact, of="heads, routers and latent attention")
 
 
-def _fill(
+def fill(
     model: CausalLM, stored: Stored, found: Tensor | OpenMatrix, path: Path, name: str
 ) -> int:
     """Copy one tensor of a checkpoint into its parts of the model.
 
     Returns the number of parts whose inputs should be rounded, and are not.
+
+    Raises:
+        ModelLoadError: its shape, dtype or values are wrong.
     """
     if isinstance(found, OpenMatrix):
         return _fill_matrix(model, stored, found.read(*check_size(found.matrix, name, stored)))
@@ -102,7 +105,7 @@ def _fill(
 
 
 def _fill_matrix(model: CausalLM, stored: Stored, matrix: QuantizedMatrix) -> int:
-    """Give a matrix, whose rows are outputs, to its parts of the model. Returns as `_fill`."""
+    """Give a matrix, whose rows are outputs, to its parts of the model. Returns as `fill`."""
     parts, num_exact = stored.parts, 0
     for part, piece in zip(parts, matrix.split(len(parts)), strict=True):
         own = piece if stored.rows is None else piece.take(stored.rows)
