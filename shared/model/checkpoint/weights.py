@@ -82,9 +82,9 @@ def _log_unread(unread: Mapping[str, int], num_kv_scales: int, num_exact: int) -
 
 
 def fill(
-    model: CausalLM, stored: Stored, found: Tensor | OpenMatrix, path: Path, name: str
+    model: nn.Module, stored: Stored, found: Tensor | OpenMatrix, path: Path, name: str
 ) -> int:
-    """Copy one tensor of a checkpoint into its parts of the model.
+    """Copy one tensor of a checkpoint into its parts of a model, or of any module with their paths.
 
     Returns the number of parts whose inputs should be rounded, and are not.
 
@@ -104,7 +104,7 @@ def fill(
     return 0
 
 
-def _fill_matrix(model: CausalLM, stored: Stored, matrix: QuantizedMatrix) -> int:
+def _fill_matrix(model: nn.Module, stored: Stored, matrix: QuantizedMatrix) -> int:
     """Give a matrix, whose rows are outputs, to its parts of the model. Returns as `fill`."""
     parts, num_exact = stored.parts, 0
     for part, piece in zip(parts, matrix.split(len(parts)), strict=True):

@@ -1,0 +1,263 @@
+"""Runs a checkpoint's layers one after the other on sequences of a calibration.
+
+Memory has one layer, what it keeps of one sequence, and the residual streams of all sequences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+from torch.nn.functional import linear
+
+from shared.model.attention.base import AttentionMetadata
+from shared.model.attention.registry import get_backend
+from shared.model.causal_lm import CausalLM
+from shared.model.checkpoint.contents import Contents
+from shared.model.checkpoint.formats.layout import StoredMatrix
+from shared.model.checkpoint.reading import read_tensors
+from shared.model.checkpoint.weights import fill
+from shared.model.checkpoint.wrapper import own_name
+from shared.model.decoder_layer import DecoderLayer
+from shared.model.linear.base import DENSE, MadeOfDense
+from shared.model.linear.fused import FusedLinear
+from shared.model.linear.stored import AsStored
+from shared.model.mixers import AttentionSpec
+from shared.model.quantize.gptq import Hessian
+from shared.model.rope_table import rotation_tables
+from shared.model.weight_map import EMBEDDING, HEAD, HEAD_BIAS, LAYERS, NORM, NORM_BIAS, name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
+    from torch import Tensor
+
+    from shared.model.linear.base import LinearMethod, Product
+    from shared.model.spec import DecoderSpec
+    from shared.model.weight_map import WeightPart
+
+#: Hessians that are summed up in one pass over the sequences.
+_HESSIAN_BYTES = 4 << 30
+#: Behind the last layer.
+_BEHIND = (HEAD, HEAD_BIAS, NORM, NORM_BIAS)
+
+
+@dataclass(frozen=True, slots=True)
+class KvPeaks:
+    """The largest magnitudes of a layer's keys and values, as they are kept."""
+
+    key: float
+    value: float
+
+
+class LayerRunner:
+    """The residual streams of all sequences, in front of one layer."""
+
+    @torch.inference_mode()
+    def __init__(
+        self, spec: DecoderSpec, contents: Contents, sequences: Sequence[Sequence[int]]
+    ) -> None:
+        """contents: of the dense checkpoint, which the first layer's inputs come from."""
+        self._spec = spec
+        self._contents = contents
+        self._model = _without_layers(spec, contents)
+        self._lengths = [len(each) for each in sequences]
+        self._caches = _make_caches(spec, self._lengths)
+        self._streams: list[Tensor] = []
+        self._rows: list[Tensor | None] = []
+        for each in sequences:
+            x, rows = self._model.enter(torch.tensor(each), torch.arange(len(each)))
+            self._streams.append(x)
+            self._rows.append(rows)
+
+    @torch.inference_mode()
+    def hessians(self, layer: int, paths: Collection[str]) -> Iterator[tuple[dict[str, Hessian], KvPeaks]]:
+        """Yield Hessians of linears of the dense layer, by path in the model, in few at a time.
+
+        With each come the peaks of its keys and values. Linears that PyTorch does not multiply
+        with have none.
+        """
+        method = _Watching()
+        own = self._load(layer, self._contents, self._spec, method)
+        watched = {
+            f"{LAYERS}.{layer}.{path}": each.product
+            for path, each in own.named_modules()
+            if isinstance(each, FusedLinear) and isinstance(each.product, _Watched)
+        }
+        for some in _rounds({path: watched[path] for path in watched if path in paths}):
+            for each in some.values():
+                each.hessian = Hessian(each.weight.shape[1])
+            peaks = KvPeaks(0.0, 0.0)
+            for number in range(len(self._streams)):
+                self._run(own, layer, number)
+                peaks = self._with_peaks(peaks, layer, number)
+            yield {path: each.taken() for path, each in some.items()}, peaks
+
+    @torch.inference_mode()
+    def advance(self, layer: int, contents: Contents, spec: DecoderSpec) -> None:
+        """Move the streams behind a layer as these files have it: quantised."""
+        method = AsStored(torch.device("cpu"), implementation="torch")
+        own = self._load(layer, contents, spec, method)
+        for number in range(len(self._streams)):
+            self._streams[number] = self._run(own, layer, number)
+
+    def _load(
+        self, layer: int, contents: Contents, spec: DecoderSpec, method: LinearMethod
+    ) -> DecoderLayer:
+        """Return a layer with its weights."""
+        own = DecoderLayer(
+            spec=self._spec,
+            layer=layer,
+            backend=get_backend("torch"),
+            dtype=torch.float32,
+            method=method,
+        )
+        model = nn.Module()
+        model.layers = nn.ModuleDict({str(layer): own})
+        _fill_parts(model, spec, contents, lambda part: part.layer == layer)
+        return own
+
+    def _run(self, layer: DecoderLayer, number: int, sequence: int) -> Tensor:
+        """Return a sequence's stream behind a layer."""
+        x, rows, length = self._streams[sequence], self._rows[sequence], self._lengths[sequence]
+        batch = self._metadata(sequence)
+        rope, group = layer.attention.rope, layer.attention.group
+        positions = torch.arange(length)
+        angles = positions if rope is None else self._model.cos_sin[rope][:length]
+        mixed = layer(x, None, angles, self._caches[group], batch.of_group(group))
+        row = None if rows is None else rows[:, number]
+        x, residual = layer.finish(*mixed, row)
+        return x + residual
+
+    def _metadata(self, sequence: int) -> AttentionMetadata:
+        """A batch of one sequence, all of whose tokens are in one block of each group."""
+        length, block = self._lengths[sequence], self._block(sequence)
+        positions = torch.arange(length)
+        num_states = len(self._spec.kv_groups) - self._spec.num_token_groups
+        states = torch.tensor([[[-1, block]]] * num_states, dtype=torch.int32)
+        batch = AttentionMetadata(
+            query_start_loc=torch.tensor([0, length], dtype=torch.int32),
+            seq_lens=torch.tensor([length], dtype=torch.int32),
+            block_tables=torch.tensor([[block]], dtype=torch.int32),
+            slot_mapping=block * max(self._lengths) + positions,
+            query_lens_list=(length,),
+            seq_lens_list=(length,),
+            states=states if num_states else None,
+            positions=positions,
+        )
+        return replace(batch, others=(batch,) * (self._spec.num_token_groups - 1))
+
+    def _block(self, sequence: int) -> int:
+        """Where a sequence's keys and values are. Layers that read another one's find them."""
+        return sequence if self._spec.shares_kv else 0
+
+    def _with_peaks(self, peaks: KvPeaks, layer: int, sequence: int) -> KvPeaks:
+        mixer = self._spec.layers[layer].mixer
+        if not isinstance(mixer, AttentionSpec):
+            return peaks
+        group, place = self._spec.kv_place(layer)
+        own = self._caches[group][self._block(sequence), place, ..., : self._lengths[sequence], :]
+        key, value = own.abs().amax(dim=(1, 2, 3)).tolist()
+        return KvPeaks(max(peaks.key, key), max(peaks.value, value))
+
+
+class _Watched:
+    """A product that sums up the Hessian of its inputs."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self.weight = weight
+        self.hessian: Hessian | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """See `Product`."""
+        if self.hessian is not None:
+            self.hessian.add(x)
+        return linear(x, self.weight)
+
+    def taken(self) -> Hessian:
+        """Return the Hessian, and sum up no further."""
+        found, self.hessian = self.hessian, None
+        assert found is not None
+        return found
+
+
+class _Watching(MadeOfDense):
+    """Makes all linears watched."""
+
+    def finish(self, linear: FusedLinear) -> Product | None:
+        """See `LinearMethod.finish`."""
+        return _Watched(linear.weight)
+
+
+def _rounds(watched: dict[str, _Watched]) -> Iterator[dict[str, _Watched]]:
+    """All of them, in as many at a time as there is memory for their Hessians."""
+    some: dict[str, _Watched] = {}
+    size = 0
+    for path, each in watched.items():
+        own = 4 * each.weight.shape[1] ** 2
+        if some and size + own > _HESSIAN_BYTES:
+            yield some
+            some, size = {}, 0
+        some[path] = each
+        size += own
+    yield some
+
+
+def _without_layers(spec: DecoderSpec, contents: Contents) -> CausalLM:
+    """A model whose layers have no memory, up to its first layer."""
+    with torch.device("meta"):
+        model = CausalLM(
+            spec=spec, backend=get_backend("torch"), dtype=torch.float32, method=DENSE
+        )
+    for name, own in model.named_children():
+        if name not in (LAYERS, "norm"):
+            own.to_empty(device="cpu")
+    for name, parameter in list(model.named_parameters(recurse=False)):
+        if name not in ("lm_head", "lm_head_bias"):
+            empty = torch.empty(parameter.shape, dtype=parameter.dtype)
+            setattr(model, name, nn.Parameter(empty, requires_grad=False))
+    model.cos_sin = rotation_tables(spec, torch.float32)
+    behind = set(_BEHIND)
+    if spec.is_tied and name_of(contents.names, EMBEDDING) not in _own_names(spec, contents):
+        model.lm_head = model.embedding
+        behind.remove(HEAD)
+    _fill_parts(model, spec, contents, lambda part: part.layer is None and part not in behind)
+    return model
+
+
+def _own_names(spec: DecoderSpec, contents: Contents) -> set[str]:
+    return {own_name(spec, contents.names, stored) for stored in contents.tensors}
+
+
+def _fill_parts(
+    model: nn.Module, spec: DecoderSpec, contents: Contents, wants: Callable[[WeightPart], bool]
+) -> None:
+    """Load some parts of a model."""
+    names, wanted = contents.names, {}
+    for stored, found in contents.tensors.items():
+        name = own_name(spec, names, stored)
+        if name in names and wants(names[name].part):
+            wanted[stored] = found
+    paths = {
+        (each.codes if isinstance(each, StoredMatrix) else each).path for each in wanted.values()
+    }
+    for path, stored, tensor in read_tensors(Contents(wanted, names), sorted(paths)):
+        name = own_name(spec, names, stored)
+        fill(model, names[name], tensor, path, name)
+
+
+def _make_caches(spec: DecoderSpec, lengths: Sequence[int]) -> list[Tensor]:
+    """Memory for keys, values and states by group, of one sequence at a time if possible."""
+    num_blocks = len(lengths) if spec.shares_kv else 1
+    size, caches = max(lengths), []
+    for number, layers in enumerate(spec.kv_groups):
+        shape: tuple[int, ...] = (spec.recurrences[layers[0]].state_size,) if (
+            number >= spec.num_token_groups
+        ) else ()
+        if not shape:
+            kinds, heads, width = spec.attentions[layers[0]].kv_shape
+            shape = kinds, heads, size, width
+        caches.append(torch.zeros(num_blocks, len(layers), *shape))
+    return caches
