@@ -62,6 +62,7 @@ class OutputFolder:
         with _saying(self.path):
             part = path.with_suffix(".part")
             save_file(dict(tensors), part, metadata={"format": "pt"})
+            shutil.copymode(self.path / _MANIFEST, part)  # the library lets the owner alone read
             _sync(part)
             part.replace(path)
             own = {"bytes": path.stat().st_size, "tensors": sorted(tensors)}
