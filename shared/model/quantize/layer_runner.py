@@ -65,11 +65,12 @@ class LayerRunner:
         self._model = _without_layers(spec, contents)
         self._lengths = [len(each) for each in sequences]
         self._caches = _make_caches(spec, self._lengths)
-        self._streams: list[Tensor] = []
+        #: float32 [num_tokens, hidden] of each sequence.
+        self.streams: list[Tensor] = []
         self._rows: list[Tensor | None] = []
         for each in sequences:
             x, rows = self._model.enter(torch.tensor(each), torch.arange(len(each)))
-            self._streams.append(x)
+            self.streams.append(x)
             self._rows.append(rows)
 
     @torch.inference_mode()
@@ -90,7 +91,7 @@ class LayerRunner:
             for each in some.values():
                 each.hessian = Hessian(each.weight.shape[1])
             peaks = KvPeaks(0.0, 0.0)
-            for number in range(len(self._streams)):
+            for number in range(len(self.streams)):
                 self._run(own, layer, number)
                 peaks = self._with_peaks(peaks, layer, number)
             yield {path: each.taken() for path, each in some.items()}, peaks
@@ -100,8 +101,8 @@ class LayerRunner:
         """Move the streams behind a layer as these files have it: quantised."""
         method = AsStored(torch.device("cpu"), implementation="torch")
         own = self._load(layer, contents, spec, method)
-        for number in range(len(self._streams)):
-            self._streams[number] = self._run(own, layer, number)
+        for number in range(len(self.streams)):
+            self.streams[number] = self._run(own, layer, number)
 
     def _load(
         self, layer: int, contents: Contents, spec: DecoderSpec, method: LinearMethod
@@ -121,7 +122,7 @@ class LayerRunner:
 
     def _run(self, layer: DecoderLayer, number: int, sequence: int) -> Tensor:
         """Return a sequence's stream behind a layer."""
-        x, rows, length = self._streams[sequence], self._rows[sequence], self._lengths[sequence]
+        x, rows, length = self.streams[sequence], self._rows[sequence], self._lengths[sequence]
         batch = self._metadata(sequence)
         rope, group = layer.attention.rope, layer.attention.group
         positions = torch.arange(length)
