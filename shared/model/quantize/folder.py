@@ -27,7 +27,17 @@ if TYPE_CHECKING:
 _MANIFEST, _LOCK = "manifest.json", "lock"
 _CONFIG = "config.json"
 #: Files of weights, which are not copied.
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack", ".onnx", ".index.json")
+_WEIGHTS = (
+    ".safetensors",
+    ".bin",
+    ".pt",
+    ".pth",
+    ".gguf",
+    ".h5",
+    ".msgpack",
+    ".onnx",
+    ".index.json",
+)
 #: Files that say what is true of the source only.
 _ABOUT_SOURCE = (_CONFIG, "README.md")
 #: What is left free on the disk besides the files.
@@ -80,7 +90,9 @@ class OutputFolder:
                 is_small = not each.name.endswith(_WEIGHTS) and each.name not in _ABOUT_SOURCE
                 if each.is_file() and is_small:
                     shutil.copyfile(each, self.path / each.name)
-            weight_map = {name: file for file, own in self._files.items() for name in own["tensors"]}
+            weight_map = {
+                name: file for file, own in self._files.items() for name in own["tensors"]
+            }
             index = {"metadata": {"total_size": self.num_bytes}, "weight_map": weight_map}
             for name, content in ((INDEX_NAME, index), (_CONFIG, config)):
                 _write_json(self.path / name, content)

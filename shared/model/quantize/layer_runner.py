@@ -74,7 +74,9 @@ class LayerRunner:
             self._rows.append(rows)
 
     @torch.inference_mode()
-    def hessians(self, layer: int, paths: Collection[str]) -> Iterator[tuple[dict[str, Hessian], KvPeaks]]:
+    def hessians(
+        self, layer: int, paths: Collection[str]
+    ) -> Iterator[tuple[dict[str, Hessian], KvPeaks]]:
         """Yield Hessians of linears of the dense layer, by path in the model, in few at a time.
 
         With each come the peaks of its keys and values. Linears that PyTorch does not multiply
@@ -209,9 +211,7 @@ def _rounds(watched: dict[str, _Watched]) -> Iterator[dict[str, _Watched]]:
 def _without_layers(spec: DecoderSpec, contents: Contents) -> CausalLM:
     """A model whose layers have no memory, up to its first layer."""
     with torch.device("meta"):
-        model = CausalLM(
-            spec=spec, backend=get_backend("torch"), dtype=torch.float32, method=DENSE
-        )
+        model = CausalLM(spec=spec, backend=get_backend("torch"), dtype=torch.float32, method=DENSE)
     for name, own in model.named_children():
         if name not in (LAYERS, "norm"):
             own.to_empty(device="cpu")
@@ -254,9 +254,9 @@ def _make_caches(spec: DecoderSpec, lengths: Sequence[int]) -> list[Tensor]:
     num_blocks = len(lengths) if spec.shares_kv else 1
     size, caches = max(lengths), []
     for number, layers in enumerate(spec.kv_groups):
-        shape: tuple[int, ...] = (spec.recurrences[layers[0]].state_size,) if (
-            number >= spec.num_token_groups
-        ) else ()
+        shape: tuple[int, ...] = (
+            (spec.recurrences[layers[0]].state_size,) if (number >= spec.num_token_groups) else ()
+        )
         if not shape:
             kinds, heads, width = spec.attentions[layers[0]].kv_shape
             shape = kinds, heads, size, width

@@ -25,7 +25,6 @@ from shared.model.weight_map import HEAD, LAYERS, Kind, name_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-
     from shared.model.checkpoint.formats.base import StoredFormat
     from shared.model.checkpoint.formats.layout import Layout
     from shared.model.quantize.output import Choices, OutputFormat
@@ -158,9 +157,7 @@ def _layouts(
 
 
 def _attentions(spec: DecoderSpec, sources: Sequence[Source]) -> dict[int, str]:
-    keeping = {
-        number: own for number, own in spec.attentions.items() if own.kv_source is None
-    }
+    keeping = {number: own for number, own in spec.attentions.items() if own.kv_source is None}
     if any(not isinstance(own, AttentionSpec) for own in keeping.values()):
         raise ConfigError("--kv-cache: latent attention keeps no keys and values to scale")
     paths = {f"{LAYERS}.{number}.attention.qkv": number for number in keeping}

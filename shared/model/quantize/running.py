@@ -47,7 +47,11 @@ class Calibration:
 
 
 def quantise(
-    plan: Plan, out: Path, *, calibration: Calibration | None = None, kv_cache: KvCache | None = None
+    plan: Plan,
+    out: Path,
+    *,
+    calibration: Calibration | None = None,
+    kv_cache: KvCache | None = None,
 ) -> Iterator[Unit]:
     """Write the checkpoint of a plan; yield each file that is complete.
 
@@ -167,7 +171,9 @@ class _UnitJob:
             else:
                 codes = quantise_for(weight, matrix.scheme, hessian)
         except ModelLoadError as error:
-            raise ModelLoadError(f"{source.header.path}: tensor {source.name!r}: {error}") from error
+            raise ModelLoadError(
+                f"{source.header.path}: tensor {source.name!r}: {error}"
+            ) from error
         stored = pack_matrix(codes, self._plan.layouts[matrix.scheme.name])
         self.tensors |= {matrix.module + suffix: own for suffix, own in stored.items()}
 

@@ -53,6 +53,4 @@ def test_streams_are_those_of_transformers(case: str, tmp_path: Path) -> None:
         with torch.inference_mode():
             normed = model.norm.of_sum(stream, torch.zeros_like(stream))[0]
             expected = oracle(torch.tensor([text]), use_cache=False).logits[0]
-        torch.testing.assert_close(
-            model.compute_logits(normed), expected, rtol=1e-3, atol=1e-3
-        )
+        torch.testing.assert_close(model.compute_logits(normed), expected, rtol=1e-3, atol=1e-3)
