@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -125,7 +124,7 @@ def _read_texts(options: Options, plan: Plan) -> _Texts:
 
 
 def _same(one: Path | None, other: Path | None) -> bool:
-    return one is not None and other is not None and os.path.samefile(one, other)
+    return one is not None and other is not None and one.samefile(other)
 
 
 def _write(

@@ -1,10 +1,10 @@
-"""Chooses what is written of each tensor: which linears have which scheme, by the user's patterns."""
+"""Chooses what is written of each tensor: which linears get which scheme, by patterns."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
-from os.path import commonprefix
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import torch
@@ -199,5 +199,6 @@ def _pieces(sources: list[Source]) -> Iterator[Piece]:
 
 def _beginnings(stored: str, own: str) -> tuple[str, str]:
     """What a file's name and the decoder's name of a tensor have before what both end with."""
-    size = len(commonprefix([stored[::-1], own[::-1]]))
+    pairs = zip(reversed(stored), reversed(own), strict=False)
+    size = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     return stored[: len(stored) - size], own[: len(own) - size]

@@ -246,7 +246,10 @@ def test_every_kind_of_layer_can_be_calibrated(case: str, tmp_path: Path) -> Non
         ),
         ({"scheme": "w8a8", "group": 64}, "scheme w8a8 has no --group-size"),
         ({"scheme": "int3"}, "scheme 'int3' is unknown; known: w4a16, w8a8"),
-        ({"scheme": "fp8", "excluded": ["*.q_prj"]}, r"'\*.q_prj' names no linear .* names are like model"),
+        (
+            {"scheme": "fp8", "excluded": ["*.q_prj"]},
+            r"'\*.q_prj' names no linear .* names are like model",
+        ),
         ({"excluded": ["*"]}, "nothing is left to quantise"),
         ({"others": [("*q_proj", SCHEMES["fp8"]), ("*.0.*", SCHEMES["w8a8"])]}, "both name it"),
         ({"scheme": "fp8-block", "output": QuarkOutput()}, "fp8-block is not written as Quark's"),
@@ -263,7 +266,7 @@ def test_choices_that_do_not_fit_are_refused(
 
 def test_experts_that_no_format_names_are_left_alone_on_demand(tmp_path: Path) -> None:
     source = tiny("granitemoe", tmp_path / "source")
-    with pytest.raises(ConfigError, match="these experts are one tensor, .* --exclude 'model"):
+    with pytest.raises(ConfigError, match=r"these experts are one tensor, .* --exclude 'model"):
         make(source, tmp_path / "out", group=GROUP)
     make(source, tmp_path / "out", group=GROUP, excluded=["*block_sparse_moe*"])
     assert len(parameters(tmp_path / "out")) == len(parameters(source))
