@@ -70,7 +70,9 @@ def quantize(
     """
     # torch takes seconds to import, and only this command needs it.
     from cli.quantize.command import Options, run_quantize
+    from shared.telemetry.logs import configure_logs
 
+    configure_logs(service="quantize", level="warning", as_json=False)
     options = Options(
         model=model,
         out=out,

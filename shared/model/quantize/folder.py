@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-_MANIFEST, _LOCK = "manifest.json", "lock"
+MANIFEST, _LOCK = ".manifest.json", ".lock"
 _CONFIG = "config.json"
 #: Files of weights, which are not copied.
 _WEIGHTS = (
@@ -72,7 +72,7 @@ class OutputFolder:
         with _saying(self.path):
             part = path.with_suffix(".part")
             save_file(dict(tensors), part, metadata={"format": "pt"})
-            shutil.copymode(self.path / _MANIFEST, part)  # the library lets the owner alone read
+            shutil.copymode(self.path / MANIFEST, part)  # the library lets the owner alone read
             _sync(part)
             part.replace(path)
             own = {"bytes": path.stat().st_size, "tensors": sorted(tensors)}
@@ -87,8 +87,7 @@ class OutputFolder:
         """
         with _saying(self.path):
             for each in sorted(source.iterdir()):
-                is_small = not each.name.endswith(_WEIGHTS) and each.name not in _ABOUT_SOURCE
-                if each.is_file() and is_small:
+                if each.is_file() and _is_copied(each.name):
                     shutil.copyfile(each, self.path / each.name)
             weight_map = {
                 name: file for file, own in self._files.items() for name in own["tensors"]
@@ -96,10 +95,10 @@ class OutputFolder:
             index = {"metadata": {"total_size": self.num_bytes}, "weight_map": weight_map}
             for name, content in ((INDEX_NAME, index), (_CONFIG, config)):
                 _write_json(self.path / name, content)
-            (self.path / _MANIFEST).unlink()
-            (self.path / _LOCK).unlink()
             _sync(self.path)
             self.path.rename(self._out)
+            for name in (MANIFEST, _LOCK):
+                (self._out / name).unlink()
 
     def resume(self) -> None:
         """Take over what an interrupted run has completed.
@@ -107,7 +106,7 @@ class OutputFolder:
         Raises:
             ConfigError: it was another run.
         """
-        manifest = self.path / _MANIFEST
+        manifest = self.path / MANIFEST
         if not manifest.exists():
             self._save()
             return
@@ -127,7 +126,11 @@ class OutputFolder:
                 self._files[file] = known
 
     def _save(self) -> None:
-        _write_json(self.path / _MANIFEST, {"settings": self._settings, "files": self._files})
+        _write_json(self.path / MANIFEST, {"settings": self._settings, "files": self._files})
+
+
+def _is_copied(name: str) -> bool:
+    return not name.endswith(_WEIGHTS) and name not in _ABOUT_SOURCE and not name.startswith(".")
 
 
 def partial_path(out: Path) -> Path:

@@ -75,7 +75,9 @@ def _inverse_factor(hessian: Tensor) -> Tensor:
     for damping in _DAMPING:
         lower, fails = torch.linalg.cholesky_ex(hessian / mean + damping * eye)
         if not fails:
-            upper, fails = torch.linalg.cholesky_ex(torch.cholesky_inverse(lower), upper=True)
+            inverse = torch.cholesky_inverse(lower)
+            upper: Tensor
+            upper, fails = torch.linalg.cholesky_ex(inverse, upper=True)
             if not fails:
                 return upper
     raise ModelLoadError("the inputs of the linear have no damped inverse in calibration")

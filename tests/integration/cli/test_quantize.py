@@ -12,7 +12,7 @@ import pytest
 from cli.places import ROOT, python_command, python_environ
 from cli.quantize.command import Options, run_quantize
 from shared.errors import ConfigError
-from shared.model.quantize.folder import partial_path
+from shared.model.quantize.folder import MANIFEST, partial_path
 from tests.unit.model.checkpoints import write
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def test_a_killed_run_goes_on_behind_its_complete_files(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("In the beginning there were a few words. " * 60)
     model = write(tmp_path / "model", num_layers=NUM_LAYERS, hidden_size=128)
-    out, manifest = tmp_path / "out", partial_path(tmp_path / "out") / "manifest.json"
+    out, manifest = tmp_path / "out", partial_path(tmp_path / "out") / MANIFEST
     options = {"calibrate": text, "sample_tokens": 64}
     flags = ["--scheme", "w8a8", "--calibrate", str(text), "--sample-tokens", "64"]
     process = subprocess.Popen(
