@@ -8,6 +8,7 @@ those of the weight as it was, so a group may be any columns.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -28,16 +29,28 @@ _DAMPING = (0.01, 0.1, 1.0)
 
 
 class Hessian:
-    """The sum of x^T x of the inputs x of a linear."""
+    """The sum of x^T x of the inputs x of a linear; of projections of the same inputs it is one."""
 
     def __init__(self, columns: int) -> None:
         self.total = torch.zeros(columns, columns)
-        self.num_rows = 0
 
     def add(self, x: Tensor) -> None:
         """Add inputs float32 [num_tokens, columns]."""
         self.total.addmm_(x.T, x)
-        self.num_rows += len(x)
+
+    @cached_property
+    def order(self) -> Tensor:
+        """The columns, those with the largest inputs first. Once all inputs are added."""
+        return self.total.diagonal().argsort(descending=True, stable=True)
+
+    @cached_property
+    def factor(self) -> Tensor:
+        """The upper Cholesky factor of the damped inverse, by `order`.
+
+        Raises:
+            ModelLoadError: an input was not finite.
+        """
+        return _inverse_factor(self.total[self.order][:, self.order])
 
 
 def quantise_for(weight: Tensor, scheme: Scheme, hessian: Hessian) -> QuantizedMatrix:
@@ -48,10 +61,9 @@ def quantise_for(weight: Tensor, scheme: Scheme, hessian: Hessian) -> QuantizedM
     """
     rows, columns = weight.shape
     scales = find_scales(weight, scheme)
-    order = hessian.total.diagonal().argsort(descending=True, stable=True)
+    order, factor = hessian.order, hessian.factor
     left = weight.float()[:, order]
     own = by_number(scales, scheme, range(rows), columns)[:, order]
-    factor = _inverse_factor(hessian.total[order][:, order])
     codes = torch.empty(rows, columns, dtype=code_dtype(scheme))
     for start in range(0, columns, _BLOCK):
         end = min(start + _BLOCK, columns)

@@ -62,14 +62,15 @@ class LayerRunner:
         """contents: of the dense checkpoint, which the first layer's inputs come from."""
         self._spec = spec
         self._contents = contents
-        self._model = _without_layers(spec, contents)
+        self._tables = rotation_tables(spec, torch.float32)
         self._lengths = [len(each) for each in sequences]
         self._caches = _make_caches(spec, self._lengths)
         #: float32 [num_tokens, hidden] of each sequence.
         self.streams: list[Tensor] = []
         self._rows: list[Tensor | None] = []
+        model = _without_layers(spec, contents)
         for each in sequences:
-            x, rows = self._model.enter(torch.tensor(each), torch.arange(len(each)))
+            x, rows = model.enter(torch.tensor(each), torch.arange(len(each)))
             self.streams.append(x)
             self._rows.append(rows)
 
@@ -128,10 +129,9 @@ class LayerRunner:
         batch = self._metadata(sequence)
         rope, group = layer.attention.rope, layer.attention.group
         positions = torch.arange(length)
-        angles = positions if rope is None else self._model.cos_sin[rope][:length]
-        mixed = layer(x, None, angles, self._caches[group], batch.of_group(group))
-        row = None if rows is None else rows[:, number]
-        x, residual = layer.finish(*mixed, row)
+        angles = positions if rope is None else self._tables[rope][:length]
+        x, residual = layer(x, None, angles, self._caches[group], batch.of_group(group))
+        x, residual = layer.finish(x, residual, None if rows is None else rows[:, number])
         return x + residual
 
     def _metadata(self, sequence: int) -> AttentionMetadata:
@@ -219,7 +219,6 @@ def _without_layers(spec: DecoderSpec, contents: Contents) -> CausalLM:
         if name not in ("lm_head", "lm_head_bias"):
             empty = torch.empty(parameter.shape, dtype=parameter.dtype)
             setattr(model, name, nn.Parameter(empty, requires_grad=False))
-    model.cos_sin = rotation_tables(spec, torch.float32)
     behind = set(_BEHIND)
     if spec.is_tied and name_of(contents.names, EMBEDDING) not in _own_names(spec, contents):
         model.lm_head = model.embedding

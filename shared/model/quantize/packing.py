@@ -82,4 +82,5 @@ def _to_bytes(lines: Tensor, bits: int) -> Tensor:
     """Eight numbers as `bits` bytes."""
     eights = lines.unflatten(1, (-1, 8)).long()
     whole = (eights << torch.arange(0, 8 * bits, bits)).sum(dim=-1, keepdim=True)
-    return ((whole >> torch.arange(0, 8 * bits, 8)) & 255).to(torch.uint8).flatten(1)
+    packed: Tensor = (whole >> torch.arange(0, 8 * bits, 8)) & 255
+    return packed.to(torch.uint8).flatten(1)

@@ -18,7 +18,7 @@ from tests.unit.model.checkpoints import write
 if TYPE_CHECKING:
     from pathlib import Path
 
-NUM_LAYERS = 40
+NUM_LAYERS = 12
 TIMEOUT_S = 60.0
 
 
@@ -29,8 +29,8 @@ def run(model: Path, out: Path, **options: Any) -> int:
 def test_a_killed_run_goes_on_behind_its_complete_files(tmp_path: Path) -> None:
     """The calibration, too: files are those of a run that nothing interrupted."""
     text = tmp_path / "text.txt"
-    text.write_text("In the beginning there were a few words. " * 60)
-    model = write(tmp_path / "model", num_layers=NUM_LAYERS, hidden_size=128)
+    text.write_text("In the beginning there were a few words. " * 20)
+    model = write(tmp_path / "model", num_layers=NUM_LAYERS)
     out, manifest = tmp_path / "out", partial_path(tmp_path / "out") / MANIFEST
     options = {"calibrate": text, "sample_tokens": 64}
     flags = ["--scheme", "w8a8", "--calibrate", str(text), "--sample-tokens", "64"]
@@ -41,15 +41,16 @@ def test_a_killed_run_goes_on_behind_its_complete_files(tmp_path: Path) -> None:
     )
     try:
         deadline_s = time.monotonic() + TIMEOUT_S
-        while not manifest.exists() or len(_files(manifest)) < 4:
+        while not manifest.exists() or len(_files(manifest)) < 3:
             assert process.poll() is None
             assert time.monotonic() < deadline_s
+            time.sleep(0.002)
     finally:
         process.kill()
         process.wait()
     assert not out.exists()
     done = _files(manifest)
-    assert 4 <= len(done) <= NUM_LAYERS
+    assert 3 <= len(done) <= NUM_LAYERS
     times = {file: manifest.with_name(file).stat().st_mtime_ns for file in done}
     with pytest.raises(ConfigError, match="interrupted run with other settings"):
         run(model, out, **{**options, "scheme": "fp8"})

@@ -32,7 +32,10 @@ def test_a_text_is_cut_in_pieces(tmp_path: Path) -> None:
     path = tmp_path / "text.md"
     path.write_text(WORDS)
     pieces = reader(num_tokens=4).read(path)
-    assert [token for piece in pieces for token in piece.tokens] == TOKENIZER.encode(WORDS)
+    tokens = [token for piece in pieces for token in piece.tokens]
+    every = TOKENIZER.encode(WORDS)
+    assert tokens == every[: len(tokens)]
+    assert len(every) - len(tokens) < 2  # a token without one before it says nothing
     assert {len(piece.tokens) for piece in pieces[:-1]} == {4}
     assert {piece.num_given for piece in pieces} == {1}
 
