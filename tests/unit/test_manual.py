@@ -33,7 +33,8 @@ _CODE = re.compile(r"`(\w+)`")
 #: Those whose flags are of Baton's own commands, but for a few.
 MANUALS = (
     "README.md", "docs/api.md", "docs/batch.md", "docs/drafts.md",
-    "docs/metrics.md", "docs/offload.md", "docs/operations.md", "docs/overload.md", "docs/quantize.md", "docs/sdk.md",
+    "docs/metrics.md", "docs/offload.md", "docs/operations.md", "docs/overload.md",
+    "docs/quantize.md", "docs/sdk.md",
     "docs/security.md", "docs/structured-output.md", "docs/tools.md",
     *(str(path.relative_to(ROOT)) for path in sorted(DOCS.glob("architecture/*.md"))),
 )  # fmt: skip

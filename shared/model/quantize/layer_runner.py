@@ -1,11 +1,12 @@
 """Runs a checkpoint's layers one after the other on sequences of a calibration.
 
-Memory has one layer, what it keeps of one sequence, and the residual streams of all sequences.
+Memory has one layer, what it keeps of a few sequences, and the residual streams of all.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import torch
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 #: Hessians that are summed up in one pass over the sequences.
 _HESSIAN_BYTES = 4 << 30
+#: Slots for keys and values: as many sequences run together as have room.
+_SLOTS = 4096
 #: Behind the last layer.
 _BEHIND = (HEAD, HEAD_BIAS, NORM, NORM_BIAS)
 
@@ -64,7 +67,13 @@ class LayerRunner:
         self._contents = contents
         self._tables = rotation_tables(spec, torch.float32)
         self._lengths = [len(each) for each in sequences]
-        self._caches = _make_caches(spec, self._lengths)
+        size = max(1, _SLOTS // max(self._lengths))
+        self._batches = [
+            range(start, min(start + size, len(sequences)))
+            for start in range(0, len(sequences), size)
+        ]
+        num_blocks = len(sequences) if spec.shares_kv else size
+        self._caches = _make_caches(spec, num_blocks, max(self._lengths))
         #: float32 [num_tokens, hidden] of each sequence.
         self.streams: list[Tensor] = []
         self._rows: list[Tensor | None] = []
@@ -94,9 +103,9 @@ class LayerRunner:
             for each in some.values():
                 each.hessian = Hessian(each.weight.shape[1])
             peaks = KvPeaks(0.0, 0.0)
-            for number in range(len(self.streams)):
-                self._run(own, layer, number)
-                peaks = self._with_peaks(peaks, layer, number)
+            for batch in self._batches:
+                self._run(own, layer, batch)
+                peaks = self._with_peaks(peaks, layer, batch)
             yield {path: each.taken() for path, each in some.items()}, peaks
 
     @torch.inference_mode()
@@ -104,8 +113,8 @@ class LayerRunner:
         """Move the streams behind a layer as these files have it: quantised."""
         method = AsStored(torch.device("cpu"), implementation="torch")
         own = self._load(layer, contents, spec, method)
-        for number in range(len(self.streams)):
-            self.streams[number] = self._run(own, layer, number)
+        for batch in self._batches:
+            self.streams[batch.start : batch.stop] = self._run(own, layer, batch)
 
     def _load(
         self, layer: int, contents: Contents, spec: DecoderSpec, method: LinearMethod
@@ -118,52 +127,62 @@ class LayerRunner:
             dtype=torch.float32,
             method=method,
         )
+        if not self._spec.shares_kv:
+            own.attention.place = 0  # the caches have one layer only
         model = nn.Module()
         model.layers = nn.ModuleDict({str(layer): own})
         _fill_parts(model, spec, contents, lambda part: part.layer == layer)
         return own
 
-    def _run(self, layer: DecoderLayer, number: int, sequence: int) -> Tensor:
-        """Return a sequence's stream behind a layer."""
-        x, rows, length = self.streams[sequence], self._rows[sequence], self._lengths[sequence]
-        batch = self._metadata(sequence)
+    def _run(self, layer: DecoderLayer, number: int, batch: range) -> list[Tensor]:
+        """Return the streams of some sequences behind a layer."""
+        own = slice(batch.start, batch.stop)
+        lengths, rows = self._lengths[own], [each for each in self._rows[own] if each is not None]
+        metadata = self._metadata(batch)
+        assert metadata.positions is not None
         rope, group = layer.attention.rope, layer.attention.group
-        positions = torch.arange(length)
-        angles = positions if rope is None else self._tables[rope][:length]
-        x, residual = layer(x, None, angles, self._caches[group], batch.of_group(group))
-        x, residual = layer.finish(x, residual, None if rows is None else rows[:, number])
-        return x + residual
+        angles = metadata.positions if rope is None else self._tables[rope][metadata.positions]
+        stream = torch.cat(self.streams[own])
+        x, residual = layer(stream, None, angles, self._caches[group], metadata.of_group(group))
+        row = torch.cat(rows)[:, number] if rows else None
+        x, residual = layer.finish(x, residual, row)
+        return list((x + residual).split(lengths))
 
-    def _metadata(self, sequence: int) -> AttentionMetadata:
-        """A batch of one sequence, all of whose tokens are in one block of each group."""
-        length, block = self._lengths[sequence], self._block(sequence)
-        positions = torch.arange(length)
+    def _metadata(self, batch: range) -> AttentionMetadata:
+        """The sequences of a batch, each of which has all tokens in one block of each group."""
+        blocks = self._blocks(batch)
+        lengths = self._lengths[batch.start : batch.stop]
+        positions = [torch.arange(length) for length in lengths]
+        size = max(self._lengths)
+        slots = [block * size + own for block, own in zip(blocks, positions, strict=True)]
         num_states = len(self._spec.kv_groups) - self._spec.num_token_groups
-        states = torch.tensor([[[-1, block]]] * num_states, dtype=torch.int32)
-        batch = AttentionMetadata(
-            query_start_loc=torch.tensor([0, length], dtype=torch.int32),
-            seq_lens=torch.tensor([length], dtype=torch.int32),
-            block_tables=torch.tensor([[block]], dtype=torch.int32),
-            slot_mapping=block * max(self._lengths) + positions,
-            query_lens_list=(length,),
-            seq_lens_list=(length,),
+        states = torch.tensor([[[-1, block] for block in blocks]] * num_states, dtype=torch.int32)
+        first = AttentionMetadata(
+            query_start_loc=torch.tensor([0, *accumulate(lengths)], dtype=torch.int32),
+            seq_lens=torch.tensor(lengths, dtype=torch.int32),
+            block_tables=torch.tensor(blocks, dtype=torch.int32).unsqueeze(1),
+            slot_mapping=torch.cat(slots),
+            query_lens_list=tuple(lengths),
+            seq_lens_list=tuple(lengths),
             states=states if num_states else None,
-            positions=positions,
+            positions=torch.cat(positions),
         )
-        return replace(batch, others=(batch,) * (self._spec.num_token_groups - 1))
+        return replace(first, others=(first,) * (self._spec.num_token_groups - 1))
 
-    def _block(self, sequence: int) -> int:
-        """Where a sequence's keys and values are. Layers that read another one's find them."""
-        return sequence if self._spec.shares_kv else 0
+    def _blocks(self, batch: range) -> range:
+        """Where keys and values are. Layers that read another one's find them there."""
+        return batch if self._spec.shares_kv else range(len(batch))
 
-    def _with_peaks(self, peaks: KvPeaks, layer: int, sequence: int) -> KvPeaks:
-        mixer = self._spec.layers[layer].mixer
-        if not isinstance(mixer, AttentionSpec):
+    def _with_peaks(self, peaks: KvPeaks, layer: int, batch: range) -> KvPeaks:
+        if not isinstance(self._spec.layers[layer].mixer, AttentionSpec):
             return peaks
         group, place = self._spec.kv_place(layer)
-        own = self._caches[group][self._block(sequence), place, ..., : self._lengths[sequence], :]
-        key, value = own.abs().amax(dim=(1, 2, 3)).tolist()
-        return KvPeaks(max(peaks.key, key), max(peaks.value, value))
+        place = place if self._spec.shares_kv else 0
+        for block, sequence in zip(self._blocks(batch), batch, strict=True):
+            own = self._caches[group][block, place, ..., : self._lengths[sequence], :]
+            key, value = own.abs().amax(dim=(1, 2, 3)).tolist()
+            peaks = KvPeaks(max(peaks.key, key), max(peaks.value, value))
+        return peaks
 
 
 class _Watched:
@@ -248,16 +267,16 @@ def _fill_parts(
         fill(model, names[name], tensor, path, name)
 
 
-def _make_caches(spec: DecoderSpec, lengths: Sequence[int]) -> list[Tensor]:
-    """Memory for keys, values and states by group, of one sequence at a time if possible."""
-    num_blocks = len(lengths) if spec.shares_kv else 1
-    size, caches = max(lengths), []
+def _make_caches(spec: DecoderSpec, num_blocks: int, block_size: int) -> list[Tensor]:
+    """Memory for keys, values and states by group; of all layers if they read each other's."""
+    caches = []
     for number, layers in enumerate(spec.kv_groups):
-        shape: tuple[int, ...] = (
-            (spec.recurrences[layers[0]].state_size,) if (number >= spec.num_token_groups) else ()
-        )
-        if not shape:
+        shape: tuple[int, ...]
+        if number < spec.num_token_groups:
             kinds, heads, width = spec.attentions[layers[0]].kv_shape
-            shape = kinds, heads, size, width
-        caches.append(torch.zeros(num_blocks, len(layers), *shape))
+            shape = kinds, heads, block_size, width
+        else:
+            shape = (spec.recurrences[layers[0]].state_size,)
+        num_own = len(layers) if spec.shares_kv else 1
+        caches.append(torch.zeros(num_blocks, num_own, *shape))
     return caches
