@@ -13,7 +13,7 @@ from cli.quantize.report import make_progress, make_table
 from cli.quantize.texts import TextReader, digest, hold_out
 from cli.start.interrupts import Terminated, interrupts
 from shared.model.quantize.compressed_tensors import CompressedTensorsOutput
-from shared.model.quantize.output import Choices, KvCache
+from shared.model.quantize.output import Choices
 from shared.model.quantize.planning import make_plan
 from shared.model.quantize.quark import QuarkOutput
 from shared.model.quantize.running import Calibration, quantise
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cli.quantize.texts import Text
+    from shared.model.quantize.output import KvCache
     from shared.model.quantize.planning import Plan
     from shared.model.quantize.scheme import Scheme
 
@@ -38,7 +39,7 @@ class Options:
     out: Path
     scheme: str
     group_size: int | None = None
-    kv_cache: str | None = None
+    kv_cache: KvCache | None = None
     excluded: tuple[str, ...] = ()
     layers: tuple[str, ...] = ()
     calibrate: Path | None = None
@@ -98,7 +99,7 @@ def _choices(options: Options) -> Choices:
         usual=usual,
         others=others,
         excluded=options.excluded,
-        kv_cache=None if options.kv_cache is None else KvCache(options.kv_cache),
+        kv_cache=options.kv_cache,
     )
 
 

@@ -8,19 +8,14 @@ from typing import Annotated
 
 import typer
 
+from shared.model.quantize.output import KvCache  # noqa: TC001 read at run time by typer
+
 
 class Format(StrEnum):
     """The layout of the checkpoint."""
 
     COMPRESSED_TENSORS = "compressed-tensors"
     QUARK = "quark"
-
-
-class KvCacheName(StrEnum):
-    """What keys and values get scales for."""
-
-    FP8 = "fp8"
-    INT8 = "int8"
 
 
 def quantize(
@@ -37,7 +32,7 @@ def quantize(
         int | None, typer.Option(help="Columns that share a scale; only of w4a16, usually 128.")
     ] = None,
     kv_cache: Annotated[
-        KvCacheName | None,
+        KvCache | None,
         typer.Option(help="Store scales of keys and values in 8 bits; needs --calibrate."),
     ] = None,
     exclude: Annotated[
@@ -78,7 +73,7 @@ def quantize(
         out=out,
         scheme=scheme,
         group_size=group_size,
-        kv_cache=None if kv_cache is None else kv_cache.value,
+        kv_cache=kv_cache,
         excluded=tuple(exclude or ()),
         layers=tuple(layer or ()),
         calibrate=calibrate,

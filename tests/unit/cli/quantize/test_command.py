@@ -12,6 +12,7 @@ from cli.places import SHIPPED_MODEL
 from cli.quantize.command import Options, run_quantize
 from shared.errors import ConfigError
 from shared.model.quantize.folder import open_folder
+from shared.model.quantize.output import KvCache
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +45,7 @@ def test_the_table_has_sizes_and_perplexities(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kv_cache": "fp8"}, "--kv-cache needs to see keys and values"),
+        ({"kv_cache": KvCache.FP8}, "--kv-cache needs to see keys and values"),
         ({"layers": ("q_proj",)}, "--layer 'q_proj' is not PATTERN=SCHEME"),
     ],
 )

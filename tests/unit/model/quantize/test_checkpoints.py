@@ -21,7 +21,13 @@ from shared.model.quantize.scheme import SCHEMES
 from tests.fakes.family_cases import CASES
 from tests.fakes.paged_driver import PagedDriver
 from tests.fakes.stored.compressed import INT4, Compressed
-from tests.fakes.transformers_models import logits_after, random_model, random_prompt, save
+from tests.fakes.transformers_models import (
+    ODD_SIZES,
+    logits_after,
+    random_model,
+    random_prompt,
+    save,
+)
 from tests.unit.model.checkpoints import edit_json, edit_tensors, write
 from tests.unit.model.quantize.making import make
 
@@ -79,7 +85,7 @@ def dense_checkpoint(source: Path, out: Path, case: str) -> Path:
         is_stack = ".experts." in name and tensor.ndim == 3
         is_linear = is_stack or (tensor.ndim == 2 and name.endswith(".weight"))
         if is_linear and not any(each in name for each in ALONE):
-            is_turned = is_stack or CASES[case][0] == "gpt2"
+            is_turned = is_stack or CASES.get(case, (case,))[0] == "gpt2"
             tensor = dense_of(name, tensor, is_turned=is_turned)
         dense[name] = tensor
     out.mkdir()
@@ -104,6 +110,28 @@ def test_weights_are_those_that_the_library_means(case: str, tmp_path: Path) -> 
         assert torch.equal(mine, theirs)
     assert not all(map(torch.equal, ours, parameters(source)))
     assert len(units) == len(list((tmp_path / "out").glob("*.safetensors")))
+
+
+def test_of_a_model_of_images_the_decoder_is_quantised(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    config = transformers.AutoConfig.for_model(
+        "llava",
+        text_config={"model_type": "llama", **ODD_SIZES},
+        vision_config={**sizes, "num_attention_heads": 2, "image_size": 28, "patch_size": 14},
+    )
+    source = tmp_path / "source"
+    save(transformers.AutoModelForImageTextToText.from_config(config), source)
+    units = make(source, tmp_path / "out", group=GROUP, calibration=texts(9))
+    modules = [own.module for unit in units for own in unit.matrices]
+    assert len(modules) == 2 * 7
+    assert not any("vision" in module for module in modules)
+    raw = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert any("vision" in module for module in raw["quantization_config"]["ignore"])
+    make(source, tmp_path / "plain", group=GROUP)
+    expected = parameters(dense_checkpoint(source, tmp_path / "dense", "llama"))
+    for mine, theirs in zip(parameters(tmp_path / "plain"), expected, strict=True):
+        assert torch.equal(mine, theirs)
+    assert len(parameters(tmp_path / "out")) == len(expected)
 
 
 def test_answers_are_those_of_the_dense_model(tmp_path: Path) -> None:
