@@ -78,7 +78,9 @@ def run_quantize(options: Options) -> int:
             _write(plan, options.out, texts.calibration, choices.kv_cache, progress)
             scores = _score(options, texts.scored, progress)
     except (KeyboardInterrupt, Terminated) as interrupt:
-        progress.print("stopped; the same command goes on", style="dim")
+        is_written = options.out.exists()
+        rest = f"{options.out} is complete" if is_written else "the same command goes on"
+        progress.print(f"stopped; {rest}", style="dim", highlight=False)
         return getattr(interrupt, "exit_code", EXIT_INTERRUPTED)
     Console().print(make_table(plan, scores), highlight=False)
     return 0
