@@ -27,6 +27,7 @@ from cli.flags.options import (
     TlsServerName,
 )
 from cli.flags.passthrough import BEHIND_A_NAME, EVERYTHING, become
+from cli.quantize.command_line import quantize
 from cli.up_command import cluster_spec, up
 from shared.errors import BatonError
 
@@ -115,6 +116,9 @@ app.command(
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     epilog=f"Without --url: {SERVICE_FLAGS_HELP}.",
 )(run_batch)
+
+
+app.command()(quantize)
 
 
 @app.command()

@@ -118,10 +118,7 @@ class CausalLM(nn.Module):
         batches = [metadata.of_group(number) for number in range(len(kv_caches))]
         if self._needs_positions:
             batches = [replace(batch, positions=positions) for batch in batches]
-        x = self.embed(token_ids)
-        if self.positions is not None and self.spec.learned_positions is not None:
-            x = x + self.positions[positions + self.spec.learned_positions.first_row]
-        inputs = None if self.inputs is None else self.inputs(token_ids, x)
+        x, inputs = self.enter(token_ids, positions)
         residual: Tensor | None = None
         if self._captured_layers:
             self._keep(0, x)
@@ -137,6 +134,13 @@ class CausalLM(nn.Module):
         if metadata.wanted is not None:
             x, residual = x[metadata.wanted], residual[metadata.wanted]
         return self.norm.of_sum(x, residual)[0]
+
+    def enter(self, token_ids: Tensor, positions: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return what the first layer reads [n, hidden], and the layers' own inputs, if any."""
+        x = self.embed(token_ids)
+        if self.positions is not None and self.spec.learned_positions is not None:
+            x = x + self.positions[positions + self.spec.learned_positions.first_row]
+        return x, None if self.inputs is None else self.inputs(token_ids, x)
 
     @torch.inference_mode()
     def compute_logits(self, hidden: Tensor) -> Tensor:

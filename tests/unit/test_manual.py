@@ -17,6 +17,7 @@ from baton_client.options import ChatOptions
 from cli.__main__ import app
 from scripts.chart_schema import CONFIGS, OWN, settings_schema
 from shared import errors
+from shared.model.quantize.scheme import SCHEMES
 from shared.rpc.status import grpc_status, http_status
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ _CODE = re.compile(r"`(\w+)`")
 #: Those whose flags are of Baton's own commands, but for a few.
 MANUALS = (
     "README.md", "docs/api.md", "docs/batch.md", "docs/drafts.md",
-    "docs/metrics.md", "docs/offload.md", "docs/operations.md", "docs/overload.md", "docs/sdk.md",
+    "docs/metrics.md", "docs/offload.md", "docs/operations.md", "docs/overload.md",
+    "docs/quantize.md", "docs/sdk.md",
     "docs/security.md", "docs/structured-output.md", "docs/tools.md",
     *(str(path.relative_to(ROOT)) for path in sorted(DOCS.glob("architecture/*.md"))),
 )  # fmt: skip
@@ -158,3 +160,8 @@ def flags() -> set[str]:
 def test_every_flag_exists(document: str) -> None:
     named = set(_FLAG.findall((ROOT / document).read_text(encoding="utf-8")))
     assert named - _OTHERS <= flags()
+
+
+def test_every_scheme_is_in_the_table_of_quantize() -> None:
+    named = [re.findall(r"`([\w-]+)`", cells[0]) for cells in rows("quantize.md", "## Schemes")]
+    assert [name for row in named for name in row] == list(SCHEMES)

@@ -57,7 +57,7 @@ def load_weights(model: CausalLM, files: CheckpointFiles) -> None:
         if name in seen:
             raise ModelLoadError(f"{path}: tensor {name!r} is in another shard already")
         if name in targets:
-            num_exact += _fill(model, names[name], found, path, name)
+            num_exact += fill(model, names[name], found, path, name)
             seen.add(name)
         elif name == head:  # the config says that it is tied
             tied_head = torch.empty_like(model.embedding)
@@ -79,12 +79,15 @@ def _log_unread(unread: Mapping[str, int], num_exact: int) -> None:
         log.info("inputs_not_rounded", num=num_exact, of="heads, routers and latent attention")
 
 
-def _fill(
-    model: CausalLM, stored: Stored, found: Tensor | OpenMatrix, path: Path, name: str
+def fill(
+    model: nn.Module, stored: Stored, found: Tensor | OpenMatrix, path: Path, name: str
 ) -> int:
-    """Copy one tensor of a checkpoint into its parts of the model.
+    """Copy one tensor of a checkpoint into its parts of a model, or of any module with their paths.
 
     Returns the number of parts whose inputs should be rounded, and are not.
+
+    Raises:
+        ModelLoadError: its shape, dtype or values are wrong.
     """
     if not isinstance(found, torch.Tensor):
         return _fill_matrix(model, stored, found.read(name, stored))
@@ -99,8 +102,8 @@ def _fill(
     return 0
 
 
-def _fill_matrix(model: CausalLM, stored: Stored, matrix: QuantizedMatrix) -> int:
-    """Give a matrix, whose rows are outputs, to its parts of the model. Returns as `_fill`."""
+def _fill_matrix(model: nn.Module, stored: Stored, matrix: QuantizedMatrix) -> int:
+    """Give a matrix, whose rows are outputs, to its parts of the model. Returns as `fill`."""
     parts, num_exact = stored.parts, 0
     for part, piece in zip(parts, matrix.split(len(parts)), strict=True):
         own = piece if stored.rows is None else piece.take(stored.rows)

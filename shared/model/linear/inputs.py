@@ -66,7 +66,7 @@ class InputRounding:
         Only for `has_codes`.
         """
         scale, _ = self._scales(x.float())
-        bottom, top = _bounds(self.rule)
+        bottom, top = bounds(self.rule)
         codes = round_to((x.float() / scale).clamp(bottom, top), self.rule.element)
         return codes.to(dtype), scale.flatten()
 
@@ -87,25 +87,12 @@ class InputRounding:
         peak = x.abs().amax(dim=-1, keepdim=True)
         if rule.bound is not None:
             peak = peak.clamp(max=rule.bound)
-        if rule.scale is ScaleRule.POWER:
-            return _power(peak, rule), None
-        # Integers reach from -n to n - 1: half of their range is between them.
-        most = (2**rule.bits - 1) / 2 if rule.element is Element.INT else rule.element.largest
-        scale = peak / most
-        if rule.scale is ScaleRule.E4M3:
-            assert self.stored is not None
-            scale = (self.stored * scale).clamp(max=_E4M3_MOST)
-            scale = scale.to(torch.float8_e4m3fn).float()
-            return _not_zero(scale, _LEAST[rule.scale]) / self.stored, None
-        scale = _not_zero(scale, _LEAST[ScaleRule.FLOAT])
-        if rule.scale is ScaleRule.POWER_ABOVE:
-            scale = torch.exp2(scale.log2().ceil())
-        return scale, None
+        return scale_of(peak, rule, self.stored), None
 
     def _uneven_scales(self, x: Tensor) -> tuple[Tensor, Tensor]:
         least = x.amin(dim=-1, keepdim=True).clamp(max=0)
         most = x.amax(dim=-1, keepdim=True).clamp(min=0)
-        bottom, top = _bounds(self.rule)
+        bottom, top = bounds(self.rule)
         scale = (most - least) / (top - bottom)
         zero = (bottom - least / scale).clamp(bottom, top).round()
         is_zero = scale == 0
@@ -115,9 +102,30 @@ class InputRounding:
         scaled = x / scale
         if zero is not None:
             scaled = scaled + zero
-        bottom, top = _bounds(self.rule)
+        bottom, top = bounds(self.rule)
         values = round_to(scaled.clamp(bottom, top), self.rule.element)
         return (values if zero is None else values - zero) * scale
+
+
+def scale_of(peak: Tensor, rule: Rounding, factor: Tensor | None = None) -> Tensor:
+    """Return float32 scales of numbers around zero, whose largest magnitudes are `peak`.
+
+    factor: of scales in E4M3.
+    """
+    if rule.scale is ScaleRule.POWER:
+        return _power(peak, rule)
+    # Integers reach from -n to n - 1: half of their range is between them.
+    most = (2**rule.bits - 1) / 2 if rule.element is Element.INT else rule.element.largest
+    scale = peak / most
+    if rule.scale is ScaleRule.E4M3:
+        assert factor is not None
+        scale = (factor * scale).clamp(max=_E4M3_MOST)
+        scale = scale.to(torch.float8_e4m3fn).float()
+        return _not_zero(scale, _LEAST[rule.scale]) / factor
+    scale = _not_zero(scale, _LEAST[ScaleRule.FLOAT])
+    if rule.scale is ScaleRule.POWER_ABOVE:
+        scale = torch.exp2(scale.log2().ceil())
+    return scale
 
 
 def round_to(x: Tensor, element: Element) -> Tensor:
@@ -141,7 +149,8 @@ def _power(peak: Tensor, rule: Rounding) -> Tensor:
     return torch.exp2(exponent.clamp(-127, 127).float())
 
 
-def _bounds(rule: Rounding) -> tuple[float, float]:
+def bounds(rule: Rounding) -> tuple[float, float]:
+    """Return the least and the largest code."""
     if rule.element is Element.INT:
         return -(2.0 ** (rule.bits - 1)), 2.0 ** (rule.bits - 1) - 1
     return -rule.element.largest, rule.element.largest

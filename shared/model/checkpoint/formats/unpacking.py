@@ -68,7 +68,7 @@ class _Reader:
             return _signed(values, layout.bits, is_offset=layout.is_offset)
         if values.dtype.is_floating_point:
             return values
-        table = _table(layout.element).view(torch.uint8)
+        table = float_table(layout.element).view(torch.uint8)
         found = table.index_select(0, values.flatten().int())
         return found.view(values.shape).view(torch.float8_e4m3fn)
 
@@ -173,8 +173,8 @@ def _signed(values: Tensor, bits: int, *, is_offset: bool) -> Tensor:
     return own - half if is_offset else (own ^ half) - half
 
 
-def _table(element: Element) -> Tensor:
-    """All floats of a type, by code, in E4M3."""
+def float_table(element: Element) -> Tensor:
+    """Return all floats of a type of less than 8 bits, by code, in E4M3."""
     exponent_bits, mantissa_bits, bias = _FLOATS[element]
     code = torch.arange(1 << (1 + exponent_bits + mantissa_bits))
     mantissa = (code & ((1 << mantissa_bits) - 1)).float() / (1 << mantissa_bits)

@@ -1,0 +1,1 @@
+"""Writing of checkpoints whose linears are stored in few bits."""
