@@ -172,8 +172,9 @@ class _Wanted:
     def load_module(self, model_dir: Path, *, trust_remote_code: bool) -> LoadedModel:
         """Load a model that transformers computes."""
         # transformers takes seconds to import, and families do not need it.
+        from shared.model.generic.linears import narrow_linears  # noqa: PLC0415
         from shared.model.generic.loading import make_module  # noqa: PLC0415
-        from shared.model.generic.model import TransformersCausalLM, narrow_linears  # noqa: PLC0415
+        from shared.model.generic.model import TransformersCausalLM  # noqa: PLC0415
         from shared.model.generic.self_check import check_results  # noqa: PLC0415
 
         dtype = DTYPES[self.dtype]
