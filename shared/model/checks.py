@@ -59,6 +59,7 @@ def check_model(
                 f"{error}; --model-impl transformers cannot run it, and it is none of Baton's "
                 f"families: {own}"
             ) from error
+        _check_narrowing(spec, quantization)
         dtype_name(spec, dtype)
         return spec
     try:

@@ -173,21 +173,27 @@ class _Wanted:
         """Load a model that transformers computes."""
         # transformers takes seconds to import, and families do not need it.
         from shared.model.generic.linears import narrow_linears  # noqa: PLC0415
-        from shared.model.generic.loading import make_module  # noqa: PLC0415
+        from shared.model.generic.loading import empty_module, load_module  # noqa: PLC0415
         from shared.model.generic.model import TransformersCausalLM  # noqa: PLC0415
         from shared.model.generic.self_check import check_results  # noqa: PLC0415
 
         dtype = DTYPES[self.dtype]
+        method, trusts = self.method(), trust_remote_code
         with open_origin(self.made_from) as origin:
-            module = make_module(
-                model_dir,
-                dtype=dtype,
-                with_weights=not isinstance(self.made_from, int),
-                trust_remote_code=trust_remote_code,
-            )
             if isinstance(origin, Dummy):
+                module = empty_module(model_dir, dtype=dtype, trust_remote_code=trusts)
                 origin.fill(module)
-            narrow_linears(module, self.method())
+            else:
+                module = load_module(
+                    model_dir,
+                    origin.files,
+                    dtype=dtype,
+                    stored=find_format(self.spec.raw),
+                    method=method,
+                    trust_remote_code=trusts,
+                )
+            if self.quantization != "none":
+                narrow_linears(module, method)
             nn.Module.to(module, self.place)
             torch.set_num_threads(1)
             model = TransformersCausalLM(module, self.spec, self.backend)

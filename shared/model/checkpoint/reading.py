@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shared.model.checkpoint.formats.layout import StoredMatrix
+from shared.model.checkpoint.formats.shapes import size_by_headers
 from shared.model.checkpoint.formats.unpacking import read_matrix
 from shared.model.checkpoint.tensor_files import open_tensors
 
@@ -35,6 +36,13 @@ class OpenMatrix:
         """See `read_matrix`."""
         return read_matrix(self.matrix, self.tensors, rows, columns)
 
+    def read_alone(self) -> QuantizedMatrix:
+        """Return the matrix in its own size, where no model asks for one. Raises as `read`."""
+        rows, columns = size_by_headers(self.matrix)
+        if (named := self.matrix.layout.size) is not None:
+            rows, columns = self.tensors[named].tolist()
+        return self.read(rows, columns)
+
 
 def read_tensors(
     contents: Contents, paths: Iterable[Path]
@@ -57,17 +65,21 @@ def read_tensors(
                 found = tensors.get(name)
                 if isinstance(found, StoredMatrix):
                     if stored in matrices:
-                        yield path, name, OpenMatrix(found, _parts(found))
+                        yield path, name, open_matrix(found)
                 elif found is not None:
                     yield path, name, file.get_tensor(name)
 
 
-def _parts(matrix: StoredMatrix) -> dict[str, Tensor]:
-    """All tensors of a matrix; they may be in several files."""
+def open_matrix(matrix: StoredMatrix) -> OpenMatrix:
+    """Read all tensors of a matrix; they may be in several files.
+
+    Raises:
+        ModelLoadError: a file is damaged.
+    """
     found = {}
     for path in {header.path for header in matrix.headers.values()}:
         with open_tensors(path) as file:
             for suffix, header in matrix.headers.items():
                 if header.path == path:
                     found[suffix] = file.get_tensor(matrix.module + suffix)
-    return found
+    return OpenMatrix(matrix, found)

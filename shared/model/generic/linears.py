@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from shared.model.linear.base import DENSE
+from shared.errors import ModelLoadError
 from shared.model.linear.fused import FusedLinear
 
 if TYPE_CHECKING:
@@ -15,13 +15,18 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
+    from shared.model.generic.entries import Entries
     from shared.model.linear.base import LinearMethod
+    from shared.model.linear.quantized import QuantizedMatrix
 
 
 class OwnLinear(nn.Module):
     """A linear of the module, in the format of a method."""
 
-    def __init__(self, linear: nn.Linear, method: LinearMethod) -> None:
+    def __init__(
+        self, linear: nn.Linear, method: LinearMethod, matrix: QuantizedMatrix | None = None
+    ) -> None:
+        """Take its weight, or the matrix that it is stored as."""
         super().__init__()
         self.linear = FusedLinear(
             in_size=linear.in_features,
@@ -30,7 +35,10 @@ class OwnLinear(nn.Module):
             dtype=linear.weight.dtype,
             method=method,
         )
-        self.linear.fill("weight", linear.weight.detach())
+        if matrix is None:
+            self.linear.fill("weight", linear.weight.detach())
+        else:
+            self.linear.take(None, matrix)
         if linear.bias is not None:
             self.linear.fill("bias", linear.bias.detach())
 
@@ -42,10 +50,32 @@ class OwnLinear(nn.Module):
 
 def narrow_linears(module: PreTrainedModel, method: LinearMethod) -> None:
     """Give the linears of the layers to a method; the output head keeps its dtype."""
-    if method is DENSE:
-        return
     for owner, name, linear in list(linears_of(module)):
         setattr(owner, name, OwnLinear(linear, method))
+
+
+def give_matrices(module: PreTrainedModel, entries: Entries, method: LinearMethod) -> int:
+    """Give linears the matrices that their weights were made of.
+
+    Returns the number of output heads whose inputs should be rounded, and are not.
+
+    Raises:
+        ModelLoadError: another part's inputs should be; names the tensor.
+    """
+    for owner, name, linear in list(linears_of(module)):
+        matrix = entries.take(linear.weight)
+        if matrix is not None:
+            setattr(owner, name, OwnLinear(linear, method, matrix))
+    untyped: Any = module
+    head = untyped.get_output_embeddings()
+    of_head = None if head is None else entries.take(head.weight)
+    for kept in entries.not_taken:
+        if kept.matrix.inputs is not None:
+            raise ModelLoadError(
+                f"tensor {kept.name!r}: the inputs of its product are rounded, and transformers' "
+                f"{type(module).__name__} does not compute it by a linear of its own"
+            )
+    return int(of_head is not None and of_head.inputs is not None)
 
 
 def linears_of(module: PreTrainedModel) -> Iterator[tuple[nn.Module, str, nn.Linear]]:

@@ -6,6 +6,7 @@ A format is a reader of configs that returns these records. They hold no tensor,
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
 from shared.errors import ModelLoadError
@@ -60,6 +61,24 @@ class Array:
             return rows, columns // self.piece, self.piece
         return (columns, rows) if self.is_turned else (rows, columns)
 
+    def size(self, shape: tuple[int, ...], dtype: str) -> tuple[int, int]:
+        """Return the rows, of all experts, and the columns of a tensor stored with this shape.
+
+        Where the last word of a line is not full, its numbers are counted, too.
+        """
+        *stacked, rows, columns = shape if self.piece is None else shape[:-1]
+        if self.piece is not None:
+            columns *= self.piece
+        elif self.is_turned:
+            rows, columns = columns, rows
+        rows *= prod(stacked)
+        if self.packing is None:
+            return rows, columns
+        word, bits = WORD_BITS[dtype], self.packing.bits
+        if self.packing.is_along_rows:
+            return rows, columns * word // bits
+        return rows * word // bits, columns
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Factor:
@@ -101,6 +120,8 @@ class Layout:
     size: str | None = None
     #: What the name of the dense tensor has behind that of the linear.
     dense_suffix: str = ".weight"
+    #: The dense tensor has a matrix for each expert, with columns for rows.
+    is_of_experts: bool = False
 
     @property
     def arrays(self) -> Sequence[Array]:

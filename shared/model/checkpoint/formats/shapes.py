@@ -43,6 +43,27 @@ def check_matrix(matrix: StoredMatrix, rows: int, columns: int) -> None:
                 raise _wrong_shape(matrix, suffix, header, max(shapes, key=len))
 
 
+def size_by_headers(matrix: StoredMatrix) -> tuple[int, int]:
+    """Return the rows and columns that a matrix's tensors have, where no model asks for some.
+
+    Numbers that fill up a last word are among the columns, unless a tensor names the columns.
+
+    Raises:
+        ModelLoadError: its codes are missing, or in no matrix.
+    """
+    layout, header = matrix.layout, matrix.codes
+    _check_dtype(matrix, layout.codes.suffix, header, layout.codes.dtypes)
+    if len(header.shape) < 2 + (layout.codes.piece is not None):
+        raise ModelLoadError(
+            f"{header.path}: tensor {matrix.module + layout.codes.suffix!r} has shape "
+            f"{list(header.shape)}, which is no matrix"
+        )
+    rows, columns = layout.codes.size(header.shape, header.dtype)
+    if layout.column_groups is not None:
+        columns = prod(matrix.header(layout.column_groups).shape)
+    return rows, columns
+
+
 def stored_shape(array: Array, header: TensorHeader, rows: int, columns: int) -> tuple[int, ...]:
     """Return the shape of a matrix's tensor, with all rows in one dimension."""
     return array.shape(rows, columns, header.dtype)
