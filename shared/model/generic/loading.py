@@ -139,16 +139,26 @@ def _filled(
             config=config,
             state_dict=entries.by_name,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are refused below, by name
             dtype=dtype,
             attn_implementation=NAME,
         )
-    for problem in ("missing", "unexpected", "mismatched"):
+    _check_fit(model_dir, info)
+    made: PreTrainedModel = module
+    return made
+
+
+def _check_fit(model_dir: Path, info: Mapping[str, Any]) -> None:
+    for name, stored, asked in sorted(info.get("mismatched_keys") or ()):
+        raise ModelLoadError(
+            f"{model_dir}: tensor {name!r} has shape {list(stored)}, "
+            f"the config asks for {list(asked)}"
+        )
+    for problem in ("missing", "unexpected"):
         names = sorted(map(str, info.get(f"{problem}_keys") or ()))
         if names:
             many = f"{len(names)} are"
             raise ModelLoadError(f"{model_dir}: tensor {names[0]!r} is {problem} ({many})")
-    made: PreTrainedModel = module
-    return made
 
 
 @contextmanager
