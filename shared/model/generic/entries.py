@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import torch
 
+from shared.errors import InternalError
 from shared.model.checkpoint.formats.layout import StoredMatrix
 from shared.model.checkpoint.reading import open_matrix
 from shared.model.checkpoint.tensor_files import open_tensors
@@ -43,6 +45,9 @@ class Entries:
         self.by_name: dict[str, Entry] = {}
         #: transformers goes on where a tensor cannot be read.
         self.error: Exception | None = None
+        #: Held by the one thread of transformers' that reads, and at the end by us.
+        self.reading = Lock()
+        self.is_open = True
 
     def take(self, weight: Tensor) -> QuantizedMatrix | None:
         """Return, once, the matrix that a module's weight is; None: it is none, or not kept."""
@@ -85,11 +90,15 @@ class Entry:
 
     def __getitem__(self, where: object) -> Tensor:
         """Return the tensor; transformers asks for all of it."""
-        try:
-            return self._read()
-        except Exception as error:
-            self._entries.error = error
-            raise
+        entries = self._entries
+        with entries.reading:
+            if not entries.is_open:  # some other tensor failed, and the files are closed
+                raise InternalError("the files are closed")
+            try:
+                return self._read()
+            except Exception as error:
+                entries.error = error
+                raise
 
 
 @contextmanager
@@ -111,7 +120,11 @@ def open_entries(
         for name, stored in tensors.items():
             if isinstance(stored, StoredMatrix):
                 entries.add_matrix(name, stored)
-        yield entries
+        try:
+            yield entries
+        finally:
+            with entries.reading:
+                entries.is_open = False
 
 
 def _is_matrix(tensor: TensorHeader | StoredMatrix) -> bool:

@@ -57,7 +57,7 @@ def test_answers_equal_those_of_the_dense_model(family: str, case: str, stored: 
 
 
 def test_codes_stay_narrow_where_inputs_are_rounded(stored: Stored) -> None:
-    checkpoint, dense = stored("hunyuan_v1_dense", "ct w8a8 static")
+    checkpoint, dense = stored("nemotron", "ct w8a8")
     narrow, wide = (load_model(path, model_impl=IMPL) for path in (checkpoint, dense))
     assert isinstance(narrow.model, TransformersCausalLM)
     outer = 2 * 4 * wide.spec.vocab_size * wide.spec.hidden_size
@@ -80,7 +80,7 @@ def test_weights_with_columns_for_rows_are_refused(stored: Stored) -> None:
 
 
 def test_rounded_inputs_exclude_what_does_not_round_them(stored: Stored) -> None:
-    checkpoint, _ = stored("hunyuan_v1_dense", "ct w8a8 static")
+    checkpoint, _ = stored("nemotron", "ct w8a8")
     with pytest.raises(ConfigError, match="--quantization int8 cannot be added"):
         check_model(checkpoint, quantization="int8")
 
@@ -127,7 +127,7 @@ def rename(tensors: dict[str, Tensor]) -> None:
 def test_damaged_files_are_refused_by_name(
     damage: Callable[[dict[str, Tensor]], None], message: str, stored: Stored, tmp_path: Path
 ) -> None:
-    checkpoint, _ = stored("hunyuan_v1_dense", "ct w8a8 static")
+    checkpoint, _ = stored("nemotron", "ct w8a8")
     shutil.copytree(checkpoint, tmp_path, dirs_exist_ok=True)
     edit_tensors(tmp_path / "model.safetensors", damage)
     with pytest.raises(ModelLoadError, match=message):
