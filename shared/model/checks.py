@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from shared.errors import ConfigError, ModelLoadError
 from shared.model.checkpoint.config import has_family, load_spec, read_config
+from shared.model.checkpoint.files import find_checkpoint_files
 from shared.model.checkpoint.headers import check_headers
+from shared.model.checkpoint.pickled.archive import SUFFIXES as PICKLED
 from shared.model.families.registry import ARCHITECTURES
 from shared.model.mixers import LatentAttentionSpec
 from shared.model.spec import ExpertsSpec, NormPlace
@@ -50,6 +52,8 @@ def check_model(
     _check_known("quantization", quantization, QUANTIZATIONS)
     _check_known("attention backend", attention_backend, ATTENTION_BACKENDS)
     attention_backend = backend_of(model_impl, attention_backend)
+    if load_format == "safetensors":
+        _check_safe(model_dir)
     if uses_transformers(model_dir, model_impl):
         try:
             spec = _describe_module(model_dir, trust_remote_code=trust_remote_code)
@@ -78,6 +82,12 @@ def check_model(
         if reason is not None:
             raise ConfigError(f"the native kernels cannot run: {reason}")
     return spec
+
+
+def _check_safe(model_dir: Path) -> None:
+    for path in find_checkpoint_files(model_dir).shards:
+        if path.suffix in PICKLED:
+            raise ModelLoadError(f"{path} is PyTorch's own; --load-format auto reads it, too")
 
 
 def _check_narrowing(spec: DecoderSpec, quantization: str) -> None:
