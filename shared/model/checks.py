@@ -55,14 +55,7 @@ def check_model(
     if load_format == "safetensors":
         _check_safe(model_dir)
     if uses_transformers(model_dir, model_impl):
-        try:
-            spec = _describe_module(model_dir, trust_remote_code=trust_remote_code)
-        except ModelLoadError as error:
-            own = ", ".join(sorted(ARCHITECTURES))
-            raise ModelLoadError(
-                f"{error}; --model-impl transformers cannot run it, and it is none of Baton's "
-                f"families: {own}"
-            ) from error
+        spec = _check_module(model_dir, trust_remote_code=trust_remote_code)
         _check_narrowing(spec, quantization)
         dtype_name(spec, dtype)
         return spec
@@ -96,6 +89,17 @@ def _check_narrowing(spec: DecoderSpec, quantization: str) -> None:
             f"the checkpoint is quantised, inputs of linears too: --quantization {quantization} "
             "cannot be added"
         )
+
+
+def _check_module(model_dir: Path, *, trust_remote_code: bool) -> DecoderSpec:
+    try:
+        return _describe_module(model_dir, trust_remote_code=trust_remote_code)
+    except ModelLoadError as error:
+        own = ", ".join(sorted(ARCHITECTURES))
+        raise ModelLoadError(
+            f"{error}; --model-impl transformers cannot run it, and it is none of Baton's "
+            f"families: {own}"
+        ) from error
 
 
 def _describe_module(model_dir: Path, *, trust_remote_code: bool) -> DecoderSpec:
