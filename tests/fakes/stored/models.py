@@ -32,9 +32,16 @@ def is_expert(name: str) -> bool:
     return ".experts." in name and not name.endswith("bias")
 
 
-def wants_of(checkpoint: Path) -> Callable[[str], bool]:
-    """Of a checkpoint: the linears of layers, but for routers."""
+def wants_of(checkpoint: Path, *, columns: int = 1) -> Callable[[str], bool]:
+    """Of a checkpoint: the linears of layers, but for routers.
+
+    columns: they have a multiple of it.
+    """
     with safe_open(checkpoint / "model.safetensors", framework="pt") as file:
-        dims = {name: len(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
     others = ("embed", "lm_head", "wte", "wpe", "gate.weight")
-    return lambda name: dims[name] == 2 and not any(each in name for each in others)
+    return lambda name: (
+        len(shapes[name]) == 2
+        and shapes[name][1] % columns == 0
+        and not any(each in name for each in others)
+    )
