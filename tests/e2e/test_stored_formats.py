@@ -44,7 +44,8 @@ def test_answers_are_those_of_the_dense_model(models: tuple[Path, Path], tmp_pat
             reply = ask(cluster, prompt, max_tokens=24, temperature=0.0, ignore_eos=True)
             assert reply.token_ids == expect(oracle, prompt, max_tokens=24, temperature=0.0)
             assert reply.timings.prefill_worker == "prefill-0"
-        cluster.add_worker("prefill", "prefill-1", *ENGINE_FLAGS, model=dense)
+        bfloat16 = (*ENGINE_FLAGS, "--dtype", "bfloat16")
+        cluster.add_worker("prefill", "prefill-1", *bfloat16, model=dense)
         until(lambda: cluster.num_workers() == (2, 1))
         assert "model_fingerprint" in str(shake_hands(cluster, "prefill-1").details())
     finally:
