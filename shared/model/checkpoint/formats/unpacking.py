@@ -137,7 +137,9 @@ class _Reader:
 
 def _unpack(lines: Tensor, packing: Packing, length: int) -> Tensor:
     """The first `length` numbers of each line of words, uint8."""
-    words, bits = lines.contiguous().view(torch.uint8), packing.bits
+    # Flat, since a line of one word may have any step.
+    flat, bits = lines.contiguous().flatten(), packing.bits
+    words = flat.view(torch.uint8).unflatten(0, (len(lines), -1))
     if bits in _IN_A_BYTE:
         shifts = torch.arange(0, 8, bits, dtype=torch.uint8)
         numbers: Tensor = ((words.unsqueeze(-1) >> shifts) & (2**bits - 1)).flatten(-2)
