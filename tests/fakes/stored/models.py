@@ -32,10 +32,10 @@ def is_expert(name: str) -> bool:
     return ".experts." in name and not name.endswith("bias")
 
 
-def wants_of(checkpoint: Path, *, columns: int = 1) -> Callable[[str], bool]:
+def wants_of(checkpoint: Path, *, columns: int = 1, rows: int = 1) -> Callable[[str], bool]:
     """Of a checkpoint: the linears of layers, but for routers.
 
-    columns: they have a multiple of it.
+    columns: they have a multiple of it; rows: they have at least as many.
     """
     with safe_open(checkpoint / "model.safetensors", framework="pt") as file:
         shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
@@ -43,5 +43,6 @@ def wants_of(checkpoint: Path, *, columns: int = 1) -> Callable[[str], bool]:
     return lambda name: (
         len(shapes[name]) == 2
         and shapes[name][1] % columns == 0
+        and shapes[name][0] >= rows
         and not any(each in name for each in others)
     )
