@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shared.model.checkpoint.formats.layout import StoredMatrix
-from shared.model.checkpoint.formats.shapes import size_by_headers
-from shared.model.checkpoint.formats.unpacking import read_matrix
+from shared.model.checkpoint.formats.unpacking import read_matrix, stored_size
 from shared.model.checkpoint.tensor_files import open_tensors
 
 if TYPE_CHECKING:
@@ -38,10 +37,7 @@ class OpenMatrix:
 
     def read_alone(self) -> QuantizedMatrix:
         """Return the matrix in its own size, where no model asks for one. Raises as `read`."""
-        rows, columns = size_by_headers(self.matrix)
-        if (named := self.matrix.layout.size) is not None:
-            rows, columns = self.tensors[named].tolist()
-        return self.read(rows, columns)
+        return self.read(*stored_size(self.matrix, self.tensors))
 
 
 def read_tensors(

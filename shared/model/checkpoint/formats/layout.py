@@ -48,6 +48,8 @@ class Array:
     packing: Packing | None = None
     #: Bytes of a line are cut in pieces of so many, in a dimension of their own.
     piece: int | None = None
+    #: All are in one column, line by line.
+    is_flat: bool = False
 
     def shape(self, rows: int, columns: int, dtype: str) -> tuple[int, ...]:
         """Return the stored shape of a matrix, in this dtype."""
@@ -59,6 +61,8 @@ class Array:
                 rows = -(-rows * self.packing.bits // word)
         if self.piece is not None:
             return rows, columns // self.piece, self.piece
+        if self.is_flat:
+            return rows * columns, 1
         return (columns, rows) if self.is_turned else (rows, columns)
 
     def size(self, shape: tuple[int, ...], dtype: str) -> tuple[int, int]:
@@ -89,6 +93,17 @@ class Factor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Nested:
+    """Scales in 8 bits: places in a table; a run of them has a scale, and all have an offset."""
+
+    #: Suffixes of the table, and of the scales of scales.
+    table: str
+    scales: str
+    #: How many follow each other with one scale.
+    group: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """The tensors of a matrix, W = (code - zero) * scale."""
 
@@ -99,6 +114,15 @@ class Layout:
     #: Scales are exponents of two, 127 being added.
     are_powers: bool = False
     factor: Factor | None = None
+    #: A constant of the format, by which they are multiplied.
+    scale_factor: float = 1.0
+    nested: Nested | None = None
+    #: Of a tensor with the number that each code stands for.
+    table: str | None = None
+    #: Of a JSON object in bytes, with `shape`, `blocksize` and the offset of nested scales.
+    state: str | None = None
+    #: Of a scalar that is 0 if the codes are in their usual order.
+    usual_order: str | None = None
     zeros: Array | None = None
     #: What is added to stored zeros, modulo their range.
     zero_step: int = 0

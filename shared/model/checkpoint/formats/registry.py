@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from shared.errors import ModelLoadError
 from shared.model.checkpoint.formats.awq import read_awq
+from shared.model.checkpoint.formats.bitsandbytes import read_bitsandbytes
 from shared.model.checkpoint.formats.compressed_tensors import read_compressed_tensors
 from shared.model.checkpoint.formats.fp8 import read_fbgemm, read_fp8
 from shared.model.checkpoint.formats.gptq import read_auto_round, read_gptq
@@ -27,6 +28,7 @@ READERS: Mapping[str, Callable[[Mapping[str, Any]], StoredFormat]] = {
     "gptq_v2": read_gptq,
     "auto-round": read_auto_round,
     "awq": read_awq,
+    "bitsandbytes": read_bitsandbytes,
     "fp8": read_fp8,
     "fbgemm_fp8": read_fbgemm,
     "mxfp4": read_mxfp4,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shared.errors import ModelLoadError
 from shared.model.checkpoint.formats.layout import FLOATS, Array, StoredMatrix
@@ -11,6 +11,7 @@ from shared.model.checkpoint.formats.layout import FLOATS, Array, StoredMatrix
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from shared.model.checkpoint.formats.layout import Layout
     from shared.model.checkpoint.tensor_files import TensorHeader
 
 _SCALARS = {(), (1,), (1, 1)}
@@ -25,6 +26,8 @@ def check_matrix(matrix: StoredMatrix, rows: int, columns: int) -> None:
         ModelLoadError: names the file and the tensor.
     """
     layout = matrix.layout
+    if layout.state is not None:
+        _check_dtype(matrix, layout.state, matrix.header(layout.state), ("U8",))
     _check_array(matrix, layout.codes, rows, columns)
     ranges, groups = layout.scale_shape(rows, columns)
     for array in layout.arrays[1:]:
@@ -35,12 +38,23 @@ def check_matrix(matrix: StoredMatrix, rows: int, columns: int) -> None:
         (layout.input_zero, (*FLOATS, "I8", "I32", "U8"), _SCALARS),
         (layout.column_groups, ("I32", "I64"), {(columns,)}),
         (layout.size, ("I64", "I32"), {(2,)}),
+        (layout.table, ("F32",), {(2**layout.bits,)}),
+        (layout.usual_order, ("U8",), _SCALARS),
+        *_nested(layout, ranges * groups),
     ):
         if suffix is not None:
             header = matrix.header(suffix)
             _check_dtype(matrix, suffix, header, dtypes)
             if header.shape not in shapes:
                 raise _wrong_shape(matrix, suffix, header, max(shapes, key=len))
+
+
+def _nested(layout: Layout, num_scales: int) -> list[tuple[str, tuple[str, ...], set[Any]]]:
+    nested = layout.nested
+    if nested is None:
+        return []
+    num = -(-num_scales // nested.group)
+    return [(nested.table, ("F32",), {(256,)}), (nested.scales, ("F32",), {(num,)})]
 
 
 def size_by_headers(matrix: StoredMatrix) -> tuple[int, int]:
