@@ -35,6 +35,12 @@ READERS: Mapping[str, Callable[[Mapping[str, Any]], StoredFormat]] = {
     "quark": read_quark,
     "modelopt": read_modelopt,
 }
+#: Others that are known by name, and why they are not read.
+_UNREAD = {
+    "hqq": "the order of its codes, and of scales of few bits, is that of its own classes",
+    "torchao": "its tensors are parts of PyTorch's classes, which differ from version to version",
+    "bitnet": "its linears have norms and inputs of their own",
+}
 _KEY = "quantization_config"
 #: Files that have the config instead of config.json, and the method of those that do not name it.
 _FILES = {
@@ -57,10 +63,11 @@ def find_format(raw: Mapping[str, Any]) -> StoredFormat | None:
         raise ModelLoadError(f"{_KEY} is a {type(own).__name__}, not an object")
     method = str(own.get("quant_method") or "missing").lower()
     if method not in READERS:
-        known = ", ".join(READERS)
+        why = _UNREAD.get(method, "it is unknown")
         raise ModelLoadError(
-            f"{_KEY}.quant_method {method!r} is not supported; supported: {known}. Or load the "
-            "unquantized checkpoint with --quantization int8, fp8 or int4"
+            f"{_KEY}.quant_method {method!r} is not supported: {why}; supported: "
+            f"{', '.join(READERS)}. Save it dequantised, or load the unquantized checkpoint with "
+            "--quantization int8, fp8 or int4"
         )
     return READERS[method](own)
 
