@@ -92,7 +92,7 @@ def load_model(
 ) -> LoadedModel:
     """Load a checkpoint, or make its weights from a seed with `load_format="dummy"`.
 
-    `auto` is the checkpoint's own dtype, safetensors as the format, and as the backend the native
+    `auto` is the checkpoint's own dtype, any format of files, and as the backend the native
     kernels if they run on a CPU, Triton's on a GPU, otherwise torch. `num_threads`, `bind`: see
     `plan_threads`. `quantization` narrows the weights: on a CPU int8 computes with the native
     kernels, others with PyTorch or Triton. A draft is loaded `beside` its target, with whose steps

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -111,12 +112,13 @@ def open_entries(
         ModelLoadError: a file is damaged.
     """
     entries = Entries(dtype, method)
-    plain = {name: each.path for name, each in tensors.items() if not _is_matrix(each)}
+    plain = {
+        name: each.path for name, each in tensors.items() if not isinstance(each, StoredMatrix)
+    }
     with ExitStack() as stack:
         files = {path: stack.enter_context(open_tensors(path)) for path in set(plain.values())}
         for name, path in plain.items():
-            file = files[path]
-            entries.add(name, lambda file=file, name=name: file.get_tensor(name))  # type: ignore[misc]
+            entries.add(name, partial(files[path].get_tensor, name))
         for name, stored in tensors.items():
             if isinstance(stored, StoredMatrix):
                 entries.add_matrix(name, stored)
@@ -125,7 +127,3 @@ def open_entries(
         finally:
             with entries.reading:
                 entries.is_open = False
-
-
-def _is_matrix(tensor: TensorHeader | StoredMatrix) -> bool:
-    return isinstance(tensor, StoredMatrix)

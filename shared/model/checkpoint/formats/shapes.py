@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shared.errors import ModelLoadError
 from shared.model.checkpoint.formats.layout import FLOATS, Array, StoredMatrix
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from shared.model.checkpoint.formats.layout import Layout
     from shared.model.checkpoint.tensor_files import TensorHeader
 
-_SCALARS = {(), (1,), (1, 1)}
+_SCALARS: set[tuple[int, ...]] = {(), (1,), (1, 1)}
 
 
 def check_matrix(matrix: StoredMatrix, rows: int, columns: int) -> None:
@@ -32,16 +32,7 @@ def check_matrix(matrix: StoredMatrix, rows: int, columns: int) -> None:
     ranges, groups = layout.scale_shape(rows, columns)
     for array in layout.arrays[1:]:
         _check_array(matrix, array, ranges, groups)
-    for suffix, dtypes, shapes in (
-        (None if layout.factor is None else layout.factor.suffix, FLOATS, _SCALARS),
-        (layout.input_stored, FLOATS, _SCALARS),
-        (layout.input_zero, (*FLOATS, "I8", "I32", "U8"), _SCALARS),
-        (layout.column_groups, ("I32", "I64"), {(columns,)}),
-        (layout.size, ("I64", "I32"), {(2,)}),
-        (layout.table, ("F32",), {(2**layout.bits,)}),
-        (layout.usual_order, ("U8",), _SCALARS),
-        *_nested(layout, ranges * groups),
-    ):
+    for suffix, dtypes, shapes in _small_ones(layout, columns, ranges * groups):
         if suffix is not None:
             header = matrix.header(suffix)
             _check_dtype(matrix, suffix, header, dtypes)
@@ -49,12 +40,23 @@ def check_matrix(matrix: StoredMatrix, rows: int, columns: int) -> None:
                 raise _wrong_shape(matrix, suffix, header, max(shapes, key=len))
 
 
-def _nested(layout: Layout, num_scales: int) -> list[tuple[str, tuple[str, ...], set[Any]]]:
+def _small_ones(
+    layout: Layout, columns: int, num_scales: int
+) -> list[tuple[str | None, tuple[str, ...], set[tuple[int, ...]]]]:
+    """Suffix, dtypes and shapes of what is not by row and column; without a suffix it is absent."""
     nested = layout.nested
-    if nested is None:
-        return []
-    num = -(-num_scales // nested.group)
-    return [(nested.table, ("F32",), {(256,)}), (nested.scales, ("F32",), {(num,)})]
+    runs = 0 if nested is None else -(-num_scales // nested.group)
+    return [
+        (None if layout.factor is None else layout.factor.suffix, FLOATS, _SCALARS),
+        (layout.input_stored, FLOATS, _SCALARS),
+        (layout.input_zero, (*FLOATS, "I8", "I32", "U8"), _SCALARS),
+        (layout.column_groups, ("I32", "I64"), {(columns,)}),
+        (layout.size, ("I64", "I32"), {(2,)}),
+        (layout.table, ("F32",), {(2**layout.bits,)}),
+        (layout.usual_order, ("U8",), _SCALARS),
+        (None if nested is None else nested.table, ("F32",), {(256,)}),
+        (None if nested is None else nested.scales, ("F32",), {(runs,)}),
+    ]
 
 
 def size_by_headers(matrix: StoredMatrix) -> tuple[int, int]:
