@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from shared.errors import ConfigError, ModelLoadError
 from shared.model.checkpoint.config import has_family, load_spec, read_config
+from shared.model.checkpoint.files import find_checkpoint_files
 from shared.model.checkpoint.headers import check_headers
+from shared.model.checkpoint.pickled.archive import SUFFIXES as PICKLED
 from shared.model.families.registry import ARCHITECTURES
 from shared.model.mixers import LatentAttentionSpec
 from shared.model.spec import ExpertsSpec, NormPlace
@@ -55,15 +57,11 @@ def check_model(
     _check_known("attention backend", attention_backend, ATTENTION_BACKENDS)
     _check_known("cpu int4 compute", cpu_int4_compute, INT4_COMPUTES)
     attention_backend = backend_of(model_impl, attention_backend)
+    if load_format == "safetensors":
+        _check_safe(model_dir)
     if uses_transformers(model_dir, model_impl):
-        try:
-            spec = _describe_module(model_dir, trust_remote_code=trust_remote_code)
-        except ModelLoadError as error:
-            own = ", ".join(sorted(ARCHITECTURES))
-            raise ModelLoadError(
-                f"{error}; --model-impl transformers cannot run it, and it is none of Baton's "
-                f"families: {own}"
-            ) from error
+        spec = _check_module(model_dir, trust_remote_code=trust_remote_code)
+        _check_narrowing(spec, quantization)
         dtype_name(spec, dtype)
         return spec
     try:
@@ -84,12 +82,29 @@ def check_model(
     return spec
 
 
+def _check_safe(model_dir: Path) -> None:
+    for path in find_checkpoint_files(model_dir).shards:
+        if path.suffix in PICKLED:
+            raise ModelLoadError(f"{path} is PyTorch's own; --load-format auto reads it, too")
+
+
 def _check_narrowing(spec: DecoderSpec, quantization: str) -> None:
     if spec.rounds_inputs and quantization != "none":
         raise ConfigError(
             f"the checkpoint is quantised, inputs of linears too: --quantization {quantization} "
             "cannot be added"
         )
+
+
+def _check_module(model_dir: Path, *, trust_remote_code: bool) -> DecoderSpec:
+    try:
+        return _describe_module(model_dir, trust_remote_code=trust_remote_code)
+    except ModelLoadError as error:
+        own = ", ".join(sorted(ARCHITECTURES))
+        raise ModelLoadError(
+            f"{error}; --model-impl transformers cannot run it, and it is none of Baton's "
+            f"families: {own}"
+        ) from error
 
 
 def _describe_module(model_dir: Path, *, trust_remote_code: bool) -> DecoderSpec:

@@ -101,7 +101,7 @@ def load_model(
 ) -> LoadedModel:
     """Load a checkpoint, or make its weights from a seed with `load_format="dummy"`.
 
-    `auto` is the checkpoint's own dtype, safetensors as the format, and as the backend the native
+    `auto` is the checkpoint's own dtype, any format of files, and as the backend the native
     kernels if they run on a CPU, Triton's on a GPU, otherwise torch. `num_threads`, `bind`: see
     `plan_threads`. `quantization` narrows the weights: on a CPU the native kernels compute int8 and
     int4 (`cpu_int4_compute`: see `rounds_inputs_of_int4`), otherwise PyTorch or Triton. A draft is
@@ -198,21 +198,28 @@ class _Wanted:
     def load_module(self, model_dir: Path, *, trust_remote_code: bool) -> LoadedModel:
         """Load a model that transformers computes."""
         # transformers takes seconds to import, and families do not need it.
-        from shared.model.generic.loading import make_module  # noqa: PLC0415
-        from shared.model.generic.model import TransformersCausalLM, narrow_linears  # noqa: PLC0415
+        from shared.model.generic.linears import narrow_linears  # noqa: PLC0415
+        from shared.model.generic.loading import empty_module, load_module  # noqa: PLC0415
+        from shared.model.generic.model import TransformersCausalLM  # noqa: PLC0415
         from shared.model.generic.self_check import check_results  # noqa: PLC0415
 
         dtype = DTYPES[self.dtype]
+        method, trusts = self.method(), trust_remote_code
         with open_origin(self.made_from) as origin:
-            module = make_module(
-                model_dir,
-                dtype=dtype,
-                with_weights=not isinstance(self.made_from, int),
-                trust_remote_code=trust_remote_code,
-            )
             if isinstance(origin, Dummy):
+                module = empty_module(model_dir, dtype=dtype, trust_remote_code=trusts)
                 origin.fill(module)
-            narrow_linears(module, self.method())
+            else:
+                module = load_module(
+                    model_dir,
+                    origin.files,
+                    dtype=dtype,
+                    stored=find_format(self.spec.raw),
+                    method=method,
+                    trust_remote_code=trusts,
+                )
+            if self.quantization != "none":
+                narrow_linears(module, method)
             nn.Module.to(module, self.place)
             torch.set_num_threads(1)
             model = TransformersCausalLM(module, self.spec, self.backend)

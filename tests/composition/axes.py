@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tests.composition.weights import WEIGHTS
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -87,13 +89,6 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
         },
     },
     BY_TRANSFORMERS: {"model_type": "nemotron"},
-}
-WEIGHTS: Mapping[str, tuple[str, ...]] = {
-    "float32": ("--dtype", "float32"),
-    "bfloat16": ("--dtype", "bfloat16"),
-    "int8": ("--dtype", "bfloat16", "--quantization", "int8"),
-    "fp8": ("--dtype", "float32", "--quantization", "fp8"),
-    "int4": ("--dtype", "float32", "--quantization", "int4"),
 }
 KV_FORMATS = ("auto", "int8", "fp8")
 EXECUTORS = ("native", "torch", "transformers")

@@ -59,8 +59,8 @@ def find_rows() -> list[list[str]]:
         {axis: list(values) for axis, values in AXES.items()},
         constraints=[_constraint(rule) for rule in RULES],
         # Of some that were tried, these give the fewest rows.
-        tolerance=1,
-        salt="4",
+        tolerance=0,
+        salt="3",
     )
     return [[row[axis] for axis in AXES] for row in made]
 
@@ -68,8 +68,7 @@ def find_rows() -> list[list[str]]:
 def _constraint(rule: Rule) -> dict[str, Any]:
     """A rule as the library reads it."""
     sides = [
-        {"operator": "in", "left": axis, "values": list(values)}
-        for axis, values in (rule.first, rule.second)
+        {"operator": "in", "left": axis, "values": list(values)} for axis, values in rule.sides
     ]
     return {"operator": "not", "condition": {"operator": "and", "conditions": sides}}
 

@@ -91,8 +91,8 @@ def _cell(first: str, second: str) -> str:
 def _rules(title: str, rules: Iterable[Rule]) -> str:
     lines = [f"## {title}", "", "| | with | because |", "|---|---|---|"]
     for rule in rules:
-        sides = (f"{axis}: {' · '.join(values)}" for axis, values in (rule.first, rule.second))
-        lines.append(f"| {' | '.join(sides)} | {rule.reason} |")
+        first, *others = (f"{axis}: {' · '.join(values)}" for axis, values in rule.sides)
+        lines.append(f"| {first} | {', with '.join(others)} | {rule.reason} |")
     return "\n".join(lines)
 
 

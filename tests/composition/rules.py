@@ -26,14 +26,29 @@ class Rule:
     second: tuple[str, tuple[str, ...]]
     reason: str
     refused: str | None = None
+    #: Values of a third axis, with which alone they do not meet.
+    third: tuple[str, tuple[str, ...]] | None = None
+
+    @property
+    def sides(self) -> list[tuple[str, tuple[str, ...]]]:
+        """The axes and their values."""
+        both = [self.first, self.second]
+        return both if self.third is None else [*both, self.third]
+
+    def breaks(self, row: Row) -> bool:
+        """Whether a row has what does not meet."""
+        return all(row[axis] in values for axis, values in self.sides)
 
     def forbids(self, one: Value, other: Value) -> bool:
         """Whether the two values, in any order, are such a pair."""
+        if self.third is not None:
+            return False
         return (_is_among(one, self.first) and _is_among(other, self.second)) or (
             _is_among(one, self.second) and _is_among(other, self.first)
         )
 
 
+_ROUNDED = ("stored W8A8", "stored FP8 blocks", "stored MXFP6")
 _NO_STATES = "which TransformersCausalLM does not give"
 RULES = (
     Rule(
@@ -41,6 +56,19 @@ RULES = (
         ("weights", ("fp8",)),
         "the native kernels make no such weights of dense ones; torch computes them",
         refused="they know int8 and int4 weights, not",
+    ),
+    Rule(
+        ("executor", ("transformers",)),
+        ("weights", _ROUNDED),
+        "transformers' modules have all experts in one tensor, which is no linear of ours",
+        refused="does not compute it by a linear of its own",
+        third=("family", ("qwen3_moe, experts", "deepseek_v3, latent")),
+    ),
+    Rule(
+        ("weights", ("GGUF",)),
+        ("family", ("llama4, chunks", "qwen3_5, states", "deepseek_v3, latent", BY_TRANSFORMERS)),
+        "llama.cpp's names of these models are not known here",
+        refused="general.architecture .* is not supported",
     ),
     Rule(
         ("executor", ("transformers",)),
@@ -108,7 +136,7 @@ RULES = (
 #: A step of another batch may choose otherwise between tokens that are about as likely.
 INEXACT = Rule(
     ("executor", ("torch", "transformers")),
-    ("weights", ("bfloat16", "int8", "fp8")),
+    ("weights", ("bfloat16", "int8", "fp8", *_ROUNDED)),
     "the last bits of PyTorch's sums depend on the rows beside them, and rounding to bfloat16 or 8 "
     "bits makes that visible: tokens are equal up to the first near tie",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import TYPE_CHECKING, Any
 
 from shared.engine.choices import BackendName
@@ -10,7 +11,8 @@ from shared.engine.llm import LLM
 from shared.model.drafts.random_heads import HeadSpec, write_random_head
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from shared.model.random_tokenizer import write_tokenizer
-from tests.composition.axes import BY_TRANSFORMERS, FAMILIES, GRAMMARS, SPECULATIONS, WEIGHTS
+from tests.composition.axes import BY_TRANSFORMERS, FAMILIES, GRAMMARS, SPECULATIONS
+from tests.composition.weights import WEIGHTS
 from tests.fakes.transformers_models import random_model, save
 from tests.unit.model.checkpoints import edit_json
 
@@ -23,6 +25,8 @@ BLOCK_SIZE = 16
 #: Few enough that some prompts push others out. Of a model with windows only, a worker keeps less.
 NUM_BLOCKS, NUM_WINDOW_BLOCKS = 96, 32
 WINDOWS_ONLY = ("mistral, window",)
+#: Of few layers: llama.cpp's converter takes every sixth to see all tokens.
+WINDOWS_ONLY_IN_GGUF = ("gemma3, two groups",)
 ENGINE: dict[str, Any] = {
     "block_size": BLOCK_SIZE,
     "num_blocks": NUM_BLOCKS,
@@ -42,8 +46,20 @@ class Models:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._engines: dict[tuple[str, ...], LLM] = {}
+        self._stored: dict[tuple[str, str], Path] = {}
 
-    def checkpoint(self, family: str) -> Path:
+    def checkpoint(self, family: str, weights: str) -> Path:
+        """What a worker loads."""
+        store, key = WEIGHTS[weights].store, (family, weights)
+        if store is None:
+            return self._plain(family)
+        if key not in self._stored:
+            target = self._folder / f"{family}-{weights}".replace(", ", "-").replace(" ", "-")
+            shutil.rmtree(target, ignore_errors=True)
+            self._stored[key] = store(self._plain(family), target)
+        return self._stored[key]
+
+    def _plain(self, family: str) -> Path:
         """Odd sizes on purpose: 6 heads over 2 KV heads of 80."""
         path = self._folder / family.replace(", ", "-")
         if not path.exists() and family == BY_TRANSFORMERS:
@@ -65,13 +81,14 @@ class Models:
             write_random_checkpoint(path, CheckpointSpec(**spec))
         return path
 
-    def draft(self, family: str, method: str) -> Path:
+    def draft(self, family: str, weights: str, method: str) -> Path:
         """What guesses: the target itself, or a head on it; another family's where it has none."""
-        if family == BY_TRANSFORMERS or (method == "draft_model" and family.endswith("states")):
+        has_none = family == BY_TRANSFORMERS
+        if has_none or (method == "draft_model" and family.endswith("states")):
             family = "llama"
-        target = self.checkpoint(family)
         if method == "draft_model":
-            return target
+            return self.checkpoint(family, weights)
+        target = self._plain(family)
         path = self._folder / f"{target.name}-{method}"
         if not path.exists():
             write_random_head(path, target, HeadSpec(method=method))
@@ -87,12 +104,12 @@ class Models:
         key = (row["family"], row["weights"], row["KV format"], row["executor"], backend)
         if key not in self._engines:
             names = {"--dtype": "dtype", "--quantization": "quantization"}
-            flags = WEIGHTS[row["weights"]]
+            flags = WEIGHTS[row["weights"]].flags
             weights = {
                 names[flag]: value for flag, value in zip(flags[::2], flags[1::2], strict=True)
             }
             self._engines[key] = LLM(
-                self.checkpoint(row["family"]),
+                self.checkpoint(row["family"], row["weights"]),
                 model_impl=row["executor"],
                 kv_cache_dtype=row["KV format"],
                 structured_outputs_backend=BackendName(backend),
@@ -108,12 +125,18 @@ class Models:
             engine.close()
 
 
+def has_windows_only(row: Row) -> bool:
+    """Whether no layer of a row's model sees all tokens."""
+    family = row["family"]
+    return family in WINDOWS_ONLY or (row["weights"] == "GGUF" and family in WINDOWS_ONLY_IN_GGUF)
+
+
 def worker_flags(row: Row, models: Models, folder: Path) -> list[str]:
     """What every worker of a row is started with; `folder` is the worker's own."""
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in ENGINE.items()]
-    if row["family"] in WINDOWS_ONLY:
+    if has_windows_only(row):
         flags.append(f"--num-blocks={NUM_WINDOW_BLOCKS}")
-    flags += WEIGHTS[row["weights"]]
+    flags += WEIGHTS[row["weights"]].flags
     flags += ["--kv-cache-dtype", row["KV format"], "--model-impl", row["executor"]]
     flags += ["--connectors", row["connector"]]
     if grammar := GRAMMARS[row["grammar"]]:
@@ -123,7 +146,7 @@ def worker_flags(row: Row, models: Models, folder: Path) -> list[str]:
     if speculation is not None:
         settings = {"num_speculative_tokens": 3, "adaptive": False, **speculation}
         if settings["method"] not in ("ngram", "suffix"):
-            settings["model"] = str(models.draft(row["family"], settings["method"]))
+            settings["model"] = str(models.draft(row["family"], row["weights"], settings["method"]))
         flags += ["--speculative-config", json.dumps(settings)]
     return flags
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tests.composition.axes import SHAPES
 from tests.composition.request import NUM_SHARED, PROMPT, Asked, Leaver, refusal_of_beams
 from tests.composition.rules import rule_of
-from tests.composition.settings import BLOCK_SIZE, WINDOWS_ONLY, worker_flags
+from tests.composition.settings import BLOCK_SIZE, has_windows_only, worker_flags
 from tests.e2e.asking import GREEDY, ask, prompt_of, until
 from tests.e2e.processes import Cluster
 from tests.fakes.ports import free_port
@@ -42,7 +42,9 @@ class System:
         # Only so does a second request go to the worker that has nothing of it.
         policy = "round-robin" if row["prefix from"] == "prefill's cache" else "cost"
         self.cluster = Cluster(
-            models.checkpoint(row["family"]), folder, router_flags=("--routing-policy", policy)
+            models.checkpoint(row["family"], row["weights"]),
+            folder,
+            router_flags=("--routing-policy", policy),
         )
         for role, num in (("prefill", self._num_prefill), ("decode", self._num_decode)):
             for index in range(num):
@@ -97,7 +99,7 @@ class System:
         self._ask(PROMPT)
         if self.row["prefix from"] == "offload":
             # A worker that computes prompts keeps all of their blocks until others need them.
-            has_others = self.row["family"] not in WINDOWS_ONLY or not self._num_prefill
+            has_others = not has_windows_only(self.row) or not self._num_prefill
             for seed in range(NUM_FILLERS if has_others else NUM_WINDOW_FILLERS):
                 self._ask(prompt_of(300, seed=100 + seed))
 

@@ -11,7 +11,7 @@ from shared.errors import ConfigError, ModelLoadError
 from tests.composition.axes import AXES
 from tests.composition.cover import covered, rows, wanted
 from tests.composition.page import PAGE, page
-from tests.composition.rules import RULES, pairs_of, rule_of
+from tests.composition.rules import RULES
 
 if TYPE_CHECKING:
     from tests.composition.rules import Rule
@@ -24,10 +24,9 @@ def refused_settings() -> list[tuple[Rule, dict[str, str]]]:
     """What an engine must refuse, and with it every worker."""
     found = []
     for rule in RULES:
-        axes = (rule.first[0], rule.second[0])
+        axes, values = zip(*rule.sides, strict=True)
         if rule.refused is not None and set(axes) <= set(SETTINGS):
-            pairs = product(rule.first[1], rule.second[1])
-            found += [(rule, dict(zip(axes, pair, strict=True))) for pair in pairs]
+            found += [(rule, dict(zip(axes, each, strict=True))) for each in product(*values)]
     return found
 
 
@@ -38,7 +37,7 @@ def test_the_rows_cover_every_pair() -> None:
 
 
 def test_no_row_breaks_a_rule() -> None:
-    assert not [row for row in rows() if any(rule_of(*pair) for pair in pairs_of(row))]
+    assert not [row for row in rows() if any(rule.breaks(row) for rule in RULES)]
 
 
 def test_the_page_is_up_to_date() -> None:

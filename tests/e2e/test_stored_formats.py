@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from safetensors.torch import save_file
 
 from shared.engine.llm import LLM
 from tests.e2e.asking import ask, prompt_of, shake_hands, until
 from tests.e2e.conftest import BLOCK_SIZE, ENGINE_FLAGS, MAX_NUM_BATCHED_TOKENS, NUM_BLOCKS
 from tests.e2e.oracle import expect
 from tests.e2e.processes import Cluster
-from tests.fakes.stored.base import quantise_checkpoint
-from tests.fakes.stored.integers import Awq
+from tests.fakes.stored.named import NAMED
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 @pytest.fixture
-def models(checkpoint: Path, tmp_path: Path) -> tuple[Path, Path]:
-    """A quantised checkpoint, and the dense one that it means."""
-    stored, dense = tmp_path / "stored", tmp_path / "dense"
-    for folder in (stored, dense):
-        shutil.copytree(checkpoint, folder)
-    tensors = quantise_checkpoint(checkpoint, stored, Awq(), lambda name: "proj" in name)
-    save_file(tensors, dense / "model.safetensors", metadata={"format": "pt"})
-    return stored, dense
+def models(tmp_path: Path) -> tuple[Path, Path]:
+    """A checkpoint that a document names, and the dense one that it means."""
+    (named,) = (each for each in NAMED if each.name == "Qwen/Qwen1.5-32B-Chat-AWQ")
+    return named.write(tmp_path)
 
 
 def test_answers_are_those_of_the_dense_model(models: tuple[Path, Path], tmp_path: Path) -> None:
@@ -51,7 +44,8 @@ def test_answers_are_those_of_the_dense_model(models: tuple[Path, Path], tmp_pat
             reply = ask(cluster, prompt, max_tokens=24, temperature=0.0, ignore_eos=True)
             assert reply.token_ids == expect(oracle, prompt, max_tokens=24, temperature=0.0)
             assert reply.timings.prefill_worker == "prefill-0"
-        cluster.add_worker("prefill", "prefill-1", *ENGINE_FLAGS, model=dense)
+        bfloat16 = (*ENGINE_FLAGS, "--dtype", "bfloat16")
+        cluster.add_worker("prefill", "prefill-1", *bfloat16, model=dense)
         until(lambda: cluster.num_workers() == (2, 1))
         assert "model_fingerprint" in str(shake_hands(cluster, "prefill-1").details())
     finally:

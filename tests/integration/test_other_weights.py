@@ -1,4 +1,7 @@
-"""Blocks of weights that differ in one byte have nothing in common: not on disk, not by hash."""
+"""Blocks of weights that differ have nothing in common: not on disk, not by hash.
+
+They differ in one bit, or are the same numbers in another format of a file.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
+from safetensors.torch import save_file
 
 from shared.directory.base import BlockUpdate, WorkerRecord
 from shared.directory.memory import MemoryRegistry
@@ -15,17 +19,20 @@ from shared.identity import Role, WorkerId
 from shared.kv.identity import KVIdentity
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from shared.request.sampling_params import SamplingParams
+from tests.fakes.stored.base import quantise_checkpoint
+from tests.fakes.stored.cases import ALL
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.fakes.stored.base import Writer
 
 BLOCK_SIZE = 16
 PROMPT = list(range(3, 3 + 4 * BLOCK_SIZE + 1))
 NUM_TOKENS = 4 * BLOCK_SIZE
 
 
-@pytest.fixture
-def models(tmp_path: Path) -> tuple[Path, Path]:
+def one_bit(tmp_path: Path) -> tuple[Path, Path]:
     """A checkpoint, and one that differs in the last bit of its last byte but one."""
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     write_random_checkpoint(ours, CheckpointSpec(seed=3, num_shards=2))
@@ -36,6 +43,26 @@ def models(tmp_path: Path) -> tuple[Path, Path]:
         file.seek(-2, 2)
         file.write(bytes([byte ^ 1]))
     return ours, theirs
+
+
+def stored_and_dense(writer: Writer, tmp_path: Path) -> tuple[Path, Path]:
+    """A quantised checkpoint, and the numbers that it means in bfloat16."""
+    plain, stored, dense = (tmp_path / name for name in ("plain", "stored", "dense"))
+    write_random_checkpoint(plain, CheckpointSpec(seed=3))
+    for folder in (stored, dense):
+        shutil.copytree(plain, folder)
+    tensors = quantise_checkpoint(plain, stored, writer, lambda name: "proj" in name)
+    rounded = {name: tensor.bfloat16() for name, tensor in tensors.items()}
+    save_file(rounded, dense / "model.safetensors", metadata={"format": "pt"})
+    return stored, dense
+
+
+@pytest.fixture(params=["one bit", "awq", "ct w8a8"])
+def models(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Path]:
+    """Two that differ."""
+    if request.param == "one bit":
+        return one_bit(tmp_path)
+    return stored_and_dense(ALL[request.param], tmp_path)
 
 
 def cached_tokens(model: Path, folder: Path) -> int:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"
+#: PyTorch's own.
+BIN_INDEX_NAME = "pytorch_model.bin.index.json"
+BIN_NAME = "pytorch_model.bin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,27 +46,31 @@ class CheckpointFiles:
 
 
 def find_checkpoint_files(model_dir: Path) -> CheckpointFiles:
-    """Return the one safetensors file, the shards in the index, or those of a GGUF model.
+    """Return the files of a model's weights: safetensors if there are some, GGUF, or PyTorch's own.
 
     Raises:
-        ModelLoadError: there are none, the index is damaged, or a shard in it is missing.
+        ModelLoadError: there are none, an index is damaged, or a shard in it is missing.
     """
-    index = model_dir / INDEX_NAME
-    if not index.exists():
-        if made := sorted(model_dir.glob(f"model*{GGUF}")):
-            return CheckpointFiles(tuple(made))
-        single = model_dir / SINGLE_NAME
-        if not single.exists():
-            raise ModelLoadError(f"{model_dir} has neither {SINGLE_NAME} nor {INDEX_NAME}")
-        return CheckpointFiles((single,))
+    made = tuple(sorted(model_dir.glob(f"model*{GGUF}")))
+    for index, single, others in ((INDEX_NAME, SINGLE_NAME, made), (BIN_INDEX_NAME, BIN_NAME, ())):
+        if (model_dir / index).exists():
+            return _files_of(model_dir / index)
+        if others:
+            return CheckpointFiles(others)
+        if (model_dir / single).exists():
+            return CheckpointFiles((model_dir / single,))
+    raise ModelLoadError(f"{model_dir} has none of {SINGLE_NAME}, {INDEX_NAME} and {BIN_NAME}")
+
+
+def _files_of(index: Path) -> CheckpointFiles:
     weight_map = _read_weight_map(index)
     names = sorted(set(weight_map.values()))
     for name in names:
         if PurePath(name).name != name:
             raise ModelLoadError(f"{index} names {name!r}, which is not a file of its directory")
-        if not (model_dir / name).exists():
-            raise ModelLoadError(f"shard {model_dir / name} is missing; {INDEX_NAME} names it")
-    return CheckpointFiles(tuple(model_dir / name for name in names), weight_map)
+        if not index.with_name(name).exists():
+            raise ModelLoadError(f"shard {index.with_name(name)} is missing; {index.name} names it")
+    return CheckpointFiles(tuple(index.with_name(name) for name in names), weight_map)
 
 
 def _read_weight_map(index: Path) -> dict[str, str]:

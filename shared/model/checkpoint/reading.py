@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from shared.model.checkpoint.formats.layout import StoredMatrix
-from shared.model.checkpoint.formats.unpacking import read_matrix
+from shared.model.checkpoint.formats.unpacking import read_matrix, stored_size
 from shared.model.checkpoint.gguf.file import GgufFile
 from shared.model.checkpoint.headers import check_size
 from shared.model.checkpoint.tensor_files import open_tensors
@@ -56,6 +56,10 @@ class MatrixOfTensors:
         """See `OpenMatrix.read`."""
         return read_matrix(self.matrix, self.tensors, *check_size(self.matrix, name, wanted))
 
+    def read_alone(self) -> QuantizedMatrix:
+        """Return the matrix in its own size, where no model asks for one. Raises as `read`."""
+        return read_matrix(self.matrix, self.tensors, *stored_size(self.matrix, self.tensors))
+
 
 def read_tensors(
     contents: Contents, paths: Iterable[Path]
@@ -78,19 +82,23 @@ def read_tensors(
                 found = tensors.get(name)
                 if isinstance(found, StoredMatrix):
                     if stored in matrices:
-                        yield path, name, MatrixOfTensors(found, _parts(found))
+                        yield path, name, open_matrix(found)
                 elif isinstance(file, GgufFile):
                     yield path, name, file.open(name)
                 elif found is not None:
                     yield path, name, file.get_tensor(name)
 
 
-def _parts(matrix: StoredMatrix) -> dict[str, Tensor]:
-    """All tensors of a matrix; they may be in several files."""
+def open_matrix(matrix: StoredMatrix) -> MatrixOfTensors:
+    """Read all tensors of a matrix; they may be in several files.
+
+    Raises:
+        ModelLoadError: a file is damaged.
+    """
     found = {}
     for path in {header.path for header in matrix.headers.values()}:
         with open_tensors(path) as file:
             for suffix, header in matrix.headers.items():
                 if header.path == path:
                     found[suffix] = file.get_tensor(matrix.module + suffix)
-    return found
+    return MatrixOfTensors(matrix, found)

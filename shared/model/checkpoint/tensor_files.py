@@ -11,6 +11,8 @@ from safetensors import SafetensorError, safe_open
 from shared.errors import ModelLoadError
 from shared.gguf.folder import SUFFIX as GGUF
 from shared.model.checkpoint.gguf.file import dtype_of, open_gguf, read_parts
+from shared.model.checkpoint.pickled.archive import SUFFIXES as PICKLED
+from shared.model.checkpoint.pickled.archive import PickledFile, read_places
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -54,6 +56,9 @@ def read_headers(path: Path) -> dict[str, TensorHeader]:
     if path.suffix == GGUF:
         parts = read_parts(path).values()
         return {part.name: TensorHeader(path, part.shape, dtype_of(part)) for part in parts}
+    if path.suffix in PICKLED:
+        places = read_places(path).items()
+        return {name: TensorHeader(path, each.shape, each.dtype) for name, each in places}
     try:
         with path.open("rb") as raw:
             num_bytes = int.from_bytes(raw.read(_LENGTH_BYTES), "little")
@@ -82,6 +87,8 @@ def open_tensors(path: Path) -> Iterator[TensorFile]:
         if path.suffix == GGUF:
             with open_gguf(path) as own:
                 yield own
+        elif path.suffix in PICKLED:
+            yield PickledFile(path)
         else:
             with safe_open(path, framework="pt") as file:
                 yield cast("TensorFile", file)

@@ -10,11 +10,14 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from shared.errors import ModelLoadError
 from shared.model.checkpoint.config import parse_spec
-from shared.model.checkpoint.files import INDEX_NAME, SINGLE_NAME, find_checkpoint_files
+from shared.model.checkpoint.files import (
+    BIN_NAME,
+    INDEX_NAME,
+    SINGLE_NAME,
+    find_checkpoint_files,
+)
 from shared.model.checkpoint.tensor_files import stored_tensors
 from shared.model.checkpoint.weights import copy_stored, tensor_of
 from shared.model.families.dense.llama import LLAMA
@@ -32,8 +35,6 @@ if TYPE_CHECKING:
 
     from shared.model.spec import DecoderSpec, LayerSpec
     from shared.model.weight_map import WeightMap
-
-_BIN_NAME = "pytorch_model.bin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +92,11 @@ def read_head(model_dir: Path, *, names: Iterable[str] = ()) -> StoredHead:
         raise ModelLoadError(f"cannot read {path}: {error}") from error
     if not isinstance(raw, dict):
         raise ModelLoadError(f"{path} holds a {type(raw).__name__}, not an object")
-    for name in (*names, SINGLE_NAME, INDEX_NAME, _BIN_NAME):
+    for name in (*names, SINGLE_NAME, INDEX_NAME, BIN_NAME):
         file = model_dir / name
         if file.exists():
             return StoredHead(file, raw, _read(file))
-    wanted = ", ".join((*names, SINGLE_NAME, _BIN_NAME))
+    wanted = ", ".join((*names, SINGLE_NAME, BIN_NAME))
     raise ModelLoadError(f"{model_dir} has none of {wanted}")
 
 
@@ -203,17 +204,5 @@ def _check_stored(head: StoredHead, names: WeightMap) -> None:
 
 
 def _read(file: Path) -> dict[str, Tensor]:
-    if file.name == INDEX_NAME:
-        shards = find_checkpoint_files(file.parent).shards
-        return {name: tensor for _, name, tensor in stored_tensors(shards)}
-    if file.suffix == ".safetensors":
-        return {name: tensor for _, name, tensor in stored_tensors([file])}
-    try:
-        content: Any = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # any exception of the reader on a damaged file
-        raise ModelLoadError(f"{file} is damaged or not only tensors: {error}") from error
-    if not isinstance(content, dict) or not all(
-        isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in content.items()
-    ):
-        raise ModelLoadError(f"{file} does not hold tensors by name")
-    return content
+    shards = find_checkpoint_files(file.parent).shards if file.name == INDEX_NAME else (file,)
+    return {name: tensor for _, name, tensor in stored_tensors(shards)}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from shared.errors import ModelLoadError
+from shared.model.checkpoint.config import read_config
+from shared.model.checkpoint.formats.registry import find_format, with_own_file
 from shared.model.families.sizes import check_size
 from shared.model.mixers import AttentionSpec
 from shared.model.spec import DecoderSpec, FeedForwardSpec, LayerSpec, NormSpec
@@ -32,6 +33,8 @@ def load_config(model_dir: Path, *, trust_remote_code: bool) -> PretrainedConfig
         config: PretrainedConfig = AutoConfig.from_pretrained(
             model_dir, local_files_only=True, trust_remote_code=trust_remote_code
         )
+        # Our reader makes what it says of tensors; transformers' would want other libraries.
+        vars(config).pop("quantization_config", None)
         reason = _why_no_module(config) or _why_not(config)
     except Exception as error:  # others' code, on a file that is not trusted
         why = _first_line(error)
@@ -51,6 +54,8 @@ def describe(model_dir: Path, *, trust_remote_code: bool) -> DecoderSpec:
     config = load_config(model_dir, trust_remote_code=trust_remote_code)
     try:
         return _described(config, model_dir)
+    except ModelLoadError as error:
+        raise ModelLoadError(f"{model_dir / 'config.json'}: {error}") from error
     except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
         message = f"{model_dir / 'config.json'}: a value is wrong: {error}"
         raise ModelLoadError(message) from error
@@ -69,7 +74,8 @@ def _described(config: PretrainedConfig, model_dir: Path) -> DecoderSpec:
     )
     # Its inner size matters to no other part: transformers computes the layers.
     layer = LayerSpec(mixer=mixer, feed_forward=FeedForwardSpec(inner_size=1))
-    raw = json.loads((model_dir / "config.json").read_text(encoding="utf-8"))
+    raw = with_own_file(read_config(model_dir), model_dir)
+    stored = find_format(raw)
     positions, num_layers = int(text.max_position_embeddings), int(text.num_hidden_layers)
     for name, value in (
         ("vocab_size", int(text.vocab_size)),
@@ -91,6 +97,7 @@ def _described(config: PretrainedConfig, model_dir: Path) -> DecoderSpec:
         dtype=str(config.dtype or "float32").removeprefix("torch."),
         eos_token_ids=_ids(text.eos_token_id),
         raw=raw,
+        rounds_inputs=stored is not None and stored.rounds_inputs,
     )
 
 
@@ -118,8 +125,6 @@ def _why_not(config: PretrainedConfig) -> str | None:
         return f"{name} is not a decoder of text alone"
     if config.is_encoder_decoder:
         return f"{name} has an encoder"
-    if getattr(config, "quantization_config", None):
-        return "quantization_config is set; transformers' modules do not get quantised weights here"
     others = set(getattr(text, "layer_types", None) or ()) - _TYPES
     if others:
         known = ", ".join(sorted(_TYPES))

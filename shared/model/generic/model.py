@@ -12,8 +12,7 @@ from torch import nn
 from kernels.paged_attention.scores import Scores
 from shared.errors import ModelLoadError
 from shared.model.generic.attention import NAME, Call, running
-from shared.model.linear.base import DENSE
-from shared.model.linear.fused import FusedLinear
+from shared.model.generic.linears import buffers_of
 from shared.model.mixers import AttentionSpec
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
     from kernels.kv_write.cache import PagedCache
     from shared.model.attention.base import AttentionBackend, AttentionMetadata
-    from shared.model.linear.base import LinearMethod
     from shared.model.spec import DecoderSpec, LayerSpec
 
 
@@ -56,7 +54,7 @@ class TransformersCausalLM:
     @property
     def num_weight_bytes(self) -> int:
         """Memory of the weights in bytes."""
-        tensors = (*self._module.parameters(), *_narrow(self._module))
+        tensors = (*self._module.parameters(), *buffers_of(self._module))
         return sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors}.values())
 
     @property
@@ -246,43 +244,3 @@ def _head_of(module: PreTrainedModel) -> PreTrainedModel:
     head = copy.copy(module)
     head._modules = {**module._modules, module.base_model_prefix: _Given()}
     return head
-
-
-class _OwnLinear(nn.Module):
-    """A linear of the module, in the format of a method."""
-
-    def __init__(self, linear: nn.Linear, method: LinearMethod) -> None:
-        super().__init__()
-        self.linear = FusedLinear(
-            in_size=linear.in_features,
-            out_sizes=(linear.out_features,),
-            bias=linear.bias is not None,
-            dtype=linear.weight.dtype,
-            method=method,
-        )
-        self.linear.fill("weight", linear.weight.detach())
-        if linear.bias is not None:
-            self.linear.fill("bias", linear.bias.detach())
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map [..., in_features] to [..., out_features]."""
-        out: Tensor = self.linear(x.flatten(0, -2))[0]
-        return out.view(*x.shape[:-1], -1)
-
-
-def narrow_linears(module: PreTrainedModel, method: LinearMethod) -> None:
-    """Give the linears of the layers to a method; the output head keeps its dtype."""
-    if method is DENSE:
-        return
-    untyped: Any = module
-    head = untyped.get_output_embeddings()
-    for owner in list(module.modules()):
-        for name, child in list(owner.named_children()):
-            if type(child) is nn.Linear and child is not head:
-                setattr(owner, name, _OwnLinear(child, method))
-
-
-def _narrow(module: nn.Module) -> list[Tensor]:
-    """The buffers of narrow weights."""
-    owners = (each for each in module.modules() if isinstance(each, FusedLinear))
-    return [buffer for owner in owners for buffer in owner.buffers()]

@@ -24,10 +24,11 @@ class QuantizedMatrix:
 
     With offsets it is codes[n, k] * scales[n', g] - offsets[n', g] instead, each operation rounded
     to float32. n' is the range of rows, g the group of columns that n and k are in. Rows are
-    outputs.
+    outputs. With a table, table[codes[n, k]] stands for codes[n, k].
     """
 
     #: int8, float8_e4m3fn or float8_e5m2 [rows, columns]. Floats of fewer bits are exact in E4M3.
+    #: uint8 with a table.
     codes: Tensor
     #: Bits of a code as it is stored.
     bits: int
@@ -45,6 +46,8 @@ class QuantizedMatrix:
     column_groups: Tensor | None = None
     #: How the inputs are rounded; None: they are not.
     inputs: InputRounding | None = None
+    #: Float32: the number that each code stands for.
+    table: Tensor | None = None
 
     def __post_init__(self) -> None:
         assert self.zeros is None or self.offsets is None
@@ -58,7 +61,14 @@ class QuantizedMatrix:
     @property
     def num_bytes(self) -> int:
         """Memory of the record."""
-        parts = (self.codes, self.scales, self.zeros, self.offsets, self.column_groups)
+        parts = (
+            self.codes,
+            self.scales,
+            self.zeros,
+            self.offsets,
+            self.column_groups,
+            self.table,
+        )
         return sum(part.nbytes for part in parts if part is not None)
 
     def dense(self, dtype: torch.dtype) -> Tensor:
@@ -73,7 +83,7 @@ class QuantizedMatrix:
         step = max(1, _AT_ONCE // max(1, columns))
         for start in range(0, rows, step):
             at = torch.arange(start, min(start + step, rows), device=self.codes.device)
-            values = _numbers(self.codes[start : start + step])
+            values = _numbers(self.codes[start : start + step], self.table)
             grouped = self._by_group(values)
             if self.zeros is not None:
                 grouped -= self._for_groups(self.zeros[at // self.row_range].float())
@@ -116,6 +126,7 @@ class QuantizedMatrix:
             offsets=None if self.offsets is None else self.offsets.to(device),
             column_groups=None if self.column_groups is None else self.column_groups.to(device),
             inputs=None if self.inputs is None else self.inputs.to(device),
+            table=None if self.table is None else self.table.to(device),
         )
 
     def _with_rows(self, codes: Tensor, ranges: Tensor) -> QuantizedMatrix:
@@ -172,7 +183,8 @@ def _are_alike(one: QuantizedMatrix, other: QuantizedMatrix) -> bool:
         other.shape[1],
     ):
         return False
-    return _equal(one.column_groups, other.column_groups) and (
+    parts = ((one.column_groups, other.column_groups), (one.table, other.table))
+    return all(_equal(*pair) for pair in parts) and (
         one.inputs == other.inputs
         if one.inputs is None or other.inputs is None
         else one.inputs.equals(other.inputs)
@@ -205,12 +217,13 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
     return torch.cat([*parts])
 
 
-def _numbers(codes: Tensor) -> Tensor:
+def _numbers(codes: Tensor, table: Tensor | None) -> Tensor:
     """Codes as float32. Those of floats are looked up: PyTorch takes five times as long."""
     if codes.dtype == torch.int8:
         return codes.float()
-    every = torch.arange(256, dtype=torch.uint8, device=codes.device)
-    table = every.view(codes.dtype).float()
+    if table is None:
+        every = torch.arange(256, dtype=torch.uint8, device=codes.device)
+        table = every.view(codes.dtype).float()
     found = table.index_select(0, codes.contiguous().view(torch.uint8).flatten().int())
     return found.view(codes.shape)
 

@@ -45,7 +45,7 @@ _RULES = {
 def code_kind(matrix: QuantizedMatrix) -> CodeKind | None:
     """Return the library's type for a matrix's codes; None: it has none."""
     kind = _kind_of_codes(matrix)
-    if kind is None or matrix.column_groups is not None:
+    if kind is None or matrix.column_groups is not None or matrix.table is not None:
         return None
     columns = matrix.shape[1]
     of_words = columns % _PER_WORD[kind] == min(matrix.group, columns) % _PER_WORD[kind] == 0

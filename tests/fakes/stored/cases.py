@@ -15,6 +15,7 @@ from tests.fakes.stored.quark import (
     QuarkFloat8,
     QuarkInt4,
     QuarkInt8,
+    QuarkInt8Inputs,
     QuarkMx,
 )
 
@@ -93,6 +94,7 @@ WITH_INPUTS: dict[str, RoundingWriter] = {
     "fp8 blocks": Fp8(),
     "fp8 static": Fp8(block=None),
     "fbgemm": Fbgemm(),
+    "quark int8 inputs": QuarkInt8Inputs(),
     "quark fp8": QuarkFloat8(),
     "quark mxfp4": QuarkMx(),
     "quark mxfp6": QuarkMx("fp6_e2m3", "fp6_e3m2"),

@@ -74,6 +74,35 @@ class QuarkInt8:
 
 
 @dataclass(frozen=True)
+class QuarkInt8Inputs:
+    """A scale for the matrix, and a stored one for inputs, both with zeros that are 0."""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """See `Writer.config`."""
+        own = {"dtype": "int8", "qscheme": "per_tensor", "is_dynamic": False, "symmetric": True}
+        return _config(own, own)
+
+    def write(self, weight: Tensor) -> Written:
+        """See `Writer.write`."""
+        scale = weight.abs().max() / 127.5
+        codes = (weight / scale).round().clamp(-128, 127)
+        zero = torch.zeros((), dtype=torch.int32)
+        tensors = {
+            ".weight": codes.char(),
+            ".weight_scale": scale,
+            ".weight_zero_point": zero,
+            ".input_scale": STATIC_SCALE,
+            ".input_zero_point": zero.clone(),
+        }
+        return Written(tensors, codes * scale)
+
+    def round_inputs(self, x: Tensor) -> Tensor:
+        """See `RoundingWriter.round_inputs`."""
+        return (x / STATIC_SCALE).round().clamp(-128, 127) * STATIC_SCALE
+
+
+@dataclass(frozen=True)
 class QuarkInt4:
     """Groups of columns; int4 is signed, uint4 has zeros."""
 

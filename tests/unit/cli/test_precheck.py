@@ -121,7 +121,7 @@ def cut(folder: Path) -> None:
         (config(hidden_size=None), "a value is wrong"),
         (config(hidden_size=64), "the config asks for"),
         (write("config.json", "{"), "is not valid JSON"),
-        (drop("model.safetensors"), "has neither model.safetensors nor"),
+        (drop("model.safetensors"), "has none of model.safetensors, "),
         (cut, "damaged or truncated"),
         (drop("tokenizer.json"), "tokenizer.json does not exist"),
         (write("tokenizer.json", "{}"), "not a usable tokenizer"),

@@ -6,6 +6,7 @@ A format is a reader of configs that returns these records. They hold no tensor,
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
 from shared.errors import ModelLoadError
@@ -47,6 +48,8 @@ class Array:
     packing: Packing | None = None
     #: Bytes of a line are cut in pieces of so many, in a dimension of their own.
     piece: int | None = None
+    #: All are in one column, line by line.
+    is_flat: bool = False
 
     def shape(self, rows: int, columns: int, dtype: str) -> tuple[int, ...]:
         """Return the stored shape of a matrix, in this dtype."""
@@ -58,7 +61,27 @@ class Array:
                 rows = -(-rows * self.packing.bits // word)
         if self.piece is not None:
             return rows, columns // self.piece, self.piece
+        if self.is_flat:
+            return rows * columns, 1
         return (columns, rows) if self.is_turned else (rows, columns)
+
+    def size(self, shape: tuple[int, ...], dtype: str) -> tuple[int, int]:
+        """Return the rows, of all experts, and the columns of a tensor stored with this shape.
+
+        Where the last word of a line is not full, its numbers are counted, too.
+        """
+        *stacked, rows, columns = shape if self.piece is None else shape[:-1]
+        if self.piece is not None:
+            columns *= self.piece
+        elif self.is_turned:
+            rows, columns = columns, rows
+        rows *= prod(stacked)
+        if self.packing is None:
+            return rows, columns
+        word, bits = WORD_BITS[dtype], self.packing.bits
+        if self.packing.is_along_rows:
+            return rows, columns * word // bits
+        return rows * word // bits, columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +90,17 @@ class Factor:
 
     suffix: str
     divides: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nested:
+    """Scales in 8 bits: places in a table; a run of them has a scale, and all have an offset."""
+
+    #: Suffixes of the table, and of the scales of scales.
+    table: str
+    scales: str
+    #: How many follow each other with one scale.
+    group: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +114,15 @@ class Layout:
     #: Scales are exponents of two, 127 being added.
     are_powers: bool = False
     factor: Factor | None = None
+    #: A constant of the format, by which they are multiplied.
+    scale_factor: float = 1.0
+    nested: Nested | None = None
+    #: Of a tensor with the number that each code stands for.
+    table: str | None = None
+    #: Of a JSON object in bytes, with `shape`, `blocksize` and the offset of nested scales.
+    state: str | None = None
+    #: Of a scalar that is 0 if the codes are in their usual order.
+    usual_order: str | None = None
     zeros: Array | None = None
     #: What is added to stored zeros, modulo their range.
     zero_step: int = 0
@@ -101,6 +144,8 @@ class Layout:
     size: str | None = None
     #: What the name of the dense tensor has behind that of the linear.
     dense_suffix: str = ".weight"
+    #: The dense tensor has a matrix for each expert, with columns for rows.
+    is_of_experts: bool = False
 
     @property
     def arrays(self) -> Sequence[Array]:

@@ -38,6 +38,7 @@ class Mxfp4:
             are_powers=True,
             group=_GROUP,
             dense_suffix="",
+            is_of_experts=True,
         )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from shared.errors import ModelLoadError
 from shared.model.checkpoint.formats.awq import read_awq
+from shared.model.checkpoint.formats.bitsandbytes import read_bitsandbytes
 from shared.model.checkpoint.formats.compressed_tensors import read_compressed_tensors
 from shared.model.checkpoint.formats.fp8 import read_fbgemm, read_fp8
 from shared.model.checkpoint.formats.gptq import read_auto_round, read_gptq
@@ -27,11 +28,18 @@ READERS: Mapping[str, Callable[[Mapping[str, Any]], StoredFormat]] = {
     "gptq_v2": read_gptq,
     "auto-round": read_auto_round,
     "awq": read_awq,
+    "bitsandbytes": read_bitsandbytes,
     "fp8": read_fp8,
     "fbgemm_fp8": read_fbgemm,
     "mxfp4": read_mxfp4,
     "quark": read_quark,
     "modelopt": read_modelopt,
+}
+#: Others that are known by name, and why they are not read.
+_UNREAD = {
+    "hqq": "the order of its codes, and of scales of few bits, is that of its own classes",
+    "torchao": "its tensors are parts of PyTorch's classes, which differ from version to version",
+    "bitnet": "its linears have norms and inputs of their own",
 }
 _KEY = "quantization_config"
 #: Files that have the config instead of config.json, and the method of those that do not name it.
@@ -55,10 +63,11 @@ def find_format(raw: Mapping[str, Any]) -> StoredFormat | None:
         raise ModelLoadError(f"{_KEY} is a {type(own).__name__}, not an object")
     method = str(own.get("quant_method") or "missing").lower()
     if method not in READERS:
-        known = ", ".join(READERS)
+        why = _UNREAD.get(method, "it is unknown")
         raise ModelLoadError(
-            f"{_KEY}.quant_method {method!r} is not supported; supported: {known}. Or load the "
-            "unquantized checkpoint with --quantization int8, fp8 or int4"
+            f"{_KEY}.quant_method {method!r} is not supported: {why}; supported: "
+            f"{', '.join(READERS)}. Save it dequantised, or load the unquantized checkpoint with "
+            "--quantization int8, fp8 or int4"
         )
     return READERS[method](own)
 

@@ -11,9 +11,10 @@ from shared.model.checkpoint.formats.layout import FLOATS, Array, StoredMatrix
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from shared.model.checkpoint.formats.layout import Layout
     from shared.model.checkpoint.tensor_files import TensorHeader
 
-_SCALARS = {(), (1,), (1, 1)}
+_SCALARS: set[tuple[int, ...]] = {(), (1,), (1, 1)}
 
 
 def check_matrix(matrix: StoredMatrix, rows: int, columns: int) -> None:
@@ -25,22 +26,58 @@ def check_matrix(matrix: StoredMatrix, rows: int, columns: int) -> None:
         ModelLoadError: names the file and the tensor.
     """
     layout = matrix.layout
+    if layout.state is not None:
+        _check_dtype(matrix, layout.state, matrix.header(layout.state), ("U8",))
     _check_array(matrix, layout.codes, rows, columns)
     ranges, groups = layout.scale_shape(rows, columns)
     for array in layout.arrays[1:]:
         _check_array(matrix, array, ranges, groups)
-    for suffix, dtypes, shapes in (
-        (None if layout.factor is None else layout.factor.suffix, FLOATS, _SCALARS),
-        (layout.input_stored, FLOATS, _SCALARS),
-        (layout.input_zero, (*FLOATS, "I8", "I32", "U8"), _SCALARS),
-        (layout.column_groups, ("I32", "I64"), {(columns,)}),
-        (layout.size, ("I64", "I32"), {(2,)}),
-    ):
+    for suffix, dtypes, shapes in _small_ones(layout, columns, ranges * groups):
         if suffix is not None:
             header = matrix.header(suffix)
             _check_dtype(matrix, suffix, header, dtypes)
             if header.shape not in shapes:
                 raise _wrong_shape(matrix, suffix, header, max(shapes, key=len))
+
+
+def _small_ones(
+    layout: Layout, columns: int, num_scales: int
+) -> list[tuple[str | None, tuple[str, ...], set[tuple[int, ...]]]]:
+    """Suffix, dtypes and shapes of what is not by row and column; without a suffix it is absent."""
+    nested = layout.nested
+    runs = 0 if nested is None else -(-num_scales // nested.group)
+    return [
+        (None if layout.factor is None else layout.factor.suffix, FLOATS, _SCALARS),
+        (layout.input_stored, FLOATS, _SCALARS),
+        (layout.input_zero, (*FLOATS, "I8", "I32", "U8"), _SCALARS),
+        (layout.column_groups, ("I32", "I64"), {(columns,)}),
+        (layout.size, ("I64", "I32"), {(2,)}),
+        (layout.table, ("F32",), {(2**layout.bits,)}),
+        (layout.usual_order, ("U8",), _SCALARS),
+        (None if nested is None else nested.table, ("F32",), {(256,)}),
+        (None if nested is None else nested.scales, ("F32",), {(runs,)}),
+    ]
+
+
+def size_by_headers(matrix: StoredMatrix) -> tuple[int, int]:
+    """Return the rows and columns that a matrix's tensors have, where no model asks for some.
+
+    Numbers that fill up a last word are among the columns, unless a tensor names the columns.
+
+    Raises:
+        ModelLoadError: its codes are missing, or in no matrix.
+    """
+    layout, header = matrix.layout, matrix.codes
+    _check_dtype(matrix, layout.codes.suffix, header, layout.codes.dtypes)
+    if len(header.shape) < 2 + (layout.codes.piece is not None):
+        raise ModelLoadError(
+            f"{header.path}: tensor {matrix.module + layout.codes.suffix!r} has shape "
+            f"{list(header.shape)}, which is no matrix"
+        )
+    rows, columns = layout.codes.size(header.shape, header.dtype)
+    if layout.column_groups is not None:
+        columns = prod(matrix.header(layout.column_groups).shape)
+    return rows, columns
 
 
 def stored_shape(array: Array, header: TensorHeader, rows: int, columns: int) -> tuple[int, ...]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.functional import pad
 
 from shared.errors import ModelLoadError
-from shared.model.checkpoint.formats.shapes import check_matrix, stored_shape
+from shared.model.checkpoint.formats.shapes import check_matrix, size_by_headers, stored_shape
 from shared.model.linear.inputs import InputRounding
 from shared.model.linear.quantized import QuantizedMatrix
 from shared.model.linear.rounding import Element
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from shared.model.checkpoint.formats.layout import Array, Layout, Packing, StoredMatrix
+    from shared.model.checkpoint.formats.layout import Array, Layout, Nested, Packing, StoredMatrix
 
 #: Numbers that are unpacked at a time, in words of 64 bits.
 _AT_ONCE = 1 << 20
@@ -39,7 +41,9 @@ def read_matrix(
     layout = matrix.layout
     if layout.size is not None and tensors[layout.size].tolist() != [rows, columns]:
         raise _error(matrix, layout.size, f"is not {[rows, columns]}")
-    reader = _Reader(matrix, tensors)
+    if layout.usual_order is not None and int(tensors[layout.usual_order]):
+        raise _error(matrix, layout.usual_order, "is not 0: its codes are in another order")
+    reader = _Reader(matrix, tensors, read_state(matrix, tensors, rows, columns))
     ranges, groups = layout.scale_shape(rows, columns)
     return QuantizedMatrix(
         codes=reader.codes(rows, columns),
@@ -50,20 +54,86 @@ def read_matrix(
         group=layout.group or columns,
         column_groups=reader.column_groups(columns, groups),
         inputs=reader.inputs(),
+        table=None if layout.table is None else tensors[layout.table].float(),
     )
+
+
+def stored_size(matrix: StoredMatrix, tensors: Mapping[str, Tensor]) -> tuple[int, int]:
+    """Return the rows and columns that a matrix has, where no model asks for some.
+
+    Raises:
+        ModelLoadError: its tensors do not say it.
+    """
+    layout = matrix.layout
+    if layout.size is not None:
+        rows, columns = tensors[layout.size].tolist()
+    elif layout.state is not None:
+        rows, columns = State.read(matrix, tensors).shape
+    else:
+        rows, columns = size_by_headers(matrix)
+    return rows, columns
+
+
+def read_state(
+    matrix: StoredMatrix, tensors: Mapping[str, Tensor], rows: int, columns: int
+) -> State | None:
+    """Return what a matrix says of itself, if it does and that is its size.
+
+    Raises:
+        ModelLoadError: it says something else.
+    """
+    layout = matrix.layout
+    if layout.state is None:
+        return None
+    state = State.read(matrix, tensors)
+    if state.shape != (rows, columns) or state.block != layout.group:
+        raise _error(
+            matrix,
+            layout.state,
+            f"says shape {list(state.shape)} and blocksize {state.block}, "
+            f"not {[rows, columns]} and {layout.group}",
+        )
+    return state
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What a matrix says of itself."""
+
+    shape: tuple[int, ...]
+    block: int
+    #: Of nested scales.
+    offset: float
+
+    @classmethod
+    def read(cls, matrix: StoredMatrix, tensors: Mapping[str, Tensor]) -> State:
+        """Read the JSON object. Raises ModelLoadError: it is damaged."""
+        suffix = matrix.layout.state
+        assert suffix is not None
+        try:
+            own = json.loads(bytes(tensors[suffix].tolist()))
+            shape = tuple(map(int, own["shape"]))
+            return cls(shape, int(own["blocksize"]), float(own.get("nested_offset", 0.0)))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise _error(matrix, suffix, f"is damaged: {error}") from error
 
 
 class _Reader:
     """The tensors of one matrix."""
 
-    def __init__(self, matrix: StoredMatrix, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, matrix: StoredMatrix, tensors: Mapping[str, Tensor], state: State | None
+    ) -> None:
         self._matrix = matrix
+        self._state = state
         self._layout: Layout = matrix.layout
         self._tensors = tensors
 
     def codes(self, rows: int, columns: int) -> Tensor:
         layout = self._layout
         values = self._array(layout.codes, rows, columns)
+        if layout.table is not None:
+            return values
         if layout.element is Element.INT:
             return _signed(values, layout.bits, is_offset=layout.is_offset)
         if values.dtype.is_floating_point:
@@ -75,16 +145,27 @@ class _Reader:
     def scales(self, ranges: int, groups: int) -> Tensor:
         layout = self._layout
         scales = self._array(layout.scales, ranges, groups)
-        if layout.are_powers:
+        if layout.nested is not None:
+            scales = self._opened(scales, layout.nested)
+        elif layout.are_powers:
             scales = scales.view(torch.float8_e8m0fnu).float()
         elif scales.dtype.itemsize == 1:
             scales = scales.float()
         if layout.factor is not None:
             factor = self._tensors[layout.factor.suffix].float().reshape(())
             scales = scales / factor if layout.factor.divides else scales * factor
+        if layout.scale_factor != 1.0:
+            scales = scales.float() * layout.scale_factor
         if not scales.isfinite().all():
             raise _error(self._matrix, layout.scales.suffix, "has a scale that is not finite")
         return scales
+
+    def _opened(self, places: Tensor, nested: Nested) -> Tensor:
+        table, own = self._tensors[nested.table], self._tensors[nested.scales]
+        values = table.index_select(0, places.flatten().int())
+        wide = own.repeat_interleave(nested.group)[: len(values)]
+        offset = 0.0 if self._state is None else self._state.offset
+        return (values * wide + offset).view(places.shape)
 
     def zeros(self, ranges: int, groups: int) -> Tensor | None:
         layout = self._layout
@@ -125,6 +206,8 @@ class _Reader:
         tensor = tensor.reshape(stored_shape(array, header, rows, columns))
         if array.piece is not None:
             tensor = tensor.flatten(1)
+        if array.is_flat:
+            tensor = tensor.reshape(rows, -1)
         if array.is_turned:
             tensor = tensor.T
         packing = array.packing
@@ -137,7 +220,9 @@ class _Reader:
 
 def _unpack(lines: Tensor, packing: Packing, length: int) -> Tensor:
     """The first `length` numbers of each line of words, uint8."""
-    words, bits = lines.contiguous().view(torch.uint8), packing.bits
+    # Flat, since a line of one word may have any step.
+    flat, bits = lines.contiguous().flatten(), packing.bits
+    words = flat.view(torch.uint8).unflatten(0, (len(lines), -1))
     if bits in _IN_A_BYTE:
         shifts = torch.arange(0, 8, bits, dtype=torch.uint8)
         numbers: Tensor = ((words.unsqueeze(-1) >> shifts) & (2**bits - 1)).flatten(-2)

@@ -40,8 +40,10 @@ def quark(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"quant_method": "hqq"}, "quant_method 'hqq' is not supported; supported: compressed-"),
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "'bitsandbytes' is not supported"),
+        ({"quant_method": "unheard"}, "'unheard' is not supported: it is unknown; supported: comp"),
+        ({"quant_method": "hqq", "nbits": 4}, "'hqq' is not supported: the order of its codes"),
+        ({"quant_method": "torchao"}, "'torchao' is not supported: its tensors are parts of"),
+        ({"quant_method": "bitsandbytes", "own": 1}, "quantization_config.own is unknown"),
         ({"bits": 4}, "quant_method 'missing' is not supported"),
         ({**CT, "sparsity": 1}, "quantization_config.sparsity is unknown"),
         ({**CT, "transform_config": {"u": 1}}, "transform_config is set"),
@@ -148,7 +150,8 @@ def test_a_config_that_the_tensors_contradict_is_refused(
 
 
 def test_the_page_of_checkpoints_names_every_method() -> None:
-    methods, _, files = PAGE.read_text().partition("## GGUF files")
+    methods, _, rest = PAGE.read_text().partition("## GGUF files")
+    files, _, _ = rest.partition("\n## ")
     assert names_in_tables(methods) == sorted(READERS)
     assert names_in_tables(files) == sorted({each.name for each in ARCHITECTURES})
 

@@ -128,6 +128,17 @@ def test_the_experts_of_gpt_oss_are_what_transformers_reads(tmp_path: Path) -> N
     assert torch.equal(ours, theirs.transpose(1, 2))
 
 
+def test_a_line_may_be_one_word(tmp_path: Path) -> None:
+    """As of a projection to few heads, whose zeros lie across its rows."""
+    writer, rows = Compressed("pack-quantized", {**INT4, "symmetric": False}), 8
+    written = writer.write(random_weight(ROWS, COLUMNS))
+    tensors = {suffix: part[:rows].clone() for suffix, part in written.tensors.items()}
+    tensors[".weight_zero_point"] = tensors[".weight_zero_point"][:1].clone()
+    tensors[".weight_shape"] = torch.tensor([rows, COLUMNS])
+    matrix = read(writer.config, tensors, tmp_path, (rows, COLUMNS))
+    assert torch.equal(matrix.dense(torch.float32), written.dense[:rows])
+
+
 def drop(tensors: dict[str, Tensor]) -> None:
     del tensors[".weight_scale"]
 

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
-import transformers
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from torch.nn.functional import linear
-from torch.overrides import TorchFunctionMode
+from structlog.testing import capture_logs
 
 from shared.errors import ConfigError
 from shared.model.causal_lm import CausalLM
 from shared.model.checks import check_model
 from shared.model.loader import load_model
-from tests.fakes.family_cases import CASES
 from tests.fakes.paged_driver import PagedDriver
-from tests.fakes.stored.base import RoundingWriter, quantise_checkpoint
-from tests.fakes.stored.cases import ALL
-from tests.fakes.stored.gpt_oss import GptOss
+from tests.fakes.stored.answers import NUM_TOKENS, PROMPTS, check_answers
+from tests.fakes.stored.base import quantise_checkpoint
+from tests.fakes.stored.cases import WITH_INPUTS
 from tests.fakes.stored.integers import Gptq
-from tests.fakes.transformers_models import logits_after, random_model, random_prompt, save
+from tests.fakes.stored.models import is_expert
+from tests.unit.model.checkpoints import edit_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,18 +29,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-NUM_TOKENS = 12
-PROMPTS = [random_prompt(n, vocab_size=321, seed=n) for n in (1, 9, 30)]
-#: One dense family, one with fused projections, one with experts.
-FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
-    "qwen2": ("qwen2", {}),
-    "phi3": CASES["phi3-partial-window"],
-    "mixtral": CASES["mixtral"],
-    "gpt2": CASES["gpt2"],
-    "llama4": CASES["llama4"],
-    "deepseek_v3": CASES["deepseek_v3"],
-    "gpt_oss": (CASES["gpt_oss"][0], {**CASES["gpt_oss"][1], "intermediate_size": 64}),
-}
 RUNS = [
     ("qwen2", "ct int4 uneven"),
     ("phi3", "gptq in order"),
@@ -68,42 +52,6 @@ ROUNDED_RUNS = [
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """A checkpoint of each family in float32."""
-
-    @functools.cache
-    def make(family: str) -> Path:
-        model_type, settings = FAMILIES[family]
-        model = random_model(model_type, seed=3, **settings)
-        return save(model, tmp_path_factory.mktemp(family))
-
-    return make
-
-
-@pytest.fixture(scope="module")
-def stored(
-    plain: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str, str], tuple[Path, Path]]:
-    """A quantised checkpoint, and the dense one that it means."""
-
-    @functools.cache
-    def make(family: str, case: str) -> tuple[Path, Path]:
-        source, folder = plain(family), tmp_path_factory.mktemp("stored")
-        writer = GptOss() if case == "gpt_oss" else ALL[case]
-        wants = is_expert if case == "gpt_oss" else wants_of(source)
-        dense = quantise_checkpoint(
-            source, folder / "stored", writer, wants, is_turned=family == "gpt2"
-        )
-        (folder / "dense").mkdir()
-        save_file(dense, folder / "dense" / "model.safetensors", metadata={"format": "pt"})
-        config = (source / "config.json").read_text()
-        (folder / "dense" / "config.json").write_text(config)
-        return folder / "stored", folder / "dense"
-
-    return make
 
 
 def experts_apart(tensors: Mapping[str, Tensor], *, take_turns: bool) -> dict[str, Tensor]:
@@ -166,63 +114,13 @@ def test_experts_may_be_stored_apart(
         assert torch.equal(mine, other)
 
 
-def is_expert(name: str) -> bool:
-    """Of gpt-oss: whether a tensor has the weights of all experts."""
-    return ".experts." in name and not name.endswith("bias")
-
-
-def wants_of(checkpoint: Path) -> Callable[[str], bool]:
-    """Of a checkpoint: the linears of layers, but for routers."""
-    with safe_open(checkpoint / "model.safetensors", framework="pt") as file:
-        dims = {name: len(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    others = ("embed", "lm_head", "wte", "wpe", "gate.weight")
-    return lambda name: dims[name] == 2 and not any(each in name for each in others)
-
-
-class Rounded(TorchFunctionMode):
-    """Rounds the inputs of products with the weights of layers, as a format says."""
-
-    def __init__(self, writer: RoundingWriter, model: transformers.PreTrainedModel) -> None:
-        super().__init__()
-        self._writer = writer
-        self._weights = {
-            each.untyped_storage().data_ptr()
-            for name, each in model.named_parameters()
-            if each.ndim > 1 and not any(own in name for own in ("embed", "lm_head", "gate.weight"))
-        }
-        self.num_rounded = 0
-
-    def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        if function is linear and args[1].untyped_storage().data_ptr() in self._weights:
-            rows = args[0].flatten(0, -2)
-            with torch._C.DisableTorchFunction():
-                own = [self._writer.round_inputs(row.view(1, 1, -1)).flatten() for row in rows]
-            self.num_rounded += 1
-            args = (torch.stack(own).view(args[0].shape), *args[1:])
-        return function(*args, **(kwargs or {}))
-
-
-def check_answers(
-    checkpoint: Path, backend: str, logits: Callable[[list[int], list[int]], Tensor]
-) -> None:
-    loaded = load_model(checkpoint, attention_backend=backend)
-    answers, ours = PagedDriver(loaded.model, block_size=8, chunk=13).generate(PROMPTS, NUM_TOKENS)
-    for prompt, answer, own in zip(PROMPTS, answers, ours, strict=True):
-        theirs = logits(prompt, answer)
-        assert answer == theirs.argmax(dim=-1).tolist()
-        torch.testing.assert_close(own, theirs, rtol=1e-3, atol=1e-3)
-
-
 @pytest.mark.parametrize(("family", "case"), RUNS)
 @pytest.mark.parametrize("backend", ["torch", "native"])
 def test_answers_equal_those_of_the_dense_model(
     family: str, case: str, backend: str, stored: Callable[[str, str], tuple[Path, Path]]
 ) -> None:
     checkpoint, dense = stored(family, case)
-    oracle = transformers.AutoModelForCausalLM.from_pretrained(dense, dtype=torch.float32)
-    check_answers(checkpoint, backend, functools.partial(logits_after, oracle))
+    check_answers(checkpoint, dense, attention_backend=backend)
 
 
 @pytest.mark.parametrize(("family", "case"), ROUNDED_RUNS)
@@ -231,18 +129,7 @@ def test_answers_equal_those_of_the_dense_model_with_rounded_inputs(
     family: str, case: str, backend: str, stored: Callable[[str, str], tuple[Path, Path]]
 ) -> None:
     checkpoint, dense = stored(family, case)
-    oracle = transformers.AutoModelForCausalLM.from_pretrained(
-        dense, dtype=torch.float32, experts_implementation="eager"
-    )
-    writer: Any = ALL[case]
-    mode = Rounded(writer, oracle)
-
-    def logits(prompt: list[int], answer: list[int]) -> Tensor:
-        with mode:
-            return logits_after(oracle, prompt, answer)
-
-    check_answers(checkpoint, backend, logits)
-    assert mode.num_rounded
+    check_answers(checkpoint, dense, WITH_INPUTS[case], attention_backend=backend)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -1,0 +1,1 @@
+"""Files that PyTorch wrote, read without running their pickles."""

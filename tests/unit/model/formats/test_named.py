@@ -1,0 +1,58 @@
+"""Checkpoints that documents name: served as the dense models that they mean."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+import transformers
+
+from shared.engine.llm import LLM
+from shared.request.sampling_params import SamplingParams
+from tests.fakes.stored.answers import NUM_TOKENS, PROMPTS
+from tests.fakes.stored.named import NAMED, PAGE, page
+from tests.fakes.stored.rounded import Rounded
+from tests.fakes.transformers_models import logits_after
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.fakes.stored.base import RoundingWriter
+    from tests.fakes.stored.named import Named
+
+GREEDY = SamplingParams(temperature=0.0, max_tokens=NUM_TOKENS, ignore_eos=True)
+
+
+def rounding(named: Named, model: transformers.PreTrainedModel) -> Rounded | None:
+    def writer_of(name: str) -> RoundingWriter | None:
+        writer = named.writer_of(name)
+        return writer if hasattr(writer, "round_inputs") else None
+
+    mode = Rounded(model, writer_of)
+    return mode if any(writer_of(f"{pattern}.weight") for pattern in named.writers) else None
+
+
+@pytest.mark.parametrize("named", NAMED, ids=lambda named: named.name)
+def test_answers_are_those_of_the_dense_model(named: Named, tmp_path: Path) -> None:
+    stored, dense = named.write(tmp_path)
+    oracle = transformers.AutoModelForCausalLM.from_pretrained(
+        dense, dtype=torch.float32, experts_implementation="eager"
+    )
+    mode = rounding(named, oracle)
+    llm = LLM(stored, dtype="float32", block_size=8, num_blocks=64, num_threads=1)
+    try:
+        for prompt, answer in zip(PROMPTS, llm.generate(PROMPTS, GREEDY), strict=True):
+            tokens = list(answer.outputs[0].token_ids)
+            with mode or nullcontext():
+                expected = logits_after(oracle, prompt, tokens)
+            assert tokens == expected.argmax(dim=-1).tolist()
+    finally:
+        llm.close()
+    assert mode is None or mode.num_rounded
+
+
+def test_the_page_has_them() -> None:
+    again = "python -m tests.fakes.stored.named writes it"
+    assert PAGE.read_text(encoding="utf-8") == page(), again
