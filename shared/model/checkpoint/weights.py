@@ -9,6 +9,7 @@ import structlog
 import torch
 
 from shared.errors import ModelLoadError
+from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.contents import read_contents
 from shared.model.checkpoint.reading import read_tensors
 from shared.model.checkpoint.surplus import check_surplus
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from shared.model.causal_lm import CausalLM
     from shared.model.checkpoint.files import CheckpointFiles
     from shared.model.checkpoint.reading import OpenMatrix
     from shared.model.linear.quantized import QuantizedMatrix
@@ -111,7 +111,7 @@ def _fill_matrix(model: nn.Module, stored: Stored, matrix: QuantizedMatrix) -> i
         if isinstance(owner, FusedLinear):
             owner.take(part.index, own)
             is_exact = owner.is_dense
-        elif _is_head(model, part) and model.keeps_head(own):
+        elif isinstance(model, CausalLM) and _keeps_head(model, part, own):
             model.stored_head, is_exact = own, False
         else:
             own.write(tensor_of(model, part))
@@ -120,8 +120,9 @@ def _fill_matrix(model: nn.Module, stored: Stored, matrix: QuantizedMatrix) -> i
     return num_exact
 
 
-def _is_head(model: CausalLM, part: WeightPart) -> bool:
-    return part == (EMBEDDING if model.lm_head is model.embedding else HEAD)
+def _keeps_head(model: CausalLM, part: WeightPart, matrix: QuantizedMatrix) -> bool:
+    head = EMBEDDING if model.lm_head is model.embedding else HEAD
+    return part == head and model.keeps_head(matrix)
 
 
 def _arranged(tensor: Tensor, stored: Stored, num_dims: int) -> Tensor:
