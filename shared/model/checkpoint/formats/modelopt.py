@@ -30,7 +30,7 @@ _FLOAT8 = Rounding(element=Element.E4M3, bits=8)
 _INPUTS: Mapping[str, Rounding | None] = {
     "fp8": replace(_FLOAT8, is_static=True),
     "fp8_per_channel_per_token": _FLOAT8,
-    "nvfp4": Rounding(element=Element.E2M1, bits=4, group=16, scale=ScaleRule.E4M3),
+    "nvfp4": Rounding(element=Element.E2M1, bits=4, group=16, scale=ScaleRule.E4M3_TIMES),
     "w4a16_nvfp4": None,
     "mxfp8": replace(_FLOAT8, group=_MX_GROUP, scale=ScaleRule.POWER_ABOVE),
 }
@@ -91,7 +91,7 @@ def _layout(scheme: _Scheme) -> Layout:
         row_range=None,
         inputs=inputs,
     )
-    if inputs is not None and (inputs.is_static or inputs.scale is ScaleRule.E4M3):
+    if inputs is not None and (inputs.is_static or inputs.scale is ScaleRule.E4M3_TIMES):
         layout = replace(layout, input_stored=_INPUT_SCALE)
     if scheme.algorithm == "fp8":
         return layout
@@ -109,7 +109,6 @@ def _layout(scheme: _Scheme) -> Layout:
         scales=Array(suffix=_SCALE, dtypes=(FLOAT8[Element.E4M3],)),
         factor=Factor(suffix=_FACTOR),
         group=scheme.group,
-        is_input_inverse=True,
     )
 
 
