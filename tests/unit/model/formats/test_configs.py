@@ -37,6 +37,11 @@ def quark(**changes: Any) -> dict[str, Any]:
     return {**QUARK, "global_quant_config": own}
 
 
+def stages(second: dict[str, Any]) -> dict[str, Any]:
+    """A config of Quark whose weights have a second stage."""
+    return {**QUARK, "global_quant_config": {**MX, "weight": [MX["weight"], second]}}
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -73,6 +78,12 @@ def quark(**changes: Any) -> dict[str, Any]:
         ({"quant_method": "mxfp4", "dtype": "fp6"}, "quantization_config.dtype is unknown"),
         (quark(dtype="int3"), "input_tensors.dtype must be one of fp4"),
         (quark(is_dynamic=False), "qscheme 'per_group' is not dynamic"),
+        (quark(ch_axis=1), "input_tensors.ch_axis must be 2 or -1, not 1"),
+        (quark(qscheme="per_channel", ch_axis=0), "input_tensors.ch_axis must be 1 or -2, not 0"),
+        (quark(scale_format="e5m3"), "scale_format must be one of e8m0, float32, not 'e5m3'"),
+        (stages({"dtype": "int4"}), "global_quant_config.weight rounds numbers twice"),
+        (stages({"dtype": "fp8_e5m3", "is_scale_quant": True}), r"\[1\].dtype must be one of fp8_"),
+        ({**QUARK, "layer_type_quant_config": {"Conv2d": MX}}, "config.Conv2d is unknown"),
         ({**QUARK, "algo_config": [{"name": "rotation", "r4": True}]}, "rotation is not supported"),
         ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "quant_algo must be one of fp8"),
     ],
@@ -122,6 +133,7 @@ MIXED = {
         (AUTO_ROUND, "layers.0.down", ".qweight", "I32", 8),
         ({**QUARK, "layer_quant_config": {"*down": OTHER_DOWN}}, "0.down", ".weight", "I8", 8),
         ({**QUARK, "layer_quant_config": {"down": OTHER_DOWN}}, "0.up", ".weight", "U8", 4),
+        ({**QUARK, "layer_type_quant_config": {"Linear": OTHER_DOWN}}, "0.up", ".weight", "I8", 8),
     ],
 )
 def test_modules_may_have_settings_of_their_own(
