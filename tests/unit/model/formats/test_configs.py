@@ -37,6 +37,12 @@ def quark(**changes: Any) -> dict[str, Any]:
     return {**QUARK, "global_quant_config": own}
 
 
+def nvfp4_groups(*sizes: int) -> dict[str, Any]:
+    """A config of ModelOpt with groups of these sizes."""
+    groups = {str(size): {"weights": {"group_size": size}} for size in sizes}
+    return {"quant_method": "modelopt", "quant_algo": "NVFP4", "config_groups": groups}
+
+
 def stages(second: dict[str, Any]) -> dict[str, Any]:
     """A config of Quark whose weights have a second stage."""
     return {**QUARK, "global_quant_config": {**MX, "weight": [MX["weight"], second]}}
@@ -73,6 +79,12 @@ def stages(second: dict[str, Any]) -> dict[str, Any]:
         ({**GPTQ, "rotation": "hadamard"}, "quantization_config.rotation is unknown"),
         ({**AWQ, "version": "gemv"}, "version must be one of gemm, not 'gemv'"),
         ({**AWQ, "bits": 3}, "bits must be 4, not 3"),
+        ({**AWQ, "zero_point": False, "export": {"min_kv_scale": 0}}, "zero_point is false beside"),
+        ({**AWQ, "pack_method": "order"}, "pack_method must be one of reorder, not 'order'"),
+        (
+            {"quant_method": "fp8", "export": {"min_kv_scale": 0}},
+            "activation_scheme is null beside",
+        ),
         ({"quant_method": "fp8", "weight_block_size": 128}, "must be two positive integers"),
         ({"quant_method": "fp8", "expert_dtype": "fp4"}, "expert_dtype is set"),
         ({"quant_method": "mxfp4", "dtype": "fp6"}, "quantization_config.dtype is unknown"),
@@ -86,6 +98,7 @@ def stages(second: dict[str, Any]) -> dict[str, Any]:
         ({**QUARK, "layer_type_quant_config": {"Conv2d": MX}}, "config.Conv2d is unknown"),
         ({**QUARK, "algo_config": [{"name": "rotation", "r4": True}]}, "rotation is not supported"),
         ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "quant_algo must be one of fp8"),
+        (nvfp4_groups(16, 32), "config_groups has weights with groups of 16 and 32"),
     ],
 )
 def test_what_is_not_understood_is_refused_by_name(config: dict[str, Any], message: str) -> None:
