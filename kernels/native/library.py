@@ -54,6 +54,7 @@ class ScaleRule(IntEnum):
     POWER = 1
     POWER_ABOVE = 2
     E4M3 = 3
+    E4M3_TIMES = 4
 
 
 class Rounding(ctypes.Structure):

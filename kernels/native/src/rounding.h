@@ -26,6 +26,7 @@ enum class ScaleRule : int {
   kPower = 1,       // a power of two: the magnitude's exponent, less that of the grid's largest number
   kPowerAbove = 2,  // a power of two: the float, rounded up
   kE4M3 = 3,        // E4M3, by a stored scale
+  kE4M3Times = 4,   // E4M3, times a stored scale; it may be 0
 };
 
 struct Rounding {
@@ -37,7 +38,7 @@ struct Rounding {
   int is_symmetric;  // the zero is 0
   int even_bits;     // of kPower: mantissa bits to which the magnitude is rounded first; -1: it is not
   float bound;       // magnitudes above it count as this one
-  float stored;      // the scale, or of kE4M3 the factor of scales
+  float stored;      // the scale, or the factor of scales in E4M3
   float zero;
 };
 
@@ -144,6 +145,8 @@ inline GroupScale symmetric_scale(const Rounding& own, float peak) {
     scale = round_e4m3(std::fmin(own.stored * scale, 448.0f));
     return {(scale == 0.0f ? 0.125f : scale) / own.stored, 0.0f};
   }
+  if (own.rule == ScaleRule::kE4M3Times)
+    return {round_e4m3(std::fmin(scale / own.stored, 448.0f)) * own.stored, 0.0f};
   if (scale == 0.0f) scale = kLeast;
   if (own.rule == ScaleRule::kPowerAbove) scale = power_of_two(int(std::ceil(std::log2(scale))));
   return {scale, 0.0f};
@@ -181,9 +184,10 @@ inline void round_row(const Rounding& own, const From* from, int size, float* to
   for (int first = 0; first < size; first += group) {
     const int end = std::min(size, first + group);
     const GroupScale by = group_scale(own, from + first, end - first);
+    const float divisor = by.scale == 0.0f ? 1.0f : by.scale;
     // A vector ends with zeros, and the next group writes over them.
     for (int i = first; i < end; i += kLanes) {
-      const Floats scaled = widen_some(from + i, end - i) / by.scale + by.zero;
+      const Floats scaled = widen_some(from + i, end - i) / divisor + by.zero;
       store(to + i, (rounder.round(rounder.clamp(scaled)) - by.zero) * by.scale);
     }
   }

@@ -31,7 +31,7 @@ class InputRounding:
     """A rule, and what is stored for it."""
 
     rule: Rounding
-    #: Float32 scalar: the scale of static inputs, the or the factor of scales in E4M3.
+    #: Float32 scalar: the scale of static inputs, or what scales in E4M3 are divided by or times.
     stored: Tensor | None = None
     #: Float32 scalar: the zero of static inputs.
     zero: Tensor | None = None
@@ -99,7 +99,7 @@ class InputRounding:
         return _not_zero(scale, _LEAST[ScaleRule.FLOAT]), torch.where(is_zero, 0.0, zero)
 
     def _rounded(self, x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
-        scaled = x / scale
+        scaled = x / _not_zero(scale, 1.0)
         if zero is not None:
             scaled = scaled + zero
         bottom, top = bounds(self.rule)
@@ -119,9 +119,10 @@ def scale_of(peak: Tensor, rule: Rounding, factor: Tensor | None = None) -> Tens
     scale = peak / most
     if rule.scale is ScaleRule.E4M3:
         assert factor is not None
-        scale = (factor * scale).clamp(max=_E4M3_MOST)
-        scale = scale.to(torch.float8_e4m3fn).float()
-        return _not_zero(scale, _LEAST[rule.scale]) / factor
+        return _not_zero(_in_e4m3(factor * scale), _LEAST[rule.scale]) / factor
+    if rule.scale is ScaleRule.E4M3_TIMES:
+        assert factor is not None
+        return _in_e4m3(scale / factor) * factor
     scale = _not_zero(scale, _LEAST[ScaleRule.FLOAT])
     if rule.scale is ScaleRule.POWER_ABOVE:
         scale = torch.exp2(scale.log2().ceil())
@@ -154,6 +155,10 @@ def bounds(rule: Rounding) -> tuple[float, float]:
     if rule.element is Element.INT:
         return -(2.0 ** (rule.bits - 1)), 2.0 ** (rule.bits - 1) - 1
     return -rule.element.largest, rule.element.largest
+
+
+def _in_e4m3(scale: Tensor) -> Tensor:
+    return scale.clamp(max=_E4M3_MOST).to(torch.float8_e4m3fn).float()
 
 
 def _not_zero(scale: Tensor, least: float) -> Tensor:

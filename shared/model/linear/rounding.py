@@ -45,8 +45,10 @@ class ScaleRule(Enum):
     POWER = "power"
     #: A power of two: the float, rounded up.
     POWER_ABOVE = "above"
-    #: E4M3, by a stored scale of the whole matrix.
+    #: E4M3, divided by a stored number of the whole matrix.
     E4M3 = "e4m3"
+    #: E4M3, times a stored number of the whole matrix.
+    E4M3_TIMES = "e4m3_times"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

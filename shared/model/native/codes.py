@@ -39,6 +39,7 @@ _RULES = {
     ScaleRule.POWER: NativeScaleRule.POWER,
     ScaleRule.POWER_ABOVE: NativeScaleRule.POWER_ABOVE,
     ScaleRule.E4M3: NativeScaleRule.E4M3,
+    ScaleRule.E4M3_TIMES: NativeScaleRule.E4M3_TIMES,
 }
 
 

@@ -1,4 +1,4 @@
-"""What AMD Quark exports, plainly: the library itself needs ONNX and much more."""
+"""What AMD Quark exports, plainly; `tests/oracles` has what the library itself wrote."""
 
 from __future__ import annotations
 

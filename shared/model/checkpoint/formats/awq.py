@@ -80,7 +80,13 @@ def read_awq(raw: Mapping[str, Any]) -> Awq:
         raise ModelLoadError(
             f"quantization_config.group_size must be -1 or at least 1, not {group}"
         )
-    own.flag("zero_point", default=True)
+    has_zeros = own.flag("zero_point", default=True)
+    if own.any("export") is not None and not has_zeros:
+        raise ModelLoadError(
+            "quantization_config.zero_point is false beside export: signed integers are not "
+            "read; export them with Quark's own mode"
+        )
+    own.choice("pack_method", ("reorder",), "reorder")
     for key in ("version", "format", "checkpoint_format"):
         own.choice(key, ("gemm",), "gemm")
     own.choice("pack_dtype", ("int32",), "int32")

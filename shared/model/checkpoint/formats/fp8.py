@@ -23,6 +23,8 @@ _INPUT_SCALES = (".input_scale", ".activation_scale")
 _BOUND = ".input_scale_ub"
 _SUFFIXES = frozenset({_CODES, *_SCALES, *_INPUT_SCALES, _BOUND})
 _POWERS = ("U8", "F8_E8M0")
+#: Keys that say which modules are left out, which shows in their tensors, or how the file was made.
+_IGNORED = ("modules_to_not_convert", "ignored_layers", "dequantize", "kv_cache_scheme", "export")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,10 @@ def read_fp8(raw: Mapping[str, Any]) -> Fp8:
     if block is not None and is_static:
         raise ModelLoadError("quantization_config.activation_scheme 'static' has no blocks")
     own.refuse("expert_dtype", "experts of another type are not supported")
-    own.close(ignored=("modules_to_not_convert", "ignored_layers", "dequantize", "kv_cache_scheme"))
+    if raw.get("export") is not None and raw.get("activation_scheme") is None:
+        # Quark's way to say that inputs are not rounded; from all others it means the default.
+        raise ModelLoadError("quantization_config.activation_scheme is null beside export")
+    own.close(ignored=_IGNORED)
     rows, columns = block or (None, None)
     rounding = Rounding(
         element=Element.E4M3,

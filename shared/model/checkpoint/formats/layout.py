@@ -138,8 +138,6 @@ class Layout:
     #: Of the scalar that the rounding of inputs reads, and of their zero.
     input_stored: str | None = None
     input_zero: str | None = None
-    #: That scalar is stored as its reciprocal.
-    is_input_inverse: bool = False
     #: Of a tensor with the numbers of rows and columns.
     size: str | None = None
     #: What the name of the dense tensor has behind that of the linear.

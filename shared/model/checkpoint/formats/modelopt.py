@@ -24,13 +24,13 @@ _CODES, _SCALE, _FACTOR, _INPUT_SCALE = (
 )
 _PRE = ".pre_quant_scale"
 _SUFFIXES = frozenset({_CODES, _SCALE, _FACTOR, _INPUT_SCALE, _PRE})
-_MX_GROUP = 32
+_MX_GROUP, _FOURS_GROUP = 32, 16
 _FLOAT8 = Rounding(element=Element.E4M3, bits=8)
 #: By algorithm: how inputs are rounded.
 _INPUTS: Mapping[str, Rounding | None] = {
     "fp8": replace(_FLOAT8, is_static=True),
     "fp8_per_channel_per_token": _FLOAT8,
-    "nvfp4": Rounding(element=Element.E2M1, bits=4, group=16, scale=ScaleRule.E4M3),
+    "nvfp4": Rounding(element=Element.E2M1, bits=4, group=_FOURS_GROUP, scale=ScaleRule.E4M3_TIMES),
     "w4a16_nvfp4": None,
     "mxfp8": replace(_FLOAT8, group=_MX_GROUP, scale=ScaleRule.POWER_ABOVE),
 }
@@ -42,7 +42,7 @@ class _Scheme:
     group: int
 
     @classmethod
-    def read(cls, own: Settings, usual_group: int = 16) -> _Scheme:
+    def read(cls, own: Settings, usual_group: int = _FOURS_GROUP) -> _Scheme:
         scheme = cls(own.choice("quant_algo", _INPUTS), own.integer("group_size", usual_group))
         if scheme.group < 1:
             raise ModelLoadError(f"{own.where}.group_size must be at least 1, not {scheme.group}")
@@ -91,7 +91,7 @@ def _layout(scheme: _Scheme) -> Layout:
         row_range=None,
         inputs=inputs,
     )
-    if inputs is not None and (inputs.is_static or inputs.scale is ScaleRule.E4M3):
+    if inputs is not None and (inputs.is_static or inputs.scale is ScaleRule.E4M3_TIMES):
         layout = replace(layout, input_stored=_INPUT_SCALE)
     if scheme.algorithm == "fp8":
         return layout
@@ -103,13 +103,13 @@ def _layout(scheme: _Scheme) -> Layout:
         return layout
     return replace(
         layout,
+        inputs=None if inputs is None else replace(inputs, group=scheme.group),
         element=Element.E2M1,
         bits=4,
         codes=Array(suffix=_CODES, dtypes=("U8",), packing=Packing(bits=4)),
         scales=Array(suffix=_SCALE, dtypes=(FLOAT8[Element.E4M3],)),
         factor=Factor(suffix=_FACTOR),
         group=scheme.group,
-        is_input_inverse=True,
     )
 
 
@@ -127,10 +127,24 @@ def read_modelopt(raw: Mapping[str, Any]) -> ModelOpt:
         for name, each in layers.items()
     }
     is_mixed = str(raw.get("quant_algo")).lower() == "mixed_precision"
-    usual = None if is_mixed else _Scheme.read(own)
+    usual = None if is_mixed else _Scheme.read(own, _group_of(own))
     excluded = (*own.names("exclude_modules"), *own.names("ignore"))
     own.close(ignored=_IGNORED)
     return ModelOpt(usual, others, excluded)
+
+
+def _group_of(own: Settings) -> int:
+    """The group of all weights, which config.json has under `config_groups` alone."""
+    where = f"{own.where}.config_groups"
+    groups = (
+        Settings(each, where).object("weights") for each in own.objects("config_groups").values()
+    )
+    sizes = {
+        each.integer("group_size") for each in groups if each is not None and "group_size" in each
+    }
+    if len(sizes) > 1:
+        raise ModelLoadError(f"{where} has weights with groups of {min(sizes)} and {max(sizes)}")
+    return sizes.pop() if sizes else _FOURS_GROUP
 
 
 #: Keys that do not change what is computed here: how the file was made, and the KV cache.

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 _CODES, _SCALE, _ZERO = ".weight", ".weight_scale", ".weight_zero_point"
 _FACTOR = ".weight_scale_2"
 _INPUT_SCALE, _INPUT_ZERO = ".input_scale", ".input_zero_point"
-_SUFFIXES = frozenset({_CODES, _SCALE, _ZERO, _FACTOR, _INPUT_SCALE, _INPUT_ZERO})
+_INPUT_FACTOR = ".input_scale_2"
+_SUFFIXES = frozenset({_CODES, _SCALE, _ZERO, _FACTOR, _INPUT_SCALE, _INPUT_ZERO, _INPUT_FACTOR})
 #: By dtype: the numbers, and their bits.
 _TYPES = {
     "int8": (Element.INT, 8),
@@ -41,6 +42,10 @@ _MANTISSA = {
     Element.E5M2: 2,
 }
 _SCHEMES = ("per_tensor", "per_channel", "per_group", "per_block")
+#: By scheme: the dimension along which scales differ, of weights [rows, columns], and of inputs
+#: [sequences, tokens, columns].
+_WEIGHT_AXES = {"per_channel": (0, -2), "per_group": (1, -1)}
+_INPUT_AXES = {"per_channel": (1, -2), "per_group": (2, -1)}
 #: Of a group: keys that say how it was calibrated, or that outputs for the KV cache are rounded.
 _CALIBRATION = (
     "observer_cls",
@@ -72,16 +77,16 @@ class _Numbers:
     even: bool
 
     @classmethod
-    def read(cls, raw: Any, where: str) -> _Numbers:
+    def read(cls, raw: Any, where: str, axes: Mapping[str, tuple[int, int]]) -> _Numbers:
         own = Settings(raw, where)
         kind = own.choice("dtype", _TYPES)
         element, bits = _TYPES[kind]
         scheme = own.choice("qscheme", _SCHEMES, "per_tensor")
         group = own.integer("group_size", -1)
         block = own.sizes("block_size")
-        axis = own.any("ch_axis")
-        if scheme == "per_channel" and axis not in (None, 0):
-            raise ModelLoadError(f"{where}.ch_axis must be 0, not {axis}")
+        axis, known = own.any("ch_axis"), axes.get(scheme)
+        if axis is not None and known is not None and axis not in known:
+            raise ModelLoadError(f"{where}.ch_axis must be {known[0]} or {known[1]}, not {axis}")
         if scheme == "per_group" and group < 1:
             raise ModelLoadError(f"{where}.group_size must be at least 1, not {group}")
         if scheme == "per_block" and block is None:
@@ -110,8 +115,8 @@ class _Numbers:
             return None, None
         return self.block if self.block is not None else (1, self.group)
 
-    def rounding(self) -> Rounding:
-        """How inputs of this kind are rounded."""
+    def rounding(self, *, has_factor: bool) -> Rounding:
+        """How inputs of this kind are rounded. has_factor: their scales are in 8 bits."""
         if self.is_unsigned or self.scheme == "per_block":
             raise ModelLoadError(f"{self.where}: inputs of this kind are not supported")
         if not self.is_dynamic and self.scheme != "per_tensor":
@@ -125,6 +130,8 @@ class _Numbers:
             is_static=not self.is_dynamic,
             is_symmetric=self.is_symmetric,
         )
+        if has_factor:
+            return replace(rounding, scale=ScaleRule.E4M3_TIMES)
         if not self.are_powers:
             return rounding
         even = _MANTISSA[self.element] if self.even else None
@@ -135,23 +142,42 @@ class _Numbers:
 class _Group:
     weights: _Numbers | None
     inputs: _Numbers | None
-    #: A second scale: of the whole matrix.
+    #: Scales of weights, and of inputs, are in 8 bits, with a factor of the whole matrix.
     has_factor: bool = False
+    has_input_factor: bool = False
 
     @classmethod
     def read(cls, raw: Any, where: str) -> _Group:
         own = Settings(raw, where)
-        weights, inputs = own.any("weight"), own.any("input_tensors")
-        if isinstance(inputs, list):
-            raise ModelLoadError(f"{where}.input_tensors has scales of two stages: not supported")
-        stages = weights if isinstance(weights, list) else [weights]
-        group = cls(
-            None if stages[0] is None else _Numbers.read(stages[0], f"{where}.weight"),
-            None if inputs is None else _Numbers.read(inputs, f"{where}.input_tensors"),
-            has_factor=len(stages) > 1,
-        )
+        weights, has_factor = _stages(own, "weight", _WEIGHT_AXES)
+        inputs, has_input_factor = _stages(own, "input_tensors", _INPUT_AXES)
         own.close(ignored=("output_tensors", "bias", "target_device"))
-        return group
+        return cls(weights, inputs, has_factor, has_input_factor)
+
+    def rounding(self) -> Rounding | None:
+        """How inputs are rounded; None: they are not."""
+        if self.inputs is None:
+            return None
+        return self.inputs.rounding(has_factor=self.has_input_factor)
+
+
+def _stages(
+    group: Settings, key: str, axes: Mapping[str, tuple[int, int]]
+) -> tuple[_Numbers | None, bool]:
+    """A spec, and whether a second one rounds its scales."""
+    raw, where = group.any(key), f"{group.where}.{key}"
+    first, *others = raw if isinstance(raw, list) and raw else [raw]
+    if first is None:
+        return None, False
+    numbers = _Numbers.read(first, where, axes)
+    if not others:
+        return numbers, False
+    second = Settings(others[0], f"{where}[1]")
+    if len(others) > 1 or not second.flag("is_scale_quant", default=False):
+        raise ModelLoadError(f"{where} rounds numbers twice: not supported")
+    second.choice("dtype", ("fp8_e4m3",))
+    second.choice("qscheme", ("per_tensor",), "per_tensor")
+    return numbers, True
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,11 +215,13 @@ class Quark:
         if group.has_factor:
             scales = Array(suffix=_SCALE, dtypes=(FLOAT8[Element.E4M3],))
             layout = replace(layout, scales=scales, factor=Factor(suffix=_FACTOR))
-        if group.inputs is None:
+        rounding = group.rounding()
+        if rounding is None:
             return layout
-        rounding = group.inputs.rounding()
         zero = _INPUT_ZERO if _INPUT_ZERO in found and not rounding.is_symmetric else None
         stored = _INPUT_SCALE if rounding.is_static else None
+        if group.has_input_factor:
+            stored = _INPUT_FACTOR
         return replace(layout, inputs=rounding, input_stored=stored, input_zero=zero)
 
     def _group_of(self, module: Module) -> _Group:
@@ -221,22 +249,27 @@ class Quark:
         if own.element is not Element.INT:
             packing = Packing(bits=own.bits) if own.bits < 8 else None
             return replace(layout, codes=replace(layout.codes, packing=packing))
+        is_turned = own.group is not None
+        layout = replace(
+            layout,
+            codes=replace(layout.codes, is_turned=is_turned),
+            scales=replace(layout.scales, is_turned=is_turned),
+        )
         if own.is_unsigned or _ZERO in found:
-            layout = replace(layout, zeros=Array(suffix=_ZERO, dtypes=("I8", "U8", "I32")))
+            zeros = Array(suffix=_ZERO, dtypes=("I8", "U8", "I32"), is_turned=is_turned)
+            layout = replace(layout, zeros=zeros)
         return layout if own.bits == 8 else self._of_fours(layout)
 
     def _of_fours(self, layout: Layout) -> Layout:
-        """Eight numbers in a word; with groups the matrix is turned."""
+        """Eight numbers in a word, along rows of what is stored; zeros across them."""
         order = ORDER if self.is_awq_order else None
         across = Packing(bits=4, is_along_rows=False, order=order)
-        is_turned = layout.group is not None
-        packing = across if is_turned else replace(across, is_along_rows=True)
-        zeros = Array(suffix=_ZERO, dtypes=("I32",), is_turned=is_turned, packing=across)
+        packing = replace(across, is_along_rows=not layout.codes.is_turned)
+        codes = replace(layout.codes, dtypes=("I32",), packing=packing)
+        if layout.zeros is None:
+            return replace(layout, codes=codes)
         return replace(
-            layout,
-            codes=Array(suffix=_CODES, dtypes=("I32",), is_turned=is_turned, packing=packing),
-            scales=Array(suffix=_SCALE, dtypes=FLOATS, is_turned=is_turned),
-            zeros=None if layout.zeros is None else zeros,
+            layout, codes=codes, zeros=replace(layout.zeros, dtypes=("I32",), packing=across)
         )
 
 
@@ -249,9 +282,14 @@ def read_quark(raw: Mapping[str, Any]) -> Quark:
     where = "quantization_config"
     own = Settings(raw, where)
     own.any("quant_method")
-    own.refuse("layer_type_quant_config", "types of layers are not known by name here")
     _check_algorithms(own.any("algo_config", []))
     usual = _Group.read(own.any("global_quant_config", {}), f"{where}.global_quant_config")
+    key = "layer_type_quant_config"
+    types = own.object(key)
+    if types is not None and "Linear" in types:
+        usual = _Group.read(types.any("Linear"), f"{where}.{key}.Linear")
+    if types is not None:
+        types.close()
     key = "layer_quant_config"
     others = own.objects(key).items()
     groups = tuple((name, _Group.read(each, f"{where}.{key}.{name}")) for name, each in others)
@@ -262,8 +300,7 @@ def read_quark(raw: Mapping[str, Any]) -> Quark:
     made = Quark(usual, groups, own.names("exclude"), is_awq_order)
     own.close(ignored=_IGNORED)
     for group in (usual, *(group for _, group in groups)):
-        if group.inputs is not None:
-            group.inputs.rounding()
+        group.rounding()
     return made
 
 
@@ -271,7 +308,8 @@ def _check_algorithms(raw: Any) -> None:
     """Refuse what is computed beside the products of matrices."""
     for own in raw if isinstance(raw, list) else [raw]:
         name = own.get("name") if isinstance(own, dict) else own
-        if name == "svdquant" or (name == "rotation" and any(own.get(key) for key in _ONLINE)):
+        is_rotation = name in ("rotation", "quarot")
+        if name == "svdquant" or (is_rotation and any(own.get(key) for key in _ONLINE)):
             raise ModelLoadError(f"quantization_config.algo_config: {name} is not supported")
 
 

@@ -191,10 +191,8 @@ class _Reader:
         layout = self._layout
         if layout.inputs is None:
             return None
-        stored = self._scalar(layout.input_stored)
-        if stored is not None and layout.is_input_inverse:
-            stored = 1 / stored
-        return InputRounding(layout.inputs, stored, self._scalar(layout.input_zero))
+        stored, zero = self._scalar(layout.input_stored), self._scalar(layout.input_zero)
+        return InputRounding(layout.inputs, stored, zero)
 
     def _scalar(self, suffix: str | None) -> Tensor | None:
         return None if suffix is None else self._tensors[suffix].float().reshape(())

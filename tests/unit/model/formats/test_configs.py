@@ -37,6 +37,17 @@ def quark(**changes: Any) -> dict[str, Any]:
     return {**QUARK, "global_quant_config": own}
 
 
+def nvfp4_groups(*sizes: int) -> dict[str, Any]:
+    """A config of ModelOpt with groups of these sizes."""
+    groups = {str(size): {"weights": {"group_size": size}} for size in sizes}
+    return {"quant_method": "modelopt", "quant_algo": "NVFP4", "config_groups": groups}
+
+
+def stages(second: dict[str, Any]) -> dict[str, Any]:
+    """A config of Quark whose weights have a second stage."""
+    return {**QUARK, "global_quant_config": {**MX, "weight": [MX["weight"], second]}}
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -70,13 +81,26 @@ def quark(**changes: Any) -> dict[str, Any]:
         ({**GPTQ, "rotation": "hadamard"}, "quantization_config.rotation is unknown"),
         ({**AWQ, "version": "gemv"}, "version must be one of gemm, not 'gemv'"),
         ({**AWQ, "bits": 3}, "bits must be 4, not 3"),
+        ({**AWQ, "zero_point": False, "export": {"min_kv_scale": 0}}, "zero_point is false beside"),
+        ({**AWQ, "pack_method": "order"}, "pack_method must be one of reorder, not 'order'"),
+        (
+            {"quant_method": "fp8", "export": {"min_kv_scale": 0}},
+            "activation_scheme is null beside",
+        ),
         ({"quant_method": "fp8", "weight_block_size": 128}, "must be two positive integers"),
         ({"quant_method": "fp8", "expert_dtype": "fp4"}, "expert_dtype is set"),
         ({"quant_method": "mxfp4", "dtype": "fp6"}, "quantization_config.dtype is unknown"),
         (quark(dtype="int3"), "input_tensors.dtype must be one of fp4"),
         (quark(is_dynamic=False), "qscheme 'per_group' is not dynamic"),
+        (quark(ch_axis=1), "input_tensors.ch_axis must be 2 or -1, not 1"),
+        (quark(qscheme="per_channel", ch_axis=0), "input_tensors.ch_axis must be 1 or -2, not 0"),
+        (quark(scale_format="e5m3"), "scale_format must be one of e8m0, float32, not 'e5m3'"),
+        (stages({"dtype": "int4"}), "global_quant_config.weight rounds numbers twice"),
+        (stages({"dtype": "fp8_e5m3", "is_scale_quant": True}), r"\[1\].dtype must be one of fp8_"),
+        ({**QUARK, "layer_type_quant_config": {"Conv2d": MX}}, "config.Conv2d is unknown"),
         ({**QUARK, "algo_config": [{"name": "rotation", "r4": True}]}, "rotation is not supported"),
         ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "quant_algo must be one of fp8"),
+        (nvfp4_groups(16, 32), "config_groups has weights with groups of 16 and 32"),
     ],
 )
 def test_what_is_not_understood_is_refused_by_name(config: dict[str, Any], message: str) -> None:
@@ -124,6 +148,7 @@ MIXED = {
         (AUTO_ROUND, "layers.0.down", ".qweight", "I32", 8),
         ({**QUARK, "layer_quant_config": {"*down": OTHER_DOWN}}, "0.down", ".weight", "I8", 8),
         ({**QUARK, "layer_quant_config": {"down": OTHER_DOWN}}, "0.up", ".weight", "U8", 4),
+        ({**QUARK, "layer_type_quant_config": {"Linear": OTHER_DOWN}}, "0.up", ".weight", "I8", 8),
     ],
 )
 def test_modules_may_have_settings_of_their_own(
@@ -150,8 +175,8 @@ def test_a_config_that_the_tensors_contradict_is_refused(
 
 
 def test_the_page_of_checkpoints_names_every_method() -> None:
-    methods, _, rest = PAGE.read_text().partition("## GGUF files")
-    files, _, _ = rest.partition("\n## ")
+    methods, _, rest = PAGE.read_text().partition("### Whose numbers they are")
+    _, _, files = rest.partition("## GGUF files")
     assert names_in_tables(methods) == sorted(READERS)
     assert names_in_tables(files) == sorted({each.name for each in ARCHITECTURES})
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from shared.errors import ModelLoadError
@@ -21,6 +22,7 @@ from shared.model.linear.stored import CodedProduct, RoundedProduct, has_codes
 from tests.fakes.stored.base import random_weight
 from tests.fakes.stored.cases import ALL, WITH_INPUTS
 from tests.fakes.stored.compressed import INT4, Compressed
+from tests.fakes.stored.floats import Fp8
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -137,6 +139,21 @@ def test_a_line_may_be_one_word(tmp_path: Path) -> None:
     tensors[".weight_shape"] = torch.tensor([rows, COLUMNS])
     matrix = read(writer.config, tensors, tmp_path, (rows, COLUMNS))
     assert torch.equal(matrix.dense(torch.float32), written.dense[:rows])
+
+
+@pytest.mark.parametrize("powers", [False, True])
+def test_blocks_of_fp8_are_what_transformers_reads(powers: bool, tmp_path: Path) -> None:
+    writer = Fp8(block=32)
+    tensors = dict(writer.write(random_weight(64, COLUMNS)).tensors)
+    config = {**writer.config, "scale_fmt": "ue8m0" if powers else "float"}
+    if powers:
+        exponents = tensors[".weight_scale_inv"].log2().ceil() + 127
+        tensors[".weight_scale_inv"] = exponents.to(torch.uint8)
+    matrix = read(config, tensors, tmp_path, (64, COLUMNS))
+    theirs = Fp8Dequantize(None)._dequantize_one(
+        tensors[".weight"], tensors[".weight_scale_inv"], torch.float32
+    )
+    assert torch.equal(matrix.dense(torch.float32), theirs)
 
 
 def drop(tensors: dict[str, Tensor]) -> None:

@@ -33,6 +33,7 @@ RULES: dict[str, Rounding] = {
     "fp8 blocks": Rounding(**FLOAT8, group=128),
     "fp8 powers": Rounding(**FLOAT8, group=128, scale=ScaleRule.POWER_ABOVE),
     "nvfp4": Rounding(element=Element.E2M1, bits=4, group=16, scale=ScaleRule.E4M3),
+    "nvfp4-times": Rounding(element=Element.E2M1, bits=4, group=16, scale=ScaleRule.E4M3_TIMES),
     "odd groups": Rounding(**FLOAT8, group=13),
     **{
         f"mx {each.value} {even}": Rounding(
@@ -47,6 +48,8 @@ RULES: dict[str, Rounding] = {
 def inputs_of(rule: Rounding) -> InputRounding:
     if rule.scale is ScaleRule.E4M3:
         return InputRounding(rule, torch.tensor(448.0 * 6 / 5))
+    if rule.scale is ScaleRule.E4M3_TIMES:
+        return InputRounding(rule, torch.tensor(5 / (448.0 * 6)))
     if not rule.is_static:
         return InputRounding(rule)
     zero = None if rule.is_symmetric else torch.tensor(7.0)
