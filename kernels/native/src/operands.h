@@ -93,7 +93,8 @@ class Operands {
   // Rows, of numbers or elements, as `matrix` takes them. They are lent until the next call.
   template <class From>
   Rows of(Pool& pool, Activations<From>& rows, int count, const Matrix& matrix) {
-    if (std::is_same_v<From, Element> && row_form(matrix) == RowForm::kElements)
+    if (std::is_same_v<From, Element> && row_form(matrix) == RowForm::kElements &&
+        matrix.order.size() == 0)
       return Rows{reinterpret_cast<const uint32_t*>(rows.data.data()),
                   size_t(rows.stride) * sizeof(Element) / sizeof(uint32_t), count};
     reserve(count, row_bytes(matrix));
@@ -125,7 +126,10 @@ class Operands {
     uint32_t* to = words_.data() + row * stride_;
     switch (row_form(matrix)) {
       case RowForm::kElements:
-        put_elements(reinterpret_cast<Element*>(to), from, inner);
+        if (matrix.order.size() == 0)
+          put_elements(reinterpret_cast<Element*>(to), from, inner);
+        else
+          put_in_order(reinterpret_cast<Element*>(to), from, matrix.order.data(), inner);
         return;
       case RowForm::kRounded:
         round_row(matrix.rounding, from, inner, reinterpret_cast<float*>(to));
@@ -160,6 +164,16 @@ class Operands {
     else
       narrow_row(to, from, inner);
     std::fill(to + inner, to + round_up(inner, kLanes), Element{});
+  }
+
+  template <class From>
+  static void put_in_order(Element* to, const From* from, const int32_t* order, int inner) {
+    float some[kPiece];
+    for (int first = 0; first < inner; first += kPiece) {
+      const int count = std::min(kPiece, inner - first);
+      for (int i = 0; i < count; ++i) some[i] = widen_one(from[order[first + i]]);
+      narrow_row(to + first, some, count);
+    }
   }
 
   template <class From>

@@ -141,6 +141,8 @@ class Packing:
     @staticmethod
     def _has_pieces(matrix: QuantizedMatrix) -> bool:
         """Whether each piece of a rounded row meets one group."""
+        if matrix.column_groups is not None:
+            return False
         return matrix.group % _PIECE == 0 or matrix.group >= matrix.shape[1]
 
     def pack(self, model: CausalLM) -> PackedModel:
