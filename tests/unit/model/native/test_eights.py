@@ -44,11 +44,14 @@ def make_matrix(
         make_matrix(group=INNER),
         make_matrix(group=32, dtype=torch.float16),
         make_matrix(group=4, dtype=torch.bfloat16, zeros=True),
+        replace(
+            make_matrix(group=8, dtype=torch.float16), offsets=torch.rand(COLUMNS, INNER // 8) * 0.5
+        ),
         make_matrix(group=INNER, floats=True),
         make_matrix(group=64, floats=True, dtype=torch.bfloat16),
         make_matrix(group=16, floats=True),
     ],
-    ids=["rows", "groups", "zeros", "floats-rows", "floats-blocks", "floats-groups"],
+    ids=["rows", "groups", "zeros", "offsets", "floats-rows", "floats-blocks", "floats-groups"],
 )
 def test_a_product_has_the_bits_of_the_dense_one(matrix: QuantizedMatrix) -> None:
     linear = FusedLinear(in_size=INNER, out_sizes=(COLUMNS,), bias=True, dtype=torch.float32)
