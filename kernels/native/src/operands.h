@@ -178,7 +178,7 @@ class Operands {
 
   template <class From>
   void put_bytes(int row, uint8_t* to, const From* from, const Matrix& matrix) {
-    GroupScale by{0.0f, 0.0f};
+    InputScale by{0.0f, 0.0f};
     if (matrix.rounding.grid == Grid::kNone)
       by.scale = quantize_row(to, from, matrix.inner);
     else
