@@ -87,6 +87,7 @@ class Codes(ctypes.Structure):
         ("columns", c_int),
         ("inner", c_int),
         ("group", c_int),
+        ("order", c_void_p),
         ("rounds_rows", c_int),
     )
 

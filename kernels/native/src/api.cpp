@@ -26,7 +26,7 @@ void baton_matrix_round_rows(Matrix* matrix, const Rounding* rounding) {
 }
 size_t baton_matrix_bytes(const Matrix* matrix) {
   return matrix->panels.size() * 4 + matrix->bias.size() * 4 + matrix->scales.size() * 8 +
-         matrix->groups.bytes();
+         matrix->groups.bytes() + matrix->order.size() * 4;
 }
 int baton_matrix_multiply(Pool* pool, const Matrix* matrix, const float* rows, int count,
                           float* out) try {

@@ -218,6 +218,10 @@ Matrix* pack_codes(Pool& pool, const Codes& codes, const float* bias, bool paire
     reserve_columns(*matrix, padded);
   else
     reserve_scales(pool, matrix->groups, codes, padded);
+  if (codes.order != nullptr) {
+    matrix->order.reserve(codes.inner);
+    std::copy_n(codes.order, codes.inner, matrix->order.data());
+  }
   for_columns(pool, *matrix, codes.columns, bias, paired,
               [&](int column, int to) { pack_codes_column(*matrix, codes, column, to); });
   return matrix.release();

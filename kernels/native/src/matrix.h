@@ -55,6 +55,8 @@ struct Matrix {
   Buffer<int32_t> totals;  // int8 only: the sum of a column
   GroupScales groups;  // of stored codes only
   Rounding rounding;   // of the rows that it is multiplied with
+  // The numbers of a row in the order of the inner dimension; empty: as they are. Only of rows of elements.
+  Buffer<int32_t> order;
 
   int num_panels() const { return panels_of(columns); }
   const uint32_t* panel(int index) const { return panels.data() + size_t(index) * words * kPanel; }
@@ -80,6 +82,7 @@ struct Codes {
   int columns;
   int inner;  // a multiple of a word's codes, as `group` is
   int group;
+  const int32_t* order;  // see Matrix; or null
   // Of kFours and kEights: rows are rounded to 8 bits for a product. A group is then of a multiple of kPiece
   // numbers, or of all; of kEights it may be half a piece.
   int rounds_rows;

@@ -98,7 +98,8 @@ class Operands {
   // Rows, of numbers or elements, as `matrix` takes them. They are lent until the next call.
   template <class From>
   Rows of(Pool& pool, Activations<From>& rows, int count, const Matrix& matrix) {
-    if (std::is_same_v<From, Element> && row_form(matrix) == RowForm::kElements)
+    if (std::is_same_v<From, Element> && row_form(matrix) == RowForm::kElements &&
+        matrix.order.size() == 0)
       return Rows{reinterpret_cast<const uint32_t*>(rows.data.data()),
                   size_t(rows.stride) * sizeof(Element) / sizeof(uint32_t), count};
     reserve(count, row_bytes(matrix));
@@ -130,7 +131,10 @@ class Operands {
     uint32_t* to = words_.data() + row * stride_;
     switch (row_form(matrix)) {
       case RowForm::kElements:
-        put_elements(reinterpret_cast<Element*>(to), from, inner);
+        if (matrix.order.size() == 0)
+          put_elements(reinterpret_cast<Element*>(to), from, inner);
+        else
+          put_in_order(reinterpret_cast<Element*>(to), from, matrix.order.data(), inner);
         return;
       case RowForm::kRounded:
         round_row(matrix.rounding, from, inner, reinterpret_cast<float*>(to));
@@ -175,8 +179,18 @@ class Operands {
   }
 
   template <class From>
+  static void put_in_order(Element* to, const From* from, const int32_t* order, int inner) {
+    float some[kPiece];
+    for (int first = 0; first < inner; first += kPiece) {
+      const int count = std::min(kPiece, inner - first);
+      for (int i = 0; i < count; ++i) some[i] = widen_one(from[order[first + i]]);
+      narrow_row(to + first, some, count);
+    }
+  }
+
+  template <class From>
   void put_bytes(int row, uint8_t* to, const From* from, const Matrix& matrix) {
-    GroupScale by{0.0f, 0.0f};
+    InputScale by{0.0f, 0.0f};
     if (matrix.rounding.grid == Grid::kNone)
       by.scale = quantize_row(to, from, matrix.inner);
     else

@@ -42,8 +42,11 @@ struct Rounding {
   float zero;
 };
 
-// A group's scale, and the code of 0.
-struct GroupScale {
+// Instead of a scale that would be 0.
+constexpr float kLeastScale = 0x1p-23f;
+
+// The scale of a group of numbers, and the code of 0.
+struct InputScale {
   float scale;
   float zero;
 };
@@ -116,16 +119,13 @@ class Rounder {
   float rounds_ = 0.0f;
 };
 
-// 2^exponent, also where that is denormal.
-inline float power_of_two(int exponent) { return std::ldexp(1.0f, exponent); }
-
 // The power of two by which numbers of the largest magnitude `peak` are divided.
 inline float power_scale(const Rounding& own, float peak) {
   int32_t bits;
   std::memcpy(&bits, &peak, sizeof(bits));
   if (own.even_bits >= 0) bits += 1 << (23 - own.even_bits - 1);
   const int exponent = (bits >> 23) - 127 - float_grid(own.grid).exponent;
-  return power_of_two(std::min(127, std::max(-127, exponent)));
+  return std::ldexp(1.0f, std::min(127, std::max(-127, exponent)));
 }
 
 inline float round_e4m3(float x) {
@@ -133,8 +133,7 @@ inline float round_e4m3(float x) {
   return rounder.round(splat(x))[0];
 }
 
-inline GroupScale symmetric_scale(const Rounding& own, float peak) {
-  constexpr float kLeast = 1.1920928955078125e-07f;  // of scales that would be 0
+inline InputScale symmetric_scale(const Rounding& own, float peak) {
   peak = std::fmin(peak, own.bound);
   if (own.rule == ScaleRule::kPower) return {power_scale(own, peak), 0.0f};
   // Integers reach from -n to n - 1: half of their range is between them.
@@ -147,23 +146,23 @@ inline GroupScale symmetric_scale(const Rounding& own, float peak) {
   }
   if (own.rule == ScaleRule::kE4M3Times)
     return {round_e4m3(std::fmin(scale / own.stored, 448.0f)) * own.stored, 0.0f};
-  if (scale == 0.0f) scale = kLeast;
-  if (own.rule == ScaleRule::kPowerAbove) scale = power_of_two(int(std::ceil(std::log2(scale))));
+  if (scale == 0.0f) scale = kLeastScale;
+  if (own.rule == ScaleRule::kPowerAbove) scale = std::ldexp(1.0f, int(std::ceil(std::log2(scale))));
   return {scale, 0.0f};
 }
 
-inline GroupScale uneven_scale(const Rounding& own, float least, float most) {
+inline InputScale uneven_scale(const Rounding& own, float least, float most) {
   const Rounder rounder(own);
   least = std::fmin(least, 0.0f);
   most = std::fmax(most, 0.0f);
   const float scale = (most - least) / (rounder.top - rounder.bottom);
-  if (scale == 0.0f) return {1.1920928955078125e-07f, 0.0f};
+  if (scale == 0.0f) return {kLeastScale, 0.0f};
   const float zero = rounder.bottom - least / scale;
   return {scale, std::nearbyint(std::fmin(std::fmax(zero, rounder.bottom), rounder.top))};
 }
 
 template <class From>
-inline GroupScale group_scale(const Rounding& own, const From* x, int count) {
+inline InputScale group_scale(const Rounding& own, const From* x, int count) {
   if (own.is_static) return {own.stored, own.zero};
   Floats below{}, above{};
   for (int i = 0; i < count; i += kLanes) {
@@ -183,7 +182,7 @@ inline void round_row(const Rounding& own, const From* from, int size, float* to
   const int group = own.group == 0 ? size : own.group;
   for (int first = 0; first < size; first += group) {
     const int end = std::min(size, first + group);
-    const GroupScale by = group_scale(own, from + first, end - first);
+    const InputScale by = group_scale(own, from + first, end - first);
     const float divisor = by.scale == 0.0f ? 1.0f : by.scale;
     // A vector ends with zeros, and the next group writes over them.
     for (int i = first; i < end; i += kLanes) {
@@ -196,9 +195,9 @@ inline void round_row(const Rounding& own, const From* from, int size, float* to
 
 // The integers that a row is rounded to, with 128 added, in whole vectors; the whole row is one group.
 template <class From>
-inline GroupScale encode_row(const Rounding& own, const From* from, int size, uint8_t* to) {
+inline InputScale encode_row(const Rounding& own, const From* from, int size, uint8_t* to) {
   const Rounder rounder(own);
-  const GroupScale by = group_scale(own, from, size);
+  const InputScale by = group_scale(own, from, size);
   for (int i = 0; i < size; i += kLanes) {
     const Floats scaled = widen_some(from + i, size - i) / by.scale + by.zero;
     const Floats code = rounder.round(rounder.clamp(scaled)) + 128.0f;

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -46,7 +46,11 @@ _RULES = {
 def code_kind(matrix: QuantizedMatrix) -> CodeKind | None:
     """Return the library's type for a matrix's codes; None: it has none."""
     kind = _kind_of_codes(matrix)
+<<<<<<< HEAD
     if kind is None or matrix.column_groups is not None or matrix.table is not None:
+=======
+    if kind is None or not _has_even_groups(matrix):
+>>>>>>> rounded
         return None
     columns = matrix.shape[1]
     of_words = columns % _PER_WORD[kind] == min(matrix.group, columns) % _PER_WORD[kind] == 0
@@ -61,6 +65,16 @@ def _kind_of_codes(matrix: QuantizedMatrix) -> CodeKind | None:
     if matrix.bits <= _MOST_BITS_OF_FOURS:
         return CodeKind.FOURS
     return CodeKind.INT8 if _multiplies_integers(matrix) else CodeKind.EIGHTS
+
+
+def _has_even_groups(matrix: QuantizedMatrix) -> bool:
+    """Whether groups are ranges of columns, or would be in another order of plain inputs."""
+    if matrix.column_groups is None:
+        return True
+    num_groups = matrix.scales.shape[1]
+    sizes = torch.bincount(matrix.column_groups, minlength=num_groups)
+    is_even = matrix.group * num_groups == matrix.shape[1] and bool((sizes == matrix.group).all())
+    return is_even and matrix.inputs is None
 
 
 def _multiplies_integers(matrix: QuantizedMatrix) -> bool:
@@ -96,6 +110,10 @@ class CodesRecord:
 def codes_record(matrix: QuantizedMatrix, kind: CodeKind, *, rounds_rows: bool) -> CodesRecord:
     """Return the record of a matrix whose `code_kind` is `kind`."""
     rows = matrix.by_rows()
+    order: Tensor | None = None
+    if matrix.column_groups is not None:
+        order = matrix.column_groups.argsort(stable=True).to(torch.int32)
+        rows = replace(rows, codes=rows.codes[:, order])
     codes, scales = rows.codes.contiguous(), rows.scales.float().contiguous()
     zeros = None if rows.zeros is None else rows.zeros.contiguous()
     offsets = None if rows.offsets is None else rows.offsets.float().contiguous()
@@ -111,9 +129,10 @@ def codes_record(matrix: QuantizedMatrix, kind: CodeKind, *, rounds_rows: bool) 
         columns=columns,
         inner=inner,
         group=min(rows.group, inner),
+        order=None if order is None else order.data_ptr(),
         rounds_rows=rounds_rows,
     )
-    return CodesRecord(record, (codes, scales, zeros, offsets))
+    return CodesRecord(record, (codes, scales, zeros, offsets, order))
 
 
 def rounding_record(inputs: InputRounding) -> RoundingRecord:

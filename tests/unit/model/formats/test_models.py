@@ -133,7 +133,7 @@ def test_answers_equal_those_of_the_dense_model_with_rounded_inputs(
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize(("family", "case"), ROUNDED_RUNS)
+@pytest.mark.parametrize(("family", "case"), [*ROUNDED_RUNS, ("phi3", "gptq in order")])
 def test_bits_depend_on_no_batch_no_chunks_and_no_threads(
     family: str, case: str, dtype: str, stored: Callable[[str, str], tuple[Path, Path]]
 ) -> None:

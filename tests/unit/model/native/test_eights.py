@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -42,11 +44,14 @@ def make_matrix(
         make_matrix(group=INNER),
         make_matrix(group=32, dtype=torch.float16),
         make_matrix(group=4, dtype=torch.bfloat16, zeros=True),
+        replace(
+            make_matrix(group=8, dtype=torch.float16), offsets=torch.rand(COLUMNS, INNER // 8) * 0.5
+        ),
         make_matrix(group=INNER, floats=True),
         make_matrix(group=64, floats=True, dtype=torch.bfloat16),
         make_matrix(group=16, floats=True),
     ],
-    ids=["rows", "groups", "zeros", "floats-rows", "floats-blocks", "floats-groups"],
+    ids=["rows", "groups", "zeros", "offsets", "floats-rows", "floats-blocks", "floats-groups"],
 )
 def test_a_product_has_the_bits_of_the_dense_one(matrix: QuantizedMatrix) -> None:
     linear = FusedLinear(in_size=INNER, out_sizes=(COLUMNS,), bias=True, dtype=torch.float32)
@@ -61,6 +66,33 @@ def test_a_product_has_the_bits_of_the_dense_one(matrix: QuantizedMatrix) -> Non
         rows = torch.randn(count, INNER, generator=torch.Generator().manual_seed(count))
         own, expected = multiply(packing, kept.matrix, rows), multiply(packing, dense, rows)
         assert torch.equal(own, expected)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("kind", [Kind.FLOAT32, Kind.BFLOAT16])
+def test_groups_may_be_in_any_order(bits: int, kind: Kind) -> None:
+    """The rows are put in the order of the groups: only the order of sums differs."""
+    draw = torch.Generator().manual_seed(bits)
+    matrix = make_matrix(group=8, zeros=bits == 8, dtype=torch.float16)
+    groups = torch.arange(INNER)[torch.randperm(INNER, generator=draw)] // 8
+    matrix = replace(
+        matrix,
+        codes=matrix.codes % 16 if bits == 4 else matrix.codes,
+        bits=bits,
+        column_groups=groups,
+    )
+    linear = FusedLinear(in_size=INNER, out_sizes=(COLUMNS,), bias=False, dtype=torch.float32)
+    packing = Packing(LibraryThreads(ThreadPlan(2)), kind)
+    assert packing.keeps(matrix)
+    kept = packing.keep(matrix, linear)
+    rows = torch.randn(200, INNER, generator=draw)
+    together = multiply(packing, kept.matrix, rows)
+    expected = rows.double() @ matrix.dense(torch.float32).double().T
+    torch.testing.assert_close(together.double(), expected, rtol=1e-4, atol=1e-4)
+    for count in NUM_ROWS:
+        assert torch.equal(multiply(packing, kept.matrix, rows[:count]), together[:count])
+    uneven = replace(matrix, column_groups=torch.where(groups == 1, 0, groups))
+    assert not packing.keeps(uneven)
 
 
 def test_scales_whose_products_are_no_numbers_are_not_kept() -> None:

@@ -68,6 +68,15 @@ def rows_of(count: int, size: int) -> torch.Tensor:
     return rows
 
 
+def ties_of(rule: Rounding, size: int) -> torch.Tensor:
+    """Numbers in the middle of two of the grid, with the largest one in front of each group."""
+    is_integer = rule.element is Element.INT
+    most = (2**rule.bits - 1) / 2 if is_integer else rule.element.largest
+    numbers = torch.arange(size) / 16 % most
+    numbers[:: rule.group or size] = most
+    return numbers
+
+
 def product(packing: Packing, matrix: QuantizedMatrix, *, bias: bool = False) -> int:
     columns, inner = matrix.shape
     linear = FusedLinear(in_size=inner, out_sizes=(columns,), bias=bias, dtype=torch.float32)
@@ -92,6 +101,7 @@ def test_numbers_are_rounded_to_those_of_pytorch(rule: str, bits: int, packing: 
         codes=codes, bits=bits, scales=torch.ones(size, 1), group=size, inputs=inputs
     )
     rows = rows_of(200, size)
+    rows[-1] = ties_of(RULES[rule], size)
     assert torch.equal(multiply(packing, product(packing, unit), rows, size), inputs.apply(rows))
 
 
