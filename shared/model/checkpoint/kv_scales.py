@@ -150,7 +150,9 @@ def read_kv_scales(files: CheckpointFiles, spec: DecoderSpec) -> StoredKVScales 
     places = _places(contents, spec) if scheme is not None else {}
     unread = len(contents.kv_scales) - len(places)
     if unread:
-        log.info("kv_scales_not_read", num=unread, of="queries, weights of attention, or other parts")
+        log.info(
+            "kv_scales_not_read", num=unread, of="queries, weights of attention, or other parts"
+        )
     if scheme is None or not places:
         return None
     return StoredKVScales(scheme, _read(contents, places), files)

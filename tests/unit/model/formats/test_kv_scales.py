@@ -207,7 +207,7 @@ def test_what_is_wrong_is_named(
 
 
 def test_other_scales_are_counted_and_not_read(plain: Path, tmp_path: Path) -> None:
-    """Of queries, of weights of attention; and all, if the config does not say what they are for."""
+    """Of queries and weights; and all, if the config does not say what they are for."""
     write_kv_scales(plain, tmp_path, "fp8")
     others = ("q_scale", "prob_scale", "q_proj.output_scale")
     more = {f"model.layers.0.self_attn.{name}": torch.ones(1) for name in others}
