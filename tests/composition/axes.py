@@ -95,7 +95,9 @@ WEIGHTS: Mapping[str, tuple[str, ...]] = {
     "fp8": ("--dtype", "float32", "--quantization", "fp8"),
     "int4": ("--dtype", "float32", "--quantization", "int4"),
 }
-KV_FORMATS = ("auto", "int8", "fp8")
+#: The last one: 8-bit floats with scales that the checkpoint has.
+STORED_SCALES = "checkpoint"
+KV_FORMATS = ("auto", "int8", "fp8", STORED_SCALES)
 EXECUTORS = ("native", "torch", "transformers")
 SPECULATIONS: Mapping[str, Mapping[str, Any] | None] = {
     "none": None,

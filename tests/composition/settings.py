@@ -10,7 +10,15 @@ from shared.engine.llm import LLM
 from shared.model.drafts.random_heads import HeadSpec, write_random_head
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from shared.model.random_tokenizer import write_tokenizer
-from tests.composition.axes import BY_TRANSFORMERS, FAMILIES, GRAMMARS, SPECULATIONS, WEIGHTS
+from tests.composition.axes import (
+    BY_TRANSFORMERS,
+    FAMILIES,
+    GRAMMARS,
+    SPECULATIONS,
+    STORED_SCALES,
+    WEIGHTS,
+)
+from tests.fakes.kv_scales import write_kv_scales
 from tests.fakes.transformers_models import random_model, save
 from tests.unit.model.checkpoints import edit_json
 
@@ -43,8 +51,12 @@ class Models:
         self._folder = folder
         self._engines: dict[tuple[str, ...], LLM] = {}
 
-    def checkpoint(self, family: str) -> Path:
+    def checkpoint(self, family: str, kv_format: str = "auto") -> Path:
         """Odd sizes on purpose: 6 heads over 2 KV heads of 80."""
+        if kv_format == STORED_SCALES:
+            plain = self.checkpoint(family)
+            path = plain.with_name(f"{plain.name}-scales")
+            return path if path.exists() else write_kv_scales(plain, path, "fp8")
         path = self._folder / family.replace(", ", "-")
         if not path.exists() and family == BY_TRANSFORMERS:
             sizes = {"max_position_embeddings": 2048}
@@ -92,7 +104,7 @@ class Models:
                 names[flag]: value for flag, value in zip(flags[::2], flags[1::2], strict=True)
             }
             self._engines[key] = LLM(
-                self.checkpoint(row["family"]),
+                self.checkpoint(row["family"], row["KV format"]),
                 model_impl=row["executor"],
                 kv_cache_dtype=row["KV format"],
                 structured_outputs_backend=BackendName(backend),

@@ -42,7 +42,9 @@ class System:
         # Only so does a second request go to the worker that has nothing of it.
         policy = "round-robin" if row["prefix from"] == "prefill's cache" else "cost"
         self.cluster = Cluster(
-            models.checkpoint(row["family"]), folder, router_flags=("--routing-policy", policy)
+            models.checkpoint(row["family"], row["KV format"]),
+            folder,
+            router_flags=("--routing-policy", policy),
         )
         for role, num in (("prefill", self._num_prefill), ("decode", self._num_decode)):
             for index in range(num):
