@@ -157,7 +157,8 @@ class CausalLM(nn.Module):
 
     def keeps_head(self, matrix: QuantizedMatrix) -> bool:
         """Return whether a stored matrix can be `stored_head`."""
-        return self._method.keeps_head and matrix.inputs is None and self._method.keeps(matrix)
+        is_plain = matrix.inputs is None and matrix.column_groups is None
+        return self._method.keeps_head and is_plain and self._method.keeps(matrix)
 
     def of_layers(self, numbers: Sequence[int]) -> CausalLM:
         """Return a model of these layers only, on the same weights."""

@@ -90,7 +90,9 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
     },
     BY_TRANSFORMERS: {"model_type": "nemotron"},
 }
-KV_FORMATS = ("auto", "int8", "fp8")
+#: 8-bit floats with scales that the checkpoint has.
+STORED_SCALES = "checkpoint"
+KV_FORMATS = ("auto", "int8", "fp8", STORED_SCALES)
 EXECUTORS = ("native", "torch", "transformers")
 SPECULATIONS: Mapping[str, Mapping[str, Any] | None] = {
     "none": None,

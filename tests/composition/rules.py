@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from tests.composition.axes import AXES, BY_TRANSFORMERS
+from tests.composition.axes import AXES, BY_TRANSFORMERS, STORED_SCALES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,6 +87,30 @@ RULES = (
         ("family", (BY_TRANSFORMERS,)),
         "the model type has no description of ours",
         refused="architecture NemotronForCausalLM is not supported",
+    ),
+    Rule(
+        ("KV format", (STORED_SCALES,)),
+        ("family", ("deepseek_v3, latent",)),
+        "rows of latent attention have a scale of their own, or none",
+        refused="rows of latent attention are not kept so",
+    ),
+    Rule(
+        ("KV format", (STORED_SCALES,)),
+        ("weights", ("GGUF",)),
+        "a GGUF file has no such scales",
+        refused="has no scales for keys and values",
+    ),
+    Rule(
+        ("KV format", (STORED_SCALES,)),
+        ("executor", ("transformers",)),
+        "transformers' modules get no scales of a checkpoint",
+        refused="has no scales for keys and values",
+    ),
+    Rule(
+        ("KV format", (STORED_SCALES,)),
+        ("family", (BY_TRANSFORMERS,)),
+        "transformers' module computes it, which gets no scales",
+        refused="has no scales for keys and values",
     ),
     Rule(
         ("executor", ("transformers",)),

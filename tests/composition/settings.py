@@ -11,8 +11,15 @@ from shared.engine.llm import LLM
 from shared.model.drafts.random_heads import HeadSpec, write_random_head
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from shared.model.random_tokenizer import write_tokenizer
-from tests.composition.axes import BY_TRANSFORMERS, FAMILIES, GRAMMARS, SPECULATIONS
+from tests.composition.axes import (
+    BY_TRANSFORMERS,
+    FAMILIES,
+    GRAMMARS,
+    SPECULATIONS,
+    STORED_SCALES,
+)
 from tests.composition.weights import WEIGHTS
+from tests.fakes.kv_scales import add_kv_scales, write_kv_scales
 from tests.fakes.transformers_models import random_model, save
 from tests.unit.model.checkpoints import edit_json
 
@@ -46,18 +53,29 @@ class Models:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._engines: dict[tuple[str, ...], LLM] = {}
-        self._stored: dict[tuple[str, str], Path] = {}
+        self._stored: dict[tuple[str, ...], Path] = {}
 
-    def checkpoint(self, family: str, weights: str) -> Path:
+    def checkpoint(self, family: str, weights: str, kv_format: str = "auto") -> Path:
         """What a worker loads."""
-        store, key = WEIGHTS[weights].store, (family, weights)
+        store = WEIGHTS[weights].store
+        has_scales = kv_format == STORED_SCALES and weights != "GGUF"
         if store is None:
-            return self._plain(family)
+            return self._scaled(family) if has_scales else self._plain(family)
+        key = (family, weights, str(has_scales))
         if key not in self._stored:
-            target = self._folder / f"{family}-{weights}".replace(", ", "-").replace(" ", "-")
+            name = f"{family}-{weights}{'-scales' * has_scales}".replace(", ", "-")
+            target = self._folder / name.replace(" ", "-")
             shutil.rmtree(target, ignore_errors=True)
             self._stored[key] = store(self._plain(family), target)
+            if has_scales:
+                add_kv_scales(self._scaled(family), target)
         return self._stored[key]
+
+    def _scaled(self, family: str) -> Path:
+        """The plain weights, and scales for keys and values."""
+        plain = self._plain(family)
+        path = plain.with_name(f"{plain.name}-scales")
+        return path if path.exists() else write_kv_scales(plain, path, "fp8")
 
     def _plain(self, family: str) -> Path:
         """Odd sizes on purpose: 6 heads over 2 KV heads of 80."""
@@ -109,7 +127,7 @@ class Models:
                 names[flag]: value for flag, value in zip(flags[::2], flags[1::2], strict=True)
             }
             self._engines[key] = LLM(
-                self.checkpoint(row["family"], row["weights"]),
+                self.checkpoint(row["family"], row["weights"], row["KV format"]),
                 model_impl=row["executor"],
                 kv_cache_dtype=row["KV format"],
                 structured_outputs_backend=BackendName(backend),

@@ -42,7 +42,7 @@ class System:
         # Only so does a second request go to the worker that has nothing of it.
         policy = "round-robin" if row["prefix from"] == "prefill's cache" else "cost"
         self.cluster = Cluster(
-            models.checkpoint(row["family"], row["weights"]),
+            models.checkpoint(row["family"], row["weights"], row["KV format"]),
             folder,
             router_flags=("--routing-policy", policy),
         )

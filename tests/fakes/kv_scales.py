@@ -75,6 +75,27 @@ def write_kv_scales(
     return target
 
 
+def add_kv_scales(source: Path, target: Path) -> None:
+    """Give a quantised checkpoint the scales for 8-bit floats of its dense one, one per layer."""
+    path = target / "model.safetensors"
+    scales = {
+        name: tensor
+        for name, tensor in load_file(source / "model.safetensors").items()
+        if name.endswith(("k_scale", "v_scale"))
+    }
+    save_file(load_file(path) | scales, path, metadata={"format": "pt"})
+    raw = json.loads((target / "config.json").read_text())
+    own = raw["quantization_config"]
+    if own["quant_method"] == "quark":
+        spec = {"dtype": "fp8_e4m3", "qscheme": "per_tensor", "symmetric": True}
+        own["kv_cache_quant_config"] = {
+            f"*{letter}_proj": {"output_tensors": {**spec, "is_dynamic": False}} for letter in "kv"
+        }
+    else:
+        own["kv_cache_scheme"] = kv_config("fp8", by_head=False)["kv_cache_scheme"]
+    (target / "config.json").write_text(json.dumps(raw))
+
+
 @torch.inference_mode()
 def _kept(model: transformers.PreTrainedModel) -> dict[int, tuple[Tensor, Tensor]]:
     """By layer that has some: keys and values [1, heads, tokens, size]."""

@@ -34,9 +34,11 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: By suffix, of keys (0) or values (1) or both; the name of an output says whose it is.
-_SUFFIXES = {".k_scale": (0,), ".v_scale": (1,), ".kv_scale": (0, 1)}
-_OUTPUTS = {"k_proj.output_scale": (0,), "v_proj.output_scale": (1,)}
+#: By the last part of a name: of keys (0) or values (1) or both.
+_SUFFIXES = {"k_scale": (0,), "v_scale": (1,), "kv_scale": (0, 1)}
+#: Of what a projection returns. By its number among those of queries, keys and values: whose.
+_OUTPUT, _OUTPUTS = "output_scale", {1: (0,), 2: (1,)}
+_PROJECTIONS = "attention.qkv"
 #: Of keys and of values, in names.
 _LETTERS = "kv"
 
@@ -177,26 +179,33 @@ def _read(
 
 def _places(contents: Contents, spec: DecoderSpec) -> dict[str, tuple[int, tuple[int, ...]]]:
     """By name of a tensor: its layer, and whose scale it is."""
-    layers = _attentions(contents, spec)
+    layers, outputs = _attentions(contents, spec)
     found = {}
     for name in contents.kv_scales:
         module, _, last = name.rpartition(".")
-        above, _, part = module.rpartition(".")
-        kinds = _SUFFIXES.get(f".{last}") or _OUTPUTS.get(f"{part}.{last}")
-        layer = layers.get(module, layers.get(above))
+        layer = layers.get(module, layers.get(module.rpartition(".")[0]))
+        kinds = outputs.get(module) if last == _OUTPUT else _SUFFIXES.get(last)
         if kinds is not None and layer is not None:
             found[name] = layer, kinds
     return found
 
 
-def _attentions(contents: Contents, spec: DecoderSpec) -> dict[str, int]:
-    """By name of an attention's module, as the files spell it: its layer."""
-    found = {}
+def _attentions(
+    contents: Contents, spec: DecoderSpec
+) -> tuple[dict[str, int], dict[str, tuple[int, ...]]]:
+    """By name of an attention, as the files spell it: its layer. By that of a projection of keys or
+    values: whose it is.
+    """
+    layers: dict[str, int] = {}
+    outputs: dict[str, tuple[int, ...]] = {}
     for stored in contents.tensors:
         own = contents.names.get(own_name(spec, contents.names, stored))
         layer = None if own is None else own.part.layer
-        if own is not None and layer is not None:
-            begin = f"layers.{layer}.attention."
-            if own.part.module.startswith(begin):
-                found[stored.rsplit(".", 2)[0]] = layer
-    return found
+        if own is None or layer is None:
+            continue
+        if own.part.module.startswith(f"layers.{layer}.attention."):
+            projection = stored.rpartition(".")[0]
+            layers[projection.rpartition(".")[0]] = layer
+            if own.part.module.endswith(_PROJECTIONS) and own.part.index in _OUTPUTS:
+                outputs[projection] = _OUTPUTS[own.part.index]
+    return layers, outputs

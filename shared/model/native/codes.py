@@ -46,11 +46,7 @@ _RULES = {
 def code_kind(matrix: QuantizedMatrix) -> CodeKind | None:
     """Return the library's type for a matrix's codes; None: it has none."""
     kind = _kind_of_codes(matrix)
-<<<<<<< HEAD
-    if kind is None or matrix.column_groups is not None or matrix.table is not None:
-=======
-    if kind is None or not _has_even_groups(matrix):
->>>>>>> rounded
+    if kind is None or matrix.table is not None or not _has_even_groups(matrix):
         return None
     columns = matrix.shape[1]
     of_words = columns % _PER_WORD[kind] == min(matrix.group, columns) % _PER_WORD[kind] == 0
@@ -91,7 +87,7 @@ def has_pieces(matrix: QuantizedMatrix, kind: CodeKind) -> bool:
     Each piece of a row meets one group, or two halves of it meet two.
     """
     columns = matrix.shape[1]
-    if kind not in (CodeKind.FOURS, CodeKind.EIGHTS):
+    if kind not in (CodeKind.FOURS, CodeKind.EIGHTS) or matrix.column_groups is not None:
         return False
     if matrix.group % _PIECE == 0 or matrix.group >= columns:
         return True

@@ -144,16 +144,6 @@ class Packing:
         made = matrix_of(self.threads.pool, pointer(codes.record), address, paired)
         return self._own(made, *matrix.shape)
 
-<<<<<<< HEAD
-=======
-    @staticmethod
-    def _has_pieces(matrix: QuantizedMatrix) -> bool:
-        """Whether each piece of a rounded row meets one group."""
-        if matrix.column_groups is not None:
-            return False
-        return matrix.group % _PIECE == 0 or matrix.group >= matrix.shape[1]
-
->>>>>>> rounded
     def pack(self, model: CausalLM) -> PackedModel:
         """Return all weights of a model loaded with this method; it is empty afterwards."""
         spec = model.spec
