@@ -197,11 +197,11 @@ class AttentionKernel {
   void operator()(const AttentionTask& task, Scratch& s) const {
     switch (cache.format) {
       case KvFormat::kElements:
-        return run<ElementRow<Element>, false>(task, s);
+        return run<ElementRow<Element>>(task, s);
       case KvFormat::kInt8:
-        return run_codes<ByteRow<Int8Kv>>(task, s);
+        return run<ByteRow<Int8Kv>>(task, s);
       case KvFormat::kFloat8:
-        return run_codes<ByteRow<Float8Kv>>(task, s);
+        return run<ByteRow<Float8Kv>>(task, s);
     }
   }
 
@@ -210,7 +210,7 @@ class AttentionKernel {
     const size_t size = Sums::num_floats(task.rows(), s.panels);
     const Sums all(parts + task.part, task.rows(), s.panels);
     for (int span = 1; span < num_spans; ++span)
-      all.add(Sums(parts + task.part + span * size, task.rows(), s.panels), steps(task));
+      all.add(Sums(parts + task.part + span * size, task.rows(), s.panels), steps());
     write(task, all);
   }
 
@@ -224,13 +224,6 @@ class AttentionKernel {
   };
 
   template <class Stored>
-  void run_codes(const AttentionTask& task, Scratch& s) const {
-    if (cache.holds_scales()) return run<Stored, true>(task, s);
-    return run<Stored, false>(task, s);
-  }
-
-  // kScaled: each key and value has a scale of its own.
-  template <class Stored, bool kScaled>
   void run(const AttentionTask& task, Scratch& s) const {
     const int rows = task.rows();
     const int first_position = batch.seq_lens[task.seq] - num_queries(task) + task.first_token;
@@ -238,22 +231,22 @@ class AttentionKernel {
     const Keys keys{std::max(0, seen.first(first_position)), end};
     load_query(task, s);
     if (task.span >= 0) {
-      gather<Stored, kScaled>(task, first_position, keys, task.span,
-                              Sums(parts + task.part, rows, s.panels), s);
+      gather<Stored>(task, first_position, keys, task.span, Sums(parts + task.part, rows, s.panels),
+                     s);
       return;
     }
     const Sums all(s.sums.data(), rows, s.panels);
     const Sums one(s.sums.data() + Sums::num_floats(rows, s.panels), rows, s.panels);
     const int first = keys.first / kSpan;
     for (int span = first; span * kSpan < end; ++span) {
-      gather<Stored, kScaled>(task, first_position, keys, span, span == first ? all : one, s);
-      if (span > first) all.add(one, steps(task));
+      gather<Stored>(task, first_position, keys, span, span == first ? all : one, s);
+      if (span > first) all.add(one, steps());
     }
     write(task, all);
   }
 
   // What the keys of one span give.
-  template <class Stored, bool kScaled>
+  template <class Stored>
   void gather(const AttentionTask& task, int first_position, const Keys& keys, int span,
               const Sums& sums, Scratch& s) const {
     const int rows = task.rows();
@@ -261,20 +254,20 @@ class AttentionKernel {
     const int first = std::max(span * kSpan, keys.first / kChunk * kChunk);
     const int end = std::min((span + 1) * kSpan, keys.end);
     if (first >= end) return;
-    locate<kScaled>(task, first, keys, s.places[0], s);
+    locate<Stored>(task, first, keys, s.places[0], s);
     int turn = 0;
     for (int key = first; key < end; key += kChunk, turn ^= 1) {
       const ChunkRows& here = s.places[turn];
-      locate<kScaled>(task, key + kChunk, keys, s.places[turn ^ 1], s);
+      locate<Stored>(task, key + kChunk, keys, s.places[turn ^ 1], s);
       s.chunk.template read<Stored>(here, s.places[turn ^ 1], cache.row_bytes(), rows);
-      if constexpr (kScaled) {
+      if constexpr (Stored::kHasScales) {
         read_scales(here.key_scales, s.key_scales);
         read_scales(here.value_scales, s.value_scales);
       }
       s.chunk.template multiply_keys<Stored>(rows, s.query.data(), s.scores.data(), kQueryRows);
       for (int row = 0; row < rows; ++row) {
         const int position = first_position + row / task.num_heads;
-        weigh<kScaled>(task, row, seen.first(position) - key, position - key, sums, s);
+        weigh<Stored>(row, seen.first(position) - key, position - key, sums, s);
       }
       s.chunk.template add_values<Stored>(rows, s.weights.data(), sums.out);
     }
@@ -290,14 +283,8 @@ class AttentionKernel {
     return task.kv_head * group() + task.first_head + row % task.num_heads;
   }
 
-  // What makes scores of products.
-  float factor(const AttentionTask& task) const {
-    return scale * cache.given_scale(0, task.kv_head);
-  }
   // What a difference of kept scores is multiplied with, as a power of two.
-  float steps(const AttentionTask& task) const {
-    return (cap != 0.0f ? 1.0f : factor(task)) * kLog2E;
-  }
+  float steps() const { return (cap != 0.0f ? 1.0f : scale) * kLog2E; }
 
   void load_query(const AttentionTask& task, Scratch& s) const {
     for (int row = 0; row < task.rows(); ++row) {
@@ -307,7 +294,7 @@ class AttentionKernel {
     }
   }
 
-  template <bool kScaled>
+  template <class Stored>
   void locate(const AttentionTask& task, int first_key, const Keys& keys, ChunkRows& places,
               const Scratch& s) const {
     const int32_t* table = batch.block_tables[group_of_layers] + size_t(task.seq) * batch.max_blocks;
@@ -315,7 +302,7 @@ class AttentionKernel {
       const int key = first_key + i;
       if (!keys.contains(key)) {
         places.keys[i] = places.values[i] = s.zeros.data();
-        if constexpr (kScaled) places.key_scales[i] = places.value_scales[i] = &kNoScale;
+        if constexpr (Stored::kHasScales) places.key_scales[i] = places.value_scales[i] = &kNoScale;
         ++i;
         continue;
       }
@@ -330,9 +317,10 @@ class AttentionKernel {
         places.keys[i + n] = head_keys + (slot + n) * row_bytes;
         places.values[i + n] = head_values + (slot + n) * row_bytes;
       }
-      if constexpr (kScaled) {
-        const float* key_scales = cache.scales(head_keys) + slot;
-        const float* value_scales = cache.scales(head_values) + slot;
+      if constexpr (Stored::kHasScales) {
+        const float* key_scales = cache.scales(0, task.kv_head, head_keys) + slot;
+        const float* value_scales =
+            cache.scales(cache.kinds - 1, task.kv_head, head_values) + slot;
         prefetch(key_scales);
         prefetch(value_scales);
         for (int n = 0; n < count; ++n) {
@@ -355,9 +343,8 @@ class AttentionKernel {
 
   // Turns a row's scores into weights and scales down what it has gathered so far. Counted from
   // the first key of these kChunk, the row sees those from `first` to `last`.
-  template <bool kScaled>
-  void weigh(const AttentionTask& task, int row, int first, int last, const Sums& sums,
-             Scratch& s) const {
+  template <class Stored>
+  void weigh(int row, int first, int last, const Sums& sums, Scratch& s) const {
     constexpr int kVectors = kChunk / kLanes;
     if (last < 0 || first >= kChunk) {
       std::memset(s.weights.data() + row * kWeightWords, 0, kWeightWords * sizeof(uint32_t));
@@ -371,22 +358,22 @@ class AttentionKernel {
                           (size_t(v / kPanelVectors) * kQueryRows + row) * kPanel +
                           v % kPanelVectors * kLanes;
       x[v] = load<Floats>(from);
-      if constexpr (kScaled) x[v] *= load<Floats>(s.key_scales + v * kLanes);
-      if (cap != 0.0f) x[v] = cap * tanh(x[v] * (factor(task) / cap));
+      if constexpr (Stored::kHasScales) x[v] *= load<Floats>(s.key_scales + v * kLanes);
+      if (cap != 0.0f) x[v] = cap * tanh(x[v] * (scale / cap));
       if (partial) x[v] = hide(x[v], v * kLanes, first, last);
       largest = max(largest, x[v]);
     }
     const float before = sums.largest[row];
     const float now = std::max(before, max_lane(largest));
     // e^(scale * (x - now)) as a power of two: one multiplication for all constants.
-    const float steps = this->steps(task);
+    const float steps = this->steps();
     Floats total{};
     auto* weights =
         reinterpret_cast<typename Chunk<Dot>::Operand*>(s.weights.data() + row * kWeightWords);
     for (int v = 0; v < kVectors; ++v) {
       const Floats weight = exp2((x[v] - now) * steps);
       total += weight;
-      if constexpr (kScaled)
+      if constexpr (Stored::kHasScales)
         narrow(weights + v * kLanes, weight * load<Floats>(s.value_scales + v * kLanes));
       else
         narrow(weights + v * kLanes, weight);
@@ -412,8 +399,7 @@ class AttentionKernel {
   void write(const AttentionTask& task, const Sums& sums) const {
     for (int row = 0; row < sums.rows; ++row) {
       Element* to = out + head_row(task, row) * out_stride + head(task, row) * cache.head_dim;
-      const float factor =
-          share(task, sums, row) * cache.given_scale(cache.kinds - 1, task.kv_head);
+      const float factor = share(task, sums, row);
       for (int dim = 0; dim < cache.head_dim; dim += kLanes) {
         const Floats values = sums.out_row(dim / kPanel, row)[dim % kPanel / kLanes];
         Element narrowed[kLanes];
@@ -427,10 +413,10 @@ class AttentionKernel {
   float share(const AttentionTask& task, const Sums& sums, int row) const {
     const float total = sum(sums.total[row]);
     if (sinks == nullptr) return 1.0f / total;
-    const float sink = sinks[head(task, row)] * kLog2E / steps(task), largest = sums.largest[row];
+    const float sink = sinks[head(task, row)] * kLog2E / steps(), largest = sums.largest[row];
     const float now = std::max(sink, largest);
-    const float mine = exp2(splat((largest - now) * steps(task)))[0];
-    return mine / (total * mine + exp2(splat((sink - now) * steps(task)))[0]);
+    const float mine = exp2(splat((largest - now) * steps()))[0];
+    return mine / (total * mine + exp2(splat((sink - now) * steps()))[0]);
   }
 };
 

@@ -22,6 +22,7 @@ inline void fetch_line(const uint8_t* address) { __builtin_prefetch(address, 0, 
 template <class T>
 struct ElementRow {
   using Element = T;
+  static constexpr bool kHasScales = false;
 
   static Floats load(const uint8_t* row, int dim) {
     return widen(reinterpret_cast<const Element*>(row) + dim);
@@ -33,10 +34,11 @@ struct ElementRow {
   }
 };
 
-// A row of bytes. The caller applies its scale to scores and weights.
+// A row of bytes with a scale, which the caller applies to scores and weights.
 template <class T>
 struct ByteRow {
   using Kv = T;
+  static constexpr bool kHasScales = true;
 
   static Floats load(const uint8_t* row, int dim) { return Kv::decode(baton::load<Bytes>(row + dim)); }
   static Floats load_some(const uint8_t* row, int dim, int count) {

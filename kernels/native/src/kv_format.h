@@ -166,13 +166,9 @@ struct Cache {
   float* scales(uint8_t* values) const {
     return reinterpret_cast<float*>(values + size_t(block_size) * head_dim);
   }
-  const float* scales(const uint8_t* values) const {
+  const float* scales(int kind, int head, const uint8_t* values) const {
+    if (given_scales) return given_scales + (size_t(kind) * num_kv_heads + head) * block_size;
     return reinterpret_cast<const float*>(values + size_t(block_size) * head_dim);
-  }
-  // The scale that all tokens of a head share, if one is given; otherwise 1.
-  float given_scale(int kind, int head) const {
-    if (given_scales == nullptr) return 1.0f;
-    return given_scales[(size_t(kind) * num_kv_heads + head) * block_size];
   }
 };
 
@@ -184,7 +180,7 @@ inline void store_codes(const Cache<Element>& cache, int block, int layer, int k
   if (cache.holds_scales())
     quantize_kv<Kv>(values, cache.scales(head_values) + slot, x, cache.head_dim);
   else
-    quantize_kv_by<Kv>(values, cache.given_scale(kind, head), x, cache.head_dim);
+    quantize_kv_by<Kv>(values, *cache.scales(kind, head, head_values), x, cache.head_dim);
 }
 
 // Keeps a head's key or value.
