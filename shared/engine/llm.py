@@ -62,7 +62,6 @@ class LLM:
         """Load the model, a Hugging Face folder or a GGUF file, and make its engine.
 
         `engine_settings`: fields of `EngineConfig`; `speculative_config` may be a mapping.
-
         `generation_config`: the source of default sampling values: `auto` the model's, `vllm` none,
         otherwise those of a folder's generation_config.json.
 
@@ -88,9 +87,7 @@ class LLM:
         )
         self.engine = Engine(loaded, config)
         #: Compiler of the sequences' grammars; made from the tokenizer on first use.
-        self.grammars = build_grammars(
-            config, lambda: TokenTable.of(self.tokenizer, loaded.spec.vocab_size)
-        )
+        self.grammars = build_grammars(config, self._token_table)
         self._model_eos = loaded.spec.eos_token_ids
         self._has_tokenizer = (self._model_dir / "tokenizer.json").is_file()
         self._request_ids = count()
@@ -103,6 +100,9 @@ class LLM:
             ConfigError: it has none.
         """
         return Tokenizer.load(self._model_dir)
+
+    def _token_table(self) -> TokenTable:
+        return TokenTable.of(self.tokenizer, self.engine.vocab_size)
 
     @cached_property
     def chat_template(self) -> ChatTemplate:
