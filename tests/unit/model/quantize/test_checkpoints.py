@@ -239,7 +239,7 @@ def test_scales_of_keys_and_values_are_those_of_their_largest(
     raw = json.loads((tmp_path / "out" / "config.json").read_text())
     kind = {"fp8": "float", "int8": "int"}[kv_cache]
     assert raw["quantization_config"]["kv_cache_scheme"]["type"] == kind
-    assert isinstance(load_model(tmp_path / "out").model, CausalLM)
+    assert load_model(tmp_path / "out").kv_scales is not None
 
 
 def test_a_calibrated_model_is_nearer_to_its_source(tmp_path: Path) -> None:
