@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <vector>
+
+#include "lines.h"
 
 namespace baton {
 namespace {
@@ -53,18 +56,37 @@ void pack_column(Matrix& matrix, const void* weight, Kind stored, size_t source,
   if (matrix.kind == Kind::kInt8) matrix.excess[column] = 128 * total;
 }
 
+// Calls body(first, last + 1) for ranges of all columns.
+template <class Body>
+void for_ranges(Pool& pool, int columns, Body&& body) {
+  constexpr int kColumnsPerTask = 64;
+  pool.run((columns + kColumnsPerTask - 1) / kColumnsPerTask, [&](int task, int) {
+    body(task * kColumnsPerTask, std::min(columns, (task + 1) * kColumnsPerTask));
+  });
+}
+
 // Calls body(column, packed column) for all columns, and packs the bias.
 template <class Body>
 void for_columns(Pool& pool, Matrix& matrix, int columns, const float* bias, bool paired,
                  Body&& body) {
-  constexpr int kColumnsPerTask = 64;
-  pool.run((columns + kColumnsPerTask - 1) / kColumnsPerTask, [&](int task, int) {
-    const int end = std::min(columns, (task + 1) * kColumnsPerTask);
-    for (int column = task * kColumnsPerTask; column < end; ++column) {
+  for_ranges(pool, columns, [&](int begin, int end) {
+    for (int column = begin; column < end; ++column) {
       const int to = packed_column(column, columns, paired);
       body(column, to);
       if (bias != nullptr) matrix.bias[to] = bias[column];
     }
+  });
+}
+
+// Copies a weight that is stored as its matrix keeps it.
+void copy_weight(Pool& pool, Matrix& matrix, const void* weight, int columns, bool paired) {
+  const size_t row_bytes = size_t(matrix.inner) * 4 / elements_per_word(matrix.kind);
+  for_ranges(pool, columns, [&](int begin, int end) {
+    const char* from = static_cast<const char*>(weight) + begin * row_bytes;
+    put_columns(from, row_bytes, end - begin, [&](int offset) {
+      const int to = packed_column(begin + offset, columns, paired);
+      return matrix.panels.data() + size_t(to / kPanel) * matrix.words * kPanel + to % kPanel;
+    });
   });
 }
 
@@ -117,13 +139,9 @@ void pack_codes(Matrix& matrix, const Codes& codes, size_t source, int column) {
   FourScales& scales = matrix.fours;
   const size_t panel = column / kPanel;
   uint32_t* to = matrix.panels.data() + panel * matrix.words * kPanel + column % kPanel;
-  const int8_t* from = codes.codes + source * codes.inner;
-  for (int word = 0; word < matrix.inner / 8; ++word) {
-    uint32_t bits = 0;
-    for (int place = 0; place < 8; ++place)
-      bits |= uint32_t(from[word * 8 + place] - codes.least) << (4 * place);
-    to[size_t(word) * kPanel] = bits;
-  }
+  std::vector<uint32_t> words(matrix.words);
+  join_codes(codes.codes + source * codes.inner, codes.inner, codes.least, 4, words.data());
+  put_words(words.data(), matrix.words, to);
   for (int group = 0; group < scales.num_groups; ++group) {
     const size_t at = (panel * scales.num_groups + group) * kPanel + column % kPanel;
     const size_t own = source * scales.num_groups + group;
@@ -162,8 +180,10 @@ Matrix* pack_matrix(Pool& pool, Kind kind, const void* weight, Kind stored, int 
     matrix->scales.reserve(padded);
     matrix->excess.reserve(padded);
   }
+  const bool is_copied = kind == stored;
+  if (is_copied) copy_weight(pool, *matrix, weight, columns, paired);
   for_columns(pool, *matrix, columns, bias, paired, [&](int column, int to) {
-    pack_column(*matrix, weight, stored, column, to);
+    if (!is_copied) pack_column(*matrix, weight, stored, column, to);
   });
   return matrix.release();
 }

@@ -1,0 +1,60 @@
+// Columns of a weight on their way into panels, in which words of a column lie kPanel words apart.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "tile.h"
+
+namespace baton {
+
+// Writes `inner` codes, each `least` or more, to words of 32 bits: `bits` (4 or 8) for a code, the first
+// one the lowest. What is left of the last word is zero.
+inline void join_codes(const int8_t* from, int inner, int least, int bits, uint32_t* to) {
+  constexpr int kAtOnce = 256;
+  uint8_t own[kAtOnce];
+  for (int start = 0; start < inner; start += kAtOnce) {
+    const int count = std::min(kAtOnce, inner - start);
+    for (int i = 0; i < count; ++i) own[i] = uint8_t(from[start + i] - least);
+    if (bits == 4) {
+      if (count % 8 != 0) std::memset(own + count, 0, 8 - count % 8);
+      uint16_t pairs[kAtOnce / 2];
+      std::memcpy(pairs, own, sizeof(own));
+      for (int i = 0; i < kAtOnce / 2; ++i) own[i] = uint8_t(pairs[i] | pairs[i] >> 4);
+    } else if (count % 4 != 0) {
+      std::memset(own + count, 0, 4 - count % 4);
+    }
+    const int codes_per_word = 32 / bits;
+    const int words = (count + codes_per_word - 1) / codes_per_word;
+    std::memcpy(to + start / codes_per_word, own, size_t(words) * 4);
+  }
+}
+
+// Writes words of a column to its place in a panel.
+inline void put_words(const uint32_t* words, int count, uint32_t* to) {
+  for (int w = 0; w < count; ++w) to[size_t(w) * kPanel] = words[w];
+}
+
+// The same for columns [0, num_columns) of words that lie `row_bytes` apart; place(c) is that of column c.
+template <class Place>
+void put_columns(const char* from, size_t row_bytes, int num_columns, Place&& place) {
+  const int whole = int(row_bytes / 4), rest = int(row_bytes % 4);
+  // Of all columns so few words that what they are written to stays in the cache.
+  for (int start = 0; start < whole; start += kLineWords) {
+    const int count = std::min(kLineWords, whole - start);
+    for (int c = 0; c < num_columns; ++c) {
+      uint32_t words[kLineWords];
+      std::memcpy(words, from + c * row_bytes + size_t(start) * 4, size_t(count) * 4);
+      put_words(words, count, place(c) + size_t(start) * kPanel);
+    }
+  }
+  if (rest == 0) return;
+  for (int c = 0; c < num_columns; ++c) {
+    uint32_t word = 0;
+    std::memcpy(&word, from + c * row_bytes + size_t(whole) * 4, rest);
+    place(c)[size_t(whole) * kPanel] = word;
+  }
+}
+
+}  // namespace baton
