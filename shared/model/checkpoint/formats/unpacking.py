@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
 #: Numbers that are unpacked at a time, in words of 64 bits.
 _AT_ONCE = 1 << 20
-_IN_A_BYTE = (1, 2, 4)
+#: By bits of a number: words with a byte for each of those in a byte, and the bits that are theirs.
+_SPREAD = {
+    1: (torch.int64, 0x0101010101010101),
+    2: (torch.int32, 0x03030303),
+    4: (torch.int16, 0x0F0F),
+}
 #: By float: bits of exponent and mantissa, and what is added to the exponent.
 _FLOATS = {Element.E2M1: (2, 1, 1), Element.E2M3: (2, 3, 1), Element.E3M2: (3, 2, 3)}
 
@@ -138,9 +143,8 @@ class _Reader:
 def _unpack(lines: Tensor, packing: Packing, length: int) -> Tensor:
     """The first `length` numbers of each line of words, uint8."""
     words, bits = lines.contiguous().view(torch.uint8), packing.bits
-    if bits in _IN_A_BYTE:
-        shifts = torch.arange(0, 8, bits, dtype=torch.uint8)
-        numbers: Tensor = ((words.unsqueeze(-1) >> shifts) & (2**bits - 1)).flatten(-2)
+    if bits in _SPREAD:
+        numbers = _whole_parts(words, bits)
     elif bits == 8:
         numbers = words
     else:
@@ -150,6 +154,20 @@ def _unpack(lines: Tensor, packing: Packing, length: int) -> Tensor:
         numbers = numbers.unflatten(-1, (-1, len(packing.order)))
         numbers = numbers.index_select(-1, torch.tensor(packing.order)).flatten(-2)
     return numbers[:, :length].contiguous()
+
+
+def _whole_parts(words: Tensor, bits: int) -> Tensor:
+    """Numbers of which several are a byte: each in a byte of a wider word."""
+    dtype, mask = _SPREAD[bits]
+    numbers = torch.empty(*words.shape[:-1], words.shape[-1] * 8 // bits, dtype=torch.uint8)
+    step = max(1, _AT_ONCE // max(1, numbers.shape[-1]))
+    for part, to in zip(words.split(step), numbers.split(step), strict=True):
+        wide = part.to(dtype)
+        spread = wide.clone()
+        for place in range(1, 8 // bits):
+            spread |= wide << place * (8 - bits)
+        torch.bitwise_and(spread, mask, out=to.view(dtype))
+    return numbers
 
 
 def _straddling(words: Tensor, bits: int) -> Tensor:
