@@ -13,6 +13,7 @@ from shared.errors import ConfigError
 from shared.model.attention.registry import default_backend, get_backend
 from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.formats.registry import find_format
+from shared.model.checkpoint.heap import blocks_used_again, large_blocks_apart
 from shared.model.checkpoint.origin import Dummy, open_origin
 from shared.model.checks import DTYPES as DTYPE_NAMES
 from shared.model.checks import (
@@ -164,7 +165,10 @@ class _Wanted:
         with torch.device(self.place if method is DENSE else "cpu"):
             model = CausalLM(spec=spec, backend=self.backend, dtype=dtype, method=method).eval()
         with open_origin(self.made_from) as origin:
-            origin.fill(model)
+            # Packed weights are in memory of the library, and the C library's has one at a time.
+            heap = blocks_used_again if isinstance(method, Packing) else large_blocks_apart
+            with heap():
+                origin.fill(model)
             computing = _computing(model, method, self.place)
             fingerprint = origin.fingerprint(spec.raw, f"{self.dtype}/{self.weights}")
             return LoadedModel.of(computing, spec, dtype, fingerprint)

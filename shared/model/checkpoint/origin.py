@@ -10,7 +10,6 @@ import torch
 
 from shared.model.checkpoint.files import find_checkpoint_files
 from shared.model.checkpoint.fingerprint import fingerprint_checkpoint, fingerprint_dummy
-from shared.model.checkpoint.heap import large_blocks_apart
 from shared.model.checkpoint.shard_hashes import ShardHashes
 from shared.model.checkpoint.weights import load_weights
 from shared.model.linear.fused import FusedLinear
@@ -59,8 +58,7 @@ class Checkpoint:
         Raises:
             ModelLoadError: the files do not fit the model, or are damaged.
         """
-        with large_blocks_apart():
-            load_weights(model, self.files)
+        load_weights(model, self.files)
 
     def fingerprint(self, raw_config: Mapping[str, Any], dtype: str) -> str:
         """Return the fingerprint of the loaded weights. Waits until every byte has been hashed.

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+import torch
+
+from shared.model.checkpoint.file_map import drop_pages
 from shared.model.checkpoint.formats.layout import StoredMatrix
 from shared.model.checkpoint.formats.unpacking import read_matrix
 from shared.model.checkpoint.gguf.file import GgufFile
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from shared.model.checkpoint.contents import Contents
+    from shared.model.checkpoint.tensor_files import TensorFile
     from shared.model.linear.quantized import QuantizedMatrix
     from shared.model.weight_map import Stored
 
@@ -38,6 +42,10 @@ class OpenMatrix(Protocol):
         """
         ...
 
+    def release(self) -> None:
+        """Give the memory of its tensors' files back, once it is no longer needed."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class MatrixOfTensors:
@@ -56,11 +64,19 @@ class MatrixOfTensors:
         """See `OpenMatrix.read`."""
         return read_matrix(self.matrix, self.tensors, *check_size(self.matrix, name, wanted))
 
+    def release(self) -> None:
+        """See `OpenMatrix.release`."""
+        for tensor in self.tensors.values():
+            drop_pages(tensor.data_ptr(), tensor.nbytes)
+
 
 def read_tensors(
     contents: Contents, paths: Iterable[Path]
 ) -> Iterator[tuple[Path, str, Tensor | OpenMatrix]]:
     """Yield every tensor, file by file; a matrix where its codes are.
+
+    It is good until the next one: then pages of its file are dropped, so that memory has those of
+    few tensors.
 
     Raises:
         ModelLoadError: a file is damaged, or a matrix has no codes.
@@ -75,22 +91,37 @@ def read_tensors(
         with open_tensors(path) as file:
             for stored in file.keys():  # noqa: SIM118 it is not a dict
                 name = matrices.get(stored, stored)
-                found = tensors.get(name)
-                if isinstance(found, StoredMatrix):
+                wanted = tensors.get(name)
+                if isinstance(wanted, StoredMatrix):
                     if stored in matrices:
-                        yield path, name, MatrixOfTensors(found, _parts(found))
-                elif isinstance(file, GgufFile):
-                    yield path, name, file.open(name)
-                elif found is not None:
-                    yield path, name, file.get_tensor(name)
+                        matrix = MatrixOfTensors(wanted, _parts(wanted, path, file))
+                        yield path, name, matrix
+                        matrix.release()
+                elif wanted is not None:
+                    found = file.open(name) if isinstance(file, GgufFile) else file.get_tensor(name)
+                    yield path, name, found
+                    _release(found)
 
 
-def _parts(matrix: StoredMatrix) -> dict[str, Tensor]:
-    """All tensors of a matrix; they may be in several files."""
-    found = {}
-    for path in {header.path for header in matrix.headers.values()}:
-        with open_tensors(path) as file:
-            for suffix, header in matrix.headers.items():
-                if header.path == path:
-                    found[suffix] = file.get_tensor(matrix.module + suffix)
+def _release(found: Tensor | OpenMatrix) -> None:
+    if isinstance(found, torch.Tensor):
+        drop_pages(found.data_ptr(), found.nbytes)
+    else:
+        found.release()
+
+
+def _parts(matrix: StoredMatrix, path: Path, file: TensorFile) -> dict[str, Tensor]:
+    """All tensors of a matrix, of which some are in a file that is open; there may be others."""
+    found = _parts_in(matrix, path, file)
+    for other in {header.path for header in matrix.headers.values()} - {path}:
+        with open_tensors(other) as opened:
+            found |= _parts_in(matrix, other, opened)
     return found
+
+
+def _parts_in(matrix: StoredMatrix, path: Path, file: TensorFile) -> dict[str, Tensor]:
+    return {
+        suffix: file.get_tensor(matrix.module + suffix)
+        for suffix, header in matrix.headers.items()
+        if header.path == path
+    }

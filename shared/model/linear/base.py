@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+import torch
+
 from shared.errors import InternalError
 
 if TYPE_CHECKING:
@@ -30,6 +32,10 @@ class LinearMethod(Protocol):
     into that weight, too, unless the method multiplies with it as it is.
     """
 
+    def room(self, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+        """Return memory for a weight: its linear's until `finish` has converted it."""
+        ...
+
     def finish(self, linear: FusedLinear) -> Product | None:
         """Convert the complete weight; the linear then frees it, unless None is returned."""
         ...
@@ -55,6 +61,10 @@ class MadeOfDense:
     """Methods that make their form of a dense weight only: they keep no stored matrix."""
 
     keeps_parts = False
+
+    def room(self, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+        """See `LinearMethod.room`."""
+        return torch.empty(shape, dtype=dtype, device="cpu")
 
     def keeps(self, matrix: QuantizedMatrix) -> bool:
         """See `LinearMethod.keeps`."""

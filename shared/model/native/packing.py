@@ -16,6 +16,7 @@ from kernels.native.library import LayerInputs as LayerInputsRecord
 from shared.errors import InternalError
 from shared.model.experts import Experts
 from shared.model.layers import GatedMLP, NoNorm, OffsetRMSNorm, PlainMLP
+from shared.model.linear.scratch import Scratch
 from shared.model.mixing.latent import LatentAttention
 from shared.model.mixing.recurrent import RecurrentMixer
 from shared.model.native.program import (
@@ -101,6 +102,7 @@ class Packing:
         self._rounds_inputs = rounds_inputs
         self._library = threads.library
         self._matrices: list[int] = []
+        self._scratch = Scratch()
         #: Arrays that the kernels read directly.
         self._kept: list[Tensor] = []
 
@@ -110,9 +112,15 @@ class Packing:
         kept = sum(tensor.nbytes for tensor in self._kept)
         return kept + sum(int(self._library.baton_matrix_bytes(m)) for m in self._matrices)
 
+    def room(self, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+        """See `LinearMethod.room`."""
+        return self._scratch.take(shape, dtype)
+
     def finish(self, linear: FusedLinear) -> PackedWeight:
         """See `LinearMethod.finish`."""
-        return PackedWeight(self._matrix(linear.weight, linear.bias, paired=linear.is_gated))
+        made = PackedWeight(self._matrix(linear.weight, linear.bias, paired=linear.is_gated))
+        self._scratch.give_back(linear.weight)
+        return made
 
     def keeps(self, matrix: QuantizedMatrix) -> bool:
         """See `LinearMethod.keeps`. Codes of up to 4 bits, in groups of whole words."""
@@ -165,6 +173,7 @@ class Packing:
         embedding = None if tied else self._keep(model.embedding.detach())
         embedding_kind = _STORED[model.embedding.dtype]
         model.lm_head = model.embedding = _nothing()
+        self._scratch = Scratch()
         return PackedModel(
             layers=layers,
             norm=self._norm(model.norm, spec.hidden_size),
