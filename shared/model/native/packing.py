@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from ctypes import c_void_p, pointer
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -36,7 +37,8 @@ from shared.model.rope_table import rotation_tables
 from shared.model.spec import GroupScore, RouterScores
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Future
 
     from torch import Tensor
 
@@ -78,9 +80,13 @@ class PackedModel:
 class PackedWeight:
     """A `Product` that only the native decoder computes."""
 
-    def __init__(self, matrix: int) -> None:
-        #: The library's handle.
-        self.matrix = matrix
+    def __init__(self, made: Future[int]) -> None:
+        self._made = made
+
+    @property
+    def matrix(self) -> int:
+        """The library's handle, once the weight is packed."""
+        return self._made.result()
 
     def __call__(self, x: Tensor) -> Tensor:
         """See `Product`. Always raises InternalError."""
@@ -88,7 +94,10 @@ class PackedWeight:
 
 
 class Packing:
-    """The packed weights of one model, and the `LinearMethod` that makes them."""
+    """The packed weights of one model, and the `LinearMethod` that makes them.
+
+    A weight is packed in a thread while the next one is read.
+    """
 
     keeps_parts = False
 
@@ -103,12 +112,16 @@ class Packing:
         self._library = threads.library
         self._matrices: list[int] = []
         self._scratch = Scratch()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="pack")
+        #: The last weight that was given to it.
+        self._last: Future[int] | None = None
         #: Arrays that the kernels read directly.
         self._kept: list[Tensor] = []
 
     @property
     def num_bytes(self) -> int:
         """Memory of all packed weights in bytes."""
+        self._wait()
         kept = sum(tensor.nbytes for tensor in self._kept)
         return kept + sum(int(self._library.baton_matrix_bytes(m)) for m in self._matrices)
 
@@ -118,9 +131,14 @@ class Packing:
 
     def finish(self, linear: FusedLinear) -> PackedWeight:
         """See `LinearMethod.finish`."""
-        made = PackedWeight(self._matrix(linear.weight, linear.bias, paired=linear.is_gated))
-        self._scratch.give_back(linear.weight)
-        return made
+        weight, bias, is_gated = linear.weight.detach(), linear.bias, linear.is_gated
+
+        def pack() -> int:
+            made = self._matrix(weight, bias, paired=is_gated)
+            self._scratch.give_back(weight)
+            return made
+
+        return self._packed(pack)
 
     def keeps(self, matrix: QuantizedMatrix) -> bool:
         """See `LinearMethod.keeps`. Codes of up to 4 bits, in groups of whole words."""
@@ -136,11 +154,25 @@ class Packing:
 
     def keep(self, matrix: QuantizedMatrix, linear: FusedLinear) -> Product:
         """See `LinearMethod.keep`."""
+        bias, is_gated = linear.bias, linear.is_gated
+        return self._packed(lambda: self._codes(matrix, bias, paired=is_gated))
+
+    def _packed(self, pack: Callable[[], int]) -> PackedWeight:
+        """Pack in the thread, once it is done with the weight before."""
+        self._wait()
+        self._last = self._thread.submit(pack)
+        return PackedWeight(self._last)
+
+    def _wait(self) -> None:
+        if self._last is not None:
+            self._last.result()
+
+    def _codes(self, matrix: QuantizedMatrix, bias: Tensor | None, *, paired: bool) -> int:
         rows = matrix.by_rows()
         codes, scales = rows.codes.contiguous(), rows.scales.float().contiguous()
         zeros = None if rows.zeros is None else rows.zeros.contiguous()
         offsets = None if rows.offsets is None else rows.offsets.float().contiguous()
-        bias = None if linear.bias is None else linear.bias.detach().float().contiguous()
+        numbers = None if bias is None else bias.detach().float().contiguous()
         columns, inner = rows.shape
         record = Codes(
             codes=codes.data_ptr(),
@@ -153,10 +185,10 @@ class Packing:
             group=min(rows.group, inner),
             rounds_rows=self._rounds_inputs and self._has_pieces(rows),
         )
-        address = None if bias is None else bias.data_ptr()
+        address = None if numbers is None else numbers.data_ptr()
         matrix_of = self._library.baton_matrix_of_codes
-        made = matrix_of(self.threads.pool, pointer(record), address, linear.is_gated)
-        return PackedWeight(self._own(made, columns, inner))
+        made = matrix_of(self.threads.pool, pointer(record), address, paired)
+        return self._own(made, columns, inner)
 
     @staticmethod
     def _has_pieces(matrix: QuantizedMatrix) -> bool:
@@ -165,6 +197,8 @@ class Packing:
 
     def pack(self, model: CausalLM) -> PackedModel:
         """Return all weights of a model loaded with this method; it is empty afterwards."""
+        self._wait()
+        self._thread.shutdown()
         spec = model.spec
         tables = [self._keep(table) for table in rotation_tables(spec, torch.float32)]
         layers = tuple(self._pack_layer(layer, spec, tables) for layer in model.decoder_layers)

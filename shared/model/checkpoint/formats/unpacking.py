@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch.nn.functional import pad
 
@@ -23,11 +24,12 @@ if TYPE_CHECKING:
 #: Numbers that are unpacked at a time, in words of 64 bits.
 _AT_ONCE = 1 << 20
 #: By bits of a number: words with a byte for each of those in a byte, and the bits that are theirs.
-_SPREAD = {
-    1: (torch.int64, 0x0101010101010101),
-    2: (torch.int32, 0x03030303),
-    4: (torch.int16, 0x0F0F),
+_SPREAD: dict[int, tuple[Any, int]] = {
+    1: (np.uint64, 0x0101010101010101),
+    2: (np.uint32, 0x03030303),
+    4: (np.uint16, 0x0F0F),
 }
+_WORDS_AT_ONCE = 1 << 16
 #: By float: bits of exponent and mantissa, and what is added to the exponent.
 _FLOATS = {Element.E2M1: (2, 1, 1), Element.E2M3: (2, 3, 1), Element.E3M2: (3, 2, 3)}
 
@@ -157,17 +159,21 @@ def _unpack(lines: Tensor, packing: Packing, length: int) -> Tensor:
 
 
 def _whole_parts(words: Tensor, bits: int) -> Tensor:
-    """Numbers of which several are a byte: each in a byte of a wider word."""
+    """Numbers of which several are a byte: each in a byte of a wider word.
+
+    Few at a time, and so in the cache. With NumPy, as PyTorch's threads would wait for each other
+    after each operation, and for long on a busy machine.
+    """
     dtype, mask = _SPREAD[bits]
-    numbers = torch.empty(*words.shape[:-1], words.shape[-1] * 8 // bits, dtype=torch.uint8)
-    step = max(1, _AT_ONCE // max(1, numbers.shape[-1]))
-    for part, to in zip(words.split(step), numbers.split(step), strict=True):
-        wide = part.to(dtype)
-        spread = wide.clone()
+    numbers = np.empty((*words.shape[:-1], words.shape[-1] * 8 // bits), np.uint8)
+    own, to = words.numpy().reshape(-1), numbers.reshape(-1).view(dtype)
+    for start in range(0, len(own), _WORDS_AT_ONCE):
+        part = own[start : start + _WORDS_AT_ONCE].astype(dtype)
+        spread = part.copy()
         for place in range(1, 8 // bits):
-            spread |= wide << place * (8 - bits)
-        torch.bitwise_and(spread, mask, out=to.view(dtype))
-    return numbers
+            spread |= part << place * (8 - bits)
+        np.bitwise_and(spread, mask, out=to[start : start + _WORDS_AT_ONCE])
+    return torch.from_numpy(numbers)
 
 
 def _straddling(words: Tensor, bits: int) -> Tensor:
