@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from time import monotonic
 from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 AnyCausalLM: TypeAlias = "CausalLM | NativeCausalLM | TransformersCausalLM"
+#: Loads that take less are not logged.
+_LONG_S = 2.0
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPE_NAMES}
 
 
@@ -161,7 +164,7 @@ class _Wanted:
 
     def load(self, method: LinearMethod) -> LoadedModel:
         """Load a model of a family."""
-        spec, dtype = self.spec, DTYPES[self.dtype]
+        spec, dtype, start = self.spec, DTYPES[self.dtype], monotonic()
         with torch.device(self.place if method is DENSE else "cpu"):
             model = CausalLM(spec=spec, backend=self.backend, dtype=dtype, method=method).eval()
         with open_origin(self.made_from) as origin:
@@ -171,7 +174,9 @@ class _Wanted:
                 origin.fill(model)
             computing = _computing(model, method, self.place)
             fingerprint = origin.fingerprint(spec.raw, f"{self.dtype}/{self.weights}")
-            return LoadedModel.of(computing, spec, dtype, fingerprint)
+        loaded = LoadedModel.of(computing, spec, dtype, fingerprint)
+        _log_time(monotonic() - start, loaded.num_weight_bytes)
+        return loaded
 
     def load_module(self, model_dir: Path, *, trust_remote_code: bool) -> LoadedModel:
         """Load a model that transformers computes."""
@@ -199,6 +204,11 @@ class _Wanted:
             how = f"{self.dtype}/{self.weights}/transformers"
             fingerprint = origin.fingerprint(self.spec.raw, how)
         return LoadedModel.of(model, model.spec, dtype, fingerprint)
+
+
+def _log_time(seconds: float, num_bytes: int) -> None:
+    if seconds >= _LONG_S:
+        log.info("model_loaded", seconds=round(seconds, 1), weights_gb=round(num_bytes / 1e9, 2))
 
 
 def _computing(
