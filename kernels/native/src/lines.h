@@ -36,6 +36,30 @@ inline void put_words(const uint32_t* words, int count, uint32_t* to) {
   for (int w = 0; w < count; ++w) to[size_t(w) * kPanel] = words[w];
 }
 
+#if defined(__AVX2__)
+// Writes 8 words of each of 8 columns, that lie `row_bytes` apart, to neighbouring places of a panel.
+inline void put_square(const char* from, size_t row_bytes, uint32_t* to) {
+  __m256i rows[8], pairs[8], fours[8];
+  for (int i = 0; i < 8; ++i)
+    rows[i] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i * row_bytes));
+  for (int i = 0; i < 8; i += 2) {
+    pairs[i] = _mm256_unpacklo_epi32(rows[i], rows[i + 1]);
+    pairs[i + 1] = _mm256_unpackhi_epi32(rows[i], rows[i + 1]);
+  }
+  for (int i = 0; i < 8; i += 4)
+    for (int half = 0; half < 2; ++half) {
+      fours[i + 2 * half] = _mm256_unpacklo_epi64(pairs[i + half], pairs[i + 2 + half]);
+      fours[i + 2 * half + 1] = _mm256_unpackhi_epi64(pairs[i + half], pairs[i + 2 + half]);
+    }
+  for (int i = 0; i < 4; ++i) {
+    const __m256i first = _mm256_permute2x128_si256(fours[i], fours[4 + i], 0x20);
+    const __m256i second = _mm256_permute2x128_si256(fours[i], fours[4 + i], 0x31);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + size_t(i) * kPanel), first);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + size_t(4 + i) * kPanel), second);
+  }
+}
+#endif
+
 // The same for columns [0, num_columns) of words that lie `row_bytes` apart; place(c) is that of column c.
 template <class Place>
 void put_columns(const char* from, size_t row_bytes, int num_columns, Place&& place) {
@@ -43,7 +67,15 @@ void put_columns(const char* from, size_t row_bytes, int num_columns, Place&& pl
   // Of all columns so few words that what they are written to stays in the cache.
   for (int start = 0; start < whole; start += kLineWords) {
     const int count = std::min(kLineWords, whole - start);
-    for (int c = 0; c < num_columns; ++c) {
+    int c = 0;
+#if defined(__AVX2__)
+    while (count == kLineWords && c + 8 <= num_columns && place(c + 7) == place(c) + 7) {
+      for (int w = start; w < start + kLineWords; w += 8)
+        put_square(from + c * row_bytes + size_t(w) * 4, row_bytes, place(c) + size_t(w) * kPanel);
+      c += 8;
+    }
+#endif
+    for (; c < num_columns; ++c) {
       uint32_t words[kLineWords];
       std::memcpy(words, from + c * row_bytes + size_t(start) * 4, size_t(count) * 4);
       put_words(words, count, place(c) + size_t(start) * kPanel);
