@@ -14,7 +14,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _LOADING_BYTES = 1 << 20
 #: Maximum to which glibc raises the threshold itself.
 _USUAL_BYTES = 32 << 20
-_NEVER_TRIMMED, _USUAL_TRIM = 2**31 - 1, 64 << 20
+_LOADING_TRIM, _USUAL_TRIM = 128 << 20, 64 << 20
 
 
 @contextmanager
@@ -24,7 +24,7 @@ def blocks_used_again() -> Iterator[None]:
     For loading that leaves no large block behind. Does nothing without glibc.
     """
     _set(_MMAP_THRESHOLD, _USUAL_BYTES)
-    _set(_TRIM_THRESHOLD, _NEVER_TRIMMED)
+    _set(_TRIM_THRESHOLD, _LOADING_TRIM)
     try:
         yield
     finally:

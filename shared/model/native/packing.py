@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from ctypes import c_void_p, pointer
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,12 +13,12 @@ from kernels.native.library import Codes, Kind
 from kernels.native.library import Experts as ExpertsRecord
 from kernels.native.library import Latent as LatentRecord
 from kernels.native.library import LayerInputs as LayerInputsRecord
-from shared.errors import InternalError
 from shared.model.experts import Experts
 from shared.model.layers import GatedMLP, NoNorm, OffsetRMSNorm, PlainMLP
 from shared.model.linear.scratch import Scratch
 from shared.model.mixing.latent import LatentAttention
 from shared.model.mixing.recurrent import RecurrentMixer
+from shared.model.native.packed_weight import PackedWeight, PackingThread
 from shared.model.native.program import (
     PackedApart,
     PackedAttention,
@@ -37,8 +36,7 @@ from shared.model.rope_table import rotation_tables
 from shared.model.spec import GroupScore, RouterScores
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from concurrent.futures import Future
+    from collections.abc import Sequence
 
     from torch import Tensor
 
@@ -77,22 +75,6 @@ class PackedModel:
     inputs: PackedInputs | None
 
 
-class PackedWeight:
-    """A `Product` that only the native decoder computes."""
-
-    def __init__(self, made: Future[int]) -> None:
-        self._made = made
-
-    @property
-    def matrix(self) -> int:
-        """The library's handle, once the weight is packed."""
-        return self._made.result()
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """See `Product`. Always raises InternalError."""
-        raise InternalError("a packed weight is computed by the native decoder")
-
-
 class Packing:
     """The packed weights of one model, and the `LinearMethod` that makes them.
 
@@ -112,16 +94,14 @@ class Packing:
         self._library = threads.library
         self._matrices: list[int] = []
         self._scratch = Scratch()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="pack")
-        #: The last weight that was given to it.
-        self._last: Future[int] | None = None
+        self._thread = PackingThread()
         #: Arrays that the kernels read directly.
         self._kept: list[Tensor] = []
 
     @property
     def num_bytes(self) -> int:
         """Memory of all packed weights in bytes."""
-        self._wait()
+        self._thread.wait()
         kept = sum(tensor.nbytes for tensor in self._kept)
         return kept + sum(int(self._library.baton_matrix_bytes(m)) for m in self._matrices)
 
@@ -138,7 +118,7 @@ class Packing:
             self._scratch.give_back(weight)
             return made
 
-        return self._packed(pack)
+        return self._thread.start(pack)
 
     def keeps(self, matrix: QuantizedMatrix) -> bool:
         """See `LinearMethod.keeps`. Codes of up to 4 bits, in groups of whole words."""
@@ -155,17 +135,7 @@ class Packing:
     def keep(self, matrix: QuantizedMatrix, linear: FusedLinear) -> Product:
         """See `LinearMethod.keep`."""
         bias, is_gated = linear.bias, linear.is_gated
-        return self._packed(lambda: self._codes(matrix, bias, paired=is_gated))
-
-    def _packed(self, pack: Callable[[], int]) -> PackedWeight:
-        """Pack in the thread, once it is done with the weight before."""
-        self._wait()
-        self._last = self._thread.submit(pack)
-        return PackedWeight(self._last)
-
-    def _wait(self) -> None:
-        if self._last is not None:
-            self._last.result()
+        return self._thread.start(lambda: self._codes(matrix, bias, paired=is_gated))
 
     def _codes(self, matrix: QuantizedMatrix, bias: Tensor | None, *, paired: bool) -> int:
         rows = matrix.by_rows()
@@ -187,7 +157,8 @@ class Packing:
         )
         address = None if numbers is None else numbers.data_ptr()
         matrix_of = self._library.baton_matrix_of_codes
-        made = matrix_of(self.threads.pool, pointer(record), address, paired)
+        with self.threads.packing:
+            made = matrix_of(self.threads.pool, pointer(record), address, paired)
         return self._own(made, columns, inner)
 
     @staticmethod
@@ -197,8 +168,7 @@ class Packing:
 
     def pack(self, model: CausalLM) -> PackedModel:
         """Return all weights of a model loaded with this method; it is empty afterwards."""
-        self._wait()
-        self._thread.shutdown()
+        self._thread.end()
         spec = model.spec
         tables = [self._keep(table) for table in rotation_tables(spec, torch.float32)]
         layers = tuple(self._pack_layer(layer, spec, tables) for layer in model.decoder_layers)
@@ -398,16 +368,17 @@ class Packing:
         columns, inner = weight.shape
         weight = weight.detach().contiguous()
         values = None if bias is None else bias.detach().float().contiguous()
-        matrix = self._library.baton_matrix_new(
-            self.threads.pool,
-            self.kind if kind is None else kind,
-            weight.data_ptr(),
-            _STORED[weight.dtype],
-            columns,
-            inner,
-            None if values is None else values.data_ptr(),
-            paired,
-        )
+        with self.threads.packing:
+            matrix = self._library.baton_matrix_new(
+                self.threads.pool,
+                self.kind if kind is None else kind,
+                weight.data_ptr(),
+                _STORED[weight.dtype],
+                columns,
+                inner,
+                None if values is None else values.data_ptr(),
+                paired,
+            )
         return self._own(matrix, columns, inner)
 
     def _own(self, matrix: int | None, columns: int, inner: int) -> int:

@@ -31,6 +31,8 @@ class LibraryThreads:
     def __init__(self, plan: ThreadPlan) -> None:
         self.library = library = load_library()
         self._plan = plan
+        #: For packing: the threads work for one caller at a time.
+        self.packing = threading.Lock()
         #: The thread that was bound to the first core; 0: none yet.
         self._caller = 0
         cpus = (ctypes.c_int * len(plan.cpus))(*plan.cpus) if plan.cpus else None

@@ -10,7 +10,8 @@ import torch
 from kernels.native.library import Kind
 from shared.model.linear.fused import FusedLinear
 from shared.model.linear.quantized import QuantizedMatrix
-from shared.model.native.packing import PackedWeight, Packing
+from shared.model.native.packed_weight import PackedWeight
+from shared.model.native.packing import Packing
 from shared.model.native.threads import LibraryThreads, ThreadPlan
 
 if TYPE_CHECKING:
