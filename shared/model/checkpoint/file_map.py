@@ -25,6 +25,11 @@ class FileMap:
         """Return some of the bytes."""
         return np.frombuffer(self._pages, np.uint8, num_bytes, start)
 
+    def holds(self, address: int) -> bool:
+        """Return whether what is at an address is a view of the file."""
+        begin = np.frombuffer(self._pages, np.uint8).ctypes.data
+        return bool(begin <= address < begin + len(self._pages))
+
 
 def drop_pages(address: int, num_bytes: int) -> None:
     """Take whole pages of a mapped file out of this process's memory; a view reads them again.

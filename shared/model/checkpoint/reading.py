@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from shared.model.weight_map import Stored
 
 
+#: Suffix of files whose library returns views of them. What is no view is not to be dropped.
+_MAPPED = ".safetensors"
+
+
 class OpenMatrix(Protocol):
     """A matrix of few bits in files that are open."""
 
@@ -96,18 +100,21 @@ def read_tensors(
                     if stored in matrices:
                         matrix = MatrixOfTensors(wanted, _parts(wanted, path, file))
                         yield path, name, matrix
-                        matrix.release()
+                        if path.suffix == _MAPPED:
+                            matrix.release()
                 elif wanted is not None:
                     found = file.open(name) if isinstance(file, GgufFile) else file.get_tensor(name)
                     yield path, name, found
-                    _release(found)
+                    _release(found, path, file)
 
 
-def _release(found: Tensor | OpenMatrix) -> None:
-    if isinstance(found, torch.Tensor):
-        drop_pages(found.data_ptr(), found.nbytes)
-    else:
+def _release(found: Tensor | OpenMatrix, path: Path, file: TensorFile) -> None:
+    if not isinstance(found, torch.Tensor):
         found.release()
+        return
+    is_view = file.has_view(found) if isinstance(file, GgufFile) else path.suffix == _MAPPED
+    if is_view:
+        drop_pages(found.data_ptr(), found.nbytes)
 
 
 def _parts(matrix: StoredMatrix, path: Path, file: TensorFile) -> dict[str, Tensor]:

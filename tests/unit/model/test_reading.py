@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 
 from shared.model.checkpoint.contents import Contents
 from shared.model.checkpoint.reading import read_tensors
-from shared.model.checkpoint.tensor_files import read_headers
+from shared.model.checkpoint.tensor_files import open_tensors, read_headers
 from shared.model.linear.scratch import Scratch
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from tests.fakes.gguf_model import export
@@ -75,6 +75,18 @@ def test_a_view_of_dropped_pages_has_its_numbers(tmp_path: Path) -> None:
     for name, found in kept.items():
         assert isinstance(found, torch.Tensor)
         assert torch.equal(found, tensors[name])
+
+
+def test_what_is_no_view_of_a_file_keeps_its_numbers(tmp_path: Path) -> None:
+    """Rows of queries are put in another order."""
+    write_random_checkpoint(tmp_path / "hf", SPEC)
+    path = export(tmp_path / "hf", tmp_path / "model.gguf")
+    found = read_tensors(Contents(read_headers(path), {}), [path])
+    kept = {name: tensor for _, name, tensor in found}
+    with open_tensors(path) as file:
+        for name, tensor in kept.items():
+            assert isinstance(tensor, torch.Tensor)
+            assert torch.equal(tensor, file.get_tensor(name))
 
 
 def test_memory_that_was_given_back_is_used_again() -> None:
