@@ -12,7 +12,7 @@ export TORCH
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-small demo up test test-gpu check fmt lint types arch proto proto-check size
-.PHONY: composition parity bench bench-handoff bench-guard bench-gpu bench-structured conformance overload fuzz company faults soak
+.PHONY: composition parity bench bench-handoff bench-loading bench-guard bench-gpu bench-structured conformance overload fuzz company faults soak
 .PHONY: helm chart dashboards e2e-compose e2e-k8s e2e-trace clean
 
 help: ## List the targets
@@ -83,6 +83,9 @@ bench: setup ## Measure us beside vLLM, llama.cpp and transformers, 15 minutes (
 
 bench-handoff: setup ## Measure prefill/decode against the in-process engine on this machine
 	@$(PY) -m benchmarks.handoff
+
+bench-loading: setup ## Seconds and memory of loading checkpoints of 2 GB, five formats, 10 GB of disk (LOADING="--help" for options)
+	@$(PY) -m benchmarks.loading $(LOADING)
 
 bench-gpu: setup ## Measure kernels, engine and hand-off on a GPU, in parts of under 9 minutes
 	@for part in kernels engine handoff; do timeout 540 $(PY) -m benchmarks.gpu --part $$part; done

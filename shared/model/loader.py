@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from time import monotonic
 from typing import TYPE_CHECKING, TypeAlias
 
 import structlog
@@ -13,6 +14,7 @@ from shared.errors import ConfigError
 from shared.model.attention.registry import default_backend, get_backend
 from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.formats.registry import find_format
+from shared.model.checkpoint.heap import blocks_used_again, large_blocks_apart
 from shared.model.checkpoint.origin import Dummy, open_origin
 from shared.model.checks import DTYPES as DTYPE_NAMES
 from shared.model.checks import (
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 AnyCausalLM: TypeAlias = "CausalLM | NativeCausalLM | TransformersCausalLM"
+#: Loads that take less are not logged.
+_LONG_S = 2.0
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPE_NAMES}
 
 
@@ -182,18 +186,23 @@ class _Wanted:
 
     def load(self, method: LinearMethod) -> LoadedModel:
         """Load a model of a family."""
-        spec, dtype = self.spec, DTYPES[self.dtype]
+        spec, dtype, start = self.spec, DTYPES[self.dtype], monotonic()
         with torch.device(self.place if method is DENSE else "cpu"):
             model = CausalLM(spec=spec, backend=self.backend, dtype=dtype, method=method).eval()
         with open_origin(self.made_from) as origin:
-            origin.fill(model)
+            # Packed weights are in memory of the library, and the C library's has one at a time.
+            heap = blocks_used_again if isinstance(method, Packing) else large_blocks_apart
+            with heap():
+                origin.fill(model)
             computing = _computing(model, method, self.place)
             kv_scales = origin.kv_scales(spec)
             how = f"{self.dtype}/{self.weights}"
             if isinstance(method, PackingFours):  # other numbers than those of PyTorch's int4
                 how += f"/{method.description}"
             fingerprint = origin.fingerprint(spec.raw, how)
-            return LoadedModel.of(computing, spec, dtype, fingerprint, kv_scales)
+        loaded = LoadedModel.of(computing, spec, dtype, fingerprint, kv_scales)
+        _log_time(monotonic() - start, loaded.num_weight_bytes)
+        return loaded
 
     def load_module(self, model_dir: Path, *, trust_remote_code: bool) -> LoadedModel:
         """Load a model that transformers computes."""
@@ -228,6 +237,11 @@ class _Wanted:
             how = f"{self.dtype}/{self.weights}/transformers"
             fingerprint = origin.fingerprint(self.spec.raw, how)
         return LoadedModel.of(model, model.spec, dtype, fingerprint)
+
+
+def _log_time(seconds: float, num_bytes: int) -> None:
+    if seconds >= _LONG_S:
+        log.info("model_loaded", seconds=round(seconds, 1), weights_gb=round(num_bytes / 1e9, 2))
 
 
 def _computing(

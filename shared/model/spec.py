@@ -264,17 +264,18 @@ class DecoderSpec:
 
         Groups with states are the last ones. Layers that read another one's KV are in none.
         """
+        mixers = self.attentions
         windows = {
-            number: self.kv_window(number)
-            for number, mixer in self.attentions.items()
+            number: self._kv_window(mixer)
+            for number, mixer in mixers.items()
             if mixer.kv_source is None
         }
         full_first = sorted(windows, key=lambda layer: windows[layer] is not None)
         kinds: dict[int, Hashable] = {}
         for number in full_first:
-            mixer, window = self.attentions[number], windows[number]
+            mixer, window = mixers[number], windows[number]
             kinds[number] = (window, window is not None and mixer.is_chunked, mixer.kv_shape)
-        sizes = {number: prod(self.attentions[number].kv_shape) for number in kinds}
+        sizes = {number: prod(mixers[number].kv_shape) for number in kinds}
         groups = group_layers(kinds, sizes)
         most = max((sum(sizes[layer] for layer in layers) for layers in groups), default=0)
         states = {number: own.state_size for number, own in self.recurrences.items()}
@@ -315,7 +316,10 @@ class DecoderSpec:
         """Return the window or the chunk in which a layer reads keys and values; None: it reads
         all tokens.
         """
-        window = self.attentions[layer].window
+        return self._kv_window(self.attentions[layer])
+
+    def _kv_window(self, mixer: AttentionSpec | LatentAttentionSpec) -> int | None:
+        window = mixer.window
         is_full = window is None or window >= self.num_positions or self.keeps_all_kv
         return None if is_full else window
 

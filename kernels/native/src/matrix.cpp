@@ -5,6 +5,9 @@
 #include <cmath>
 #include <memory>
 #include <numeric>
+#include <vector>
+
+#include "lines.h"
 
 namespace baton {
 namespace {
@@ -64,6 +67,15 @@ void for_ranges(Pool& pool, int columns, Body&& body) {
   });
 }
 
+// Calls body(first, last + 1) for ranges of all columns.
+template <class Body>
+void for_ranges(Pool& pool, int columns, Body&& body) {
+  constexpr int kColumnsPerTask = 64;
+  pool.run((columns + kColumnsPerTask - 1) / kColumnsPerTask, [&](int task, int) {
+    body(task * kColumnsPerTask, std::min(columns, (task + 1) * kColumnsPerTask));
+  });
+}
+
 // Calls body(column, packed column) for all columns, and packs the bias.
 template <class Body>
 void for_columns(Pool& pool, Matrix& matrix, int columns, const float* bias, bool paired,
@@ -74,6 +86,18 @@ void for_columns(Pool& pool, Matrix& matrix, int columns, const float* bias, boo
       body(column, to);
       if (bias != nullptr) matrix.bias[to] = bias[column];
     }
+  });
+}
+
+// Copies a weight that is stored as its matrix keeps it.
+void copy_weight(Pool& pool, Matrix& matrix, const void* weight, int columns, bool paired) {
+  const size_t row_bytes = size_t(matrix.inner) * 4 / elements_per_word(matrix.kind);
+  for_ranges(pool, columns, [&](int begin, int end) {
+    const char* from = static_cast<const char*>(weight) + begin * row_bytes;
+    put_columns(from, row_bytes, end - begin, [&](int offset) {
+      const int to = packed_column(begin + offset, columns, paired);
+      return matrix.panels.data() + size_t(to / kPanel) * matrix.words * kPanel + to % kPanel;
+    });
   });
 }
 
@@ -155,11 +179,9 @@ void pack_codes_column(Matrix& matrix, const Codes& codes, size_t source, int co
   const size_t panel = column / kPanel;
   uint32_t* to = matrix.panels.data() + panel * matrix.words * kPanel + column % kPanel;
   const int8_t* from = codes.codes + source * codes.inner;
-  const int elements = elements_per_word(matrix.kind), bits_each = 32 / elements;
-  for (int i = 0; i < matrix.inner; ++i) {
-    const uint32_t code = uint32_t(from[i] - codes.least) & 0xffu;
-    to[size_t(i / elements) * kPanel] |= code << (bits_each * (i % elements));
-  }
+  std::vector<uint32_t> words(matrix.words);
+  join_codes(from, matrix.inner, codes.least, 32 / elements_per_word(matrix.kind), words.data());
+  put_words(words.data(), matrix.words, to);
   if (matrix.kind == Kind::kInt8) {
     matrix.scales[column] = codes.scales[source];
     matrix.totals[column] = std::accumulate(from, from + matrix.inner, 0);
@@ -236,8 +258,10 @@ Matrix* pack_matrix(Pool& pool, Kind kind, const void* weight, Kind stored, int 
   auto matrix = std::unique_ptr<Matrix>(new Matrix{
       kind, packed, inner, words, HugeBuffer<uint32_t>(padded * words), Buffer<float>(padded), {}, {}, {}});
   if (kind == Kind::kInt8) reserve_columns(*matrix, padded);
+  const bool is_copied = kind == stored;
+  if (is_copied) copy_weight(pool, *matrix, weight, columns, paired);
   for_columns(pool, *matrix, columns, bias, paired, [&](int column, int to) {
-    pack_column(*matrix, weight, stored, column, to);
+    if (!is_copied) pack_column(*matrix, weight, stored, column, to);
   });
   return matrix.release();
 }

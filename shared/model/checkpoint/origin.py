@@ -10,7 +10,6 @@ import torch
 
 from shared.model.checkpoint.files import find_checkpoint_files
 from shared.model.checkpoint.fingerprint import fingerprint_checkpoint, fingerprint_dummy
-from shared.model.checkpoint.heap import large_blocks_apart
 from shared.model.checkpoint.kv_scales import read_kv_scales
 from shared.model.checkpoint.shard_hashes import ShardHashes
 from shared.model.checkpoint.weights import load_weights
@@ -62,8 +61,7 @@ class Checkpoint:
         Raises:
             ModelLoadError: the files do not fit the model, or are damaged.
         """
-        with large_blocks_apart():
-            load_weights(model, self.files)
+        load_weights(model, self.files)
 
     def kv_scales(self, spec: DecoderSpec) -> StoredKVScales | None:
         """See `read_kv_scales`."""

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
+import torch
+
+from shared.model.checkpoint.file_map import drop_pages
 from shared.model.checkpoint.formats.layout import StoredMatrix
 from shared.model.checkpoint.formats.unpacking import read_matrix, stored_size
 from shared.model.checkpoint.gguf.file import GgufFile
@@ -18,8 +23,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from shared.model.checkpoint.contents import Contents
+    from shared.model.checkpoint.tensor_files import TensorFile
     from shared.model.linear.quantized import QuantizedMatrix
     from shared.model.weight_map import Stored
+
+
+#: Suffix of files whose library returns views of them. What is no view is not to be dropped.
+_MAPPED = ".safetensors"
 
 
 class OpenMatrix(Protocol):
@@ -36,6 +46,10 @@ class OpenMatrix(Protocol):
         Raises:
             ModelLoadError: a tensor is missing, or of a wrong shape, dtype or value.
         """
+        ...
+
+    def release(self) -> None:
+        """Give the memory of its tensors' files back, once it is no longer needed."""
         ...
 
 
@@ -60,11 +74,19 @@ class MatrixOfTensors:
         """Return the matrix in its own size, where no model asks for one. Raises as `read`."""
         return read_matrix(self.matrix, self.tensors, *stored_size(self.matrix, self.tensors))
 
+    def release(self) -> None:
+        """See `OpenMatrix.release`."""
+        for tensor in self.tensors.values():
+            drop_pages(tensor.data_ptr(), tensor.nbytes)
+
 
 def read_tensors(
     contents: Contents, paths: Iterable[Path]
 ) -> Iterator[tuple[Path, str, Tensor | OpenMatrix]]:
     """Yield every tensor, file by file; a matrix where its codes are.
+
+    With the next one pages of its file are dropped, so that memory has those of few tensors; what
+    is read of it later comes from the file again.
 
     Raises:
         ModelLoadError: a file is damaged, or a matrix has no codes.
@@ -79,25 +101,40 @@ def read_tensors(
         with open_tensors(path) as file:
             for stored in file.keys():  # noqa: SIM118 it is not a dict
                 name = matrices.get(stored, stored)
-                found = tensors.get(name)
-                if isinstance(found, StoredMatrix):
+                wanted = tensors.get(name)
+                if isinstance(wanted, StoredMatrix):
                     if stored in matrices:
-                        yield path, name, open_matrix(found)
-                elif isinstance(file, GgufFile):
-                    yield path, name, file.open(name)
-                elif found is not None:
-                    yield path, name, file.get_tensor(name)
+                        matrix = open_matrix(wanted, {path: file})
+                        yield path, name, matrix
+                        if path.suffix == _MAPPED:
+                            matrix.release()
+                elif wanted is not None:
+                    found = file.open(name) if isinstance(file, GgufFile) else file.get_tensor(name)
+                    yield path, name, found
+                    _release(found, path, file)
 
 
-def open_matrix(matrix: StoredMatrix) -> MatrixOfTensors:
-    """Read all tensors of a matrix; they may be in several files.
+def _release(found: Tensor | OpenMatrix, path: Path, file: TensorFile) -> None:
+    if not isinstance(found, torch.Tensor):
+        found.release()
+        return
+    is_view = file.has_view(found) if isinstance(file, GgufFile) else path.suffix == _MAPPED
+    if is_view:
+        drop_pages(found.data_ptr(), found.nbytes)
+
+
+def open_matrix(
+    matrix: StoredMatrix, opened: Mapping[Path, TensorFile] = MappingProxyType({})
+) -> MatrixOfTensors:
+    """Read all tensors of a matrix; they may be in several files, of which some are open already.
 
     Raises:
         ModelLoadError: a file is damaged.
     """
-    found = {}
+    found: dict[str, Tensor] = {}
     for path in {header.path for header in matrix.headers.values()}:
-        with open_tensors(path) as file:
+        own = opened.get(path)
+        with nullcontext(own) if own is not None else open_tensors(path) as file:
             for suffix, header in matrix.headers.items():
                 if header.path == path:
                     found[suffix] = file.get_tensor(matrix.module + suffix)

@@ -11,6 +11,7 @@ import torch
 from shared.errors import ModelLoadError
 from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.contents import read_contents
+from shared.model.checkpoint.progress import reported
 from shared.model.checkpoint.reading import read_tensors
 from shared.model.checkpoint.surplus import check_surplus
 from shared.model.checkpoint.wrapper import own_name
@@ -52,7 +53,8 @@ def load_weights(model: CausalLM, files: CheckpointFiles) -> None:
     unread: Counter[str] = Counter()
     tied_head: Tensor | None = None
     num_exact = 0
-    for path, stored_name, found in read_tensors(contents, files.shards):
+    tensors = read_tensors(contents, files.shards)
+    for path, stored_name, found in reported(tensors, len(contents.tensors)):
         name = own_name(model.spec, names, stored_name)
         if name in seen:
             raise ModelLoadError(f"{path}: tensor {name!r} is in another shard already")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+import torch
+
 from shared.errors import InternalError
 
 if TYPE_CHECKING:
@@ -33,6 +35,10 @@ class LinearMethod(Protocol):
     weights whose tensors are incomplete. A matrix that a checkpoint stores in few bits is written
     into that weight, too, unless the method multiplies with it as it is.
     """
+
+    def room(self, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+        """Return memory for a weight: its linear's until `finish` has converted it."""
+        ...
 
     def finish(self, linear: FusedLinear) -> Product | None:
         """Convert the complete weight; the linear then frees it, unless None is returned."""
@@ -65,6 +71,10 @@ class MadeOfDense:
 
     keeps_parts = False
     keeps_head = False
+
+    def room(self, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+        """See `LinearMethod.room`."""
+        return torch.empty(shape, dtype=dtype, device="cpu")
 
     def keeps(self, matrix: QuantizedMatrix) -> bool:
         """See `LinearMethod.keeps`."""

@@ -76,7 +76,8 @@ class FusedLinear(nn.Module):
         Not once a method has taken the weight.
         """
         if self.weight.is_meta and self._method is not DENSE:
-            weight = torch.empty(self.weight.shape, dtype=self.weight.dtype, device="cpu")
+            rows, columns = self.weight.shape
+            weight = self._method.room((rows, columns), self.weight.dtype)
             self.weight = nn.Parameter(weight, requires_grad=False)
         return self.weight[self._range(index)], self.bias_part(index)
 

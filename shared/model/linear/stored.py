@@ -76,6 +76,10 @@ class AsStored:
         self._implementation = implementation
         self._workspaces = make_workspaces()
 
+    def room(self, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+        """See `LinearMethod.room`."""
+        return torch.empty(shape, dtype=dtype, device="cpu")
+
     def finish(self, linear: FusedLinear) -> Product | None:
         """See `LinearMethod.finish`."""
         return None

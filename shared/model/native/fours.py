@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kernels.native.library import CodeKind, Kind
 from shared.model.linear.nearest import GROUP, round_to_codes
 from shared.model.native.codes import code_kind
-from shared.model.native.packing import PackedWeight, Packing
+from shared.model.native.packing import Packing
 
 if TYPE_CHECKING:
     from shared.model.linear.fused import FusedLinear
@@ -37,11 +37,8 @@ class PackingFours(Packing):
         """See `LinearMethod.keeps`."""
         return code_kind(matrix) is CodeKind.FOURS and super().keeps(matrix)
 
-    def finish(self, linear: FusedLinear) -> PackedWeight:
-        """See `LinearMethod.finish`."""
-        matrix = round_to_codes(linear.weight)
+    def _dense(self, linear: FusedLinear) -> int:
+        matrix, paired = round_to_codes(linear.weight), linear.is_gated
         if self.keeps(matrix):
-            return self.keep(matrix, linear)
-        return PackedWeight(
-            self._matrix(linear.weight, linear.bias, paired=linear.is_gated, kind=self.head_kind)
-        )
+            return self._stored(matrix, linear.bias, paired=paired)
+        return self._matrix(linear.weight, linear.bias, paired=paired, kind=self.head_kind)

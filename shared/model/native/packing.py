@@ -16,6 +16,7 @@ from kernels.native.library import LayerInputs as LayerInputsRecord
 from shared.errors import InternalError
 from shared.model.experts import Experts
 from shared.model.layers import GatedMLP, NoNorm, OffsetRMSNorm, PlainMLP
+from shared.model.linear.scratch import Scratch
 from shared.model.mixing.latent import LatentAttention
 from shared.model.mixing.recurrent import RecurrentMixer
 from shared.model.native.codes import code_kind, codes_record, has_pieces, rounding_record
@@ -98,6 +99,7 @@ class Packing:
         self._rounds_inputs = rounds_inputs
         self._library = threads.library
         self._matrices: list[int] = []
+        self._scratch = Scratch()
         #: Arrays that the kernels read directly.
         self._kept: list[Tensor] = []
 
@@ -107,9 +109,19 @@ class Packing:
         kept = sum(tensor.nbytes for tensor in self._kept)
         return kept + sum(int(self._library.baton_matrix_bytes(m)) for m in self._matrices)
 
+    def room(self, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+        """See `LinearMethod.room`."""
+        return self._scratch.take(shape, dtype)
+
     def finish(self, linear: FusedLinear) -> PackedWeight:
         """See `LinearMethod.finish`."""
-        return PackedWeight(self._matrix(linear.weight, linear.bias, paired=linear.is_gated))
+        made = PackedWeight(self._dense(linear))
+        self._scratch.give_back(linear.weight)
+        return made
+
+    def _dense(self, linear: FusedLinear) -> int:
+        """Pack a linear whose weight is complete."""
+        return self._matrix(linear.weight, linear.bias, paired=linear.is_gated)
 
     def keeps(self, matrix: QuantizedMatrix) -> bool:
         """See `LinearMethod.keeps`. Without a type of codes, only if inputs are rounded."""
@@ -146,6 +158,7 @@ class Packing:
 
     def pack(self, model: CausalLM) -> PackedModel:
         """Return all weights of a model loaded with this method; it is empty afterwards."""
+        self._scratch = Scratch()
         spec = model.spec
         tables = [self._keep(table) for table in rotation_tables(spec, torch.float32)]
         layers = tuple(self._pack_layer(layer, spec, tables) for layer in model.decoder_layers)

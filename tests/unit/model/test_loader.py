@@ -127,6 +127,23 @@ def test_a_tied_head_alone_serves_as_embedding(tmp_path: Path) -> None:
     assert model.lm_head is model.embedding
 
 
+def test_a_long_load_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write(tmp_path)
+    with capture_logs() as short:
+        load_model(folder)
+    monkeypatch.setattr("shared.model.checkpoint.progress.EACH_S", 0.0)
+    monkeypatch.setattr("shared.model.loader._LONG_S", 0.0)
+    with capture_logs() as long:
+        load_model(folder)
+    assert not any(each["event"] in ("weights_loading", "model_loaded") for each in short)
+    lines = [each for each in long if each["event"] == "weights_loading"]
+    total = len(load_file(folder / "model.safetensors"))
+    assert [(each["tensors"], each["of"]) for each in lines] == [
+        (number, total) for number in range(1, total + 1)
+    ]
+    assert long[-1]["event"] == "model_loaded"
+
+
 @pytest.mark.parametrize(
     ("architecture", "name", "shape", "what"),
     [

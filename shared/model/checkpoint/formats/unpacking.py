@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch.nn.functional import pad
 
@@ -24,7 +25,13 @@ if TYPE_CHECKING:
 
 #: Numbers that are unpacked at a time, in words of 64 bits.
 _AT_ONCE = 1 << 20
-_IN_A_BYTE = (1, 2, 4)
+#: By bits of a number: words with a byte for each of those in a byte, and the bits that are theirs.
+_SPREAD: dict[int, tuple[Any, int]] = {
+    1: (np.uint64, 0x0101010101010101),
+    2: (np.uint32, 0x03030303),
+    4: (np.uint16, 0x0F0F),
+}
+_WORDS_AT_ONCE = 1 << 16
 #: By float: bits of exponent and mantissa, and what is added to the exponent.
 _FLOATS = {Element.E2M1: (2, 1, 1), Element.E2M3: (2, 3, 1), Element.E3M2: (3, 2, 3)}
 
@@ -221,9 +228,8 @@ def _unpack(lines: Tensor, packing: Packing, length: int) -> Tensor:
     # Flat, since a line of one word may have any step.
     flat, bits = lines.contiguous().flatten(), packing.bits
     words = flat.view(torch.uint8).unflatten(0, (len(lines), -1))
-    if bits in _IN_A_BYTE:
-        shifts = torch.arange(0, 8, bits, dtype=torch.uint8)
-        numbers: Tensor = ((words.unsqueeze(-1) >> shifts) & (2**bits - 1)).flatten(-2)
+    if bits in _SPREAD:
+        numbers = _whole_parts(words, bits)
     elif bits == 8:
         numbers = words
     else:
@@ -233,6 +239,24 @@ def _unpack(lines: Tensor, packing: Packing, length: int) -> Tensor:
         numbers = numbers.unflatten(-1, (-1, len(packing.order)))
         numbers = numbers.index_select(-1, torch.tensor(packing.order)).flatten(-2)
     return numbers[:, :length].contiguous()
+
+
+def _whole_parts(words: Tensor, bits: int) -> Tensor:
+    """Numbers of which several are a byte: each in a byte of a wider word.
+
+    Few at a time, and so in the cache. With NumPy, as PyTorch's threads would wait for each other
+    after each operation, and for long on a busy machine.
+    """
+    dtype, mask = _SPREAD[bits]
+    numbers = np.empty((*words.shape[:-1], words.shape[-1] * 8 // bits), np.uint8)
+    own, to = words.numpy().reshape(-1), numbers.reshape(-1).view(dtype)
+    for start in range(0, len(own), _WORDS_AT_ONCE):
+        part = own[start : start + _WORDS_AT_ONCE].astype(dtype)
+        spread = part.copy()
+        for place in range(1, 8 // bits):
+            spread |= part << place * (8 - bits)
+        np.bitwise_and(spread, mask, out=to[start : start + _WORDS_AT_ONCE])
+    return torch.from_numpy(numbers)
 
 
 def _straddling(words: Tensor, bits: int) -> Tensor:
