@@ -67,15 +67,6 @@ void for_ranges(Pool& pool, int columns, Body&& body) {
   });
 }
 
-// Calls body(first, last + 1) for ranges of all columns.
-template <class Body>
-void for_ranges(Pool& pool, int columns, Body&& body) {
-  constexpr int kColumnsPerTask = 64;
-  pool.run((columns + kColumnsPerTask - 1) / kColumnsPerTask, [&](int task, int) {
-    body(task * kColumnsPerTask, std::min(columns, (task + 1) * kColumnsPerTask));
-  });
-}
-
 // Calls body(column, packed column) for all columns, and packs the bias.
 template <class Body>
 void for_columns(Pool& pool, Matrix& matrix, int columns, const float* bias, bool paired,

@@ -10,6 +10,7 @@ from torch.nn.functional import linear
 
 from shared.model.linear.base import DENSE, UnlikeInputsError
 from shared.model.linear.quantized import concatenate
+from shared.model.linear.uniting import unite
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -143,7 +144,10 @@ class FusedLinear(nn.Module):
         if None in matrices:
             indices = [None]
         if len(matrices) == len(indices):
-            whole = concatenate([matrices[index] for index in indices])
+            parts = [matrices[index] for index in indices]
+            whole = concatenate(parts)
+            if whole is None and not method.keeps_parts:
+                whole = unite(parts)
             if whole is not None:
                 return method.keep(whole, self)
         if not method.keeps_parts:

@@ -176,11 +176,13 @@ def concatenate(parts: Sequence[QuantizedMatrix]) -> QuantizedMatrix | None:
 
 
 def _are_alike(one: QuantizedMatrix, other: QuantizedMatrix) -> bool:
-    if (one.codes.dtype, one.bits, one.group, one.shape[1]) != (
+    # Codes with offsets may begin at 0 where others have a sign.
+    if (one.codes.dtype, one.bits, one.group, one.shape[1], one.offsets is None) != (
         other.codes.dtype,
         other.bits,
         other.group,
         other.shape[1],
+        other.offsets is None,
     ):
         return False
     parts = ((one.column_groups, other.column_groups), (one.table, other.table))

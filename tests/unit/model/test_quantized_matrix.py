@@ -7,8 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from kernels.native.library import Kind
+from shared.model.linear.fused import FusedLinear
 from shared.model.linear.quantized import QuantizedMatrix, concatenate
 from shared.model.linear.stored import AsStored
+from shared.model.linear.uniting import unite
+from shared.model.native.packing import PackedWeight, Packing
+from shared.model.native.threads import LibraryThreads, ThreadPlan
+from tests.unit.model.native.test_fours import multiply
 
 ROWS, COLUMNS = 12, 80
 FLOATS = (torch.float32, torch.float16)
@@ -53,13 +59,70 @@ def test_offsets_are_taken_off(group: int, row_range: int, dtype: torch.dtype) -
     assert torch.equal(torch.cat(halves), dense)
 
 
-def test_offsets_are_joined_with_none() -> None:
-    one, other = make_matrix(), make_matrix(dtype=torch.float16, seed=1)
-    for parts in ([one, other], [one, replace(other, offsets=None)]):
-        joined = concatenate(parts)
-        assert joined is not None
-        dense = torch.cat([part.dense(torch.float32) for part in parts])
-        assert torch.equal(joined.dense(torch.float32), dense)
+def test_offsets_are_joined() -> None:
+    parts = make_matrix(), make_matrix(dtype=torch.float16, seed=1)
+    joined = concatenate(parts)
+    assert joined is not None
+    dense = torch.cat([part.dense(torch.float32) for part in parts])
+    assert torch.equal(joined.dense(torch.float32), dense)
+    # Codes of the other may have a sign: both do not fit 4 bits.
+    assert concatenate([parts[0], replace(parts[1], offsets=None)]) is None
+
+
+def signed(bits: int, group: int) -> QuantizedMatrix:
+    draw = torch.Generator().manual_seed(bits)
+    low, high = -(2 ** (bits - 1)), 2 ** (bits - 1)
+    return QuantizedMatrix(
+        codes=torch.randint(low, high, (ROWS, COLUMNS), generator=draw).to(torch.int8),
+        bits=bits,
+        scales=torch.rand(ROWS, -(-COLUMNS // group), generator=draw),
+        group=group,
+    )
+
+
+PLAIN, WHOLE = signed(4, 16), signed(8, COLUMNS)
+MIXES = [
+    (PLAIN, WHOLE),
+    (make_matrix(group=16), signed(6, 16), WHOLE),
+    (make_matrix(group=40), PLAIN),
+]
+
+
+@pytest.mark.parametrize("parts", MIXES)
+def test_matrices_of_several_types_are_one_without_a_loss(
+    parts: tuple[QuantizedMatrix, ...],
+) -> None:
+    whole = unite(parts)
+    assert whole is not None
+    dense = torch.cat([part.dense(torch.float32) for part in parts])
+    assert torch.equal(whole.dense(torch.float32), dense)
+
+
+def test_what_has_no_common_form_is_not_united() -> None:
+    zeros = torch.ones(PLAIN.scales.shape, dtype=torch.int8)
+    assert unite([make_matrix(group=16), replace(PLAIN, zeros=zeros)]) is None
+    assert unite([PLAIN, signed(4, 32)]) is not None  # 80 columns: the last group is shorter
+    assert unite([PLAIN, replace(WHOLE, codes=WHOLE.codes.float().to(torch.float8_e4m3fn))]) is None
+
+
+def test_projections_of_several_types_stay_codes_natively() -> None:
+    """As the values of llama.cpp's Q4_K_M beside its queries and keys."""
+    linear = FusedLinear(
+        in_size=COLUMNS,
+        out_sizes=(ROWS, ROWS, ROWS),
+        bias=False,
+        dtype=torch.float32,
+        method=(packing := Packing(LibraryThreads(ThreadPlan(1)), Kind.FLOAT32)),
+    )
+    parts = MIXES[1]
+    for index, part in enumerate(parts):
+        linear.take(index, part)
+    assert isinstance(linear.product, PackedWeight)
+    rows = torch.randn(3, COLUMNS, generator=torch.Generator().manual_seed(0))
+    dense = torch.cat([part.dense(torch.float32) for part in parts])
+    own = multiply(packing, linear.product.matrix, rows, 3 * ROWS)
+    torch.testing.assert_close(own, rows @ dense.T, rtol=1e-5, atol=1e-4)
+    assert packing.num_bytes < dense.nbytes / 2
 
 
 def test_offsets_are_not_joined_with_zeros() -> None:

@@ -1,0 +1,53 @@
+"""Stored matrices of several types as one, without a loss."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import gcd
+from typing import TYPE_CHECKING
+
+import torch
+
+from shared.model.linear.quantized import QuantizedMatrix, concatenate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+_BITS = 8
+
+
+def unite(parts: Sequence[QuantizedMatrix]) -> QuantizedMatrix | None:
+    """Return one matrix with the rows of all: codes of 8 bits, in the largest group that cuts none.
+
+    None: some codes are no integers, or have zeros beside others' offsets, or groups are uneven.
+    """
+    columns = parts[0].shape[1]
+    group = gcd(*(min(part.group, columns) for part in parts))
+    if columns % group or not all(_is_plain(part) for part in parts):
+        return None
+    has_offsets = any(part.offsets is not None for part in parts)
+    return concatenate([_in_groups(part.by_rows(), group, has_offsets) for part in parts])
+
+
+def _is_plain(part: QuantizedMatrix) -> bool:
+    others = (part.inputs, part.table, part.column_groups)
+    return part.codes.dtype == torch.int8 and all(other is None for other in others)
+
+
+def _in_groups(part: QuantizedMatrix, group: int, has_offsets: bool) -> QuantizedMatrix:
+    columns = part.shape[1]
+
+    def spread(numbers: Tensor | None) -> Tensor | None:
+        if numbers is None:
+            return None
+        times = min(part.group, columns) // group
+        return numbers.repeat_interleave(times, dim=1)[:, : columns // group].contiguous()
+
+    scales, offsets = spread(part.scales), spread(part.offsets)
+    assert scales is not None
+    if has_offsets and offsets is None and part.zeros is None:
+        offsets = torch.zeros_like(scales)
+    zeros = spread(part.zeros)
+    return replace(part, bits=_BITS, group=group, scales=scales, zeros=zeros, offsets=offsets)
