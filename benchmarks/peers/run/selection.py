@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from benchmarks.peers.engines.systems import Baton, LlamaCpp, Transformers, Vllm
-from benchmarks.peers.formats import GGUF_TYPES
+from benchmarks.peers.formats import GGUF_TYPES, SCHEMES
 from benchmarks.peers.measures import LONG_MEASURES, MEASURES, NARROW_MEASURES
 from benchmarks.peers.run.contestants import EngineContestant, ServerContestant
 from benchmarks.peers.serving.baton import BatonServing
@@ -113,6 +113,12 @@ def full_parts() -> list[Part]:
             measures=NARROW_MEASURES, share=2,
         )
         for model in ("small", "medium") for form in GGUF_TYPES
+    ] + [
+        Part(
+            section="engine", model=f"small-{form}", systems=("baton", "vllm"),
+            measures=NARROW_MEASURES, share=2,
+        )
+        for form in SCHEMES
     ]  # fmt: skip
 
 
