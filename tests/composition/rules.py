@@ -110,7 +110,8 @@ RULES = (
         ("KV format", (STORED_SCALES,)),
         ("family", (BY_TRANSFORMERS,)),
         "transformers' module computes it, which gets no scales",
-        refused="has no scales for keys and values",
+        # Other executors have no description of the model.
+        refused="has no scales for keys and values|NemotronForCausalLM is not supported",
     ),
     Rule(
         ("executor", ("transformers",)),
