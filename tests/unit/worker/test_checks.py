@@ -42,7 +42,7 @@ def test_a_good_model_passes(model: Path) -> None:
         (("--load-format", "gguf"), "load format 'gguf' is unknown"),
         (("--quantization", "awq"), "quantization 'awq' is unknown"),
         (("--attention-backend", "flash"), "attention backend 'flash' is unknown"),
-        (("--attention-backend", "native", "--quantization", "fp8"), "int8 and int4 weights, not fp8"),
+        (("--attention-backend", "native", "--quantization", "fp8"), "int4 weights, not fp8"),
         (("--quantization", "int8", "--dtype", "float32"), "int8 weights go with --dtype bfloat16"),
         (("--max-model-len", "99999999"), "max_model_len is 99999999, but the model ends at"),
         (("--connectors", "shm,tcp"), "unknown connector 'tcp'"),
