@@ -47,8 +47,10 @@ METRICS = {
     "decode_b1_ctx16384": Metric("decode, batch 1, context 16384", "tok/s", True),
     "batch8_1024_decode": Metric("8 requests 1024 → 128, once all decode", "tok/s", True),
     "batch8_4096_decode": Metric("8 requests 4096 → 128, once all decode", "tok/s", True),
+    "batch8": Metric("8 requests 256 → 128, output", "tok/s", True),
     "batch16": Metric("16 requests 256 → 128, output", "tok/s", True),
     "batch32": Metric("32 requests 256 → 128, output", "tok/s", True),
+    "batch8_decode": Metric("of these, once all decode, 8 requests of 256", "tok/s", True),
     "batch16_decode": Metric("of these, once all decode, 16 requests", "tok/s", True),
     "batch32_decode": Metric("of these, once all decode, 32 requests", "tok/s", True),
     "prefill16_ms": Metric("16 × 1088-token prompts, 1 token", "ms", False),
@@ -132,6 +134,7 @@ def _prefix(engine: Answers, prompts: Prompts) -> Iterator[tuple[str, float]]:
 MEASURES = (
     Measure("single-1024", ("ttft_1024_ms", "decode_b1_ctx1024"), _single(1024)),
     Measure("single-32", ("decode_b1_ctx32",), _single_short),
+    Measure("batch-8", ("batch8", "batch8_decode"), _batch(8)),
     Measure("batch-16", ("batch16", "batch16_decode"), _batch(16)),
     Measure("batch-32", ("batch32", "batch32_decode"), _batch(32)),
     Measure("prefill-16", ("prefill16_ms",), _prefill),
