@@ -11,7 +11,7 @@ import typer
 from cli import keys
 from cli.batch.command_line import run_batch
 from cli.errors import EXIT_FAILED, CommandError, complain
-from cli.flags.name_lists import TakesNames
+from cli.flags.engine_arguments import TakesArguments
 from cli.flags.options import (
     DEFAULT_PORTS,
     ClusterToken,
@@ -19,7 +19,6 @@ from cli.flags.options import (
     Model,
     Port,
     ProbeKind,
-    Service,
     StartTimeout,
     TlsCa,
     TlsCert,
@@ -28,7 +27,9 @@ from cli.flags.options import (
 )
 from cli.flags.passthrough import BEHIND_A_NAME, EVERYTHING, become
 from cli.quantize.command_line import quantize
+from cli.serve_command import serve
 from cli.up_command import cluster_spec, up
+from shared.arguments.page import help_text
 from shared.errors import BatonError
 
 app = typer.Typer(
@@ -51,9 +52,9 @@ DEFAULT_QUESTION = "What does os.path.join do?"
 
 
 app.command(
-    cls=TakesNames,
+    cls=TakesArguments,
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-    epilog=f"Also: {SERVICE_FLAGS_HELP}.",
+    epilog=f"Also: {SERVICE_FLAGS_HELP}.\n\n{help_text()}",
 )(up)
 
 
@@ -112,7 +113,7 @@ def chat(
 
 app.command(
     "run-batch",
-    cls=TakesNames,
+    cls=TakesArguments,
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     epilog=f"Without --url: {SERVICE_FLAGS_HELP}.",
 )(run_batch)
@@ -167,10 +168,7 @@ def certs(
     run_certs(folder, days=days, hosts=host or (), cluster=cluster)
 
 
-@app.command(context_settings=BEHIND_A_NAME)
-def serve(context: typer.Context, service: Service) -> None:
-    """Run one service in the foreground; its own --help lists its flags."""
-    become(f"services.{service.value}", context.args)
+app.command(context_settings=EVERYTHING)(serve)
 
 
 @app.command()

@@ -1,7 +1,8 @@
 """Reads a service's settings: flags over environment over a TOML file over defaults.
 
 A service's settings are one frozen dataclass. Field `max_num_seqs` is the flag `--max-num-seqs`,
-the variable `BATON_MAX_NUM_SEQS` and the key `max_num_seqs` (or `max-num-seqs`) of the file.
+the variable `BATON_MAX_NUM_SEQS` and the key `max_num_seqs` (or `max-num-seqs`) of the file. Flags
+may also be vLLM's (`shared.arguments`), and numbers have its forms: `1k` is 1,000, `1K` is 1,024.
 """
 
 from __future__ import annotations
@@ -11,13 +12,17 @@ import dataclasses
 import difflib
 import json
 import os
+import sys
 import tomllib
 import typing
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import pydantic
 
+from shared.arguments.numbers import read_number
+from shared.arguments.translate import translate
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -42,6 +47,11 @@ class _Leaf:
     field: dataclasses.Field[Any]
 
     @property
+    def is_switch(self) -> bool:
+        """Whether its flag takes no value, and `--no-…` turns it off."""
+        return self.hint is bool or set(typing.get_args(self.hint)) == {bool, NoneType}
+
+    @property
     def required(self) -> bool:
         """Whether it has no default."""
         missing = dataclasses.MISSING
@@ -63,8 +73,11 @@ def load_config(
         ConfigError: an unknown key, or a value that does not fit; the message names it.
     """
     environ = os.environ if environ is None else environ
+    translation = translate(argv)
+    for note in translation.notes:
+        sys.stderr.write(f"{prog}: {note}\n")
     leaves = {leaf.name: leaf for leaf in _leaves(cls)}
-    flags = _parse_flags(cls, leaves, argv, prog)
+    flags = _parse_flags(cls, leaves, translation.words, prog)
     path = flags.pop("config", None) or environ.get(f"{ENV_PREFIX}CONFIG")
     values: dict[str, tuple[Any, str]] = {}
     values |= _read_file(leaves, Path(path)) if path else {}
@@ -83,7 +96,7 @@ def flags_of(cls: type[Any]) -> frozenset[str]:
     flags = {"--config"}
     for leaf in _leaves(cls):
         flags.add(flag_name(leaf.name))
-        if leaf.hint is bool:
+        if leaf.is_switch:
             flags.add(flag_name(f"no_{leaf.name}"))
     return frozenset(flags)
 
@@ -123,7 +136,7 @@ def _parse_flags(
         text = leaf.field.metadata.get("help", "")
         if leaf.field.default is not dataclasses.MISSING:
             text += f" (default: {leaf.field.default})"
-        if leaf.hint is bool:
+        if leaf.is_switch:
             parser.add_argument(
                 flag_name(leaf.name), help=text, action=argparse.BooleanOptionalAction
             )
@@ -198,10 +211,20 @@ def _parts(value: str, origin: str) -> Any:
         raise ConfigError(f"{origin} is not a list in JSON: {error}") from error
 
 
+def _read(hint: Any, word: str, origin: str) -> Any:
+    """Read the forms of a word that vLLM's parser knows: lists, `None`, `4k`."""
+    if typing.get_origin(hint) is tuple:
+        return _parts(word, origin)
+    kinds = typing.get_args(hint) or (hint,)
+    if word == "None" and NoneType in kinds:
+        return None
+    return read_number(word, origin) if int in kinds else word
+
+
 def _convert(hint: Any, value: Any, origin: str) -> Any:
     """Turn a string or TOML value into what the field's annotation says."""
-    if isinstance(value, str) and typing.get_origin(hint) is tuple:
-        value = _parts(value, origin)
+    if isinstance(value, str):
+        value = _read(hint, value, origin)
     try:
         return pydantic.TypeAdapter(hint).validate_python(value)
     except pydantic.ValidationError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cli.errors import EXIT_USAGE, CommandError
+from cli.flags.engine_arguments import translated
 from cli.flags.options import Service
 from shared.config import flags_of, unknown_flag
 
@@ -55,7 +56,7 @@ def sort_flags(arguments: Sequence[str]) -> dict[Service, list[str]]:
     common: dict[Service, list[str]] = {each: [] for each in Service}
     own: dict[Service, list[str]] = {each: [] for each in Service}
     known = {service: flags_of(settings_of(service)) for service in Service}
-    for group in _groups(arguments):
+    for group in (ours for given in _groups(arguments) for ours in _translated(given)):
         service, flag = _split(group[0])
         having = [each for each in Service if flag in known[each]]
         if service is not None:
@@ -85,6 +86,17 @@ def _groups(arguments: Sequence[str]) -> Iterator[list[str]]:
             raise CommandError(f"{word!r} belongs to no flag", exit_code=EXIT_USAGE)
     if group:
         yield group
+
+
+def _translated(group: list[str]) -> Iterator[list[str]]:
+    """Yield the flags that one flag of a single service stands for; the others are ours already."""
+    service, flag = _split(group[0])
+    if service is None:
+        yield group
+        return
+    given = [f"{flag}{group[0].removeprefix(_name(group[0]))}", *group[1:]]
+    for first, *others in _groups(translated(given)):
+        yield [f"--{service}.{first.removeprefix('--')}", *others]
 
 
 def _name(word: str) -> str:

@@ -1,10 +1,10 @@
-"""Several names behind --served-model-name."""
+"""vLLM's arguments on the command line of `baton up` and `baton serve`."""
 
 from __future__ import annotations
 
 import pytest
 
-from cli.flags.name_lists import join_names
+from cli.flags.engine_arguments import join_names
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""vLLM's engine arguments: what each of them means here."""

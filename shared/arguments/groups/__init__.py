@@ -1,0 +1,1 @@
+"""vLLM's arguments by its own groups."""

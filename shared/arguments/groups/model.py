@@ -1,0 +1,108 @@
+"""vLLM's group ModelConfig."""
+
+from __future__ import annotations
+
+from shared.arguments.base import (
+    Inert,
+    Refused,
+    Same,
+    Spelled,
+    json_object,
+    renamed,
+    switch,
+    value,
+    words,
+)
+from shared.arguments.values import either, length
+
+NO_POOLING = "Baton has no pooling models yet"
+NO_MEDIA = "Baton takes text and token ids only"
+IN_FOLDER = "it is read from the model's folder; put a changed copy of the folder in its place"
+NO_SLEEP = "Baton's workers do not sleep; stop them, and start them again"
+
+MODEL = (
+    value("--model", "Qwen/Qwen3-0.6B", Same("a folder, a GGUF file or a name on the hub")),
+    value("--runner", "auto", Refused(NO_POOLING, ("generate",))),
+    value("--convert", "auto", Refused(NO_POOLING, ("none",))),
+    value("--tokenizer", None, Refused(f"the tokenizer cannot be another one: {IN_FOLDER}")),
+    value(
+        "--tokenizer-mode",
+        "auto",
+        Refused("Baton reads tokenizer.json, with Hugging Face's library", ("hf",)),
+    ),
+    switch("--trust-remote-code", Same()),
+    value(
+        "--dtype",
+        "auto",
+        Spelled("--dtype", either("--dtype", {"half": "float16", "float": "float32"})),
+    ),
+    value(
+        "--seed",
+        "0",
+        renamed(
+            "--model-seed",
+            "seeds random weights; a request without a seed of its own draws a new one",
+        ),
+    ),
+    value("--hf-config-path", None, Refused(f"config.json cannot be elsewhere: {IN_FOLDER}")),
+    value("--allowed-local-media-path", "", Refused(NO_MEDIA)),
+    words("--allowed-media-domains", None, Refused(NO_MEDIA)),
+    value("--revision", None, Same()),
+    value("--code-revision", None, Refused("--revision holds for a model's code, too", ("main",))),
+    value("--tokenizer-revision", None, Refused("--revision holds for the tokenizer, too")),
+    value("--max-model-len", None, Spelled("--max-model-len", length("--max-model-len"))),
+    value(
+        "--quantization",
+        None,
+        Spelled("--quantization", either("--quantization", {})),
+        short="-q",
+    ),
+    json_object(
+        "--quantization-config",
+        Refused("how weights are stored is read from the checkpoint; `baton quantize` makes some"),
+    ),
+    switch("--allow-deprecated-quantization", Inert("no format is deprecated here")),
+    switch("--enforce-eager", Same()),
+    switch("--enable-return-routed-experts", Refused("Baton does not return chosen experts")),
+    switch("--return-sampling-mask", Refused("Baton does not return masks of sampling")),
+    value("--max-logprobs", "20", Same()),
+    value(
+        "--logprobs-mode",
+        "raw_logprobs",
+        Refused("Baton returns logprobs of the model, before penalties and temperature"),
+    ),
+    value("--logits-processor-pattern", None, Inert("only listed logits processors are used")),
+    switch("--use-fp64-gumbel", Refused("Baton draws from float32 numbers")),
+    switch("--enable-trace-replay", Refused("Baton does not record traces for replay")),
+    switch(
+        "--disable-sliding-window",
+        Refused("Baton follows a model's windows; --max-model-len can end before they matter"),
+    ),
+    switch("--disable-cascade-attn", Inert("there is no cascade attention"), default=None),
+    switch(
+        "--skip-tokenizer-init",
+        Refused("the router needs a tokenizer; workers have none, and gRPC takes token ids"),
+    ),
+    switch("--enable-prompt-embeds", Refused(NO_MEDIA)),
+    words("--served-model-name", None, Same()),
+    value("--config-format", "auto", Refused("Baton reads config.json", ("hf",))),
+    value("--hf-token", None, Same("better in the environment: HF_TOKEN")),
+    json_object("--hf-overrides", Refused(f"config.json cannot be changed: {IN_FOLDER}")),
+    json_object(
+        "--model-class-overrides", Refused("--model-class names a family in code of your own")
+    ),
+    json_object("--pooler-config", Refused(NO_POOLING)),
+    value("--generation-config", "auto", Same("auto, vllm or a folder")),
+    json_object("--override-generation-config", Same()),
+    switch("--enable-sleep-mode", Refused(NO_SLEEP)),
+    switch("--sleep-mode-offload-cudagraph", Refused(NO_SLEEP)),
+    words("--sleep-preserve-parameter-names", "[]", Refused(NO_SLEEP)),
+    switch("--enable-cumem-allocator", Inert("memory of weights is never given back in part")),
+    switch("--enable-nccl-comm-suspend", Inert("workers do not use NCCL")),
+    value("--model-impl", "auto", Same()),
+    value("--model-weights", "", Refused("weights are read from --model")),
+    value("--override-attention-dtype", None, Refused("attention has the model's dtype")),
+    words("--logits-processors", None, Same("classes with our interface")),
+    value("--io-processor-plugin", None, Refused(NO_POOLING)),
+    value("--renderer-num-workers", "1", Inert("the router's threads are its own; see --routers")),
+)

@@ -1,0 +1,68 @@
+"""The list of all arguments: what `--help` shows, and the page of the manual."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shared.arguments.base import Inert, Kind, Refused, Same, Spelled
+from shared.arguments.table import ARGUMENTS, GROUPS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shared.arguments.base import Argument
+
+#: What the kinds of meanings are called.
+TITLES: dict[type, str] = {
+    Same: "the same meaning",
+    Spelled: "another spelling",
+    Inert: "no effect",
+    Refused: "refused, unless the value changes nothing",
+}
+_HEAD = """# vLLM's engine arguments
+
+`baton serve MODEL`, `baton up` and the services know every engine argument of vLLM 0.32, and those
+of earlier versions that are gone. Forms are vLLM's, too: `--max_num_seqs`, `-tp 1`, `4k` (4,000) and
+`4K` (4,096), `None`, `--speculative-config.method ngram`, lists with spaces. Written by
+`python -m scripts.arguments_page`.
+"""
+
+
+def help_text() -> str:
+    """Return the names by meaning, a paragraph each."""
+    paragraphs = ["vLLM's engine arguments (reasons: docs/arguments.md)."]
+    for kind, title in TITLES.items():
+        names = [each.name for each in ARGUMENTS.values() if isinstance(each.meaning, kind)]
+        paragraphs.append(f"{title.capitalize()} ({len(names)}): {', '.join(sorted(names))}.")
+    return "\n\n".join(paragraphs)
+
+
+def page() -> str:
+    """Return the manual's page, in Markdown."""
+    lines = [_HEAD, "| here | arguments |", "|---|---|"]
+    for kind, title in TITLES.items():
+        count = sum(isinstance(each.meaning, kind) for each in ARGUMENTS.values())
+        lines.append(f"| {title} | {count} |")
+    for title, arguments in GROUPS.items():
+        lines += [f"\n## {title.capitalize()}\n", "| argument | default | here | |"]
+        lines += ["|---|---|---|---|", *map(_row, arguments)]
+    return "\n".join(lines) + "\n"
+
+
+def _row(argument: Argument) -> str:
+    name = f"`{argument.name}`" + (f", `{argument.short}`" if argument.short else "")
+    default = "" if argument.default is None or argument.kind is Kind.OBJECT else argument.default
+    shown = f"`{default}`" if default else ""
+    cells = (name, shown, TITLES[type(argument.meaning)], "; ".join(_remarks(argument)))
+    return f"| {' | '.join(cells)} |"
+
+
+def _remarks(argument: Argument) -> Iterator[str]:
+    meaning = argument.meaning
+    if isinstance(meaning, Spelled):
+        yield ", ".join(f"`{flag}`" for flag in meaning.flags.split(", "))
+    if isinstance(meaning, Refused) and meaning.harmless:
+        yield "also accepted: " + ", ".join(f"`{each}`" for each in meaning.harmless)
+    text = meaning.reason if isinstance(meaning, Inert | Refused) else meaning.note
+    if text:
+        yield text

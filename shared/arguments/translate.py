@@ -1,0 +1,101 @@
+"""A command line with vLLM's arguments, in words of ours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shared.arguments.base import Inert, Kind, Refused, Spelled
+from shared.arguments.spelling import join_keys, read_flags
+from shared.arguments.table import ARGUMENTS, SHORT
+from shared.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shared.arguments.base import Argument
+    from shared.arguments.spelling import Flag
+
+_OBJECTS = frozenset(each.name for each in ARGUMENTS.values() if each.kind is Kind.OBJECT)
+
+
+@dataclass(frozen=True, slots=True)
+class Translation:
+    """The words of ours, and a sentence about each argument without an effect."""
+
+    words: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def translate(argv: Sequence[str]) -> Translation:
+    """Return the command line in words of ours. Flags that vLLM does not have stay as they are.
+
+    Raises:
+        ConfigError: an argument is refused, or its value.
+    """
+    front, flags = read_flags(argv, SHORT)
+    notes: list[str] = []
+    # A spelled argument may set a key of an object (`--spec-tokens`): its keys are joined after.
+    spelled = [ours for flag in flags for ours in _spelled(flag, front)]
+    words: list[str] = []
+    for flag in join_keys(spelled, _OBJECTS):
+        argument = _find(flag.name)
+        if argument is None or not isinstance(argument.meaning, Inert | Refused):
+            words += flag.written()
+            continue
+        notes += _dropped(argument, flag)
+        front += flag.words[_num_words(argument) :]
+    return Translation((*front, *words), tuple(notes))
+
+
+def _find(name: str) -> Argument | None:
+    """Return the argument of this name, or the one that `--no-NAME` turns off."""
+    return ARGUMENTS.get(name) or ARGUMENTS.get(name.replace("--no-", "--", 1))
+
+
+def _num_words(argument: Argument) -> int | None:
+    return {Kind.SWITCH: 0, Kind.LIST: None}.get(argument.kind, 1)
+
+
+def _value(argument: Argument, flag: Flag) -> str:
+    """Return what a flag says; a switch says True, or False with `--no-`."""
+    if argument.kind is Kind.SWITCH:
+        return str(flag.name == argument.name)
+    if not flag.words:
+        raise ConfigError(f"{flag.name} needs a value")
+    return " ".join(flag.words[: _num_words(argument)])
+
+
+def _spelled(flag: Flag, front: list[str]) -> list[Flag]:
+    """Return a flag in our spelling; words that do not belong to it go to `front`."""
+    argument = _find(flag.name)
+    if argument is None or not isinstance(argument.meaning, Spelled) or flag.key:
+        return [flag]
+    word = _value(argument, flag)
+    front += flag.words[_num_words(argument) or len(flag.words) :]
+    if word in {"", "None"}:
+        return []
+    words = argument.meaning.write(word)
+    return read_flags(words, {})[1]
+
+
+def _dropped(argument: Argument, flag: Flag) -> list[str]:
+    """Return what to say of a flag that is left out.
+
+    Raises:
+        ConfigError: it would change something.
+    """
+    if flag.key and isinstance(argument.meaning, Refused):
+        raise _refused(argument, f"{flag.name}.{flag.key}")
+    word = _value(argument, flag)
+    if isinstance(argument.meaning, Refused) and not argument.is_harmless(word):
+        shown = flag.name if argument.kind is Kind.SWITCH else f"{flag.name} {word}"
+        raise _refused(argument, shown)
+    if isinstance(argument.meaning, Refused) or word in {argument.default, "None"}:
+        return []
+    return [f"{flag.name} has no effect here: {argument.meaning.reason}"]
+
+
+def _refused(argument: Argument, shown: str) -> ConfigError:
+    assert isinstance(argument.meaning, Refused)
+    return ConfigError(f"{shown} is refused: {argument.meaning.reason}")

@@ -1,0 +1,135 @@
+"""Words of ours for the values of vLLM's arguments that are spelled differently here."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from shared.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_BACKENDS = {"TRITON_ATTN": "triton", "CPU_ATTN": "native", "TORCH_SDPA": "torch"}
+_EVENTS = {
+    "endpoint": "--kv-events-endpoint",
+    "replay_endpoint": "--kv-events-replay-endpoint",
+    "topic": "--kv-events-topic",
+}
+#: Keys of --kv-events-config that change nothing.
+_EVENTS_HARMLESS = frozenset({"enable_kv_cache_events", "publisher", "buffer_steps", "hwm"})
+_EVENTS_HARMLESS |= {"max_queue_size"}
+#: The batch sizes that are recorded by default, up to the largest: 1, 2, 4, 8, then by 16.
+_FIRST_SIZES = (1, 2, 4, 8)
+_SIZE_STEP = 16
+
+
+def either(flag: str, names: Mapping[str, str]) -> Callable[[str], list[str]]:
+    """Return a writer that replaces the names; others stay as they are."""
+    return lambda word: [flag, names.get(word, word)]
+
+
+def lower(flag: str) -> Callable[[str], list[str]]:
+    """Return a writer of the word in small letters."""
+    return lambda word: [flag, word.lower()]
+
+
+def on_or_off(flag: str) -> Callable[[str], list[str]]:
+    """Return a writer of a switch, for `True` and `False`."""
+    return lambda word: [flag if word == "True" else flag.replace("--", "--no-", 1)]
+
+
+def length(flag: str) -> Callable[[str], list[str]]:
+    """Return a writer of a length; `auto` and -1 leave it to the model and the memory."""
+    return lambda word: [] if word.lower() in {"auto", "-1"} else [flag, word]
+
+
+def backend(word: str) -> list[str]:
+    """Return the words for a backend of attention."""
+    return ["--attention-backend", _BACKENDS.get(word.upper(), word)]
+
+
+def only_backend(word: str) -> list[str]:
+    """Return the words for an object whose only key is the backend.
+
+    Raises:
+        ConfigError: it has others.
+    """
+    given = _object("--attention-config", word)
+    name = given.pop("backend", None)
+    _require_nothing("--attention-config", given)
+    return [] if name is None else backend(str(name))
+
+
+def graph_sizes_up_to(word: str) -> list[str]:
+    """Return the words for all default sizes up to the largest.
+
+    Raises:
+        ConfigError: it is no number.
+    """
+    try:
+        largest = int(word)
+    except ValueError as error:
+        message = f"--max-cudagraph-capture-size has a bad value {word!r}: it is no whole number"
+        raise ConfigError(message) from error
+    sizes = [*_FIRST_SIZES, *range(_SIZE_STEP, largest + 1, _SIZE_STEP)]
+    return ["--cuda-graph-sizes", ",".join(str(size) for size in sizes if size <= largest)]
+
+
+def key_of_speculation(key: str) -> Callable[[str], list[str]]:
+    """Return a writer of one key of --speculative-config."""
+    return lambda word: [f"--speculative-config.{key}", word]
+
+
+def structured_outputs(word: str) -> list[str]:
+    """Return the words for the keys that have settings here.
+
+    Raises:
+        ConfigError: other keys change something.
+    """
+    given = _object("--structured-outputs-config", word)
+    found: list[str] = []
+    if "backend" in given:
+        found += ["--structured-outputs-backend", str(given.pop("backend"))]
+    if given.get("reasoning_parser"):
+        found += ["--reasoning-parser", str(given.pop("reasoning_parser"))]
+    _require_nothing("--structured-outputs-config", given)
+    return found
+
+
+def kv_events(word: str) -> list[str]:
+    """Return the words for events over ZeroMQ; none where events are off.
+
+    Raises:
+        ConfigError: another publisher is asked for, or a key is unknown.
+    """
+    given = _object("--kv-events-config", word)
+    if not given.get("enable_kv_cache_events", False):
+        return []
+    if given.get("publisher", "zmq") not in {None, "zmq"}:
+        raise ConfigError("--kv-events-config: the only publisher is zmq")
+    found = ["--kv-events-endpoint", str(given.pop("endpoint", "tcp://127.0.0.1:5557"))]
+    for key in ("replay_endpoint", "topic"):
+        if given.get(key):
+            found += [_EVENTS[key], str(given.pop(key))]
+    _require_nothing(
+        "--kv-events-config", {k: v for k, v in given.items() if k not in _EVENTS_HARMLESS}
+    )
+    return found
+
+
+def _object(flag: str, word: str) -> dict[str, Any]:
+    try:
+        given = json.loads(word)
+    except ValueError as error:
+        raise ConfigError(f"{flag} is not valid JSON: {error}") from error
+    if not isinstance(given, dict):
+        raise ConfigError(f"{flag} must be a JSON object, not {word!r}")
+    return given
+
+
+def _require_nothing(flag: str, left: Mapping[str, Any]) -> None:
+    """Refuse keys that change something and have no setting here."""
+    for key, value in left.items():
+        if value not in (None, False, "", {}, []):
+            raise ConfigError(f"{flag}: {key} cannot be set here; leave it out")
