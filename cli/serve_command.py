@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -42,7 +43,7 @@ def with_model_flag(arguments: Sequence[str]) -> list[str]:
     """Return the words with `--model` before a model that stands alone, in front.
 
     Raises:
-        CommandError: several words stand there.
+        CommandError: several words stand there, or a name that nothing has.
     """
     words = translated(arguments)
     alone: list[str] = []
@@ -53,4 +54,11 @@ def with_model_flag(arguments: Sequence[str]) -> list[str]:
             f"{' '.join(alone)}: there must be one model, or one of {', '.join(Service)}",
             exit_code=EXIT_USAGE,
         )
+    for model in alone:
+        if "/" not in model and not Path(model).exists():
+            raise CommandError(
+                f"{model} is no folder, no GGUF file and none of {', '.join(Service)}",
+                advice="a model on the hub has a name with a slash, such as Qwen/Qwen3-0.6B",
+                exit_code=EXIT_USAGE,
+            )
     return [*(["--model", *alone] if alone else []), *words]

@@ -91,11 +91,13 @@ def cluster_spec(
     """
     from cli.cluster import ClusterSpec
     from cli.doctor.precheck import check_spec
-    from cli.flags.service_flags import sort_flags
+    from cli.flags.service_flags import read_group, sort_flags
     from cli.start.model_folder import resolve_model
+    from shared.hub.settings import HubSettings
 
-    folder, name = resolve_model(model, served_model_name)
     given = sort_flags(flags)
+    hub = read_group(HubSettings, given[Service.ROUTER])
+    folder, name = resolve_model(model, served_model_name, hub)
     spec = ClusterSpec(
         model=folder,
         served_model_name=name,

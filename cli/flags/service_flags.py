@@ -6,15 +6,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cli.errors import EXIT_USAGE, CommandError
 from cli.flags.engine_arguments import translated
 from cli.flags.options import Service
-from shared.config import flags_of, unknown_flag
+from shared.config import flags_of, load_config, unknown_flag
+from shared.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+T = TypeVar("T")
 
 LISTED_BY = "baton serve router|prefill|decode --help"
 #: Settings that connect the processes: `baton up` sets these itself, differently for each process.
@@ -70,6 +73,20 @@ def sort_flags(arguments: Sequence[str]) -> dict[Service, list[str]]:
         for each in having:
             (common if service is None else own)[each].extend(words)
     return {each: common[each] + own[each] for each in Service}
+
+
+def read_group(settings: type[T], flags: Sequence[str]) -> T:
+    """Read a group of a service's settings, from its flags and the environment.
+
+    Raises:
+        CommandError: a value does not fit.
+    """
+    known = flags_of(settings) - {"--config"}
+    own = [word for group in _groups(flags) if _name(group[0]) in known for word in group]
+    try:
+        return load_config(settings, own, prog="baton up")
+    except ConfigError as error:
+        raise CommandError(str(error), exit_code=EXIT_USAGE) from error
 
 
 def _groups(arguments: Sequence[str]) -> Iterator[list[str]]:

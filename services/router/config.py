@@ -11,6 +11,8 @@ from services.router.request.limits import RequestLimits
 from shared.config import flag_name, setting
 from shared.errors import ConfigError
 from shared.gguf.folder import model_name
+from shared.hub.model import hub_name
+from shared.hub.settings import HubSettings
 from shared.rpc.exposure import AccessSettings
 from shared.rpc.tls.settings import TlsSettings
 
@@ -20,7 +22,8 @@ class RouterConfig:
     """The router: takes requests over HTTP and gRPC, and chooses the workers that serve them."""
 
     model: Path = setting(
-        help="directory with the model's tokenizer and configuration, or a GGUF file"
+        help="directory with the model's tokenizer and configuration, a GGUF file, or a name on "
+        "the hub"
     )
     served_model_name: tuple[str, ...] = setting(
         (), help="names that clients use, the first one in answers; default: the directory's name"
@@ -119,6 +122,15 @@ class RouterConfig:
         help="refuse requests with fields that the HTTP API does not know; without it they are "
         "named in the answer's header x-baton-ignored",
     )
+    generation_config: str = setting(
+        "auto",
+        help="where values of sampling that a request leaves out come from: auto (the model's "
+        "generation_config.json), vllm (nowhere) or a folder with such a file",
+    )
+    override_generation_config: str | None = setting(
+        None, help='values that replace those, as a JSON object such as {"temperature": 0.5}'
+    )
+    hub: HubSettings = field(default_factory=HubSettings)
     cors: CorsSettings = field(default_factory=CorsSettings)
     access: AccessSettings = field(default_factory=AccessSettings)
     tls: TlsSettings = field(default_factory=TlsSettings)
@@ -176,4 +188,4 @@ class RouterConfig:
     @property
     def model_names(self) -> tuple[str, ...]:
         """The names that clients use."""
-        return self.served_model_name or (model_name(self.model),)
+        return self.served_model_name or (hub_name(self.model) or model_name(self.model),)

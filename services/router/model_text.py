@@ -9,7 +9,9 @@ from services.router.models import read_vocab_size
 from services.router.parsers.find import find_reasoning_format, find_tool_format
 from services.router.parsers.plan import ChatFormats
 from shared.gguf.folder import model_folder
+from shared.hub.model import local_model
 from shared.text.chat_template import ChatTemplate
+from shared.text.generation_defaults import GenerationDefaults
 from shared.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -32,8 +34,11 @@ def load_text(config: RouterConfig) -> ModelText:
     Raises:
         ConfigError: a file cannot be used, or there is no parser of the configured name.
     """
-    folder = model_folder(config.model)
-    tokenizer = Tokenizer.load(folder)
+    folder = model_folder(local_model(config.model, config.hub))
+    defaults = GenerationDefaults.choose(
+        folder, config.generation_config, config.override_generation_config
+    )
+    tokenizer = Tokenizer.load(folder, defaults=defaults)
     template = ChatTemplate.load(folder, tokenizer.special_tokens)
     formats = ChatFormats(
         tools=find_tool_format(config.tool_call_parser, template.sources),

@@ -22,9 +22,9 @@ TITLES: dict[type, str] = {
 _HEAD = """# vLLM's engine arguments
 
 `baton serve MODEL`, `baton up` and the services know every engine argument of vLLM 0.32, and those
-of earlier versions that are gone. Forms are vLLM's, too: `--max_num_seqs`, `-tp 1`, `4k` (4,000) and
-`4K` (4,096), `None`, `--speculative-config.method ngram`, lists with spaces. Written by
-`python -m scripts.arguments_page`.
+of earlier versions that are gone. Forms are vLLM's, too: `--max_num_seqs`, `-tp 1`, `4k` (4,000),
+`4K` (4,096), `None`, `--speculative-config.method ngram`, lists with spaces, and
+`--config FILE.yaml`. Written by `python -m scripts.arguments_page`.
 """
 
 
@@ -32,7 +32,7 @@ def help_text() -> str:
     """Return the names by meaning, a paragraph each."""
     paragraphs = ["vLLM's engine arguments (reasons: docs/arguments.md)."]
     for kind, title in TITLES.items():
-        names = [each.name for each in ARGUMENTS.values() if isinstance(each.meaning, kind)]
+        names = [each.name for each in ARGUMENTS.values() if _kind(each) is kind]
         paragraphs.append(f"{title.capitalize()} ({len(names)}): {', '.join(sorted(names))}.")
     return "\n\n".join(paragraphs)
 
@@ -41,7 +41,7 @@ def page() -> str:
     """Return the manual's page, in Markdown."""
     lines = [_HEAD, "| here | arguments |", "|---|---|"]
     for kind, title in TITLES.items():
-        count = sum(isinstance(each.meaning, kind) for each in ARGUMENTS.values())
+        count = sum(_kind(each) is kind for each in ARGUMENTS.values())
         lines.append(f"| {title} | {count} |")
     for title, arguments in GROUPS.items():
         lines += [f"\n## {title.capitalize()}\n", "| argument | default | here | |"]
@@ -49,17 +49,25 @@ def page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def _kind(argument: Argument) -> type:
+    """Return the kind of meaning; values alone may be spelled differently."""
+    meaning = argument.meaning
+    is_same = isinstance(meaning, Spelled) and meaning.flags == argument.name
+    return Same if is_same else type(meaning)
+
+
 def _row(argument: Argument) -> str:
     name = f"`{argument.name}`" + (f", `{argument.short}`" if argument.short else "")
     default = "" if argument.default is None or argument.kind is Kind.OBJECT else argument.default
     shown = f"`{default}`" if default else ""
-    cells = (name, shown, TITLES[type(argument.meaning)], "; ".join(_remarks(argument)))
+    cells = (name, shown, TITLES[_kind(argument)], "; ".join(_remarks(argument)))
     return f"| {' | '.join(cells)} |"
 
 
 def _remarks(argument: Argument) -> Iterator[str]:
     meaning = argument.meaning
-    if isinstance(meaning, Spelled):
+    if _kind(argument) is Spelled:
+        assert isinstance(meaning, Spelled)
         yield ", ".join(f"`{flag}`" for flag in meaning.flags.split(", "))
     if isinstance(meaning, Refused) and meaning.harmless:
         yield "also accepted: " + ", ".join(f"`{each}`" for each in meaning.harmless)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shared.arguments.base import Inert, Kind, Refused, Spelled
+from shared.arguments.files import has_suffix, words_of_file
 from shared.arguments.spelling import join_keys, read_flags
 from shared.arguments.table import ARGUMENTS, SHORT
 from shared.errors import ConfigError
@@ -33,7 +35,7 @@ def translate(argv: Sequence[str]) -> Translation:
     Raises:
         ConfigError: an argument is refused, or its value.
     """
-    front, flags = read_flags(argv, SHORT)
+    front, flags = read_flags(_with_files(argv), SHORT)
     notes: list[str] = []
     # A spelled argument may set a key of an object (`--spec-tokens`): its keys are joined after.
     spelled = [ours for flag in flags for ours in _spelled(flag, front)]
@@ -44,8 +46,31 @@ def translate(argv: Sequence[str]) -> Translation:
             words += flag.written()
             continue
         notes += _dropped(argument, flag)
-        front += flag.words[_num_words(argument) :]
+        front += _behind(argument, flag)
     return Translation((*front, *words), tuple(notes))
+
+
+def _with_files(argv: Sequence[str]) -> list[str]:
+    """Return the words with those of a file in front of them, where they have less weight."""
+    front: list[str] = []
+    words: list[str] = []
+    rest = iter(argv)
+    for word in rest:
+        name, _, file = word.partition("=")
+        if name != "--config":
+            words.append(word)
+            continue
+        file = file or next(rest, "")
+        if has_suffix(file):
+            front += words_of_file(Path(file))
+        else:
+            words += ["--config", *([file] if file else [])]
+    return [*words[: _num_front(words)], *front, *words[_num_front(words) :]]
+
+
+def _num_front(words: Sequence[str]) -> int:
+    """Return the number of words before the first flag."""
+    return next((n for n, word in enumerate(words) if word.startswith("-")), len(words))
 
 
 def _find(name: str) -> Argument | None:
@@ -55,6 +80,12 @@ def _find(name: str) -> Argument | None:
 
 def _num_words(argument: Argument) -> int | None:
     return {Kind.SWITCH: 0, Kind.LIST: None}.get(argument.kind, 1)
+
+
+def _behind(argument: Argument, flag: Flag) -> list[str]:
+    """Return the words behind a flag that are not its own."""
+    num = _num_words(argument)
+    return [] if num is None else flag.words[num:]
 
 
 def _value(argument: Argument, flag: Flag) -> str:
@@ -72,7 +103,7 @@ def _spelled(flag: Flag, front: list[str]) -> list[Flag]:
     if argument is None or not isinstance(argument.meaning, Spelled) or flag.key:
         return [flag]
     word = _value(argument, flag)
-    front += flag.words[_num_words(argument) or len(flag.words) :]
+    front += _behind(argument, flag)
     if word in {"", "None"}:
         return []
     words = argument.meaning.write(word)
@@ -85,17 +116,19 @@ def _dropped(argument: Argument, flag: Flag) -> list[str]:
     Raises:
         ConfigError: it would change something.
     """
-    if flag.key and isinstance(argument.meaning, Refused):
-        raise _refused(argument, f"{flag.name}.{flag.key}")
+    meaning = argument.meaning
     word = _value(argument, flag)
-    if isinstance(argument.meaning, Refused) and not argument.is_harmless(word):
-        shown = flag.name if argument.kind is Kind.SWITCH else f"{flag.name} {word}"
-        raise _refused(argument, shown)
-    if isinstance(argument.meaning, Refused) or word in {argument.default, "None"}:
+    if isinstance(meaning, Refused):
+        if flag.key or not argument.is_harmless(word):
+            raise ConfigError(f"{_shown(argument, flag)} is refused: {meaning.reason}")
         return []
-    return [f"{flag.name} has no effect here: {argument.meaning.reason}"]
+    assert isinstance(meaning, Inert)
+    if word in {argument.default, "None"}:
+        return []
+    return [f"{flag.name} has no effect here: {meaning.reason}"]
 
 
-def _refused(argument: Argument, shown: str) -> ConfigError:
-    assert isinstance(argument.meaning, Refused)
-    return ConfigError(f"{shown} is refused: {argument.meaning.reason}")
+def _shown(argument: Argument, flag: Flag) -> str:
+    if flag.key:
+        return f"{flag.name}.{flag.key}"
+    return flag.name if argument.kind is Kind.SWITCH else f"{flag.name} {_value(argument, flag)}"

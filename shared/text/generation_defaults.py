@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 from shared.errors import ConfigError
 from shared.text.model_files import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 FILE = "generation_config.json"
 
@@ -35,7 +37,37 @@ class GenerationDefaults:
             ConfigError: the file is not JSON, or a value has the wrong type.
         """
         path = model_dir / FILE
-        content = read_json(path)
+        return cls._of(read_json(path), path)
+
+    @classmethod
+    def choose(cls, model_dir: Path, source: str, overrides: str | None = None) -> Self:
+        """Return the values of a source, with those of a JSON object in their place.
+
+        `source`: `auto` is the model's file, `vllm` none, any other value a folder with one.
+
+        Raises:
+            ConfigError: there is no such folder, or a value is wrong or unknown.
+        """
+        content: dict[str, Any] = {}
+        path = (model_dir if source == "auto" else Path(source)) / FILE
+        if source != "vllm":
+            if source != "auto" and not path.is_file():
+                raise ConfigError(
+                    f"generation_config must be auto, vllm or a folder with a {FILE}, "
+                    f"not {source!r}"
+                )
+            content = read_json(path)
+        chosen = cls._of(content, path)
+        if overrides is None:
+            return chosen
+        values = _read_overrides(overrides)
+        replaced = cls._of(values, _OVERRIDES)
+        return dataclasses.replace(
+            chosen, **{_FIELDS[key]: getattr(replaced, _FIELDS[key]) for key in values}
+        )
+
+    @classmethod
+    def _of(cls, content: Mapping[str, Any], path: object) -> Self:
         return cls(
             temperature=_number(content, "temperature", path),
             top_k=_whole(content, "top_k", path),
@@ -44,6 +76,27 @@ class GenerationDefaults:
             repetition_penalty=_number(content, "repetition_penalty", path),
             max_tokens=_whole(content, "max_new_tokens", path),
         )
+
+
+_OVERRIDES = "--override-generation-config"
+#: Fields by the names that the file has for them.
+_FIELDS = {
+    "max_new_tokens": "max_tokens",
+    **{name: name for name in ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")},
+}
+
+
+def _read_overrides(text: str) -> dict[str, Any]:
+    try:
+        values = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{_OVERRIDES} is not valid JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{_OVERRIDES} must be a JSON object, not {text!r}")
+    unknown = sorted(values.keys() - _FIELDS.keys())
+    if unknown:
+        raise ConfigError(f"{_OVERRIDES}: {unknown[0]} is none of {', '.join(sorted(_FIELDS))}")
+    return values
 
 
 def read_token_ids(content: Mapping[str, Any], key: str, path: Path) -> tuple[int, ...]:
@@ -55,7 +108,7 @@ def read_token_ids(content: Mapping[str, Any], key: str, path: Path) -> tuple[in
     return tuple(ids)
 
 
-def _number(content: Mapping[str, Any], key: str, path: Path) -> float | None:
+def _number(content: Mapping[str, Any], key: str, path: object) -> float | None:
     value = content.get(key)
     if value is None:
         return None
@@ -67,7 +120,7 @@ def _number(content: Mapping[str, Any], key: str, path: Path) -> float | None:
         raise ConfigError(f"{key} in {path} is too large: {error}") from error
 
 
-def _whole(content: Mapping[str, Any], key: str, path: Path) -> int | None:
+def _whole(content: Mapping[str, Any], key: str, path: object) -> int | None:
     value = _number(content, key, path)
     if value is None:
         return None

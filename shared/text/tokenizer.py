@@ -54,8 +54,8 @@ class Tokenizer:
         self._bytes: dict[int, bytes] = {}
 
     @classmethod
-    def load(cls, model_dir: Path) -> Tokenizer:
-        """Read tokenizer.json and the files beside it.
+    def load(cls, model_dir: Path, *, defaults: GenerationDefaults | None = None) -> Tokenizer:
+        """Read tokenizer.json and the files beside it. `defaults` replace the model's own.
 
         Raises:
             ConfigError: a file is missing or cannot be used; the message names it.
@@ -77,7 +77,7 @@ class Tokenizer:
             tokenizer,
             special_tokens=_read_special_tokens(model_dir),
             eos_token_ids=eos,
-            defaults=GenerationDefaults.load(model_dir),
+            defaults=defaults or GenerationDefaults.load(model_dir),
         )
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:

@@ -13,6 +13,8 @@ from shared.config import flag_name, setting
 from shared.engine.config import EngineConfig
 from shared.errors import ConfigError
 from shared.gguf.folder import model_folder, model_name
+from shared.hub.model import hub_name, local_model
+from shared.hub.settings import HubSettings
 from shared.rpc.exposure import AccessSettings
 from shared.rpc.tls.settings import TlsSettings
 from shared.worker.reuse_settings import ReuseSettings
@@ -34,7 +36,9 @@ class DrainMode(StrEnum):
 class ModelSettings:
     """The model, and how it is loaded. Names as in vLLM."""
 
-    model: Path = setting(help="directory of a Hugging Face checkpoint, or a GGUF file")
+    model: Path = setting(
+        help="directory of a Hugging Face checkpoint, a GGUF file, or a name on the hub"
+    )
     served_model_name: tuple[str, ...] = setting(
         (), help="names that clients use, the first one for routers; default: the directory's name"
     )
@@ -70,6 +74,7 @@ class ModelSettings:
         help="which generation of the model's weights this is: all its workers must have the same "
         "weights; raise it to change them",
     )
+    hub: HubSettings = field(default_factory=HubSettings)
 
     def __post_init__(self) -> None:
         if not 0 <= self.model_generation < MAX_GENERATION:
@@ -78,16 +83,16 @@ class ModelSettings:
     @property
     def name(self) -> str:
         """The model's name for routers: one of their names."""
-        return (*self.served_model_name, model_name(self.model))[0]
+        return (*self.served_model_name, hub_name(self.model) or model_name(self.model))[0]
 
     @property
     def folder(self) -> Path:
         """The folder to read the model from.
 
         Raises:
-            ConfigError: the model is a GGUF file that cannot be read.
+            ConfigError: the model is a GGUF file that cannot be read, or cannot be downloaded.
         """
-        return model_folder(self.model)
+        return model_folder(local_model(self.model, self.hub))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

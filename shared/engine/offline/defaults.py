@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shared.errors import ConfigError, InvalidRequestError
 from shared.request.sampling_params import SamplingParams
 from shared.text.generation_defaults import FILE, GenerationDefaults
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 #: vLLM's defaults.
 _MAX_TOKENS = 16
@@ -20,18 +23,10 @@ def read_default_sampling(model_dir: Path, generation_config: str) -> SamplingPa
     Raises:
         ConfigError: there is no such folder, or a value in the file is wrong.
     """
-    if generation_config == "vllm":
-        return SamplingParams(max_tokens=_MAX_TOKENS)
-    folder = model_dir if generation_config == "auto" else Path(generation_config)
-    if generation_config != "auto" and not (folder / FILE).is_file():
-        raise ConfigError(
-            f"generation_config must be auto, vllm or a folder with a {FILE}, "
-            f"not {generation_config!r}"
-        )
-    defaults = GenerationDefaults.load(folder)
+    defaults = GenerationDefaults.choose(model_dir, generation_config)
     given = {name: getattr(defaults, name) for name in GenerationDefaults.__slots__}
     known = {name: value for name, value in given.items() if value is not None}
     try:
         return SamplingParams(**{"max_tokens": _MAX_TOKENS, **known})
     except InvalidRequestError as error:
-        raise ConfigError(f"{folder / FILE}: {error}") from error
+        raise ConfigError(f"{FILE} of {generation_config}: {error}") from error

@@ -47,7 +47,7 @@ def test_it_runs_from_any_folder_and_through_a_link(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("serve", "--help"), "Run one service in the foreground"),
+        (("serve", "--help"), "Serve a model with one aggregated server"),
         (("serve", "decode", "--help"), "--local-prefill-threshold"),
         (("bench", "--help"), "Run a benchmark"),
         (("make-model", "--help"), "checkpoint"),
@@ -84,7 +84,11 @@ def test_without_an_environment_it_says_what_to_run(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (("up", "--model", "."), "it has no config.json"),
-        (("serve", "proxy"), "is not one of 'router', 'prefill', 'decode'"),
+        (
+            ("serve", "proxy"),
+            "proxy is no folder, no GGUF file and none of router, prefill, decode",
+        ),
+        (("serve", "a/b", "-tp", "2"), "--tensor-parallel-size 2 is refused: a model must fit"),
         (("bench", "nothing"), "there is no benchmarks.nothing"),
     ],
 )

@@ -173,11 +173,3 @@ def test_keys_and_certificates_pass_without_a_word(
     keys = keys_on_disk(tmp_path).path
     spec(api_keys=keys, certificates=make_certificates(tmp_path / "certs"), num_routers=2)
     assert capfd.readouterr() == ("", "")
-
-
-def test_a_folder_that_is_a_name_on_the_hub_says_how_to_get_it(tmp_path: Path) -> None:
-    from pathlib import Path
-
-    with pytest.raises(CommandError, match="there is no model in") as refused:
-        cluster_spec(Path("Qwen/Qwen3-0.6B"), None, log_folder=tmp_path)
-    assert "hf download Qwen/Qwen3-0.6B" in refused.value.advice

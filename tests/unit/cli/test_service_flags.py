@@ -28,7 +28,7 @@ def test_a_flag_goes_to_every_service_that_has_it() -> None:
 
 def test_a_flag_of_one_service_wins_wherever_it_stands() -> None:
     flags = sort("--decode.max-num-seqs=4", "--max-num-seqs", "8", "--prefill.enforce-eager")
-    assert flags["decode"] == ["--max-num-seqs", "8", "--max-num-seqs=4"]
+    assert flags["decode"] == ["--max-num-seqs", "8", "--max-num-seqs", "4"]
     assert flags["prefill"] == ["--max-num-seqs", "8", "--enforce-eager"]
     assert flags["router"] == []
 

@@ -148,3 +148,34 @@ def test_text_needs_neither_torch_nor_transformers() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_source_of_sampling_defaults_can_be_chosen(model_dir: Path, tmp_path: Path) -> None:
+    (model_dir / "generation_config.json").write_text('{"temperature": 0.5, "max_new_tokens": 9}')
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "generation_config.json").write_text('{"top_k": 3}')
+    choose = GenerationDefaults.choose
+    assert choose(model_dir, "auto") == GenerationDefaults(temperature=0.5, max_tokens=9)
+    assert choose(model_dir, "vllm") == GenerationDefaults()
+    assert choose(model_dir, str(other)) == GenerationDefaults(top_k=3)
+    overrides = '{"temperature": 2, "max_new_tokens": null}'
+    assert choose(model_dir, "auto", overrides) == GenerationDefaults(temperature=2.0)
+    assert choose(model_dir, "vllm", '{"top_p": 0.5}') == GenerationDefaults(top_p=0.5)
+
+
+@pytest.mark.parametrize(
+    ("source", "overrides", "message"),
+    [
+        ("elsewhere", None, "generation_config must be auto, vllm or a folder"),
+        ("auto", "[1]", "--override-generation-config must be a JSON object"),
+        ("auto", "{", "--override-generation-config is not valid JSON"),
+        ("auto", '{"heat": 1}', "heat is none of max_new_tokens, min_p"),
+        ("auto", '{"temperature": "hot"}', "temperature in --override-generation-config must be"),
+    ],
+)
+def test_other_sources_are_refused(
+    model_dir: Path, source: str, overrides: str | None, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        GenerationDefaults.choose(model_dir, source, overrides)

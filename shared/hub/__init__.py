@@ -1,0 +1,1 @@
+"""Models that are named as on Hugging Face's hub."""
