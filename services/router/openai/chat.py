@@ -59,8 +59,12 @@ class ChatCompletions:
     async def create(self, request: Request) -> Response:
         """Return the next message of a conversation, whole or as a stream."""
         arrival_s = time.monotonic()
+        raw = await read_body(request, self._backend.limits)
+        return await self.respond(request, raw, arrival_s)
+
+    async def respond(self, request: Request, raw: bytes, arrival_s: float) -> Response:
+        """Do as `create` with a body that has been read."""
         backend = self._backend
-        raw = await read_body(request, backend.limits)
         body = parse_body(request, ChatBody, raw, backend.unknown_fields)
         chat = await self.prepare(request, body, raw, arrival_s)
         generation = chat.generation

@@ -49,8 +49,12 @@ class Completions:
     async def create(self, request: Request) -> Response:
         """Return continuations of one or several prompts, whole or as a stream."""
         arrival_s = time.monotonic()
+        raw = await read_body(request, self._backend.limits)
+        return await self.respond(request, raw, arrival_s)
+
+    async def respond(self, request: Request, raw: bytes, arrival_s: float) -> Response:
+        """Do as `create` with a body that has been read."""
         backend = self._backend
-        raw = await read_body(request, backend.limits)
         body = parse_body(request, CompletionBody, raw, backend.unknown_fields)
         prompts, generations = await self.read(request, body, raw, arrival_s)
         reply = CompletionReply(

@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-import msgspec
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
-from msgspec import UNSET, UnsetType
 
 from services.router.openai.errors import FieldError
 from services.router.openai.reading.body import parse_body, read_body
+from services.router.openai.reading.kind import is_chat
 from services.router.openai.replies.responses import json_response
 from services.router.openai.schema.chat import ChatBody
 from services.router.openai.schema.completion import CompletionBody
@@ -45,7 +44,7 @@ class RouteEndpoint:
 
     async def _read(self, request: Request, raw: bytes) -> GenerationRequest:
         arrival_s = time.monotonic()
-        if _is_chat(raw):
+        if is_chat(raw):
             body = parse_body(request, ChatBody, raw, self._backend.unknown_fields)
             return (await self._chat.prepare(request, body, raw, arrival_s)).generation
         completion = parse_body(request, CompletionBody, raw, self._backend.unknown_fields)
@@ -54,15 +53,3 @@ class RouteEndpoint:
             message = f"prompt must be a single prompt here, not {len(generations)}"
             raise FieldError(message, param="prompt")
         return generations[0]
-
-
-class _Kind(msgspec.Struct):
-    messages: msgspec.Raw | UnsetType = UNSET
-
-
-def _is_chat(raw: bytes) -> bool:
-    try:
-        return msgspec.json.decode(raw, type=_Kind).messages is not UNSET
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        # The schema's own error is more precise.
-        return False

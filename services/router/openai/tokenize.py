@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from services.router.chat.tools import check_tools
 from services.router.openai.endpoint import encode
 from services.router.openai.reading.body import parse_body, read_body
+from services.router.openai.reading.kind import is_chat
 from services.router.openai.reading.messages import encode_chat
 from services.router.openai.reading.prompts import check_vocabulary
 from services.router.openai.reading.tools import template_tools
@@ -98,15 +99,6 @@ class TokenizeEndpoints:
 
 def _parse(request: Request, raw: bytes, backend: Backend) -> TokenizeTextBody | TokenizeChatBody:
     """Return the parsed body: its fields show which of the two kinds it is."""
-    try:
-        fields = msgspec.json.decode(raw, type=_Kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        # The schema's own error is more precise.
-        return parse_body(request, TokenizeTextBody, raw, backend.unknown_fields)
-    if fields.messages is UNSET:
-        return parse_body(request, TokenizeTextBody, raw, backend.unknown_fields)
-    return parse_body(request, TokenizeChatBody, raw, backend.unknown_fields)
-
-
-class _Kind(msgspec.Struct):
-    messages: msgspec.Raw | UnsetType = UNSET
+    # A text that is no JSON gets its schema's error, which is precise.
+    schema = TokenizeChatBody if is_chat(raw) else TokenizeTextBody
+    return parse_body(request, schema, raw, backend.unknown_fields)
