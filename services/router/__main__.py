@@ -29,6 +29,7 @@ from services.router.grpc.health import reporting_health
 from services.router.grpc.server import RouterServicer
 from services.router.openai.backend import Backend
 from services.router.openai.reading.unknown_fields import UnknownFields
+from services.router.operated import OperatedCluster
 from services.router.parts import open_parts
 from services.router.security import DIRECTORY_SERVICE, ROUTER_SERVICE, open_security
 from services.router.watch.metrics import RequestMeter, observe_state
@@ -146,6 +147,7 @@ def _http_app(
             limits=config.limits,
             unknown_fields=UnknownFields(strict=config.strict_fields),
         ),
+        OperatedCluster(config, parts),
         not_ready_because=not_ready_because,
         notes=parts.endpoints.notes,
         registry=metrics,

@@ -19,6 +19,7 @@ from services.router.routing.chooser import WorkerChooser
 from services.router.routing.policies.find import find_policy
 from services.router.routing.room import WorkerRoom
 from services.router.workers.canary import Canary
+from services.router.workers.control import WorkerControl
 from services.router.workers.directory import make_directory
 from services.router.workers.endpoints import EndpointPool
 from services.router.workers.generations import Generations
@@ -60,6 +61,7 @@ class RouterParts:
     #: Returns live workers whose records are refused: they get no requests.
     refused: Callable[[], Sequence[RefusedWorker]]
     endpoints: EndpointPool
+    control: WorkerControl
     admission: Admission
     planner: AnswerPlanner
     limits: TenantLimits
@@ -145,6 +147,7 @@ def _build(
         follower=directory.follower,
         refused=directory.refused,
         endpoints=endpoints,
+        control=WorkerControl(endpoints, channels),
         admission=admission,
         planner=planner,
         limits=TenantLimits(),

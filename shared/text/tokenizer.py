@@ -37,13 +37,18 @@ class Tokenizer:
         special_tokens: Mapping[str, str] | None = None,
         eos_token_ids: Sequence[int] = (),
         defaults: GenerationDefaults | None = None,
+        config: Mapping[str, Any] | None = None,
     ) -> None:
-        """Wrap a tokenizer. `special_tokens`: text by the names of chat templates ("bos_token")."""
+        """Wrap a tokenizer. `special_tokens`: text by the names of chat templates ("bos_token").
+
+        `config`: the content of tokenizer_config.json.
+        """
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer = tokenizer
         self.special_tokens = dict(special_tokens or {})
         self.defaults = defaults or GenerationDefaults()
+        self.config = dict(config or {})
         self._mark_special()
         self.scheme = DecodeScheme.of(tokenizer)
         added = tokenizer.get_added_tokens_decoder()
@@ -78,6 +83,7 @@ class Tokenizer:
             special_tokens=_read_special_tokens(model_dir),
             eos_token_ids=eos,
             defaults=defaults or GenerationDefaults.load(model_dir),
+            config=read_json(model_dir / "tokenizer_config.json"),
         )
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:

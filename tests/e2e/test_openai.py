@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
+import time
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -177,3 +178,24 @@ def test_tokenize_and_back(cluster: Cluster) -> None:
 def test_health_ready_version_metrics(cluster: Cluster) -> None:
     for path in ("/live", "/health", "/ready", "/version", "/metrics"):
         assert httpx.get(f"{cluster.url}{path}").status_code == 200, path
+
+
+def test_a_reset_forgets_all_prefixes(client: openai.OpenAI, cluster: Cluster, model: str) -> None:
+    prompt: Any = [{"role": "user", "content": "What does a reset forget? " * 8}]
+
+    def num_cached() -> int:
+        answer = client.chat.completions.create(model=model, messages=prompt, **GREEDY)
+        assert answer.usage is not None
+        assert answer.usage.prompt_tokens_details is not None
+        return answer.usage.prompt_tokens_details.cached_tokens or 0
+
+    num_cached()
+    assert num_cached() > 0
+    workers = httpx.get(f"{cluster.url}/server_info").json()["workers"]
+    assert {worker["role"] for worker in workers} == {"prefill", "decode"}
+    # A hand-off's blocks are given back a moment after the answer.
+    deadline = time.monotonic() + 10
+    while not httpx.post(f"{cluster.url}/reset_prefix_cache").json()["success"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert num_cached() == 0

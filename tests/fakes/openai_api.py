@@ -40,6 +40,28 @@ MAX_MODEL_LEN = 512
 LIMITS = RequestLimits(max_body_bytes=100_000, max_prompts=4, max_n=8, max_stop_strings=4)
 
 
+class FakeCluster:
+    """What operators see and do; a test sets what it is."""
+
+    def __init__(self) -> None:
+        self.load = 0
+        self.can_reset = True
+        self.num_resets = 0
+
+    def num_requests(self) -> int:
+        """See Cluster."""
+        return self.load
+
+    def describe(self) -> dict[str, Any]:
+        """See Cluster."""
+        return {"version": "1.2.3", "workers": []}
+
+    async def reset_prefix_cache(self) -> bool:
+        """See Cluster."""
+        self.num_resets += 1
+        return self.can_reset
+
+
 class OpenAIApi:
     """An application and what stands behind it."""
 
@@ -65,6 +87,7 @@ class OpenAIApi:
         self.speaker = Speaker(self.tokenizer, *(answers or ("Hello runner",)))
         self.generator = ScriptedGenerator(self.speaker)
         self.not_ready_because: list[str] = []
+        self.cluster = FakeCluster()
         self.registry = CollectorRegistry()
         Counter("baton_tests", "Something to scrape", registry=self.registry)
         self.app = self._create()
@@ -93,6 +116,7 @@ class OpenAIApi:
         )
         return create_app(
             backend,
+            self.cluster,
             not_ready_because=lambda: self.not_ready_because,
             registry=self.registry,
             version="1.2.3",

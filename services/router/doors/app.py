@@ -19,6 +19,7 @@ from services.router.openai.completions import Completions
 from services.router.openai.health import HealthEndpoints
 from services.router.openai.models import ModelEndpoints
 from services.router.openai.not_offered import add_refusals
+from services.router.openai.operators import OperatorEndpoints
 from services.router.openai.reading.request_id import RequestIdMiddleware
 from services.router.openai.reading.unknown_fields import IgnoredFieldsMiddleware
 from services.router.openai.responses_api.endpoint import Responses
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from services.router.dashboard.routes import Dashboard
     from services.router.doors.auth import Authenticator
     from services.router.openai.backend import Backend
+    from services.router.openai.operators import Cluster
 
 #: The endpoints read their bodies themselves, so the schemas are listed for the framework here.
 _BODIES: dict[str, tuple[type[BaseModel], ...]] = {
@@ -54,6 +56,7 @@ _BODIES: dict[str, tuple[type[BaseModel], ...]] = {
     "/v1/responses/input_tokens": (ResponsesBody,),
     "/v1/messages": (MessagesBody,),
     "/v1/messages/count_tokens": (CountTokensBody,),
+    "/invocations": (CompletionBody, ChatBody),
     "/tokenize": (TokenizeTextBody, TokenizeChatBody),
     "/detokenize": (DetokenizeBody,),
 }
@@ -61,6 +64,7 @@ _BODIES: dict[str, tuple[type[BaseModel], ...]] = {
 
 def create_app(
     backend: Backend,
+    cluster: Cluster,
     *,
     not_ready_because: Callable[[], Sequence[str]],
     notes: Callable[[], Sequence[str]] = tuple,
@@ -75,6 +79,7 @@ def create_app(
 ) -> FastAPI:
     """Return the HTTP application. It starts nothing and does not own `backend`.
 
+    cluster: what operators see of it, and have it do.
     not_ready_because: called on every GET /ready and /health; returns what is missing, or nothing.
     notes: returns the parts that are missing though requests can be served.
     rate_headers: returns the rate-limit headers of a tenant.
@@ -84,7 +89,9 @@ def create_app(
     cors: without it browsers let no page of another site read answers.
     """
     app = FastAPI(title="Baton", version=version, redirect_slashes=False)
-    _add_generation(app, backend)
+    chat, completions = ChatCompletions(backend), Completions(backend)
+    _add_generation(app, backend, chat, completions)
+    _add_operators(app, OperatorEndpoints(backend, cluster, chat, completions))
     _add_models(app, backend)
     _add_health(app, HealthEndpoints(not_ready_because, notes, registry=registry, version=version))
     if dashboard is not None:
@@ -111,9 +118,20 @@ def create_app(
     return app
 
 
-def _add_generation(app: FastAPI, backend: Backend) -> None:
+def _add_operators(app: FastAPI, operators: OperatorEndpoints) -> None:
+    app.add_api_route("/load", operators.load, tags=["operations"])
+    app.add_api_route("/server_info", operators.server_info, tags=["operations"])
+    app.add_api_route(
+        "/reset_prefix_cache", operators.reset_prefix_cache, methods=["POST"], tags=["operations"]
+    )
+    app.add_api_route("/tokenizer_info", operators.tokenizer_info, tags=["tokens"])
+    app.add_api_route("/invocations", operators.invocations, methods=["POST"], tags=["generate"])
+
+
+def _add_generation(
+    app: FastAPI, backend: Backend, chat: ChatCompletions, completions: Completions
+) -> None:
     tokens = TokenizeEndpoints(backend)
-    chat, completions = ChatCompletions(backend), Completions(backend)
     _add_other_apis(app, backend, chat)
     app.add_api_route("/v1/chat/completions", chat.create, methods=["POST"], tags=["generate"])
     app.add_api_route("/v1/completions", completions.create, methods=["POST"], tags=["generate"])

@@ -14,9 +14,17 @@ OPEN_PATHS = frozenset({"/live", "/health", "/ping", "/ready"})
 METRICS_PATH = "/metrics"
 DASHBOARD_EVENTS_PATH = "/dashboard/events"
 DASHBOARD_REQUEST_PATH = "/dashboard/request"
-#: Paths that tell a tenant about the others: how much is running, and where.
+#: Paths that tell a tenant about the others (how much is running, and where) or change something.
 OPERATOR_PATHS = frozenset(
-    {METRICS_PATH, "/v1/route", DASHBOARD_EVENTS_PATH, DASHBOARD_REQUEST_PATH}
+    {
+        METRICS_PATH,
+        "/v1/route",
+        DASHBOARD_EVENTS_PATH,
+        DASHBOARD_REQUEST_PATH,
+        "/load",
+        "/server_info",
+        "/reset_prefix_cache",
+    }
 )
 
 

@@ -99,6 +99,7 @@ class TokenizeEndpoints:
 
 def _parse(request: Request, raw: bytes, backend: Backend) -> TokenizeTextBody | TokenizeChatBody:
     """Return the parsed body: its fields show which of the two kinds it is."""
-    # A text that is no JSON gets its schema's error, which is precise.
-    schema = TokenizeChatBody if is_chat(raw) else TokenizeTextBody
-    return parse_body(request, schema, raw, backend.unknown_fields)
+    if is_chat(raw):
+        return parse_body(request, TokenizeChatBody, raw, backend.unknown_fields)
+    # The error for what is no JSON is this schema's, too.
+    return parse_body(request, TokenizeTextBody, raw, backend.unknown_fields)

@@ -21,6 +21,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/responses/input_tokens": {"input": HELLO},
     "/v1/messages": {"messages": HELLO, "max_tokens": 3},
     "/v1/messages/count_tokens": {"messages": HELLO},
+    "/invocations": {"prompt": "a"},
     "/tokenize": {"prompt": "a"},
     "/detokenize": {"tokens": [5]},
 }

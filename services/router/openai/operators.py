@@ -1,0 +1,74 @@
+"""Endpoints that vLLM has for operators: load, settings, the prefix cache, SageMaker's door."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
+
+from services.router.openai.errors import FieldError
+from services.router.openai.reading.body import read_body
+from services.router.openai.reading.kind import is_chat
+from services.router.openai.replies.responses import json_response
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from services.router.openai.backend import Backend
+    from services.router.openai.chat import ChatCompletions
+    from services.router.openai.completions import Completions
+
+
+class Cluster(Protocol):
+    """The cluster as its operators see it."""
+
+    def num_requests(self) -> int:
+        """Return the requests that this router has let in and not answered."""
+        ...
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return version, settings without secrets, and workers, ready for JSON."""
+        ...
+
+    async def reset_prefix_cache(self) -> bool:
+        """Drop the cached prefixes of all workers; return whether all could. May be repeated."""
+        ...
+
+
+class OperatorEndpoints:
+    """Paths of vLLM. Those that tell of other tenants, or change something, need an operator."""
+
+    def __init__(
+        self, backend: Backend, cluster: Cluster, chat: ChatCompletions, completions: Completions
+    ) -> None:
+        self._backend = backend
+        self._cluster = cluster
+        self._chat = chat
+        self._completions = completions
+
+    async def load(self) -> Response:
+        """Return the number of requests in work."""
+        return json_response({"server_load": self._cluster.num_requests()})
+
+    async def server_info(self) -> Response:
+        """Return version, settings and workers."""
+        return json_response(dict(self._cluster.describe()))
+
+    async def reset_prefix_cache(self, request: Request) -> Response:
+        """Drop cached prefixes everywhere; `success` is false while blocks are in use."""
+        if request.query_params.get("reset_running_requests", "false").lower() == "true":
+            message = "reset_running_requests must be false: running requests keep their blocks"
+            raise FieldError(message, param="reset_running_requests")
+        return json_response({"success": await self._cluster.reset_prefix_cache()})
+
+    async def invocations(self, request: Request) -> Response:
+        """Answer a chat (with `messages`) or a completion, as SageMaker sends both here."""
+        arrival_s = time.monotonic()
+        raw = await read_body(request, self._backend.limits)
+        endpoint = self._chat if is_chat(raw) else self._completions
+        return await endpoint.respond(request, raw, arrival_s)
+
+    async def tokenizer_info(self) -> Response:
+        """Return the content of tokenizer_config.json."""
+        return json_response(dict(self._backend.tokenizer.config))

@@ -1,0 +1,57 @@
+"""The cluster as its operators see it, over HTTP."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shared.version import VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from services.router.config import RouterConfig
+    from services.router.parts import RouterParts
+
+#: Settings whose values are secrets, or may contain one.
+_SECRET = frozenset({"hf_token", "redis_url"})
+
+
+class OperatedCluster:
+    """See `services.router.openai.operators.Cluster`."""
+
+    def __init__(self, config: RouterConfig, parts: RouterParts) -> None:
+        self._config = config
+        self._parts = parts
+
+    def num_requests(self) -> int:
+        """See Cluster."""
+        return self._parts.admission.num_inside
+
+    def describe(self) -> Mapping[str, Any]:
+        """See Cluster."""
+        return {
+            "version": VERSION,
+            "models": list(self._parts.models.names),
+            "config": settings_without_secrets(self._config),
+            "workers": self._parts.control.describe(),
+        }
+
+    async def reset_prefix_cache(self) -> bool:
+        """See Cluster."""
+        return await self._parts.control.reset_prefix_cache()
+
+
+def settings_without_secrets(settings: Any) -> dict[str, Any]:
+    """Return the fields of a settings record for JSON, those of its groups beside its own."""
+    shown: dict[str, Any] = {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if dataclasses.is_dataclass(value):
+            shown |= settings_without_secrets(value)
+        elif field.name in _SECRET and value is not None:
+            shown[field.name] = "hidden"
+        else:
+            shown[field.name] = str(value) if isinstance(value, Path) else value
+    return shown
