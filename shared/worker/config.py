@@ -11,17 +11,16 @@ from typing import Literal
 
 from shared.config import flag_name, setting
 from shared.engine.config import EngineConfig
+from shared.engine.model_settings import (
+    ModelSettings,  # noqa: TC001 read at run time by the settings loader
+)
 from shared.errors import ConfigError
-from shared.gguf.folder import model_folder, model_name
-from shared.hub.model import hub_name, local_model
-from shared.hub.settings import HubSettings
 from shared.rpc.exposure import AccessSettings
 from shared.rpc.tls.settings import TlsSettings
 from shared.worker.reuse_settings import ReuseSettings
 
 #: Hosts that mean every address of the machine.
 MAX_NICENESS = 19
-MAX_GENERATION = 2**32
 _WILDCARDS = frozenset({"0.0.0.0", "::", ""})
 
 
@@ -30,69 +29,6 @@ class DrainMode(StrEnum):
 
     FINISH = "finish"
     MOVE = "move"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSettings:
-    """The model, and how it is loaded. Names as in vLLM."""
-
-    model: Path = setting(
-        help="directory of a Hugging Face checkpoint, a GGUF file, or a name on the hub"
-    )
-    served_model_name: tuple[str, ...] = setting(
-        (), help="names that clients use, the first one for routers; default: the directory's name"
-    )
-    dtype: str = setting("auto", help="auto, float32, bfloat16 or float16")
-    load_format: str = setting("auto", help="auto, safetensors or dummy")
-    attention_backend: str = setting(
-        "auto", help="auto, native (C++ for this CPU), torch or triton"
-    )
-    model_impl: str = setting(
-        "auto",
-        help="auto, native, torch or transformers: what computes the model; auto takes the modules "
-        "of transformers for an architecture that Baton does not know itself",
-    )
-    model_class: str = setting(
-        "", help="a family of models in Python code of your own, as package.module:NAME"
-    )
-    trust_remote_code: bool = setting(
-        default=False, help="run Python code that is in the model's directory"
-    )
-    quantization: str = setting(
-        "none",
-        help="none, int8, fp8 or int4: weights are narrowed while they are loaded "
-        "(on a CPU fp8 is slow)",
-    )
-    cpu_int4_compute: str = setting(
-        "auto",
-        help="what a CPU multiplies weights of 4 bits with: float (inputs as they are), int8 "
-        "(inputs rounded to 8 bits, faster) or auto (int8 for a model in bfloat16)",
-    )
-    model_seed: int = setting(0, help="seed of the weights with --load-format dummy")
-    model_generation: int = setting(
-        0,
-        help="which generation of the model's weights this is: all its workers must have the same "
-        "weights; raise it to change them",
-    )
-    hub: HubSettings = field(default_factory=HubSettings)
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.model_generation < MAX_GENERATION:
-            raise ConfigError(f"--model-generation must be 0 to {MAX_GENERATION - 1}")
-
-    @property
-    def name(self) -> str:
-        """The model's name for routers: one of their names."""
-        return (*self.served_model_name, hub_name(self.model) or model_name(self.model))[0]
-
-    @property
-    def folder(self) -> Path:
-        """The folder to read the model from.
-
-        Raises:
-            ConfigError: the model is a GGUF file that cannot be read, or cannot be downloaded.
-        """
-        return model_folder(local_model(self.model, self.hub))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

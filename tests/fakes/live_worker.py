@@ -21,12 +21,13 @@ from services.decode.config import DecodeConfig
 from services.prefill.__main__ import add_prefill
 from services.prefill.config import PrefillConfig
 from shared.engine.config import EngineConfig
+from shared.engine.model_settings import ModelSettings
 from shared.identity import Role
 from shared.kv.identity import KVIdentity
 from shared.rpc.server import RpcServer
 from shared.rpc.wire import worker_id_to_wire
 from shared.text.token_table import read_token_table
-from shared.worker.config import ModelSettings, WorkerConfig
+from shared.worker.config import WorkerConfig
 from shared.worker.parts import open_parts
 from shared.worker.peers.transfer_servicer import TransferServicer
 from shared.worker.reuse_settings import ReusePolicy, ReuseSettings

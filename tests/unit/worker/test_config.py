@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shared.worker.config import ModelSettings, WorkerConfig
+from shared.engine.model_settings import ModelSettings
+from shared.worker.config import WorkerConfig
 
 
 def config(**settings: object) -> WorkerConfig:
