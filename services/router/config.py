@@ -7,9 +7,9 @@ from pathlib import Path  # noqa: TC003 read at run time by the settings loader
 from typing import Literal
 
 from services.router.cors_settings import CorsSettings
-from services.router.request.limits import RequestLimits
 from shared.config import flag_name, setting
 from shared.errors import ConfigError
+from shared.generation.limits import RequestLimits
 from shared.gguf.folder import model_name
 from shared.hub.model import hub_name
 from shared.hub.settings import HubSettings

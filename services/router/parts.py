@@ -14,7 +14,6 @@ from services.router.answer.pipeline import Pipeline
 from services.router.answer.planner import AnswerPlanner, LatencyBounds
 from services.router.model_text import load_text
 from services.router.models import ServedModels
-from services.router.request.sampling import SamplingResolver
 from services.router.routing.chooser import WorkerChooser
 from services.router.routing.policies.find import find_policy
 from services.router.routing.room import WorkerRoom
@@ -24,6 +23,7 @@ from services.router.workers.directory import make_directory
 from services.router.workers.endpoints import EndpointPool
 from services.router.workers.generations import Generations
 from services.router.workers.sessions import SessionPool
+from shared.generation.resolver import SamplingResolver
 from shared.rpc.channel import ChannelPool
 
 if TYPE_CHECKING:

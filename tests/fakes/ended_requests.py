@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from services.router.request.generation import GenerationParams, GenerationRequest
+from services.router.request.generation import GenerationRequest
 from services.router.usage import Timings, Usage
 from services.router.watch.observer import RequestEnd
+from shared.generation.params import GenerationParams
 
 SERVED = Timings(
     first_token_ms=40.0,

@@ -19,7 +19,7 @@ from services.router.openai.auth import caller_of
 from services.router.openai.backend import Backend
 from services.router.openai.reading.unknown_fields import UnknownFields
 from services.router.parsers.plan import ChatFormats
-from services.router.request.limits import RequestLimits
+from shared.generation.limits import RequestLimits
 from shared.text.chat_template import ChatTemplate
 from tests.fakes import tiny_tokenizer
 from tests.fakes.scripted_generator import ScriptedGenerator, Speaker

@@ -7,7 +7,7 @@ from typing import Any
 
 from services.router.parsers.find import REASONING_FORMATS, TOOL_FORMATS
 from services.router.parsers.plan import ChatFormats
-from services.router.request.limits import RequestLimits
+from shared.generation.limits import RequestLimits
 from tests.fakes.openai_api import OpenAIApi
 
 HELLO: list[Any] = [{"role": "user", "content": "Hi"}]

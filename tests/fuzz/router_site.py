@@ -17,7 +17,7 @@ from services.router.grpc.directory_servicer import DirectoryServicer
 from services.router.grpc.server import RouterServicer
 from services.router.openai.backend import Backend
 from services.router.parts import RouterParts, open_parts
-from services.router.request.limits import RequestLimits
+from shared.generation.limits import RequestLimits
 from shared.identity import Role
 from shared.rpc.server import RpcServer
 from tests.fakes import tiny_tokenizer

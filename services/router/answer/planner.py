@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from services.router.answer.job import Job
 from services.router.answer.pin import Pin
 from services.router.answer.ttft_margin import TtftMargin
-from services.router.request.grammar import owned_by
+from services.router.request.owner import owned_by
 from services.router.request.resume import check_resumed, resumed_identity
 from services.router.routing.base import PrefixSource, RoutingRequest
 from services.router.routing.chooser import MAX_SOURCES
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from services.router.answer.retry import Losses
     from services.router.models import ServedModels
     from services.router.request.generation import GenerationRequest
-    from services.router.request.sampling import SamplingResolver
     from services.router.routing.base import Route
     from services.router.routing.chooser import WorkerChooser
     from services.router.routing.explain import Explanation
+    from shared.generation.resolver import SamplingResolver
     from shared.identity import WorkerId
 
 _INT32 = 2**31

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from baton.v1 import decode_pb2
-    from services.router.request.generation import GenerationParams
     from services.router.routing.base import Route
     from services.router.routing.book import Book, Booking
     from services.router.workers.sessions import SessionPool
+    from shared.generation.params import GenerationParams
     from shared.telemetry.tracing import Span
     from shared.text.answer_text import TextPiece
     from shared.text.tokenizer import Tokenizer

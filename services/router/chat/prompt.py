@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from services.router.chat.json_depth import is_too_deep
-from services.router.request.limits import check_texts, texts_in
+from shared.generation.limits import check_texts, texts_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from services.router.request.limits import RequestLimits
+    from shared.generation.limits import RequestLimits
     from shared.text.chat_template import ChatTemplate
     from shared.text.tokenizer import Tokenizer
 

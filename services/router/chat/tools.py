@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from services.router.parsers.base import ToolSpec
 from services.router.parsers.json_list import JsonListFormat
 from services.router.parsers.plan import ChatFormats, ReadingPlan
-from services.router.request.grammar import check_grammar, json_schema_grammar
 from shared.errors import InvalidRequestError, UnsupportedError
+from shared.generation.grammar import check_grammar, json_schema_grammar
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from services.router.request.generation import GenerationParams
-    from services.router.request.limits import RequestLimits
+    from shared.generation.limits import RequestLimits
+    from shared.generation.params import GenerationParams
 
 #: Pattern of function names.
 NAME_PATTERN = r"^[a-zA-Z0-9_.\-]+$"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-    from services.router.request.limits import RequestLimits
+    from shared.generation.limits import RequestLimits
 
 #: Bytes of chunked encoding allowed per byte of a body: a size, two line ends, and the byte.
 _FRAMING_PER_BYTE = 8

@@ -12,8 +12,8 @@ import uvicorn
 from services.router.doors.http_protocol import limited_protocol
 from services.router.doors.slow_clients import STALL_S, SlowClients
 from services.router.openai.replies.sse import DIRECT_SEND
-from services.router.request.limits import DEFAULT_LIMITS, RequestLimits
 from shared.errors import ConfigError
+from shared.generation.limits import DEFAULT_LIMITS, RequestLimits
 
 if TYPE_CHECKING:
     import ssl

@@ -20,13 +20,13 @@ from services.router.chat.tools import (
     use_tools,
 )
 from services.router.parsers.plan import ReadingPlan
-from services.router.request.limits import check_num_messages
 from shared.errors import InvalidRequestError
+from shared.generation.limits import check_num_messages
 
 if TYPE_CHECKING:
     from services.router.parsers.plan import ChatFormats
-    from services.router.request.generation import GenerationParams
-    from services.router.request.limits import RequestLimits
+    from shared.generation.limits import RequestLimits
+    from shared.generation.params import GenerationParams
     from shared.text.tokenizer import Tokenizer
 
 _MODES = {

@@ -18,15 +18,15 @@ from services.router.grpc.chat import read_chat
 from services.router.grpc.wire import params_from_wire, resumed_from_wire
 from services.router.parsers.plan import ChatFormats
 from services.router.request.generation import GenerationRequest
-from services.router.request.limits import (
+from services.router.request.request_name import RULE, is_request_name
+from shared.errors import InvalidRequestError
+from shared.generation.limits import (
     DEFAULT_LIMITS,
     check_num_tokens,
     check_params,
     check_texts,
     texts_in,
 )
-from services.router.request.request_name import RULE, is_request_name
-from shared.errors import InvalidRequestError
 from shared.telemetry.trace_context import INCOMING, Incoming, metadata_in
 
 if TYPE_CHECKING:
@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 
     from services.router.admission.tenant import Tenant
     from services.router.models import ServedModels
-    from services.router.request.generation import AnswerPiece, GenerationParams, Generator
-    from services.router.request.limits import RequestLimits
+    from services.router.request.generation import AnswerPiece, Generator
+    from shared.generation.limits import RequestLimits
+    from shared.generation.params import GenerationParams
     from shared.rpc.auth import Metadata
     from shared.text.chat_template import ChatTemplate
     from shared.text.tokenizer import Tokenizer

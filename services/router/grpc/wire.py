@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from baton.v1 import common_pb2, router_pb2
 from services.router.answer.wire import timings_to_wire, usage_to_wire
-from services.router.request.generation import GenerationParams
 from services.router.request.resume import AnswerSoFar
+from shared.generation.params import GenerationParams
 from shared.request.extra_args import read_extra_args
 from shared.request.grammar.wire import grammar_from_wire
 from shared.request.wire import extra_args_from_wire, finish_reason_to_wire

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from services.router.openai.auth import caller_of
 from services.router.openai.reading.unknown_fields import UnknownFields
 from services.router.parsers.plan import ChatFormats
-from services.router.request.limits import RequestLimits
+from shared.generation.limits import RequestLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,7 +21,7 @@ from services.router.openai.replies.answers import stream_answers
 from services.router.openai.replies.chat_reply import ChatHead, ChatReply
 from services.router.openai.schema.chat import ChatBody
 from services.router.request.generation import GenerationRequest
-from services.router.request.limits import check_num_tokens
+from shared.generation.limits import check_num_tokens
 
 if TYPE_CHECKING:
     from services.router.chat.tools import ToolUse

@@ -29,13 +29,13 @@ from services.router.openai.replies.answers import stream_answers
 from services.router.openai.replies.completion_reply import CompletionReply, EchoedPrompt
 from services.router.openai.schema.completion import CompletionBody
 from services.router.request.generation import GenerationRequest
-from services.router.request.limits import check_answers, check_num_tokens, check_texts
+from shared.generation.limits import check_answers, check_num_tokens, check_texts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from services.router.openai.backend import Backend
-    from services.router.request.generation import GenerationParams
+    from shared.generation.params import GenerationParams
 
 _PREFIX = "cmpl"
 

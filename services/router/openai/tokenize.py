@@ -21,7 +21,7 @@ from services.router.openai.schema.tokenize import (
     TokenizeChatBody,
     TokenizeTextBody,
 )
-from services.router.request.limits import check_texts
+from shared.generation.limits import check_texts
 
 if TYPE_CHECKING:
     from services.router.openai.backend import Backend

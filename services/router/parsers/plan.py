@@ -11,7 +11,7 @@ from shared.request.grammar.spec import Thinking
 
 if TYPE_CHECKING:
     from services.router.parsers.base import ReasoningFormat, TextParser, ToolFormat
-    from services.router.request.generation import GenerationParams
+    from shared.generation.params import GenerationParams
     from shared.text.tokenizer import Tokenizer
 
 

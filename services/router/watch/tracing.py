@@ -10,12 +10,9 @@ from shared.errors import BatonError
 from shared.telemetry.trace_context import INCOMING, Incoming
 
 if TYPE_CHECKING:
-    from services.router.request.generation import (
-        AnswerPiece,
-        GenerationParams,
-        GenerationRequest,
-    )
+    from services.router.request.generation import AnswerPiece, GenerationRequest
     from services.router.watch.observer import RequestEnd, RequestWatch
+    from shared.generation.params import GenerationParams
     from shared.telemetry.tracing import Tracer, Value
 
 

@@ -11,7 +11,8 @@ import pytest
 from services.router.config import RouterConfig
 from services.router.openai.backend import Backend
 from services.router.parts import open_parts
-from services.router.request.generation import GenerationParams, GenerationRequest
+from services.router.request.generation import GenerationRequest
+from shared.generation.params import GenerationParams
 from shared.identity import Role
 from shared.rpc.protocol import PROTOCOL_MINOR
 from tests.fakes import tiny_tokenizer

@@ -10,8 +10,8 @@ import pytest
 
 from baton.v1 import decode_pb2
 from services.router.openai.replies.answers import stream_answers
-from services.router.request.generation import GenerationParams
 from shared.errors import DrainingError, InvalidRequestError
+from shared.generation.params import GenerationParams
 from shared.identity import Role
 from shared.request.answer import FinishReason
 from shared.request.beam_search import BeamOptions, BeamSearch, Candidate

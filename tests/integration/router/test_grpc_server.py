@@ -9,12 +9,12 @@ import pytest
 
 from baton.v1 import common_pb2, decode_pb2, router_pb2, router_pb2_grpc
 from services.router.grpc.server import RouterServicer
-from services.router.request.limits import RequestLimits
 from shared.errors import (
     InvalidRequestError,
     ModelNotFoundError,
     NoWorkerError,
 )
+from shared.generation.limits import RequestLimits
 from shared.rpc.server import RpcServer
 from shared.rpc.status import from_rpc_error
 from tests.fakes.scripted_decode import Script, Step, never, say

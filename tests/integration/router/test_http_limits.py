@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from services.router.doors.http_server import HttpServer
-from services.router.request.limits import RequestLimits
+from shared.generation.limits import RequestLimits
 from tests.fakes.openai_api import MODEL, OpenAIApi
 
 if TYPE_CHECKING:

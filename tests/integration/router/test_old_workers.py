@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from services.router.answer import pipeline
-from services.router.request.grammar import choice_grammar
 from shared.errors import BatonError, NoWorkerError, UnsupportedError
+from shared.generation.grammar import choice_grammar
 from shared.identity import Role
 from shared.rpc.protocol import CONSTRAINTS_MINOR
 from tests.fakes.scripted_decode import Script, Step, say

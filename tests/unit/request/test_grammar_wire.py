@@ -9,13 +9,13 @@ from baton_client.errors import InvalidRequestError as ClientInvalidRequestError
 from baton_client.options import generate_request
 from services.router.admission.tenant import ANONYMOUS, Tenant
 from services.router.grpc.wire import params_from_wire
-from services.router.request.grammar import (
+from services.router.request.owner import owned_by
+from shared.errors import InvalidRequestError
+from shared.generation.grammar import (
     MAX_CHECKED_CHARS,
     check_grammar,
     json_schema_grammar,
-    owned_by,
 )
-from shared.errors import InvalidRequestError
 from shared.request.grammar.spec import GrammarKind, GrammarSpec
 from shared.request.grammar.wire import grammar_from_wire, grammar_to_wire
 from shared.request.sampling_params import SamplingParams

@@ -10,8 +10,9 @@ from services.router.admission.tenant import Tenant
 from services.router.admission.tenant_limits import TenantLimits
 from services.router.admission.tenant_metrics import MAX_TENANTS, OTHERS, TenantMetrics
 from services.router.doors.limited import LimitedGenerator
-from services.router.request.generation import AnswerPiece, GenerationParams, GenerationRequest
+from services.router.request.generation import AnswerPiece, GenerationRequest
 from shared.errors import BatonError, InvalidRequestError, OverloadedError, RefusalReason
+from shared.generation.params import GenerationParams
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator

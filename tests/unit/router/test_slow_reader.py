@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from services.router.doors.slow_reader import StallGuard
-from services.router.request.generation import AnswerPiece, GenerationParams, GenerationRequest
+from services.router.request.generation import AnswerPiece, GenerationRequest
 from shared.errors import DeadlineError
+from shared.generation.params import GenerationParams
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from services.router.openai.reading.unknown_fields import UnknownFields
-    from services.router.request.limits import RequestLimits
+    from shared.generation.limits import RequestLimits
 
 M = TypeVar("M", bound=RequestObject)
 

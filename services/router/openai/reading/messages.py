@@ -8,14 +8,14 @@ from services.router.chat.prompt import Conversation, read_arguments, render_cha
 from services.router.chat.rules import needs_content
 from services.router.openai.errors import FieldError
 from services.router.openai.reading.prompts import Prompt
-from services.router.request.limits import check_num_messages
 from shared.errors import UnsupportedError
+from shared.generation.limits import check_num_messages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from services.router.openai.schema.chat import ChatMessage, ChatPromptFields
-    from services.router.request.limits import RequestLimits
+    from shared.generation.limits import RequestLimits
     from shared.text.chat_template import ChatTemplate
     from shared.text.tokenizer import Tokenizer
 

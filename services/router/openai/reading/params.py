@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from services.router.openai.errors import FieldError
 from services.router.openai.reading.structured import read_grammar
-from services.router.request.generation import GenerationParams
-from services.router.request.limits import check_params
 from shared.errors import UnsupportedError
+from shared.generation.limits import check_params
+from shared.generation.params import GenerationParams
 from shared.request.beam_search import BeamOptions, require_no_constraints
 from shared.request.extra_args import read_extra_args
 
 if TYPE_CHECKING:
     from services.router.openai.schema.base import GenerationBody
-    from services.router.request.limits import RequestLimits
+    from shared.generation.limits import RequestLimits
     from shared.request.extra_args import ExtraArg
 
 #: Fields of a body that are parameters of the same name; null is the parameter's default.

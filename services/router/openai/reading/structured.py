@@ -8,12 +8,12 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from services.router.openai.errors import FieldError
-from services.router.request.grammar import (
+from shared.errors import UnsupportedError
+from shared.generation.grammar import (
     choice_grammar,
     json_schema_grammar,
     structural_tag_grammar,
 )
-from shared.errors import UnsupportedError
 from shared.request.grammar.spec import GrammarKind, GrammarSpec
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from services.router.chat.tools import ToolUse
     from services.router.openai.schema.chat import ChatBody, Tool
-    from services.router.request.limits import RequestLimits
+    from shared.generation.limits import RequestLimits
 
 
 def read_tools(body: ChatBody, limits: RequestLimits) -> ToolUse:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema
 
-from services.router.request.limits import MAX_TEMPERATURE
+from shared.generation.limits import MAX_TEMPERATURE
 from shared.request.extra_args import MAX_ARGS
 
 INT32_MAX = 2**31 - 1

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from services.router.openai.replies.answers import stream_answers
-from services.router.request.generation import AnswerPiece, GenerationParams, GenerationRequest
+from services.router.request.generation import AnswerPiece, GenerationRequest
 from shared.errors import NoWorkerError
+from shared.generation.params import GenerationParams
 from tests.fakes.scripted_generator import HANG, ScriptedGenerator
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from shared.request.beam_search import BeamOptions
 from tests.fakes.openai_api import LIMITS, OpenAIApi
 
 if TYPE_CHECKING:
-    from services.router.request.generation import GenerationParams
+    from shared.generation.params import GenerationParams
 
 PROMPTS: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}]},

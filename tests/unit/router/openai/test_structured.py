@@ -9,8 +9,8 @@ import pytest
 
 from services.router.openai.reading.structured import read_grammar
 from services.router.openai.schema.completion import CompletionBody
-from services.router.request.grammar import check_grammar
 from shared.errors import InvalidRequestError, UnsupportedError
+from shared.generation.grammar import check_grammar
 from shared.request.grammar.spec import GrammarKind, GrammarSpec
 
 SCHEMA = {"type": "object", "properties": {"ü": {"type": "string"}}}

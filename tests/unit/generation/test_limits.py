@@ -8,9 +8,9 @@ import httpx
 import pytest
 
 from services.router.config import RouterConfig
-from services.router.request.limits import RequestLimits
 from shared.config import load_config
 from shared.errors import ConfigError
+from shared.generation.limits import RequestLimits
 from tests.fakes.openai_api import OpenAIApi
 
 if TYPE_CHECKING:

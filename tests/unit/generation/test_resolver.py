@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from tokenizers import pre_tokenizers
 
-from services.router.request.generation import GenerationParams
-from services.router.request.sampling import SamplingResolver
 from shared.errors import InvalidRequestError
+from shared.generation.params import GenerationParams
+from shared.generation.resolver import SamplingResolver
 from shared.request.grammar.spec import GrammarKind, GrammarSpec
 from shared.request.grammar.wire import grammar_from_wire
 from shared.request.sampling_params import SamplingParams

@@ -6,16 +6,16 @@ import math
 import secrets
 from typing import TYPE_CHECKING, TypeVar
 
-from services.router.request.generation import GenerationParams
-from services.router.request.grammar import check_grammar
-from services.router.request.limits import DEFAULT_LIMITS, check_params
 from shared.errors import InvalidRequestError
+from shared.generation.grammar import check_grammar
+from shared.generation.limits import DEFAULT_LIMITS, check_params
+from shared.generation.params import GenerationParams
 from shared.request.sampling_params import SamplingParams, read_seed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from services.router.request.limits import RequestLimits
+    from shared.generation.limits import RequestLimits
     from shared.text.tokenizer import Tokenizer
 
 T = TypeVar("T")

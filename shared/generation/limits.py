@@ -17,7 +17,7 @@ from shared.request.sampling_params import MAX_LOGPROBS
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
-    from services.router.request.generation import GenerationParams
+    from shared.generation.params import GenerationParams
 
 _MEBI = 2**20
 

@@ -7,23 +7,16 @@ pipeline checks the spec and sends it to the decode workers.
 
 from __future__ import annotations
 
-import hashlib
 import json
-from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from shared.request.grammar.checks import check_spec
 from shared.request.grammar.spec import GrammarKind, GrammarSpec
 
-if TYPE_CHECKING:
-    from services.router.admission.tenant import Tenant
-    from shared.request.sampling_params import SamplingParams
-
 _NUM_REMEMBERED = 256
 #: A check of a grammar of this length takes some milliseconds.
 MAX_CHECKED_CHARS = 8 * 1024
-_OWNER = b"baton.grammar.owner.v1\0"
 
 
 def json_schema_grammar(
@@ -70,16 +63,6 @@ def check_grammar(spec: GrammarSpec | None) -> None:
     """
     if spec is not None and len(spec.text) <= MAX_CHECKED_CHARS:
         _check_once(spec)
-
-
-def owned_by(tenant: Tenant, sampling: SamplingParams) -> SamplingParams:
-    """Return the parameters with the tenant as the owner of their grammar, if they have one."""
-    if sampling.grammar is None:
-        return sampling
-    owner = b""
-    if tenant.name:
-        owner = hashlib.sha256(_OWNER + tenant.name.encode("utf-8", "surrogatepass")).digest()[:16]
-    return replace(sampling, grammar=replace(sampling.grammar, owner=owner))
 
 
 @lru_cache(maxsize=_NUM_REMEMBERED)

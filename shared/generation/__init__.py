@@ -1,0 +1,1 @@
+"""What a client asks of one generation, and what the engine makes of it."""
