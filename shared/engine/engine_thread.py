@@ -71,9 +71,17 @@ class EngineThread:
         """
         if self._loop is None:
             return
-        self._commands.put(None)
-        await asyncio.to_thread(self._thread.join)
+        await asyncio.to_thread(self.join)
         self._end(UnavailableError("the engine was stopped"))
+
+    def join(self) -> None:
+        """Finish the running step and end the thread. Streams are told by `stop` alone.
+
+        Blocks; may be called in any thread, and before `start`.
+        """
+        self._commands.put(None)
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def wake(self) -> None:
         """Let an idle engine check its sequences again. May be called in any thread."""

@@ -1,0 +1,54 @@
+"""Baton's engine in a program of your own, with vLLM's names: `from baton import LLM`.
+
+`baton.v1` is the wire contract. What a name needs is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shared.offline.async_llm import AsyncLLM as AsyncLLM
+    from shared.offline.engine_args import AsyncEngineArgs as AsyncEngineArgs
+    from shared.offline.engine_args import EngineArgs as EngineArgs
+    from shared.offline.llm import LLM as LLM
+    from shared.offline.llm_engine import LLMEngine as LLMEngine
+    from shared.offline.outputs import CompletionOutput as CompletionOutput
+    from shared.offline.outputs import RequestOutput as RequestOutput
+    from shared.offline.sampling_params import BeamSearchParams as BeamSearchParams
+    from shared.offline.sampling_params import RequestOutputKind as RequestOutputKind
+    from shared.offline.sampling_params import SamplingParams as SamplingParams
+    from shared.offline.sampling_params import StructuredOutputsParams as StructuredOutputsParams
+
+    AsyncLLMEngine = AsyncLLM
+
+_PLACES = {
+    "AsyncEngineArgs": "engine_args",
+    "AsyncLLM": "async_llm",
+    "BeamSearchParams": "sampling_params",
+    "CompletionOutput": "outputs",
+    "EngineArgs": "engine_args",
+    "LLM": "llm",
+    "LLMEngine": "llm_engine",
+    "RequestOutput": "outputs",
+    "RequestOutputKind": "sampling_params",
+    "SamplingParams": "sampling_params",
+    "StructuredOutputsParams": "sampling_params",
+}
+_ALIASES = {"AsyncLLMEngine": "AsyncLLM"}
+
+__all__ = sorted([*_PLACES, *_ALIASES])
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return importlib.import_module("shared.version").VERSION
+    own = _ALIASES.get(name, name)
+    if own not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"shared.offline.{_PLACES[own]}"), own)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

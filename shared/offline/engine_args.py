@@ -1,0 +1,147 @@
+"""vLLM's engine arguments as arguments in Python."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from shared.arguments.base import Kind
+from shared.arguments.table import ARGUMENTS
+from shared.arguments.translate import translate
+from shared.config import flags_of, load_config, setting
+from shared.engine.config import EngineConfig
+from shared.engine.model_settings import (
+    ModelSettings,  # noqa: TC001 read at run time by the settings loader
+)
+from shared.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """An engine in this process."""
+
+    model: ModelSettings
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    num_threads: int | None = setting(None, help="threads for computing")
+    cpu_threads_bind: str | None = setting(None, help="cores of the threads")
+    generation_config: str = setting("auto", help="where default values of sampling come from")
+    override_generation_config: str | None = setting(None, help="values that replace those")
+
+
+#: Numbers of a server's processes, by our flags.
+_COUNTS = {"--decode": "data_parallel_size", "--routers": "api_process_count"}
+
+
+class EngineArgs:
+    """Every argument of vLLM's `EngineArgs`, by its name, and the settings that Baton adds.
+
+    `docs/arguments.md` says what each means here. Values have vLLM's types: `None` says nothing,
+    mappings and lists may be given as such.
+    """
+
+    def __init__(self, model: str | Path, **arguments: Any) -> None:
+        """Take the arguments and check their names.
+
+        Raises:
+            ConfigError: there is no such argument.
+        """
+        known = flags_of(EngineSettings) | ARGUMENTS.keys()
+        for name in arguments:
+            if _flag(name) not in known:
+                raise ConfigError(
+                    f"{name} is no argument of an engine; docs/arguments.md lists them"
+                )
+        self.model = str(model)
+        self._arguments = arguments
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an argument as it was given, or vLLM's default as a word."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name in self._arguments:
+            return self._arguments[name]
+        argument = ARGUMENTS.get(_flag(name))
+        if argument is None:
+            raise AttributeError(f"{type(self).__name__} has no argument {name}")
+        return argument.default
+
+    def settings(self) -> EngineSettings:
+        """Return what the arguments say in settings of ours. The log names those without effect.
+
+        Raises:
+            ConfigError: an argument is refused, or its value is wrong.
+        """
+        translation = translate([*_words("model", self.model), *self._all_words()])
+        for note in translation.notes:
+            log.warning("argument_without_effect", note=note)
+        words = _without_server(translation.words)
+        return load_config(EngineSettings, words, prog="EngineArgs", environ={})
+
+    def _all_words(self) -> Iterator[str]:
+        for name, value in self._arguments.items():
+            yield from _words(name, value)
+
+
+class AsyncEngineArgs(EngineArgs):
+    """The same for `AsyncLLM`."""
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _words(name: str, value: Any) -> Iterator[str]:
+    """Yield the words of a command line for one argument."""
+    flag = _flag(name)
+    argument = ARGUMENTS.get(flag)
+    if value is None:
+        return
+    if isinstance(value, bool) and (argument is None or argument.kind is Kind.SWITCH):
+        yield flag if value else flag.replace("--", "--no-", 1)
+    elif isinstance(value, dict) or (argument is not None and argument.kind is Kind.OBJECT):
+        yield f"{flag}={value if isinstance(value, str) else json.dumps(_plain(value))}"
+    elif isinstance(value, list | tuple | set | frozenset):
+        words = [_word(each) for each in value]
+        if words:
+            yield f"{flag}={words[0]}"
+            yield from words[1:]
+    else:
+        yield f"{flag}={_word(value)}"
+
+
+def _word(value: Any) -> str:
+    return str(value.value if isinstance(value, Enum) else value)
+
+
+def _plain(value: Any) -> Any:
+    """Return what JSON can say of a mapping, or of an object with such attributes."""
+    return value if isinstance(value, dict | list | str) else vars(value)
+
+
+def _without_server(words: tuple[str, ...]) -> list[str]:
+    """Return the words without settings that only a server has.
+
+    Raises:
+        ConfigError: several engines are asked for.
+    """
+    own = flags_of(EngineSettings)
+    kept: list[str] = []
+    flag = ""
+    for word in words:
+        if word.startswith("--"):
+            flag = word.partition("=")[0]
+        if flag in own:
+            kept.append(word)
+        elif flag in _COUNTS and word not in {flag, "1", f"{flag}=1"}:
+            raise ConfigError(f"{_COUNTS[flag]} must be 1: a program has one engine")
+    return kept

@@ -1,0 +1,236 @@
+"""vLLM's `LLM`: prompts in, answers out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tqdm import tqdm
+
+from shared.errors import InvalidRequestError
+from shared.offline.engine_args import EngineArgs
+from shared.offline.llm_engine import LLMEngine
+from shared.offline.outputs import CompletionOutput, RequestOutput
+from shared.offline.refused import Refusing, refuse_adapter
+from shared.offline.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
+from shared.request.beam_search import BeamOptions
+from shared.request.sampling_params import SamplingParams as TokenSampling
+from shared.text.chat_template import ChatTemplate
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from shared.engine.offline.request_output import CompletionOutput as Beam
+
+    Message = Mapping[str, Any]
+
+
+class LLM(Refusing):
+    """A model in this process, for one thread. Arguments are those of `EngineArgs`."""
+
+    def __init__(
+        self, model: str | Path, *, chat_template: str | None = None, **arguments: Any
+    ) -> None:
+        """Load the model.
+
+        `chat_template`: a template in place of the model's own; a text, or the path of a file.
+
+        Raises:
+            ConfigError, ModelLoadError: the model cannot be run like this.
+        """
+        self._setup(LLMEngine.from_engine_args(EngineArgs(model, **arguments)), chat_template)
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs) -> LLM:
+        """Load the model that the arguments name."""
+        made = cls.__new__(cls)
+        made._setup(LLMEngine.from_engine_args(engine_args), None)
+        return made
+
+    def _setup(self, engine: LLMEngine, chat_template: str | None) -> None:
+        self.llm_engine = engine
+        self._chat_template = chat_template
+        self._ids = count()
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """Return the parameters of calls that give none: the model's authors recommend them."""
+        defaults = self.llm_engine.model.defaults
+        names = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_tokens")
+        return SamplingParams.from_optional(**{name: getattr(defaults, name) for name in names})
+
+    def get_tokenizer(self) -> Any:
+        """Return the model's tokenizer as transformers has it."""
+        from transformers import AutoTokenizer  # noqa: PLC0415 two seconds, and rarely used
+
+        return AutoTokenizer.from_pretrained(self.llm_engine.model.folder)
+
+    def generate(
+        self,
+        prompts: Any,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        lora_request: object = None,
+        priority: int | Sequence[int] | None = None,
+        tokenization_kwargs: object = None,
+        mm_processor_kwargs: object = None,
+    ) -> list[RequestOutput]:
+        """Answer one prompt or several, in one batch; the answers have the prompts' order.
+
+        A prompt is a text, token ids, or a mapping with `prompt` or `prompt_token_ids`.
+
+        Raises:
+            InvalidRequestError: a prompt or a parameter cannot be served; nothing is generated.
+        """
+        refuse_adapter(lora_request)
+        each_prompt = _prompts(prompts)
+        params = _for_each(sampling_params or self.get_default_sampling_params(), each_prompt)
+        priorities = _for_each(priority or 0, each_prompt)
+        engine = self.llm_engine
+        ids: list[str] = []
+        try:
+            for prompt, wanted, first in zip(each_prompt, params, priorities, strict=True):
+                final = replace(wanted, output_kind=RequestOutputKind.FINAL_ONLY)
+                request_id = str(next(self._ids))
+                ids.append(engine.add_request(request_id, prompt, final, priority=first))
+            return self._run(ids, use_tqdm=use_tqdm)
+        finally:
+            engine.abort_request(ids)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+        lora_request: object = None,
+        priority: int | Sequence[int] | None = None,
+        chat_template: str | None = None,
+        chat_template_content_format: str = "auto",
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+        tokenization_kwargs: object = None,
+        mm_processor_kwargs: object = None,
+    ) -> list[RequestOutput]:
+        """Answer one conversation or several, written by the model's chat template.
+
+        Raises:
+            InvalidRequestError: the template refuses a conversation, or as `generate`.
+        """
+        nested: Any = messages if _is_nested(messages) else [messages]
+        template = self._template(chat_template or self._chat_template)
+        tokenizer = self.llm_engine.model.tokenizer
+        texts = [
+            template.render(
+                each,
+                tools=tools,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                extra=chat_template_kwargs,
+            )
+            for each in nested
+        ]
+        prompts = [
+            {
+                "prompt": text,
+                "prompt_token_ids": tokenizer.encode(text, add_special_tokens=False),
+            }
+            for text in texts
+        ]
+        return self.generate(
+            prompts,
+            sampling_params,
+            use_tqdm=use_tqdm,
+            lora_request=lora_request,
+            priority=priority,
+        )
+
+    def beam_search(
+        self, prompts: Any, params: BeamSearchParams, use_tqdm: bool = False, **_: Any
+    ) -> list[RequestOutput]:
+        """Return the most likely answers of each prompt, best first."""
+        options = BeamOptions(width=params.beam_width, length_penalty=params.length_penalty)
+        sampling = TokenSampling(max_tokens=params.max_tokens, ignore_eos=params.ignore_eos)
+        found = self.llm_engine.model.core.beam_search(_prompts(prompts), options, sampling)
+        return [
+            RequestOutput(
+                request_id=str(next(self._ids)),
+                prompt=each.prompt,
+                prompt_token_ids=list(each.prompt_token_ids),
+                prompt_logprobs=None,
+                outputs=[_beam(beam) for beam in each.outputs],
+                finished=True,
+            )
+            for each in found
+        ]
+
+    def reset_prefix_cache(
+        self, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> bool:
+        """Forget all cached prefixes; return whether none was in use."""
+        return self.llm_engine.reset_prefix_cache()
+
+    def close(self) -> None:
+        """Free the engine's memory."""
+        self.llm_engine.shutdown()
+
+    def _run(self, ids: Sequence[str], *, use_tqdm: bool) -> list[RequestOutput]:
+        done: dict[str, RequestOutput] = {}
+        with tqdm(total=len(ids), desc="Processed prompts", disable=not use_tqdm) as bar:
+            while self.llm_engine.has_unfinished_requests():
+                for output in self.llm_engine.step():
+                    done[output.request_id] = output
+                    bar.update()
+        return [done[request_id] for request_id in ids]
+
+    def _template(self, source: str | None) -> Any:
+        model = self.llm_engine.model
+        if source is None:
+            return model.core.chat_template
+        text = Path(source).read_text(encoding="utf-8") if _is_file(source) else source
+        return ChatTemplate({"default": text}, model.tokenizer.special_tokens)
+
+
+def _prompts(prompts: Any) -> list[Any]:
+    """Return the prompts of a call: one, or several."""
+    is_one = isinstance(prompts, str) or hasattr(prompts, "keys")
+    is_ids = not is_one and bool(prompts) and isinstance(prompts[0], int)
+    return [prompts] if is_one or is_ids else list(prompts)
+
+
+def _for_each(value: Any, prompts: Sequence[Any]) -> list[Any]:
+    """Return a value for each prompt: the same, or that of its place.
+
+    Raises:
+        InvalidRequestError: there are more or fewer values than prompts.
+    """
+    if not isinstance(value, list | tuple):
+        return [value] * len(prompts)
+    if len(value) != len(prompts):
+        message = f"there are {len(prompts)} prompts and {len(value)} sets of parameters"
+        raise InvalidRequestError(message, param="sampling_params")
+    return list(value)
+
+
+def _is_file(source: str) -> bool:
+    """Return whether a template is given as the path of a file."""
+    return "\n" not in source and "{" not in source and Path(source).is_file()
+
+
+def _is_nested(messages: Sequence[Any]) -> bool:
+    return bool(messages) and not hasattr(messages[0], "keys")
+
+
+def _beam(beam: Beam) -> CompletionOutput:
+    return CompletionOutput(
+        index=beam.index,
+        text=beam.text,
+        token_ids=list(beam.token_ids),
+        cumulative_logprob=sum(each.chosen.logprob for each in beam.logprobs),
+        logprobs=None,
+        finish_reason=None if beam.finish_reason is None else beam.finish_reason.value,
+        stop_reason=beam.stop_reason,
+    )

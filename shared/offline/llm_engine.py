@@ -1,0 +1,130 @@
+"""vLLM's engine that a program steps itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from shared.errors import InvalidRequestError
+from shared.offline.loaded import LoadedModel
+from shared.offline.refused import Refusing, refuse_adapter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from shared.offline.engine_args import EngineArgs
+    from shared.offline.outputs import RequestOutput
+    from shared.offline.running import RunningRequest
+    from shared.offline.sampling_params import SamplingParams
+
+
+class LLMEngine(Refusing):
+    """Takes requests, and computes a step of all of them at a time. For one thread."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        """Take a loaded model; `shutdown` frees it."""
+        self.model = model
+        self._requests: dict[str, RunningRequest] = {}
+        #: Requests by the ids that the engine has for their answers.
+        self._owners: dict[str, RunningRequest] = {}
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs, **_: Any) -> LLMEngine:
+        """Load a model and return its engine.
+
+        Raises:
+            ConfigError, ModelLoadError: it cannot be run like this.
+        """
+        return cls(LoadedModel(engine_args.settings()))
+
+    def add_request(
+        self,
+        request_id: str,
+        prompt: Any,
+        params: SamplingParams,
+        arrival_time: float | None = None,
+        lora_request: object = None,
+        tokenization_kwargs: object = None,
+        trace_headers: object = None,
+        priority: int = 0,
+    ) -> str:
+        """Queue a prompt and return its id. Arrival times and trace headers mean nothing here.
+
+        Raises:
+            InvalidRequestError: the id is in use, or the request cannot be served.
+        """
+        refuse_adapter(lora_request)
+        if request_id in self._requests:
+            raise InvalidRequestError(f"request {request_id} is running already")
+        running, parts = self.model.start(request_id, prompt, params, priority=priority)
+        core = self.model.core
+        self._requests[request_id] = running
+        for part in parts:
+            self._owners[part.request_id] = running
+            try:
+                core.engine.add(core.grammars.ready_now(part))
+            except BaseException:
+                self.abort_request([request_id])
+                raise
+        return request_id
+
+    def step(self) -> list[RequestOutput]:
+        """Compute a step; return what it brought. Requests that have ended are forgotten.
+
+        Raises the error that ended a request, if one did: the others go on.
+        """
+        engine = self.model.core.engine
+        if not engine.has_work() and not engine.wait_for_news():
+            return []
+        news: dict[str, set[str]] = {}
+        for event in engine.step():
+            running = self._owners.get(event.request_id)
+            if running is None:
+                continue
+            try:
+                if running.take(event.request_id, event):
+                    engine.abort(event.request_id)
+            except BaseException:
+                self.abort_request([running.request_id])
+                raise
+            news.setdefault(running.request_id, set()).add(event.request_id)
+        outputs = [self._requests[each].output(parts) for each, parts in news.items()]
+        for request_id in news:
+            if self._requests[request_id].is_finished:
+                self._forget(request_id)
+        return [output for output in outputs if output is not None]
+
+    def abort_request(self, request_ids: str | Iterable[str]) -> None:
+        """End requests without an output. Unknown ids are ignored."""
+        for request_id in [request_ids] if isinstance(request_ids, str) else request_ids:
+            running = self._requests.get(request_id)
+            for engine_id in () if running is None else running.answers:
+                self.model.core.engine.abort(engine_id)
+            self._forget(request_id)
+
+    def has_unfinished_requests(self) -> bool:
+        """Return whether a request has not ended."""
+        return bool(self._requests)
+
+    def get_num_unfinished_requests(self) -> int:
+        """Return how many requests have not ended."""
+        return len(self._requests)
+
+    def reset_prefix_cache(
+        self, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> bool:
+        """Forget all cached prefixes; return whether none was in use."""
+        if self._requests:
+            return False
+        while self.model.core.engine.has_work():  # what was aborted gives its blocks back
+            self.model.core.engine.step()
+        self.model.core.engine.reset_prefix_cache()
+        return True
+
+    def shutdown(self) -> None:
+        """Free the engine's memory."""
+        self.model.close()
+
+    def _forget(self, request_id: str) -> None:
+        running = self._requests.pop(request_id, None)
+        for engine_id in () if running is None else running.answers:
+            self._owners.pop(engine_id, None)

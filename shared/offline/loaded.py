@@ -1,0 +1,136 @@
+"""A model that a program has loaded: tokenizer, templates, engine, and requests made for it."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from shared.engine import llm as engine_llm
+from shared.engine.offline.prompts import read_prompts
+from shared.engine.offline.request_output import GrowingOutput
+from shared.engine.sequence.request import EngineRequest
+from shared.errors import InvalidRequestError, UnsupportedError
+from shared.generation.limits import RequestLimits
+from shared.generation.resolver import SamplingResolver
+from shared.offline.running import RunningRequest
+from shared.text.answer_text import AnswerText
+from shared.text.generation_defaults import GenerationDefaults
+from shared.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from shared.offline.engine_args import EngineSettings
+    from shared.offline.sampling_params import SamplingParams
+
+#: A program limits itself.
+_LIMITS = RequestLimits(max_n=2**16, max_stop_strings=2**16)
+
+
+class LoadedModel:
+    """Owns the engine. `close` frees it."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        """Load the model.
+
+        Raises:
+            ConfigError, ModelLoadError: it cannot be run like this.
+        """
+        model = settings.model
+        self.folder: Path = model.folder
+        self.core = engine_llm.LLM(
+            self.folder,
+            dtype=model.dtype,
+            load_format=model.load_format,
+            seed=model.model_seed,
+            attention_backend=model.attention_backend,
+            model_impl=model.model_impl,
+            trust_remote_code=model.trust_remote_code,
+            quantization=model.quantization,
+            num_threads=settings.num_threads,
+            cpu_threads_bind=settings.cpu_threads_bind,
+            cpu_int4_compute=model.cpu_int4_compute,
+            **{
+                each.name: getattr(settings.engine, each.name)
+                for each in dataclasses.fields(settings.engine)
+            },
+        )
+        self.defaults = GenerationDefaults.choose(
+            self.folder, settings.generation_config, settings.override_generation_config
+        )
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether texts can be read and written."""
+        return (self.folder / "tokenizer.json").is_file()
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer.
+
+        Raises:
+            ConfigError: it has none.
+        """
+        return Tokenizer.load(self.folder, defaults=self.defaults)
+
+    def close(self) -> None:
+        """Free the engine's memory."""
+        self.core.close()
+
+    def start(
+        self, request_id: str, prompt: Any, params: SamplingParams, *, priority: int = 0
+    ) -> tuple[RunningRequest, list[EngineRequest]]:
+        """Return a request and what the engine is to compute for it: its `n` answers.
+
+        Raises:
+            InvalidRequestError: the prompt or a parameter is wrong.
+        """
+        [read] = read_prompts(prompt, self.tokenizer.encode if self.has_tokenizer else _no_text)
+        wanted = params.to_generation()
+        sampling = self._resolver.resolve(
+            wanted, prompt_token_ids=read.token_ids, max_model_len=self.core.engine.max_model_len
+        )
+        texts: Mapping[str, Any] = {
+            "prompt_ids": read.token_ids,
+            "stop": wanted.stop,
+            "include_stop_str_in_output": wanted.include_stop_str_in_output,
+            "skip_special_tokens": wanted.skip_special_tokens,
+            "min_tokens": wanted.min_tokens,
+        }
+        has_text = params.detokenize and self.has_tokenizer
+        answers: dict[str, GrowingOutput] = {}
+        requests: list[EngineRequest] = []
+        for index in range(params.n):
+            engine_id = f"{request_id}-{index}" if params.n > 1 else request_id
+            text = AnswerText(self.tokenizer, **texts) if has_text else None
+            answers[engine_id] = GrowingOutput(index, text)
+            requests.append(
+                EngineRequest(
+                    request_id=engine_id,
+                    prompt_token_ids=read.token_ids,
+                    sampling=dataclasses.replace(
+                        sampling,
+                        sample_index=index,
+                        # The first answer scores the prompt; the others may use its prefix.
+                        prompt_logprobs=None if index else sampling.prompt_logprobs,
+                    ),
+                    cache_salt=read.cache_salt,
+                    priority=priority,
+                )
+            )
+        tokenizer = self.tokenizer if self.has_tokenizer else None
+        return RunningRequest(request_id, read, params, tokenizer, answers), requests
+
+    @cached_property
+    def _resolver(self) -> SamplingResolver:
+        if not self.has_tokenizer:
+            raise UnsupportedError(f"{self.folder} has no tokenizer.json")
+        return SamplingResolver(
+            self.tokenizer, vocab_size=self.core.engine.vocab_size, limits=_LIMITS
+        )
+
+
+def _no_text(_: str) -> list[int]:
+    raise InvalidRequestError("the model has no tokenizer: give prompt_token_ids", param="prompt")

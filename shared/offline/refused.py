@@ -1,0 +1,65 @@
+"""What vLLM's classes can do and Baton's cannot: refused with the reason, by name."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from shared.errors import UnsupportedError
+
+_POOLING = "Baton has no pooling models yet: it generates text"
+_ADAPTERS = "Baton serves no adapters yet: merge one into its model"
+_SLEEP = "Baton does not sleep: close the engine, and make it again"
+_PROFILE = "Baton profiles nothing: run py-spy or perf on this process"
+_CODE = "Baton runs no functions in its engine"
+#: By method of `LLM`, `LLMEngine` and `AsyncLLM`.
+REFUSED = {
+    "encode": _POOLING,
+    "embed": _POOLING,
+    "classify": _POOLING,
+    "score": _POOLING,
+    "reward": _POOLING,
+    "add_lora": _ADAPTERS,
+    "remove_lora": _ADAPTERS,
+    "list_loras": _ADAPTERS,
+    "pin_lora": _ADAPTERS,
+    "sleep": _SLEEP,
+    "wake_up": _SLEEP,
+    "start_profile": _PROFILE,
+    "stop_profile": _PROFILE,
+    "collective_rpc": _CODE,
+    "apply_model": _CODE,
+    "pause_generation": "Baton does not pause: end requests with abort",
+    "resume_generation": "Baton does not pause: end requests with abort",
+}
+
+
+class Refusing:
+    """Gives a class all these methods; each raises `UnsupportedError` with its reason."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in REFUSED:
+            raise AttributeError(f"{type(self).__name__} has no {name}")
+        return lambda *_, **__: refuse(name)
+
+    def is_sleeping(self) -> bool:
+        """Return False."""
+        return False
+
+
+def refuse(name: str) -> NoReturn:
+    """Raise the error of a method.
+
+    Raises:
+        UnsupportedError: always.
+    """
+    raise UnsupportedError(f"{name}: {REFUSED[name]}", param=name)
+
+
+def refuse_adapter(lora_request: object) -> None:
+    """Refuse an adapter for a request.
+
+    Raises:
+        UnsupportedError: there is one.
+    """
+    if lora_request:
+        raise UnsupportedError(f"lora_request: {_ADAPTERS}", param="lora_request")

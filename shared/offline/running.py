@@ -1,0 +1,82 @@
+"""One request of a program while the engine works on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from shared.offline.outputs import (
+    CompletionOutput,
+    RequestOutput,
+    Seen,
+    completion,
+    prompt_positions,
+)
+from shared.offline.sampling_params import RequestOutputKind
+
+if TYPE_CHECKING:
+    from shared.engine.offline.prompts import ReadPrompt
+    from shared.engine.offline.request_output import GrowingOutput
+    from shared.engine.sequence.events import EngineEvent
+    from shared.offline.sampling_params import SamplingParams
+    from shared.text.tokenizer import Tokenizer
+
+
+@dataclass(slots=True)
+class RunningRequest:
+    """A prompt with its `n` answers, by the ids that the engine has for them."""
+
+    request_id: str
+    prompt: ReadPrompt
+    params: SamplingParams
+    tokenizer: Tokenizer | None
+    answers: dict[str, GrowingOutput]
+    ended: set[str] = field(default_factory=set)
+    seen: dict[str, Seen] = field(default_factory=dict)
+
+    def take(self, engine_id: str, event: EngineEvent) -> bool:
+        """Add an event; return whether the engine is to end the answer: a stop string was found.
+
+        Raises the error that ended the answer, if one did.
+        """
+        answer = self.answers[engine_id]
+        is_stopped = answer.take(event)
+        if answer.finish_reason is not None:
+            self.ended.add(engine_id)
+        return is_stopped
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether all answers have ended."""
+        return len(self.ended) == len(self.answers)
+
+    def output(self, news: set[str]) -> RequestOutput | None:
+        """Return what to show after a step that brought `news` of these answers, or None."""
+        kind = self.params.output_kind
+        if kind is RequestOutputKind.FINAL_ONLY:
+            if not self.is_finished:
+                return None
+            news = set(self.answers)
+        shown = [engine_id for engine_id in self.answers if engine_id in news]
+        if not any(self.answers[each].token_ids or each in self.ended for each in shown):
+            return None
+        first = next(iter(self.answers.values()))
+        return RequestOutput(
+            request_id=self.request_id,
+            prompt=self.prompt.text,
+            prompt_token_ids=list(self.prompt.token_ids),
+            prompt_logprobs=prompt_positions(first.prompt_logprobs, self.tokenizer),
+            outputs=[self._completion(each, kind) for each in shown],
+            finished=self.is_finished,
+            num_cached_tokens=first.num_cached_tokens,
+        )
+
+    def _completion(self, engine_id: str, kind: RequestOutputKind) -> CompletionOutput:
+        answer = self.answers[engine_id]
+        seen = self.seen.setdefault(engine_id, Seen())
+        output = completion(
+            answer, self.tokenizer, seen, has_logprobs=self.params.logprobs is not None
+        )
+        if kind is RequestOutputKind.DELTA:
+            seen.num_tokens, seen.num_pieces = len(answer.token_ids), len(answer.pieces)
+        return output
