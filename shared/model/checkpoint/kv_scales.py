@@ -16,9 +16,9 @@ import structlog
 import torch
 
 from shared.errors import ModelLoadError
-from shared.model.checkpoint.contents import read_contents
+from shared.model.checkpoint.files.tensor_files import open_tensors
 from shared.model.checkpoint.formats.kv_scheme import KVScheme, find_kv_scheme
-from shared.model.checkpoint.tensor_files import open_tensors
+from shared.model.checkpoint.headers.contents import read_contents
 from shared.model.checkpoint.wrapper import own_name
 from shared.model.mixers import LatentAttentionSpec
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from shared.model.checkpoint.contents import Contents
-    from shared.model.checkpoint.files import CheckpointFiles
+    from shared.model.checkpoint.files.checkpoint_files import CheckpointFiles
+    from shared.model.checkpoint.headers.contents import Contents
     from shared.model.spec import DecoderSpec
 
 log = structlog.get_logger(__name__)

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from shared.errors import ModelLoadError
 from shared.model.checkpoint.config import parse_spec
-from shared.model.checkpoint.files import (
+from shared.model.checkpoint.files.checkpoint_files import (
     BIN_NAME,
     INDEX_NAME,
     SINGLE_NAME,
     find_checkpoint_files,
 )
-from shared.model.checkpoint.tensor_files import stored_tensors
-from shared.model.checkpoint.weights import copy_stored, tensor_of
+from shared.model.checkpoint.files.tensor_files import stored_tensors
+from shared.model.checkpoint.loading.weights import copy_stored, tensor_of
 from shared.model.families.dense.llama import LLAMA
 from shared.model.families.naming import Naming
 from shared.model.families.registry import ARCHITECTURES

@@ -20,8 +20,8 @@ from shared.model.linear.rounding import Element, Rounding, ScaleRule
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from shared.model.checkpoint.files.tensor_files import TensorHeader
     from shared.model.checkpoint.formats.base import Module
-    from shared.model.checkpoint.tensor_files import TensorHeader
 
 _PACKED, _PLAIN, _SCALE = ".weight_packed", ".weight", ".weight_scale"
 _ZERO, _ORDER, _SIZE = ".weight_zero_point", ".weight_g_idx", ".weight_shape"

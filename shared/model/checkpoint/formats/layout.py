@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from shared.model.checkpoint.tensor_files import TensorHeader
+    from shared.model.checkpoint.files.tensor_files import TensorHeader
 
 #: By dtype as safetensors spells it: bits of its words.
 WORD_BITS = {"I32": 32, "U8": 8}

@@ -11,8 +11,8 @@ from shared.model.checkpoint.formats.layout import FLOATS, Array, StoredMatrix
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from shared.model.checkpoint.files.tensor_files import TensorHeader
     from shared.model.checkpoint.formats.layout import Layout
-    from shared.model.checkpoint.tensor_files import TensorHeader
 
 _SCALARS: set[tuple[int, ...]] = {(), (1,), (1, 1)}
 

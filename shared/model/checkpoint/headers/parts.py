@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shared.errors import ModelLoadError
+from shared.model.checkpoint.files.tensor_files import read_headers
 from shared.model.checkpoint.formats.layout import StoredMatrix
-from shared.model.checkpoint.tensor_files import read_headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
+    from shared.model.checkpoint.files.tensor_files import TensorHeader
     from shared.model.checkpoint.formats.base import Module, StoredFormat
-    from shared.model.checkpoint.tensor_files import TensorHeader
 
 #: What the name of most matrices has behind that of their module.
 DENSE = ".weight"

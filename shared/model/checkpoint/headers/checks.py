@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shared.errors import ModelLoadError
-from shared.model.checkpoint.contents import read_contents
-from shared.model.checkpoint.files import find_checkpoint_files
+from shared.model.checkpoint.files.checkpoint_files import find_checkpoint_files
 from shared.model.checkpoint.formats.layout import StoredMatrix
 from shared.model.checkpoint.formats.shapes import check_matrix
-from shared.model.checkpoint.shape_fields import contradiction
-from shared.model.checkpoint.surplus import check_surplus
+from shared.model.checkpoint.headers.contents import read_contents
+from shared.model.checkpoint.headers.shape_fields import contradiction
+from shared.model.checkpoint.headers.surplus import check_surplus
 from shared.model.checkpoint.wrapper import own_name
 from shared.model.families.registry import FAMILIES
 from shared.model.weight_map import EMBEDDING, HEAD, name_of
