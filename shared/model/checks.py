@@ -13,8 +13,9 @@ from shared.model.checkpoint.files.checkpoint_files import find_checkpoint_files
 from shared.model.checkpoint.files.pickled.archive import SUFFIXES as PICKLED
 from shared.model.checkpoint.headers.checks import check_headers
 from shared.model.families.registry import ARCHITECTURES
+from shared.model.feed_forwards import ExpertsSpec
 from shared.model.mixers import LatentAttentionSpec
-from shared.model.spec import ExpertsSpec, NormPlace
+from shared.model.spec import NormPlace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

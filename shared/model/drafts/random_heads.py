@@ -15,8 +15,9 @@ from shared.model.checkpoint.files.checkpoint_files import SINGLE_NAME, find_che
 from shared.model.checkpoint.files.tensor_files import stored_tensors
 from shared.model.families.naming import Naming
 from shared.model.families.registry import stored_names
+from shared.model.feed_forwards import FeedForwardSpec
 from shared.model.mixers import AttentionSpec, LatentAttentionSpec
-from shared.model.spec import FeedForwardSpec, LayerSpec, NormPlace
+from shared.model.spec import LayerSpec, NormPlace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -23,8 +23,8 @@ from shared.model.checkpoint.loading.weights import copy_stored, tensor_of
 from shared.model.families.dense.llama import LLAMA
 from shared.model.families.naming import Naming
 from shared.model.families.registry import ARCHITECTURES
+from shared.model.feed_forwards import FeedForwardSpec
 from shared.model.mixers import QkNorm
-from shared.model.spec import FeedForwardSpec
 from shared.model.weight_map import Kind
 
 if TYPE_CHECKING:
