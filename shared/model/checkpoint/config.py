@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import ModelLoadError
+from shared.model.checkpoint.files.json_file import read_json
 from shared.model.checkpoint.formats.registry import find_format, with_own_file
 from shared.model.checkpoint.wrapper import is_wrapped, unwrap
 from shared.model.families.registry import ARCHITECTURES, FAMILIES
@@ -37,13 +37,7 @@ def read_config(model_dir: Path) -> Any:
     Raises:
         ModelLoadError: missing or broken file.
     """
-    path = model_dir / "config.json"
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ModelLoadError(f"cannot read {path}: {error}") from error
-    except ValueError as error:
-        raise ModelLoadError(f"{path} is not valid JSON: {error}") from error
+    return read_json(model_dir / "config.json")
 
 
 def has_family(raw: Any) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shared.errors import ModelLoadError
 from shared.gguf.folder import SUFFIX as GGUF
+from shared.model.checkpoint.files.json_file import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -74,10 +74,7 @@ def _files_of(index: Path) -> CheckpointFiles:
 
 
 def _read_weight_map(index: Path) -> dict[str, str]:
-    try:
-        content: Any = json.loads(index.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelLoadError(f"{index} is not valid JSON: {error}") from error
+    content = read_json(index)
     weight_map = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
         raise ModelLoadError(f"{index} has no weight_map")
