@@ -12,8 +12,8 @@ from shared.model.checkpoint.files.checkpoint_files import find_checkpoint_files
 from shared.model.checkpoint.files.tensor_files import TensorHeader
 from shared.model.checkpoint.formats.base import Module
 from shared.model.checkpoint.formats.layout import FLOATS
+from shared.model.checkpoint.formats.patterns import matches
 from shared.model.checkpoint.formats.registry import READERS, with_own_file
-from shared.model.checkpoint.formats.settings import matches
 from shared.model.checkpoint.headers.contents import Contents, read_contents
 from shared.model.checkpoint.wrapper import unwrap
 from shared.model.checks import check_model, uses_transformers

@@ -14,7 +14,8 @@ from shared.model.checkpoint.formats.layout import (
     Layout,
     Packing,
 )
-from shared.model.checkpoint.formats.settings import Settings, matches
+from shared.model.checkpoint.formats.patterns import matches
+from shared.model.checkpoint.formats.settings import Settings
 from shared.model.linear.rounding import Element, Rounding, ScaleRule
 
 if TYPE_CHECKING:
