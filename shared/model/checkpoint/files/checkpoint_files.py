@@ -34,7 +34,11 @@ class CheckpointFiles:
 
         It is the file in the index, or the first shard if the index does not have the tensor.
         """
-        return self.shards[0].with_name(self.weight_map.get(tensor, self.shards[0].name))
+        return self.beside(self.weight_map.get(tensor, self.shards[0].name))
+
+    def beside(self, name: str) -> Path:
+        """Return the path of another file of the directory."""
+        return self.shards[0].with_name(name)
 
     def lacks(self, missing: Collection[str], num_wanted: int) -> ModelLoadError:
         """Return the error for tensors that are missing, of so many."""
@@ -66,11 +70,18 @@ def _files_of(index: Path) -> CheckpointFiles:
     weight_map = _read_weight_map(index)
     names = sorted(set(weight_map.values()))
     for name in names:
-        if PurePath(name).name != name:
+        if not name or PurePath(name).name != name:
             raise ModelLoadError(f"{index} names {name!r}, which is not a file of its directory")
-        if not index.with_name(name).exists():
+        if not _is_there(index.with_name(name)):
             raise ModelLoadError(f"shard {index.with_name(name)} is missing; {index.name} names it")
     return CheckpointFiles(tuple(index.with_name(name) for name in names), weight_map)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # its name is too long for a file's
+        return False
 
 
 def _read_weight_map(index: Path) -> dict[str, str]:
