@@ -157,7 +157,13 @@ def dtype_name(spec: DecoderSpec, dtype: str) -> str:
 
     Raises:
         ConfigError: the name is unknown.
+        ModelLoadError: that of the checkpoint is.
     """
+    if dtype == "auto" and spec.dtype not in DTYPES:
+        raise ModelLoadError(
+            f"config.json: torch_dtype {spec.dtype[:80]!r} is not supported; choose --dtype "
+            f"{', '.join(DTYPES)}"
+        )
     name = spec.dtype if dtype == "auto" else dtype
     _check_known("dtype", name, ("auto", *DTYPES))
     return name

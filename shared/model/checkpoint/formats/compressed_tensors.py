@@ -77,7 +77,7 @@ class _Numbers:
             raise ModelLoadError(f"{where}.num_bits is {bits}: floats have 4, 6 or 8")
         if not 1 <= bits <= 8:
             raise ModelLoadError(f"{where}.num_bits must be from 1 to 8, not {bits}")
-        group = own.any("group_size")
+        group = own.integer("group_size") if "group_size" in own else None
         known = ("tensor", "channel", "group", "block", "token", "tensor_group")
         usual = "tensor" if group is None else "channel" if group == -1 else "group"
         numbers = cls(
@@ -228,6 +228,7 @@ def _layout(group: _Group, own: _Numbers, found: Mapping[str, TensorHeader]) -> 
         scales=Array(suffix=_SCALE, dtypes=FLOATS),
         row_range=rows,
         group=columns,
+        has_whole_groups=own.strategy in ("group", "tensor_group"),
         inputs=rounding,
     )
     if rounding is not None and rounding.is_static:

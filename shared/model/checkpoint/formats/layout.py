@@ -130,6 +130,8 @@ class Layout:
     is_offset: bool = False
     #: Columns that share a scale; None: all.
     group: int | None = None
+    #: The format has no last group that is shorter.
+    has_whole_groups: bool = False
     #: Rows that share a scale; None: all.
     row_range: int | None = 1
     #: Of the tensor with the group of each column.
