@@ -48,7 +48,7 @@ def _check_weights(folder: Path) -> Finding:
 
 
 def _read_headers(folder: Path) -> tuple[DecoderSpec, str]:
-    from shared.model.checkpoint.files import find_checkpoint_files
+    from shared.model.checkpoint.files.checkpoint_files import find_checkpoint_files
     from shared.model.checks import check_model as check
 
     spec = check(folder)

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from shared.errors import ConfigError, ModelLoadError
 from shared.model.checkpoint.config import has_family, load_spec, read_config
-from shared.model.checkpoint.files import find_checkpoint_files
-from shared.model.checkpoint.headers import check_headers
-from shared.model.checkpoint.pickled.archive import SUFFIXES as PICKLED
+from shared.model.checkpoint.files.checkpoint_files import find_checkpoint_files
+from shared.model.checkpoint.files.pickled.archive import SUFFIXES as PICKLED
+from shared.model.checkpoint.headers.checks import check_headers
 from shared.model.families.registry import ARCHITECTURES
+from shared.model.feed_forwards import ExpertsSpec
 from shared.model.mixers import LatentAttentionSpec
-from shared.model.spec import ExpertsSpec, NormPlace
+from shared.model.spec import NormPlace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -156,7 +157,13 @@ def dtype_name(spec: DecoderSpec, dtype: str) -> str:
 
     Raises:
         ConfigError: the name is unknown.
+        ModelLoadError: that of the checkpoint is.
     """
+    if dtype == "auto" and spec.dtype not in DTYPES:
+        raise ModelLoadError(
+            f"config.json: torch_dtype {spec.dtype[:80]!r} is not supported; choose --dtype "
+            f"{', '.join(DTYPES)}"
+        )
     name = spec.dtype if dtype == "auto" else dtype
     _check_known("dtype", name, ("auto", *DTYPES))
     return name

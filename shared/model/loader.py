@@ -14,7 +14,7 @@ from shared.errors import ConfigError
 from shared.model.attention.registry import default_backend, get_backend
 from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.formats.registry import find_format
-from shared.model.checkpoint.heap import blocks_used_again, large_blocks_apart
+from shared.model.checkpoint.loading.heap import blocks_used_again, large_blocks_apart
 from shared.model.checkpoint.origin import Dummy, open_origin
 from shared.model.checks import DTYPES as DTYPE_NAMES
 from shared.model.checks import (

@@ -28,7 +28,7 @@ def read_json(path: Path) -> dict[str, Any]:
         return {}
     try:
         content = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(content, dict):
         raise ConfigError(f"{path} must hold a JSON object, not {type(content).__name__}")

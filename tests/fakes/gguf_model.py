@@ -144,7 +144,7 @@ def split(whole: Path, folder: Path, count: int) -> list[Path]:
         writer.add_uint16("split.no", number)
         writer.add_uint16("split.count", count)
         for tensor in reader.tensors[number::count]:
-            writer.add_tensor(tensor.name, tensor.data)
+            writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
         finish(writer)
         paths.append(path)
     return paths

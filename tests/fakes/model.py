@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from kernels.paged_attention.scores import Scores
+from shared.model.feed_forwards import FeedForwardSpec
 from shared.model.mixers import AttentionSpec, ShortConvSpec
 from shared.model.rope import RopeConfig
-from shared.model.spec import DecoderSpec, FeedForwardSpec, LayerSpec, NormSpec
+from shared.model.spec import DecoderSpec, LayerSpec, NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

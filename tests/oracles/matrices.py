@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from safetensors.torch import load_file
 
+from shared.model.checkpoint.files.tensor_files import read_headers
 from shared.model.checkpoint.formats.base import Module
 from shared.model.checkpoint.formats.layout import StoredMatrix
 from shared.model.checkpoint.formats.registry import find_format
 from shared.model.checkpoint.formats.unpacking import read_matrix
-from shared.model.checkpoint.tensor_files import read_headers
 from tests.oracles.base import DENSE, TENSORS
 
 if TYPE_CHECKING:

@@ -13,6 +13,13 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from shared.model.attention.registry import get_backend
 from shared.model.causal_lm import CausalLM
+from shared.model.feed_forwards import (
+    Activation,
+    ExpertsSpec,
+    FeedForwardSpec,
+    RouterScores,
+    RouterSpec,
+)
 from shared.model.linear.fused import FusedLinear
 from shared.model.linear.narrow import Narrow, Product4
 from shared.model.linear.quantized import QuantizedMatrix
@@ -26,16 +33,7 @@ from shared.model.mixers import (
     ShortConvSpec,
 )
 from shared.model.rope import RopeConfig
-from shared.model.spec import (
-    Activation,
-    DecoderSpec,
-    ExpertsSpec,
-    FeedForwardSpec,
-    LayerSpec,
-    NormSpec,
-    RouterScores,
-    RouterSpec,
-)
+from shared.model.spec import DecoderSpec, LayerSpec, NormSpec
 from tests.fakes.interpreted import report
 from tests.fakes.paged_driver import PagedDriver, make_metadata
 

@@ -23,7 +23,7 @@ from shared.engine.step.row_states import RowState
 from shared.engine.step.token_choice import choose_tokens
 from shared.errors import InternalError
 from shared.model.attention.base import AttentionMetadata
-from shared.model.checkpoint.heap import give_back_free
+from shared.model.checkpoint.loading.heap import give_back_free
 from shared.request.sampling_params import SamplingParams
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""A model on disk: its config, its tensors by name, its hash."""
+"""A model on disk: its config, its files, their headers and hashes, and its weights."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import ModelLoadError
+from shared.model.checkpoint.files.json_file import read_json
 from shared.model.checkpoint.formats.registry import find_format, with_own_file
 from shared.model.checkpoint.wrapper import is_wrapped, unwrap
 from shared.model.families.registry import ARCHITECTURES, FAMILIES
@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shared.model.spec import DecoderSpec
+
+_ARCHITECTURES = "architectures"
+#: What wrong values make readers of families raise, and values that many keys may have.
+_WRONG = (ArithmeticError, AttributeError, TypeError, ValueError)
+_OTHERS = (None, 1, 2, 64)
 
 
 def load_spec(model_dir: Path) -> DecoderSpec:
@@ -37,13 +42,7 @@ def read_config(model_dir: Path) -> Any:
     Raises:
         ModelLoadError: missing or broken file.
     """
-    path = model_dir / "config.json"
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ModelLoadError(f"cannot read {path}: {error}") from error
-    except ValueError as error:
-        raise ModelLoadError(f"{path} is not valid JSON: {error}") from error
+    return read_json(model_dir / "config.json")
 
 
 def has_family(raw: Any) -> bool:
@@ -65,23 +64,52 @@ def parse_spec(raw: Any) -> DecoderSpec:
     if not isinstance(raw, dict):
         raise ModelLoadError(f"the file holds a {type(raw).__name__}, not an object")
     try:
-        raw = unwrap(raw)
-        family = FAMILIES[_architecture(raw)]
-        stored = find_format(raw)
-        spec = family.describe(raw)
-        return replace(spec, rounds_inputs=stored is not None and stored.rounds_inputs)
+        return _described(raw)
     except KeyError as error:
         raise ModelLoadError(f"key {error} is missing") from error
-    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
-        raise ModelLoadError(f"a value is wrong: {error}") from error
+    except _WRONG as error:
+        named = ", ".join(_wrong_keys(raw, error))
+        raise ModelLoadError(f"a value is wrong{named and f', of {named}'}: {error}") from error
+
+
+def _described(raw: Mapping[str, Any]) -> DecoderSpec:
+    raw = unwrap(raw)
+    family = FAMILIES[_architecture(raw)]
+    stored = find_format(raw)
+    spec = family.describe(raw)
+    return replace(spec, rounds_inputs=stored is not None and stored.rounds_inputs)
+
+
+def _wrong_keys(raw: Mapping[str, Any], error: Exception) -> list[str]:
+    """Return the keys that an error is about.
+
+    They are found by trying, so that no family has to say it: with any other value there would be
+    another error, or none.
+    """
+
+    def is_same(key: str, value: object) -> bool:
+        try:
+            _described({**raw, key: value})
+        except (*_WRONG, KeyError, ModelLoadError) as other:
+            return str(other) == str(error)
+        return False
+
+    return [
+        key
+        for key in raw
+        if key != _ARCHITECTURES
+        and not any(is_same(key, other) for other in _OTHERS if other != raw[key])
+    ]
 
 
 def _architecture(raw: Mapping[str, Any]) -> str:
-    names = raw.get("architectures") or []
+    names = raw.get(_ARCHITECTURES) or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ModelLoadError(f"{_ARCHITECTURES} must be a list of names, not {names!r}")
     for name in names:
         if name in FAMILIES:
-            return str(name)
-    shown = ", ".join(map(str, names)) or "missing"
+            return name
+    shown = ", ".join(names) or "missing"
     raise ModelLoadError(
         f"architecture {shown} is not supported; families: {', '.join(sorted(ARCHITECTURES))}"
     )

@@ -16,9 +16,9 @@ import structlog
 import torch
 
 from shared.errors import ModelLoadError
-from shared.model.checkpoint.contents import read_contents
+from shared.model.checkpoint.files.tensor_files import open_tensors
 from shared.model.checkpoint.formats.kv_scheme import KVScheme, find_kv_scheme
-from shared.model.checkpoint.tensor_files import open_tensors
+from shared.model.checkpoint.headers.contents import read_contents
 from shared.model.checkpoint.wrapper import own_name
 from shared.model.mixers import LatentAttentionSpec
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from shared.model.checkpoint.contents import Contents
-    from shared.model.checkpoint.files import CheckpointFiles
+    from shared.model.checkpoint.files.checkpoint_files import CheckpointFiles
+    from shared.model.checkpoint.headers.contents import Contents
     from shared.model.spec import DecoderSpec
 
 log = structlog.get_logger(__name__)
@@ -96,14 +96,17 @@ class StoredKVScales:
                 twice and differs; names file and tensor. Or the config asks for numbers, or the
                 model for an attention, that cannot be kept so.
         """
+        where = self.files.beside("config.json")
         if self.scheme.problem:
-            raise ModelLoadError(f"keys and values cannot be kept so: {self.scheme.problem}")
+            raise ModelLoadError(
+                f"{where}: keys and values cannot be kept so: {self.scheme.problem}"
+            )
         by_layer = {}
         for layer in (layer for layers in spec.kv_groups for layer in layers):
             mixer = spec.attentions.get(layer)
             if isinstance(mixer, LatentAttentionSpec):
                 raise ModelLoadError(
-                    f"{self.scheme.where}: rows of latent attention are not kept so"
+                    f"{where}: {self.scheme.where}: rows of latent attention are not kept so"
                 )
             if mixer is not None:
                 rows = [self._row(layer, kind, mixer.kv_shape[1]) for kind in range(len(_LETTERS))]
@@ -148,7 +151,7 @@ def read_kv_scales(files: CheckpointFiles, spec: DecoderSpec) -> StoredKVScales 
     contents = read_contents(files.shards, spec)
     if not contents.kv_scales:
         return None
-    scheme = find_kv_scheme(spec.raw)
+    scheme = _scheme(files, spec)
     places = _places(contents, spec) if scheme is not None else {}
     unread = len(contents.kv_scales) - len(places)
     if unread:
@@ -158,6 +161,13 @@ def read_kv_scales(files: CheckpointFiles, spec: DecoderSpec) -> StoredKVScales 
     if scheme is None or not places:
         return None
     return StoredKVScales(scheme, _read(contents, places), files)
+
+
+def _scheme(files: CheckpointFiles, spec: DecoderSpec) -> KVScheme | None:
+    try:
+        return find_kv_scheme(spec.raw)
+    except ModelLoadError as error:
+        raise ModelLoadError(f"{files.beside('config.json')}: {error}") from error
 
 
 def _read(

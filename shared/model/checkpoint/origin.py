@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from shared.model.checkpoint.files import find_checkpoint_files
-from shared.model.checkpoint.fingerprint import fingerprint_checkpoint, fingerprint_dummy
+from shared.model.checkpoint.files.checkpoint_files import find_checkpoint_files
+from shared.model.checkpoint.hashes.fingerprint import fingerprint_checkpoint, fingerprint_dummy
+from shared.model.checkpoint.hashes.shard_hashes import ShardHashes
 from shared.model.checkpoint.kv_scales import read_kv_scales
-from shared.model.checkpoint.shard_hashes import ShardHashes
-from shared.model.checkpoint.weights import load_weights
+from shared.model.checkpoint.loading.weights import load_weights
 from shared.model.linear.fused import FusedLinear
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from shared.model.causal_lm import CausalLM
-    from shared.model.checkpoint.files import CheckpointFiles
+    from shared.model.checkpoint.files.checkpoint_files import CheckpointFiles
     from shared.model.checkpoint.kv_scales import StoredKVScales
     from shared.model.spec import DecoderSpec
 

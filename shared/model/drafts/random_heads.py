@@ -11,12 +11,13 @@ from safetensors.torch import save_file
 
 from shared.errors import ConfigError
 from shared.model.checkpoint.config import load_spec
-from shared.model.checkpoint.files import SINGLE_NAME, find_checkpoint_files
-from shared.model.checkpoint.tensor_files import stored_tensors
+from shared.model.checkpoint.files.checkpoint_files import SINGLE_NAME, find_checkpoint_files
+from shared.model.checkpoint.files.tensor_files import stored_tensors
 from shared.model.families.naming import Naming
 from shared.model.families.registry import stored_names
+from shared.model.feed_forwards import FeedForwardSpec
 from shared.model.mixers import AttentionSpec, LatentAttentionSpec
-from shared.model.spec import FeedForwardSpec, LayerSpec, NormPlace
+from shared.model.spec import LayerSpec, NormPlace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -6,25 +6,25 @@ accepted: most published heads have no others. They are read without running the
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import ModelLoadError
 from shared.model.checkpoint.config import parse_spec
-from shared.model.checkpoint.files import (
+from shared.model.checkpoint.files.checkpoint_files import (
     BIN_NAME,
     INDEX_NAME,
     SINGLE_NAME,
     find_checkpoint_files,
 )
-from shared.model.checkpoint.tensor_files import stored_tensors
-from shared.model.checkpoint.weights import copy_stored, tensor_of
+from shared.model.checkpoint.files.json_file import read_json
+from shared.model.checkpoint.files.tensor_files import stored_tensors
+from shared.model.checkpoint.loading.weights import copy_stored, tensor_of
 from shared.model.families.dense.llama import LLAMA
 from shared.model.families.naming import Naming
 from shared.model.families.registry import ARCHITECTURES
+from shared.model.feed_forwards import FeedForwardSpec
 from shared.model.mixers import QkNorm
-from shared.model.spec import FeedForwardSpec
 from shared.model.weight_map import Kind
 
 if TYPE_CHECKING:
@@ -86,10 +86,7 @@ def read_head(model_dir: Path, *, names: Iterable[str] = ()) -> StoredHead:
         ModelLoadError: a file is missing or damaged.
     """
     path = model_dir / "config.json"
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelLoadError(f"cannot read {path}: {error}") from error
+    raw = read_json(path)
     if not isinstance(raw, dict):
         raise ModelLoadError(f"{path} holds a {type(raw).__name__}, not an object")
     for name in (*names, SINGLE_NAME, INDEX_NAME, BIN_NAME):

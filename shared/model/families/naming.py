@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from shared.model.families.latent import latent_linears, latent_norms
 from shared.model.families.parts import Linear, recurrent_linears, recurrent_values
+from shared.model.feed_forwards import ExpertsSpec
 from shared.model.mixers import AttentionSpec, LatentAttentionSpec, QkNorm
 from shared.model.rope import head_order
-from shared.model.spec import PLACES, ExpertsSpec
+from shared.model.spec import PLACES
 from shared.model.weight_map import (
     EMBEDDING,
     HEAD,
@@ -26,15 +27,9 @@ from shared.model.weight_map import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from shared.model.feed_forwards import FeedForwardSpec, RouterSpec
     from shared.model.mixers import Mixer
-    from shared.model.spec import (
-        DecoderSpec,
-        FeedForwardSpec,
-        LayerInputsSpec,
-        LayerSpec,
-        NormSpec,
-        RouterSpec,
-    )
+    from shared.model.spec import DecoderSpec, LayerInputsSpec, LayerSpec, NormSpec
     from shared.model.weight_map import WeightMap
 
 

@@ -7,17 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from shared.errors import InternalError, ModelLoadError
+from shared.model.feed_forwards import Activation, ExpertsSpec, FeedForwardSpec
 from shared.model.mixers import AttentionSpec, Mixer, RecurrentSpec
 from shared.model.rope import RopeDefaults, read_rope
-from shared.model.spec import (
-    Activation,
-    DecoderSpec,
-    ExpertsSpec,
-    FeedForwardSpec,
-    LayerSpec,
-    NormPlace,
-    NormSpec,
-)
+from shared.model.spec import DecoderSpec, LayerSpec, NormPlace, NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -10,8 +10,9 @@ from shared.errors import ModelLoadError
 from shared.model.checkpoint.config import read_config
 from shared.model.checkpoint.formats.registry import find_format, with_own_file
 from shared.model.families.sizes import check_size
+from shared.model.feed_forwards import FeedForwardSpec
 from shared.model.mixers import AttentionSpec
-from shared.model.spec import DecoderSpec, FeedForwardSpec, LayerSpec, NormSpec
+from shared.model.spec import DecoderSpec, LayerSpec, NormSpec
 
 if TYPE_CHECKING:
     from pathlib import Path

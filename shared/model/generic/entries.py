@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 import torch
 
 from shared.errors import InternalError
+from shared.model.checkpoint.files.tensor_files import open_tensors
 from shared.model.checkpoint.formats.layout import StoredMatrix
-from shared.model.checkpoint.reading import open_matrix
-from shared.model.checkpoint.tensor_files import open_tensors
+from shared.model.checkpoint.loading.reading import open_matrix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from torch import Tensor
 
-    from shared.model.checkpoint.tensor_files import TensorHeader
+    from shared.model.checkpoint.files.tensor_files import TensorHeader
     from shared.model.linear.base import LinearMethod
     from shared.model.linear.quantized import QuantizedMatrix
 

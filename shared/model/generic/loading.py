@@ -14,7 +14,7 @@ from transformers.pytorch_utils import Conv1D
 from shared.errors import ModelLoadError
 from shared.model.checkpoint.formats.base import Module
 from shared.model.checkpoint.formats.layout import StoredMatrix
-from shared.model.checkpoint.parts import Parts, all_headers
+from shared.model.checkpoint.headers.parts import Parts, all_headers
 from shared.model.generic.attention import NAME, register
 from shared.model.generic.description import load_config
 from shared.model.generic.entries import open_entries
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from transformers import PretrainedConfig, PreTrainedModel
 
-    from shared.model.checkpoint.files import CheckpointFiles
+    from shared.model.checkpoint.files.checkpoint_files import CheckpointFiles
+    from shared.model.checkpoint.files.tensor_files import TensorHeader
     from shared.model.checkpoint.formats.base import StoredFormat
-    from shared.model.checkpoint.tensor_files import TensorHeader
     from shared.model.generic.entries import Entries
     from shared.model.linear.base import LinearMethod
 

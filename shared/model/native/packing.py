@@ -15,6 +15,7 @@ from kernels.native.library import Latent as LatentRecord
 from kernels.native.library import LayerInputs as LayerInputsRecord
 from shared.errors import InternalError
 from shared.model.experts import Experts
+from shared.model.feed_forwards import GroupScore, RouterScores
 from shared.model.layers import GatedMLP, NoNorm, OffsetRMSNorm, PlainMLP
 from shared.model.linear.scratch import Scratch
 from shared.model.mixing.latent import LatentAttention
@@ -34,7 +35,6 @@ from shared.model.native.program import (
 )
 from shared.model.native.recurrent import make_record
 from shared.model.rope_table import rotation_tables
-from shared.model.spec import GroupScore, RouterScores
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

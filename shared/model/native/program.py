@@ -17,13 +17,15 @@ from kernels.native.library import (
     Operation,
     Recurrent,
 )
-from shared.model.spec import ExpertsSpec, NormPlace
+from shared.model.feed_forwards import ExpertsSpec
+from shared.model.spec import NormPlace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from shared.model.feed_forwards import FeedForwardSpec
     from shared.model.mixers import AttentionSpec, LatentAttentionSpec
-    from shared.model.spec import DecoderSpec, FeedForwardSpec, LayerSpec
+    from shared.model.spec import DecoderSpec, LayerSpec
 
 _PARALLEL = (NormPlace.PARALLEL, NormPlace.PARALLEL_TWO)
 

@@ -11,8 +11,8 @@ import torch
 
 from shared.errors import ConfigError
 from shared.model.attention.registry import get_backend
-from shared.model.checkpoint.formats.settings import matches
-from shared.model.checkpoint.tensor_files import TensorHeader
+from shared.model.checkpoint.files.tensor_files import TensorHeader
+from shared.model.checkpoint.formats.patterns import matches
 from shared.model.checkpoint.wrapper import own_name
 from shared.model.decoder_layer import DecoderLayer
 from shared.model.families.registry import FAMILIES
@@ -24,7 +24,7 @@ from shared.model.weight_map import LAYERS, Kind
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from shared.model.checkpoint.contents import Contents
+    from shared.model.checkpoint.headers.contents import Contents
     from shared.model.linear.base import Product
     from shared.model.quantize.output import Choices
     from shared.model.quantize.scheme import Scheme

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from shared.errors import ConfigError
-from shared.model.checkpoint.files import INDEX_NAME
+from shared.model.checkpoint.files.checkpoint_files import INDEX_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from shared.model.checkpoint.tensor_files import TensorHeader
+    from shared.model.checkpoint.files.tensor_files import TensorHeader
     from shared.model.quantize.scheme import Scheme
     from shared.model.weight_map import Stored, WeightPart
 

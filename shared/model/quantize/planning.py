@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from shared.errors import ConfigError, InternalError, ModelLoadError
 from shared.model.checkpoint.config import parse_spec, read_config
-from shared.model.checkpoint.contents import Contents, read_contents
-from shared.model.checkpoint.files import find_checkpoint_files
+from shared.model.checkpoint.files.checkpoint_files import find_checkpoint_files
+from shared.model.checkpoint.files.tensor_files import TensorHeader
 from shared.model.checkpoint.formats.base import Module
 from shared.model.checkpoint.formats.layout import FLOATS
+from shared.model.checkpoint.formats.patterns import matches
 from shared.model.checkpoint.formats.registry import READERS, with_own_file
-from shared.model.checkpoint.formats.settings import matches
-from shared.model.checkpoint.tensor_files import TensorHeader
+from shared.model.checkpoint.headers.contents import Contents, read_contents
 from shared.model.checkpoint.wrapper import unwrap
 from shared.model.checks import check_model, uses_transformers
 from shared.model.mixers import AttentionSpec

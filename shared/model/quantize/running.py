@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from shared.errors import ModelLoadError
-from shared.model.checkpoint.contents import read_contents
-from shared.model.checkpoint.tensor_files import open_tensors
+from shared.model.checkpoint.files.tensor_files import open_tensors
+from shared.model.checkpoint.headers.contents import read_contents
 from shared.model.quantize.folder import open_folder, stamps
 from shared.model.quantize.gptq import quantise_for
 from shared.model.quantize.layer_runner import LayerRunner
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from shared.model.checkpoint.tensor_files import TensorFile
+    from shared.model.checkpoint.files.tensor_files import TensorFile
     from shared.model.quantize.folder import OutputFolder
     from shared.model.quantize.gptq import Hessian
     from shared.model.quantize.layer_runner import KvPeaks

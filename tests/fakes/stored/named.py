@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from shared.model.checkpoint.files import BIN_NAME, SINGLE_NAME
+from shared.model.checkpoint.files.checkpoint_files import BIN_NAME, SINGLE_NAME
 from shared.model.random_tokenizer import write_tokenizer
 from tests.fakes.stored.integers import Awq
 from tests.fakes.stored.quark import QuarkFloat8, QuarkInt8Inputs, QuarkMx

@@ -12,9 +12,10 @@ from shared.errors import ModelLoadError
 from shared.model.experts import choose
 from shared.model.families.experts.qwen_moe import QWEN2_MOE
 from shared.model.families.registry import FAMILIES
+from shared.model.feed_forwards import GroupScore, RouterScores, RouterSpec
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from shared.model.spec import GroupScore, NormPlace, RouterScores, RouterSpec
+from shared.model.spec import NormPlace
 from tests.fakes.paged_driver import PagedDriver
 from tests.fakes.transformers_models import random_prompt
 

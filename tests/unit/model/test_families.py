@@ -12,7 +12,7 @@ import torch
 
 from shared.errors import ConfigError, ModelLoadError
 from shared.model.checkpoint.config import load_spec, parse_spec
-from shared.model.checkpoint.tensor_files import stored_tensors
+from shared.model.checkpoint.files.tensor_files import stored_tensors
 from shared.model.families.registry import FAMILIES
 from shared.model.loader import load_model
 from tests.fakes.family_cases import CASES, FULL, SLIDING, WINDOW

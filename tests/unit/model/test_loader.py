@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from structlog.testing import capture_logs
 
 from shared.errors import ConfigError, ModelLoadError
-from shared.model.checkpoint.weights import tensor_of
+from shared.model.checkpoint.loading.weights import tensor_of
 from shared.model.checks import check_model
 from shared.model.families.base import FURTHER
 from shared.model.families.registry import stored_names
@@ -131,7 +131,7 @@ def test_a_long_load_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.Monk
     folder = write(tmp_path)
     with capture_logs() as short:
         load_model(folder)
-    monkeypatch.setattr("shared.model.checkpoint.progress.EACH_S", 0.0)
+    monkeypatch.setattr("shared.model.checkpoint.loading.progress.EACH_S", 0.0)
     monkeypatch.setattr("shared.model.loader._LONG_S", 0.0)
     with capture_logs() as long:
         load_model(folder)

@@ -13,8 +13,8 @@ from shared.model.linear.rounding import Element
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from shared.model.checkpoint.files.tensor_files import TensorHeader
     from shared.model.checkpoint.formats.base import Module
-    from shared.model.checkpoint.tensor_files import TensorHeader
 
 _CODES, _SCALES, _ZEROS = ".qweight", ".scales", ".qzeros"
 _BITS = 4

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from shared.model.checkpoint.files.tensor_files import TensorHeader
     from shared.model.checkpoint.formats.layout import Layout
-    from shared.model.checkpoint.tensor_files import TensorHeader
 
 
 @dataclass(frozen=True, slots=True)

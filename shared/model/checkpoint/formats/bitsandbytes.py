@@ -13,8 +13,8 @@ from shared.model.linear.rounding import Element
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from shared.model.checkpoint.files.tensor_files import TensorHeader
     from shared.model.checkpoint.formats.base import Module
-    from shared.model.checkpoint.tensor_files import TensorHeader
 
 _CODES, _ROWS, _ORDER = ".weight", ".SCB", ".weight_format"
 _SCALES, _TABLE = ".weight.absmax", ".weight.quant_map"

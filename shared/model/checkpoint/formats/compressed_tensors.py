@@ -14,14 +14,15 @@ from shared.model.checkpoint.formats.layout import (
     Layout,
     Packing,
 )
-from shared.model.checkpoint.formats.settings import Settings, matches
+from shared.model.checkpoint.formats.patterns import matches
+from shared.model.checkpoint.formats.settings import Settings
 from shared.model.linear.rounding import Element, Rounding, ScaleRule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from shared.model.checkpoint.files.tensor_files import TensorHeader
     from shared.model.checkpoint.formats.base import Module
-    from shared.model.checkpoint.tensor_files import TensorHeader
 
 _PACKED, _PLAIN, _SCALE = ".weight_packed", ".weight", ".weight_scale"
 _ZERO, _ORDER, _SIZE = ".weight_zero_point", ".weight_g_idx", ".weight_shape"
@@ -76,7 +77,7 @@ class _Numbers:
             raise ModelLoadError(f"{where}.num_bits is {bits}: floats have 4, 6 or 8")
         if not 1 <= bits <= 8:
             raise ModelLoadError(f"{where}.num_bits must be from 1 to 8, not {bits}")
-        group = own.any("group_size")
+        group = own.integer("group_size") if "group_size" in own else None
         known = ("tensor", "channel", "group", "block", "token", "tensor_group")
         usual = "tensor" if group is None else "channel" if group == -1 else "group"
         numbers = cls(
@@ -227,6 +228,7 @@ def _layout(group: _Group, own: _Numbers, found: Mapping[str, TensorHeader]) -> 
         scales=Array(suffix=_SCALE, dtypes=FLOATS),
         row_range=rows,
         group=columns,
+        has_whole_groups=own.strategy in ("group", "tensor_group"),
         inputs=rounding,
     )
     if rounding is not None and rounding.is_static:

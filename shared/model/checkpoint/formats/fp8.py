@@ -13,8 +13,8 @@ from shared.model.linear.rounding import Element, Rounding, ScaleRule
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from shared.model.checkpoint.files.tensor_files import TensorHeader
     from shared.model.checkpoint.formats.base import Module
-    from shared.model.checkpoint.tensor_files import TensorHeader
 
 _CODES = ".weight"
 #: Both are factors; the name of the second one is historical.

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from shared.errors import ModelLoadError
 from shared.model.checkpoint.formats.layout import FLOATS, Array, Layout, Packing
-from shared.model.checkpoint.formats.settings import Settings, compiled
+from shared.model.checkpoint.formats.patterns import check_expression, fits
+from shared.model.checkpoint.formats.settings import Settings
 from shared.model.linear.rounding import Element
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from shared.model.checkpoint.files.tensor_files import TensorHeader
     from shared.model.checkpoint.formats.base import Module
-    from shared.model.checkpoint.tensor_files import TensorHeader
 
 _CODES, _SCALES, _ZEROS, _ORDER = ".qweight", ".scales", ".qzeros", ".g_idx"
 _SUFFIXES = frozenset({_CODES, _SCALES, _ZEROS, _ORDER})
@@ -104,8 +105,7 @@ class Gptq:
 
     def _scheme_of(self, module: Module) -> _Scheme | None:
         for pattern, scheme in self.others:
-            expression = compiled(pattern, "quantization_config.dynamic")
-            if any(expression.match(name) for name in module.names):
+            if fits(pattern, module.names, "quantization_config.dynamic"):
                 return scheme
         return self.usual
 
@@ -137,7 +137,7 @@ def read_gptq(raw: Mapping[str, Any]) -> Gptq:
     for pattern, changes in own.objects("dynamic").items():
         where = f"quantization_config.dynamic[{pattern!r}]"
         expression = pattern.removeprefix("-:").removeprefix("+:")
-        compiled(expression, where)
+        check_expression(expression, where)
         is_out = pattern.startswith("-:")
         others.append(
             (expression, None if is_out else _Scheme.read(Settings(changes, where), usual))

@@ -102,13 +102,15 @@ def _of_modelopt(own: Mapping[str, Any]) -> KVScheme | None:
 
 def _of_quark(own: Mapping[str, Any]) -> KVScheme | None:
     """Read the settings of what the projections of keys and values return."""
-    where, settings = f"{_KEY}.kv_cache_quant_config", own.get("kv_cache_quant_config")
+    read = Settings(own, _KEY)
+    where, settings = f"{_KEY}.kv_cache_quant_config", read.objects("kv_cache_quant_config")
     if not settings:
-        where, layers = f"{_KEY}.layer_quant_config", own.get("layer_quant_config") or {}
-        names = (own.get("export") or {}).get("kv_cache_group") or ()
+        where, layers = f"{_KEY}.layer_quant_config", read.objects("layer_quant_config")
+        export = read.object("export")
+        names = () if export is None else export.names("kv_cache_group")
         settings = {name: layers.get(name) for name in names}
     specs = [
-        each["output_tensors"]
+        _outputs(each, f"{where}.{name}")
         for name, each in settings.items()
         if "q_proj" not in name and isinstance(each, dict) and each.get("output_tensors")
     ]
@@ -124,6 +126,10 @@ def _of_quark(own: Mapping[str, Any]) -> KVScheme | None:
     elif not all(spec.get("symmetric") in (None, True) for spec in specs):
         problem = f"{where} has outputs that are not symmetric"
     return KVScheme(where=where, dtype=_QUARK_TYPES.get(min(kinds), _FLOAT8), problem=problem)
+
+
+def _outputs(group: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    return Settings(group, where).objects("output_tensors")
 
 
 _QUARK_TYPES = {"fp8_e4m3": _FLOAT8, "int8": _INT8}

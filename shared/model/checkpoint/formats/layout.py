@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from shared.model.checkpoint.tensor_files import TensorHeader
+    from shared.model.checkpoint.files.tensor_files import TensorHeader
 
 #: By dtype as safetensors spells it: bits of its words.
 WORD_BITS = {"I32": 32, "U8": 8}
@@ -130,6 +130,8 @@ class Layout:
     is_offset: bool = False
     #: Columns that share a scale; None: all.
     group: int | None = None
+    #: The format has no last group that is shorter.
+    has_whole_groups: bool = False
     #: Rows that share a scale; None: all.
     row_range: int | None = 1
     #: Of the tensor with the group of each column.

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from shared.errors import ModelLoadError
 from shared.model.checkpoint.formats.layout import FLOAT8, FLOATS, Array, Factor, Layout, Packing
-from shared.model.checkpoint.formats.settings import Settings, matches
+from shared.model.checkpoint.formats.patterns import matches
+from shared.model.checkpoint.formats.settings import Settings
 from shared.model.linear.rounding import Element, Rounding, ScaleRule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from shared.model.checkpoint.files.tensor_files import TensorHeader
     from shared.model.checkpoint.formats.base import Module
-    from shared.model.checkpoint.tensor_files import TensorHeader
 
 _CODES, _SCALE, _FACTOR, _INPUT_SCALE = (
     ".weight",

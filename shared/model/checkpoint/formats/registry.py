@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import ModelLoadError
+from shared.model.checkpoint.files.json_file import read_json
 from shared.model.checkpoint.formats.awq import read_awq
 from shared.model.checkpoint.formats.bitsandbytes import read_bitsandbytes
 from shared.model.checkpoint.formats.compressed_tensors import read_compressed_tensors
@@ -86,10 +86,7 @@ def with_own_file(raw: Any, model_dir: Path) -> Any:
         path = model_dir / name
         if not path.exists():
             continue
-        try:
-            own = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ModelLoadError(f"{path} is not valid JSON: {error}") from error
+        own = read_json(path)
         if not isinstance(own, dict):
             raise ModelLoadError(f"{path} holds a {type(own).__name__}, not an object")
         own = own.get("quantization", own)

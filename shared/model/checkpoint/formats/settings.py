@@ -1,9 +1,7 @@
-"""Typed reading of a quantization_config, and patterns of module names."""
+"""Typed reading of a quantization_config."""
 
 from __future__ import annotations
 
-import fnmatch
-import re
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import ModelLoadError
@@ -106,27 +104,3 @@ class Settings:
 
     def _wrong(self, key: str, value: Any, wanted: str) -> ModelLoadError:
         return ModelLoadError(f"{self.where}.{key} must be {wanted}, not {value!r}")
-
-
-def matches(pattern: str, names: Iterable[str], where: str) -> bool:
-    """Return whether a pattern names a module: a name, `re:` and an expression, or with `*`.
-
-    Raises:
-        ModelLoadError: the expression is wrong.
-    """
-    if pattern.startswith("re:"):
-        expression = compiled(pattern.removeprefix("re:"), where)
-        return any(expression.match(name) for name in names)
-    return any(fnmatch.fnmatchcase(name, pattern) for name in names)
-
-
-def compiled(pattern: str, where: str) -> re.Pattern[str]:
-    """Return a regular expression.
-
-    Raises:
-        ModelLoadError: it is wrong.
-    """
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise ModelLoadError(f"{where}: {pattern!r} is no expression: {error}") from error

@@ -11,8 +11,8 @@ from shared.model.checkpoint.formats.layout import FLOATS, Array, StoredMatrix
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from shared.model.checkpoint.files.tensor_files import TensorHeader
     from shared.model.checkpoint.formats.layout import Layout
-    from shared.model.checkpoint.tensor_files import TensorHeader
 
 _SCALARS: set[tuple[int, ...]] = {(), (1,), (1, 1)}
 
@@ -29,6 +29,11 @@ def check_matrix(matrix: StoredMatrix, rows: int, columns: int) -> None:
     if layout.state is not None:
         _check_dtype(matrix, layout.state, matrix.header(layout.state), ("U8",))
     _check_array(matrix, layout.codes, rows, columns)
+    if layout.has_whole_groups and layout.group and columns % layout.group:
+        raise ModelLoadError(
+            f"{matrix.path}: tensor {matrix.module + layout.codes.suffix!r} has {columns} columns, "
+            f"which are no whole groups of {layout.group}, as quantization_config says"
+        )
     ranges, groups = layout.scale_shape(rows, columns)
     for array in layout.arrays[1:]:
         _check_array(matrix, array, ranges, groups)

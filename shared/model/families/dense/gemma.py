@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from shared.model.families.sizes import Sizes
+    from shared.model.feed_forwards import FeedForwardSpec
     from shared.model.mixers import AttentionSpec
     from shared.model.rope import RopeConfig
-    from shared.model.spec import DecoderSpec, FeedForwardSpec
+    from shared.model.spec import DecoderSpec
 
 _GEMMA, _GEMMA2, _GEMMA3 = "GemmaForCausalLM", "Gemma2ForCausalLM", "Gemma3ForCausalLM"
 _HEAD_DIM, _SCALAR, _WINDOW = 256, 256, 4096

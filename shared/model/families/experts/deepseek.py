@@ -14,12 +14,14 @@ from shared.model.families.experts.routers import (
 from shared.model.families.latent import LATENT_PARTS, read_latent
 from shared.model.families.naming import EXPERT_PARTS, LLAMA_PARTS, Naming
 from shared.model.families.sizes import decoder, read_activation
-from shared.model.spec import GroupScore, NormSpec
+from shared.model.feed_forwards import GroupScore
+from shared.model.spec import NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from shared.model.spec import DecoderSpec, ExpertsSpec
+    from shared.model.feed_forwards import ExpertsSpec
+    from shared.model.spec import DecoderSpec
 
 _V2, _V3, _LITE = "DeepseekV2ForCausalLM", "DeepseekV3ForCausalLM", "Glm4MoeLiteForCausalLM"
 _GREEDY, _LIMITED = "greedy", "group_limited_greedy"

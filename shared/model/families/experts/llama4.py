@@ -17,9 +17,10 @@ from shared.model.families.sizes import (
     read_layer_types,
     read_sizes,
 )
+from shared.model.feed_forwards import ExpertsSpec, FeedForwardSpec, RouterScores
 from shared.model.mixers import QkNorm, TemperatureSpec
 from shared.model.rope import RopeDefaults
-from shared.model.spec import ExpertsSpec, FeedForwardSpec, NormSpec, RouterScores
+from shared.model.spec import NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

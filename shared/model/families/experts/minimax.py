@@ -9,9 +9,9 @@ from shared.model.families.experts.mixtral import SPARSE_PARTS
 from shared.model.families.experts.routers import read_router
 from shared.model.families.naming import Naming
 from shared.model.families.sizes import decoder, read_activation, read_sizes
+from shared.model.feed_forwards import ExpertsSpec, RouterScores
 from shared.model.mixers import QkNorm
 from shared.model.rope import RopeDefaults
-from shared.model.spec import ExpertsSpec, RouterScores
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

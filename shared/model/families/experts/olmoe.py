@@ -10,9 +10,10 @@ from shared.model.families.dense.olmo import BEHIND
 from shared.model.families.experts.routers import read_router
 from shared.model.families.naming import EXPERT_PARTS, Naming
 from shared.model.families.sizes import decoder, read_activation, read_sizes
+from shared.model.feed_forwards import ExpertsSpec
 from shared.model.mixers import QkNorm
 from shared.model.rope import RopeDefaults
-from shared.model.spec import ExpertsSpec, NormPlace, NormSpec
+from shared.model.spec import NormPlace, NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

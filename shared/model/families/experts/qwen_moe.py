@@ -10,8 +10,8 @@ from shared.model.families.dense.qwen2 import layer_windows
 from shared.model.families.experts.routers import read_router, sparse_layers
 from shared.model.families.naming import EXPERT_PARTS, LLAMA_PARTS, Naming
 from shared.model.families.sizes import decoder, read_activation, read_sizes
+from shared.model.feed_forwards import ExpertsSpec, FeedForwardSpec
 from shared.model.mixers import QkNorm
-from shared.model.spec import ExpertsSpec, FeedForwardSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

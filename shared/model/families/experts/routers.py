@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from shared.errors import ModelLoadError
 from shared.model.families.sizes import read_activation
-from shared.model.spec import ExpertsSpec, FeedForwardSpec, GroupScore, RouterScores, RouterSpec
+from shared.model.feed_forwards import (
+    ExpertsSpec,
+    FeedForwardSpec,
+    GroupScore,
+    RouterScores,
+    RouterSpec,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,8 +10,9 @@ from shared.model.families.base import FURTHER, Family
 from shared.model.families.naming import LLAMA_PARTS, Naming
 from shared.model.families.recurrent.mamba_hybrid import check_heads, read_step_limits
 from shared.model.families.sizes import decoder, read_activation, read_sizes
+from shared.model.feed_forwards import FeedForwardSpec
 from shared.model.mixers import MambaSpec
-from shared.model.spec import FeedForwardSpec, LayerSpec, NormPlace, NormSpec
+from shared.model.spec import LayerSpec, NormPlace, NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

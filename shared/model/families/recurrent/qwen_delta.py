@@ -8,9 +8,10 @@ from shared.model.families.base import FURTHER, Family
 from shared.model.families.experts.routers import read_router, sparse_layers
 from shared.model.families.naming import EXPERT_PARTS, LLAMA_PARTS, Naming
 from shared.model.families.sizes import LINEAR, decoder, read_activation, read_kinds, read_sizes
+from shared.model.feed_forwards import ExpertsSpec, FeedForwardSpec
 from shared.model.mixers import DeltaSpec, QkNorm
 from shared.model.rope import RopeDefaults
-from shared.model.spec import ExpertsSpec, FeedForwardSpec, NormKind, NormSpec
+from shared.model.spec import NormKind, NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,8 +13,8 @@ from shared.errors import ModelLoadError
 from shared.model.checkpoint.formats.base import Module
 from shared.model.checkpoint.formats.layout import StoredMatrix
 from shared.model.checkpoint.formats.registry import find_format
-from shared.model.checkpoint.parts import Parts, all_headers
-from shared.model.checkpoint.reading import open_matrix
+from shared.model.checkpoint.headers.parts import Parts, all_headers
+from shared.model.checkpoint.loading.reading import open_matrix
 from shared.model.checks import check_model
 from shared.model.linear.quantized import concatenate
 from shared.model.loader import load_model

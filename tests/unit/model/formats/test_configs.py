@@ -9,9 +9,9 @@ import pytest
 
 from shared.errors import ModelLoadError
 from shared.gguf.architectures import ARCHITECTURES
+from shared.model.checkpoint.files.tensor_files import TensorHeader
 from shared.model.checkpoint.formats.base import Module
 from shared.model.checkpoint.formats.registry import READERS, find_format
-from shared.model.checkpoint.tensor_files import TensorHeader
 from tests.fakes.stored.cases import ALL
 
 if TYPE_CHECKING:

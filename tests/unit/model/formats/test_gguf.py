@@ -19,9 +19,9 @@ from shared.errors import ConfigError, ModelLoadError
 from shared.gguf.codes import FORMS
 from shared.gguf.folder import model_folder, model_name
 from shared.gguf.types import TYPES
-from shared.model.checkpoint.contents import Contents
-from shared.model.checkpoint.reading import read_tensors
-from shared.model.checkpoint.tensor_files import open_tensors, read_headers
+from shared.model.checkpoint.files.tensor_files import open_tensors, read_headers
+from shared.model.checkpoint.headers.contents import Contents
+from shared.model.checkpoint.loading.reading import read_tensors
 from shared.model.checks import check_model
 from shared.model.linear.quantized import concatenate
 from shared.model.loader import load_model

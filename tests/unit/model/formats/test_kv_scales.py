@@ -31,7 +31,7 @@ FP8 = {"quant_method": "fp8"}
 FLOAT = {"dynamic": False, "num_bits": 8, "type": "float"}
 QUARK = ALL["quark mxfp4"].config
 OUTPUTS = {"output_tensors": {"dtype": "fp8_e4m3", "qscheme": "per_tensor", "is_dynamic": False}}
-PROJECTIONS = ("*k_proj", "*v_proj")
+PROJECTIONS = ["*k_proj", "*v_proj"]
 
 
 def ct(**changes: Any) -> dict[str, Any]:

@@ -12,11 +12,11 @@ from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from shared.errors import ModelLoadError
+from shared.model.checkpoint.files.tensor_files import read_headers
 from shared.model.checkpoint.formats.base import Module
 from shared.model.checkpoint.formats.layout import StoredMatrix
 from shared.model.checkpoint.formats.registry import find_format
 from shared.model.checkpoint.formats.unpacking import read_matrix
-from shared.model.checkpoint.tensor_files import read_headers
 from shared.model.linear.quantized import concatenate
 from shared.model.linear.stored import CodedProduct, RoundedProduct, has_codes
 from tests.fakes.stored.base import random_weight

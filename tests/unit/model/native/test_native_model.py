@@ -17,6 +17,7 @@ from shared.errors import ConfigError
 from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.config import load_spec
 from shared.model.checks import why_not_native
+from shared.model.feed_forwards import Activation, FeedForwardSpec
 from shared.model.loader import load_model
 from shared.model.mixers import (
     AttentionSpec,
@@ -26,7 +27,7 @@ from shared.model.mixers import (
     QkNorm,
     ShortConvSpec,
 )
-from shared.model.spec import Activation, DecoderSpec, FeedForwardSpec, LayerSpec, NormPlace
+from shared.model.spec import DecoderSpec, LayerSpec, NormPlace
 from shared.text.tokenizer import Tokenizer
 from tests.fakes.kv_groups import all_tokens_kept
 from tests.fakes.paged_driver import PagedDriver, make_metadata, poisoned_cache

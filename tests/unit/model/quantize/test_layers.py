@@ -9,8 +9,8 @@ import torch
 
 from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.config import load_spec
-from shared.model.checkpoint.contents import read_contents
-from shared.model.checkpoint.files import find_checkpoint_files
+from shared.model.checkpoint.files.checkpoint_files import find_checkpoint_files
+from shared.model.checkpoint.headers.contents import read_contents
 from shared.model.loader import load_model
 from shared.model.quantize.layer_runner import LayerRunner
 from tests.fakes.family_cases import CASES

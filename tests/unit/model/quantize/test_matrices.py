@@ -12,11 +12,11 @@ from compressed_tensors.quantization.quant_scheme import preset_name_to_scheme
 from safetensors.torch import save_file
 
 from shared.errors import ModelLoadError
+from shared.model.checkpoint.files.tensor_files import TensorHeader, read_headers
 from shared.model.checkpoint.formats.base import Module
 from shared.model.checkpoint.formats.layout import StoredMatrix
 from shared.model.checkpoint.formats.registry import READERS
 from shared.model.checkpoint.formats.unpacking import read_matrix
-from shared.model.checkpoint.tensor_files import TensorHeader, read_headers
 from shared.model.quantize.compressed_tensors import CompressedTensorsOutput
 from shared.model.quantize.gptq import Hessian, quantise_for
 from shared.model.quantize.nearest import by_number, encode, find_scales, round_to_nearest

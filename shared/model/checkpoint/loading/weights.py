@@ -10,10 +10,10 @@ import torch
 
 from shared.errors import ModelLoadError
 from shared.model.causal_lm import CausalLM
-from shared.model.checkpoint.contents import read_contents
-from shared.model.checkpoint.progress import reported
-from shared.model.checkpoint.reading import read_tensors
-from shared.model.checkpoint.surplus import check_surplus
+from shared.model.checkpoint.headers.contents import read_contents
+from shared.model.checkpoint.headers.surplus import check_surplus
+from shared.model.checkpoint.loading.progress import reported
+from shared.model.checkpoint.loading.reading import read_tensors
 from shared.model.checkpoint.wrapper import own_name
 from shared.model.families.registry import FAMILIES
 from shared.model.linear.fused import FusedLinear
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from shared.model.checkpoint.files import CheckpointFiles
-    from shared.model.checkpoint.reading import OpenMatrix
+    from shared.model.checkpoint.files.checkpoint_files import CheckpointFiles
+    from shared.model.checkpoint.loading.reading import OpenMatrix
     from shared.model.linear.quantized import QuantizedMatrix
     from shared.model.weight_map import Stored, WeightPart
 

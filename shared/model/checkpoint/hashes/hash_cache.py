@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from shared.model.checkpoint.file_stamp import FileStamp, keeps_change_times
+from shared.model.checkpoint.files.file_stamp import FileStamp, keeps_change_times
 
 if TYPE_CHECKING:
     from collections.abc import Callable

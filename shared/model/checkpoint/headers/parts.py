@@ -10,15 +10,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shared.errors import ModelLoadError
+from shared.model.checkpoint.files.tensor_files import read_headers
 from shared.model.checkpoint.formats.layout import StoredMatrix
-from shared.model.checkpoint.tensor_files import read_headers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
+    from shared.model.checkpoint.files.tensor_files import TensorHeader
     from shared.model.checkpoint.formats.base import Module, StoredFormat
-    from shared.model.checkpoint.tensor_files import TensorHeader
+    from shared.model.checkpoint.formats.layout import Layout
 
 #: What the name of most matrices has behind that of their module.
 DENSE = ".weight"
@@ -83,9 +84,17 @@ class Parts:
         """
         found: dict[str, TensorHeader | StoredMatrix] = dict(self.others)
         for name, parts in self.by_module.items():
-            layout = own.layout(module_of(name), parts)
+            layout = _layout(own, module_of(name), parts)
             if layout is None:
                 found |= {name + suffix: header for suffix, header in parts.items()}
             else:
                 found[name + layout.dense_suffix] = StoredMatrix(name, layout, parts)
         return found
+
+
+def _layout(own: StoredFormat, module: Module, parts: Mapping[str, TensorHeader]) -> Layout | None:
+    try:
+        return own.layout(module, parts)
+    except ModelLoadError as error:
+        path = next(iter(parts.values())).path
+        raise ModelLoadError(f"{path}: {error}") from error

@@ -10,9 +10,9 @@ import torch
 from gguf import GGMLQuantizationType as Type
 from safetensors.torch import save_file
 
-from shared.model.checkpoint.contents import Contents
-from shared.model.checkpoint.reading import read_tensors
-from shared.model.checkpoint.tensor_files import open_tensors, read_headers
+from shared.model.checkpoint.files.tensor_files import open_tensors, read_headers
+from shared.model.checkpoint.headers.contents import Contents
+from shared.model.checkpoint.loading.reading import read_tensors
 from shared.model.linear.scratch import Scratch
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from tests.fakes.gguf_model import export

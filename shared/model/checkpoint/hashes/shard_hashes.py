@@ -16,8 +16,8 @@ from blake3 import blake3
 
 from kernels.native.build import cache_dir
 from shared.errors import ModelLoadError
-from shared.model.checkpoint.file_stamp import FileStamp
-from shared.model.checkpoint.hash_cache import HashCache
+from shared.model.checkpoint.files.file_stamp import FileStamp
+from shared.model.checkpoint.hashes.hash_cache import HashCache
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

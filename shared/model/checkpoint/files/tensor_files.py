@@ -10,9 +10,9 @@ from safetensors import SafetensorError, safe_open
 
 from shared.errors import ModelLoadError
 from shared.gguf.folder import SUFFIX as GGUF
-from shared.model.checkpoint.gguf.file import dtype_of, open_gguf, read_parts
-from shared.model.checkpoint.pickled.archive import SUFFIXES as PICKLED
-from shared.model.checkpoint.pickled.archive import PickledFile, read_places
+from shared.model.checkpoint.files.gguf.file import dtype_of, open_gguf, read_parts
+from shared.model.checkpoint.files.pickled.archive import SUFFIXES as PICKLED
+from shared.model.checkpoint.files.pickled.archive import PickledFile, read_places
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

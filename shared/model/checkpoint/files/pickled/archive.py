@@ -11,8 +11,8 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from shared.errors import ModelLoadError
-from shared.model.checkpoint.file_stamp import FileStamp
-from shared.model.checkpoint.pickled.program import DTYPES, NotTensorsError, read_program
+from shared.model.checkpoint.files.file_stamp import FileStamp
+from shared.model.checkpoint.files.pickled.program import DTYPES, NotTensorsError, read_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from shared.model.checkpoint.pickled.program import Record
+    from shared.model.checkpoint.files.pickled.program import Record
 
 SUFFIXES = (".bin", ".pt", ".pth")
 #: What a file begins with that PyTorch wrote before it had archives.

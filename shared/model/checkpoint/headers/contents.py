@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from shared.model.checkpoint.formats.base import Module
 from shared.model.checkpoint.formats.registry import find_format
-from shared.model.checkpoint.parts import DENSE, Parts, all_headers
+from shared.model.checkpoint.headers.parts import DENSE, Parts, all_headers
 from shared.model.checkpoint.wrapper import own_name
 from shared.model.families.registry import FAMILIES, stored_names
 from shared.model.weight_map import Kind
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+    from shared.model.checkpoint.files.tensor_files import TensorHeader
     from shared.model.checkpoint.formats.layout import StoredMatrix
-    from shared.model.checkpoint.tensor_files import TensorHeader
     from shared.model.spec import DecoderSpec
     from shared.model.weight_map import WeightMap
 

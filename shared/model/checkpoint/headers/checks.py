@@ -1,7 +1,8 @@
 """Comparison of a checkpoint's headers with its config before any memory is allocated.
 
 A config can claim terabytes in two digits. Headers cannot: safetensors refuses files whose tensors
-overlap, leave gaps or do not match the file's length, so the declared bytes are on the disk.
+overlap, leave gaps or do not match the file's length, so the declared bytes are on the disk. What
+follows from the config alone, the rotary angles, is compared with the files' size.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shared.errors import ModelLoadError
-from shared.model.checkpoint.contents import read_contents
-from shared.model.checkpoint.files import find_checkpoint_files
+from shared.model.checkpoint.files.checkpoint_files import find_checkpoint_files
 from shared.model.checkpoint.formats.layout import StoredMatrix
 from shared.model.checkpoint.formats.shapes import check_matrix
-from shared.model.checkpoint.shape_fields import contradiction
-from shared.model.checkpoint.surplus import check_surplus
+from shared.model.checkpoint.headers.contents import read_contents
+from shared.model.checkpoint.headers.shape_fields import contradiction
+from shared.model.checkpoint.headers.surplus import check_surplus
 from shared.model.checkpoint.wrapper import own_name
 from shared.model.families.registry import FAMILIES
 from shared.model.weight_map import EMBEDDING, HEAD, name_of
@@ -22,8 +23,12 @@ from shared.model.weight_map import EMBEDDING, HEAD, name_of
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from shared.model.checkpoint.files.checkpoint_files import CheckpointFiles
     from shared.model.spec import DecoderSpec
     from shared.model.weight_map import Stored
+
+#: Rotary angles may have so many bytes for each byte of the files, and so many more.
+_ANGLES_PER_BYTE, _MORE_ANGLES = 8, 128 * 2**20
 
 
 def check_headers(model_dir: Path, spec: DecoderSpec) -> None:
@@ -33,6 +38,7 @@ def check_headers(model_dir: Path, spec: DecoderSpec) -> None:
         ModelLoadError: names the file, and the tensor if there is one.
     """
     files = find_checkpoint_files(model_dir)
+    _check_positions(model_dir, files, spec)
     family, contents = FAMILIES[spec.architecture], read_contents(files.shards, spec)
     wanted, found = contents.names, set[str]()
     for stored_name, tensor in contents.tensors.items():
@@ -52,6 +58,18 @@ def check_headers(model_dir: Path, spec: DecoderSpec) -> None:
         missing -= ends
     if missing:
         raise files.lacks(missing, len(wanted))
+
+
+def _check_positions(model_dir: Path, files: CheckpointFiles, spec: DecoderSpec) -> None:
+    """Refuse angles that no model of this size has."""
+    numbers = sum(rope.head_dim for rope in spec.ropes if rope is not None) * spec.num_positions
+    num_bytes, size = 4 * numbers, sum(path.stat().st_size for path in files.shards)
+    if num_bytes > _ANGLES_PER_BYTE * size + _MORE_ANGLES:
+        raise ModelLoadError(
+            f"{model_dir / 'config.json'}: max_position_embeddings, or rope_scaling, asks for "
+            f"{spec.num_positions} positions, whose angles take {num_bytes} bytes; all weights "
+            f"have {size}: the config is another model's"
+        )
 
 
 def check_size(matrix: StoredMatrix, name: str, wanted: Stored) -> tuple[int, int]:

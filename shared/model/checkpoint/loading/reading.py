@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
-from shared.model.checkpoint.file_map import drop_pages
+from shared.model.checkpoint.files.file_map import drop_pages
+from shared.model.checkpoint.files.gguf.file import GgufFile
+from shared.model.checkpoint.files.tensor_files import open_tensors
 from shared.model.checkpoint.formats.layout import StoredMatrix
 from shared.model.checkpoint.formats.unpacking import read_matrix, stored_size
-from shared.model.checkpoint.gguf.file import GgufFile
-from shared.model.checkpoint.headers import check_size
-from shared.model.checkpoint.tensor_files import open_tensors
+from shared.model.checkpoint.headers.checks import check_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from shared.model.checkpoint.contents import Contents
-    from shared.model.checkpoint.tensor_files import TensorFile
+    from shared.model.checkpoint.files.tensor_files import TensorFile
+    from shared.model.checkpoint.headers.contents import Contents
     from shared.model.linear.quantized import QuantizedMatrix
     from shared.model.weight_map import Stored
 

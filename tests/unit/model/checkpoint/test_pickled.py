@@ -21,8 +21,8 @@ from cli.doctor.checkpoint import check_model as diagnose
 from cli.doctor.finding import Level
 from shared.errors import ModelLoadError
 from shared.model.causal_lm import CausalLM
-from shared.model.checkpoint.files import BIN_INDEX_NAME, BIN_NAME, SINGLE_NAME
-from shared.model.checkpoint.tensor_files import open_tensors, read_headers
+from shared.model.checkpoint.files.checkpoint_files import BIN_INDEX_NAME, BIN_NAME, SINGLE_NAME
+from shared.model.checkpoint.files.tensor_files import open_tensors, read_headers
 from shared.model.checks import check_model
 from shared.model.loader import load_model
 from tests.fakes.stored.base import quantise_checkpoint

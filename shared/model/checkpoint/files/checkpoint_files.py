@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shared.errors import ModelLoadError
 from shared.gguf.folder import SUFFIX as GGUF
+from shared.model.checkpoint.files.json_file import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -34,7 +34,11 @@ class CheckpointFiles:
 
         It is the file in the index, or the first shard if the index does not have the tensor.
         """
-        return self.shards[0].with_name(self.weight_map.get(tensor, self.shards[0].name))
+        return self.beside(self.weight_map.get(tensor, self.shards[0].name))
+
+    def beside(self, name: str) -> Path:
+        """Return the path of another file of the directory."""
+        return self.shards[0].with_name(name)
 
     def lacks(self, missing: Collection[str], num_wanted: int) -> ModelLoadError:
         """Return the error for tensors that are missing, of so many."""
@@ -66,18 +70,22 @@ def _files_of(index: Path) -> CheckpointFiles:
     weight_map = _read_weight_map(index)
     names = sorted(set(weight_map.values()))
     for name in names:
-        if PurePath(name).name != name:
+        if not name or PurePath(name).name != name:
             raise ModelLoadError(f"{index} names {name!r}, which is not a file of its directory")
-        if not index.with_name(name).exists():
+        if not _is_there(index.with_name(name)):
             raise ModelLoadError(f"shard {index.with_name(name)} is missing; {index.name} names it")
     return CheckpointFiles(tuple(index.with_name(name) for name in names), weight_map)
 
 
-def _read_weight_map(index: Path) -> dict[str, str]:
+def _is_there(path: Path) -> bool:
     try:
-        content: Any = json.loads(index.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ModelLoadError(f"{index} is not valid JSON: {error}") from error
+        return path.is_file()
+    except OSError:  # its name is too long for a file's
+        return False
+
+
+def _read_weight_map(index: Path) -> dict[str, str]:
+    content = read_json(index)
     weight_map = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
         raise ModelLoadError(f"{index} has no weight_map")

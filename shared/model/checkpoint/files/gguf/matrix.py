@@ -10,13 +10,13 @@ import torch
 
 from shared.errors import ModelLoadError
 from shared.gguf.codes import FORMS, read_codes
-from shared.model.checkpoint.file_map import drop_pages
+from shared.model.checkpoint.files.file_map import drop_pages
 from shared.model.linear.quantized import QuantizedMatrix
 
 if TYPE_CHECKING:
     from shared.gguf.header import StoredTensor
     from shared.gguf.tensors import Part
-    from shared.model.checkpoint.file_map import FileMap
+    from shared.model.checkpoint.files.file_map import FileMap
     from shared.model.weight_map import Stored
 
 

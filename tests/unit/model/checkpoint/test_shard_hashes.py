@@ -12,11 +12,12 @@ import pytest
 from blake3 import blake3
 
 from shared.errors import ModelLoadError
-from shared.model.checkpoint import origin, shard_hashes
-from shared.model.checkpoint.file_stamp import keeps_change_times
-from shared.model.checkpoint.hash_cache import HashCache
-from shared.model.checkpoint.shard_hashes import ShardHashes
-from shared.model.checkpoint.weights import load_weights
+from shared.model.checkpoint import origin
+from shared.model.checkpoint.files.file_stamp import keeps_change_times
+from shared.model.checkpoint.hashes import shard_hashes
+from shared.model.checkpoint.hashes.hash_cache import HashCache
+from shared.model.checkpoint.hashes.shard_hashes import ShardHashes
+from shared.model.checkpoint.loading.weights import load_weights
 from shared.model.loader import load_model
 from tests.unit.model.checkpoints import write
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shared.model.causal_lm import CausalLM
-    from shared.model.checkpoint.files import CheckpointFiles
+    from shared.model.checkpoint.files.checkpoint_files import CheckpointFiles
 
 NUM_SHARDS, SHARD_BYTES = 4, 3 << 20
 LARGE_SHARD_BYTES = 50 << 20

@@ -14,8 +14,8 @@ from shared.gguf.header import read_header
 from shared.gguf.tensors import find_parts
 from shared.gguf.types import PLAIN
 from shared.gguf.values import Values
-from shared.model.checkpoint.file_map import FileMap
-from shared.model.checkpoint.file_stamp import FileStamp
+from shared.model.checkpoint.files.file_map import FileMap
+from shared.model.checkpoint.files.file_stamp import FileStamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from shared.gguf.header import StoredTensor
     from shared.gguf.tensors import Part
-    from shared.model.checkpoint.gguf.matrix import GgufMatrix
+    from shared.model.checkpoint.files.gguf.matrix import GgufMatrix
 
 _FULL = "F32"
 
@@ -99,7 +99,7 @@ class GgufFile:
     def open(self, name: str) -> Tensor | GgufMatrix:
         """See `TensorFile.open`."""
         # Only here, so that headers are checked before torch is imported.
-        from shared.model.checkpoint.gguf.matrix import GgufMatrix, is_coded  # noqa: PLC0415
+        from shared.model.checkpoint.files.gguf.matrix import GgufMatrix, is_coded  # noqa: PLC0415
 
         part = self._parts[name]
         return GgufMatrix(part, self._data) if is_coded(part) else self.get_tensor(name)
@@ -112,7 +112,7 @@ class GgufFile:
         """See `TensorFile.get_tensor`. Numbers of few bits become float32."""
         import torch  # noqa: PLC0415
 
-        from shared.model.checkpoint.gguf.matrix import (  # noqa: PLC0415
+        from shared.model.checkpoint.files.gguf.matrix import (  # noqa: PLC0415
             GgufMatrix,
             halves_apart,
             is_coded,

@@ -1,0 +1,1 @@
+"""What the headers of a checkpoint's files hold, compared with what the decoder needs."""

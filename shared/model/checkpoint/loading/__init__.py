@@ -1,0 +1,1 @@
+"""The way of a checkpoint's tensors into a model."""
