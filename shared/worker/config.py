@@ -134,6 +134,9 @@ class WorkerConfig:
     log_format: Literal["console", "json"] = setting(
         "console", help="console: columns for people; json: one object per line"
     )
+    disable_log_stats: bool = setting(
+        False, help="log no line of statistics every ten seconds in which the engine works"
+    )
     access: AccessSettings = field(default_factory=AccessSettings)
     tls: TlsSettings = field(default_factory=TlsSettings)
     reuse: ReuseSettings = field(default_factory=ReuseSettings)

@@ -34,6 +34,7 @@ from shared.worker.join.joining import join, leave, open_places, reason_of
 from shared.worker.kv_events import publish_kv_events
 from shared.worker.parts import WorkerParts, open_parts
 from shared.worker.peers.transfer_servicer import TransferServicer
+from shared.worker.statistics_log import StatisticsLog
 from shared.worker.worker_servicer import WorkerServicer
 
 if TYPE_CHECKING:
@@ -199,6 +200,8 @@ def _stay_alive(
         metrics=parts.metrics,
     )
     tasks = {asyncio.create_task(liveness.run())}
+    if not config.disable_log_stats:
+        tasks.add(asyncio.create_task(StatisticsLog(parts.engine.stats).run()))
 
     def report() -> None:
         tasks.add(asyncio.create_task(server.set_serving(serving=parts.gate.is_open)))

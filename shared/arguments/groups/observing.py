@@ -5,6 +5,7 @@ from __future__ import annotations
 from shared.arguments.base import (
     Inert,
     Refused,
+    Same,
     Spelled,
     json_object,
     switch,
@@ -40,7 +41,7 @@ OBSERVING = (
     json_object("--logging-config", Refused(LOGS)),
     value("--log-level", "INFO", Spelled("--log-level", lower("--log-level"))),
     value("--log-config-file", None, Refused(LOGS)),
-    switch("--disable-log-stats", Inert("statistics are in the metrics, not the log")),
+    switch("--disable-log-stats", Same()),
     switch("--aggregate-engine-logging", Inert("every worker logs by itself")),
     switch("--enable-log-requests", Spelled("--log-requests", on_or_off("--log-requests"))),
 )

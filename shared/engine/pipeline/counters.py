@@ -15,6 +15,8 @@ COUNTERS = (
     "prefill_step_tokens",
     "prefill_step_us",
     "computed_tokens",
+    # Those of them that are of prompts.
+    "computed_prompt_tokens",
     "generation_tokens",
     "num_preemptions",
     "prefix_cache_queries",

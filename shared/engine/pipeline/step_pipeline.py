@@ -229,6 +229,10 @@ class StepPipeline:
         counters = self._counters
         if output.num_new_tokens:
             counters.add_step(sum(output.num_new_tokens.values()))
+            counters["computed_prompt_tokens"] += sum(
+                min(num_new, max(0, seq.num_prompt_tokens - seq.num_launched_tokens))
+                for seq, num_new in output.num_new_tokens.items()
+            )
         counters["num_preemptions"] += len(output.preempted)
         counters["prefix_cache_queries"] += output.num_cache_queries
         counters["prefix_cache_hits"] += output.num_cache_hits
