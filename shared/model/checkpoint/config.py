@@ -108,7 +108,7 @@ def _architecture(raw: Mapping[str, Any]) -> str:
         raise ModelLoadError(f"{_ARCHITECTURES} must be a list of names, not {names!r}")
     for name in names:
         if name in FAMILIES:
-            return name
+            return str(name)
     shown = ", ".join(names) or "missing"
     raise ModelLoadError(
         f"architecture {shown} is not supported; families: {', '.join(sorted(ARCHITECTURES))}"
