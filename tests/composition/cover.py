@@ -1,7 +1,8 @@
 """Rows of values that cover every pair which may meet, as few as the library finds.
 
-`rows.json` has them, since finding them takes seconds; `python -m tests.composition.cover` writes
-it anew after a change of axes or rules.
+`rows.json` has them, since finding them takes seconds. After a change of axes or rules,
+`python -m tests.composition.cover` keeps the rows that are still possible and adds what is missing;
+where there is no file it finds all of them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tests.composition.axes import AXES
 from tests.composition.rules import RULES, all_pairs, pairs_of, rule_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from tests.composition.axes import Row
     from tests.composition.rules import Pair, Rule
@@ -51,18 +52,27 @@ def sample(size: int) -> tuple[Row, ...]:
     return tuple(chosen)
 
 
-def find_rows() -> list[list[str]]:
-    """The values of rows that cover all wanted pairs, in the order of the axes."""
+def find_rows(kept: Sequence[Row] = ()) -> list[list[str]]:
+    """The values of rows that cover all wanted pairs, in the order of the axes; `kept` come first.
+
+    A kept row is dropped if axes or rules have changed so that it cannot be.
+    """
     from covertable import make
 
     made = make(
         {axis: list(values) for axis, values in AXES.items()},
         constraints=[_constraint(rule) for rule in RULES],
+        presets=[row for row in kept if _is_possible(row)],
         # Of some that were tried, these give the fewest rows.
         tolerance=0,
         salt="3",
     )
     return [[row[axis] for axis in AXES] for row in made]
+
+
+def _is_possible(row: Row) -> bool:
+    has_values = all(row.get(axis) in values for axis, values in AXES.items())
+    return has_values and not any(rule.breaks(row) for rule in RULES)
 
 
 def _constraint(rule: Rule) -> dict[str, Any]:
@@ -74,5 +84,5 @@ def _constraint(rule: Rule) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    lines = ",\n".join(json.dumps(values) for values in find_rows())
+    lines = ",\n".join(json.dumps(values) for values in find_rows(rows() if FILE.exists() else ()))
     FILE.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
