@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from kernels.paged_attention.scores import Scores
-from shared.errors import ModelLoadError
-from shared.model.generic.attention import NAME, Call, running
+from shared.model.generic.attention import NAME, running
 from shared.model.generic.linears import buffers_of
-from shared.model.mixers import AttentionSpec
+from shared.model.generic.observing import observe, states_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +22,8 @@ if TYPE_CHECKING:
 
     from kernels.kv_write.cache import PagedCache
     from shared.model.attention.base import AttentionBackend, AttentionMetadata
-    from shared.model.spec import DecoderSpec, LayerSpec
+    from shared.model.generic.attention import Call
+    from shared.model.spec import DecoderSpec
 
 
 class TransformersCausalLM:
@@ -43,7 +43,7 @@ class TransformersCausalLM:
         self._head = _head_of(module)
         self.dtype = module.dtype
         #: Of the layers as the module computes them.
-        self.spec = replace(spec, layers=_observe(module, self._decoder, spec))
+        self.spec = replace(spec, layers=observe(module, self._decoder, spec))
         self._places = [self.spec.kv_place(layer) for layer in range(self.spec.num_layers)]
 
     @property
@@ -73,7 +73,7 @@ class TransformersCausalLM:
         """See `CausalModel.forward`."""
         step = _PagedStep(self.spec, self._places, self._backend, kv_caches, metadata)
         with running(step):
-            hidden = _states(self._decoder, token_ids, positions)
+            hidden = states_of(self._decoder, token_ids, positions)
         return hidden if metadata.wanted is None else hidden[metadata.wanted]
 
     @torch.inference_mode()
@@ -94,7 +94,7 @@ class TransformersCausalLM:
         self._module.set_attn_implementation("eager")
         try:
             positions = torch.arange(len(token_ids), device=token_ids.device)
-            return _states(self._decoder, token_ids, positions)
+            return states_of(self._decoder, token_ids, positions)
         finally:
             self._module.set_attn_implementation(NAME)
 
@@ -143,76 +143,6 @@ class _PagedStep:
             norms=None,
         )
         return mixed[..., :size]
-
-
-@dataclass(slots=True)
-class _Observed:
-    """A `Step` that computes nothing, and keeps what was asked for."""
-
-    mixers: dict[int, AttentionSpec] = field(default_factory=dict)
-    #: By layer. They are kept, so that memory is not used twice.
-    calls: dict[int, Call] = field(default_factory=dict)
-    problem: str = ""
-
-    def attend(self, call: Call, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        if call.layer in self.mixers:
-            self.problem = f"layer {call.layer} attends twice"
-        if not call.is_causal:
-            self.problem = f"layer {call.layer} also sees later tokens"
-        if v.shape[-1] > k.shape[-1] or k.shape[-1] % 2:
-            self.problem = f"heads of keys have {k.shape[-1]} numbers, of values {v.shape[-1]}"
-        source = self._source_of(call)
-        self.calls[call.layer] = call
-        self.mixers[call.layer] = AttentionSpec(
-            num_heads=q.shape[1],
-            num_kv_heads=k.shape[1],
-            head_dim=k.shape[2],
-            rope=None,
-            window=call.window,
-            score_scale=call.scale,
-            softcap=call.softcap,
-            has_sinks=call.sinks is not None,
-            kv_source=source,
-        )
-        return torch.zeros(*q.shape[:2], v.shape[-1], dtype=q.dtype, device=q.device)
-
-    def _source_of(self, call: Call) -> int | None:
-        """Return the first layer with the same keys and values, and the same window."""
-        for layer, other in self.calls.items():
-            if other.keys.data_ptr() == call.keys.data_ptr() and other.window == call.window:
-                return layer if other.values.data_ptr() == call.values.data_ptr() else None
-        return None
-
-
-def _observe(
-    module: PreTrainedModel, decoder: nn.Module, spec: DecoderSpec
-) -> tuple[LayerSpec, ...]:
-    """Return the layers as two tokens find them."""
-    name = type(module).__name__
-    if not module._supports_attention_backend:
-        raise ModelLoadError(f"transformers' {name} does not let others compute its attention")
-    observed, positions = _Observed(), torch.arange(2, device=module.device)
-    try:
-        with running(observed), torch.inference_mode():
-            _states(decoder, torch.zeros_like(positions), positions)
-    except Exception as error:  # others' code
-        raise ModelLoadError(f"transformers' {name} cannot run over paged KV: {error}") from error
-    if not observed.problem and sorted(observed.mixers) != list(range(spec.num_layers)):
-        observed.problem = f"{len(observed.mixers)} of {spec.num_layers} layers attend"
-    if observed.problem:
-        raise ModelLoadError(f"transformers' {name} cannot run over paged KV: {observed.problem}")
-    return tuple(
-        replace(layer, mixer=observed.mixers[number]) for number, layer in enumerate(spec.layers)
-    )
-
-
-def _states(decoder: nn.Module, token_ids: Tensor, positions: Tensor) -> Tensor:
-    """Return the hidden states [num_tokens, hidden] of a packed batch, as one row of tokens."""
-    out: Any = decoder(
-        input_ids=token_ids.unsqueeze(0), position_ids=positions.unsqueeze(0), use_cache=False
-    )
-    hidden: Tensor = out.last_hidden_state[0]
-    return hidden
 
 
 class _Given(nn.Module):

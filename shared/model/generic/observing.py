@@ -1,0 +1,93 @@
+"""What the layers of a transformers module ask of attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from shared.errors import ModelLoadError
+from shared.model.generic.attention import running
+from shared.model.mixers import AttentionSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from transformers import PreTrainedModel
+
+    from shared.model.generic.attention import Call
+    from shared.model.spec import DecoderSpec, LayerSpec
+
+
+@dataclass(slots=True)
+class _Observed:
+    """A `Step` that computes nothing, and keeps what was asked for."""
+
+    mixers: dict[int, AttentionSpec] = field(default_factory=dict)
+    #: By layer. They are kept, so that memory is not used twice.
+    calls: dict[int, Call] = field(default_factory=dict)
+    problem: str = ""
+
+    def attend(self, call: Call, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if call.layer in self.mixers:
+            self.problem = f"layer {call.layer} attends twice"
+        if not call.is_causal:
+            self.problem = f"layer {call.layer} also sees later tokens"
+        if v.shape[-1] > k.shape[-1] or k.shape[-1] % 2:
+            self.problem = f"heads of keys have {k.shape[-1]} numbers, of values {v.shape[-1]}"
+        source = self._source_of(call)
+        self.calls[call.layer] = call
+        self.mixers[call.layer] = AttentionSpec(
+            num_heads=q.shape[1],
+            num_kv_heads=k.shape[1],
+            head_dim=k.shape[2],
+            rope=None,
+            window=call.window,
+            score_scale=call.scale,
+            softcap=call.softcap,
+            has_sinks=call.sinks is not None,
+            kv_source=source,
+        )
+        return torch.zeros(*q.shape[:2], v.shape[-1], dtype=q.dtype, device=q.device)
+
+    def _source_of(self, call: Call) -> int | None:
+        """Return the first layer with the same keys and values, and the same window."""
+        for layer, other in self.calls.items():
+            if other.keys.data_ptr() == call.keys.data_ptr() and other.window == call.window:
+                return layer if other.values.data_ptr() == call.values.data_ptr() else None
+        return None
+
+
+def observe(
+    module: PreTrainedModel, decoder: nn.Module, spec: DecoderSpec
+) -> tuple[LayerSpec, ...]:
+    """Return the layers as two tokens find them.
+
+    Raises:
+        ModelLoadError: they cannot be computed over paged KV; says why.
+    """
+    name = type(module).__name__
+    if not module._supports_attention_backend:
+        raise ModelLoadError(f"transformers' {name} does not let others compute its attention")
+    observed, positions = _Observed(), torch.arange(2, device=module.device)
+    try:
+        with running(observed), torch.inference_mode():
+            states_of(decoder, torch.zeros_like(positions), positions)
+    except Exception as error:  # others' code
+        raise ModelLoadError(f"transformers' {name} cannot run over paged KV: {error}") from error
+    if not observed.problem and sorted(observed.mixers) != list(range(spec.num_layers)):
+        observed.problem = f"{len(observed.mixers)} of {spec.num_layers} layers attend"
+    if observed.problem:
+        raise ModelLoadError(f"transformers' {name} cannot run over paged KV: {observed.problem}")
+    return tuple(
+        replace(layer, mixer=observed.mixers[number]) for number, layer in enumerate(spec.layers)
+    )
+
+
+def states_of(decoder: nn.Module, token_ids: Tensor, positions: Tensor) -> Tensor:
+    """Return the hidden states [num_tokens, hidden] of a packed batch, as one row of tokens."""
+    out: Any = decoder(
+        input_ids=token_ids.unsqueeze(0), position_ids=positions.unsqueeze(0), use_cache=False
+    )
+    hidden: Tensor = out.last_hidden_state[0]
+    return hidden
