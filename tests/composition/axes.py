@@ -47,6 +47,20 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
             "num_experts_per_tok": 1,
         },
     },
+    "gemma4, shared KV": {
+        "architecture": "gemma4_text",
+        "num_layers": 4,
+        "tie_word_embeddings": True,
+        "extra": {
+            "sliding_window": 24,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "num_kv_shared_layers": 2,
+            "global_head_dim": 112,
+            "hidden_size_per_layer_input": 20,
+            "vocab_size_per_layer_input": 330,
+            "hidden_activation": "gelu_pytorch_tanh",
+        },
+    },
     "qwen3_5, states": {
         "architecture": "qwen3_5_text",
         "num_layers": 3,

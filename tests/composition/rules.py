@@ -66,7 +66,16 @@ RULES = (
     ),
     Rule(
         ("weights", ("GGUF",)),
-        ("family", ("llama4, chunks", "qwen3_5, states", "deepseek_v3, latent", BY_TRANSFORMERS)),
+        (
+            "family",
+            (
+                "llama4, chunks",
+                "gemma4, shared KV",
+                "qwen3_5, states",
+                "deepseek_v3, latent",
+                BY_TRANSFORMERS,
+            ),
+        ),
         "llama.cpp's names of these models are not known here",
         refused="general.architecture .* is not supported",
     ),

@@ -30,6 +30,7 @@ _GROUP = 32
 #: llama.cpp's names of what Baton reads from other files only.
 _OTHERS = {
     "llama4_text": "llama4",
+    "gemma4_text": "gemma4",
     "qwen3_5_text": "qwen35",
     "deepseek_v3": "deepseek2",
     "nemotron": "nemotron",

@@ -105,7 +105,8 @@ def _kept(model: transformers.PreTrainedModel) -> dict[int, tuple[Tensor, Tensor
     return {
         number: (layer.keys, layer.values)
         for number, layer in enumerate(cache.layers)
-        if hasattr(layer, "keys")
+        # Layers that read another one's have None.
+        if getattr(layer, "keys", None) is not None
     }
 
 
