@@ -38,10 +38,16 @@ class Call:
     #: As the module passes them. A layer that reads another one's passes the same memory.
     keys: Tensor
     values: Tensor
+    #: What `Step.mask` returned for the layer, if the module hands it on.
+    mask: Tensor | None
 
 
 class Step(Protocol):
     """A step that is under way."""
+
+    def mask(self, window: int | None) -> Tensor | None:
+        """Return what the module gets as a mask; window: within which that would show tokens."""
+        ...
 
     def attend(self, call: Call, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Return [num_tokens, num_heads, numbers of a value's head].
@@ -97,10 +103,13 @@ def _attend(
         is_causal=bool(getattr(module, "is_causal", True)),
         keys=key,
         values=value,
+        mask=attention_mask,
     )
     q, k, v = (part[0].transpose(0, 1).contiguous() for part in (query, key, value))
     return step.attend(call, q, k, v).unsqueeze(0), None
 
 
-def _no_mask(*_: Any, **__: Any) -> None:
-    """Nothing: what a token sees follows from its position and the layer's window."""
+def _no_mask(*_: Any, local_size: int | None = None, **__: Any) -> Tensor | None:
+    """None: what a token sees follows from its position and the layer's window."""
+    step: Step | None = getattr(_running, "step", None)
+    return None if step is None else step.mask(local_size)

@@ -89,11 +89,13 @@ class TransformersCausalLM:
         return rows
 
     @torch.inference_mode()
-    def forward_alone(self, token_ids: Tensor) -> Tensor:
-        """Return the hidden states that the module computes of one sequence by itself."""
+    def forward_alone(self, token_ids: Tensor, positions: Tensor | None = None) -> Tensor:
+        """Return the hidden states that the module computes of one sequence by itself.
+
+        positions: None: as the module counts them.
+        """
         self._module.set_attn_implementation("eager")
         try:
-            positions = torch.arange(len(token_ids), device=token_ids.device)
             return states_of(self._decoder, token_ids, positions)
         finally:
             self._module.set_attn_implementation(NAME)
@@ -120,7 +122,11 @@ class _PagedStep:
         self._kv_caches = kv_caches
         self._metadata = metadata
 
+    def mask(self, window: int | None) -> None:
+        """See `Step.mask`. The layers' windows are known."""
+
     def attend(self, call: Call, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """See `Step.attend`."""
         own = self._spec.layers[call.layer].attention
         group, place = self._places[call.layer]
         size = v.shape[-1]

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from shared.model.generic.attention import Call
     from shared.model.spec import DecoderSpec, LayerSpec
 
+_NUM_TOKENS = 2
+
 
 @dataclass(slots=True)
 class _Observed:
@@ -27,6 +29,10 @@ class _Observed:
     #: By layer. They are kept, so that memory is not used twice.
     calls: dict[int, Call] = field(default_factory=dict)
     problem: str = ""
+
+    def mask(self, window: int | None) -> Tensor:
+        """See `Step.mask`. A layer that gets it says by it which window it has."""
+        return torch.full((1, 1, _NUM_TOKENS, _NUM_TOKENS), float(window or 0))
 
     def attend(self, call: Call, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if call.layer in self.mixers:
@@ -42,7 +48,7 @@ class _Observed:
             num_kv_heads=k.shape[1],
             head_dim=k.shape[2],
             rope=None,
-            window=call.window,
+            window=_window_of(call),
             score_scale=call.scale,
             softcap=call.softcap,
             has_sinks=call.sinks is not None,
@@ -52,16 +58,25 @@ class _Observed:
 
     def _source_of(self, call: Call) -> int | None:
         """Return the first layer with the same keys and values, and the same window."""
+        window = _window_of(call)
         for layer, other in self.calls.items():
-            if other.keys.data_ptr() == call.keys.data_ptr() and other.window == call.window:
+            if other.keys.data_ptr() == call.keys.data_ptr() and _window_of(other) == window:
                 return layer if other.values.data_ptr() == call.values.data_ptr() else None
         return None
+
+
+def _window_of(call: Call) -> int | None:
+    """Return the window of the layer's mask, which alone counts where transformers attends.
+
+    Not all modules pass it on beside the mask.
+    """
+    return call.window if call.mask is None else int(call.mask.flatten()[0]) or None
 
 
 def observe(
     module: PreTrainedModel, decoder: nn.Module, spec: DecoderSpec
 ) -> tuple[LayerSpec, ...]:
-    """Return the layers as two tokens find them.
+    """Return the layers as some tokens find them.
 
     Raises:
         ModelLoadError: they cannot be computed over paged KV; says why.
@@ -69,7 +84,7 @@ def observe(
     name = type(module).__name__
     if not module._supports_attention_backend:
         raise ModelLoadError(f"transformers' {name} does not let others compute its attention")
-    observed, positions = _Observed(), torch.arange(2, device=module.device)
+    observed, positions = _Observed(), torch.arange(_NUM_TOKENS, device=module.device)
     try:
         with running(observed), torch.inference_mode():
             states_of(decoder, torch.zeros_like(positions), positions)
@@ -84,10 +99,12 @@ def observe(
     )
 
 
-def states_of(decoder: nn.Module, token_ids: Tensor, positions: Tensor) -> Tensor:
-    """Return the hidden states [num_tokens, hidden] of a packed batch, as one row of tokens."""
-    out: Any = decoder(
-        input_ids=token_ids.unsqueeze(0), position_ids=positions.unsqueeze(0), use_cache=False
-    )
+def states_of(decoder: nn.Module, token_ids: Tensor, positions: Tensor | None) -> Tensor:
+    """Return the hidden states [num_tokens, hidden] of a packed batch, as one row of tokens.
+
+    positions: None: as the module counts them.
+    """
+    given = {} if positions is None else {"position_ids": positions.unsqueeze(0)}
+    out: Any = decoder(input_ids=token_ids.unsqueeze(0), use_cache=False, **given)
     hidden: Tensor = out.last_hidden_state[0]
     return hidden

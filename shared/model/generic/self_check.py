@@ -27,7 +27,8 @@ def check_results(model: TransformersCausalLM, device: torch.device) -> None:
     """Compute some tokens by the module alone, in one step and in two, and compare.
 
     A module with states besides keys and values, as of a recurrent layer, loses them between steps.
-    One that hides tokens by a mask of its own sees them.
+    One that hides tokens by a mask of its own sees them, and one that counts positions otherwise
+    than from 0 on (RoBERTa) is given wrong ones.
 
     Raises:
         ModelLoadError: the results differ, or there are none.
@@ -36,11 +37,14 @@ def check_results(model: TransformersCausalLM, device: torch.device) -> None:
     tokens = torch.arange(1, _NUM_TOKENS + 1, device=device) % model.spec.vocab_size
     try:
         alone = model.forward_alone(tokens)
+        counted = model.forward_alone(tokens, torch.arange(_NUM_TOKENS, device=device))
         (at_once,) = _run(model, tokens, (_NUM_TOKENS,))
         _, in_two = _run(model, tokens, (_FIRST, _NUM_TOKENS))
         model.compute_logits(in_two)
     except Exception as error:  # others' code
         raise ModelLoadError(f"transformers' {name} cannot run over paged KV: {error}") from error
+    if bool(_differ(alone, counted, _EXACT).any()):
+        raise ModelLoadError(f"transformers' {name} does not count positions from 0 on")
     # In few bits rounding can change the experts of a token; a mask of its own changes most tokens.
     is_rough = model.spec.rounds_inputs or model.dtype != torch.float32
     least = _ROUGH if is_rough else _EXACT

@@ -32,6 +32,8 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "hunyuan_v1_dense": ("hunyuan_v1_dense", {}),
     "apertus": ("apertus", {"head_dim": ...}),
     "phimoe": ("phimoe", {"head_dim": ..., **_EXPERTS}),
+    # Its mask alone says its window.
+    "phimoe-window": ("phimoe", {"head_dim": ..., **_EXPERTS, "sliding_window": WINDOW}),
     "nemotron": ("nemotron", {}),
     "gemma3n": (
         "gemma3n_text",
@@ -142,6 +144,7 @@ def test_dummy_weights_need_no_files(tmp_path: Path) -> None:
     [
         ("bloom", {"n_head": 6, "n_layer": 2}, "does not let others compute its attention"),
         ("doge", {"head_dim": ...}, "an attention of its own kind"),
+        ("roberta", {"is_decoder": True, "pad_token_id": 1}, "does not count positions from 0 on"),
         ("falcon_h1", {}, "FalconH1ForCausalLM does not let others compute its attention"),
     ],
 )
