@@ -34,6 +34,8 @@ NUM_BLOCKS, NUM_WINDOW_BLOCKS = 96, 32
 WINDOWS_ONLY = ("mistral, window",)
 #: Of few layers: llama.cpp's converter takes every sixth to see all tokens.
 WINDOWS_ONLY_IN_GGUF = ("gemma3, two groups",)
+#: Refused as draft models: those with states, and with heads that differ.
+NO_DRAFTS = ("gemma4, shared KV", "qwen3_5, states")
 ENGINE: dict[str, Any] = {
     "block_size": BLOCK_SIZE,
     "num_blocks": NUM_BLOCKS,
@@ -102,7 +104,7 @@ class Models:
     def draft(self, family: str, weights: str, method: str) -> Path:
         """What guesses: the target itself, or a head on it; another family's where it has none."""
         has_none = family == BY_TRANSFORMERS
-        if has_none or (method == "draft_model" and family.endswith("states")):
+        if has_none or (method == "draft_model" and family in NO_DRAFTS):
             family = "llama"
         if method == "draft_model":
             return self.checkpoint(family, weights)
