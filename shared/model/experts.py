@@ -19,7 +19,7 @@ from shared.model.linear.fused import FusedLinear
 from shared.model.linear.stacked import StackedLinears
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -55,6 +55,20 @@ def make_feed_forward(
             implementation=implementation,
             method=method,
         )
+    return _make_dense(
+        own, hidden=hidden, dtype=dtype, implementation=implementation, method=method
+    )
+
+
+def _make_dense(
+    own: FeedForwardSpec,
+    *,
+    hidden: int,
+    dtype: torch.dtype,
+    implementation: str,
+    method: LinearMethod,
+) -> GatedMLP | PlainMLP:
+    """Return a feed-forward without experts; the arguments are those of `make_feed_forward`."""
     if own.is_gated:
         return GatedMLP(
             own, hidden=hidden, dtype=dtype, implementation=implementation, method=method
@@ -88,7 +102,9 @@ class Experts(nn.Module):
             self.choice_bias = nn.Parameter(bias, requires_grad=False)
         wanted = [own.expert] * router.num_experts + ([own.shared] if own.shared else [])
         made = [
-            GatedMLP(each, hidden=hidden, dtype=dtype, implementation=implementation, method=method)
+            _make_dense(
+                each, hidden=hidden, dtype=dtype, implementation=implementation, method=method
+            )
             for each in wanted
         ]
         self.experts = nn.ModuleList(made[: router.num_experts])
@@ -182,13 +198,15 @@ class Experts(nn.Module):
 class _Together:
     """The weighted sum of each token's experts: those of all tokens in one product."""
 
-    def __init__(self, experts: Sequence[GatedMLP], own: ExpertsSpec, implementation: str) -> None:
+    def __init__(
+        self, experts: Sequence[GatedMLP | PlainMLP], own: ExpertsSpec, implementation: str
+    ) -> None:
         """Take experts with dense weights that are not filled yet."""
-        self._gate_up, self._down = (
+        self._entry, self._down = (
             StackedLinears(linears, implementation)
-            for linears in ([e.gate_up for e in experts], [e.down for e in experts])
+            for linears in ([e.entry for e in experts], [e.down for e in experts])
         )
-        self._gate = experts[0].gate
+        self._gate: Callable[..., Tensor] = experts[0].gate
         self._own, self._implementation = own, implementation
 
     def __call__(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
@@ -199,7 +217,7 @@ class _Together:
         if self._own.scales_input:
             x, factors = (x[:, None] * weights[..., None]).flatten(0, 1), None
         groups = group_rows(chosen.flatten(), self._own.router.num_experts)
-        (rows,) = self._down(self._gate(*self._gate_up(x, groups)), groups)
+        (rows,) = self._down(self._gate(*self._entry(x, groups)), groups)
         return weighted_sum(rows, factors, chosen.shape[1], implementation=self._implementation)
 
 

@@ -191,7 +191,8 @@ class PlainMLP(nn.Module):
         method: LinearMethod = DENSE,
     ) -> None:
         super().__init__()
-        self._act = _ACTIVATIONS[own.activation]
+        #: Of what `up` returns: what `down` reads.
+        self.gate = _ACTIVATIONS[own.activation]
         self.up = FusedLinear(
             in_size=hidden, out_sizes=(own.inner_size,), bias=own.bias, dtype=dtype, method=method
         )
@@ -199,9 +200,14 @@ class PlainMLP(nn.Module):
             in_size=own.inner_size, out_sizes=(hidden,), bias=own.bias, dtype=dtype, method=method
         )
 
+    @property
+    def entry(self) -> FusedLinear:
+        """What reads the rows."""
+        return self.up
+
     def forward(self, x: Tensor) -> Tensor:
         """[num_tokens, hidden] to the same."""
-        out: Tensor = self.down(self._act(self.up(x)[0]))[0]
+        out: Tensor = self.down(self.gate(self.up(x)[0]))[0]
         return out
 
 
@@ -233,6 +239,11 @@ class GatedMLP(nn.Module):
         self.down = FusedLinear(
             in_size=inner, out_sizes=(hidden,), bias=bias, dtype=dtype, method=method
         )
+
+    @property
+    def entry(self) -> FusedLinear:
+        """What reads the rows."""
+        return self.gate_up
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [num_tokens, hidden] to the same shape."""

@@ -640,23 +640,24 @@ class TypedDecoder final : public Decoder {
     });
   }
 
-  // The functions of the gates and ups that a panel holds.
-  static void put_gated(Element* to, Activation kind, const Floats* values) {
-    constexpr int kVectors = kPanelVectors / 2;
-    for (int v = 0; v < kVectors; ++v)
-      narrow(to + v * kLanes, gated(kind, values[v], values[v + kVectors]));
+  // The function of a panel of a product; with `paired` it holds gates and ups.
+  static void put_activated(Element* row, Activation kind, bool paired, int column,
+                            const Floats* values) {
+    constexpr int kHalf = kPanelVectors / 2;
+    if (paired) {
+      for (int v = 0; v < kHalf; ++v)
+        narrow(row + column / 2 + v * kLanes, gated(kind, values[v], values[v + kHalf]));
+      return;
+    }
+    for (int v = 0; v < kPanelVectors; ++v)
+      narrow(row + column + v * kLanes, activate(kind, values[v]));
   }
 
   void gate(const Operation& now, int rows) {
     const Activation kind = now.activation;
     const bool paired = now.paired;
     multiply_rows_with(*now.matrix, operand_, rows, [&](int row, int column, const Floats* values) {
-      if (paired) {
-        put_gated(gated_.row(row) + column / 2, kind, values);
-        return;
-      }
-      for (int v = 0; v < kPanelVectors; ++v)
-        narrow(gated_.row(row) + column + v * kLanes, activate(kind, values[v]));
+      put_activated(gated_.row(row), kind, paired, column, values);
     });
   }
 
@@ -718,7 +719,7 @@ class TypedDecoder final : public Decoder {
         for (int v = 0; v < kPanelVectors; ++v) scaled[v] = values[v] * pair_weights_[pair];
         values = scaled;
       }
-      put_gated(pair_gated_.row(pair) + column / 2, now.activation, values);
+      put_activated(pair_gated_.row(pair), now.activation, now.paired, column, values);
     });
     plan_products(experts, experts.down, pairs, [&](int pair) { return pair_gated_.row(pair); });
     multiply_each<Dot>(pool_, products_, [&](int pair, int column, const Floats* values) {

@@ -47,7 +47,7 @@ enum class Op : int {
   kDown = 8,      // x += gated * matrix; with `apart` product = gated * matrix
   kAdd = 9,       // x += scale * norm(product), the norm as in kNorm
   kRoute = 10,    // chooses each token's experts by its operand
-  kExperts = 11,  // x += the chosen experts' sum; with `apart` product = that
+  kExperts = 11,  // x += the chosen experts' sum; `paired` as of kGate; with `apart` product = that
   kRecur = 16,    // attended = what a mixer with states makes of operand; all tokens change the states
   kInputs = 17,   // inputs = the inputs of all layers, of operand * matrix; `first`: weight of the norm
   kWeigh = 18,    // gated *= the input of layer `layer`

@@ -279,8 +279,7 @@ class Packing:
         if isinstance(own, Experts):
             return self._experts(own)
         assert isinstance(own, GatedMLP | PlainMLP)
-        up = own.gate_up if isinstance(own, GatedMLP) else own.up
-        return PackedFeedForward(up=self._linear(up), down=self._linear(own.down))
+        return PackedFeedForward(up=self._linear(own.entry), down=self._linear(own.down))
 
     def _experts(self, own: Experts) -> PackedExperts:
         spec, router = own.spec, own.spec.router

@@ -334,11 +334,13 @@ def _feed_forward(
     if isinstance(packed, PackedExperts):
         assert isinstance(own, ExpertsSpec)
         experts = pointer(packed.record)
-        activation = Activation[own.expert.activation.name]
-        return (
-            Operation(op=Op.ROUTE, experts=experts),
-            Operation(op=Op.EXPERTS, experts=experts, activation=activation),
+        add = Operation(
+            op=Op.EXPERTS,
+            experts=experts,
+            activation=Activation[own.expert.activation.name],
+            paired=own.expert.is_gated,
         )
+        return Operation(op=Op.ROUTE, experts=experts), add
     assert not isinstance(own, ExpertsSpec)
     up = Operation(
         op=Op.GATE,
