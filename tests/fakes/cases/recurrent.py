@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.fakes.cases.common import DERIVED, EXPERTS, FULL, LOCAL
+from tests.fakes.cases.common import DERIVED, EXPERTS, FULL, LOCAL, ROUTED
 
 #: Key heads serve two states each.
 _DELTA = {
@@ -31,6 +31,13 @@ _MAMBA = {
     "shared_intermediate_size": 40,
     "layer_types": ["linear_attention", FULL, "linear_attention"],
     "num_hidden_layers": 3,
+}
+_NEMOTRON = {
+    "mamba_num_heads": 6,
+    "mamba_head_dim": 20,
+    "n_groups": 3,
+    "ssm_state_size": 18,
+    "chunk_size": 8,
 }
 
 #: By name: the model type, and what its config says besides the usual odd sizes.
@@ -111,13 +118,19 @@ RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
     "nemotron_h": (
         "nemotron_h",
         {
-            "mamba_num_heads": 6,
-            "mamba_head_dim": 20,
-            "n_groups": 3,
-            "ssm_state_size": 18,
-            "chunk_size": 8,
+            **_NEMOTRON,
             "num_hidden_layers": 6,
             "layers_block_type": ["mamba", "mlp", "attention", "mlp", "mamba", "mamba"],
+        },
+    ),
+    "nemotron_h-experts": (
+        "nemotron_h",
+        {
+            **_NEMOTRON,
+            **ROUTED,
+            "num_hidden_layers": 7,
+            "layers_block_type": ["mamba", "moe", "attention", "moe", "mamba", "mlp", "mamba"],
+            "moe_shared_expert_intermediate_size": 56,
         },
     ),
 }

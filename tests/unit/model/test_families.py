@@ -199,6 +199,8 @@ def test_every_family_is_among_the_cases() -> None:
         ("deepseek_v3", {"kv_lora_rank": 0}, "kv_lora_rank must be from 1 to 65536, not 0"),
         ("deepseek_v3", {"qk_rope_head_dim": 5}, "head_dim 5 is odd"),
         ("glm4_moe_lite", {"mlp_layer_types": ["dense"]}, "for 1 of 3 layers"),
+        ("nemotron_h", {"layers_block_type": ["moe"]}, "layer 0 is a feed-forward that follows no"),
+        ("nemotron_h-experts", {"moe_latent_size": 24}, "moe_latent_size"),
     ],
 )
 def test_what_a_family_does_not_compute_is_refused(

@@ -58,22 +58,28 @@ def read_router(
 
 
 def read_deepseek_experts(raw: Mapping[str, Any]) -> ExpertsSpec:
-    """Return the experts of DeepSeek-V3 and its kin: chosen by biased sigmoids, in groups.
+    """Return the experts of DeepSeek-V3 and its kin.
 
     Raises:
         ModelLoadError: the numbers do not fit together.
     """
-    return with_shared_experts(
+    return with_shared_experts(raw, read_deepseek_router(raw))
+
+
+def read_deepseek_router(raw: Mapping[str, Any]) -> RouterSpec:
+    """Return the router of DeepSeek-V3 and its kin: biased sigmoids, in groups.
+
+    Raises:
+        ModelLoadError: the numbers do not fit together.
+    """
+    return read_router(
         raw,
-        read_router(
-            raw,
-            scores=RouterScores.SIGMOID,
-            has_choice_bias=True,
-            is_normalised=bool(raw.get("norm_topk_prob", True)),
-            scale=float(raw.get("routed_scaling_factor", 1.0)),
-            num_groups=int(raw.get("n_group") or 1),
-            num_chosen_groups=int(raw.get("topk_group") or 1),
-        ),
+        scores=RouterScores.SIGMOID,
+        has_choice_bias=True,
+        is_normalised=bool(raw.get("norm_topk_prob", True)),
+        scale=float(raw.get("routed_scaling_factor", 1.0)),
+        num_groups=int(raw.get("n_group") or 1),
+        num_chosen_groups=int(raw.get("topk_group") or 1),
     )
 
 

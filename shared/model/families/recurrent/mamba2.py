@@ -1,4 +1,4 @@
-"""Mamba-2 alone, and Nemotron-H: layers that are one mixer, or one feed-forward."""
+"""Mamba-2 alone, and Nemotron-H: layers that are one mixer, one feed-forward, or experts."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from shared.errors import ModelLoadError
 from shared.model.families.base import FURTHER, Family
+from shared.model.families.experts.routers import read_deepseek_router
 from shared.model.families.naming import LLAMA_PARTS, Naming
 from shared.model.families.recurrent.mamba_hybrid import check_heads, read_step_limits
 from shared.model.families.sizes import decoder, read_activation, read_sizes
-from shared.model.feed_forwards import FeedForwardSpec
+from shared.model.feed_forwards import ExpertsSpec, FeedForwardSpec
 from shared.model.mixers import MambaSpec
 from shared.model.spec import LayerSpec, NormPlace, NormSpec
 
@@ -28,12 +29,18 @@ _KINDS = {
     "M": "mamba",
     "*": "attention",
     "-": "mlp",
+    "E": "moe",
     "linear_attention": "mamba",
     "full_attention": "attention",
     "mamba": "mamba",
     "attention": "attention",
     "mlp": "mlp",
+    "moe": "moe",
 }
+
+
+#: Kinds that read the stream behind a mixer.
+_FEED_FORWARDS = ("mlp", "moe")
 
 
 def describe_mamba(raw: Mapping[str, Any]) -> DecoderSpec:
@@ -84,22 +91,39 @@ def describe_nemotron(raw: Mapping[str, Any]) -> DecoderSpec:
     )
     check_heads(mamba, mamba.inner_size)
     attention = sizes.attention(rope=None)
-    feed_forward = FeedForwardSpec(
-        inner_size=sizes.intermediate_size,
-        bias=bool(raw.get("mlp_bias", False)),
-        activation=read_activation(raw, "mlp_hidden_act", default="relu2"),
-        is_gated=False,
-    )
     pairs = list(_pairs(_kinds(raw)))
+    made = {
+        "mlp": _feed_forward(raw, sizes.intermediate_size),
+        "moe": _experts(raw) if any(follower == "moe" for _, _, follower in pairs) else None,
+    }
     spec = decoder(
         raw,
         _NEMOTRON,
         replace(sizes, num_layers=len(pairs)),
         [mamba if kind == "mamba" else attention for kind, _, _ in pairs],
-        [feed_forward if follows else None for _, _, follows in pairs],
+        [None if follower is None else made[follower] for _, _, follower in pairs],
         norm=NormSpec(eps=float(raw.get("layer_norm_epsilon", 1e-5))),
     )
     return replace(spec, layers=tuple(map(_placed, spec.layers)))
+
+
+def _feed_forward(raw: Mapping[str, Any], inner_size: int) -> FeedForwardSpec:
+    return FeedForwardSpec(
+        inner_size=inner_size,
+        bias=bool(raw.get("mlp_bias", False)),
+        activation=read_activation(raw, "mlp_hidden_act", default="relu2"),
+        is_gated=False,
+    )
+
+
+def _experts(raw: Mapping[str, Any]) -> ExpertsSpec:
+    if raw.get("moe_latent_size") is not None:
+        raise ModelLoadError("moe_latent_size: experts that read projected rows are not supported")
+    expert = replace(_feed_forward(raw, int(raw["moe_intermediate_size"])), bias=False)
+    shared = int(raw["moe_shared_expert_intermediate_size"])
+    return ExpertsSpec(
+        router=read_deepseek_router(raw), expert=expert, shared=_feed_forward(raw, shared)
+    )
 
 
 def _placed(layer: LayerSpec) -> LayerSpec:
@@ -117,21 +141,22 @@ def _kinds(raw: Mapping[str, Any]) -> list[str]:
     )
     unknown = set(stored) - set(_KINDS)
     if unknown:
-        known = "mamba, attention, mlp"
+        known = "mamba, attention, mlp, moe"
         raise ModelLoadError(f"layers_block_type has {min(unknown)!r}; supported: {known}")
     return [_KINDS[each] for each in stored]
 
 
-def _pairs(kinds: Sequence[str]) -> Iterator[tuple[str, int, bool]]:
-    """Yield each mixer's kind, its stored number, and whether a feed-forward follows it.
+def _pairs(kinds: Sequence[str]) -> Iterator[tuple[str, int, str | None]]:
+    """Yield each mixer's kind, its stored number, and what follows it: "mlp", "moe" or None.
 
     Raises:
         ModelLoadError: a feed-forward follows no mixer.
     """
     for number, kind in enumerate(kinds):
-        if kind != "mlp":
-            yield kind, number, number + 1 < len(kinds) and kinds[number + 1] == "mlp"
-        elif not number or kinds[number - 1] == "mlp":
+        if kind not in _FEED_FORWARDS:
+            following = kinds[number + 1 : number + 2]
+            yield kind, number, next((each for each in following if each in _FEED_FORWARDS), None)
+        elif not number or kinds[number - 1] in _FEED_FORWARDS:
             raise ModelLoadError(f"layer {number} is a feed-forward that follows no mixer")
 
 
@@ -168,6 +193,12 @@ _NEMOTRON_NAMES = Naming(
         "mlp_norm": "next.norm",
         "mlp.up": "next.mixer.up_proj",
         "mlp.down": "next.mixer.down_proj",
+        "mlp.router": "next.mixer.gate",
+        "mlp.choice_bias": "next.mixer.gate.e_score_correction_bias",
+        "mlp.experts.up": "next.mixer.experts.{}.up_proj",
+        "mlp.experts.down": "next.mixer.experts.{}.down_proj",
+        "mlp.shared.up": "next.mixer.shared_experts.up_proj",
+        "mlp.shared.down": "next.mixer.shared_experts.down_proj",
     },
 )
 
