@@ -20,6 +20,7 @@ from shared.model.layers import NoNorm, Norm, make_norm
 from shared.model.linear.base import DENSE
 from shared.model.linear.fused import FusedLinear
 from shared.model.rope_table import rotation_tables
+from shared.model.spec import NormPlace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -59,6 +60,9 @@ class CausalLM(nn.Module):
             DecoderLayer(spec=spec, layer=layer, backend=backend, dtype=dtype, method=method)
             for layer in range(spec.num_layers)
         ]
+        for number, own in enumerate(spec.layers):
+            if own.norms is NormPlace.BESIDE:
+                self.decoder_layers[number].read_beside(self.decoder_layers[number - 1])
         self.layers = nn.ModuleList(self.decoder_layers)
         self.norm = _final_norm(spec, dtype, backend.name)
         self.lm_head = self.embedding

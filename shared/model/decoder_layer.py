@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from kernels.kv_write.cache import PagedCache
     from shared.model.attention.base import AttentionBackend, AttentionMetadata
+    from shared.model.layers import Norm
     from shared.model.linear.base import LinearMethod
     from shared.model.spec import DecoderSpec
 
@@ -61,7 +62,9 @@ class DecoderLayer(nn.Module):
     ) -> None:
         super().__init__()
         own, kernels = spec.layers[layer], backend.name
-        self._place, self._multiplier = own.norms, own.residual_multiplier
+        self._place, self._multipliers = own.norms, own.multipliers
+        #: See `read_beside`.
+        self._norm_before: list[Norm] = []
         self.attention_norm, self.attention_output_norm, self.mlp_norm, self.mlp_output_norm = (
             make_norm(spec.norm, size=spec.hidden_size, dtype=dtype, implementation=kernels)
             if name in PLACES[own.norms]
@@ -106,22 +109,32 @@ class DecoderLayer(nn.Module):
         Their addition is left to the next norm, which reads the sum. The first layer gets no
         residual.
         """
+        mixer_factor, feed_forward_factor = self._multipliers
         if self._place is NormPlace.SUM:
             return self._normalise_sums(x, residual, cos_sin, kv_cache, metadata)
-        if residual is None:
+        if self._norm_before:
+            assert residual is not None  # there is a layer before it
+            x, residual = self._norm_before[0](residual), residual + x
+        elif residual is None:
             x, residual = self.attention_norm(x), x
         else:
             x, residual = self.attention_norm.of_sum(x, residual)
         mixed = self.attention(x, cos_sin, kv_cache, metadata)
         if self._place is NormPlace.ALONE:
-            return self._scaled(mixed), residual
+            return _scaled(mixed, mixer_factor), residual
         if self._place in (NormPlace.PARALLEL, NormPlace.PARALLEL_TWO):
             if self._place is NormPlace.PARALLEL_TWO:
                 x = self.mlp_norm(residual)
-            return self._scaled(mixed + self._fed_forward(x, residual)), residual
-        mixed = self._scaled(self.attention_output_norm(mixed))
+            return _scaled(mixed + self._fed_forward(x, residual), mixer_factor), residual
+        mixed = _scaled(self.attention_output_norm(mixed), mixer_factor)
         x, residual = self.mlp_norm.of_sum(mixed, residual)
-        return self._scaled(self.mlp_output_norm(self._fed_forward(x, residual))), residual
+        fed = self.mlp_output_norm(self._fed_forward(x, residual))
+        return _scaled(fed, feed_forward_factor), residual
+
+    def read_beside(self, before: DecoderLayer) -> None:
+        """Let the mixer read what that of the layer before reads: `NormPlace.BESIDE`."""
+        # In a list PyTorch does not take the norm for one of this layer's parts.
+        self._norm_before = [before.attention_norm]
 
     def _fed_forward(self, x: Tensor, stream: Tensor) -> Tensor:
         """The feed-forward of x, which is the norm of the stream."""
@@ -155,5 +168,6 @@ class DecoderLayer(nn.Module):
         x = self.mlp_norm(x + self._fed_forward(x, x))
         return torch.zeros_like(x), x
 
-    def _scaled(self, x: Tensor) -> Tensor:
-        return x if self._multiplier == 1 else x * self._multiplier
+
+def _scaled(x: Tensor, factor: float) -> Tensor:
+    return x if factor == 1 else x * factor

@@ -22,12 +22,14 @@ class Activation(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedForwardSpec:
-    """down(act(gate(x)) * up(x)), or without a gate down(act(up(x)))."""
+    """down(act(gate(x) * factor) * up(x)), or without a gate down(act(up(x)))."""
 
     inner_size: int
     bias: bool = False
     activation: Activation = Activation.SILU
     is_gated: bool = True
+    #: The factor of gates.
+    gate_multiplier: float = 1.0
 
 
 class RouterScores(StrEnum):

@@ -169,8 +169,13 @@ def _clamped(gate: Tensor, up: Tensor) -> Tensor:
     return (up + 1) * gate * torch.sigmoid(1.702 * gate)
 
 
-def _gate(kind: Activation, implementation: str) -> Callable[[Tensor, Tensor], Tensor]:
+def _gate(own: FeedForwardSpec, implementation: str) -> Callable[[Tensor, Tensor], Tensor]:
     """Return the function of gate and up."""
+    act, factor = _gate_of(own.activation, implementation), own.gate_multiplier
+    return act if factor == 1 else lambda gate, up: act(gate * factor, up)
+
+
+def _gate_of(kind: Activation, implementation: str) -> Callable[[Tensor, Tensor], Tensor]:
     if kind is Activation.SILU:
         return partial(silu_mul, implementation=implementation)
     if kind is Activation.CLAMPED:
@@ -227,7 +232,7 @@ class GatedMLP(nn.Module):
         super().__init__()
         inner, bias = own.inner_size, own.bias
         #: Of what `gate_up` returns: what `down` reads.
-        self.gate = _gate(own.activation, implementation)
+        self.gate = _gate(own, implementation)
         self.gate_up = FusedLinear(
             in_size=hidden,
             out_sizes=(inner, inner),

@@ -210,6 +210,28 @@ class DeltaSpec:
         return (self.kernel_size - 1) * self.conv_width + self.value_size * self.key_dim
 
 
+class GatedNorm(StrEnum):
+    """How Mamba-2 gates and normalises what it returns, before the last product."""
+
+    #: norm(y * silu(gate))
+    AFTER_GATE = "after_gate"
+    #: norm(y) * silu(gate)
+    BEFORE_GATE = "before_gate"
+    #: y * silu(gate)
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MambaFactors:
+    """Factors of what the first product of Mamba-2 returns."""
+
+    gate: float
+    x: float
+    b: float
+    c: float
+    step: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MambaSpec:
     """Mamba-2: a state S [head_dim, state_dim] of each head that decays and takes in what comes.
@@ -228,6 +250,10 @@ class MambaSpec:
     #: Limits of dt.
     min_step: float = 0.0
     max_step: float = float("inf")
+    #: Of each group of heads.
+    norm: GatedNorm = GatedNorm.AFTER_GATE
+    #: None: all are 1.
+    factors: MambaFactors | None = None
 
     @property
     def inner_size(self) -> int:
@@ -238,6 +264,16 @@ class MambaSpec:
     def group_size(self) -> int:
         """Elements of all groups' b, and of their c."""
         return self.num_groups * self.state_dim
+
+    @property
+    def column_factors(self) -> list[float] | None:
+        """By column of the first product: its factor."""
+        own = self.factors
+        if own is None:
+            return None
+        sizes = (self.inner_size,) * 2 + (self.group_size,) * 2 + (self.num_heads,)
+        each = (own.gate, own.x, own.b, own.c, own.step)
+        return [one for one, size in zip(each, sizes, strict=True) for _ in range(size)]
 
     @property
     def conv_width(self) -> int:

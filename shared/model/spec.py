@@ -60,6 +60,9 @@ class NormPlace(StrEnum):
     PARALLEL_TWO = "parallel_two"
     #: x += mixer(n(x)), and no feed-forward
     ALONE = "alone"
+    #: x += mixer(y), where y is what the mixer of the layer before reads, then
+    #: x += feed_forward(n(x)): two mixers beside each other
+    BESIDE = "beside"
 
 
 #: By place: the norms that a layer has.
@@ -71,6 +74,7 @@ PLACES: Mapping[NormPlace, tuple[str, ...]] = {
     NormPlace.PARALLEL: ("attention_norm",),
     NormPlace.PARALLEL_TWO: ("attention_norm", "mlp_norm"),
     NormPlace.ALONE: ("attention_norm",),
+    NormPlace.BESIDE: ("mlp_norm",),
 }
 
 
@@ -98,8 +102,16 @@ class LayerSpec:
     norms: NormPlace = NormPlace.BEFORE
     #: Factor of what the mixer and the feed-forward add to the residual.
     residual_multiplier: float = 1.0
+    #: Of the feed-forward alone, if it has another one.
+    feed_forward_multiplier: float | None = None
     #: At the end of the layer, the residual stream is multiplied with a learned number.
     has_scale: bool = False
+
+    @property
+    def multipliers(self) -> tuple[float, float]:
+        """Factors of what the mixer and the feed-forward add to the residual."""
+        own = self.feed_forward_multiplier
+        return self.residual_multiplier, self.residual_multiplier if own is None else own
 
     @property
     def attention(self) -> AttentionSpec:

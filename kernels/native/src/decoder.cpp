@@ -641,12 +641,13 @@ class TypedDecoder final : public Decoder {
   }
 
   // The function of a panel of a product; with `paired` it holds gates and ups.
-  static void put_activated(Element* row, Activation kind, bool paired, int column,
-                            const Floats* values) {
+  static void put_activated(Element* row, const Operation& now, int column, const Floats* values) {
     constexpr int kHalf = kPanelVectors / 2;
-    if (paired) {
+    const Activation kind = now.activation;
+    if (now.paired) {
       for (int v = 0; v < kHalf; ++v)
-        narrow(row + column / 2 + v * kLanes, gated(kind, values[v], values[v + kHalf]));
+        narrow(row + column / 2 + v * kLanes,
+               gated(kind, values[v] * now.scale, values[v + kHalf]));
       return;
     }
     for (int v = 0; v < kPanelVectors; ++v)
@@ -654,10 +655,8 @@ class TypedDecoder final : public Decoder {
   }
 
   void gate(const Operation& now, int rows) {
-    const Activation kind = now.activation;
-    const bool paired = now.paired;
     multiply_rows_with(*now.matrix, operand_, rows, [&](int row, int column, const Floats* values) {
-      put_activated(gated_.row(row), kind, paired, column, values);
+      put_activated(gated_.row(row), now, column, values);
     });
   }
 
@@ -719,7 +718,7 @@ class TypedDecoder final : public Decoder {
         for (int v = 0; v < kPanelVectors; ++v) scaled[v] = values[v] * pair_weights_[pair];
         values = scaled;
       }
-      put_activated(pair_gated_.row(pair), now.activation, now.paired, column, values);
+      put_activated(pair_gated_.row(pair), now, column, values);
     });
     plan_products(experts, experts.down, pairs, [&](int pair) { return pair_gated_.row(pair); });
     multiply_each<Dot>(pool_, products_, [&](int pair, int column, const Floats* values) {

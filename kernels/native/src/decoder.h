@@ -43,11 +43,11 @@ enum class Op : int {
   kAttend = 4,    // attended = attention over the cache; `first`: a sink's score by head, or null
   kNarrow = 5,    // only the wanted tokens are computed behind the next kAttend or kRecur
   kOutput = 6,    // x += attended * matrix; with `apart` product = attended * matrix
-  kGate = 7,      // gated = act(operand * matrix); with `paired` act(gate) * up
+  kGate = 7,      // gated = act(operand * matrix); with `paired` act(scale * gate) * up
   kDown = 8,      // x += gated * matrix; with `apart` product = gated * matrix
   kAdd = 9,       // x += scale * norm(product), the norm as in kNorm
   kRoute = 10,    // chooses each token's experts by its operand
-  kExperts = 11,  // x += the chosen experts' sum; `paired` as of kGate; with `apart` product = that
+  kExperts = 11,  // x += the chosen experts' sum, each gated as by kGate; with `apart` product = that
   kRecur = 16,    // attended = what a mixer with states makes of operand; all tokens change the states
   kInputs = 17,   // inputs = the inputs of all layers, of operand * matrix; `first`: weight of the norm
   kWeigh = 18,    // gated *= the input of layer `layer`

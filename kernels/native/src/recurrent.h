@@ -37,7 +37,9 @@ struct Recurrent {
   const float* step_bias;  // by head; or null
   const float* skip;       // of Mamba-2, by head; or null
   const float* norm;       // the weight of the norm of what S returns; or null
+  const float* factors;    // of Mamba-2, by column of the product; or null
   RecurrentKind kind;
+  int is_norm_first;  // of Mamba-2: what the norm returns is gated, not what it reads
   int channels;  // of the convolution
   int kernel_size;
   int num_heads;
@@ -126,6 +128,8 @@ class RecurrentKernel {
   float eps;
 
   void operator()() const {
+    if (own.factors != nullptr)
+      run_rows(pool, batch.num_tokens, [&](int row, int) { scale(product.row(row)); });
     convolve_all();
     if (own.kind == RecurrentKind::kShortConv) return;
     run_rows(pool, batch.num_tokens, [&](int row, int) { prepare(row); });
@@ -151,6 +155,12 @@ class RecurrentKernel {
  private:
   int first_token(int seq) const { return batch.query_start_loc[seq]; }
   int num_tokens(int seq) const { return first_token(seq + 1) - first_token(seq); }
+
+  void scale(float* x) const {
+    for_vectors(own.num_inputs(), [&](int i, auto n) {
+      store_some(x + i, load_some(x + i, n) * load_some(own.factors + i, n), n);
+    });
+  }
 
   void convolve_all() const {
     const int parts = (own.channels + kConvChannels - 1) / kConvChannels;
@@ -333,17 +343,23 @@ class RecurrentKernel {
     });
   }
 
-  // Each group's norm of what was multiplied with silu(gate).
+  // Each group's norm of what was multiplied with silu(gate); or the norm first, or none.
   void finish_mamba(int row) const {
     float* x = product.row(row) + own.first_value();
     const float* gate = product.row(row) + own.first_gate();
+    const bool has_norm = own.norm != nullptr;
+    if (has_norm && own.is_norm_first) normalize_groups(x);
     for_vectors(own.inner_size(), [&](int i, auto n) {
       store_some(x + i, load_some(x + i, n) * silu(load_some(gate + i, n)), n);
     });
+    if (has_norm && !own.is_norm_first) normalize_groups(x);
+    narrow_row(out.row(row), x, own.inner_size());
+  }
+
+  void normalize_groups(float* x) const {
     const int size = own.inner_size() / own.num_groups;
     for (int first = 0; first < own.inner_size(); first += size)
       normalize(x + first, own.norm + first, size, eps, x + first);
-    narrow_row(out.row(row), x, own.inner_size());
   }
 
   static void write(Element* to, Floats values, int count) {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shared.model.mixers import DeltaSpec, MambaSpec, ShortConvSpec
+from shared.model.mixers import DeltaSpec, GatedNorm, MambaSpec, ShortConvSpec
 from shared.model.weight_map import Kind, Stored, WeightPart
 
 if TYPE_CHECKING:
@@ -77,7 +77,8 @@ def recurrent_values(
         found[f"{conv}.bias"] = Stored(WeightPart(f"{path}.conv", Kind.BIAS), (own.conv_width,))
     if not isinstance(own, ShortConvSpec):
         size = own.inner_size if isinstance(own, MambaSpec) else own.value_dim
-        found[f"{parts['attention.norm']}.weight"] = Stored(WeightPart(f"{path}.norm"), (size,))
+        if not isinstance(own, MambaSpec) or own.norm is not GatedNorm.NONE:
+            found[f"{parts['attention.norm']}.weight"] = Stored(WeightPart(f"{path}.norm"), (size,))
         for name, kind in zip(
             parts["attention.decay"].split(), (Kind.WEIGHT, Kind.BIAS), strict=True
         ):

@@ -41,6 +41,7 @@ from shared.model.families.experts.minimax import MINIMAX_M2
 from shared.model.families.experts.mixtral import MIXTRAL
 from shared.model.families.experts.olmoe import FLEX_OLMO, OLMOE
 from shared.model.families.experts.qwen_moe import QWEN2_MOE, QWEN3_MOE
+from shared.model.families.recurrent.falcon_h1 import FALCON_H1
 from shared.model.families.recurrent.lfm2 import LFM2, LFM2_MOE
 from shared.model.families.recurrent.mamba2 import MAMBA2, NEMOTRON_H
 from shared.model.families.recurrent.mamba_hybrid import BAMBA, GRANITE_HYBRID
@@ -100,6 +101,7 @@ _ALL = (
     QWEN2_MOE,
     QWEN3_MOE,
     BAMBA,
+    FALCON_H1,
     GRANITE_HYBRID,
     LFM2,
     LFM2_MOE,

@@ -18,7 +18,7 @@ from kernels.recurrence.delta import DeltaShape, gated_delta
 from kernels.recurrence.mamba import MambaShape, mamba_scan
 from kernels.recurrence.states import StateBatch
 from shared.model.linear.fused import FusedLinear
-from shared.model.mixers import DeltaSpec, MambaSpec, ShortConvSpec
+from shared.model.mixers import DeltaSpec, GatedNorm, MambaSpec, ShortConvSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -216,7 +216,15 @@ class Mamba(RecurrentMixer):
         self._shape = MambaShape(
             own.num_heads, own.head_dim, own.num_groups, own.state_dim, self._conv_size
         )
-        self.norm = Values(own.inner_size, dtype=dtype)
+        self.norm: Values | None = None
+        if own.norm is not GatedNorm.NONE:
+            self.norm = Values(own.inner_size, dtype=dtype)
+        #: By column of `inputs`, but for the gates and steps: those of the convolution.
+        self._factors: Tensor | None = None
+        if own.column_factors is not None:
+            first, end = own.inner_size, own.inner_size + width
+            factors = torch.tensor(own.column_factors[first:end], dtype=torch.float32)
+            self._factors = factors.to(self.decay.weight.device)
         self.out = FusedLinear(
             in_size=own.inner_size,
             out_sizes=(spec.hidden_size,),
@@ -227,7 +235,7 @@ class Mamba(RecurrentMixer):
 
     def _mix(self, x: Tensor, batch: StateBatch) -> Tensor:
         own = self.own
-        gate, rows, steps = self.inputs(x)
+        gate, rows, steps = self._scaled(*self.inputs(x))
         assert self.decay.bias is not None
         steps = functional.softplus(steps.float() + self.decay.bias)
         steps = steps.clamp(own.min_step, own.max_step)
@@ -235,10 +243,23 @@ class Mamba(RecurrentMixer):
         seen = self._convolve(rows, batch, activate=True)
         skip, how = self.skip.weight, self._implementation
         mixed = mamba_scan(seen, decays, steps, skip, self._shape, batch, implementation=how)
-        rows = mixed.flatten(-2) * functional.silu(gate.float())
-        rows = _normalise(rows.unflatten(-1, (own.num_groups, -1)), self._eps).flatten(-2)
-        out: Tensor = self.out(rows.to(x.dtype) * self.norm.weight)[0]
+        rows, gate = mixed.flatten(-2), functional.silu(gate.float())
+        if own.norm is not GatedNorm.BEFORE_GATE:
+            rows = rows * gate
+        if self.norm is not None:
+            rows = _normalise(rows.unflatten(-1, (own.num_groups, -1)), self._eps).flatten(-2)
+            rows = rows.to(x.dtype) * self.norm.weight
+        if own.norm is GatedNorm.BEFORE_GATE:
+            rows = rows * gate
+        out: Tensor = self.out(rows.to(x.dtype))[0]
         return out
+
+    def _scaled(self, gate: Tensor, rows: Tensor, steps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """See `MambaSpec.factors`."""
+        own = self.own.factors
+        if own is None or self._factors is None:
+            return gate, rows, steps
+        return gate * own.gate, (rows * self._factors).to(rows.dtype), steps * own.step
 
 
 def make_recurrent(

@@ -164,7 +164,8 @@ def _layer(
     own = spec.layers[number]
     yield Operation(op=Op.CAPTURE, layer=number)
     is_parallel = own.norms in _PARALLEL
-    yield _norm(packed.attention_norm)
+    if own.norms is not NormPlace.BESIDE:  # what the layer before reads is still there
+        yield _norm(packed.attention_norm)
     place = spec.kv_place(number)
     if isinstance(packed.attention, PackedLatent):
         mixer = spec.attentions[number]
@@ -174,8 +175,9 @@ def _layer(
     else:
         yield from _attention(own.attention, packed.attention, place, is_last=is_last)
     output = Operation(op=Op.OUTPUT, matrix=packed.output)
+    mixer_factor, feed_forward_factor = own.multipliers
     if own.feed_forward is None or packed.feed_forward is None:
-        yield from _added(own, output, packed.attention_output_norm)
+        yield from _added(output, packed.attention_output_norm, mixer_factor)
         return
     if is_parallel:
         # The first norm's operand is still there, unless rows have moved.
@@ -185,16 +187,16 @@ def _layer(
             yield _norm(packed.attention_norm)
         up, down = _feed_forward(own.feed_forward, packed.feed_forward)
         yield up
-        yield from _added(own, output, packed.attention_output_norm)
+        yield from _added(output, packed.attention_output_norm, mixer_factor)
     else:
-        yield from _added(own, output, packed.attention_output_norm)
+        yield from _added(output, packed.attention_output_norm, mixer_factor)
         up, down = _feed_forward(own.feed_forward, packed.feed_forward)
         if isinstance(packed.feed_forward, PackedExperts) and packed.feed_forward.apart is not None:
             yield from _apart(own, packed, packed.feed_forward.apart, (up, down))
             return
         yield _norm(packed.mlp_norm)
         yield up
-    yield from _added(own, down, packed.mlp_output_norm)
+    yield from _added(down, packed.mlp_output_norm, feed_forward_factor)
 
 
 def _inputs(packed: PackedInputs) -> Iterator[Operation]:
@@ -339,6 +341,7 @@ def _feed_forward(
             experts=experts,
             activation=Activation[own.expert.activation.name],
             paired=own.expert.is_gated,
+            scale=own.expert.gate_multiplier,
         )
         return Operation(op=Op.ROUTE, experts=experts), add
     assert not isinstance(own, ExpertsSpec)
@@ -347,6 +350,7 @@ def _feed_forward(
         matrix=packed.up,
         activation=Activation[own.activation.name],
         paired=own.is_gated,
+        scale=own.gate_multiplier,
     )
     return up, Operation(op=Op.DOWN, matrix=packed.down)
 
@@ -370,14 +374,12 @@ def _apart(
     yield add
     yield Operation(op=Op.MERGE, first=apart.output_norm.weight, second=apart.output_norm.bias)
     norm = packed.mlp_output_norm
-    yield Operation(op=Op.ADD, first=norm.weight, second=norm.bias, scale=own.residual_multiplier)
+    yield Operation(op=Op.ADD, first=norm.weight, second=norm.bias, scale=own.multipliers[1])
 
 
-def _added(own: LayerSpec, product: Operation, norm: PackedNorm) -> Iterator[Operation]:
+def _added(product: Operation, norm: PackedNorm, factor: float) -> Iterator[Operation]:
     """A product that is added to the residual: at once, if nothing is to be done with it."""
-    product.apart = norm.weight is not None or own.residual_multiplier != 1
+    product.apart = norm.weight is not None or factor != 1
     yield product
     if product.apart:
-        yield Operation(
-            op=Op.ADD, first=norm.weight, second=norm.bias, scale=own.residual_multiplier
-        )
+        yield Operation(op=Op.ADD, first=norm.weight, second=norm.bias, scale=factor)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from kernels.native.library import Recurrent, RecurrentKind
 from shared.errors import InternalError
+from shared.model.mixers import GatedNorm
 from shared.model.mixing.recurrent import GatedDelta, Mamba, ShortConv
 
 if TYPE_CHECKING:
@@ -46,6 +49,7 @@ def make_record(
             **_convolution(mixer.conv, keep),
         )
     if isinstance(mixer, Mamba):
+        factors = mixer.own.column_factors
         return Recurrent(
             kind=RecurrentKind.MAMBA,
             inputs=matrix(mixer.inputs),
@@ -56,7 +60,9 @@ def make_record(
             min_step=mixer.own.min_step,
             max_step=mixer.own.max_step,
             skip=keep(mixer.skip.weight.detach()),
-            norm=keep(mixer.norm.weight.detach().float()),
+            norm=None if mixer.norm is None else keep(mixer.norm.weight.detach().float()),
+            is_norm_first=mixer.own.norm is GatedNorm.BEFORE_GATE,
+            factors=None if factors is None else keep(torch.tensor(factors)),
             **_decay(mixer.decay, keep),
             **_convolution(mixer.conv, keep),
         )

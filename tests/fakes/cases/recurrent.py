@@ -32,6 +32,18 @@ _MAMBA = {
     "layer_types": ["linear_attention", FULL, "linear_attention"],
     "num_hidden_layers": 3,
 }
+_FALCON = {**_MAMBA, "layer_types": ..., "num_hidden_layers": 2}
+_FACTORS = {
+    "lm_head_multiplier": 0.4,
+    "embedding_multiplier": 2.5,
+    "mlp_multipliers": [0.7, 0.6],
+    "key_multiplier": 0.8,
+    "attention_in_multiplier": 0.9,
+    "attention_out_multiplier": 0.7,
+    "ssm_in_multiplier": 1.2,
+    "ssm_out_multiplier": 0.6,
+    "ssm_multipliers": [0.8, 0.7, 0.9, 1.1, 0.6],
+}
 _NEMOTRON = {
     "mamba_num_heads": 6,
     "mamba_head_dim": 20,
@@ -101,6 +113,33 @@ RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "bamba": ("bamba", {**DERIVED, **_MAMBA, "layer_types": ..., "attn_layer_indices": [1]}),
+    "falcon_h1": ("falcon_h1", {**_FALCON, "mamba_d_ssm": 192, "rope_theta": 5000.0}),
+    "falcon_h1-norm-first": (
+        "falcon_h1",
+        {
+            **_FALCON,
+            **_FACTORS,
+            "mamba_d_ssm": None,
+            "mamba_rms_norm": True,
+            "mamba_norm_before_gate": True,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "falcon_h1-biased": (
+        "falcon_h1",
+        {
+            **_FALCON,
+            "mamba_d_ssm": 192,
+            "mamba_rms_norm": True,
+            "mamba_norm_before_gate": False,
+            "attention_bias": True,
+            "mamba_proj_bias": True,
+            "projectors_bias": True,
+            "mlp_bias": True,
+            "mamba_conv_bias": False,
+            "time_step_limit": [0.2, 1.5],
+        },
+    ),
     "mamba2": (
         "mamba2",
         {

@@ -200,6 +200,11 @@ def test_every_family_is_among_the_cases() -> None:
         ("deepseek_v3", {"qk_rope_head_dim": 5}, "head_dim 5 is odd"),
         ("glm4_moe_lite", {"mlp_layer_types": ["dense"]}, "for 1 of 3 layers"),
         ("nemotron_h", {"layers_block_type": ["moe"]}, "layer 0 is a feed-forward that follows no"),
+        ("falcon_h1", {"ssm_multipliers": [1.0]}, "ssm_multipliers has 1 entries, not 5"),
+        ("falcon_h1", {"mamba_proj_bias": True}, "mamba_proj_bias and projectors_bias differ"),
+        ("falcon_h1", {"mamba_d_ssm": 96}, "8 heads of 24 in 2 groups do not make up 96"),
+        ("falcon_h1-biased", {"ssm_in_multiplier": 2.0}, "mamba_proj_bias with ssm_in_mul"),
+        ("falcon_h1-biased", {"attention_in_multiplier": 2.0}, "attention_bias with attention_in"),
         ("nemotron_h-experts", {"moe_latent_size": 24}, "moe_latent_size"),
     ],
 )

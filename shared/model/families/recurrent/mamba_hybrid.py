@@ -79,19 +79,24 @@ def describe_bamba(raw: Mapping[str, Any]) -> DecoderSpec:
     )
 
 
-def read_step_limits(raw: Mapping[str, Any]) -> dict[str, float]:
+def read_step_limits(raw: Mapping[str, Any]) -> dict[str, Any]:
     """Return the least and the largest step of a `MambaSpec`."""
     low, high = raw.get("time_step_limit") or (0.0, float("inf"))
     return {"min_step": as_float(low), "max_step": as_float(high)}
 
 
-def read_mamba(raw: Mapping[str, Any], hidden_size: int) -> MambaSpec:
+def read_mamba(
+    raw: Mapping[str, Any], hidden_size: int, *, inner_size: int | None = None
+) -> MambaSpec:
     """Mamba-2 as most configs spell it.
+
+    inner_size: elements of all heads, if they do not follow from the hidden size.
 
     Raises:
         ModelLoadError: its sizes do not fit together.
     """
-    heads, inner = int(raw.get("mamba_n_heads", 128)), int(raw.get("mamba_expand", 2)) * hidden_size
+    heads = int(raw.get("mamba_n_heads", 128))
+    inner = inner_size or int(raw.get("mamba_expand", 2)) * hidden_size
     head_dim = raw.get("mamba_d_head", "auto")
     found = MambaSpec(
         num_heads=heads,
