@@ -45,10 +45,16 @@ def read_config(model_dir: Path) -> Any:
     return read_json(model_dir / "config.json")
 
 
+#: Model types that transformers computes by a family's module, and whose tensors have other names.
+_OTHER_NAMES = ("exaone", "sarvam_moe")
+
+
 def has_family(raw: Any) -> bool:
     """Return whether the parsed file names a family of Baton, or no architecture at all."""
     if isinstance(raw, dict) and is_wrapped(unwrap(raw)):
         return True
+    if isinstance(raw, dict) and raw.get("model_type") in _OTHER_NAMES:
+        return False
     names = raw.get("architectures") if isinstance(raw, dict) else None
     if not isinstance(names, list) or not names:
         return True  # what is wrong with it, the next reader says

@@ -69,8 +69,16 @@ def _window_of(call: Call) -> int | None:
     """Return the window of the layer's mask, which alone counts where transformers attends.
 
     Not all modules pass it on beside the mask.
+
+    Raises:
+        ModelLoadError: the module has changed the mask.
     """
-    return call.window if call.mask is None else int(call.mask.flatten()[0]) or None
+    if call.mask is None:
+        return call.window
+    window = float(call.mask.flatten()[0])
+    if not window.is_integer() or window < 0 or bool((call.mask != window).any()):
+        raise ModelLoadError(f"layer {call.layer} has a mask of its own")
+    return int(window) or None
 
 
 def observe(

@@ -36,14 +36,15 @@ def check_results(model: TransformersCausalLM, device: torch.device) -> None:
     name = model.spec.architecture
     tokens = torch.arange(1, _NUM_TOKENS + 1, device=device) % model.spec.vocab_size
     try:
-        alone = model.forward_alone(tokens)
+        alone, again = model.forward_alone(tokens), model.forward_alone(tokens)
         counted = model.forward_alone(tokens, torch.arange(_NUM_TOKENS, device=device))
         (at_once,) = _run(model, tokens, (_NUM_TOKENS,))
         _, in_two = _run(model, tokens, (_FIRST, _NUM_TOKENS))
         model.compute_logits(in_two)
     except Exception as error:  # others' code
         raise ModelLoadError(f"transformers' {name} cannot run over paged KV: {error}") from error
-    if bool(_differ(alone, counted, _EXACT).any()):
+    # Some devices do not add up twice alike.
+    if torch.equal(alone, again) and not torch.equal(alone, counted):
         raise ModelLoadError(f"transformers' {name} does not count positions from 0 on")
     # In few bits rounding can change the experts of a token; a mask of its own changes most tokens.
     is_rough = model.spec.rounds_inputs or model.dtype != torch.float32
