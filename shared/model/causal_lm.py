@@ -60,9 +60,7 @@ class CausalLM(nn.Module):
             DecoderLayer(spec=spec, layer=layer, backend=backend, dtype=dtype, method=method)
             for layer in range(spec.num_layers)
         ]
-        for number, own in enumerate(spec.layers):
-            if own.norms is NormPlace.BESIDE:
-                self.decoder_layers[number].read_beside(self.decoder_layers[number - 1])
+        _join(spec, self.decoder_layers)
         self.layers = nn.ModuleList(self.decoder_layers)
         self.norm = _final_norm(spec, dtype, backend.name)
         self.lm_head = self.embedding
@@ -200,6 +198,13 @@ class CausalLM(nn.Module):
     def _keep(self, layer: int, x: Tensor, residual: Tensor | None = None) -> None:
         if layer in self._captured_layers:
             self._captured[layer] = x if residual is None else x + residual
+
+
+def _join(spec: DecoderSpec, layers: Sequence[DecoderLayer]) -> None:
+    """Let layers read what those before them read, where they are beside each other."""
+    for number, own in enumerate(spec.layers):
+        if own.norms is NormPlace.BESIDE:
+            layers[number].read_beside(layers[number - 1])
 
 
 def _final_norm(spec: DecoderSpec, dtype: torch.dtype, implementation: str) -> Norm:

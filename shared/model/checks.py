@@ -223,6 +223,10 @@ _BEYOND_NATIVE: Mapping[str, Callable[[DecoderSpec], bool]] = {
         and not own.feed_forward.is_apart
         for own in spec.layers
     ),
+    "experts that read projected rows": lambda spec: any(
+        isinstance(own.feed_forward, ExpertsSpec) and own.feed_forward.latent_size is not None
+        for own in spec.layers
+    ),
     "scores whose factor is not positive": lambda spec: any(
         not mixer.scale > 0 for mixer in spec.attentions.values()
     ),

@@ -100,18 +100,17 @@ class Experts(nn.Module):
         if router.has_choice_bias:
             bias = torch.empty(router.num_experts, dtype=torch.float32)
             self.choice_bias = nn.Parameter(bias, requires_grad=False)
-        wanted = [own.expert] * router.num_experts + ([own.shared] if own.shared else [])
+        make_dense = partial(_make_dense, dtype=dtype, implementation=implementation, method=method)
         made = [
-            _make_dense(
-                each, hidden=hidden, dtype=dtype, implementation=implementation, method=method
-            )
-            for each in wanted
+            make_dense(own.expert, hidden=own.latent_size or hidden)
+            for _ in range(router.num_experts)
         ]
-        self.experts = nn.ModuleList(made[: router.num_experts])
+        self.experts = nn.ModuleList(made)
         self._together: _Together | None = None
         if implementation == "triton" and method is DENSE:
-            self._together = _Together(made[: router.num_experts], own, implementation)
-        self.shared = made[-1] if own.shared is not None else None
+            self._together = _Together(made, own, implementation)
+        self.shared = None if own.shared is None else make_dense(own.shared, hidden=hidden)
+        self.latent_down, self.latent_up = self._make_latent(own, hidden, dtype, method)
         self.shared_gate: FusedLinear | None = None
         if own.has_shared_gate:
             self.shared_gate = FusedLinear(in_size=hidden, out_sizes=(1,), bias=False, dtype=dtype)
@@ -124,6 +123,19 @@ class Experts(nn.Module):
                 (router.has_input_scale, False),
                 *((own.is_apart, True),) * 3,
             )
+        )
+
+    @staticmethod
+    def _make_latent(
+        own: ExpertsSpec, hidden: int, dtype: torch.dtype, method: LinearMethod
+    ) -> tuple[FusedLinear | None, FusedLinear | None]:
+        """See `ExpertsSpec.latent_size`."""
+        if own.latent_size is None:
+            return None, None
+        make = partial(FusedLinear, bias=own.has_latent_bias, dtype=dtype, method=method)
+        return (
+            make(in_size=hidden, out_sizes=(own.latent_size,)),
+            make(in_size=own.latent_size, out_sizes=(hidden,)),
         )
 
     def _make_scales(self, own: ExpertsSpec, hidden: int, dtype: torch.dtype) -> None:
@@ -166,7 +178,11 @@ class Experts(nn.Module):
         if self.expert_scale is not None:
             weights = weights * self.expert_scale[chosen]
         add_up = self._together or self._one_by_one
-        return add_up(x, chosen, weights.to(x.dtype))
+        if self.latent_down is None or self.latent_up is None:
+            return add_up(x, chosen, weights.to(x.dtype))
+        (rows,) = self.latent_down(x)
+        total: Tensor = self.latent_up(add_up(rows, chosen, weights.to(x.dtype)))[0]
+        return total
 
     def _one_by_one(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """Return the weighted sum of each token's experts; the host reads which are chosen."""

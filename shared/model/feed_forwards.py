@@ -90,6 +90,10 @@ class ExpertsSpec:
     #: The shared one reads y, the layer's norm of the residual stream x; chosen ones read a norm of
     #: their own: norm(shared(y)) + norm(experts(norm(x))).
     is_apart: bool = False
+    #: Chosen ones read down(x), which has so many numbers, and up() of their sum is added.
+    latent_size: int | None = None
+    #: Those two have biases.
+    has_latent_bias: bool = False
 
     @property
     def inner_size(self) -> int:

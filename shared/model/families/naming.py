@@ -321,9 +321,13 @@ def _feed_forward(
 def _experts(own: ExpertsSpec, hidden: int) -> Iterator[Linear]:
     num = own.router.num_experts
     yield Linear("mlp.router", (num,), hidden, own.router.has_bias)
+    size = own.latent_size or hidden
     yield from _feed_forward(
-        own.expert, hidden, at="mlp.experts", path="mlp.experts.{}", num_experts=num
+        own.expert, size, at="mlp.experts", path="mlp.experts.{}", num_experts=num
     )
+    if own.latent_size is not None:
+        yield Linear("mlp.latent_down", (size,), hidden, own.has_latent_bias)
+        yield Linear("mlp.latent_up", (hidden,), size, own.has_latent_bias)
     if own.shared is not None:
         yield from _feed_forward(own.shared, hidden, at="mlp.shared")
     if own.has_shared_gate:

@@ -172,4 +172,16 @@ RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
             "moe_shared_expert_intermediate_size": 56,
         },
     ),
+    "nemotron_h-latent-experts": (
+        "nemotron_h",
+        {
+            **_NEMOTRON,
+            **ROUTED,
+            "num_hidden_layers": 3,
+            "layers_block_type": ["mamba", "moe", "attention"],
+            "moe_shared_expert_intermediate_size": 56,
+            "moe_latent_size": 44,
+            "mlp_bias": True,
+        },
+    ),
 }

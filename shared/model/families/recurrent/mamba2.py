@@ -10,7 +10,7 @@ from shared.model.families.base import FURTHER, Family
 from shared.model.families.experts.routers import read_deepseek_router
 from shared.model.families.naming import LLAMA_PARTS, Naming
 from shared.model.families.recurrent.mamba_hybrid import check_heads, read_step_limits
-from shared.model.families.sizes import decoder, read_activation, read_sizes
+from shared.model.families.sizes import check_size, decoder, read_activation, read_sizes
 from shared.model.feed_forwards import ExpertsSpec, FeedForwardSpec
 from shared.model.mixers import MambaSpec
 from shared.model.spec import LayerSpec, NormPlace, NormSpec
@@ -117,12 +117,17 @@ def _feed_forward(raw: Mapping[str, Any], inner_size: int) -> FeedForwardSpec:
 
 
 def _experts(raw: Mapping[str, Any]) -> ExpertsSpec:
-    if raw.get("moe_latent_size") is not None:
-        raise ModelLoadError("moe_latent_size: experts that read projected rows are not supported")
+    latent = raw.get("moe_latent_size")
+    if latent is not None:
+        check_size("hidden_size", int(latent))
     expert = replace(_feed_forward(raw, int(raw["moe_intermediate_size"])), bias=False)
     shared = int(raw["moe_shared_expert_intermediate_size"])
     return ExpertsSpec(
-        router=read_deepseek_router(raw), expert=expert, shared=_feed_forward(raw, shared)
+        router=read_deepseek_router(raw),
+        expert=expert,
+        shared=_feed_forward(raw, shared),
+        latent_size=None if latent is None else int(latent),
+        has_latent_bias=bool(raw.get("mlp_bias", False)),
     )
 
 
@@ -195,6 +200,8 @@ _NEMOTRON_NAMES = Naming(
         "mlp.down": "next.mixer.down_proj",
         "mlp.router": "next.mixer.gate",
         "mlp.choice_bias": "next.mixer.gate.e_score_correction_bias",
+        "mlp.latent_down": "next.mixer.fc1_latent_proj",
+        "mlp.latent_up": "next.mixer.fc2_latent_proj",
         "mlp.experts.up": "next.mixer.experts.{}.up_proj",
         "mlp.experts.down": "next.mixer.experts.{}.down_proj",
         "mlp.shared.up": "next.mixer.shared_experts.up_proj",
