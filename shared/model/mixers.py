@@ -62,6 +62,8 @@ class AttentionSpec:
     temperature: TemperatureSpec | None = None
     #: Each number that the heads return has a gate: it is multiplied with that one's sigmoid.
     has_gate: bool = False
+    #: Each head has one: a product with the rows that queries are computed from.
+    has_head_gates: bool = False
     #: The layer whose keys and values this one reads, with the same window; None: its own. With one
     #: it projects, normalises and keeps none.
     kv_source: int | None = None

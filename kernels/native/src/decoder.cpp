@@ -70,7 +70,8 @@ class TypedDecoder final : public Decoder {
           break;
         case Op::kAttend:
           attend(now, batch, kv);
-          if (now.has_gate) gate_heads(now, batch, narrow);
+          if (now.has_gate) gate_numbers(now, batch, narrow);
+          if (now.matrix) gate_heads(now, rows);
           if (narrow) rows = keep_wanted(batch);
           break;
         case Op::kOutput:
@@ -517,6 +518,7 @@ class TypedDecoder final : public Decoder {
     return now.attention ? now.attention->query_rank : 0;
   }
   static int num_rates(const Operation& now) {
+    if (now.op == Op::kAttend && now.matrix) return now.heads.num;
     return now.recurrent ? now.recurrent->num_rates() : 0;
   }
   static int num_inputs(const Operation& now) { return now.inputs ? now.inputs->num() : 0; }
@@ -606,7 +608,19 @@ class TypedDecoder final : public Decoder {
   }
 
   // Of all tokens, or of the wanted ones.
-  void gate_heads(const Operation& now, const Batch& batch, bool narrow) {
+  void gate_heads(const Operation& now, int rows) {
+    const int dim = now.heads.dim;
+    multiply_to(rates_, *now.matrix, rows);
+    rows_of(rows, [&](int row, int thread) {
+      float* wide = float_rows_[thread].data();
+      widen_row(wide, attended_.row(row), now.heads.query_size());
+      for (int head = 0; head < now.heads.num; ++head)
+        scale_row(wide + head * dim, 1.0f / (1.0f + std::exp(-rates_.row(row)[head])), dim);
+      narrow_row(attended_.row(row), wide, now.heads.query_size());
+    });
+  }
+
+  void gate_numbers(const Operation& now, const Batch& batch, bool narrow) {
     const int size = now.heads.query_size();
     rows_of(narrow ? batch.num_wanted : batch.num_tokens, [&](int i, int) {
       const int row = narrow ? int(batch.wanted[i]) : i;
@@ -763,7 +777,7 @@ class TypedDecoder final : public Decoder {
   std::vector<int> next_pair_;
   std::vector<Product> products_;
   std::vector<Buffer<float>> merits_;
-  Activations<float> rates_;  // of mixers with states
+  Activations<float> rates_;  // of mixers with states; gates of heads
   Activations<float> inputs_;  // [layers][size] of a token
   Activations<float> kept_;
   Operands<Element> operands_;

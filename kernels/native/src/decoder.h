@@ -40,7 +40,8 @@ enum class Op : int {
   kRotate = 3,    // clipping to `limit` and norms (`first`: queries, `second`: keys, `third`: values;
                   // null: none) of the product's heads, rotation of queries and keys, then keys and
                   // values go to the cache
-  kAttend = 4,    // attended = attention over the cache; `first`: a sink's score by head, or null
+  kAttend = 4,    // attended = attention over the cache; `first`: a sink's score by head, or null; with
+                  // a matrix each head's numbers are gated by its column of operand * matrix
   kNarrow = 5,    // only the wanted tokens are computed behind the next kAttend or kRecur
   kOutput = 6,    // x += attended * matrix; with `apart` product = attended * matrix
   kGate = 7,      // gated = act(operand * matrix); with `paired` act(scale * gate) * up

@@ -295,6 +295,8 @@ def _attention(mixer: AttentionSpec, spec: DecoderSpec, input_size: int | None) 
         rows = (queries, keys, None)[: len(sizes)]
     in_size = input_size or spec.hidden_size
     yield Linear("attention.qkv", sizes, in_size, mixer.qkv_bias, rows, is_qkv=True)
+    if mixer.has_head_gates:
+        yield Linear("attention.head_gate", (mixer.num_heads,), in_size, bias=False)
     hidden = (spec.hidden_size,)
     yield Linear("attention.output", hidden, mixer.query_size, mixer.output_bias)
 

@@ -43,6 +43,7 @@ from shared.model.families.experts.olmoe import FLEX_OLMO, OLMOE
 from shared.model.families.experts.qwen_moe import QWEN2_MOE, QWEN3_MOE
 from shared.model.families.recurrent.falcon_h1 import FALCON_H1
 from shared.model.families.recurrent.lfm2 import LFM2, LFM2_MOE
+from shared.model.families.recurrent.lfm3 import LFM3
 from shared.model.families.recurrent.mamba2 import MAMBA2, NEMOTRON_H
 from shared.model.families.recurrent.mamba_hybrid import BAMBA, GRANITE_HYBRID
 from shared.model.families.recurrent.qwen_delta import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
@@ -105,6 +106,7 @@ _ALL = (
     GRANITE_HYBRID,
     LFM2,
     LFM2_MOE,
+    LFM3,
     MAMBA2,
     NEMOTRON_H,
     QWEN3_5,

@@ -61,6 +61,15 @@ class Attention(nn.Module):
             dtype=dtype,
             method=method,
         )
+        self.head_gate: FusedLinear | None = None
+        if own.has_head_gates:
+            self.head_gate = FusedLinear(
+                in_size=spec.hidden_size,
+                out_sizes=(own.num_heads,),
+                bias=False,
+                dtype=dtype,
+                method=method,
+            )
         self.sinks: nn.Parameter | None = None
         if own.has_sinks:
             sinks = torch.empty(own.num_heads, dtype=torch.float32)
@@ -103,6 +112,8 @@ class Attention(nn.Module):
             ),
             norms=norms,
         )
+        if self.head_gate is not None:
+            mixed = mixed * self.head_gate(x)[0].sigmoid().unsqueeze(-1)
         mixed = mixed.flatten(-2)
         if gate is not None:
             mixed = mixed * gate.sigmoid()

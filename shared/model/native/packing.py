@@ -234,6 +234,7 @@ class Packing:
     def _attention(self, own: Attention, cos_sin: int) -> PackedAttention:
         return PackedAttention(
             qkv=self._linear(own.qkv),
+            head_gate=None if own.head_gate is None else self._linear(own.head_gate),
             q_norm=self._norm(own.q_norm, own.spec.query_size),
             k_norm=self._norm(own.k_norm, own.spec.kv_size),
             v_norm=self._norm(own.v_norm, own.spec.head_dim),

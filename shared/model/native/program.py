@@ -73,6 +73,7 @@ class PackedAttention:
     """The weights of an attention with keys and values, except for its output."""
 
     qkv: int
+    head_gate: int | None
     q_norm: PackedNorm
     k_norm: PackedNorm
     v_norm: PackedNorm
@@ -312,6 +313,7 @@ def _attention(
         yield Operation(op=Op.NARROW)
     yield Operation(
         op=Op.ATTEND,
+        matrix=packed.head_gate,
         first=packed.sinks,
         window=own.window or 0,
         chunked=own.is_chunked,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.fakes.cases.common import DERIVED, EXPERTS, FULL, LOCAL, ROUTED
+from tests.fakes.cases.common import DERIVED, EXPERTS, FULL, LOCAL, ROUTED, SLIDING, WINDOW
 
 #: Key heads serve two states each.
 _DELTA = {
@@ -78,6 +78,28 @@ RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
             "layer_types": ["conv", FULL, "conv"],
             "num_dense_layers": 1,
             "routed_scaling_factor": 1.5,
+        },
+    ),
+    "lfm3": (
+        "lfm3",
+        {
+            "num_hidden_layers": 4,
+            "layer_types": ["conv", SLIDING, FULL, "conv"],
+            "sliding_window": WINDOW,
+        },
+    ),
+    "lfm3-plain": (
+        "lfm3",
+        {
+            "num_hidden_layers": 3,
+            "layer_types": ["conv", FULL, "conv"],
+            "use_sandwich_norm": False,
+            "use_attention_gate": False,
+            "attention_bias": True,
+            "conv_bias": True,
+            "conv_L_cache": 4,
+            "tie_word_embeddings": False,
+            "rope_parameters": {FULL: {"rope_type": "default", "rope_theta": 5000.0}},
         },
     ),
     "qwen3_next": ("qwen3_next", {**_DELTA, **EXPERTS, "shared_expert_intermediate_size": 24}),
@@ -180,7 +202,7 @@ RECURRENT: dict[str, tuple[str, dict[str, Any]]] = {
             "num_hidden_layers": 3,
             "layers_block_type": ["mamba", "moe", "attention"],
             "moe_shared_expert_intermediate_size": 56,
-            "moe_latent_size": 44,
+            "moe_latent_size": 48,
             "mlp_bias": True,
         },
     ),

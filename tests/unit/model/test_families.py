@@ -112,6 +112,8 @@ def as_on_the_hub(raw: dict[str, Any]) -> dict[str, Any]:
         raw["global_head_dim"] = full["head_dim"]
         raw["num_global_key_value_heads"] = full.get("num_key_value_heads")
         return raw
+    if raw["model_type"] == "lfm3":  # younger than transformers 4
+        return raw
     ropes = raw.pop("rope_parameters", None)
     if ropes is None:
         return raw
@@ -203,6 +205,7 @@ def test_every_family_is_among_the_cases() -> None:
         ("deepseek_v3", {"qk_rope_head_dim": 5}, "head_dim 5 is odd"),
         ("glm4_moe_lite", {"mlp_layer_types": ["dense"]}, "for 1 of 3 layers"),
         ("nemotron_h", {"layers_block_type": ["moe"]}, "layer 0 is a feed-forward that follows no"),
+        ("lfm3", {"layer_types": ["conv", "mamba", "conv", "conv"]}, "layer_types has 'mamba'"),
         ("falcon_h1", {"ssm_multipliers": [1.0]}, "ssm_multipliers has 1 entries, not 5"),
         ("falcon_h1", {"mamba_proj_bias": True}, "mamba_proj_bias and projectors_bias differ"),
         ("falcon_h1", {"mamba_d_ssm": 96}, "8 heads of 24 in 2 groups do not make up 96"),
