@@ -112,7 +112,7 @@ class DecoderLayer(nn.Module):
         mixer_factor, feed_forward_factor = self._multipliers
         if self._place is NormPlace.SUM:
             return self._normalise_sums(x, residual, cos_sin, kv_cache, metadata)
-        if self._norm_before:
+        if self._place is NormPlace.BESIDE:
             assert residual is not None  # there is a layer before it
             x, residual = self._norm_before[0](residual), residual + x
         elif residual is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -47,29 +48,12 @@ class Attention(nn.Module):
         self.rope: int | None = spec.ropes.index(own.rope)
         self.spec = own
         self.backend = backend
-        self.qkv = FusedLinear(
-            in_size=spec.hidden_size,
-            out_sizes=own.projection_sizes,
-            bias=own.qkv_bias,
-            dtype=dtype,
-            method=method,
-        )
-        self.output = FusedLinear(
-            in_size=own.query_size,
-            out_sizes=(spec.hidden_size,),
-            bias=own.output_bias,
-            dtype=dtype,
-            method=method,
-        )
+        hidden, make = spec.hidden_size, partial(FusedLinear, dtype=dtype, method=method)
+        self.qkv = make(in_size=hidden, out_sizes=own.projection_sizes, bias=own.qkv_bias)
+        self.output = make(in_size=own.query_size, out_sizes=(hidden,), bias=own.output_bias)
         self.head_gate: FusedLinear | None = None
         if own.has_head_gates:
-            self.head_gate = FusedLinear(
-                in_size=spec.hidden_size,
-                out_sizes=(own.num_heads,),
-                bias=False,
-                dtype=dtype,
-                method=method,
-            )
+            self.head_gate = make(in_size=hidden, out_sizes=(own.num_heads,), bias=False)
         self.sinks: nn.Parameter | None = None
         if own.has_sinks:
             sinks = torch.empty(own.num_heads, dtype=torch.float32)

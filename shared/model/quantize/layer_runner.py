@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
+from shared.errors import ConfigError
 from shared.model.attention.base import AttentionMetadata
 from shared.model.attention.registry import get_backend
 from shared.model.causal_lm import CausalLM
@@ -28,6 +29,7 @@ from shared.model.linear.stored import AsStored
 from shared.model.mixers import AttentionSpec
 from shared.model.quantize.gptq import Hessian
 from shared.model.rope_table import rotation_tables
+from shared.model.spec import NormPlace
 from shared.model.weight_map import EMBEDDING, HEAD, HEAD_BIAS, LAYERS, NORM, NORM_BIAS, name_of
 
 if TYPE_CHECKING:
@@ -62,7 +64,16 @@ class LayerRunner:
     def __init__(
         self, spec: DecoderSpec, contents: Contents, sequences: Sequence[Sequence[int]]
     ) -> None:
-        """contents: of the dense checkpoint, which the first layer's inputs come from."""
+        """contents: of the dense checkpoint, which the first layer's inputs come from.
+
+        Raises:
+            ConfigError: a layer reads what is within the one before it.
+        """
+        if any(layer.norms is NormPlace.BESIDE for layer in spec.layers):
+            raise ConfigError(
+                f"{spec.architecture} has layers beside each other, which are not run one by one: "
+                "quantise it without --calibrate"
+            )
         self._spec = spec
         self._contents = contents
         self._tables = rotation_tables(spec, torch.float32)

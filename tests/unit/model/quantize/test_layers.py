@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from shared.errors import ConfigError
 from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.config import load_spec
 from shared.model.checkpoint.files.checkpoint_files import find_checkpoint_files
@@ -35,6 +36,15 @@ FAMILIES = [
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+def test_layers_beside_each_other_are_refused(tmp_path: Path) -> None:
+    model_type, settings = CASES["falcon_h1"]
+    save(random_model(model_type, **settings), tmp_path)
+    spec = load_spec(tmp_path)
+    contents = read_contents(find_checkpoint_files(tmp_path).shards, spec)
+    with pytest.raises(ConfigError, match="beside each other"):
+        LayerRunner(spec, contents, TEXTS)
 
 
 @pytest.mark.parametrize("case", FAMILIES)
