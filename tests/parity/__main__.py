@@ -15,7 +15,7 @@ import typer
 
 from tests.parity.answers import outcomes
 from tests.parity.cells import CASES, DIFFERS, FILE, cells_of
-from tests.parity.oracle import Oracle
+from tests.parity.oracle import oracle_of
 from tests.parity.page import PAGE, page
 
 
@@ -24,7 +24,7 @@ def run_case(case: str) -> dict[str, list[str]]:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        oracle = Oracle(case, folder / "model")
+        oracle = oracle_of(case, folder / "model")
         return {cell.key: outcomes(cell, oracle, folder) for cell in cells_of(case)}
 
 

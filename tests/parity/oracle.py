@@ -45,12 +45,11 @@ class Limits:
 
 
 class Oracle:
-    """A random model of transformers, and its checkpoint in `folder`."""
+    """A model of transformers, and its checkpoint in `folder`."""
 
-    def __init__(self, case: str, folder: Path) -> None:
-        model_type, settings = CASES[case]
-        self._model = random_model(model_type, seed=SEEDS.get(case, 0), **settings)
-        self.checkpoint = save(self._model, folder)
+    def __init__(self, model: transformers.PreTrainedModel, folder: Path) -> None:
+        self._model = model
+        self.checkpoint = save(model, folder)
         self._limits: dict[str, Limits] = {}
 
     def check(
@@ -102,6 +101,12 @@ class Oracle:
             difference=float((ours - theirs).abs().max()),
             agreement=float((ours.argmax(-1) == theirs.argmax(-1)).float().mean()),
         )
+
+
+def oracle_of(case: str, folder: Path) -> Oracle:
+    """Return that of a configuration of the table, with random weights."""
+    model_type, settings = CASES[case]
+    return Oracle(random_model(model_type, seed=SEEDS.get(case, 0), **settings), folder)
 
 
 @torch.no_grad()

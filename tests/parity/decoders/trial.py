@@ -15,9 +15,9 @@ from shared.errors import ModelLoadError
 from shared.model.checkpoint.config import has_family, read_config
 from shared.model.families.registry import ARCHITECTURES
 from shared.model.generic.description import load_config
-from tests.fakes.transformers_models import ODD_SIZES
+from tests.fakes.transformers_models import ODD_SIZES, random_model
 from tests.parity.answers import outcomes
-from tests.parity.cells import CASES, EQUAL, REFUSED, Cell
+from tests.parity.cells import EQUAL, REFUSED, Cell
 from tests.parity.decoders.sizes import settings_of
 from tests.parity.oracle import Oracle
 
@@ -40,8 +40,8 @@ def result_of(model_type: str) -> str:
         why_large = _why_not_small(model_type)
         if why_large is not None:
             return _by_config(model_type, folder, why_large)
-        CASES[model_type] = (model_type, settings_of(model_type))
-        oracle = Oracle(model_type, folder / "model")
+        model = random_model(model_type, **settings_of(model_type))
+        oracle = Oracle(model, folder / "model")
         by = FAMILY if has_family(read_config(oracle.checkpoint)) else MODULE
         found = outcomes(Cell(model_type, "auto", "float32"), oracle, folder)
         wrong = [each for each in found if each != EQUAL]

@@ -14,7 +14,7 @@ from tests.parity.answers import PLACES, outcomes
 from tests.parity.cells import CASES, DIFFERS, EQUAL, REFUSED, Cell, cells_of, stored_outcomes
 from tests.parity.judge import NUM_TOKENS, PROMPTS, Judge
 from tests.parity.one_engine import engine_of
-from tests.parity.oracle import Oracle
+from tests.parity.oracle import oracle_of
 from tests.parity.page import PAGE, page
 
 if TYPE_CHECKING:
@@ -49,13 +49,13 @@ def test_the_page_is_that_of_the_outcomes() -> None:
     ids=lambda cell: f"{cell.case} {cell.key}",
 )
 def test_cells_are_as_stored(cell: Cell, tmp_path: Path) -> None:
-    oracle = Oracle(cell.case, tmp_path / "model")
+    oracle = oracle_of(cell.case, tmp_path / "model")
     assert outcomes(cell, oracle, tmp_path) == stored_outcomes()[cell.case][cell.key]
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
 def test_wrong_tokens_are_seen(precision: str, tmp_path: Path) -> None:
-    oracle = Oracle("llama", tmp_path / "model")
+    oracle = oracle_of("llama", tmp_path / "model")
     judge = Judge(Cell("llama", "torch", precision), oracle)
     for wrong in (5, 6, 7):
         answer = [wrong] * NUM_TOKENS
@@ -64,7 +64,7 @@ def test_wrong_tokens_are_seen(precision: str, tmp_path: Path) -> None:
 
 
 def test_a_window_that_is_off_by_one_differs(tmp_path: Path) -> None:
-    oracle = Oracle("mistral-window", tmp_path / "model")
+    oracle = oracle_of("mistral-window", tmp_path / "model")
     config = oracle.checkpoint / "config.json"
     config.write_text(config.read_text().replace('"sliding_window": 19', '"sliding_window": 18'))
     cell = Cell("mistral-window", "torch", "float32")
@@ -93,6 +93,6 @@ def test_a_prefix_that_never_left_the_pool_differs(
 
 def outcome_in(place: str, folder: Path) -> str:
     cell = Cell("llama", "native", "float32")
-    oracle = Oracle(cell.case, folder / "model")
+    oracle = oracle_of(cell.case, folder / "model")
     judge = Judge(cell, oracle)
     return judge.outcome(functools.partial(PLACES[place], cell, oracle.checkpoint, judge, folder))
