@@ -41,6 +41,7 @@ struct BFloat16Dot {
   }
 #else
   static constexpr bool kIsWider = true;
+  using Wide = Float32Dot;
   static constexpr int kParts = 2;
   static Words row_part(Words row, int part) { return column_part(row, part); }
   static Words column_part(Words columns, int part) {
@@ -52,13 +53,31 @@ struct BFloat16Dot {
 #endif
 };
 
+// A word is two integers of 16 bits.
+struct Int16Dot {
+  using Accumulator = Ints;
+  static constexpr int kParts = 1;
+  static Words row_part(Words row, int) { return row; }
+  static Words column_part(Words columns, int) { return columns; }
+  static Accumulator add(Accumulator sum, Words row, Words columns) {
+#if defined(__AVX512BW__)
+    return sum + (Ints)_mm512_madd_epi16((__m512i)row, (__m512i)columns);
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+    return sum + (Ints)_mm256_madd_epi16((__m256i)row, (__m256i)columns);
+#else
+    const Ints r = reinterpret_cast<Ints>(row), c = reinterpret_cast<Ints>(columns);
+    return sum + ((r << 16) >> 16) * ((c << 16) >> 16) + (r >> 16) * (c >> 16);
+#endif
+  }
+};
+
 // Rows are unsigned (a signed value plus 128), columns signed.
 struct Int8Dot {
   using Element = int8_t;
   using Accumulator = Ints;
   static constexpr int kElements = 4;
-  static constexpr bool kIsWider = false;
 #if defined(__AVX512VNNI__)
+  static constexpr bool kIsWider = false;
   static constexpr int kParts = 1;
   static Words row_part(Words row, int) { return row; }
   static Words column_part(Words columns, int) { return columns; }
@@ -66,6 +85,8 @@ struct Int8Dot {
     return (Ints)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)row, (__m512i)columns);
   }
 #else
+  static constexpr bool kIsWider = true;
+  using Wide = Int16Dot;
   // Bytes 0 and 2 of a word, then bytes 1 and 3, as two halves.
   static constexpr int kParts = 2;
   static Words row_part(Words row, int part) { return row >> (8 * part) & 0x00ff00ffu; }
@@ -75,14 +96,7 @@ struct Int8Dot {
     return reinterpret_cast<Words>((part == 0 ? halves << 8 : halves) >> 8);
   }
   static Accumulator add(Accumulator sum, Words row, Words columns) {
-#if defined(__AVX512BW__)
-    return sum + (Ints)_mm512_madd_epi16((__m512i)row, (__m512i)columns);
-#elif defined(__AVX2__) && !defined(__AVX512F__)
-    return sum + (Ints)_mm256_madd_epi16((__m256i)row, (__m256i)columns);
-#else
-    const Ints r = reinterpret_cast<Ints>(row), c = reinterpret_cast<Ints>(columns);
-    return sum + (r & 0xffff) * ((c << 16) >> 16) + (r >> 16) * (c >> 16);
-#endif
+    return Int16Dot::add(sum, row, columns);
   }
 #endif
 };

@@ -9,6 +9,7 @@
 #include "matrix.h"
 #include "operands.h"
 #include "rows.h"
+#include "wide.h"
 
 namespace baton {
 
@@ -16,42 +17,6 @@ namespace baton {
 // that comes from memory. Half of a piece is what one group fetches of the next piece.
 constexpr int kPieceWords = 64;
 constexpr int kAheadWords = 32;
-
-// Words of a panel that are made float32 at a time: they and the rows stay in the first-level cache.
-constexpr int kWideWords = 32;
-
-// multiply_panel for bfloat16 without an instruction for it: what several groups of rows read is made
-// float32 once.
-inline void multiply_wide(const Rows& rows, int first, int count, const uint32_t* panel, int words,
-                          Floats* sums) {
-  alignas(64) uint32_t wide_panel[2 * kWideWords * kPanel];
-  alignas(64) uint32_t wide_rows[kTaskRows][2 * kWideWords];
-  for (int word = 0; word < words; word += kWideWords) {
-    const int piece = std::min(kWideWords, words - word);
-    for (int w = 0; w < piece; ++w) {
-      const uint32_t* from = panel + size_t(word + w) * kPanel;
-      for (int part = 0; part < 2; ++part)
-        for (int v = 0; v < kPanel; v += kLanes)
-          store(wide_panel + (2 * w + part) * kPanel + v,
-                BFloat16Dot::column_part(load<Words>(from + v), part));
-    }
-    for (int r = 0; r < count; ++r) {
-      const uint32_t* from = rows.words + size_t(first + r) * rows.stride + word;
-      widen_row(reinterpret_cast<float*>(wide_rows[r]), reinterpret_cast<const uint16_t*>(from),
-                2 * piece);
-    }
-    const uint32_t* ahead = panel + size_t(word + kWideWords) * kPanel;
-    for_row_groups(count, [&](int row, int n) {
-      auto* to = sums + row * kPanelVectors;
-      if (row == 0)
-        multiply_rows<Float32Dot, 1>(n, wide_rows[row], 2 * kWideWords, wide_panel, 2 * piece, to,
-                                     word == 0, ahead);
-      else
-        multiply_rows<Float32Dot, 0>(n, wide_rows[row], 2 * kWideWords, wide_panel, 2 * piece, to,
-                                     word == 0);
-    });
-  }
-}
 
 // sums: [count][kPanelVectors] of rows first.. against the whole panel.
 template <class Dot>
@@ -64,7 +29,7 @@ void multiply_panel(const Rows& rows, int first, int count, const uint32_t* pane
     return;
   }
   if constexpr (Dot::kIsWider) {
-    multiply_wide(rows, first, count, panel, words, sums);
+    multiply_wide<Dot>(rows, first, count, panel, words, sums);
     return;
   }
   if (count > 4 * kTileRows) {  // the panel is read from a cache most of the time

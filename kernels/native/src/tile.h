@@ -24,24 +24,24 @@ inline int round_up(int value, int multiple) { return (value + multiple - 1) / m
 
 // Adds the products of one part of a word. What there is less of, rows or vectors of the panel, is held
 // in registers.
-template <class Dot, int kRows>
+template <class Dot, int kRows, int kVectors>
 inline void add_part(const uint32_t* rows, size_t stride, const uint32_t* panel, int part,
-                     typename Dot::Accumulator (&acc)[kRows][kPanelVectors]) {
+                     typename Dot::Accumulator (&acc)[kRows][kVectors]) {
   auto row = [&](int r) { return Dot::row_part(splat(rows[r * stride]), part); };
   auto columns = [&](int v) { return Dot::column_part(load<Words>(panel + v * kLanes), part); };
-  if constexpr (kRows < kPanelVectors) {
+  if constexpr (kRows < kVectors) {
     Words held[kRows];
     for (int r = 0; r < kRows; ++r) held[r] = row(r);
-    for (int v = 0; v < kPanelVectors; ++v) {
+    for (int v = 0; v < kVectors; ++v) {
       const Words now = columns(v);
       for (int r = 0; r < kRows; ++r) acc[r][v] = Dot::add(acc[r][v], held[r], now);
     }
   } else {
-    Words held[kPanelVectors];
-    for (int v = 0; v < kPanelVectors; ++v) held[v] = columns(v);
+    Words held[kVectors];
+    for (int v = 0; v < kVectors; ++v) held[v] = columns(v);
     for (int r = 0; r < kRows; ++r) {
       const Words now = row(r);
-      for (int v = 0; v < kPanelVectors; ++v) acc[r][v] = Dot::add(acc[r][v], now, held[v]);
+      for (int v = 0; v < kVectors; ++v) acc[r][v] = Dot::add(acc[r][v], now, held[v]);
     }
   }
 }
@@ -50,33 +50,35 @@ inline void add_part(const uint32_t* rows, size_t stride, const uint32_t* panel,
 //
 // rows: words `stride` apart; panel: [words][kPanel]; sums: kPanel apart, continued unless `first`.
 // At every word kAhead cache lines are fetched from `ahead` on: the caller says what is needed next.
-template <class Dot, int kRows, int kAhead>
+// kVectors: of the panel, from where `panel` and `sums` begin.
+template <class Dot, int kRows, int kAhead, int kVectors>
 inline void multiply_tile(const uint32_t* rows, size_t stride, const uint32_t* panel, int words,
                           typename Dot::Accumulator* sums, bool first, const uint32_t* ahead) {
   using Accumulator = typename Dot::Accumulator;
-  Accumulator acc[kRows][kPanelVectors];
+  Accumulator acc[kRows][kVectors];
   for (int r = 0; r < kRows; ++r)
-    for (int v = 0; v < kPanelVectors; ++v)
+    for (int v = 0; v < kVectors; ++v)
       acc[r][v] = first ? Accumulator{} : sums[r * kPanelVectors + v];
 #pragma GCC unroll 2
   for (int w = 0; w < words; ++w) {
     for (int line = 0; line < kAhead; ++line) prefetch(ahead + (w * kAhead + line) * kLineWords);
     for (int part = 0; part < Dot::kParts; ++part)
-      add_part<Dot, kRows>(rows + w, stride, panel + w * kPanel, part, acc);
+      add_part<Dot, kRows, kVectors>(rows + w, stride, panel + w * kPanel, part, acc);
   }
   for (int r = 0; r < kRows; ++r)
-    for (int v = 0; v < kPanelVectors; ++v) sums[r * kPanelVectors + v] = acc[r][v];
+    for (int v = 0; v < kVectors; ++v) sums[r * kPanelVectors + v] = acc[r][v];
 }
 
 // The same for any number of rows up to kTileRows.
-template <class Dot, int kAhead, int kRows = kTileRows>
+template <class Dot, int kAhead, int kRows = kTileRows, int kVectors = kPanelVectors>
 inline void multiply_rows(int num_rows, const uint32_t* rows, size_t stride, const uint32_t* panel,
                           int words, typename Dot::Accumulator* sums, bool first,
                           const uint32_t* ahead = nullptr) {
   if (num_rows == kRows) {
-    multiply_tile<Dot, kRows, kAhead>(rows, stride, panel, words, sums, first, ahead);
+    multiply_tile<Dot, kRows, kAhead, kVectors>(rows, stride, panel, words, sums, first, ahead);
   } else if constexpr (kRows > 1) {
-    multiply_rows<Dot, kAhead, kRows - 1>(num_rows, rows, stride, panel, words, sums, first, ahead);
+    multiply_rows<Dot, kAhead, kRows - 1, kVectors>(num_rows, rows, stride, panel, words, sums, first,
+                                                    ahead);
   }
 }
 
