@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 #: Of each byte of the files; and what a load takes that is no number of theirs.
 MOST_PER_BYTE, MOST_BYTES = 8, 64 * 2**20
-#: Intermediate results of rotary angles.
-TABLES = 3
+#: Rotary angles, which are computed: PyTorch's, and the native executor's own.
+TABLES = 2
 #: Without a family transformers is asked, which takes seconds to load.
 KEPT = frozenset() if FULL else frozenset({"architectures", "model_type"})
 #: A tensor's name or a key's, as messages spell them; or what is said of a file as a whole.
