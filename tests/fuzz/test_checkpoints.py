@@ -34,7 +34,7 @@ TABLES = 2
 #: Without a family transformers is asked, which takes seconds to load.
 KEPT = frozenset({"architectures", "model_type"})
 #: A tensor's name or a key's, as messages spell them; or what is said of a file as a whole.
-NAMED = re.compile(r"'[^']+'|\b[a-z0-9]+[_.][a-z0-9_.]+|architecture|heads|layers")
+NAMED = re.compile(r"'[^']*'|\b[a-z0-9]+[_.][a-z0-9_.]+|architecture|heads|layers")
 WHOLE = ("damaged", "is not valid JSON", "is no GGUF file", "has version", "weight_map", "names it")
 
 
