@@ -12,6 +12,7 @@ from cli.quantize.perplexity import perplexity
 from cli.quantize.report import make_progress, make_table
 from cli.quantize.texts import TextReader, digest, hold_out
 from cli.start.interrupts import Terminated, interrupts
+from shared.errors import ConfigError
 from shared.model.quantize.compressed_tensors import CompressedTensorsOutput
 from shared.model.quantize.output import Choices
 from shared.model.quantize.planning import make_plan
@@ -63,7 +64,10 @@ def run_quantize(options: Options) -> int:
     """
     if options.out.exists():
         raise CommandError(f"{options.out} exists", advice="remove it, or name another folder")
-    choices = _choices(options)
+    try:
+        choices = _choices(options)
+    except ConfigError as error:
+        raise CommandError(str(error), exit_code=EXIT_USAGE) from error
     if choices.kv_cache is not None and options.calibrate is None:
         raise CommandError(
             "--kv-cache needs to see keys and values",

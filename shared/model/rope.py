@@ -111,7 +111,7 @@ def read_rope(
         known = ", ".join(_SCHEMES)
         raise ModelLoadError(f"rope_type {rope_type!r} is not supported; supported: {known}")
     if any(isinstance(value, dict) for value in params.values()):
-        raise ModelLoadError("RoPE parameters per layer type are not supported")
+        raise ModelLoadError("rope_parameters per layer type are not supported")
     original = (
         raw.get("original_max_position_embeddings")
         or params.get("original_max_position_embeddings")

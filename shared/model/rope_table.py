@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from shared.model.rope import RopeConfig
     from shared.model.spec import DecoderSpec
 
+#: Numbers of a table that are computed at a time, in float32.
+_AT_ONCE = 1 << 20
+
 
 def inverse_frequencies(rope: RopeConfig) -> tuple[Tensor, float]:
     """float32 [rotary_dim / 2], and the factor that multiplies cos and sin."""
@@ -38,11 +41,17 @@ def cos_sin_table(rope: RopeConfig, num_positions: int, dtype: torch.dtype) -> T
     """
     with torch.device("cpu"):
         frequencies, factor = inverse_frequencies(rope)
-        angles = torch.outer(torch.arange(num_positions, dtype=torch.float32), frequencies)
-        cosines, sines = angles.cos() * factor, angles.sin() * factor
-        still = num_positions, (rope.head_dim - rope.rotary_dim) // 2
-        halves = (cosines, torch.ones(still), sines, torch.zeros(still))
-        return torch.cat(halves, dim=-1).to(dtype)
+        table = torch.empty(num_positions, rope.head_dim, dtype=dtype)
+        cosines, sines = table[:, : rope.head_dim // 2], table[:, rope.head_dim // 2 :]
+        num_rotated = len(frequencies)
+        cosines[:, num_rotated:], sines[:, num_rotated:] = 1, 0
+        step = max(1, _AT_ONCE // rope.head_dim)
+        for start in range(0, num_positions, step):
+            own = slice(start, min(start + step, num_positions))
+            angles = torch.outer(torch.arange(own.start, own.stop).float(), frequencies)
+            cosines[own, :num_rotated] = angles.cos() * factor
+            sines[own, :num_rotated] = angles.sin() * factor
+        return table
 
 
 def rotation_tables(spec: DecoderSpec, dtype: torch.dtype) -> list[Tensor]:

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 #: Of each byte of the files; and what a load takes that is no number of theirs.
 MOST_PER_BYTE, MOST_BYTES = 8, 64 * 2**20
-#: Intermediate results of rotary angles.
-TABLES = 3
+#: Rotary angles, which are computed: PyTorch's, and the native executor's own.
+TABLES = 2
 #: Without a family transformers is asked, which takes seconds to load.
-KEPT = frozenset() if FULL else frozenset({"architectures", "model_type"})
+KEPT = frozenset({"architectures", "model_type"})
 #: A tensor's name or a key's, as messages spell them; or what is said of a file as a whole.
-NAMED = re.compile(r"'[^']+'|\b[a-z0-9]+[_.][a-z0-9_.]+|architecture|heads|layers")
+NAMED = re.compile(r"'[^']*'|\b[a-z0-9]+[_.][a-z0-9_.]+|architecture|heads|layers")
 WHOLE = ("damaged", "is not valid JSON", "is no GGUF file", "has version", "weight_map", "names it")
 
 

@@ -55,7 +55,8 @@ class InputRounding:
 
         Those of a token depend on that token alone.
         """
-        columns, group = x.shape[-1], self.rule.group or x.shape[-1]
+        columns = x.shape[-1]
+        group = min(self.rule.group or columns, columns)
         grouped = pad(x.float(), (0, -columns % group)).unflatten(-1, (-1, group))
         rounded = self._rounded(grouped, *self._scales(grouped))
         return rounded.flatten(-2)[..., :columns]

@@ -166,9 +166,12 @@ def open_folder(out: Path, settings: Mapping[str, Any], num_bytes: int) -> Itera
 
 
 def _check_space(folder: OutputFolder, num_bytes: int) -> None:
+    """Raise ConfigError if the disk has too little space; nothing is left of a run that is new."""
     needed = num_bytes - folder.num_bytes + _SPARE_BYTES
     free = shutil.disk_usage(folder.path).free
     if free < needed:
+        if not folder.num_bytes:
+            shutil.rmtree(folder.path)
         raise ConfigError(
             f"{folder.path.parent} has {free / 2**20:.0f} MiB free, about {needed / 2**20:.0f} MiB "
             "are needed"

@@ -9,6 +9,9 @@ from shared.errors import ModelLoadError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+#: No matrix has more rows or columns.
+_MOST = 2**20
+
 
 class Settings:
     """An object of a config. Each key is read once, and `close` refuses the keys that were not."""
@@ -32,6 +35,8 @@ class Settings:
         value = self._required(key, default)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self._wrong(key, value, "an integer")
+        if value > _MOST:
+            raise self._wrong(key, value, f"at most {_MOST}")
         return value
 
     def number(self, key: str) -> float | None:
@@ -68,8 +73,8 @@ class Settings:
         if value is None:
             return None
         is_pair = isinstance(value, list) and len(value) == 2
-        if not is_pair or not all(type(each) is int and each > 0 for each in value):
-            raise self._wrong(key, value, "two positive integers")
+        if not is_pair or not all(type(each) is int and 0 < each <= _MOST for each in value):
+            raise self._wrong(key, value, f"two positive integers, of at most {_MOST}")
         return value[0], value[1]
 
     def object(self, key: str) -> Settings | None:

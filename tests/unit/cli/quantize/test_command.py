@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cli.errors import CommandError
+from cli.errors import EXIT_USAGE, CommandError
 from cli.places import SHIPPED_MODEL
 from cli.quantize.command import Options, run_quantize
 from models.pydoc.conversations import sample_questions, write
@@ -67,11 +67,15 @@ def test_the_table_has_sizes_and_perplexities(
     [
         ({"kv_cache": KvCache.FP8}, "--kv-cache needs to see keys and values"),
         ({"layers": ("q_proj",)}, "--layer 'q_proj' is not PATTERN=SCHEME"),
+        ({"scheme": "int3"}, "scheme 'int3' is unknown; known: "),
+        ({"layers": ("q_proj=int3",)}, "scheme 'int3' is unknown; known: "),
+        ({"scheme": "w8a8", "group_size": 32}, "group"),
     ],
 )
 def test_bad_options_are_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
-    with pytest.raises(CommandError, match=message):
+    with pytest.raises(CommandError, match=message) as caught:
         run(SHIPPED_MODEL, tmp_path / "out", **options)
+    assert caught.value.exit_code == EXIT_USAGE
     assert list(tmp_path.iterdir()) == []
 
 
@@ -86,6 +90,7 @@ def test_a_full_disk_is_refused_at_once(tmp_path: Path) -> None:
         open_folder(tmp_path / "out", {}, 1 << 60),
     ):
         pass
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_disk_that_fails_is_named(tmp_path: Path) -> None:

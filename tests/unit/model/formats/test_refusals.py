@@ -76,6 +76,7 @@ def text(old: str, new: str) -> Edit:
     [
         (GPTQ, quantization(quant_method="own"), CONFIG, "quantization_config.quant_method 'own'"),
         (GPTQ, quantization(bits="4"), CONFIG, "quantization_config.bits must be an integer"),
+        (GPTQ, quantization(group_size=2**40), CONFIG, "group_size must be at most 1048576"),
         (GPTQ, keys(architectures=5), CONFIG, "architectures must be a list of names, not 5"),
         (GPTQ, keys(intermediate_size="wide"), CONFIG, "of intermediate_size: invalid literal"),
         (GPTQ, keys(rms_norm_eps=None), CONFIG, "of rms_norm_eps: float() argument"),
