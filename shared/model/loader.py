@@ -66,6 +66,8 @@ class LoadedModel:
     num_weight_bytes: int
     #: The checkpoint's, for keys and values in 8 bits; None: it has none.
     kv_scales: StoredKVScales | None = None
+    #: What codes of 4 bits were loaded with; a draft beside it takes the same.
+    cpu_int4_compute: str = "auto"
 
     @classmethod
     def of(
@@ -75,6 +77,7 @@ class LoadedModel:
         dtype: torch.dtype,
         fingerprint: str,
         kv_scales: StoredKVScales | None = None,
+        cpu_int4_compute: str = "auto",
     ) -> LoadedModel:
         """Return the loaded model, with its present number of weight bytes."""
         return cls(
@@ -84,6 +87,7 @@ class LoadedModel:
             fingerprint=fingerprint,
             num_weight_bytes=model.num_weight_bytes,
             kv_scales=kv_scales,
+            cpu_int4_compute=cpu_int4_compute,
         )
 
 
@@ -200,7 +204,7 @@ class _Wanted:
             if isinstance(method, PackingFours):  # other numbers than those of PyTorch's int4
                 how += f"/{method.description}"
             fingerprint = origin.fingerprint(spec.raw, how)
-        loaded = LoadedModel.of(computing, spec, dtype, fingerprint, kv_scales)
+        loaded = LoadedModel.of(computing, spec, dtype, fingerprint, kv_scales, self.int4_compute)
         _log_time(monotonic() - start, loaded.num_weight_bytes)
         return loaded
 
