@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from shared.errors import ModelLoadError
 from shared.model.checkpoint.files.json_file import read_json
+from shared.model.checkpoint.formats.auto_round import read_auto_round
 from shared.model.checkpoint.formats.awq import read_awq
 from shared.model.checkpoint.formats.bitsandbytes import read_bitsandbytes
 from shared.model.checkpoint.formats.compressed_tensors import read_compressed_tensors
 from shared.model.checkpoint.formats.fp8 import read_fbgemm, read_fp8
-from shared.model.checkpoint.formats.gptq import read_auto_round, read_gptq
+from shared.model.checkpoint.formats.gptq import read_gptq
 from shared.model.checkpoint.formats.modelopt import read_modelopt
 from shared.model.checkpoint.formats.mxfp4 import read_mxfp4
 from shared.model.checkpoint.formats.quark import read_quark
