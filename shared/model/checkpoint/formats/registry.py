@@ -15,6 +15,7 @@ from shared.model.checkpoint.formats.gptq import read_gptq
 from shared.model.checkpoint.formats.modelopt import read_modelopt
 from shared.model.checkpoint.formats.mxfp4 import read_mxfp4
 from shared.model.checkpoint.formats.quark import read_quark
+from shared.model.checkpoint.formats.torchao import read_torchao
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,11 +36,11 @@ READERS: Mapping[str, Callable[[Mapping[str, Any]], StoredFormat]] = {
     "mxfp4": read_mxfp4,
     "quark": read_quark,
     "modelopt": read_modelopt,
+    "torchao": read_torchao,
 }
 #: Others that are known by name, and why they are not read.
 _UNREAD = {
     "hqq": "the order of its codes, and of scales of few bits, is that of its own classes",
-    "torchao": "its tensors are parts of PyTorch's classes, which differ from version to version",
     "bitnet": "its linears have norms and inputs of their own",
 }
 _KEY = "quantization_config"

@@ -48,12 +48,33 @@ def stages(second: dict[str, Any]) -> dict[str, Any]:
     return {**QUARK, "global_quant_config": {**MX, "weight": [MX["weight"], second]}}
 
 
+def torchao(kind: str, version: int = 2, **data: Any) -> dict[str, Any]:
+    """A config of torchao's."""
+    own = {"_type": kind, "_version": version, "_data": data}
+    return {"quant_method": "torchao", "quant_type": {"default": own}}
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
         ({"quant_method": "unheard"}, "'unheard' is not supported: it is unknown; supported: comp"),
         ({"quant_method": "hqq", "nbits": 4}, "'hqq' is not supported: the order of its codes"),
-        ({"quant_method": "torchao"}, "'torchao' is not supported: its tensors are parts of"),
+        (torchao("Int4WeightOnlyConfig"), "Int4WeightOnlyConfig is not read: it rounds inputs, or"),
+        (torchao("Int8DynamicActivationInt8WeightConfig"), "is not read: it rounds inputs, or"),
+        (torchao("Int8WeightOnlyConfig", 1), "Int8WeightOnlyConfig of version 1 is not read"),
+        (
+            torchao("IntxWeightOnlyConfig", intx_packing_format={"_data": "OPAQUE_ATEN_AUTO"}),
+            "intx_packing_format._data must be one of unpacked_to_int8",
+        ),
+        (
+            {**torchao("Float8WeightOnlyConfig"), "include_input_output_embeddings": True},
+            "include_input_output_embeddings is set",
+        ),
+        ({"quant_method": "torchao", "quant_type": "int8"}, "quant_type must be an object"),
+        (
+            {"quant_method": "torchao", "quant_type": {"layers.0": {}}},
+            "settings by module are not read",
+        ),
         ({"quant_method": "bitsandbytes", "own": 1}, "quantization_config.own is unknown"),
         ({"bits": 4}, "quant_method 'missing' is not supported"),
         ({**CT, "sparsity": 1}, "quantization_config.sparsity is unknown"),
