@@ -211,13 +211,14 @@ class _Wanted:
     def load_module(self, model_dir: Path, *, trust_remote_code: bool) -> LoadedModel:
         """Load a model that transformers computes."""
         # transformers takes seconds to import, and families do not need it.
+        from shared.model.generic.kv_scales import read_module_scales  # noqa: PLC0415
         from shared.model.generic.linears import narrow_linears  # noqa: PLC0415
         from shared.model.generic.loading import empty_module, load_module  # noqa: PLC0415
         from shared.model.generic.model import TransformersCausalLM  # noqa: PLC0415
         from shared.model.generic.self_check import check_results  # noqa: PLC0415
 
         dtype = DTYPES[self.dtype]
-        method, trusts = self.method(), trust_remote_code
+        method, trusts, kv_scales = self.method(), trust_remote_code, None
         with open_origin(self.made_from) as origin:
             if isinstance(origin, Dummy):
                 module = empty_module(model_dir, dtype=dtype, trust_remote_code=trusts)
@@ -231,6 +232,7 @@ class _Wanted:
                     method=method,
                     trust_remote_code=trusts,
                 )
+                kv_scales = read_module_scales(origin.files, self.spec, module)
             if self.quantization != "none":
                 narrow_linears(module, method)
             nn.Module.to(module, self.place)
@@ -240,7 +242,7 @@ class _Wanted:
             # Its blocks are not those of a family: heads may lie in another order.
             how = f"{self.dtype}/{self.weights}/transformers"
             fingerprint = origin.fingerprint(self.spec.raw, how)
-        return LoadedModel.of(model, model.spec, dtype, fingerprint)
+        return LoadedModel.of(model, model.spec, dtype, fingerprint, kv_scales)
 
 
 def _log_time(seconds: float, num_bytes: int) -> None:
