@@ -40,7 +40,8 @@ READERS: Mapping[str, Callable[[Mapping[str, Any]], StoredFormat]] = {
 }
 #: Others that are known by name, and why they are not read.
 _UNREAD = {
-    "hqq": "the order of its codes, and of scales of few bits, is that of its own classes",
+    "hqq": "its zeros are no integers, its codes are in planes of the whole matrix, and "
+    "transformers 5 neither reads nor writes it",
     "bitnet": "its linears have norms and inputs of their own",
 }
 _KEY = "quantization_config"
