@@ -66,6 +66,8 @@ class LoadedModel:
     num_weight_bytes: int
     #: The checkpoint's, for keys and values in 8 bits; None: it has none.
     kv_scales: StoredKVScales | None = None
+    #: What codes of 4 bits were loaded with; a draft beside it takes the same.
+    cpu_int4_compute: str = "auto"
 
     @classmethod
     def of(
@@ -75,6 +77,7 @@ class LoadedModel:
         dtype: torch.dtype,
         fingerprint: str,
         kv_scales: StoredKVScales | None = None,
+        cpu_int4_compute: str = "auto",
     ) -> LoadedModel:
         """Return the loaded model, with its present number of weight bytes."""
         return cls(
@@ -84,6 +87,7 @@ class LoadedModel:
             fingerprint=fingerprint,
             num_weight_bytes=model.num_weight_bytes,
             kv_scales=kv_scales,
+            cpu_int4_compute=cpu_int4_compute,
         )
 
 
@@ -200,20 +204,21 @@ class _Wanted:
             if isinstance(method, PackingFours):  # other numbers than those of PyTorch's int4
                 how += f"/{method.description}"
             fingerprint = origin.fingerprint(spec.raw, how)
-        loaded = LoadedModel.of(computing, spec, dtype, fingerprint, kv_scales)
+        loaded = LoadedModel.of(computing, spec, dtype, fingerprint, kv_scales, self.int4_compute)
         _log_time(monotonic() - start, loaded.num_weight_bytes)
         return loaded
 
     def load_module(self, model_dir: Path, *, trust_remote_code: bool) -> LoadedModel:
         """Load a model that transformers computes."""
         # transformers takes seconds to import, and families do not need it.
+        from shared.model.generic.kv_scales import read_module_scales  # noqa: PLC0415
         from shared.model.generic.linears import narrow_linears  # noqa: PLC0415
         from shared.model.generic.loading import empty_module, load_module  # noqa: PLC0415
         from shared.model.generic.model import TransformersCausalLM  # noqa: PLC0415
         from shared.model.generic.self_check import check_results  # noqa: PLC0415
 
         dtype = DTYPES[self.dtype]
-        method, trusts = self.method(), trust_remote_code
+        method, trusts, kv_scales = self.method(), trust_remote_code, None
         with open_origin(self.made_from) as origin:
             if isinstance(origin, Dummy):
                 module = empty_module(model_dir, dtype=dtype, trust_remote_code=trusts)
@@ -227,6 +232,7 @@ class _Wanted:
                     method=method,
                     trust_remote_code=trusts,
                 )
+                kv_scales = read_module_scales(origin.files, self.spec, module)
             if self.quantization != "none":
                 narrow_linears(module, method)
             nn.Module.to(module, self.place)
@@ -236,7 +242,7 @@ class _Wanted:
             # Its blocks are not those of a family: heads may lie in another order.
             how = f"{self.dtype}/{self.weights}/transformers"
             fingerprint = origin.fingerprint(self.spec.raw, how)
-        return LoadedModel.of(model, model.spec, dtype, fingerprint)
+        return LoadedModel.of(model, model.spec, dtype, fingerprint, kv_scales)
 
 
 def _log_time(seconds: float, num_bytes: int) -> None:

@@ -51,6 +51,11 @@ _OTHERS = {
     "gemma3": _GEMMA,
     "gpt-oss": {"post_attention_layernorm": "post_attention_norm"},
 }
+#: By type, where blocks have float16 numbers: these, so that weights are below 0.2.
+_HALVES: dict[Type, dict[int, float]] = {
+    Type.Q4_K: {0: 2e-4, 2: 15e-4},
+    Type.Q6_K: {208: 4e-5},
+}
 #: llama.cpp's name by `model_type`.
 NAMES = {
     "llama": "llama",
@@ -240,7 +245,20 @@ def stored(
 
 
 def _encoded(data: np.ndarray, kind: Type) -> np.ndarray:
+    if kind in _HALVES:
+        return _random_blocks(data.shape, kind)
     return np.ascontiguousarray(gguf.quantize(np.ascontiguousarray(data), kind))
+
+
+def _random_blocks(shape: tuple[int, ...], kind: Type) -> np.ndarray:
+    """Numbers of a type that the library reads and does not write, about as large as weights."""
+    num_values, num_bytes = gguf.GGML_QUANT_SIZES[kind]
+    random = np.random.default_rng(shape)
+    count = shape[-1] // num_values
+    blocks = random.integers(0, 256, (*shape[:-1], count, num_bytes), np.uint8)
+    for start, value in _HALVES[kind].items():
+        blocks[..., start : start + 2] = np.frombuffer(np.float16(value).tobytes(), np.uint8)
+    return blocks.reshape(*shape[:-1], count * num_bytes)
 
 
 def _arranged(raw: dict[str, Any], name: str, tensor: Tensor) -> np.ndarray:

@@ -23,12 +23,13 @@ from shared.model.checkpoint.wrapper import own_name
 from shared.model.mixers import LatentAttentionSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from torch import Tensor
 
     from shared.model.checkpoint.files.checkpoint_files import CheckpointFiles
+    from shared.model.checkpoint.files.tensor_files import TensorHeader
     from shared.model.checkpoint.headers.contents import Contents
     from shared.model.spec import DecoderSpec
 
@@ -77,6 +78,16 @@ class _Found:
     def refused(self, why: str) -> ModelLoadError:
         """Return the error that names it."""
         return ModelLoadError(f"{self.path}: tensor {self.name!r} {why}")
+
+
+@dataclass(frozen=True, slots=True)
+class Attentions:
+    """Attentions of a model, by their names as the files spell them."""
+
+    #: Their layers.
+    layers: Mapping[str, int]
+    #: Of projections of keys (0) and values (1): which of them.
+    outputs: Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,16 +162,26 @@ def read_kv_scales(files: CheckpointFiles, spec: DecoderSpec) -> StoredKVScales 
     contents = read_contents(files.shards, spec)
     if not contents.kv_scales:
         return None
+    return place_kv_scales(files, spec, contents.kv_scales, _attentions(contents, spec))
+
+
+def place_kv_scales(
+    files: CheckpointFiles,
+    spec: DecoderSpec,
+    headers: Mapping[str, TensorHeader],
+    attentions: Attentions,
+) -> StoredKVScales | None:
+    """Return the scales among these tensors of some files. None, and raises: `read_kv_scales`."""
     scheme = _scheme(files, spec)
-    places = _places(contents, spec) if scheme is not None else {}
-    unread = len(contents.kv_scales) - len(places)
+    places = _places(headers, attentions) if scheme is not None else {}
+    unread = len(headers) - len(places)
     if unread:
         log.info(
             "kv_scales_not_read", num=unread, of="queries, weights of attention, or other parts"
         )
     if scheme is None or not places:
         return None
-    return StoredKVScales(scheme, _read(contents, places), files)
+    return StoredKVScales(scheme, _read(headers, places), files)
 
 
 def _scheme(files: CheckpointFiles, spec: DecoderSpec) -> KVScheme | None:
@@ -171,11 +192,11 @@ def _scheme(files: CheckpointFiles, spec: DecoderSpec) -> KVScheme | None:
 
 
 def _read(
-    contents: Contents, places: Mapping[str, tuple[int, tuple[int, ...]]]
+    headers: Mapping[str, TensorHeader], places: Mapping[str, tuple[int, tuple[int, ...]]]
 ) -> dict[tuple[int, int], list[_Found]]:
     by_path: dict[Path, list[str]] = defaultdict(list)
     for name in places:
-        by_path[contents.kv_scales[name].path].append(name)
+        by_path[headers[name].path].append(name)
     found: dict[tuple[int, int], list[_Found]] = defaultdict(list)
     for path, names in by_path.items():
         with open_tensors(path) as file:
@@ -187,25 +208,22 @@ def _read(
     return found
 
 
-def _places(contents: Contents, spec: DecoderSpec) -> dict[str, tuple[int, tuple[int, ...]]]:
+def _places(
+    headers: Iterable[str], attentions: Attentions
+) -> dict[str, tuple[int, tuple[int, ...]]]:
     """By name of a tensor: its layer, and whose scale it is."""
-    layers, outputs = _attentions(contents, spec)
-    found = {}
-    for name in contents.kv_scales:
+    layers, found = attentions.layers, {}
+    for name in headers:
         module, _, last = name.rpartition(".")
         layer = layers.get(module, layers.get(module.rpartition(".")[0]))
-        kinds = outputs.get(module) if last == _OUTPUT else _SUFFIXES.get(last)
+        kinds = attentions.outputs.get(module) if last == _OUTPUT else _SUFFIXES.get(last)
         if kinds is not None and layer is not None:
             found[name] = layer, kinds
     return found
 
 
-def _attentions(
-    contents: Contents, spec: DecoderSpec
-) -> tuple[dict[str, int], dict[str, tuple[int, ...]]]:
-    """By name of an attention, as the files spell it: its layer. By that of a projection of keys or
-    values: whose it is.
-    """
+def _attentions(contents: Contents, spec: DecoderSpec) -> Attentions:
+    """Those of a model with a description."""
     layers: dict[str, int] = {}
     outputs: dict[str, tuple[int, ...]] = {}
     for stored in contents.tensors:
@@ -218,4 +236,4 @@ def _attentions(
             layers[projection.rpartition(".")[0]] = layer
             if own.part.module.endswith(_PROJECTIONS) and own.part.index in _OUTPUTS:
                 outputs[projection] = _OUTPUTS[own.part.index]
-    return layers, outputs
+    return Attentions(layers, outputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -43,6 +44,8 @@ class Entries:
         self._dtype = dtype
         self._method = method
         self._kept: dict[int, Kept] = {}
+        #: Where matrices are kept, by their size and first row.
+        self._by_row: dict[tuple[torch.Size, bytes], list[int]] = defaultdict(list)
         self.by_name: dict[str, Entry] = {}
         #: transformers goes on where a tensor cannot be read.
         self.error: Exception | None = None
@@ -56,6 +59,18 @@ class Entries:
         if kept is None or kept.dense.shape != weight.shape:
             return None
         return self._kept.pop(weight.data_ptr()).matrix
+
+    def take_equal(self, rows: Tensor) -> QuantizedMatrix | None:
+        """Return, once, the matrix with the numbers of a part of a module's weight.
+
+        None: there is none, or several, which may round inputs differently.
+        """
+        same = [
+            place
+            for place in self._by_row.get(_row_of(rows), ())
+            if place in self._kept and torch.equal(self._kept[place].dense, rows)
+        ]
+        return self._kept.pop(same[0]).matrix if len(same) == 1 else None
 
     @property
     def not_taken(self) -> list[Kept]:
@@ -77,9 +92,14 @@ class Entries:
             dense = matrix.dense(self._dtype)
             if self._method.keeps(matrix):
                 self._kept[dense.data_ptr()] = Kept(name, matrix, dense)
+                self._by_row[_row_of(dense)].append(dense.data_ptr())
             return dense
 
         self.by_name[name] = Entry(self, read)
+
+
+def _row_of(rows: Tensor) -> tuple[torch.Size, bytes]:
+    return rows.shape, rows[0].contiguous().view(torch.uint8).numpy().tobytes()
 
 
 class Entry:

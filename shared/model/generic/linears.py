@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from shared.errors import ModelLoadError
+from shared.model.generic.experts import give_to_experts
 from shared.model.linear.fused import FusedLinear
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def narrow_linears(module: PreTrainedModel, method: LinearMethod) -> None:
 
 
 def give_matrices(module: PreTrainedModel, entries: Entries, method: LinearMethod) -> int:
-    """Give linears the matrices that their weights were made of.
+    """Give linears, and experts, the matrices that their weights were made of.
 
     Returns the number of output heads whose inputs should be rounded, and are not.
 
@@ -66,6 +67,7 @@ def give_matrices(module: PreTrainedModel, entries: Entries, method: LinearMetho
         matrix = entries.take(linear.weight)
         if matrix is not None:
             setattr(owner, name, OwnLinear(linear, method, matrix))
+    give_to_experts(module, entries, method)
     untyped: Any = module
     head = untyped.get_output_embeddings()
     of_head = None if head is None else entries.take(head.weight)

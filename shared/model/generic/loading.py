@@ -95,10 +95,7 @@ def _tensors(
     headers = all_headers(files.shards)
     if stored is None:
         return headers
-    parts = Parts.of(headers, stored)
-    if parts.kv_scales:
-        log.info("kv_scales_not_read", num=len(parts.kv_scales), instead="scales by token")
-    return parts.tensors(stored, module_of)
+    return Parts.of(headers, stored).tensors(stored, module_of)
 
 
 def _modules_of(outline: PreTrainedModel) -> Callable[[str], Module]:

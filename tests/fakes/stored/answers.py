@@ -16,6 +16,8 @@ from tests.fakes.transformers_models import logits_after, random_prompt
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from torch import Tensor
+
     from tests.fakes.stored.base import RoundingWriter
 
 NUM_TOKENS = 12
@@ -29,18 +31,33 @@ def check_answers(
 
     writer: it rounds inputs of linears.
     """
-    oracle = transformers.AutoModelForCausalLM.from_pretrained(
-        dense, dtype=torch.float32, experts_implementation="eager"
-    )
-    mode = None if writer is None else Rounded(oracle, lambda name: _of_layers(name, writer))
+    meant = Meaning(dense, writer)
     model = load_model(checkpoint, **settings).model
     answers, ours = PagedDriver(model, block_size=8, chunk=13).generate(PROMPTS, NUM_TOKENS)
     for prompt, answer, own in zip(PROMPTS, answers, ours, strict=True):
-        with mode or nullcontext():
-            theirs = logits_after(oracle, prompt, answer)
+        theirs = meant.logits(prompt, answer)
         assert answer == theirs.argmax(dim=-1).tolist()
         torch.testing.assert_close(own, theirs, rtol=1e-3, atol=1e-3)
-    assert mode is None or mode.num_rounded
+
+
+class Meaning:
+    """What a quantised checkpoint means: a dense model, and how inputs of linears are rounded."""
+
+    def __init__(self, dense: Path, writer: RoundingWriter | None = None) -> None:
+        """Take transformers' module of the dense model; writer: it rounds the inputs."""
+        self._module = transformers.AutoModelForCausalLM.from_pretrained(
+            dense, dtype=torch.float32, experts_implementation="eager"
+        )
+        self._mode: Rounded | None = None
+        if writer is not None:
+            self._mode = Rounded(self._module, lambda name: _of_layers(name, writer))
+
+    def logits(self, prompt: list[int], answer: list[int]) -> Tensor:
+        """Return those that each token of an answer is chosen by."""
+        with self._mode or nullcontext():
+            found = logits_after(self._module, prompt, answer)
+        assert self._mode is None or self._mode.num_rounded
+        return found
 
 
 def _of_layers(name: str, writer: RoundingWriter) -> RoundingWriter | None:

@@ -8,7 +8,7 @@ import torch
 
 from tests.fakes.stored.compressed import FLOAT8, FP4, INT4, MX, NV, TOKENS8, Compressed
 from tests.fakes.stored.floats import Fbgemm, Fp8
-from tests.fakes.stored.integers import Awq, Gptq
+from tests.fakes.stored.integers import Awq, Gptq, TorchAo
 from tests.fakes.stored.quark import (
     ModelOptFp4,
     ModelOptFp8,
@@ -49,6 +49,8 @@ WEIGHTS_ONLY: dict[str, Writer] = {
     "gptq 3 in order": Gptq(bits=3, desc_act=True),
     "gptq rows": Gptq(group=-1),
     "awq": Awq(),
+    "torchao int4": TorchAo(),
+    "torchao int8": TorchAo(bits=8),
     "quark int8": QuarkInt8(),
     "quark int4": QuarkInt4(),
     "quark int4 plain": QuarkInt4(pack_method="order"),

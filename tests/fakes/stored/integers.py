@@ -1,4 +1,4 @@
-"""GPTQ and AWQ, number by number as their libraries' packers do it."""
+"""GPTQ, AWQ and torchao, number by number as their libraries' packers do it."""
 
 from __future__ import annotations
 
@@ -84,6 +84,42 @@ class Awq:
             ".qweight": pack_awq(codes.T),
             ".qzeros": pack_awq(zeros.T),
             ".scales": scales.T.half(),
+        }
+        return Written(tensors, (codes - zeros[:, groups]) * scales[:, groups])
+
+
+@dataclass(frozen=True)
+class TorchAo:
+    """torchao's integers of few bits, each in a byte."""
+
+    bits: int = 4
+    group: int = 32
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """See `Writer.config`."""
+        packing = {"_type": "IntxPackingFormat", "_data": "UNPACKED_TO_INT8"}
+        kind = {
+            "_type": "IntxWeightOnlyConfig",
+            "_version": 2,
+            "_data": {"intx_packing_format": packing},
+        }
+        return {
+            "quant_method": "torchao",
+            "quant_type": {"default": kind},
+            "include_input_output_embeddings": False,
+            "modules_to_not_convert": ["lm_head"],
+        }
+
+    def write(self, weight: Tensor) -> Written:
+        """See `Writer.write`."""
+        groups = torch.arange(weight.shape[1]) // self.group
+        codes, scales, zeros = quantise_columns(weight, groups, self.bits, is_even=False)
+        half = 2 ** (self.bits - 1)
+        tensors = {
+            "._weight_qdata": (codes - half).to(torch.int8),
+            "._weight_scale": scales,
+            "._weight_zero_point": (zeros - half).to(torch.int8),
         }
         return Written(tensors, (codes - zeros[:, groups]) * scales[:, groups])
 

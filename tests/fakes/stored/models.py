@@ -17,6 +17,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("qwen2", {}),
     "phi3": CASES["phi3-partial-window"],
     "mixtral": CASES["mixtral"],
+    "qwen3_moe": CASES["qwen3_moe"],
     "gpt2": CASES["gpt2"],
     "llama4": CASES["llama4"],
     "deepseek_v3": CASES["deepseek_v3"],

@@ -135,6 +135,31 @@ def test_tokens_are_those_of_the_library(
         assert answer == logits.argmax(dim=-1).tolist()
 
 
+@pytest.mark.parametrize(
+    ("family", "kind", "by_head"), [("qwen3", "int8", 1), ("gemma3", "fp8", 0)]
+)
+def test_modules_of_transformers_keep_them_so(
+    family: str, kind: str, by_head: int, stored: Stored
+) -> None:
+    """Windows, too; the digest is that of the same model with a description."""
+    plain, checkpoint = stored(family, kind, bool(by_head))
+    engines = [
+        make_engine(
+            load_model(checkpoint, model_impl=impl, attention_backend=backend, dtype="float32"),
+            num_blocks=96,
+            block_size=16,
+        )
+        for impl, backend in (("transformers", "auto"), ("auto", "torch"))
+    ]
+    ours, families = (engine.layout.scales for engine in engines)
+    assert ours == families != ""
+    found, _ = (answers(engine, "generation_tokens") for engine in engines)
+    oracle = AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float32)
+    for request, answer in found.items():
+        logits = rounded_logits(oracle, checkpoint, PROMPTS[request.split()[1]], answer)
+        assert answer == logits.argmax(dim=-1).tolist()
+
+
 def test_a_block_has_no_scales(stored: Stored) -> None:
     """A byte for each number, and any size of blocks."""
     loaded = load_model(stored("qwen3", "fp8", False)[1], attention_backend="torch")

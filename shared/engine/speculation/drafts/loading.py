@@ -41,6 +41,7 @@ def load_draft(context: ProposerContext) -> LoadedModel:
             attention_backend=_backend_name(target, native="auto"),
             quantization=config.quantization,
             beside=target,
+            cpu_int4_compute=target.cpu_int4_compute,
         )
     except (ConfigError, ModelLoadError) as error:
         raise ConfigError(f"speculative_config: model: {error}") from error

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import ModelLoadError
+from shared.model.checkpoint.formats.gptq import AUTO_ROUND
 from shared.model.checkpoint.formats.layout import FLOATS, Array, Layout, Packing
 from shared.model.checkpoint.formats.settings import Settings
 from shared.model.linear.rounding import Element
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
     from shared.model.checkpoint.formats.base import Module
 
 _CODES, _SCALES, _ZEROS = ".qweight", ".scales", ".qzeros"
-_BITS = 4
+BITS = 4
 #: Where each of eight neighbours is in a word.
 ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 #: Keys that say how the file was made, or what other programs compute it with. Which modules are
 #: left out shows in their tensors.
 _IGNORED = (
+    *AUTO_ROUND,
+    "batch_size",
     "modules_to_not_convert",
     "modules_to_fuse",
     "do_fuse",
@@ -52,16 +55,21 @@ class Awq:
 
     def layout(self, module: Module, found: Mapping[str, TensorHeader]) -> Layout | None:
         """See `StoredFormat.layout`."""
-        across = Packing(bits=_BITS, is_along_rows=False, order=ORDER)
-        return Layout(
-            element=Element.INT,
-            bits=_BITS,
-            codes=Array(suffix=_CODES, dtypes=("I32",), is_turned=True, packing=across),
-            scales=Array(suffix=_SCALES, dtypes=FLOATS, is_turned=True),
-            zeros=Array(suffix=_ZEROS, dtypes=("I32",), is_turned=True, packing=across),
-            is_offset=True,
-            group=self.group,
-        )
+        return layout_of(self.group)
+
+
+def layout_of(group: int | None) -> Layout:
+    """Return how matrices in groups of so many columns are stored."""
+    across = Packing(bits=BITS, is_along_rows=False, order=ORDER)
+    return Layout(
+        element=Element.INT,
+        bits=BITS,
+        codes=Array(suffix=_CODES, dtypes=("I32",), is_turned=True, packing=across),
+        scales=Array(suffix=_SCALES, dtypes=FLOATS, is_turned=True),
+        zeros=Array(suffix=_ZEROS, dtypes=("I32",), is_turned=True, packing=across),
+        is_offset=True,
+        group=group,
+    )
 
 
 def read_awq(raw: Mapping[str, Any]) -> Awq:
@@ -72,9 +80,9 @@ def read_awq(raw: Mapping[str, Any]) -> Awq:
     """
     own = Settings(raw, "quantization_config")
     own.any("quant_method")
-    bits = own.integer("bits", own.integer("w_bit", _BITS))
-    if bits != _BITS:
-        raise ModelLoadError(f"quantization_config.bits must be {_BITS}, not {bits}")
+    bits = own.integer("bits", own.integer("w_bit", BITS))
+    if bits != BITS:
+        raise ModelLoadError(f"quantization_config.bits must be {BITS}, not {bits}")
     group = own.integer("group_size", own.integer("q_group_size", 128))
     if group != -1 and group < 1:
         raise ModelLoadError(
@@ -90,5 +98,6 @@ def read_awq(raw: Mapping[str, Any]) -> Awq:
     for key in ("version", "format", "checkpoint_format"):
         own.choice(key, ("gemm",), "gemm")
     own.choice("pack_dtype", ("int32",), "int32")
+    own.choice("data_type", ("int",), "int")
     own.close(ignored=_IGNORED)
     return Awq(None if group == -1 else group)

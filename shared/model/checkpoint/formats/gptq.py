@@ -1,9 +1,8 @@
-"""GPTQ, as AutoGPTQ, GPTQModel and AutoRound write it."""
+"""GPTQ, as AutoGPTQ and GPTQModel write it."""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import ModelLoadError
@@ -13,18 +12,39 @@ from shared.model.checkpoint.formats.settings import Settings
 from shared.model.linear.rounding import Element
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Container, Mapping
 
     from shared.model.checkpoint.files.tensor_files import TensorHeader
     from shared.model.checkpoint.formats.base import Module
 
-_CODES, _SCALES, _ZEROS, _ORDER = ".qweight", ".scales", ".qzeros", ".g_idx"
-_SUFFIXES = frozenset({_CODES, _SCALES, _ZEROS, _ORDER})
+_CODES, _SCALES, _ZEROS, ORDER = ".qweight", ".scales", ".qzeros", ".g_idx"
+SUFFIXES = frozenset({_CODES, _SCALES, _ZEROS, ORDER})
 #: Others are stored in planes, by GPTQModel alone.
-_BITS = (2, 3, 4, 8)
+BITS = (2, 3, 4, 8)
+#: What AutoRound says of how it made a file in this format, or AWQ's.
+AUTO_ROUND = (
+    "amp",
+    "autoround_version",
+    "enable_minmax_tuning",
+    "enable_norm_bias_tuning",
+    "enable_quanted_input",
+    "gradient_accumulate_steps",
+    "iters",
+    "low_gpu_mem_usage",
+    "lr",
+    "minmax_lr",
+    "nsamples",
+    "provider",
+    "quant_block_list",
+    "scale_dtype",
+    "seqlen",
+    "supported_types",
+    "to_quant_block_names",
+)
 #: Keys that say how the file was made, or what other programs compute it with. `sym` and `desc_act`
 #: follow from zeros and groups, which are always read.
 _IGNORED = (
+    *AUTO_ROUND,
     "sym",
     "desc_act",
     "method",
@@ -59,16 +79,23 @@ _IGNORED = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Scheme:
+class Scheme:
+    """Bits and groups of some modules."""
+
     bits: int
     group: int | None
 
     @classmethod
-    def read(cls, own: Settings, usual: _Scheme | None = None) -> _Scheme:
+    def read(cls, own: Settings, usual: Scheme | None = None) -> Scheme:
+        """Return what an object says; what it leaves out is as usual.
+
+        Raises:
+            ModelLoadError: a value is wrong; names the key.
+        """
         bits = own.integer("bits", usual.bits if usual else None)
         group = own.integer("group_size", (usual.group or -1) if usual else None)
-        if bits not in _BITS:
-            known = ", ".join(map(str, _BITS))
+        if bits not in BITS:
+            known = ", ".join(map(str, BITS))
             raise ModelLoadError(f"{own.where}.bits must be one of {known}, not {bits}")
         if group != -1 and group < 1:
             raise ModelLoadError(f"{own.where}.group_size must be -1 or at least 1, not {group}")
@@ -79,13 +106,13 @@ class _Scheme:
 class Gptq:
     """A `quantization_config` of GPTQ."""
 
-    usual: _Scheme
+    usual: Scheme
     #: By expression for names of modules; None: those are not quantised.
-    others: tuple[tuple[str, _Scheme | None], ...]
+    others: tuple[tuple[str, Scheme | None], ...]
     #: What is added to stored zeros.
     zero_step: int
     name: str = "gptq"
-    suffixes: frozenset[str] = _SUFFIXES
+    suffixes: frozenset[str] = SUFFIXES
     rounds_inputs: bool = False
 
     def layout(self, module: Module, found: Mapping[str, TensorHeader]) -> Layout | None:
@@ -95,22 +122,20 @@ class Gptq:
             raise ModelLoadError(
                 f"{module}: quantization_config.dynamic leaves it out, but it is stored quantised"
             )
-        layout = _layout(scheme)
-        is_ordered = _ORDER in found
-        return replace(
-            layout,
-            zero_step=self.zero_step,
-            column_groups=_ORDER if is_ordered else None,
-        )
+        return layout_of(scheme, found, self.zero_step)
 
-    def _scheme_of(self, module: Module) -> _Scheme | None:
+    def _scheme_of(self, module: Module) -> Scheme | None:
         for pattern, scheme in self.others:
             if fits(pattern, module.names, "quantization_config.dynamic"):
                 return scheme
         return self.usual
 
 
-def _layout(scheme: _Scheme) -> Layout:
+def layout_of(scheme: Scheme, found: Container[str], zero_step: int) -> Layout:
+    """Return how a matrix with tensors of these suffixes is stored.
+
+    zero_step: what is added to stored zeros.
+    """
     bits = scheme.bits
     across = Packing(bits=bits, is_along_rows=False)
     return Layout(
@@ -119,8 +144,10 @@ def _layout(scheme: _Scheme) -> Layout:
         codes=Array(suffix=_CODES, dtypes=("I32",), is_turned=True, packing=Packing(bits=bits)),
         scales=Array(suffix=_SCALES, dtypes=FLOATS, is_turned=True),
         zeros=Array(suffix=_ZEROS, dtypes=("I32",), is_turned=True, packing=across),
+        zero_step=zero_step,
         is_offset=True,
         group=scheme.group,
+        column_groups=ORDER if ORDER in found else None,
     )
 
 
@@ -132,41 +159,21 @@ def read_gptq(raw: Mapping[str, Any]) -> Gptq:
     """
     own = Settings(raw, "quantization_config")
     method = own.any("quant_method")
-    usual = _Scheme.read(own)
-    others: list[tuple[str, _Scheme | None]] = []
+    usual = Scheme.read(own)
+    others: list[tuple[str, Scheme | None]] = []
     for pattern, changes in own.objects("dynamic").items():
         where = f"quantization_config.dynamic[{pattern!r}]"
         expression = pattern.removeprefix("-:").removeprefix("+:")
         check_expression(expression, where)
         is_out = pattern.startswith("-:")
         others.append(
-            (expression, None if is_out else _Scheme.read(Settings(changes, where), usual))
+            (expression, None if is_out else Scheme.read(Settings(changes, where), usual))
         )
     own.choice("pack_dtype", ("int32",), "int32")
+    own.choice("data_type", ("int",), "int")
     known = ("gptq", "gptq_v2")
     kind = own.choice("checkpoint_format", known, "gptq_v2" if method == "gptq_v2" else "gptq")
     kind = own.choice("format", known, kind)
     own.refuse("is_marlin_format", "the order of Marlin is not read; convert it to gptq")
     own.close(ignored=_IGNORED)
     return Gptq(usual, tuple(others), 0 if kind == "gptq_v2" else 1)
-
-
-def read_auto_round(raw: Mapping[str, Any]) -> Gptq:
-    """Return what a config of AutoRound's says, if it stores matrices as GPTQ does.
-
-    Raises:
-        ModelLoadError: it does not, or a value is wrong; names the key.
-    """
-    own = Settings(raw, "quantization_config")
-    own.choice("data_type", ("int",), "int")
-    packings = ("auto_gptq", "auto_round:auto_gptq")
-    own.choice("packing_format", packings, "missing")
-    usual = _Scheme.read(own)
-    others: list[tuple[str, _Scheme | None]] = []
-    for name, changes in own.objects("extra_config").items():
-        each = Settings(changes, f"{own.where}.extra_config.{name}")
-        is_out = each.integer("bits", usual.bits) > _BITS[-1]
-        scheme = None if is_out else _Scheme.read(Settings(changes, each.where), usual)
-        others.append((f"{re.escape(name)}$", scheme))
-    # How the file was made has many keys, which differ from version to version.
-    return Gptq(usual, tuple(others), 1, name="auto-round")

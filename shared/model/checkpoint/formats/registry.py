@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from shared.errors import ModelLoadError
 from shared.model.checkpoint.files.json_file import read_json
+from shared.model.checkpoint.formats.auto_round import read_auto_round
 from shared.model.checkpoint.formats.awq import read_awq
 from shared.model.checkpoint.formats.bitsandbytes import read_bitsandbytes
 from shared.model.checkpoint.formats.compressed_tensors import read_compressed_tensors
 from shared.model.checkpoint.formats.fp8 import read_fbgemm, read_fp8
-from shared.model.checkpoint.formats.gptq import read_auto_round, read_gptq
+from shared.model.checkpoint.formats.gptq import read_gptq
 from shared.model.checkpoint.formats.modelopt import read_modelopt
 from shared.model.checkpoint.formats.mxfp4 import read_mxfp4
 from shared.model.checkpoint.formats.quark import read_quark
+from shared.model.checkpoint.formats.torchao import read_torchao
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,11 +36,12 @@ READERS: Mapping[str, Callable[[Mapping[str, Any]], StoredFormat]] = {
     "mxfp4": read_mxfp4,
     "quark": read_quark,
     "modelopt": read_modelopt,
+    "torchao": read_torchao,
 }
 #: Others that are known by name, and why they are not read.
 _UNREAD = {
-    "hqq": "the order of its codes, and of scales of few bits, is that of its own classes",
-    "torchao": "its tensors are parts of PyTorch's classes, which differ from version to version",
+    "hqq": "its zeros are no integers, its codes are in planes of the whole matrix, and "
+    "transformers 5 neither reads nor writes it",
     "bitnet": "its linears have norms and inputs of their own",
 }
 _KEY = "quantization_config"

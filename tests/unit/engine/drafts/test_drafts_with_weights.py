@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from shared.engine.sequence.request import KVSource
 from shared.errors import ConfigError
+from shared.model.loader import load_model
 from tests.fakes.engines import drain, generate, make_request
 from tests.fakes.transformers_models import random_prompt
-from tests.unit.engine.drafts.conftest import DRAFTS, Drafts, engine_with
+from tests.unit.engine.drafts.conftest import DRAFTS, NUM_DRAFTS, Drafts, engine_with
 from tests.unit.model.checkpoints import edit_json
 
 if TYPE_CHECKING:
@@ -171,3 +173,24 @@ def test_a_draft_must_count_tokens_as_its_target(
     edit_json(tmp_path / "config.json", vocab_size=301)
     with pytest.raises(ConfigError, match="vocab_size is 301, the target's is 300"):
         engine_with(drafts, drafts.settings("eagle", model=str(tmp_path)))
+
+
+def test_a_draft_computes_codes_of_4_bits_as_its_target(drafts: Drafts) -> None:
+    """A target whose draft is the same model: one that rounds inputs otherwise would be wrong."""
+    how: dict[str, Any] = {"quantization": "int4", "cpu_int4_compute": "int8"}
+    own = replace(drafts, target=load_model(drafts.directory, dtype="float32", **how))
+    settings = own.settings("draft_model", quantization="int4", dtype="float32")
+    engine = engine_with(own, settings)
+    prompts = [random_prompt(length, vocab_size=VOCAB, seed=length) for length in (9, 33, 70)]
+    most = 1 + 12 * (NUM_DRAFTS + 1)  # so that no draft is cut
+    generate(
+        engine,
+        *(
+            make_request(str(number), prompt, max_tokens=most, ignore_eos=True)
+            for number, prompt in enumerate(prompts)
+        ),
+    )
+    counts = engine.stats().counters
+    assert counts["spec_decode_num_accepted_tokens"] == counts["spec_decode_num_draft_tokens"]
+    assert counts["spec_decode_num_drafts"] == 12 * len(prompts)
+    engine.close()

@@ -48,12 +48,33 @@ def stages(second: dict[str, Any]) -> dict[str, Any]:
     return {**QUARK, "global_quant_config": {**MX, "weight": [MX["weight"], second]}}
 
 
+def torchao(kind: str, version: int = 2, **data: Any) -> dict[str, Any]:
+    """A config of torchao's."""
+    own = {"_type": kind, "_version": version, "_data": data}
+    return {"quant_method": "torchao", "quant_type": {"default": own}}
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
         ({"quant_method": "unheard"}, "'unheard' is not supported: it is unknown; supported: comp"),
-        ({"quant_method": "hqq", "nbits": 4}, "'hqq' is not supported: the order of its codes"),
-        ({"quant_method": "torchao"}, "'torchao' is not supported: its tensors are parts of"),
+        ({"quant_method": "hqq", "nbits": 4}, "'hqq' is not supported: its zeros are no"),
+        (torchao("Int4WeightOnlyConfig"), "Int4WeightOnlyConfig is not read: it rounds inputs, or"),
+        (torchao("Int8DynamicActivationInt8WeightConfig"), "is not read: it rounds inputs, or"),
+        (torchao("Int8WeightOnlyConfig", 1), "Int8WeightOnlyConfig of version 1 is not read"),
+        (
+            torchao("IntxWeightOnlyConfig", intx_packing_format={"_data": "OPAQUE_ATEN_AUTO"}),
+            "intx_packing_format._data must be one of unpacked_to_int8",
+        ),
+        (
+            {**torchao("Float8WeightOnlyConfig"), "include_input_output_embeddings": True},
+            "include_input_output_embeddings is set",
+        ),
+        ({"quant_method": "torchao", "quant_type": "int8"}, "quant_type must be an object"),
+        (
+            {"quant_method": "torchao", "quant_type": {"layers.0": {}}},
+            "settings by module are not read",
+        ),
         ({"quant_method": "bitsandbytes", "own": 1}, "quantization_config.own is unknown"),
         ({"bits": 4}, "quant_method 'missing' is not supported"),
         ({**CT, "sparsity": 1}, "quantization_config.sparsity is unknown"),
@@ -74,7 +95,11 @@ def stages(second: dict[str, Any]) -> dict[str, Any]:
         (group(targets="Linear"), "targets must be a list of names"),
         ({**GPTQ, "bits": 5}, "quantization_config.bits must be one of 2, 3, 4, 8, not 5"),
         ({**GPTQ, "format": "gptq_p"}, "format must be one of gptq, gptq_v2, not 'gptq_p'"),
-        ({**GPTQ, "quant_method": "auto-round"}, "packing_format must be one of auto_gptq, auto_"),
+        ({**GPTQ, "quant_method": "auto-round"}, "packing_format must be one of auto_awq, auto_"),
+        (
+            {**GPTQ, "quant_method": "auto-round", "packing_format": "auto_gptq", "act_bits": 8},
+            "act_bits is 8: rounded inputs are not read",
+        ),
         ({**GPTQ, "group_size": 0}, "group_size must be -1 or at least 1, not 0"),
         ({**GPTQ, "checkpoint_format": "marlin"}, "checkpoint_format must be one of gptq, gptq_v2"),
         ({**GPTQ, "dynamic": {"+:(": {}}}, "'[(]' is no expression"),
@@ -146,6 +171,7 @@ MIXED = {
         ({**GPTQ, "dynamic": {"+:.*down": {"bits": 8}}}, "layers.0.down", ".qweight", "I32", 8),
         (AUTO_ROUND, "layers.0.up", ".qweight", "I32", 4),
         (AUTO_ROUND, "layers.0.down", ".qweight", "I32", 8),
+        ({**AUTO_ROUND, "extra_config": {".*down.*": {"bits": 2}}}, "0.down", ".qweight", "I32", 2),
         ({**QUARK, "layer_quant_config": {"*down": OTHER_DOWN}}, "0.down", ".weight", "I8", 8),
         ({**QUARK, "layer_quant_config": {"down": OTHER_DOWN}}, "0.up", ".weight", "U8", 4),
         ({**QUARK, "layer_type_quant_config": {"Linear": OTHER_DOWN}}, "0.up", ".weight", "I8", 8),
@@ -164,6 +190,18 @@ def test_modules_may_have_settings_of_their_own(
         (CT, "lm_head", ".weight", "lm_head is in quantization_config.ignore, but stored"),
         (group(targets=["re:.*up"]), "layers.0.down", ".weight", "no group of quantization_config"),
         ({**GPTQ, "dynamic": {"-:.*down": {}}}, "layers.0.down", ".qweight", "leaves it out, but"),
+        (
+            {**AUTO_ROUND, "extra_config": {"layers.0.down": {"bits": 16}}},
+            "layers.0.down",
+            ".qweight",
+            "quantization_config.extra_config leaves it out, but",
+        ),
+        (
+            {**AUTO_ROUND, "packing_format": "auto_round:auto_awq"},
+            "layers.0.down",
+            ".qweight",
+            "AWQ's packing has 4 bits, not 8",
+        ),
         (QUARK, "lm_head", ".weight", "lm_head is in quantization_config.exclude, but stored"),
     ],
 )

@@ -116,8 +116,8 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save(random_model("qwen2", seed=3), tmp_path_factory.mktemp("plain"))
 
 
-def scales_of(checkpoint: Path) -> KVScales:
-    loaded = load_model(checkpoint, attention_backend="torch")
+def scales_of(checkpoint: Path, **settings: str) -> KVScales:
+    loaded = load_model(checkpoint, **{"attention_backend": "torch", **settings})
     assert loaded.kv_scales is not None
     return loaded.kv_scales.check(loaded.spec)
 
@@ -145,6 +145,7 @@ def test_every_writer_has_names_of_its_own(writer: str, plain: Path, tmp_path: P
     expected = scales_of(write_kv_scales(plain, tmp_path / "own", "fp8"))
     found = scales_of(other)
     assert found.digest == expected.digest
+    assert scales_of(other, model_impl="transformers").digest == expected.digest
     assert {tuple(rows.shape) for rows in found.by_layer.values()} == {(2, HEADS)}
     assert len(found.by_layer) == 2
 

@@ -33,6 +33,7 @@ RUNS = [
     ("qwen2", "ct int4 uneven"),
     ("phi3", "gptq in order"),
     ("mixtral", "awq"),
+    ("phi3", "torchao int4"),
     ("phi3", "ct nvfp4"),
     ("gpt2", "gptq uneven"),
     ("gpt_oss", "gpt_oss"),

@@ -42,6 +42,10 @@ RUNS = [
     ("mixtral", "gptq uneven"),
     ("deepseek_v3", "ct int4 rows"),
     ("gpt_oss", "gpt_oss"),
+    ("mixtral", "fp8 blocks"),
+    ("mixtral", "ct w8a8 static uneven"),
+    ("qwen3_moe", "ct w8a8 static"),
+    ("qwen3_moe", "ct fp8 tokens"),
 ]
 
 
@@ -66,11 +70,27 @@ def test_codes_stay_narrow_where_inputs_are_rounded(stored: Stored) -> None:
     assert narrow.fingerprint != wide.fingerprint
 
 
-def test_inputs_of_experts_are_not_rounded_in_silence(stored: Stored) -> None:
-    checkpoint, _ = stored("mixtral", "fp8 blocks")
-    message = r"experts\.\d.w\d.weight': the inputs .* are rounded, and transformers' Mixtral"
+def test_codes_of_experts_stay_narrow(stored: Stored) -> None:
+    narrow, wide = (load_model(path, model_impl=IMPL) for path in stored("qwen3_moe", "ct w8a8"))
+    outer = 2 * 4 * wide.spec.vocab_size * wide.spec.hidden_size
+    assert (narrow.num_weight_bytes - outer) / (wide.num_weight_bytes - outer) < 0.3
+
+
+def test_inputs_of_experts_are_not_rounded_by_guess(stored: Stored, tmp_path: Path) -> None:
+    """Two experts with equal weights, whose matrices are told apart by those alone."""
+    checkpoint, _ = stored("mixtral", "ct w8a8 static uneven")
+    shutil.copytree(checkpoint, tmp_path, dirs_exist_ok=True)
+
+    def repeat(tensors: dict[str, Tensor]) -> None:
+        one, other = (f"model.layers.0.block_sparse_moe.experts.{each}.w2." for each in (0, 1))
+        for name in [each for each in tensors if each.startswith(one)]:
+            if ".input_" not in name:
+                tensors[name.replace(one, other)] = tensors[name].clone()
+
+    edit_tensors(tmp_path / "model.safetensors", repeat)
+    message = r"experts\.\d.w2.weight': the inputs .* are rounded, and transformers' Mixtral"
     with pytest.raises(ModelLoadError, match=message):
-        load_model(checkpoint, model_impl=IMPL)
+        load_model(tmp_path, model_impl=IMPL)
 
 
 def test_weights_with_columns_for_rows_are_refused(stored: Stored) -> None:

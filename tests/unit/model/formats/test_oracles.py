@@ -34,6 +34,8 @@ WITH_LOGITS = [name for name, each in RECORDINGS.items() if LOGITS in each.oracl
 #: One of each method and packing.
 CHANGED = [
     "autoawq-32",
+    "autoround-2-uneven",
+    "torchao-int4-uneven",
     "gptqmodel-3-order",
     "gptqmodel-8-uneven",
     "quark-int8-uneven",
