@@ -89,9 +89,7 @@ def create_app(
     cors: without it browsers let no page of another site read answers.
     """
     app = FastAPI(title="Baton", version=version, redirect_slashes=False)
-    chat, completions = ChatCompletions(backend), Completions(backend)
-    _add_generation(app, backend, chat, completions)
-    _add_operators(app, OperatorEndpoints(backend, cluster, chat, completions))
+    _add_generation(app, backend, cluster)
     _add_models(app, backend)
     _add_health(app, HealthEndpoints(not_ready_because, notes, registry=registry, version=version))
     if dashboard is not None:
@@ -128,10 +126,10 @@ def _add_operators(app: FastAPI, operators: OperatorEndpoints) -> None:
     app.add_api_route("/invocations", operators.invocations, methods=["POST"], tags=["generate"])
 
 
-def _add_generation(
-    app: FastAPI, backend: Backend, chat: ChatCompletions, completions: Completions
-) -> None:
+def _add_generation(app: FastAPI, backend: Backend, cluster: Cluster) -> None:
     tokens = TokenizeEndpoints(backend)
+    chat, completions = ChatCompletions(backend), Completions(backend)
+    _add_operators(app, OperatorEndpoints(backend, cluster, chat, completions))
     _add_other_apis(app, backend, chat)
     app.add_api_route("/v1/chat/completions", chat.create, methods=["POST"], tags=["generate"])
     app.add_api_route("/v1/completions", completions.create, methods=["POST"], tags=["generate"])
