@@ -102,10 +102,8 @@ def create_app(
     if rate_headers is not None:
         app.add_middleware(RateLimitMiddleware, rate_headers)
     if keys is not None:
-        open_paths = frozenset() if dashboard is None else dashboard.open_paths
-        app.add_middleware(
-            AuthMiddleware, keys=keys, open_metrics=open_metrics, open_paths=open_paths
-        )
+        paths = frozenset() if dashboard is None else dashboard.open_paths
+        app.add_middleware(AuthMiddleware, keys=keys, open_metrics=open_metrics, open_paths=paths)
     if traced:
         app.add_middleware(TraceMiddleware)
     # Outside the key check: a browser's preflight request carries no key.
