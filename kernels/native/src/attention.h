@@ -20,8 +20,8 @@ namespace baton {
 
 // Query rows of one task: the packing of a chunk is shared by all of them.
 constexpr int kQueryRows = 8 * kTileRows;
-// Keys whose weighted values are gathered apart.
-constexpr int kSpan = 16 * kChunk;
+// Keys whose weighted values are gathered apart: few enough that a short window is work for several threads.
+constexpr int kSpan = 4 * kChunk;
 constexpr float kMasked = -1e30f;
 constexpr float kNoScale = 0.0f;
 
@@ -59,8 +59,9 @@ struct AttentionTask {
   int kv_head;
   int first_head;  // among the query heads that share it
   int num_heads;
-  // The only span that the task computes, and where in `parts` it leaves its sums; -1: it computes all.
-  int span = -1;
+  // The spans that the task computes, and where in `parts` it leaves their sums; none: it computes all.
+  int first_span = 0;
+  int num_spans = 0;
   size_t part = 0;
   int rows() const { return num_tokens * num_heads; }
 };
@@ -163,6 +164,7 @@ struct Seen {
   int window;    // so many, itself among them; 0: all
   bool chunked;  // those from the last multiple of `window` on instead
 
+  bool operator==(const Seen& other) const = default;
   // The first one; below 0 stands for 0.
   int first(int position) const {
     if (window == 0) return 0;
@@ -205,11 +207,11 @@ class AttentionKernel {
     }
   }
 
-  // Combines and writes what the tasks of all spans left, from `task.part` on.
-  void combine(const AttentionTask& task, int num_spans, Scratch& s) const {
+  // Combines and writes what was left of all of these spans.
+  void combine(const AttentionTask& task, Scratch& s) const {
     const size_t size = Sums::num_floats(task.rows(), s.panels);
     const Sums all(parts + task.part, task.rows(), s.panels);
-    for (int span = 1; span < num_spans; ++span)
+    for (int span = 1; span < task.num_spans; ++span)
       all.add(Sums(parts + task.part + span * size, task.rows(), s.panels), steps());
     write(task, all);
   }
@@ -230,9 +232,11 @@ class AttentionKernel {
     const int end = first_position + task.num_tokens;
     const Keys keys{std::max(0, seen.first(first_position)), end};
     load_query(task, s);
-    if (task.span >= 0) {
-      gather<Stored>(task, first_position, keys, task.span, Sums(parts + task.part, rows, s.panels),
-                     s);
+    if (task.num_spans > 0) {
+      const size_t size = Sums::num_floats(rows, s.panels);
+      for (int i = 0; i < task.num_spans; ++i)
+        gather<Stored>(task, first_position, keys, task.first_span + i,
+                       Sums(parts + task.part + i * size, rows, s.panels), s);
       return;
     }
     const Sums all(s.sums.data(), rows, s.panels);

@@ -34,7 +34,7 @@ class TypedDecoder final : public Decoder {
         kept_(shape.hidden_size),
         recurrent_scratch_(pool.num_threads()) {
     for (const Operation& one : program_)
-      if (one.op == Op::kAttend) add_plan(one.heads);
+      if (one.op == Op::kAttend) add_plan(one);
     for (int thread = 0; thread < pool.num_threads(); ++thread) {
       float_rows_.emplace_back(size_t(std::max(gated_.stride, attended_.stride)));
       merits_.emplace_back(size_t(scores_.stride));
@@ -255,33 +255,33 @@ class TypedDecoder final : public Decoder {
     }
   }
 
-  // How the attention of layers with such heads is computed.
+  // How the attention of layers with such heads, and such a window, is computed.
   struct Plan {
-    struct Combined {
-      AttentionTask task;
-      int num_spans;
-    };
     Heads heads;
+    Seen seen;
     std::vector<AttentionTask> tasks;
-    std::vector<Combined> combined;
+    std::vector<AttentionTask> combined;
     Buffer<float> parts;
     std::vector<std::unique_ptr<AttentionScratch<Dot>>> scratch;  // by thread
 
     int group() const { return heads.num / heads.num_kv; }
   };
 
-  void add_plan(const Heads& heads) {
-    for (const Plan& plan : plans_)
-      if (plan.heads == heads) return;
+  static Seen seen_by(const Operation& now) { return {now.window, now.chunked != 0}; }
+
+  void add_plan(const Operation& now) {
+    if (plan_of(now) != plans_.end()) return;
     Plan& plan = plans_.emplace_back();
-    plan.heads = heads;
+    plan.heads = now.heads;
+    plan.seen = seen_by(now);
     for (int thread = 0; thread < pool_.num_threads(); ++thread)
-      plan.scratch.push_back(std::make_unique<AttentionScratch<Dot>>(heads.dim));
+      plan.scratch.push_back(std::make_unique<AttentionScratch<Dot>>(now.heads.dim));
   }
 
-  Plan& plan_of(const Heads& heads) {
-    return *std::find_if(plans_.begin(), plans_.end(),
-                         [&](const Plan& plan) { return plan.heads == heads; });
+  auto plan_of(const Operation& now) {
+    return std::find_if(plans_.begin(), plans_.end(), [&](const Plan& plan) {
+      return plan.heads == now.heads && plan.seen == seen_by(now);
+    });
   }
 
   void plan_attention(const Batch& batch) {
@@ -309,25 +309,37 @@ class TypedDecoder final : public Decoder {
     return batch.seq_lens[task.seq] - tokens + task.first_token + task.num_tokens;
   }
 
-  // Too few tasks for all threads: each span of a long one becomes a task.
+  // Too few tasks for all threads: some spans of a long one become a task.
   void split_tasks(const Batch& batch, Plan& plan) {
     constexpr int kEnough = 8;  // for each thread
+    constexpr int kMostSpans = 4;
     plan.combined.clear();
-    if (pool_.num_threads() == 1 || int(plan.tasks.size()) >= kEnough * pool_.num_threads()) return;
+    const int wanted = kEnough * pool_.num_threads();
+    if (pool_.num_threads() == 1 || int(plan.tasks.size()) >= wanted) return;
+    int num_spans = 0;
+    for (AttentionTask& task : plan.tasks) {
+      const int end = context(batch, task);
+      task.first_span = std::max(0, plan.seen.first(end - task.num_tokens)) / kSpan;
+      task.num_spans = (end + kSpan - 1) / kSpan - task.first_span;
+      num_spans += task.num_spans;
+    }
+    const int at_once = std::clamp(num_spans / (2 * pool_.num_threads()), 1, kMostSpans);
     std::vector<AttentionTask> parts;
     size_t size = 0;
     for (AttentionTask task : plan.tasks) {
-      const int num_spans = (context(batch, task) + kSpan - 1) / kSpan;
-      if (num_spans == 1) {
+      if (task.num_spans <= 1) {
+        task.num_spans = 0;
         parts.push_back(task);
         continue;
       }
       task.part = size;
-      plan.combined.push_back({task, num_spans});
-      for (task.span = 0; task.span < num_spans; ++task.span) {
+      plan.combined.push_back(task);
+      for (int left = task.num_spans; left > 0; left -= task.num_spans) {
+        task.num_spans = std::min(left, at_once);
         task.part = size;
         parts.push_back(task);
-        size += Sums::num_floats(task.rows(), panels_of(plan.heads.dim));
+        task.first_span += task.num_spans;
+        size += task.num_spans * Sums::num_floats(task.rows(), panels_of(plan.heads.dim));
       }
     }
     plan.tasks = std::move(parts);
@@ -481,16 +493,15 @@ class TypedDecoder final : public Decoder {
 
   void attend(const Operation& now, const Batch& batch, const KvMemory& kv) {
     const Cache<Element> cache = cache_of(now, kv);
-    Plan& plan = plan_of(now.heads);
+    Plan& plan = *plan_of(now);
     const AttentionKernel<Dot> kernel{
-        cache, batch, now.kv_group, now.kv_place, {now.window, now.chunked != 0}, now.scale,
+        cache, batch, now.kv_group, now.kv_place, plan.seen, now.scale,
         now.limit, now.first, now.heads.num, query_.row(0), size_t(query_.stride),
         attended_.row(0), size_t(attended_.stride), plan.parts.data()};
     pool_.run(int(plan.tasks.size()),
               [&](int task, int thread) { kernel(plan.tasks[task], *plan.scratch[thread]); });
     pool_.run(int(plan.combined.size()), [&](int i, int thread) {
-      const auto& one = plan.combined[i];
-      kernel.combine(one.task, one.num_spans, *plan.scratch[thread]);
+      kernel.combine(plan.combined[i], *plan.scratch[thread]);
     });
   }
 
@@ -768,7 +779,7 @@ class TypedDecoder final : public Decoder {
   Activations<float> kept_;
   Operands<Element> operands_;
   std::vector<RecurrentScratch> recurrent_scratch_;
-  std::vector<Plan> plans_;  // by different heads
+  std::vector<Plan> plans_;  // by different heads and windows
   std::vector<Buffer<float>> float_rows_;
 };
 
