@@ -59,6 +59,7 @@ struct AttentionTask {
   int kv_head;
   int first_head;  // among the query heads that share it
   int num_heads;
+  int row;  // of the first token, among those of queries and of results
   // The spans that the task computes, and where in `parts` it leaves their sums; none: it computes all.
   int first_span = 0;
   int num_spans = 0;
@@ -286,7 +287,7 @@ class AttentionKernel {
     return batch.query_start_loc[task.seq + 1] - batch.query_start_loc[task.seq];
   }
   size_t head_row(const AttentionTask& task, int row) const {
-    return size_t(batch.query_start_loc[task.seq] + task.first_token + row / task.num_heads);
+    return size_t(task.row + row / task.num_heads);
   }
   int head(const AttentionTask& task, int row) const {
     return task.kv_head * group() + task.first_head + row % task.num_heads;

@@ -41,7 +41,8 @@ enum class Op : int {
                   // null: none) of the product's heads, rotation of queries and keys, then keys and
                   // values go to the cache
   kAttend = 4,    // attended = attention over the cache; `first`: a sink's score by head, or null
-  kNarrow = 5,    // only the wanted tokens are computed behind the next kAttend or kRecur
+  kNarrow = 5,    // only the wanted tokens are computed behind the next kAttend or kRecur: no operation
+                  // there may keep keys, values or states
   kOutput = 6,    // x += attended * matrix; with `apart` product = attended * matrix
   kGate = 7,      // gated = act(operand * matrix); with `paired` act(gate) * up
   kDown = 8,      // x += gated * matrix; with `apart` product = gated * matrix
