@@ -74,7 +74,8 @@ class TypedDecoder final : public Decoder {
           break;
         case Op::kAttend:
           attend(now, batch, kv);
-          if (now.has_gate) gate_heads(now, narrow ? batch.num_wanted : rows, narrow ? batch.wanted : nullptr);
+          if (now.has_gate)
+            gate_heads(now, narrow ? batch.num_wanted : rows, narrow ? batch.wanted : nullptr);
           if (narrow) {
             rows = keep_wanted(batch);
             kept = batch.wanted;

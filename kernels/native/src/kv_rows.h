@@ -1,10 +1,10 @@
 // Products with the keys and values of a chunk of tokens, row by row, in float32.
 //
 // A score's sum has a part for each lane, which takes the head's vectors in their order, of those that are
-// taken apart first all that come first; the parts are added as a tree. A value's sum takes keys in their order. Keys and values of a task with few
-// rows are read where they lie; for many rows they become float32 first, once for all. Either way
-// a row gets the same bits. The hardware cannot guess where the next chunk is, so that it is fetched
-// line for line while this one is read.
+// taken apart first all that come first; the parts are added as a tree. A value's sum takes keys in their
+// order. Keys and values of a task with few rows are read where they lie; for many rows they become float32
+// first, once for all. Either way a row gets the same bits. The hardware cannot guess where the next chunk
+// is, so that it is fetched line for line while this one is read.
 #pragma once
 
 #include "kv_chunk.h"
