@@ -236,6 +236,11 @@ class DecoderSpec:
         )
         return replace(self, layers=tuple(layers))
 
+    def keeps(self, layer: int) -> bool:
+        """Return whether a layer keeps keys and values of its own, or a state."""
+        mixer = self.attentions.get(layer)
+        return mixer is None or mixer.kv_source is None
+
     def kv_window(self, layer: int) -> int | None:
         """Return the window or the chunk in which a layer reads keys and values; None: it reads
         all tokens.

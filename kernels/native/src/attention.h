@@ -20,8 +20,8 @@ namespace baton {
 
 // Query rows of one task: the packing of a chunk is shared by all of them.
 constexpr int kQueryRows = 8 * kTileRows;
-// Keys whose weighted values are gathered apart.
-constexpr int kSpan = 16 * kChunk;
+// Keys whose weighted values are gathered apart: few enough that a short window is work for several threads.
+constexpr int kSpan = 4 * kChunk;
 constexpr float kMasked = -1e30f;
 constexpr float kNoScale = 0.0f;
 
@@ -59,8 +59,10 @@ struct AttentionTask {
   int kv_head;
   int first_head;  // among the query heads that share it
   int num_heads;
-  // The only span that the task computes, and where in `parts` it leaves its sums; -1: it computes all.
-  int span = -1;
+  int row;  // of the first token, among those of queries and of results
+  // The spans that the task computes, and where in `parts` it leaves their sums; none: it computes all.
+  int first_span = 0;
+  int num_spans = 0;
   size_t part = 0;
   int rows() const { return num_tokens * num_heads; }
 };
@@ -163,6 +165,7 @@ struct Seen {
   int window;    // so many, itself among them; 0: all
   bool chunked;  // those from the last multiple of `window` on instead
 
+  bool operator==(const Seen& other) const = default;
   // The first one; below 0 stands for 0.
   int first(int position) const {
     if (window == 0) return 0;
@@ -195,26 +198,31 @@ class AttentionKernel {
   int group() const { return num_heads / cache.num_kv_heads; }
 
   void operator()(const AttentionTask& task, Scratch& s) const {
-    switch (cache.format) {
-      case KvFormat::kElements:
-        return run<ElementRow<Element>>(task, s);
-      case KvFormat::kInt8:
-        return run<ByteRow<Int8Kv>>(task, s);
-      case KvFormat::kFloat8:
-        return run<ByteRow<Float8Kv>>(task, s);
-    }
+    with_format([&](auto stored) { run<decltype(stored)>(task, s); });
   }
 
-  // Combines and writes what the tasks of all spans left, from `task.part` on.
-  void combine(const AttentionTask& task, int num_spans, Scratch& s) const {
+  // Combines and writes what was left of all of these spans.
+  void combine(const AttentionTask& task, Scratch& s) const {
     const size_t size = Sums::num_floats(task.rows(), s.panels);
     const Sums all(parts + task.part, task.rows(), s.panels);
-    for (int span = 1; span < num_spans; ++span)
+    for (int span = 1; span < task.num_spans; ++span)
       all.add(Sums(parts + task.part + span * size, task.rows(), s.panels), steps());
-    write(task, all);
+    with_format([&](auto stored) { write<decltype(stored)>(task, all); });
   }
 
  private:
+  template <class Body>
+  void with_format(Body&& body) const {
+    switch (cache.format) {
+      case KvFormat::kElements:
+        return body(ElementRow<Element>{});
+      case KvFormat::kInt8:
+        return body(ByteRow<Int8Kv>{});
+      case KvFormat::kFloat8:
+        return body(ByteRow<Float8Kv>{});
+    }
+  }
+
   // The keys that rows of a task may see. The table's entries and the cache's rows in front of them
   // and behind them may be anything: they are not read.
   struct Keys {
@@ -229,10 +237,12 @@ class AttentionKernel {
     const int first_position = batch.seq_lens[task.seq] - num_queries(task) + task.first_token;
     const int end = first_position + task.num_tokens;
     const Keys keys{std::max(0, seen.first(first_position)), end};
-    load_query(task, s);
-    if (task.span >= 0) {
-      gather<Stored>(task, first_position, keys, task.span, Sums(parts + task.part, rows, s.panels),
-                     s);
+    load_query<Stored>(task, s);
+    if (task.num_spans > 0) {
+      const size_t size = Sums::num_floats(rows, s.panels);
+      for (int i = 0; i < task.num_spans; ++i)
+        gather<Stored>(task, first_position, keys, task.first_span + i,
+                       Sums(parts + task.part + i * size, rows, s.panels), s);
       return;
     }
     const Sums all(s.sums.data(), rows, s.panels);
@@ -242,7 +252,7 @@ class AttentionKernel {
       gather<Stored>(task, first_position, keys, span, span == first ? all : one, s);
       if (span > first) all.add(one, steps());
     }
-    write(task, all);
+    write<Stored>(task, all);
   }
 
   // What the keys of one span give.
@@ -277,7 +287,7 @@ class AttentionKernel {
     return batch.query_start_loc[task.seq + 1] - batch.query_start_loc[task.seq];
   }
   size_t head_row(const AttentionTask& task, int row) const {
-    return size_t(batch.query_start_loc[task.seq] + task.first_token + row / task.num_heads);
+    return size_t(task.row + row / task.num_heads);
   }
   int head(const AttentionTask& task, int row) const {
     return task.kv_head * group() + task.first_head + row % task.num_heads;
@@ -286,11 +296,12 @@ class AttentionKernel {
   // What a difference of kept scores is multiplied with, as a power of two.
   float steps() const { return (cap != 0.0f ? 1.0f : scale) * kLog2E; }
 
+  template <class Stored>
   void load_query(const AttentionTask& task, Scratch& s) const {
     for (int row = 0; row < task.rows(); ++row) {
       const Element* from =
           query + head_row(task, row) * query_stride + head(task, row) * cache.head_dim;
-      Chunk<Dot>::put_query(s.query.data() + row * s.words, from, cache.head_dim);
+      Chunk<Dot>::template put_query<Stored>(s.query.data() + row * s.words, from, cache.head_dim);
     }
   }
 
@@ -396,15 +407,17 @@ class AttentionKernel {
                                           : splat(-std::numeric_limits<float>::infinity());
   }
 
+  template <class Stored>
   void write(const AttentionTask& task, const Sums& sums) const {
+    constexpr int kApart = Chunk<Dot>::template kApart<Stored>, kNumbers = kApart * kLanes;
     for (int row = 0; row < sums.rows; ++row) {
       Element* to = out + head_row(task, row) * out_stride + head(task, row) * cache.head_dim;
       const float factor = share(task, sums, row);
-      for (int dim = 0; dim < cache.head_dim; dim += kLanes) {
-        const Floats values = sums.out_row(dim / kPanel, row)[dim % kPanel / kLanes];
-        Element narrowed[kLanes];
-        narrow(narrowed, values * factor);
-        std::memcpy(to + dim, narrowed, std::min(kLanes, cache.head_dim - dim) * sizeof(Element));
+      for (int dim = 0; dim < cache.head_dim; dim += kNumbers) {
+        const Floats* apart = sums.out_row(dim / kPanel, row) + dim % kPanel / kLanes;
+        float numbers[kNumbers];
+        for (int i = 0; i < kNumbers; ++i) numbers[i] = apart[i % kApart][i / kApart] * factor;
+        narrow_row(to + dim, numbers, std::min(kNumbers, cache.head_dim - dim));
       }
     }
   }

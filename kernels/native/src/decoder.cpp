@@ -34,7 +34,10 @@ class TypedDecoder final : public Decoder {
         kept_(shape.hidden_size),
         recurrent_scratch_(pool.num_threads()) {
     for (const Operation& one : program_)
-      if (one.op == Op::kAttend) add_plan(one.heads);
+      if (one.op == Op::kAttend) {
+        add_plan(one);
+        last_attend_ = &one;
+      }
     for (int thread = 0; thread < pool.num_threads(); ++thread) {
       float_rows_.emplace_back(size_t(std::max(gated_.stride, attended_.stride)));
       merits_.emplace_back(size_t(scores_.stride));
@@ -50,6 +53,7 @@ class TypedDecoder final : public Decoder {
     plan_attention(batch);
     int rows = tokens;
     bool narrow = false;
+    const int64_t* kept = nullptr;  // the token of each row, once only the wanted ones are left
     for (const Operation& now : program_) {
       switch (now.op) {
         case Op::kCapture:
@@ -62,17 +66,23 @@ class TypedDecoder final : public Decoder {
           multiply_to(product_, *now.matrix, rows);
           break;
         case Op::kRotate:
-          rotate_and_store(now, batch, kv);
+          rotate_and_store(now, batch, kv, rows, kept);
           break;
         case Op::kNarrow:
           narrow = batch.num_wanted >= 0;
-          if (narrow) plan_wanted(batch);
+          if (narrow) plan_wanted(batch, false);
           break;
         case Op::kAttend:
           attend(now, batch, kv);
-          if (now.has_gate) gate_numbers(now, batch, narrow);
+          if (now.has_gate)
+            gate_numbers(now, narrow ? batch.num_wanted : rows, narrow ? batch.wanted : nullptr);
           if (now.matrix) gate_heads(now, rows);
-          if (narrow) rows = keep_wanted(batch);
+          if (narrow) {
+            rows = keep_wanted(batch);
+            kept = batch.wanted;
+            narrow = false;
+            if (&now != last_attend_) plan_wanted(batch, true);
+          }
           break;
         case Op::kOutput:
           put_product(attended_, now, rows);
@@ -123,7 +133,11 @@ class TypedDecoder final : public Decoder {
           break;
         case Op::kRecur:
           recur(now, batch);
-          if (narrow) rows = keep_wanted(batch);
+          if (narrow) {
+            rows = keep_wanted(batch);
+            kept = batch.wanted;
+            narrow = false;
+          }
           break;
       }
     }
@@ -256,33 +270,33 @@ class TypedDecoder final : public Decoder {
     }
   }
 
-  // How the attention of layers with such heads is computed.
+  // How the attention of layers with such heads, and such a window, is computed.
   struct Plan {
-    struct Combined {
-      AttentionTask task;
-      int num_spans;
-    };
     Heads heads;
+    Seen seen;
     std::vector<AttentionTask> tasks;
-    std::vector<Combined> combined;
+    std::vector<AttentionTask> combined;
     Buffer<float> parts;
     std::vector<std::unique_ptr<AttentionScratch<Dot>>> scratch;  // by thread
 
     int group() const { return heads.num / heads.num_kv; }
   };
 
-  void add_plan(const Heads& heads) {
-    for (const Plan& plan : plans_)
-      if (plan.heads == heads) return;
+  static Seen seen_by(const Operation& now) { return {now.window, now.chunked != 0}; }
+
+  void add_plan(const Operation& now) {
+    if (plan_of(now) != plans_.end()) return;
     Plan& plan = plans_.emplace_back();
-    plan.heads = heads;
+    plan.heads = now.heads;
+    plan.seen = seen_by(now);
     for (int thread = 0; thread < pool_.num_threads(); ++thread)
-      plan.scratch.push_back(std::make_unique<AttentionScratch<Dot>>(heads.dim));
+      plan.scratch.push_back(std::make_unique<AttentionScratch<Dot>>(now.heads.dim));
   }
 
-  Plan& plan_of(const Heads& heads) {
-    return *std::find_if(plans_.begin(), plans_.end(),
-                         [&](const Plan& plan) { return plan.heads == heads; });
+  auto plan_of(const Operation& now) {
+    return std::find_if(plans_.begin(), plans_.end(), [&](const Plan& plan) {
+      return plan.heads == now.heads && plan.seen == seen_by(now);
+    });
   }
 
   void plan_attention(const Batch& batch) {
@@ -296,7 +310,8 @@ class TypedDecoder final : public Decoder {
     for (int seq = 0; seq < batch.num_seqs; ++seq) {
       const int tokens = batch.query_start_loc[seq + 1] - batch.query_start_loc[seq];
       for (int first = 0; first < tokens; first += per_task)
-        add_tasks(plan, seq, first, std::min(per_task, tokens - first));
+        add_tasks(plan, seq, first, std::min(per_task, tokens - first),
+                  batch.query_start_loc[seq] + first);
     }
     std::stable_sort(plan.tasks.begin(), plan.tasks.end(), [&](const auto& a, const auto& b) {
       return context(batch, a) > context(batch, b);
@@ -310,46 +325,60 @@ class TypedDecoder final : public Decoder {
     return batch.seq_lens[task.seq] - tokens + task.first_token + task.num_tokens;
   }
 
-  // Too few tasks for all threads: each span of a long one becomes a task.
+  // Too few tasks for all threads: some spans of a long one become a task.
   void split_tasks(const Batch& batch, Plan& plan) {
     constexpr int kEnough = 8;  // for each thread
+    constexpr int kMostSpans = 4;
     plan.combined.clear();
-    if (pool_.num_threads() == 1 || int(plan.tasks.size()) >= kEnough * pool_.num_threads()) return;
+    const int wanted = kEnough * pool_.num_threads();
+    if (pool_.num_threads() == 1 || int(plan.tasks.size()) >= wanted) return;
+    int num_spans = 0;
+    for (AttentionTask& task : plan.tasks) {
+      const int end = context(batch, task);
+      task.first_span = std::max(0, plan.seen.first(end - task.num_tokens)) / kSpan;
+      task.num_spans = (end + kSpan - 1) / kSpan - task.first_span;
+      num_spans += task.num_spans;
+    }
+    const int at_once = std::clamp(num_spans / (2 * pool_.num_threads()), 1, kMostSpans);
     std::vector<AttentionTask> parts;
     size_t size = 0;
     for (AttentionTask task : plan.tasks) {
-      const int num_spans = (context(batch, task) + kSpan - 1) / kSpan;
-      if (num_spans == 1) {
+      if (task.num_spans <= 1) {
+        task.num_spans = 0;
         parts.push_back(task);
         continue;
       }
       task.part = size;
-      plan.combined.push_back({task, num_spans});
-      for (task.span = 0; task.span < num_spans; ++task.span) {
+      plan.combined.push_back(task);
+      for (int left = task.num_spans; left > 0; left -= task.num_spans) {
+        task.num_spans = std::min(left, at_once);
         task.part = size;
         parts.push_back(task);
-        size += Sums::num_floats(task.rows(), panels_of(plan.heads.dim));
+        task.first_span += task.num_spans;
+        size += task.num_spans * Sums::num_floats(task.rows(), panels_of(plan.heads.dim));
       }
     }
     plan.tasks = std::move(parts);
     plan.parts.reserve(size);
   }
 
-  static void add_tasks(Plan& plan, int seq, int first_token, int num_tokens) {
+  static void add_tasks(Plan& plan, int seq, int first_token, int num_tokens, int row) {
     for (int head = 0; head < plan.heads.num_kv; ++head)
       for_head_parts(plan.group(), [&](int first_head, int num_heads) {
-        plan.tasks.push_back({seq, first_token, num_tokens, head, first_head, num_heads});
+        plan.tasks.push_back({seq, first_token, num_tokens, head, first_head, num_heads, row});
       });
   }
 
-  // Behind the last layer's keys and values, only the wanted tokens matter.
-  void plan_wanted(const Batch& batch) {
+  // Behind the last keys and values that are kept, only the wanted tokens matter. is_moved: their rows
+  // are the first ones.
+  void plan_wanted(const Batch& batch, bool is_moved) {
     for (Plan& plan : plans_) {
       plan.tasks.clear();
       int seq = 0;
       for (int i = 0; i < batch.num_wanted; ++i) {
         while (batch.query_start_loc[seq + 1] <= batch.wanted[i]) ++seq;
-        add_tasks(plan, seq, int(batch.wanted[i]) - batch.query_start_loc[seq], 1);
+        const int token = int(batch.wanted[i]);
+        add_tasks(plan, seq, token - batch.query_start_loc[seq], 1, is_moved ? i : token);
       }
       split_tasks(batch, plan);
     }
@@ -436,7 +465,9 @@ class TypedDecoder final : public Decoder {
             heads.num_kv, kv.block_size, heads.dim, scales};
   }
 
-  void rotate_and_store(const Operation& now, const Batch& batch, const KvMemory& kv) {
+  // tokens: that of each row, or null if they are all.
+  void rotate_and_store(const Operation& now, const Batch& batch, const KvMemory& kv, int rows,
+                        const int64_t* tokens) {
     const Cache<Element> cache = cache_of(now, kv);
     const int dim = now.heads.dim, heads = now.heads.num, kv_heads = now.heads.num_kv;
     const int64_t* slots = batch.slots[now.kv_group];
@@ -445,10 +476,11 @@ class TypedDecoder final : public Decoder {
     const float* key_norm = whole ? nullptr : now.second;
     // How far a head's weight is from that of the head before.
     const int step = now.head_norm == HeadNorm::kEachHead ? dim : 0;
-    rows_of(batch.num_tokens, [&](int row, int thread) {
+    rows_of(rows, [&](int row, int thread) {
       float* x = product_.row(row);
-      const float* cos_sin = now.cos_sin + size_t(batch.positions[row]) * dim;
-      const float heat = query_factor(now, int(batch.positions[row]));
+      const int64_t token = tokens ? tokens[row] : row, position = batch.positions[token];
+      const float* cos_sin = now.cos_sin + size_t(position) * dim;
+      const float heat = query_factor(now, int(position));
       float* keys = x + (now.has_gate ? 2 : 1) * heads * dim;
       if (now.limit != 0.0f) {
         clamp_row(x, now.limit, heads * dim);
@@ -462,8 +494,8 @@ class TypedDecoder final : public Decoder {
         narrow_row(query_.row(row) + head * dim, x, dim);
       }
       if (now.num_parts == 1) return;
-      const int block = int(slots[row] / cache.block_size);
-      const int slot = int(slots[row] % cache.block_size);
+      const int block = int(slots[token] / cache.block_size);
+      const int slot = int(slots[token] % cache.block_size);
       // Values first: keys may be what they are made of.
       const float* value = now.num_parts == 2 ? keys : keys + kv_heads * dim;
       float* normed = float_rows_[thread].data();
@@ -482,16 +514,15 @@ class TypedDecoder final : public Decoder {
 
   void attend(const Operation& now, const Batch& batch, const KvMemory& kv) {
     const Cache<Element> cache = cache_of(now, kv);
-    Plan& plan = plan_of(now.heads);
+    Plan& plan = *plan_of(now);
     const AttentionKernel<Dot> kernel{
-        cache, batch, now.kv_group, now.kv_place, {now.window, now.chunked != 0}, now.scale,
+        cache, batch, now.kv_group, now.kv_place, plan.seen, now.scale,
         now.limit, now.first, now.heads.num, query_.row(0), size_t(query_.stride),
         attended_.row(0), size_t(attended_.stride), plan.parts.data()};
     pool_.run(int(plan.tasks.size()),
               [&](int task, int thread) { kernel(plan.tasks[task], *plan.scratch[thread]); });
     pool_.run(int(plan.combined.size()), [&](int i, int thread) {
-      const auto& one = plan.combined[i];
-      kernel.combine(one.task, one.num_spans, *plan.scratch[thread]);
+      kernel.combine(plan.combined[i], *plan.scratch[thread]);
     });
   }
 
@@ -620,10 +651,11 @@ class TypedDecoder final : public Decoder {
     });
   }
 
-  void gate_numbers(const Operation& now, const Batch& batch, bool narrow) {
+  // Of the first `count` rows, or of so many `at` some.
+  void gate_numbers(const Operation& now, int count, const int64_t* at) {
     const int size = now.heads.query_size();
-    rows_of(narrow ? batch.num_wanted : batch.num_tokens, [&](int i, int) {
-      const int row = narrow ? int(batch.wanted[i]) : i;
+    rows_of(count, [&](int i, int) {
+      const int row = at ? int(at[i]) : i;
       multiply_gates(attended_.row(row), product_.row(row) + size, size);
     });
   }
@@ -782,7 +814,8 @@ class TypedDecoder final : public Decoder {
   Activations<float> kept_;
   Operands<Element> operands_;
   std::vector<RecurrentScratch> recurrent_scratch_;
-  std::vector<Plan> plans_;  // by different heads
+  const Operation* last_attend_ = nullptr;
+  std::vector<Plan> plans_;  // by different heads and windows
   std::vector<Buffer<float>> float_rows_;
 };
 

@@ -42,7 +42,8 @@ enum class Op : int {
                   // values go to the cache
   kAttend = 4,    // attended = attention over the cache; `first`: a sink's score by head, or null; with
                   // a matrix each head's numbers are gated by its column of operand * matrix
-  kNarrow = 5,    // only the wanted tokens are computed behind the next kAttend or kRecur
+  kNarrow = 5,    // only the wanted tokens are computed behind the next kAttend or kRecur: no operation
+                  // there may keep keys, values or states
   kOutput = 6,    // x += attended * matrix; with `apart` product = attended * matrix
   kGate = 7,      // gated = act(operand * matrix); with `paired` act(scale * gate) * up
   kDown = 8,      // x += gated * matrix; with `apart` product = gated * matrix

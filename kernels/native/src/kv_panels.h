@@ -106,8 +106,9 @@ struct Packing<Dot, ByteRow<Kv>> {
 
   static void pack_values(const uint8_t* const* values, int dim, int count, uint32_t* to) {
     store(to, element_word([&](int part) {
-            return count == kLanes ? ByteRow<Kv>::load(values[part], dim)
-                                   : ByteRow<Kv>::load_some(values[part], dim, count);
+            const int vector = dim / kLanes;
+            return count == kLanes ? ByteRow<Kv>::load(values[part], vector)
+                                   : ByteRow<Kv>::load_some(values[part], vector, dim + count);
           }));
   }
 
@@ -139,9 +140,14 @@ class PanelChunk {
         keys_(size_t(2) * round_up(words_, 2) * kPanel),
         values_(size_t(panels_) * kWeightWords * kPanel) {}
 
+  // See `RowChunk`: nothing is taken apart.
+  template <class Stored>
+  static constexpr int kApart = 1;
+
   // Words of a head's query.
   static int query_words(int head_dim) { return round_up(head_dim, kElements) / kElements; }
 
+  template <class Stored>
   static void put_query(uint32_t* to, const typename Dot::Element* from, int head_dim) {
     if constexpr (Dot::kIsWider)
       widen_row(reinterpret_cast<float*>(to), from, head_dim);

@@ -1,10 +1,10 @@
 // Products with the keys and values of a chunk of tokens, row by row, in float32.
 //
-// A score's sum has a part for each lane, which takes the head's dimensions from lane to lane; the parts
-// are added as a tree. A value's sum takes keys in their order. Keys and values of a task with few
-// rows are read where they lie; for many rows they become float32 first, once for all. Either way
-// a row gets the same bits. The hardware cannot guess where the next chunk is, so that it is fetched
-// line for line while this one is read.
+// A score's sum has a part for each lane, which takes the head's vectors in their order, of those that are
+// taken apart first all that come first; the parts are added as a tree. A value's sum takes keys in their
+// order. Keys and values of a task with few rows are read where they lie; for many rows they become float32
+// first, once for all. Either way a row gets the same bits. The hardware cannot guess where the next chunk
+// is, so that it is fetched line for line while this one is read.
 #pragma once
 
 #include "kv_chunk.h"
@@ -30,10 +30,14 @@ inline void hold(Floats& x) {
 #endif
 }
 
-// Numbers of a row that were made float32.
+// A row of `Stored` whose vectors were made float32.
+template <class Stored>
 struct WideRow {
-  static Floats load(const uint8_t* row, int dim) {
-    Floats x = baton::load<Floats>(row + dim * sizeof(float));
+  static constexpr int kApart = Stored::kApart;
+  static constexpr int kVectorBytes = sizeof(Floats);
+
+  static Floats load(const uint8_t* row, int vector) {
+    Floats x = baton::load<Floats>(row + vector * sizeof(Floats));
     hold(x);
     return x;
   }
@@ -45,6 +49,8 @@ class RowChunk {
   static constexpr int kMostRows = kTileRows + 1;
   // Up to so many rows it is cheaper to convert keys and values for each tile than to store them.
   static constexpr int kFewRows = 2 * kMostRows;
+  static constexpr int kMostApart = 2;
+  static constexpr int kSomeValues = 16;
 
  public:
   // What a query or a weight is in a product.
@@ -63,11 +69,19 @@ class RowChunk {
     }
   }
 
-  // Words of a head's query, those behind its end zero.
-  static int query_words(int head_dim) { return round_up(head_dim, kLanes); }
+  // How vectors of queries and of weighted values are taken apart.
+  template <class Stored>
+  static constexpr int kApart = Stored::kApart;
 
+  // Words of a head's query, those behind its end zero.
+  static int query_words(int head_dim) { return round_up(head_dim, kMostApart * kLanes); }
+
+  template <class Stored>
   static void put_query(uint32_t* to, const typename Dot::Element* from, int head_dim) {
-    widen_row(reinterpret_cast<float*>(to), from, head_dim);
+    if constexpr (Stored::kHasScales)
+      widen_row(reinterpret_cast<float*>(to), from, head_dim);
+    else
+      widen<Stored>(reinterpret_cast<const uint8_t*>(from), reinterpret_cast<float*>(to), head_dim);
   }
 
   // Reads a chunk for `num_rows` rows. It must outlive the products.
@@ -78,8 +92,8 @@ class RowChunk {
     row_bytes_ = row_bytes;
     is_wide_ = num_rows > kFewRows || head_dim_ % kPanel != 0;
     if (is_wide_) {
-      widen<Stored>(here.keys, next.keys, keys_.data());
-      widen<Stored>(here.values, next.values, values_.data());
+      widen_all<Stored>(here.keys, next.keys, keys_.data());
+      widen_all<Stored>(here.values, next.values, values_.data());
     }
   }
 
@@ -111,7 +125,7 @@ class RowChunk {
   // Tiles of up to kRows rows, of what is stored or was made float32; the first one fetches the next chunk.
   struct WideTile {
     template <class Stored>
-    using Row = WideRow;
+    using Row = WideRow<Stored>;
     static constexpr int kRows = kTileRows;
     static constexpr bool kFetches = false;
   };
@@ -138,52 +152,39 @@ class RowChunk {
     });
   }
 
-  void fetch(const uint8_t* const* rows, int count) const {
-    for (int i = 0; i < count; ++i)
-      for (size_t at = 0; at < row_bytes_; at += 64) fetch_line(rows[i] + at);
+  // The vectors of a row. Numbers behind its end become zero where a vector has some.
+  template <class Stored>
+  static void widen(const uint8_t* from, float* to, int size) {
+    const int vectors = round_up(size, Stored::kApart * kLanes) / kLanes;
+    const int whole = size / (Stored::kApart * kLanes) * Stored::kApart;
+    for (int v = 0; v < whole; ++v) store(to + v * kLanes, Stored::load(from, v));
+    for (int v = whole; v < vectors; ++v) store(to + v * kLanes, Stored::load_some(from, v, size));
   }
 
-  // Behind the head's last number stay zeros.
+  // Behind the head's last vector stay zeros.
   template <class Stored>
-  void widen(const uint8_t* const* from, const uint8_t* const* next, float* to) const {
+  void widen_all(const uint8_t* const* from, const uint8_t* const* next, float* to) const {
     for (int i = 0; i < kChunk; ++i, to += stride_) {
-      fetch(next + i, 1);
-      int dim = 0;
-      for (; dim + kLanes <= head_dim_; dim += kLanes) store(to + dim, Stored::load(from[i], dim));
-      if (dim < head_dim_) {
-        const Floats rest = Stored::load_some(from[i], dim, head_dim_ - dim);
-        std::memcpy(to + dim, &rest, (head_dim_ - dim) * sizeof(float));
-      }
+      for (size_t at = 0; at < row_bytes_; at += 64) fetch_line(next[i] + at);
+      widen<Stored>(from[i], to, head_dim_);
     }
   }
 
   // One tile of rows with all keys, or with fewer rows if `count` says so. Of few rows more keys are
   // taken at a time: enough sums that none waits for its last addition.
   template <class Row, int kRows, bool kFetches>
-  void score(int count, const float* query, const uint8_t* const* keys, float* scores,
+  __attribute__((noinline)) void score(int count, const float* query, const uint8_t* const* keys, float* scores,
              int rows_apart) const {
     if constexpr (kRows > 1)
       if (count < kRows)
         return score<Row, kRows - 1, kFetches>(count, query, keys, scores, rows_apart);
     constexpr int kKeys = kRows == 1 ? 8 : 4;  // that are summed together
     constexpr int kStep = kRows > kTileRows ? kKeys / 2 : kKeys;
-    const int words = query_words(head_dim_);
     for (int key = 0; key < kChunk; key += kKeys) {
-      if constexpr (kFetches) fetch(next_->keys + key, kKeys);
       Floats parts[kRows][kKeys];
       for (int first = 0; first < kKeys; first += kStep) {
         Floats sums[kRows][kStep] = {};
-        for (int dim = 0; dim < words; dim += kLanes) {
-          Floats held[kRows];
-          for (int r = 0; r < kRows; ++r) {
-            held[r] = load<Floats>(query + size_t(r) * words + dim);
-            hold(held[r]);
-          }
-          for (int k = 0; k < kStep; ++k) {
-            const Floats now = Row::load(keys[key + first + k], dim);
-            for (int r = 0; r < kRows; ++r) sums[r][k] += held[r] * now;
-          }
-        }
+        add_keys<Row, kFetches>(query, keys + key + first, next_->keys + key + first, sums);
         for (int r = 0; r < kRows; ++r)
           for (int k = 0; k < kStep; ++k) parts[r][first + k] = sums[r][k];
       }
@@ -193,32 +194,79 @@ class RowChunk {
     }
   }
 
+  // Adds the products of some rows with some keys, and fetches those of the next chunk.
+  template <class Row, bool kFetches, int kRows, int kStep>
+  __attribute__((always_inline)) void add_keys(const float* query, const uint8_t* const* keys,
+                                               const uint8_t* const* next,
+                                               Floats (&sums)[kRows][kStep]) const {
+    const int words = query_words(head_dim_);
+    auto add = [&](int vector) {
+      Floats held[kRows];
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        Floats row = load<Floats>(query + size_t(r) * words + vector * kLanes);
+        hold(row);
+        held[r] = row;
+      }
+#pragma GCC unroll 8
+      for (int k = 0; k < kStep; ++k) {
+        const Floats now = Row::load(keys[k], vector);
+        for (int r = 0; r < kRows; ++r) sums[r][k] += held[r] * now;
+      }
+    };
+    auto add_part = [&](auto part) {
+#pragma GCC unroll 1
+      for (int v = part; v < words / kLanes; v += Row::kApart) {
+        if constexpr (kFetches) fetch_keys<Row, kStep>(next, v);
+        add(v);
+      }
+    };
+    add_part(std::integral_constant<int, 0>{});
+    if constexpr (Row::kApart == 2) add_part(std::integral_constant<int, 1>{});
+  }
+
+  // Fetches a share of these keys, so that all vectors fetch all of them.
+  template <class Row, int kKeys>
+  static void fetch_keys(const uint8_t* const* keys, int vector) {
+    constexpr int kVectors = 64 / Row::kVectorBytes;  // of a line
+    constexpr int kCount = std::max(1, kKeys / kVectors);
+    for (int i = 0; i < kCount; ++i)
+      fetch_line(keys[(vector % kVectors * kCount + i) % kKeys] + vector / kVectors * 64);
+  }
+
+  template <class Row>
+  static void fetch_panel(const uint8_t* row, int panel) {
+    constexpr int kBytes = kPanelVectors * Row::kVectorBytes;
+    for (int at = 0; at < kBytes; at += 64) fetch_line(row + panel * kBytes + at);
+  }
+
+  // The same with values. So few of them are taken at a time that all panels find them in the cache.
   template <class Row, int kRows, bool kFetches>
-  void weigh(int count, const float* weights, const uint8_t* const* values, float* out,
+  __attribute__((noinline)) void weigh(int count, const float* weights, const uint8_t* const* values, float* out,
              int rows_apart) const {
     if constexpr (kRows > 1)
       if (count < kRows)
         return weigh<Row, kRows - 1, kFetches>(count, weights, values, out, rows_apart);
     constexpr int kVectors = kRows > kTileRows ? kPanelVectors / 2 : kPanelVectors;
-    const size_t bytes = row_bytes_ / panels_;
-    for (int panel = 0; panel < panels_; ++panel, out += size_t(rows_apart) * kPanel)
-      for (int first = 0; first < kPanelVectors; first += kVectors) {
-        float* to = out + first * kLanes;
-        Floats sums[kRows][kVectors];
-        for (int r = 0; r < kRows; ++r)
-          for (int v = 0; v < kVectors; ++v) sums[r][v] = load<Floats>(to + r * kPanel + v * kLanes);
-        for (int key = 0; key < kChunk; ++key) {
-          if (kFetches && first == 0) fetch_line(next_->values[key] + panel * bytes);
-          Floats held[kRows];
-          for (int r = 0; r < kRows; ++r) held[r] = splat(weights[size_t(r) * kChunk + key]);
-          for (int v = 0; v < kVectors; ++v) {
-            const Floats now = Row::load(values[key], panel * kPanel + (first + v) * kLanes);
-            for (int r = 0; r < kRows; ++r) sums[r][v] += held[r] * now;
+    for (int key = 0; key < kChunk; key += kSomeValues)
+      for (int panel = 0; panel < panels_; ++panel)
+        for (int first = 0; first < kPanelVectors; first += kVectors) {
+          float* to = out + size_t(panel) * rows_apart * kPanel + first * kLanes;
+          Floats sums[kRows][kVectors];
+          for (int r = 0; r < kRows; ++r)
+            for (int v = 0; v < kVectors; ++v) sums[r][v] = load<Floats>(to + r * kPanel + v * kLanes);
+          for (int k = key; k < key + kSomeValues; ++k) {
+            if (kFetches && first == 0) fetch_panel<Row>(next_->values[k], panel);
+            Floats held[kRows];
+            for (int r = 0; r < kRows; ++r) held[r] = splat(weights[size_t(r) * kChunk + k]);
+            for (int v = 0; v < kVectors; ++v) {
+              const Floats now = Row::load(values[k], panel * kPanelVectors + first + v);
+              for (int r = 0; r < kRows; ++r) sums[r][v] += held[r] * now;
+            }
           }
+          for (int r = 0; r < kRows; ++r)
+            for (int v = 0; v < kVectors; ++v) store(to + r * kPanel + v * kLanes, sums[r][v]);
         }
-        for (int r = 0; r < kRows; ++r)
-          for (int v = 0; v < kVectors; ++v) store(to + r * kPanel + v * kLanes, sums[r][v]);
-      }
   }
 
   int head_dim_;

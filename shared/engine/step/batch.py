@@ -172,7 +172,7 @@ class BatchBuilder:
                 wanted=None if keeps_all else last,
                 states=on["states"] if len(on["states"]) else None,
             )
-            for block_tables, slots in zip(on["block_tables"], on["slots"], strict=True)
+            for block_tables, slots in packed.by_group
         )
         return Batch(
             plan=plan,
@@ -214,13 +214,11 @@ class BatchBuilder:
         at, block_size = packed.arrays, self._block_size
         at["positions"][:num_tokens] = positions
         places, offsets = positions // block_size, positions % block_size
-        num_groups = packed.layout.num_groups
-        for group, table in enumerate(self._tables[:num_groups]):
-            slots = at["slots"][group, :num_tokens]
-            np.multiply(table[row_of, places], block_size, out=slots, dtype=np.int64)
-            slots += offsets
-            out = at["block_tables"][group, : len(rows)]
-            np.take(table[:, :width], rows, axis=0, out=out, mode="clip")
+        tables = self._tables[: packed.layout.num_groups]
+        slots = at["slots"][:, :num_tokens]
+        np.multiply(tables[:, row_of, places], block_size, out=slots, dtype=np.int64)
+        slots += offsets
+        at["block_tables"][:, : len(rows)] = tables[:, rows, :width]
 
     def _place_states(
         self,

@@ -77,6 +77,8 @@ class PackedStep:
     arrays: Mapping[str, NDArray[np.int64] | NDArray[np.int32]]
     #: The tensors on the device after `upload`; the same memory if the device is the host.
     tensors: Mapping[str, torch.Tensor]
+    #: Of these, each group's block tables and slots.
+    by_group: tuple[tuple[torch.Tensor, torch.Tensor], ...]
     buffer: int
 
 
@@ -187,7 +189,8 @@ class _Views:
             if layout.num_tokens:  # a size of 0 leaves none to derive
                 tensors[name] = tensors[name].view(shape)
                 arrays[name] = arrays[name].reshape(shape)
-        return PackedStep(layout, arrays, tensors, self._buffer)
+        by_group = tuple(zip(tensors["block_tables"], tensors["slots"], strict=True))
+        return PackedStep(layout, arrays, tensors, by_group, self._buffer)
 
 
 def step_buffers(num_bytes: int, device: torch.device) -> StepBuffers:

@@ -66,7 +66,7 @@ class NativeCausalLM:
         self._num_groups = spec.num_token_groups
         self._pointers = c_void_p * self._num_groups
         self._captured_layers = torch.empty(0, dtype=torch.int32)
-        self._captures_last = False
+        self._captures_behind = False
         self._begin(range(spec.num_layers))
 
     def of_layers(self, numbers: Sequence[int]) -> NativeCausalLM:
@@ -132,8 +132,8 @@ class NativeCausalLM:
         """
         self.threads.take_caller()
         wanted = metadata.wanted
-        if wanted is not None and self._captures_last:
-            # After the last layer's attention only wanted rows are computed.
+        if wanted is not None and self._captures_behind:
+            # After the last layer that keeps something only wanted rows are computed.
             every = replace(metadata, wanted=None)
             return self.forward(token_ids, positions, kv_caches, every)[wanted]
         hidden = self._hidden.take(len(token_ids) if wanted is None else len(wanted))
@@ -214,7 +214,8 @@ class NativeCausalLM:
         `num_layers` means the output of the last layer.
         """
         self._captured_layers = torch.tensor(layers, dtype=torch.int32).unique()
-        self._captures_last = self.spec.num_layers in layers
+        keeping = max(filter(self.spec.keeps, range(self.spec.num_layers)))
+        self._captures_behind = max(layers, default=0) > keeping
 
     def captured(self) -> dict[int, Tensor]:
         """Return the states of the last `forward`: float32 [num_tokens, hidden] by layer, of all

@@ -146,21 +146,23 @@ def build_program(
 ) -> list[Operation]:
     """Return the operations of some layers of a decoder, by number.
 
-    After the last layer's keys and values, or its states, only the wanted tokens are computed.
+    After the last keys and values that are kept, or the last states, only the wanted tokens are
+    computed.
     """
     program: list[Operation] = []
     last = max(layers)
+    narrowing = max(filter(spec.keeps, layers), default=last)
     if inputs is not None:
         program += _inputs(inputs)
     for number, layer in layers.items():
-        program += _layer(spec, number, layer, is_last=number == last)
+        program += _layer(spec, number, layer, narrows=number == narrowing)
         program += _end(spec, number, layer, inputs)
     program.append(Operation(op=Op.CAPTURE, layer=last + 1))
     return program
 
 
 def _layer(
-    spec: DecoderSpec, number: int, packed: PackedLayer, *, is_last: bool
+    spec: DecoderSpec, number: int, packed: PackedLayer, *, narrows: bool
 ) -> Iterator[Operation]:
     own = spec.layers[number]
     yield Operation(op=Op.CAPTURE, layer=number)
@@ -170,11 +172,11 @@ def _layer(
     place = spec.kv_place(number)
     if isinstance(packed.attention, PackedLatent):
         mixer = spec.attentions[number]
-        yield from _latent(mixer, packed.attention, place, is_last=is_last)
+        yield from _latent(mixer, packed.attention, place, narrows=narrows)
     elif isinstance(packed.attention, PackedRecurrent):
-        yield from _recurrent(spec, packed.attention, place, is_last=is_last)
+        yield from _recurrent(spec, packed.attention, place, narrows=narrows)
     else:
-        yield from _attention(own.attention, packed.attention, place, is_last=is_last)
+        yield from _attention(own.attention, packed.attention, place, narrows=narrows)
     output = Operation(op=Op.OUTPUT, matrix=packed.output)
     mixer_factor, feed_forward_factor = own.multipliers
     if own.feed_forward is None or packed.feed_forward is None:
@@ -184,7 +186,7 @@ def _layer(
         # The first norm's operand is still there, unless rows have moved.
         if own.norms is NormPlace.PARALLEL_TWO:
             yield _norm(packed.mlp_norm)
-        elif is_last:
+        elif narrows:
             yield _norm(packed.attention_norm)
         up, down = _feed_forward(own.feed_forward, packed.feed_forward)
         yield up
@@ -237,7 +239,7 @@ def _latent(
     packed: PackedLatent,
     kv_place: tuple[int, int],
     *,
-    is_last: bool,
+    narrows: bool,
 ) -> Iterator[Operation]:
     """Rows are keys and values of one head, which all heads' queries share."""
     group, place = kv_place
@@ -267,18 +269,18 @@ def _latent(
         attention=own,
         heads=heads,
     )
-    if is_last:
+    if narrows:
         yield Operation(op=Op.NARROW)
     yield Operation(op=Op.ATTEND, scale=mixer.scale, heads=heads, kv_group=group, kv_place=place)
     yield Operation(op=Op.LATENT_VALUE, attention=own, heads=heads)
 
 
 def _recurrent(
-    spec: DecoderSpec, packed: PackedRecurrent, kv_place: tuple[int, int], *, is_last: bool
+    spec: DecoderSpec, packed: PackedRecurrent, kv_place: tuple[int, int], *, narrows: bool
 ) -> Iterator[Operation]:
-    """All tokens change the states; of the last layer's results only the wanted ones are kept."""
+    """All tokens change the states; behind the last ones only wanted results are kept."""
     group, place = kv_place
-    if is_last:
+    if narrows:
         yield Operation(op=Op.NARROW)
     yield Operation(
         op=Op.RECUR,
@@ -289,7 +291,7 @@ def _recurrent(
 
 
 def _attention(
-    own: AttentionSpec, packed: PackedAttention, kv_place: tuple[int, int], *, is_last: bool
+    own: AttentionSpec, packed: PackedAttention, kv_place: tuple[int, int], *, narrows: bool
 ) -> Iterator[Operation]:
     (group, place), heads = kv_place, _heads(own)
     yield Operation(op=Op.PROJECT, matrix=packed.qkv)
@@ -309,7 +311,7 @@ def _attention(
         kv_group=group,
         kv_place=place,
     )
-    if is_last:
+    if narrows:
         yield Operation(op=Op.NARROW)
     yield Operation(
         op=Op.ATTEND,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -29,7 +30,7 @@ from tests.fakes.transformers_models import random_model, random_prompt, save
 from tests.unit.model.checkpoints import edit_tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from shared.model.spec import DecoderSpec
@@ -239,6 +240,39 @@ def test_a_layer_reads_what_another_one_keeps(
     )
     torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
     assert torch.equal(ours, otherwise)
+    driver = PagedDriver(native, block_size=8, chunk=70)
+    for wanted in ([], [69], [0, 33, 69]):
+        assert torch.equal(driver.score(prompt, wanted=wanted), ours[wanted])
+    native.capture_layers((3,))
+    driver.score(prompt)
+    captured = native.captured()[3]
+    assert torch.equal(driver.score(prompt, wanted=[69]), ours[[69]])
+    assert torch.equal(native.captured()[3], captured)
+
+
+def test_behind_what_is_kept_only_wanted_tokens_are_computed(tmp_path: Path) -> None:
+    checkpoint = save(random_model("llama", num_hidden_layers=8), tmp_path)
+    plain = load_spec(checkpoint)
+    layers = tuple(
+        replace(own, mixer=replace(own.attention, kv_source=0 if number else None))
+        for number, own in enumerate(plain.layers)
+    )
+    spec = replace(plain, layers=layers)
+    edit_tensors(checkpoint / "model.safetensors", partial(_draw, spec=spec))
+    model = make_model(spec, checkpoint, Packing(LibraryThreads(ThreadPlan(1)), Kind.FLOAT32))
+    driver = PagedDriver(model, block_size=8, chunk=1)
+    prompt = random_prompt(400, vocab_size=321, seed=3)
+    last, every = (
+        min(_cpu_s(partial(driver.score, prompt, wanted=wanted)) for _ in range(3))
+        for wanted in ([399], range(400))
+    )
+    assert last < 0.5 * every
+
+
+def _cpu_s(body: Callable[[], object]) -> float:
+    began_s = time.process_time()
+    body()
+    return time.process_time() - began_s
 
 
 def _draw(tensors: dict[str, torch.Tensor], spec: DecoderSpec) -> None:
