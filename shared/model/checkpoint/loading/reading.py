@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
-import torch
-
-from shared.model.checkpoint.files.file_map import drop_pages
 from shared.model.checkpoint.files.gguf.file import GgufFile
 from shared.model.checkpoint.files.tensor_files import open_tensors
 from shared.model.checkpoint.formats.layout import StoredMatrix
@@ -28,10 +25,6 @@ if TYPE_CHECKING:
     from shared.model.weight_map import Stored
 
 
-#: Suffix of files whose library returns views of them. What is no view is not to be dropped.
-_MAPPED = ".safetensors"
-
-
 class OpenMatrix(Protocol):
     """A matrix of few bits in files that are open."""
 
@@ -46,10 +39,6 @@ class OpenMatrix(Protocol):
         Raises:
             ModelLoadError: a tensor is missing, or of a wrong shape, dtype or value.
         """
-        ...
-
-    def release(self) -> None:
-        """Give the memory of its tensors' files back, once it is no longer needed."""
         ...
 
 
@@ -74,19 +63,13 @@ class MatrixOfTensors:
         """Return the matrix in its own size, where no model asks for one. Raises as `read`."""
         return read_matrix(self.matrix, self.tensors, *stored_size(self.matrix, self.tensors))
 
-    def release(self) -> None:
-        """See `OpenMatrix.release`."""
-        for tensor in self.tensors.values():
-            drop_pages(tensor.data_ptr(), tensor.nbytes)
-
 
 def read_tensors(
     contents: Contents, paths: Iterable[Path]
 ) -> Iterator[tuple[Path, str, Tensor | OpenMatrix]]:
     """Yield every tensor, file by file; a matrix where its codes are.
 
-    With the next one pages of its file are dropped, so that memory has those of few tensors; what
-    is read of it later comes from the file again.
+    Pages of a file are in memory as long as a tensor or a matrix of them is.
 
     Raises:
         ModelLoadError: a file is damaged, or a matrix has no codes.
@@ -104,23 +87,10 @@ def read_tensors(
                 wanted = tensors.get(name)
                 if isinstance(wanted, StoredMatrix):
                     if stored in matrices:
-                        matrix = open_matrix(wanted, {path: file})
-                        yield path, name, matrix
-                        if path.suffix == _MAPPED:
-                            matrix.release()
+                        yield path, name, open_matrix(wanted, {path: file})
                 elif wanted is not None:
-                    found = file.open(name) if isinstance(file, GgufFile) else file.get_tensor(name)
-                    yield path, name, found
-                    _release(found, path, file)
-
-
-def _release(found: Tensor | OpenMatrix, path: Path, file: TensorFile) -> None:
-    if not isinstance(found, torch.Tensor):
-        found.release()
-        return
-    is_view = file.has_view(found) if isinstance(file, GgufFile) else path.suffix == _MAPPED
-    if is_view:
-        drop_pages(found.data_ptr(), found.nbytes)
+                    is_gguf = isinstance(file, GgufFile)
+                    yield path, name, file.open(name) if is_gguf else file.get_tensor(name)
 
 
 def open_matrix(

@@ -10,7 +10,6 @@ import torch
 
 from shared.errors import ModelLoadError
 from shared.gguf.codes import FORMS, read_codes
-from shared.model.checkpoint.files.file_map import drop_pages
 from shared.model.linear.quantized import QuantizedMatrix
 
 if TYPE_CHECKING:
@@ -40,13 +39,6 @@ class GgufMatrix:
                 f"the config asks for {list(wanted.shape)}"
             )
         return self.matrix()
-
-    def release(self) -> None:
-        """See `OpenMatrix.release`."""
-        for stored in (self.part.stored, self.part.between):
-            if stored is not None:
-                raw = self.data.view(*self.part.range_of(stored))
-                drop_pages(raw.ctypes.data, raw.nbytes)
 
     def matrix(self) -> QuantizedMatrix:
         """Return all rows, those of experts one behind the other.
