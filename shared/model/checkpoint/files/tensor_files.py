@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from safetensors import SafetensorError, safe_open
 
@@ -51,7 +51,8 @@ class TensorFile(Protocol):
 class SafetensorsFile:
     """See `TensorFile`."""
 
-    def __init__(self, file: safe_open) -> None:
+    def __init__(self, file: Any) -> None:
+        """Take what `safe_open` returned."""
         self._file = file
 
     def keys(self) -> Iterable[str]:

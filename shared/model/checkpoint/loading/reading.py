@@ -89,8 +89,12 @@ def read_tensors(
                     if stored in matrices:
                         yield path, name, open_matrix(wanted, {path: file})
                 elif wanted is not None:
-                    is_gguf = isinstance(file, GgufFile)
-                    yield path, name, file.open(name) if is_gguf else file.get_tensor(name)
+                    # No name here keeps it, and its pages, any longer than the caller does.
+                    yield path, name, _open(file, name)
+
+
+def _open(file: TensorFile, name: str) -> Tensor | OpenMatrix:
+    return file.open(name) if isinstance(file, GgufFile) else file.get_tensor(name)
 
 
 def open_matrix(
