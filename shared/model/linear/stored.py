@@ -16,12 +16,14 @@ from torch.nn.functional import linear
 
 from kernels.quantized_matmul import quantized_matmul
 from kernels.weight_only_matmul.packing import GROUP_SIZE, pack_codes
+from shared.model.linear.blocks import BlockMatrix, quantized
 from shared.model.linear.narrow import Product4, make_workspaces
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from shared.model.linear.base import Product
+    from shared.model.linear.blocks import AnyMatrix
     from shared.model.linear.fused import FusedLinear
     from shared.model.linear.inputs import InputRounding
     from shared.model.linear.quantized import QuantizedMatrix
@@ -84,8 +86,10 @@ class AsStored:
         """See `LinearMethod.finish`."""
         return None
 
-    def keeps(self, matrix: QuantizedMatrix) -> bool:
-        """See `LinearMethod.keeps`."""
+    def keeps(self, matrix: AnyMatrix) -> bool:
+        """See `LinearMethod.keeps`. No kernel here multiplies with blocks."""
+        if isinstance(matrix, BlockMatrix):
+            return False
         if matrix.inputs is not None:
             return True
         is_int4 = matrix.bits == 4 and matrix.codes.dtype == torch.int8
@@ -93,9 +97,9 @@ class AsStored:
         is_known = is_int4 and has_groups and matrix.offsets is None
         return self._implementation == "triton" and is_known
 
-    def keep(self, matrix: QuantizedMatrix, linear: FusedLinear) -> Product:
+    def keep(self, matrix: AnyMatrix, linear: FusedLinear) -> Product:
         """See `LinearMethod.keep`."""
-        own, how = matrix.to(self._device), self._implementation
+        own, how = quantized(matrix).to(self._device), self._implementation
         if own.inputs is None:
             rows = own.by_rows()
             packed = pack_codes(rows.codes, rows.scales, rows.zeros)

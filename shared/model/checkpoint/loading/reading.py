@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from shared.model.checkpoint.files.tensor_files import TensorFile
     from shared.model.checkpoint.headers.contents import Contents
+    from shared.model.linear.blocks import AnyMatrix
     from shared.model.linear.quantized import QuantizedMatrix
     from shared.model.weight_map import Stored
 
@@ -33,7 +34,7 @@ class OpenMatrix(Protocol):
         """The shape of one of its tensors."""
         ...
 
-    def read(self, name: str, wanted: Stored) -> QuantizedMatrix:
+    def read(self, name: str, wanted: Stored) -> AnyMatrix:
         """Return the matrix that a model wants under a name.
 
         Raises:
