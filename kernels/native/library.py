@@ -91,6 +91,12 @@ class Rounding(ctypes.Structure):
     )
 
 
+class BlockRows(ctypes.Structure):
+    """`baton::BlockRows`."""
+
+    _fields_ = (("begin", c_void_p), ("count", c_int), ("order", c_void_p))
+
+
 class Codes(ctypes.Structure):
     """`baton::Codes`."""
 
@@ -106,13 +112,8 @@ class Codes(ctypes.Structure):
         ("group", c_int),
         ("order", c_void_p),
         ("rounds_rows", c_int),
+        ("rows", POINTER(BlockRows)),
     )
-
-
-class BlockRows(ctypes.Structure):
-    """`baton::BlockRows`."""
-
-    _fields_ = (("begin", c_void_p), ("count", c_int), ("order", c_void_p))
 
 
 class Blocks(ctypes.Structure):
@@ -121,7 +122,6 @@ class Blocks(ctypes.Structure):
     _fields_ = (
         ("type", c_int),
         ("parts", POINTER(BlockRows)),
-        ("num_parts", c_int),
         ("columns", c_int),
         ("inner", c_int),
         ("rounds_rows", c_int),

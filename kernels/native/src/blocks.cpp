@@ -74,22 +74,6 @@ class ColumnNumbers {
   float* shared_;
 };
 
-// Where rows of a weight begin.
-class Rows {
- public:
-  Rows(const Blocks& blocks, size_t row_bytes) : blocks_(blocks), row_bytes_(row_bytes) {}
-
-  const uint8_t* operator[](int row) const {
-    const BlockRows* part = blocks_.parts;
-    for (; row >= part->count; ++part) row -= part->count;
-    return part->begin + size_t(part->order == nullptr ? row : part->order[row]) * row_bytes_;
-  }
-
- private:
-  const Blocks& blocks_;
-  size_t row_bytes_;
-};
-
 template <class Type>
 class BlockPacking {
  public:
@@ -97,7 +81,7 @@ class BlockPacking {
       : blocks_(blocks),
         paired_(paired),
         num_blocks_(blocks.inner / Type::kValues),
-        rows_(blocks, size_t(num_blocks_) * Type::kBytes) {
+        rows_(blocks.parts, size_t(num_blocks_) * Type::kBytes) {
     constexpr Kind kind = Type::kBits == 4 ? Kind::kFours : Kind::kEights;
     const int elements = elements_per_word(kind);
     // Whole pieces of rows of 8 bits.
@@ -167,7 +151,7 @@ class BlockPacking {
   const Blocks& blocks_;
   bool paired_;
   int num_blocks_;
-  Rows rows_;
+  RowStarts rows_;
   std::unique_ptr<Matrix> matrix_;
   std::atomic<bool> is_finite_{true};
 };

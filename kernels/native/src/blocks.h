@@ -1,6 +1,7 @@
 // Rows of llama.cpp's blocks, packed from a file's bytes.
 #pragma once
 
+#include "block_rows.h"
 #include "matrix.h"
 
 namespace baton {
@@ -21,18 +22,10 @@ enum class BlockType : int {
   kIq4Xs = 11,
 };
 
-// Neighbouring rows of a weight.
-struct BlockRows {
-  const uint8_t* begin;
-  int count;
-  const int32_t* order;  // the place of each behind `begin`; null: one behind the other
-};
-
 // A weight [columns, inner]: its columns are the rows of all parts.
 struct Blocks {
   BlockType type;
   const BlockRows* parts;
-  int num_parts;
   int columns;
   int inner;  // a multiple of a block's numbers
   int rounds_rows;  // see Codes

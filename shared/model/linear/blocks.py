@@ -1,4 +1,4 @@
-"""A matrix whose rows are bytes of a file: blocks of codes with their scales, not taken apart."""
+"""A matrix whose rows are bytes of a file: codes that are not taken apart, and may have scales."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+#: A kind: words of 32 bits with eight codes, the first one the lowest, to which 8 was added.
+WORDS = "words"
 #: Numbers that are dequantised at a time.
 _AT_ONCE = 1 << 20
 
@@ -26,9 +28,12 @@ class BlockRows:
     #: uint8 [rows, bytes of a row], one behind the other.
     data: Tensor
     #: Takes some of them apart. Raises ModelLoadError: a scale is not finite; names the tensor.
-    read: Callable[[Tensor], QuantizedMatrix]
+    read: Callable[[BlockRows], QuantizedMatrix]
     #: int32: which of them, in their order; None: all.
     order: Tensor | None = None
+    #: Of words: those of each row. See `QuantizedMatrix`.
+    scales: Tensor | None = None
+    zeros: Tensor | None = None
 
     @property
     def num(self) -> int:
@@ -39,24 +44,22 @@ class BlockRows:
         """Return them one behind the other."""
         return self.data if self.order is None else self.data[self.order]
 
-    def split(self, step: int) -> Iterator[Tensor]:
+    def at(self, where: slice | Tensor) -> BlockRows:
+        """Return some of them."""
+        scales, zeros = (
+            None if each is None else each[where] for each in (self.scales, self.zeros)
+        )
+        own = replace(self, scales=scales, zeros=zeros)
+        if self.order is not None:
+            return replace(own, order=self.order[where])
+        if isinstance(where, slice):
+            return replace(own, data=self.data[where])
+        return replace(own, order=where.int())
+
+    def split(self, step: int) -> Iterator[BlockRows]:
         """Yield at most `step` of them at a time."""
-        if self.order is None:
-            yield from self.data.split(step)
-        else:
-            yield from (self.data[some] for some in self.order.split(step))
-
-    def chunk(self, num: int) -> Iterator[BlockRows]:
-        """Yield them in `num` equal parts."""
-        if self.order is None:
-            yield from (replace(self, data=data) for data in self.data.chunk(num))
-        else:
-            yield from (replace(self, order=order) for order in self.order.chunk(num))
-
-    def take(self, rows: Tensor) -> BlockRows:
-        """Return some of them, in the order of `rows`."""
-        own = rows.int() if self.order is None else self.order[rows]
-        return replace(self, order=own)
+        for start in range(0, self.num, step):
+            yield self.at(slice(start, start + step))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +67,7 @@ class BlockMatrix:
     """See `QuantizedMatrix`, which `quantized` makes of it. Its codes are integers."""
 
     parts: tuple[BlockRows, ...]
-    #: The type of blocks, as llama.cpp names it.
+    #: The type of blocks, as llama.cpp names it; or `WORDS`.
     kind: str
     columns: int
     bits: int
@@ -87,7 +90,7 @@ class BlockMatrix:
 
     def quantized(self) -> QuantizedMatrix:
         """Take all blocks apart. Raises as `BlockRows.read`."""
-        whole = concatenate([part.read(part.all()) for part in self.parts])
+        whole = concatenate([part.read(part) for part in self.parts])
         if whole is None:
             raise InternalError(f"rows of {self.kind} cannot be joined")
         return whole
@@ -97,8 +100,8 @@ class BlockMatrix:
         step, start = max(1, _AT_ONCE // max(1, self.columns)), 0
         for part in self.parts:
             for rows in part.split(step):
-                part.read(rows).write(out[start : start + len(rows)])
-                start += len(rows)
+                part.read(rows).write(out[start : start + rows.num])
+                start += rows.num
 
     def dense(self, dtype: torch.dtype) -> Tensor:
         """See `QuantizedMatrix.dense`."""
@@ -109,12 +112,12 @@ class BlockMatrix:
     def take(self, rows: Sequence[int] | Tensor) -> BlockMatrix:
         """See `QuantizedMatrix.take`."""
         (own,) = self.parts
-        return replace(self, parts=(own.take(torch.as_tensor(rows)),))
+        return replace(self, parts=(own.at(torch.as_tensor(rows)),))
 
     def split(self, num: int) -> Iterator[BlockMatrix]:
         """See `QuantizedMatrix.split`."""
         (own,) = self.parts
-        for rows in own.chunk(num):
+        for rows in own.split(own.num // num):
             yield replace(self, parts=(rows,))
 
     def in_turn(self, other: BlockMatrix) -> BlockMatrix:
@@ -136,7 +139,8 @@ def join_blocks(parts: Sequence[AnyMatrix]) -> BlockMatrix | None:
     """Return one matrix with the rows of all; None: they are not all blocks of one type."""
     own = [part for part in parts if isinstance(part, BlockMatrix)]
     if len(own) < len(parts) or any(
-        (part.kind, part.columns) != (own[0].kind, own[0].columns) for part in own
+        (part.kind, part.columns, part.group) != (own[0].kind, own[0].columns, own[0].group)
+        for part in own
     ):
         return None
     return replace(own[0], parts=tuple(rows for part in own for rows in part.parts))

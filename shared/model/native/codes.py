@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -109,7 +109,7 @@ class CodesRecord:
     """A record of the library, and the tensors that it refers to."""
 
     record: Codes
-    kept: tuple[Tensor | None, ...]
+    kept: tuple[Any, ...]
 
 
 def codes_record(matrix: QuantizedMatrix, kind: CodeKind, *, rounds_rows: bool) -> CodesRecord:

@@ -17,11 +17,11 @@ from shared.errors import InternalError
 from shared.model.experts import Experts
 from shared.model.feed_forwards import GroupScore, RouterScores
 from shared.model.layers import GatedMLP, NoNorm, OffsetRMSNorm, PlainMLP
-from shared.model.linear.blocks import BlockMatrix
+from shared.model.linear.blocks import WORDS, BlockMatrix
 from shared.model.linear.scratch import Scratch
 from shared.model.mixing.latent import LatentAttention
 from shared.model.mixing.recurrent import RecurrentMixer
-from shared.model.native.blocks import blocks_record
+from shared.model.native.blocks import blocks_record, words_record
 from shared.model.native.codes import (
     code_kind,
     codes_record,
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from shared.model.linear.fused import FusedLinear
     from shared.model.linear.quantized import QuantizedMatrix
     from shared.model.mixing.grouped import Attention
+    from shared.model.native.codes import CodesRecord
     from shared.model.native.threads import LibraryThreads
     from shared.model.spec import DecoderSpec
 
@@ -163,14 +164,22 @@ class Packing:
     ) -> int:
         rounds_rows = self._rounds_inputs and matrix.inputs is None and has_pieces(matrix, kind)
         codes = codes_record(matrix, kind, rounds_rows=rounds_rows)
+        return self._of_codes(codes, bias, matrix.shape, paired=paired)
+
+    def _of_codes(
+        self, codes: CodesRecord, bias: Tensor | None, shape: tuple[int, int], *, paired: bool
+    ) -> int:
         values = None if bias is None else bias.detach().float().contiguous()
         address = None if values is None else values.data_ptr()
         matrix_of = self._library.baton_matrix_of_codes
         made = matrix_of(self.threads.pool, pointer(codes.record), address, paired)
-        return self._own(made, *matrix.shape)
+        return self._own(made, *shape)
 
     def _blocks(self, matrix: BlockMatrix, bias: Tensor | None, *, paired: bool) -> int:
         rounds_rows = self._rounds_inputs and has_pieces(matrix, kind_of_blocks(matrix))
+        if matrix.kind == WORDS:
+            codes = words_record(matrix, rounds_rows=rounds_rows)
+            return self._of_codes(codes, bias, matrix.shape, paired=paired)
         blocks = blocks_record(matrix, rounds_rows=rounds_rows)
         values = None if bias is None else bias.detach().float().contiguous()
         address = None if values is None else values.data_ptr()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from shared.model.checkpoint.files.gguf.file import GgufFile
 from shared.model.checkpoint.files.tensor_files import open_tensors
 from shared.model.checkpoint.formats.layout import StoredMatrix
-from shared.model.checkpoint.formats.unpacking import read_matrix, stored_size
+from shared.model.checkpoint.formats.unpacking import read_matrix, read_words, stored_size
 from shared.model.checkpoint.headers.checks import check_size
 
 if TYPE_CHECKING:
@@ -56,9 +56,10 @@ class MatrixOfTensors:
         """See `OpenMatrix.shape`."""
         return self.matrix.shape
 
-    def read(self, name: str, wanted: Stored) -> QuantizedMatrix:
+    def read(self, name: str, wanted: Stored) -> AnyMatrix:
         """See `OpenMatrix.read`."""
-        return read_matrix(self.matrix, self.tensors, *check_size(self.matrix, name, wanted))
+        what = (self.matrix, self.tensors, *check_size(self.matrix, name, wanted))
+        return read_words(*what) or read_matrix(*what)
 
     def read_alone(self) -> QuantizedMatrix:
         """Return the matrix in its own size, where no model asks for one. Raises as `read`."""

@@ -80,10 +80,10 @@ class GgufMatrix:
         )
 
 
-def _take_apart(stored: StoredTensor, rows: torch.Tensor) -> QuantizedMatrix:
+def _take_apart(stored: StoredTensor, rows: BlockRows) -> QuantizedMatrix:
     """Return the matrix of some rows of a tensor. Raises ModelLoadError: a scale is not finite."""
     form, columns = FORMS[stored.type.name], stored.shape[-1]
-    found = read_codes(rows.numpy(), stored.type)
+    found = read_codes(rows.all().numpy(), stored.type)
     groups = -1, columns // form.group
     for numbers in (found.scales, found.offsets):
         if numbers is not None and not np.isfinite(numbers).all():
