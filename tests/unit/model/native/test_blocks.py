@@ -75,10 +75,8 @@ def words(*, turned: bool, zeros: bool) -> BlockMatrix:
     scales = torch.rand(ROWS, INNER // 64, generator=draw).half()
     stored = {".codes": codes, ".scales": scales}
     if zeros:
-        stored[".zeros"] = torch.randint(
-            -(2**31), 2**31, (ROWS, INNER // 512), generator=draw
-        ).int()
-        stored[".zeros"] = torch.cat([stored[".zeros"]] * 2, dim=1)[:, : INNER // 64 * 4 // 32 + 1]
+        # 12 groups of 4 bits are two words.
+        stored[".zeros"] = torch.randint(-(2**31), 2**31, (ROWS, 2), generator=draw).int()
     each = {name: (tensor.T.contiguous() if turned else tensor) for name, tensor in stored.items()}
     packing = Packing(bits=4)
     layout = Layout(
