@@ -27,6 +27,23 @@ class CodeKind(IntEnum):
     FLOAT8S = 5
 
 
+class BlockType(IntEnum):
+    """`baton::BlockType`, by llama.cpp's names."""
+
+    Q4_0 = 0
+    Q4_1 = 1
+    Q5_0 = 2
+    Q5_1 = 3
+    Q8_0 = 4
+    Q2_K = 5
+    Q3_K = 6
+    Q4_K = 7
+    Q5_K = 8
+    Q6_K = 9
+    IQ4_NL = 10
+    IQ4_XS = 11
+
+
 class KvFormat(IntEnum):
     """`baton::KvFormat`."""
 
@@ -74,6 +91,12 @@ class Rounding(ctypes.Structure):
     )
 
 
+class BlockRows(ctypes.Structure):
+    """`baton::BlockRows`."""
+
+    _fields_ = (("begin", c_void_p), ("count", c_int), ("order", c_void_p))
+
+
 class Codes(ctypes.Structure):
     """`baton::Codes`."""
 
@@ -88,6 +111,19 @@ class Codes(ctypes.Structure):
         ("inner", c_int),
         ("group", c_int),
         ("order", c_void_p),
+        ("rounds_rows", c_int),
+        ("rows", POINTER(BlockRows)),
+    )
+
+
+class Blocks(ctypes.Structure):
+    """`baton::Blocks`."""
+
+    _fields_ = (
+        ("type", c_int),
+        ("parts", POINTER(BlockRows)),
+        ("columns", c_int),
+        ("inner", c_int),
         ("rounds_rows", c_int),
     )
 
@@ -342,6 +378,7 @@ _SIGNATURES = {
         (c_void_p, c_int, c_void_p, c_int, c_int, c_int, c_void_p, c_int),
     ),
     "baton_matrix_of_codes": (c_void_p, (c_void_p, POINTER(Codes), c_void_p, c_int)),
+    "baton_matrix_of_blocks": (c_void_p, (c_void_p, POINTER(Blocks), c_void_p, c_int)),
     "baton_matrix_round_rows": (None, (c_void_p, POINTER(Rounding))),
     "baton_matrix_bytes": (c_size_t, (c_void_p,)),
     "baton_matrix_multiply": (c_int, (c_void_p, c_void_p, c_void_p, c_int, c_void_p)),

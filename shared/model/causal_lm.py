@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kernels.kv_write.cache import PagedCache
     from shared.model.attention.base import AttentionBackend, AttentionMetadata
     from shared.model.linear.base import LinearMethod
-    from shared.model.linear.quantized import QuantizedMatrix
+    from shared.model.linear.blocks import AnyMatrix
     from shared.model.spec import DecoderSpec
 
 
@@ -68,7 +68,7 @@ class CausalLM(nn.Module):
             self.lm_head = nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
         self._method = method
         #: The output head as a checkpoint stores it; `lm_head` has no values then.
-        self.stored_head: QuantizedMatrix | None = None
+        self.stored_head: AnyMatrix | None = None
         self.lm_head_bias = _optional(spec.vocab_size if spec.has_head_bias else None, dtype=dtype)
         #: Learned ones: [num_rows, hidden].
         rows = None if spec.learned_positions is None else spec.learned_positions.num_rows
@@ -157,7 +157,7 @@ class CausalLM(nn.Module):
             logits = (logits / spec.logit_softcap).tanh() * spec.logit_softcap
         return logits.float()
 
-    def keeps_head(self, matrix: QuantizedMatrix) -> bool:
+    def keeps_head(self, matrix: AnyMatrix) -> bool:
         """Return whether a stored matrix can be `stored_head`."""
         is_plain = matrix.inputs is None and matrix.column_groups is None
         return self._method.keeps_head and is_plain and self._method.keeps(matrix)

@@ -1,4 +1,5 @@
 // What Python calls. Nothing throws across this border: a null pointer means no memory.
+#include "blocks.h"
 #include "checksum.h"
 #include "decoder.h"
 #include "linear.h"
@@ -18,6 +19,12 @@ Matrix* baton_matrix_new(Pool* pool, int kind, const void* weight, int stored, i
 }
 Matrix* baton_matrix_of_codes(Pool* pool, const Codes* codes, const float* bias, int paired) try {
   return pack_codes(*pool, *codes, bias, paired != 0);
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+// Null, too, if a scale is not finite.
+Matrix* baton_matrix_of_blocks(Pool* pool, const Blocks* blocks, const float* bias, int paired) try {
+  return pack_blocks(*pool, *blocks, bias, paired != 0);
 } catch (const std::bad_alloc&) {
   return nullptr;
 }

@@ -12,10 +12,10 @@ namespace baton {
 // Numbers by [panel][group][kPanel], in one of three forms: float16; float32; or factors of a number that
 // kSpan neighbouring groups of a column share, as llama.cpp's K-quants have them.
 struct GroupFloats {
-  Buffer<uint16_t> halves;
-  Buffer<float> floats;
-  Buffer<int8_t> factors;
-  Buffer<float> shared;  // [panel][group >> span_bits][kPanel]
+  HugeBuffer<uint16_t> halves;
+  HugeBuffer<float> floats;
+  HugeBuffer<int8_t> factors;
+  HugeBuffer<float> shared;  // [panel][group >> span_bits][kPanel]
   int span_bits = 0;     // kSpan is 1 << span_bits
 
   size_t bytes() const {

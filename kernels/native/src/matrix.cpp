@@ -165,8 +165,25 @@ void put_numbers(GroupFloats& to, const float* numbers, int groups, size_t panel
   }
 }
 
-void pack_codes_column(Matrix& matrix, const Codes& codes, size_t source, int column) {
-  GroupScales& scales = matrix.groups;
+// Copies codes that are words already.
+void copy_words(Pool& pool, Matrix& matrix, const Codes& codes, bool paired) {
+  constexpr int kRowsAtOnce = 8;
+  const size_t row_bytes = size_t(codes.inner) * 4 / elements_per_word(matrix.kind);
+  const RowStarts rows(codes.rows, row_bytes);
+  for_ranges(pool, codes.columns, [&](int begin, int end) {
+    std::vector<char> own(kRowsAtOnce * row_bytes);
+    for (int first = begin; first < end; first += kRowsAtOnce) {
+      const int count = std::min(kRowsAtOnce, end - first);
+      for (int i = 0; i < count; ++i) std::memcpy(&own[i * row_bytes], rows[first + i], row_bytes);
+      put_columns(own.data(), row_bytes, count, [&](int offset) {
+        const int to = packed_column(first + offset, codes.columns, paired);
+        return matrix.panels.data() + size_t(to / kPanel) * matrix.words * kPanel + to % kPanel;
+      });
+    }
+  });
+}
+
+void put_codes(Matrix& matrix, const Codes& codes, size_t source, int column) {
   const size_t panel = column / kPanel;
   uint32_t* to = matrix.panels.data() + panel * matrix.words * kPanel + column % kPanel;
   const int8_t* from = codes.codes + source * codes.inner;
@@ -176,8 +193,12 @@ void pack_codes_column(Matrix& matrix, const Codes& codes, size_t source, int co
   if (matrix.kind == Kind::kInt8) {
     matrix.scales[column] = codes.scales[source];
     matrix.totals[column] = std::accumulate(from, from + matrix.inner, 0);
-    return;
   }
+}
+
+void put_groups(Matrix& matrix, const Codes& codes, size_t source, int column) {
+  GroupScales& scales = matrix.groups;
+  const size_t panel = column / kPanel;
   const int groups = scales.num_groups, at = column % kPanel;
   const size_t own = source * groups;
   put_numbers(scales.scales, codes.scales + own, groups, panel, at);
@@ -235,8 +256,11 @@ Matrix* pack_codes(Pool& pool, const Codes& codes, const float* bias, bool paire
     matrix->order.reserve(codes.inner);
     std::copy_n(codes.order, codes.inner, matrix->order.data());
   }
-  for_columns(pool, *matrix, codes.columns, bias, paired,
-              [&](int column, int to) { pack_codes_column(*matrix, codes, column, to); });
+  if (codes.codes == nullptr) copy_words(pool, *matrix, codes, paired);
+  for_columns(pool, *matrix, codes.columns, bias, paired, [&](int column, int to) {
+    if (codes.codes != nullptr) put_codes(*matrix, codes, column, to);
+    if (codes.kind != Kind::kInt8) put_groups(*matrix, codes, column, to);
+  });
   return matrix.release();
 }
 

@@ -1,6 +1,7 @@
 // A weight [columns, inner] in the order in which the kernels read it, packed once at load.
 #pragma once
 
+#include "block_rows.h"
 #include "group_floats.h"
 #include "memory.h"
 #include "pool.h"
@@ -74,7 +75,7 @@ Matrix* pack_matrix(Pool& pool, Kind kind, const void* weight, Kind stored, int 
 // or offsets.
 struct Codes {
   Kind kind;  // of kInt8 there is one group and no zero
-  const int8_t* codes;  // [columns][inner]
+  const int8_t* codes;  // [columns][inner]; null: they are in `rows`
   int least;            // of kFours each code is `least` to least + 15; otherwise 0
   const float* scales;  // [columns][groups]
   const int8_t* zeros;  // the same shape; null: 0
@@ -86,6 +87,7 @@ struct Codes {
   // Of kFours and kEights: rows are rounded to 8 bits for a product. A group is then of a multiple of kPiece
   // numbers, or of all; of kEights it may be half a piece.
   int rounds_rows;
+  const BlockRows* rows;  // of kFours: words as a matrix has them, of all columns
 };
 
 Matrix* pack_codes(Pool& pool, const Codes& codes, const float* bias, bool paired);

@@ -121,10 +121,7 @@ template <class T>
 class HugeBuffer {
  public:
   HugeBuffer() = default;
-  explicit HugeBuffer(size_t size)
-      // A vector store may round up to a cache line.
-      : data_(static_cast<T*>(HugePages::shared().take((size * sizeof(T) + 127) / 64 * 64))),
-        size_(size) {}
+  explicit HugeBuffer(size_t size) { reserve(size); }
   HugeBuffer(HugeBuffer&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
   HugeBuffer& operator=(HugeBuffer&&) = delete;
@@ -132,9 +129,18 @@ class HugeBuffer {
     if (data_ != nullptr) HugePages::shared().give_back(data_);
   }
 
+  // Room for `size` elements, once.
+  void reserve(size_t size) {
+    // A vector store may round up to a cache line.
+    data_ = static_cast<T*>(HugePages::shared().take((size * sizeof(T) + 127) / 64 * 64));
+    size_ = size;
+  }
+
   T* data() { return data_; }
   const T* data() const { return data_; }
   size_t size() const { return size_; }
+  T& operator[](size_t index) { return data_[index]; }
+  const T& operator[](size_t index) const { return data_[index]; }
 
  private:
   T* data_ = nullptr;

@@ -11,8 +11,8 @@ from shared.errors import InternalError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from shared.model.linear.blocks import AnyMatrix
     from shared.model.linear.fused import FusedLinear
-    from shared.model.linear.quantized import QuantizedMatrix
 
 
 class UnlikeInputsError(Exception):
@@ -44,7 +44,7 @@ class LinearMethod(Protocol):
         """Convert the complete weight; the linear then frees it, unless None is returned."""
         ...
 
-    def keeps(self, matrix: QuantizedMatrix) -> bool:
+    def keeps(self, matrix: AnyMatrix) -> bool:
         """Return whether `keep` multiplies with a matrix, and with more rows like these."""
         ...
 
@@ -58,7 +58,7 @@ class LinearMethod(Protocol):
         """Whether the method keeps the output head, too, whose rows the embedding may be."""
         ...
 
-    def keep(self, matrix: QuantizedMatrix, linear: FusedLinear) -> Product:
+    def keep(self, matrix: AnyMatrix, linear: FusedLinear) -> Product:
         """Return a product with rows of a linear as a checkpoint stores them.
 
         Only for matrices of `keeps`; they are all of its rows unless `keeps_parts`.
@@ -76,11 +76,11 @@ class MadeOfDense:
         """See `LinearMethod.room`."""
         return torch.empty(shape, dtype=dtype, device="cpu")
 
-    def keeps(self, matrix: QuantizedMatrix) -> bool:
+    def keeps(self, matrix: AnyMatrix) -> bool:
         """See `LinearMethod.keeps`."""
         return False
 
-    def keep(self, matrix: QuantizedMatrix, linear: FusedLinear) -> Product:
+    def keep(self, matrix: AnyMatrix, linear: FusedLinear) -> Product:
         """See `LinearMethod.keep`. Always raises InternalError."""
         raise InternalError(f"{type(self).__name__} keeps no stored matrix")
 

@@ -9,8 +9,7 @@ from torch import nn
 from torch.nn.functional import linear
 
 from shared.model.linear.base import DENSE, UnlikeInputsError
-from shared.model.linear.quantized import concatenate
-from shared.model.linear.uniting import unite
+from shared.model.linear.uniting import join
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from shared.model.linear.base import LinearMethod, Product
-    from shared.model.linear.quantized import QuantizedMatrix
+    from shared.model.linear.blocks import AnyMatrix
 
 
 class FusedLinear(nn.Module):
@@ -56,7 +55,7 @@ class FusedLinear(nn.Module):
         #: Number of tensors of a checkpoint that are still missing.
         self._num_missing = len(out_sizes) * (2 if bias else 1)
         #: By projection: stored matrices that the method will keep, until the linear is complete.
-        self._matrices: dict[int | None, QuantizedMatrix] = {}
+        self._matrices: dict[int | None, AnyMatrix] = {}
         #: The product used instead of `weight`, which is empty then.
         self.product: Product | None = None
 
@@ -105,7 +104,7 @@ class FusedLinear(nn.Module):
         target.copy_(values)
         self.filled(None)
 
-    def take(self, index: int | None, matrix: QuantizedMatrix) -> None:
+    def take(self, index: int | None, matrix: AnyMatrix) -> None:
         """Give the weight of one projection, or of all, as a checkpoint stores it.
 
         Raises:
@@ -145,9 +144,7 @@ class FusedLinear(nn.Module):
             indices = [None]
         if len(matrices) == len(indices):
             parts = [matrices[index] for index in indices]
-            whole = concatenate(parts)
-            if whole is None and not method.keeps_parts:
-                whole = unite(parts)
+            whole = join(parts, alike=method.keeps_parts)
             if whole is not None:
                 return method.keep(whole, self)
         if not method.keeps_parts:

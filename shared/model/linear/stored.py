@@ -16,12 +16,14 @@ from torch.nn.functional import linear
 
 from kernels.quantized_matmul import quantized_matmul
 from kernels.weight_only_matmul.packing import GROUP_SIZE, pack_codes
+from shared.model.linear.blocks import WORDS, BlockMatrix, quantized
 from shared.model.linear.narrow import Product4, make_workspaces
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from shared.model.linear.base import Product
+    from shared.model.linear.blocks import AnyMatrix
     from shared.model.linear.fused import FusedLinear
     from shared.model.linear.inputs import InputRounding
     from shared.model.linear.quantized import QuantizedMatrix
@@ -84,18 +86,16 @@ class AsStored:
         """See `LinearMethod.finish`."""
         return None
 
-    def keeps(self, matrix: QuantizedMatrix) -> bool:
+    def keeps(self, matrix: AnyMatrix) -> bool:
         """See `LinearMethod.keeps`."""
         if matrix.inputs is not None:
             return True
-        is_int4 = matrix.bits == 4 and matrix.codes.dtype == torch.int8
         has_groups = matrix.group == GROUP_SIZE and matrix.column_groups is None
-        is_known = is_int4 and has_groups and matrix.offsets is None
-        return self._implementation == "triton" and is_known
+        return self._implementation == "triton" and has_groups and _has_fours(matrix)
 
-    def keep(self, matrix: QuantizedMatrix, linear: FusedLinear) -> Product:
+    def keep(self, matrix: AnyMatrix, linear: FusedLinear) -> Product:
         """See `LinearMethod.keep`."""
-        own, how = matrix.to(self._device), self._implementation
+        own, how = quantized(matrix).to(self._device), self._implementation
         if own.inputs is None:
             rows = own.by_rows()
             packed = pack_codes(rows.codes, rows.scales, rows.zeros)
@@ -103,6 +103,13 @@ class AsStored:
         if how == "triton" and has_codes(own, own.inputs):
             return CodedProduct(own, own.inputs, how)
         return RoundedProduct(own, own.inputs)
+
+
+def _has_fours(matrix: AnyMatrix) -> bool:
+    """Return whether codes are integers of 4 bits without offsets."""
+    if isinstance(matrix, BlockMatrix):
+        return matrix.kind == WORDS
+    return matrix.bits == 4 and matrix.codes.dtype == torch.int8 and matrix.offsets is None
 
 
 def has_codes(matrix: QuantizedMatrix, inputs: InputRounding) -> bool:

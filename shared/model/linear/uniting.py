@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from shared.model.linear.blocks import join_blocks, quantized
 from shared.model.linear.quantized import QuantizedMatrix, concatenate
 
 if TYPE_CHECKING:
@@ -15,7 +16,22 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from shared.model.linear.blocks import AnyMatrix
+
 _BITS = 8
+
+
+def join(parts: Sequence[AnyMatrix], *, alike: bool) -> AnyMatrix | None:
+    """Return one matrix with the rows of all.
+
+    None: they are of several types, and must be `alike` or cannot be united.
+    """
+    blocks = join_blocks(parts)
+    if blocks is not None:
+        return blocks
+    own = [quantized(part) for part in parts]
+    whole = concatenate(own)
+    return unite(own) if whole is None and not alike else whole
 
 
 def unite(parts: Sequence[QuantizedMatrix]) -> QuantizedMatrix | None:

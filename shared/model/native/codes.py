@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from kernels.native.library import CodeKind, Codes, Grid
 from kernels.native.library import Rounding as RoundingRecord
 from kernels.native.library import ScaleRule as NativeScaleRule
+from shared.model.linear.blocks import BlockMatrix
 from shared.model.linear.rounding import Element, ScaleRule
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from shared.model.linear.blocks import AnyMatrix
     from shared.model.linear.inputs import InputRounding
     from shared.model.linear.quantized import QuantizedMatrix
 
@@ -43,14 +45,21 @@ _RULES = {
 }
 
 
-def code_kind(matrix: QuantizedMatrix) -> CodeKind | None:
+def code_kind(matrix: AnyMatrix) -> CodeKind | None:
     """Return the library's type for a matrix's codes; None: it has none."""
+    if isinstance(matrix, BlockMatrix):
+        return kind_of_blocks(matrix)
     kind = _kind_of_codes(matrix)
     if kind is None or matrix.table is not None or not _has_even_groups(matrix):
         return None
     columns = matrix.shape[1]
     of_words = columns % _PER_WORD[kind] == min(matrix.group, columns) % _PER_WORD[kind] == 0
     return kind if of_words else None
+
+
+def kind_of_blocks(matrix: BlockMatrix) -> CodeKind:
+    """Return the library's type for the codes of blocks."""
+    return CodeKind.FOURS if matrix.bits <= _MOST_BITS_OF_FOURS else CodeKind.EIGHTS
 
 
 def _kind_of_codes(matrix: QuantizedMatrix) -> CodeKind | None:
@@ -81,7 +90,7 @@ def _multiplies_integers(matrix: QuantizedMatrix) -> bool:
     return matrix.scales.shape[1] == 1 and rule.element is Element.INT and rule.group is None
 
 
-def has_pieces(matrix: QuantizedMatrix, kind: CodeKind) -> bool:
+def has_pieces(matrix: AnyMatrix, kind: CodeKind) -> bool:
     """Return whether the library can round the rows that it multiplies such codes with.
 
     Each piece of a row meets one group, or two halves of it meet two.
@@ -100,7 +109,7 @@ class CodesRecord:
     """A record of the library, and the tensors that it refers to."""
 
     record: Codes
-    kept: tuple[Tensor | None, ...]
+    kept: tuple[Any, ...]
 
 
 def codes_record(matrix: QuantizedMatrix, kind: CodeKind, *, rounds_rows: bool) -> CodesRecord:

@@ -10,8 +10,8 @@ from shared.model.native.codes import code_kind
 from shared.model.native.packing import Packing
 
 if TYPE_CHECKING:
+    from shared.model.linear.blocks import AnyMatrix
     from shared.model.linear.fused import FusedLinear
-    from shared.model.linear.quantized import QuantizedMatrix
     from shared.model.native.threads import LibraryThreads
 
 
@@ -33,7 +33,7 @@ class PackingFours(Packing):
         """What makes its numbers others than those of another method for int4."""
         return f"{GROUP}/{self.head_kind.name}"
 
-    def keeps(self, matrix: QuantizedMatrix) -> bool:
+    def keeps(self, matrix: AnyMatrix) -> bool:
         """See `LinearMethod.keeps`."""
         return code_kind(matrix) is CodeKind.FOURS and super().keeps(matrix)
 

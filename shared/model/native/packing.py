@@ -17,10 +17,18 @@ from shared.errors import InternalError
 from shared.model.experts import Experts
 from shared.model.feed_forwards import GroupScore, RouterScores
 from shared.model.layers import GatedMLP, NoNorm, OffsetRMSNorm, PlainMLP
+from shared.model.linear.blocks import WORDS, BlockMatrix
 from shared.model.linear.scratch import Scratch
 from shared.model.mixing.latent import LatentAttention
 from shared.model.mixing.recurrent import RecurrentMixer
-from shared.model.native.codes import code_kind, codes_record, has_pieces, rounding_record
+from shared.model.native.blocks import blocks_record, words_record
+from shared.model.native.codes import (
+    code_kind,
+    codes_record,
+    has_pieces,
+    kind_of_blocks,
+    rounding_record,
+)
 from shared.model.native.program import (
     PackedApart,
     PackedAttention,
@@ -45,9 +53,11 @@ if TYPE_CHECKING:
     from shared.model.decoder_layer import DecoderLayer
     from shared.model.layer_inputs import InputGate, LayerInputs
     from shared.model.layers import Norm
+    from shared.model.linear.blocks import AnyMatrix
     from shared.model.linear.fused import FusedLinear
     from shared.model.linear.quantized import QuantizedMatrix
     from shared.model.mixing.grouped import Attention
+    from shared.model.native.codes import CodesRecord
     from shared.model.native.threads import LibraryThreads
     from shared.model.spec import DecoderSpec
 
@@ -123,18 +133,22 @@ class Packing:
         """Pack a linear whose weight is complete."""
         return self._matrix(linear.weight, linear.bias, paired=linear.is_gated)
 
-    def keeps(self, matrix: QuantizedMatrix) -> bool:
+    def keeps(self, matrix: AnyMatrix) -> bool:
         """See `LinearMethod.keeps`. Without a type of codes, only if inputs are rounded."""
         if self.kind is Kind.INT8:
             return False
+        if isinstance(matrix, BlockMatrix):
+            return True
         return matrix.inputs is not None or code_kind(matrix) is not None
 
-    def keep(self, matrix: QuantizedMatrix, linear: FusedLinear) -> PackedWeight:
+    def keep(self, matrix: AnyMatrix, linear: FusedLinear) -> PackedWeight:
         """See `LinearMethod.keep`."""
         return PackedWeight(self._stored(matrix, linear.bias, paired=linear.is_gated))
 
-    def _stored(self, matrix: QuantizedMatrix, bias: Tensor | None, *, paired: bool = False) -> int:
+    def _stored(self, matrix: AnyMatrix, bias: Tensor | None, *, paired: bool = False) -> int:
         """Pack a matrix of `keeps`."""
+        if isinstance(matrix, BlockMatrix):
+            return self._blocks(matrix, bias, paired=paired)
         kind = code_kind(matrix)
         if kind is None:  # rounded inputs are float32 numbers
             weight = matrix.dense(torch.float32)
@@ -150,10 +164,29 @@ class Packing:
     ) -> int:
         rounds_rows = self._rounds_inputs and matrix.inputs is None and has_pieces(matrix, kind)
         codes = codes_record(matrix, kind, rounds_rows=rounds_rows)
+        return self._of_codes(codes, bias, matrix.shape, paired=paired)
+
+    def _of_codes(
+        self, codes: CodesRecord, bias: Tensor | None, shape: tuple[int, int], *, paired: bool
+    ) -> int:
         values = None if bias is None else bias.detach().float().contiguous()
         address = None if values is None else values.data_ptr()
         matrix_of = self._library.baton_matrix_of_codes
         made = matrix_of(self.threads.pool, pointer(codes.record), address, paired)
+        return self._own(made, *shape)
+
+    def _blocks(self, matrix: BlockMatrix, bias: Tensor | None, *, paired: bool) -> int:
+        rounds_rows = self._rounds_inputs and has_pieces(matrix, kind_of_blocks(matrix))
+        if matrix.kind == WORDS:
+            codes = words_record(matrix, rounds_rows=rounds_rows)
+            return self._of_codes(codes, bias, matrix.shape, paired=paired)
+        blocks = blocks_record(matrix, rounds_rows=rounds_rows)
+        values = None if bias is None else bias.detach().float().contiguous()
+        address = None if values is None else values.data_ptr()
+        matrix_of = self._library.baton_matrix_of_blocks
+        made = matrix_of(self.threads.pool, pointer(blocks.record), address, paired)
+        if not made:
+            matrix.quantized()  # says so if a scale is not finite
         return self._own(made, *matrix.shape)
 
     def pack(self, model: CausalLM) -> PackedModel:

@@ -1,16 +1,21 @@
-"""The bytes of a file in memory."""
+"""The bytes of a file in memory. Their pages leave it with the last view of them."""
 
 from __future__ import annotations
 
 import ctypes
 import mmap
+import weakref
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from torch import Tensor
+
+    Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 class FileMap:
@@ -21,20 +26,32 @@ class FileMap:
         with path.open("rb") as file:
             self._pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
 
-    def view(self, start: int, num_bytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Return some of the bytes."""
-        return np.frombuffer(self._pages, np.uint8, num_bytes, start)
-
-    def holds(self, address: int) -> bool:
-        """Return whether what is at an address is a view of the file."""
-        begin = np.frombuffer(self._pages, np.uint8).ctypes.data
-        return bool(begin <= address < begin + len(self._pages))
+    def view(self, start: int, num_bytes: int) -> Bytes:
+        """Return some of the bytes, which are only read."""
+        return _dropped_last(np.frombuffer(self._pages, np.uint8, num_bytes, start))
 
 
-def drop_pages(address: int, num_bytes: int) -> None:
+def dropped_last(tensor: Tensor) -> Tensor:
+    """Return a view of a tensor in a mapped file, whose pages are dropped with its last view."""
+    # Only here, so that headers are checked before torch is imported.
+    import torch  # noqa: PLC0415
+
+    if not tensor.numel():
+        return tensor
+    raw = _dropped_last(tensor.flatten().view(torch.uint8).numpy())
+    return torch.from_numpy(raw).view(tensor.dtype).view(tensor.shape)
+
+
+def _dropped_last(view: Bytes) -> Bytes:
+    # Tensors and arrays of the same bytes refer to this one.
+    weakref.finalize(view, _drop_pages, view.ctypes.data, view.nbytes).atexit = False
+    return view
+
+
+def _drop_pages(address: int, num_bytes: int) -> None:
     """Take whole pages of a mapped file out of this process's memory; a view reads them again.
 
-    They stay in the system's cache. Of other memory the numbers are lost.
+    They stay in the system's cache. What was written to them is lost.
     """
     first = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
     end = (address + num_bytes) // mmap.PAGESIZE * mmap.PAGESIZE

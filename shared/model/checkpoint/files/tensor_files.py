@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 from safetensors import SafetensorError, safe_open
 
 from shared.errors import ModelLoadError
 from shared.gguf.folder import SUFFIX as GGUF
+from shared.model.checkpoint.files.file_map import dropped_last
 from shared.model.checkpoint.files.gguf.file import dtype_of, open_gguf, read_parts
 from shared.model.checkpoint.files.pickled.archive import SUFFIXES as PICKLED
 from shared.model.checkpoint.files.pickled.archive import PickledFile, read_places
@@ -43,8 +44,25 @@ class TensorFile(Protocol):
         ...
 
     def get_tensor(self, name: str) -> Tensor:
-        """Return a tensor, which may be a view of the file."""
+        """Return a tensor, which may be a view of the file: it is only read."""
         ...
+
+
+class SafetensorsFile:
+    """See `TensorFile`."""
+
+    def __init__(self, file: Any) -> None:
+        """Take what `safe_open` returned."""
+        self._file = file
+
+    def keys(self) -> Iterable[str]:
+        """See `TensorFile.keys`."""
+        names: Iterable[str] = self._file.keys()
+        return names
+
+    def get_tensor(self, name: str) -> Tensor:
+        """See `TensorFile.get_tensor`."""
+        return dropped_last(self._file.get_tensor(name))
 
 
 def read_headers(path: Path) -> dict[str, TensorHeader]:
@@ -91,7 +109,7 @@ def open_tensors(path: Path) -> Iterator[TensorFile]:
             yield PickledFile(path)
         else:
             with safe_open(path, framework="pt") as file:
-                yield cast("TensorFile", file)
+                yield SafetensorsFile(file)
     except (SafetensorError, OSError) as error:
         raise ModelLoadError(f"{path} is damaged or truncated: {error}") from error
 

@@ -152,6 +152,25 @@ class Layout:
         """The tensors by row and column."""
         return [each for each in (self.codes, self.scales, self.zeros) if each is not None]
 
+    @property
+    def has_words(self) -> bool:
+        """Whether rows are words of eight integers of 4 bits, with scales of their own.
+
+        The first integer is the lowest one, and 8 is added to each.
+        """
+        packing = self.codes.packing
+        is_plain = self.element is Element.INT and self.is_offset and self.table is None
+        return (
+            is_plain
+            and packing == Packing(bits=4)
+            and self.codes.dtypes == ("I32",)
+            and self.codes.piece is None
+            and not self.codes.is_flat
+            and self.row_range == 1
+            and self.column_groups is None
+            and self.inputs is None
+        )
+
     def scale_shape(self, rows: int, columns: int) -> tuple[int, int]:
         """Return the numbers of ranges of rows, and of groups of columns."""
         ranges = 1 if self.row_range is None else -(-rows // self.row_range)

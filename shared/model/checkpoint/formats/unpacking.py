@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,9 @@ from torch.nn.functional import pad
 
 from shared.errors import ModelLoadError
 from shared.model.checkpoint.formats.shapes import check_matrix, size_by_headers, stored_shape
+from shared.model.linear.blocks import WORDS, BlockMatrix, BlockRows
 from shared.model.linear.inputs import InputRounding
+from shared.model.linear.pieces import all_finite
 from shared.model.linear.quantized import QuantizedMatrix
 from shared.model.linear.rounding import Element
 
@@ -32,6 +35,8 @@ _SPREAD: dict[int, tuple[Any, int]] = {
     4: (np.uint16, 0x0F0F),
 }
 _WORDS_AT_ONCE = 1 << 16
+#: Codes of 4 bits in a word of 32.
+_PER_WORD = 8
 #: By float: bits of exponent and mantissa, and what is added to the exponent.
 _FLOATS = {Element.E2M1: (2, 1, 1), Element.E2M3: (2, 3, 1), Element.E3M2: (3, 2, 3)}
 
@@ -44,13 +49,7 @@ def read_matrix(
     Raises:
         ModelLoadError: one is missing, or of a wrong shape, dtype or value.
     """
-    check_matrix(matrix, rows, columns)
-    layout = matrix.layout
-    if layout.size is not None and tensors[layout.size].tolist() != [rows, columns]:
-        raise _error(matrix, layout.size, f"is not {[rows, columns]}")
-    if layout.usual_order is not None and int(tensors[layout.usual_order]):
-        raise _error(matrix, layout.usual_order, "is not 0: its codes are in another order")
-    reader = _Reader(matrix, tensors, read_state(matrix, tensors, rows, columns))
+    reader, layout = _checked(matrix, tensors, rows, columns), matrix.layout
     ranges, groups = layout.scale_shape(rows, columns)
     return QuantizedMatrix(
         codes=reader.codes(rows, columns),
@@ -63,6 +62,48 @@ def read_matrix(
         inputs=reader.inputs(),
         table=None if layout.table is None else tensors[layout.table].float(),
     )
+
+
+def read_words(
+    matrix: StoredMatrix, tensors: Mapping[str, Tensor], rows: int, columns: int
+) -> BlockMatrix | None:
+    """Return the same with its codes as they are stored; None: they are no such words.
+
+    Raises as `read_matrix`.
+    """
+    layout = matrix.layout
+    group = min(layout.group or columns, columns)
+    if not layout.has_words or columns % _PER_WORD or group % _PER_WORD:
+        return None
+    reader = _checked(matrix, tensors, rows, columns)
+    own = BlockRows(
+        data=reader.words(rows, columns),
+        read=partial(_of_words, group, columns),
+        scales=reader.scales(rows, -(-columns // group)),
+        zeros=reader.zeros(rows, -(-columns // group)),
+    )
+    return BlockMatrix(parts=(own,), kind=WORDS, columns=columns, bits=layout.bits, group=group)
+
+
+def _of_words(group: int, columns: int, rows: BlockRows) -> QuantizedMatrix:
+    assert rows.scales is not None
+    codes = _signed(_whole_parts(rows.all(), 4), 4, is_offset=True)
+    return QuantizedMatrix(
+        codes=codes.view(-1, columns), bits=4, scales=rows.scales, zeros=rows.zeros, group=group
+    )
+
+
+def _checked(
+    matrix: StoredMatrix, tensors: Mapping[str, Tensor], rows: int, columns: int
+) -> _Reader:
+    """Return a reader of tensors that fit the matrix. Raises as `read_matrix`."""
+    check_matrix(matrix, rows, columns)
+    layout = matrix.layout
+    if layout.size is not None and tensors[layout.size].tolist() != [rows, columns]:
+        raise _error(matrix, layout.size, f"is not {[rows, columns]}")
+    if layout.usual_order is not None and int(tensors[layout.usual_order]):
+        raise _error(matrix, layout.usual_order, "is not 0: its codes are in another order")
+    return _Reader(matrix, tensors, read_state(matrix, tensors, rows, columns))
 
 
 def stored_size(matrix: StoredMatrix, tensors: Mapping[str, Tensor]) -> tuple[int, int]:
@@ -149,6 +190,11 @@ class _Reader:
         found = table.index_select(0, values.flatten().int())
         return found.view(values.shape).view(torch.float8_e4m3fn)
 
+    def words(self, rows: int, columns: int) -> Tensor:
+        """The bytes of the codes of each row, see `Layout.has_words`."""
+        lines = self._stored(self._layout.codes, rows, columns)
+        return lines.contiguous().flatten().view(torch.uint8).view(rows, -1)
+
     def scales(self, ranges: int, groups: int) -> Tensor:
         layout = self._layout
         scales = self._array(layout.scales, ranges, groups)
@@ -163,7 +209,7 @@ class _Reader:
             scales = scales / factor if layout.factor.divides else scales * factor
         if layout.scale_factor != 1.0:
             scales = scales.float() * layout.scale_factor
-        if not scales.isfinite().all():
+        if not all_finite(scales):
             raise _error(self._matrix, layout.scales.suffix, "has a scale that is not finite")
         return scales
 
@@ -206,6 +252,15 @@ class _Reader:
 
     def _array(self, array: Array, rows: int, columns: int) -> Tensor:
         """Numbers by row and column, packed ones as uint8."""
+        tensor, packing = self._stored(array, rows, columns), array.packing
+        if packing is None:
+            return tensor.contiguous()
+        if packing.is_along_rows:
+            return _unpack(tensor, packing, columns)
+        return _unpack(tensor.T, packing, rows).T.contiguous()
+
+    def _stored(self, array: Array, rows: int, columns: int) -> Tensor:
+        """Elements by row and column, of which one may have several numbers."""
         header = self._matrix.header(array.suffix)
         tensor = self._tensors[array.suffix]
         tensor = tensor.reshape(stored_shape(array, header, rows, columns))
@@ -213,14 +268,7 @@ class _Reader:
             tensor = tensor.flatten(1)
         if array.is_flat:
             tensor = tensor.reshape(rows, -1)
-        if array.is_turned:
-            tensor = tensor.T
-        packing = array.packing
-        if packing is None:
-            return tensor.contiguous()
-        if packing.is_along_rows:
-            return _unpack(tensor, packing, columns)
-        return _unpack(tensor.T, packing, rows).T.contiguous()
+        return tensor.T if array.is_turned else tensor
 
 
 def _unpack(lines: Tensor, packing: Packing, length: int) -> Tensor:

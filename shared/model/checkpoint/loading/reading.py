@@ -7,13 +7,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
-import torch
-
-from shared.model.checkpoint.files.file_map import drop_pages
 from shared.model.checkpoint.files.gguf.file import GgufFile
 from shared.model.checkpoint.files.tensor_files import open_tensors
 from shared.model.checkpoint.formats.layout import StoredMatrix
-from shared.model.checkpoint.formats.unpacking import read_matrix, stored_size
+from shared.model.checkpoint.formats.unpacking import read_matrix, read_words, stored_size
 from shared.model.checkpoint.headers.checks import check_size
 
 if TYPE_CHECKING:
@@ -24,12 +21,9 @@ if TYPE_CHECKING:
 
     from shared.model.checkpoint.files.tensor_files import TensorFile
     from shared.model.checkpoint.headers.contents import Contents
+    from shared.model.linear.blocks import AnyMatrix
     from shared.model.linear.quantized import QuantizedMatrix
     from shared.model.weight_map import Stored
-
-
-#: Suffix of files whose library returns views of them. What is no view is not to be dropped.
-_MAPPED = ".safetensors"
 
 
 class OpenMatrix(Protocol):
@@ -40,16 +34,12 @@ class OpenMatrix(Protocol):
         """The shape of one of its tensors."""
         ...
 
-    def read(self, name: str, wanted: Stored) -> QuantizedMatrix:
+    def read(self, name: str, wanted: Stored) -> AnyMatrix:
         """Return the matrix that a model wants under a name.
 
         Raises:
             ModelLoadError: a tensor is missing, or of a wrong shape, dtype or value.
         """
-        ...
-
-    def release(self) -> None:
-        """Give the memory of its tensors' files back, once it is no longer needed."""
         ...
 
 
@@ -66,18 +56,14 @@ class MatrixOfTensors:
         """See `OpenMatrix.shape`."""
         return self.matrix.shape
 
-    def read(self, name: str, wanted: Stored) -> QuantizedMatrix:
+    def read(self, name: str, wanted: Stored) -> AnyMatrix:
         """See `OpenMatrix.read`."""
-        return read_matrix(self.matrix, self.tensors, *check_size(self.matrix, name, wanted))
+        what = (self.matrix, self.tensors, *check_size(self.matrix, name, wanted))
+        return read_words(*what) or read_matrix(*what)
 
     def read_alone(self) -> QuantizedMatrix:
         """Return the matrix in its own size, where no model asks for one. Raises as `read`."""
         return read_matrix(self.matrix, self.tensors, *stored_size(self.matrix, self.tensors))
-
-    def release(self) -> None:
-        """See `OpenMatrix.release`."""
-        for tensor in self.tensors.values():
-            drop_pages(tensor.data_ptr(), tensor.nbytes)
 
 
 def read_tensors(
@@ -85,8 +71,7 @@ def read_tensors(
 ) -> Iterator[tuple[Path, str, Tensor | OpenMatrix]]:
     """Yield every tensor, file by file; a matrix where its codes are.
 
-    With the next one pages of its file are dropped, so that memory has those of few tensors; what
-    is read of it later comes from the file again.
+    Pages of a file are in memory as long as a tensor or a matrix of them is.
 
     Raises:
         ModelLoadError: a file is damaged, or a matrix has no codes.
@@ -104,23 +89,14 @@ def read_tensors(
                 wanted = tensors.get(name)
                 if isinstance(wanted, StoredMatrix):
                     if stored in matrices:
-                        matrix = open_matrix(wanted, {path: file})
-                        yield path, name, matrix
-                        if path.suffix == _MAPPED:
-                            matrix.release()
+                        yield path, name, open_matrix(wanted, {path: file})
                 elif wanted is not None:
-                    found = file.open(name) if isinstance(file, GgufFile) else file.get_tensor(name)
-                    yield path, name, found
-                    _release(found, path, file)
+                    # No name here keeps it, and its pages, any longer than the caller does.
+                    yield path, name, _open(file, name)
 
 
-def _release(found: Tensor | OpenMatrix, path: Path, file: TensorFile) -> None:
-    if not isinstance(found, torch.Tensor):
-        found.release()
-        return
-    is_view = file.has_view(found) if isinstance(file, GgufFile) else path.suffix == _MAPPED
-    if is_view:
-        drop_pages(found.data_ptr(), found.nbytes)
+def _open(file: TensorFile, name: str) -> Tensor | OpenMatrix:
+    return file.open(name) if isinstance(file, GgufFile) else file.get_tensor(name)
 
 
 def open_matrix(

@@ -20,14 +20,14 @@ from shared.model.linear.fused import FusedLinear
 from shared.model.weight_map import EMBEDDING, HEAD, Kind, name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from torch import Tensor, nn
 
     from shared.model.checkpoint.files.checkpoint_files import CheckpointFiles
     from shared.model.checkpoint.loading.reading import OpenMatrix
-    from shared.model.linear.quantized import QuantizedMatrix
+    from shared.model.linear.blocks import AnyMatrix
     from shared.model.weight_map import Stored, WeightPart
 
 log = structlog.get_logger(__name__)
@@ -104,10 +104,11 @@ def fill(
     return 0
 
 
-def _fill_matrix(model: nn.Module, stored: Stored, matrix: QuantizedMatrix) -> int:
+def _fill_matrix(model: nn.Module, stored: Stored, matrix: AnyMatrix) -> int:
     """Give a matrix, whose rows are outputs, to its parts of the model. Returns as `fill`."""
     parts, num_exact = stored.parts, 0
-    for part, piece in zip(parts, matrix.split(len(parts)), strict=True):
+    pieces: Iterator[AnyMatrix] = matrix.split(len(parts))
+    for part, piece in zip(parts, pieces, strict=True):
         own = piece if stored.rows is None else piece.take(stored.rows)
         owner = model.get_submodule(part.module)
         if isinstance(owner, FusedLinear):
@@ -122,7 +123,7 @@ def _fill_matrix(model: nn.Module, stored: Stored, matrix: QuantizedMatrix) -> i
     return num_exact
 
 
-def _keeps_head(model: CausalLM, part: WeightPart, matrix: QuantizedMatrix) -> bool:
+def _keeps_head(model: CausalLM, part: WeightPart, matrix: AnyMatrix) -> bool:
     head = EMBEDDING if model.lm_head is model.embedding else HEAD
     return part == head and model.keeps_head(matrix)
 

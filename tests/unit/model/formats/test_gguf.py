@@ -23,7 +23,8 @@ from shared.model.checkpoint.files.tensor_files import open_tensors, read_header
 from shared.model.checkpoint.headers.contents import Contents
 from shared.model.checkpoint.loading.reading import read_tensors
 from shared.model.checks import check_model
-from shared.model.linear.quantized import concatenate
+from shared.model.linear.blocks import quantized
+from shared.model.linear.uniting import join
 from shared.model.loader import load_model
 from shared.model.weight_map import Stored, WeightPart
 from shared.request.sampling_params import SamplingParams
@@ -146,9 +147,10 @@ def test_matrices_stay_codes(name: str, tmp_path: Path) -> None:
     assert (matrix.bits, matrix.group) == (FORMS[name].bits, FORMS[name].group)
     expected = torch.from_numpy(gguf.dequantize(raw, Type(kind.number)).astype(np.float32))
     order = torch.tensor([3, 1, 1, 5])
-    joined = concatenate([matrix.take(order), *matrix.split(2)])
+    joined = join([matrix.take(order), *matrix.split(2)], alike=True)
     assert joined is not None
-    assert torch.equal(joined.dense(torch.float32), torch.cat([expected[order], expected]))
+    for own in (joined, quantized(joined)):
+        assert torch.equal(own.dense(torch.float32), torch.cat([expected[order], expected]))
     with pytest.raises(ModelLoadError, match=r"shape \[6, 512\], the config asks for \[512, 6\]"):
         found.read(NAME, Stored(part, SHAPE[::-1]))
 

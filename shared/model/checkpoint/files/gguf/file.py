@@ -104,10 +104,6 @@ class GgufFile:
         part = self._parts[name]
         return GgufMatrix(part, self._data) if is_coded(part) else self.get_tensor(name)
 
-    def has_view(self, tensor: Tensor) -> bool:
-        """Return whether a tensor is a view of the file, not made of it."""
-        return self._data.holds(tensor.data_ptr())
-
     def get_tensor(self, name: str) -> Tensor:
         """See `TensorFile.get_tensor`. Numbers of few bits become float32."""
         import torch  # noqa: PLC0415

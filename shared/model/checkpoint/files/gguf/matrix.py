@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,13 +11,14 @@ import torch
 
 from shared.errors import ModelLoadError
 from shared.gguf.codes import FORMS, read_codes
-from shared.model.checkpoint.files.file_map import drop_pages
+from shared.model.linear.blocks import BlockMatrix, BlockRows
 from shared.model.linear.quantized import QuantizedMatrix
 
 if TYPE_CHECKING:
     from shared.gguf.header import StoredTensor
     from shared.gguf.tensors import Part
     from shared.model.checkpoint.files.file_map import FileMap
+    from shared.model.linear.blocks import AnyMatrix
     from shared.model.weight_map import Stored
 
 
@@ -32,7 +34,7 @@ class GgufMatrix:
         """See `OpenMatrix.shape`."""
         return self.part.shape
 
-    def read(self, name: str, wanted: Stored) -> QuantizedMatrix:
+    def read(self, name: str, wanted: Stored) -> AnyMatrix:
         """See `OpenMatrix.read`."""
         if self.shape != wanted.shape:
             raise ModelLoadError(
@@ -41,26 +43,20 @@ class GgufMatrix:
             )
         return self.matrix()
 
-    def release(self) -> None:
-        """See `OpenMatrix.release`."""
-        for stored in (self.part.stored, self.part.between):
-            if stored is not None:
-                raw = self.data.view(*self.part.range_of(stored))
-                drop_pages(raw.ctypes.data, raw.nbytes)
-
-    def matrix(self) -> QuantizedMatrix:
+    def matrix(self) -> AnyMatrix:
         """Return all rows, those of experts one behind the other.
 
         Raises:
-            ModelLoadError: a scale is not finite.
+            ModelLoadError: a scale is not finite, where blocks are taken apart now.
         """
-        part = self.part
-        own = self._read(part.stored)
+        part, form = self.part, FORMS[self.part.stored.type.name]
+        own = self._rows(part.stored)
         if part.between is not None:
-            own = _in_turn(own, self._read(part.between))
-        if part.paired_heads is None:
-            return own
-        return own.take(halves_apart(torch.arange(own.shape[0]), part.paired_heads, part.name))
+            own = own.in_turn(self._rows(part.between))
+        if part.paired_heads is not None:
+            order = halves_apart(torch.arange(own.shape[0]), part.paired_heads, part.name)
+            own = own.take(order)
+        return own.quantized() if form.is_float else own
 
     def dense(self) -> torch.Tensor:
         """Return the tensor in float32."""
@@ -71,26 +67,38 @@ class GgufMatrix:
         values = self.matrix().dense(torch.float32).view(*part.shape[:-2], rows, columns)
         return values.mT if part.is_transposed else values
 
-    def _read(self, stored: StoredTensor) -> QuantizedMatrix:
-        own, form = stored.type, FORMS[stored.type.name]
-        start, size = self.part.range_of(stored)
-        found = read_codes(self.data.view(start, size), own)
-        columns = stored.shape[-1]
-        groups = -1, columns // form.group
-        for numbers in (found.scales, found.offsets):
-            if numbers is not None and not np.isfinite(numbers).all():
-                raise ModelLoadError(
-                    f"{stored.path}: tensor {stored.name!r} has a scale that is not finite"
-                )
-        codes = torch.from_numpy(found.codes).view(-1, columns)
-        offsets = found.offsets
-        return QuantizedMatrix(
-            codes=codes.view(torch.float8_e4m3fn if form.is_float else torch.int8),
+    def _rows(self, stored: StoredTensor) -> BlockMatrix:
+        own, form, columns = stored.type, FORMS[stored.type.name], stored.shape[-1]
+        raw = torch.from_numpy(self.data.view(*self.part.range_of(stored)))
+        data = raw.view(-1, columns // own.block_values * own.block_bytes)
+        return BlockMatrix(
+            parts=(BlockRows(data, partial(_take_apart, stored)),),
+            kind=own.name,
+            columns=columns,
             bits=form.bits,
-            scales=torch.from_numpy(found.scales).view(groups),
-            offsets=None if offsets is None else torch.from_numpy(offsets).view(groups),
             group=form.group,
         )
+
+
+def _take_apart(stored: StoredTensor, rows: BlockRows) -> QuantizedMatrix:
+    """Return the matrix of some rows of a tensor. Raises ModelLoadError: a scale is not finite."""
+    form, columns = FORMS[stored.type.name], stored.shape[-1]
+    found = read_codes(rows.all().numpy(), stored.type)
+    groups = -1, columns // form.group
+    for numbers in (found.scales, found.offsets):
+        if numbers is not None and not np.isfinite(numbers).all():
+            raise ModelLoadError(
+                f"{stored.path}: tensor {stored.name!r} has a scale that is not finite"
+            )
+    codes = torch.from_numpy(found.codes).view(-1, columns)
+    offsets = found.offsets
+    return QuantizedMatrix(
+        codes=codes.view(torch.float8_e4m3fn if form.is_float else torch.int8),
+        bits=form.bits,
+        scales=torch.from_numpy(found.scales).view(groups),
+        offsets=None if offsets is None else torch.from_numpy(offsets).view(groups),
+        group=form.group,
+    )
 
 
 def is_coded(part: Part) -> bool:
@@ -114,21 +122,3 @@ def halves_apart(tensor: torch.Tensor, num_heads: int, name: str) -> torch.Tenso
         raise ModelLoadError(f"tensor {name!r}: {tensor.shape[0]} rows are not {num_heads} heads")
     pairs = tensor.view(num_heads, tensor.shape[0] // num_heads // 2, 2, *tensor.shape[1:])
     return pairs.transpose(1, 2).reshape(tensor.shape)
-
-
-def _in_turn(one: QuantizedMatrix, other: QuantizedMatrix) -> QuantizedMatrix:
-    """The rows of two matrices of one type, in turn."""
-
-    def both(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-        return torch.stack([first, second], dim=1).flatten(0, 1)
-
-    offsets = None
-    if one.offsets is not None and other.offsets is not None:
-        offsets = both(one.offsets, other.offsets)
-    codes = both(one.codes.view(torch.int8), other.codes.view(torch.int8))
-    return replace(
-        one,
-        codes=codes.view(one.codes.dtype),
-        scales=both(one.scales, other.scales),
-        offsets=offsets,
-    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from shared.errors import ModelLoadError
+from shared.model.checkpoint.files.file_map import FileMap
 from shared.model.checkpoint.files.file_stamp import FileStamp
 from shared.model.checkpoint.files.pickled.program import DTYPES, NotTensorsError, read_program
 
@@ -137,9 +137,8 @@ class PickledFile:
     def __init__(self, path: Path) -> None:
         """Open a file. Raises as `read_places`."""
         self._places = read_places(path)
-        with path.open("rb") as file:
-            # Tensors may outlive this object. They are in pages of their own once they are written.
-            self._data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        # Tensors may outlive this object.
+        self._data = FileMap(path)
 
     def keys(self) -> Iterable[str]:
         """See `TensorFile.keys`."""
@@ -154,9 +153,8 @@ class PickledFile:
         record, dtype = place.record, getattr(torch, _TORCH[place.dtype])
         if not place.num_stored:
             return torch.empty(record.shape, dtype=dtype)
-        stored = torch.frombuffer(
-            self._data, dtype=dtype, count=place.num_stored, offset=place.start
-        )
+        raw = self._data.view(place.start, place.num_stored * dtype.itemsize)
+        stored = torch.from_numpy(raw).view(dtype)
         own = stored.as_strided(record.shape, record.strides, record.offset)
         return own.contiguous()
 
