@@ -81,6 +81,7 @@ class Codes(ctypes.Structure):
         ("kind", c_int),
         ("codes", c_void_p),
         ("least", c_int),
+        ("most", c_int),
         ("scales", c_void_p),
         ("zeros", c_void_p),
         ("offsets", c_void_p),

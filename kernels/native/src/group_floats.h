@@ -45,6 +45,21 @@ struct GroupFloats {
     return load<Floats>(floats.data() + index);
   }
 
+  // Writes `count` numbers from `index` on, both multiples of kPanel.
+  void read(size_t index, int count, float* to) const {
+    if (factors.size() == 0) {
+      for (int i = 0; i < count; i += kLanes) store(to + i, at(index + i));
+      return;
+    }
+    for (int start = 0; start < count; start += kPanel) {
+      const float* own = shared.data() + shared_at(index + start);
+      for (int v = 0; v < kPanel; v += kLanes) {
+        const Ints factor = widen_signed_bytes(load<Bytes>(factors.data() + index + start + v));
+        store(to + start + v, __builtin_convertvector(factor, Floats) * load<Floats>(own + v));
+      }
+    }
+  }
+
   float one(size_t index) const {
 #if defined(__F16C__)
     if (halves.size() > 0) return _cvtsh_ss(halves[index]);

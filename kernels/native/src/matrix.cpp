@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "byte_dots.h"
 #include "lines.h"
 
 namespace baton {
@@ -123,6 +124,19 @@ void reserve_numbers(Pool& pool, GroupFloats& to, const float* numbers, const Co
   }
 }
 
+// Chooses how products with rows of 8 bits are added. Only rows of codes of 4 bits may have a -128.
+void choose_sums(GroupScales& to, const Codes& codes) {
+  to.has_halves = codes.group == kPiece / 2 && to.num_groups > 1;
+  const bool is_fours = codes.kind == Kind::kFours;
+  const int range = codes.most - codes.least, row = is_fours ? 128 : 127;
+  auto fits = [&](int zero, int words) { return fits_dot(range, zero, words, row); };
+  if (!is_fours && codes.zeros == nullptr) {
+    to.is_narrow = fits(-codes.least, kPiece / 8);
+    to.has_halves |= to.is_narrow && !fits(-codes.least, kPiece / 4);
+  }
+  to.zero = is_fours || to.is_narrow ? -codes.least : 0;
+}
+
 void reserve_columns(Matrix& matrix, size_t padded) {
   matrix.scales.reserve(padded);
   matrix.totals.reserve(padded);
@@ -136,11 +150,13 @@ void reserve_scales(Pool& pool, GroupScales& to, const Codes& codes, size_t padd
   if (codes.offsets != nullptr)
     reserve_numbers(pool, to.offsets, codes.offsets, codes, to.num_groups, padded);
   to.rounds_rows = codes.rounds_rows != 0;
-  to.zero = -codes.least;
+  choose_sums(to, codes);
+  to.less = codes.offsets != nullptr ? Less::kOffsets : Less::kStart;
   if (codes.zeros == nullptr) return;
   to.zero += codes.zeros[0];
-  if (std::any_of(codes.zeros, codes.zeros + count, [&](int8_t z) { return z != codes.zeros[0]; }))
-    to.zeros.reserve(room);
+  const bool vary = std::any_of(codes.zeros, codes.zeros + count, [&](int8_t z) { return z != codes.zeros[0]; });
+  if (vary) to.zeros.reserve(room);
+  if (vary || (codes.kind == Kind::kFours && !fits_dot(15, to.zero, kPiece / 4, 128))) to.less = Less::kZeros;
 }
 
 // Keeps the numbers of one column, by group.
@@ -165,13 +181,18 @@ void put_numbers(GroupFloats& to, const float* numbers, int groups, size_t panel
   }
 }
 
+// What is stored as 0.
+int first_code(const Matrix& matrix, const Codes& codes) {
+  return matrix.kind == Kind::kFours || matrix.groups.is_narrow ? codes.least : 0;
+}
+
 void pack_codes_column(Matrix& matrix, const Codes& codes, size_t source, int column) {
   GroupScales& scales = matrix.groups;
   const size_t panel = column / kPanel;
   uint32_t* to = matrix.panels.data() + panel * matrix.words * kPanel + column % kPanel;
   const int8_t* from = codes.codes + source * codes.inner;
   std::vector<uint32_t> words(matrix.words);
-  join_codes(from, matrix.inner, codes.least, 32 / elements_per_word(matrix.kind), words.data());
+  join_codes(from, matrix.inner, first_code(matrix, codes), 32 / elements_per_word(matrix.kind), words.data());
   put_words(words.data(), matrix.words, to);
   if (matrix.kind == Kind::kInt8) {
     matrix.scales[column] = codes.scales[source];
@@ -184,7 +205,7 @@ void pack_codes_column(Matrix& matrix, const Codes& codes, size_t source, int co
   if (codes.offsets != nullptr) put_numbers(scales.offsets, codes.offsets + own, groups, panel, at);
   if (scales.zeros.size() == 0) return;
   for (int group = 0; group < groups; ++group)
-    scales.zeros[(panel * groups + group) * kPanel + at] = uint8_t(codes.zeros[own + group] - codes.least);
+    scales.zeros[(panel * groups + group) * kPanel + at] = uint8_t(codes.zeros[own + group] - first_code(matrix, codes));
 }
 
 // The code at one place of a word, without its zero.

@@ -28,6 +28,13 @@ inline int elements_per_word(Kind kind) {
 // Numbers of a row of 8 bits that share a scale, where a row has several.
 constexpr int kPiece = 32;
 
+// What sums of codes, times rows of 8 bits, are less by.
+enum class Less {
+  kStart,  // nothing: they begin with what one zero makes of them
+  kZeros,
+  kOffsets,
+};
+
 // Of stored codes: a weight is (code - zero) * scale, or code * scale - offset.
 struct GroupScales {
   int group_words = 1;
@@ -37,9 +44,13 @@ struct GroupScales {
   Buffer<uint8_t> zeros;  // [panel][group][kPanel]; empty if they are one number
   int zero = 0;
   bool rounds_rows = false;  // rows are rounded to 8 bits for a product
+  // For such products:
+  Less less = Less::kStart;
+  bool is_narrow = false;   // codes begin at 0, and sums of a unit fit 16 bits
+  bool has_halves = false;  // exact sums are those of half a piece
 
-  // Whether what is subtracted depends on more than the scale.
-  bool varies() const { return zeros.size() > 0 || !offsets.empty(); }
+  // The zero with which sums begin.
+  int start() const { return less == Less::kZeros ? 0 : zero; }
   size_t bytes() const { return scales.bytes() + offsets.bytes() + zeros.size(); }
 };
 
@@ -75,7 +86,8 @@ Matrix* pack_matrix(Pool& pool, Kind kind, const void* weight, Kind stored, int 
 struct Codes {
   Kind kind;  // of kInt8 there is one group and no zero
   const int8_t* codes;  // [columns][inner]
-  int least;            // of kFours each code is `least` to least + 15; otherwise 0
+  int least;            // no code is below
+  int most;             // nor above
   const float* scales;  // [columns][groups]
   const int8_t* zeros;  // the same shape; null: 0
   const float* offsets;  // the same shape; null: 0

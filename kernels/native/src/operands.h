@@ -4,16 +4,20 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "byte_dots.h"
 #include "matrix.h"
 #include "pool.h"
 #include "rows.h"
 
 namespace baton {
 
-struct Piece {
+struct HalfPiece {
   float scale;
-  int32_t sum;  // of the codes
-  int32_t low;  // of the first half of them
+  RowSums sums;
+};
+
+struct Piece {
+  HalfPiece halves[2];  // their scales differ only if a format has groups of halves
 };
 
 // Rows as words. Those of bytes have one scale each, or pieces.
@@ -47,11 +51,15 @@ inline void store_piece(int8_t* to, const Words* numbers) {
 #endif
 }
 
-inline int32_t sum_lanes(Words totals) {
-  uint32_t lanes[kLanes], sum = 0;
-  store(lanes, totals);
-  for (int i = 0; i < kLanes; ++i) sum += lanes[i];
-  return int32_t(sum);
+// Sums of the 16 numbers of half a piece.
+inline HalfPiece sum_half(const int8_t* numbers, float scale) {
+  int32_t sums[2] = {0, 0};
+  for (int i = 0; i < kPiece / 2; ++i) sums[i / 2 % 2] += numbers[i];
+  return {scale, {int16_t(sums[0]), int16_t(sums[1])}};
+}
+
+inline Piece piece_of(const int8_t* numbers, float low_scale, float high_scale) {
+  return {sum_half(numbers, low_scale), sum_half(numbers + kPiece / 2, high_scale)};
 }
 
 // Symmetric int8 with a scale for the piece. It begins with `count` numbers, and ends with zeros.
@@ -67,14 +75,10 @@ inline Piece round_piece(int8_t* to, const Element* from, int count) {
   const float scale = std::fmax(max_lane(largest), 1e-20f) / 127.0f;
   const float inverse = 1.0f / scale;
   Words codes[kVectors];
-  Words totals[2] = {};
-  for (int v = 0; v < kVectors; ++v) {
+  for (int v = 0; v < kVectors; ++v)
     codes[v] = reinterpret_cast<Words>(numbers[v] * inverse + kRounds) - reinterpret_cast<Words>(splat(kRounds));
-    totals[v >= kVectors / 2] += codes[v];
-  }
   store_piece<kInNibbles>(to, codes);
-  const int32_t low = sum_lanes(totals[0]);
-  return {scale, low + sum_lanes(totals[1]), low};
+  return piece_of(to, scale, scale);
 }
 
 // What a matrix is multiplied with.

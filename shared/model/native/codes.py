@@ -95,6 +95,17 @@ def has_pieces(matrix: QuantizedMatrix, kind: CodeKind) -> bool:
     return kind is CodeKind.EIGHTS and has_halves
 
 
+def _bounds(codes: Tensor, kind: CodeKind) -> tuple[int, int]:
+    """Numbers that no code is below or above. Codes of 4 bits have room for sixteen."""
+    if kind is CodeKind.FLOAT8S:
+        return 0, 0
+    least, most = (int(bound) for bound in codes.aminmax())
+    if kind is CodeKind.FOURS:
+        least = -(1 << (_MOST_BITS_OF_FOURS - 1)) if least < 0 else 0
+        most = least + (1 << _MOST_BITS_OF_FOURS) - 1
+    return least, most
+
+
 @dataclass(frozen=True, slots=True)
 class CodesRecord:
     """A record of the library, and the tensors that it refers to."""
@@ -114,11 +125,12 @@ def codes_record(matrix: QuantizedMatrix, kind: CodeKind, *, rounds_rows: bool) 
     zeros = None if rows.zeros is None else rows.zeros.contiguous()
     offsets = None if rows.offsets is None else rows.offsets.float().contiguous()
     columns, inner = rows.shape
-    is_signed = kind is CodeKind.FOURS and int(codes.min()) < 0
+    least, most = _bounds(codes, kind)
     record = Codes(
         kind=kind,
         codes=codes.data_ptr(),
-        least=-(1 << (rows.bits - 1)) if is_signed else 0,
+        least=least,
+        most=most,
         scales=scales.data_ptr(),
         zeros=None if zeros is None else zeros.data_ptr(),
         offsets=None if offsets is None else offsets.data_ptr(),
