@@ -25,6 +25,7 @@ class CodeKind(IntEnum):
     FOURS = 3
     EIGHTS = 4
     FLOAT8S = 5
+    LOOKED = 6
 
 
 class KvFormat(IntEnum):
@@ -82,6 +83,7 @@ class Codes(ctypes.Structure):
         ("codes", c_void_p),
         ("least", c_int),
         ("most", c_int),
+        ("table", c_void_p),
         ("scales", c_void_p),
         ("zeros", c_void_p),
         ("offsets", c_void_p),

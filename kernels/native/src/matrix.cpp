@@ -130,7 +130,7 @@ void choose_sums(GroupScales& to, const Codes& codes) {
   const bool is_fours = codes.kind == Kind::kFours;
   const int range = codes.most - codes.least, row = is_fours ? 128 : 127;
   auto fits = [&](int zero, int words) { return fits_dot(range, zero, words, row); };
-  if (!is_fours && codes.zeros == nullptr) {
+  if (!is_fours && codes.zeros == nullptr && codes.rounds_rows) {
     to.is_narrow = fits(-codes.least, kPiece / 8);
     to.has_halves |= to.is_narrow && !fits(-codes.least, kPiece / 4);
   }
@@ -186,13 +186,21 @@ int first_code(const Matrix& matrix, const Codes& codes) {
   return matrix.kind == Kind::kFours || matrix.groups.is_narrow ? codes.least : 0;
 }
 
+void put_table(Matrix& matrix, const Codes& codes) {
+  constexpr int kNumbers = 16;
+  uint8_t* to = matrix.groups.table;
+  for (size_t i = 0; i < sizeof(matrix.groups.table); ++i)
+    to[i] = uint8_t(codes.table[i % kNumbers] - first_code(matrix, codes));
+}
+
 void pack_codes_column(Matrix& matrix, const Codes& codes, size_t source, int column) {
   GroupScales& scales = matrix.groups;
   const size_t panel = column / kPanel;
   uint32_t* to = matrix.panels.data() + panel * matrix.words * kPanel + column % kPanel;
   const int8_t* from = codes.codes + source * codes.inner;
   std::vector<uint32_t> words(matrix.words);
-  join_codes(from, matrix.inner, first_code(matrix, codes), 32 / elements_per_word(matrix.kind), words.data());
+  const int first = matrix.kind == Kind::kLooked ? 0 : first_code(matrix, codes);
+  join_codes(from, matrix.inner, first, 32 / elements_per_word(matrix.kind), words.data());
   put_words(words.data(), matrix.words, to);
   if (matrix.kind == Kind::kInt8) {
     matrix.scales[column] = codes.scales[source];
@@ -209,7 +217,9 @@ void pack_codes_column(Matrix& matrix, const Codes& codes, size_t source, int co
 }
 
 // The code at one place of a word, without its zero.
-float number_at(Kind kind, uint32_t word, int place) {
+float number_at(const Matrix& matrix, uint32_t word, int place) {
+  const Kind kind = matrix.kind;
+  if (kind == Kind::kLooked) return float(int8_t(matrix.groups.table[word >> (4 * place) & 15u]));
   if (kind == Kind::kFours) return float(word >> (4 * place) & 15u);
   if (kind == Kind::kEights) return float(int8_t(word >> (8 * place)));
   const int32_t top = int32_t(word << (24 - 8 * place));  // E4M3, see Floats8
@@ -232,7 +242,7 @@ void unpack_codes_column(const Matrix& matrix, int column, float* to) {
     const float scale = own.scales.one(at);
     const float offset = own.offsets.empty() ? 0.0f : own.offsets.one(at);
     for (int place = 0; place < elements; ++place, ++to)
-      *to = (number_at(matrix.kind, from[size_t(word) * kPanel], place) - zero) * scale - offset;
+      *to = (number_at(matrix, from[size_t(word) * kPanel], place) - zero) * scale - offset;
   }
 }
 
@@ -252,6 +262,7 @@ Matrix* pack_codes(Pool& pool, const Codes& codes, const float* bias, bool paire
     reserve_columns(*matrix, padded);
   else
     reserve_scales(pool, matrix->groups, codes, padded);
+  if (codes.table != nullptr) put_table(*matrix, codes);
   if (codes.order != nullptr) {
     matrix->order.reserve(codes.inner);
     std::copy_n(codes.order, codes.inner, matrix->order.data());

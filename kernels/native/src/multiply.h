@@ -142,6 +142,9 @@ __attribute__((noinline)) void multiply_kind(const Rows& rows, int first, int co
     case Kind::kEights:
       multiply_stored<SignedBytes, Element>(rows, first, count, matrix, panel, sums);
       return;
+    case Kind::kLooked:
+      multiply_stored<LookedBytes, Element>(rows, first, count, matrix, panel, sums);
+      return;
     case Kind::kFloat8s:
       multiply_stored<Floats8, Element>(rows, first, count, matrix, panel, sums);
       return;

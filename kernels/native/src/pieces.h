@@ -37,6 +37,16 @@ struct NibbleWords {
   }
 };
 
+// Numbers of a table in place of halves of bytes.
+struct LookedWords {
+  static constexpr int kPieceWords = NibbleWords::kPieceWords;
+  static constexpr bool kIsPlain = false;
+  Words table;
+  Words at(const uint32_t* piece, int word, int column) const {
+    return look_up(table, NibbleWords{}.at(piece, word, column));
+  }
+};
+
 // The numbers of some units of a panel, by group: each is [kPanel].
 template <int kWords>
 struct UnitScales {
@@ -237,8 +247,13 @@ void multiply_units(const Source source, const Rows& rows, int first, int count,
 // The same for integers of 4 or 8 bits.
 inline void multiply_integers(const Rows& rows, int first, int count, const Matrix& matrix, int panel,
                               Floats* sums) {
+  const LookedWords looked{load<Words>(matrix.groups.table)};
   if (matrix.kind == Kind::kFours)
     multiply_units<CodeDot>(NibbleWords{}, rows, first, count, matrix, panel, sums);
+  else if (matrix.kind == Kind::kLooked && matrix.groups.is_narrow)
+    multiply_units<CodeDot>(looked, rows, first, count, matrix, panel, sums);
+  else if (matrix.kind == Kind::kLooked)
+    multiply_units<ByteDot>(looked, rows, first, count, matrix, panel, sums);
   else if (matrix.groups.is_narrow)
     multiply_units<CodeDot>(ByteWords{}, rows, first, count, matrix, panel, sums);
   else

@@ -148,7 +148,9 @@ class Packing:
     def _codes(
         self, matrix: QuantizedMatrix, kind: CodeKind, bias: Tensor | None, *, paired: bool
     ) -> int:
-        rounds_rows = self._rounds_inputs and matrix.inputs is None and has_pieces(matrix, kind)
+        rounds_rows = (self._rounds_inputs or matrix.inputs is not None) and has_pieces(
+            matrix, kind
+        )
         codes = codes_record(matrix, kind, rounds_rows=rounds_rows)
         values = None if bias is None else bias.detach().float().contiguous()
         address = None if values is None else values.data_ptr()
