@@ -28,7 +28,7 @@ inline Words add_pairs(Words one, Words other) {
 #if defined(__AVX2__) && !defined(__AVX512F__)
   return (Words)_mm256_add_epi16((__m256i)one, (__m256i)other);
 #else
-  return (one & 0xffffu) + (other & 0xffffu) & 0xffffu | (one & 0xffff0000u) + (other & 0xffff0000u);
+  return ((one + other) & 0xffffu) | ((one & 0xffff0000u) + (other & 0xffff0000u));
 #endif
 }
 
