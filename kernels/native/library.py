@@ -25,6 +25,7 @@ class CodeKind(IntEnum):
     FOURS = 3
     EIGHTS = 4
     FLOAT8S = 5
+    LOOKED = 6
 
 
 class BlockType(IntEnum):
@@ -104,6 +105,8 @@ class Codes(ctypes.Structure):
         ("kind", c_int),
         ("codes", c_void_p),
         ("least", c_int),
+        ("most", c_int),
+        ("table", c_void_p),
         ("scales", c_void_p),
         ("zeros", c_void_p),
         ("offsets", c_void_p),

@@ -1,6 +1,7 @@
 // llama.cpp's blocks taken apart. A type has
 //   kValues, kBytes: of a block; kGroup: numbers that share a scale
 //   kBits: 4 or 8, of a code in a panel; kLeast: what is added to one of 4 bits, negated
+//   kLow, kHigh: no code is below or above
 //   codes(block, to): kValues codes as a panel has them, the first one the lowest bits
 //   scales(block, to): float16 numbers, and the factors of them that groups have, if kFactors
 #pragma once
@@ -124,6 +125,7 @@ struct Small {
   static constexpr int kValues = 32, kGroup = 32, kBits = kTheBits, kLeast = kTheLeast;
   static constexpr bool kFactors = false, kOffsets = kHasOffsets;
   static constexpr int kBegin = kHasOffsets ? 4 : 2;  // of what follows the scale
+  static constexpr int kLow = kTheLeast, kHigh = kTheLeast + 15;
   static void scales(const uint8_t* block, BlockScales* to) {
     to->scale = half_at(block);
     if (kHasOffsets) to->offset = half_at(block + 2) ^ 0x8000u;  // a minimum is added
@@ -134,6 +136,7 @@ template <int kTheGroup, int kTheBits, int kTheLeast, bool kHasOffsets>
 struct Large {
   static constexpr int kValues = 256, kGroup = kTheGroup, kBits = kTheBits, kLeast = kTheLeast;
   static constexpr bool kFactors = true, kOffsets = kHasOffsets;
+  static constexpr int kLow = kTheLeast, kHigh = kTheLeast + 15;
 };
 
 template <bool kHasOffsets>
@@ -145,6 +148,7 @@ struct Q4 : Small<4, kHasOffsets ? 0 : -8, kHasOffsets> {
 template <bool kHasOffsets>
 struct Q5 : Small<8, 0, kHasOffsets> {
   static constexpr int kBegin = Small<8, 0, kHasOffsets>::kBegin, kBytes = kBegin + 20;
+  static constexpr int kLow = kHasOffsets ? 0 : -16, kHigh = kLow + 31;
   static void codes(const uint8_t* block, uint8_t* to) {
     spread_nibbles<16>(block + kBegin + 4, to);
     or_fifth(block + kBegin, to);
@@ -154,12 +158,12 @@ struct Q5 : Small<8, 0, kHasOffsets> {
 };
 
 struct Q8 : Small<8, 0, false> {
-  static constexpr int kBytes = 34;
+  static constexpr int kBytes = 34, kLow = -128, kHigh = 127;
   static void codes(const uint8_t* block, uint8_t* to) { std::memcpy(to, block + kBegin, 32); }
 };
 
 struct Iq4Nl : Small<8, 0, false> {
-  static constexpr int kBytes = 18;
+  static constexpr int kBytes = 18, kLow = -127, kHigh = 113;
   static void codes(const uint8_t* block, uint8_t* to) {
     spread_nibbles<16>(block + kBegin, to);
     look_up_uneven<32>(to);
@@ -214,7 +218,7 @@ struct Q4K : Large<32, 4, 0, true> {
 };
 
 struct Q5K : Large<32, 8, 0, true> {
-  static constexpr int kBytes = 176;
+  static constexpr int kBytes = 176, kLow = 0, kHigh = 31;
   static void codes(const uint8_t* block, uint8_t* to) {
     for (int run = 0; run < 4; ++run) spread_nibbles<32>(block + 48 + run * 32, to + run * 64);
     or_bits(block + 16, 4, to);
@@ -223,7 +227,7 @@ struct Q5K : Large<32, 8, 0, true> {
 };
 
 struct Q6K : Large<16, 8, 0, false> {
-  static constexpr int kBytes = 210;
+  static constexpr int kBytes = 210, kLow = -32, kHigh = 31;
   static void codes(const uint8_t* block, uint8_t* to) {
     for (int run = 0; run < 2; ++run) spread_nibbles<64>(block + run * 64, to + run * 128);
     or_pairs<2>(block + 128, 4, to);
@@ -236,7 +240,7 @@ struct Q6K : Large<16, 8, 0, false> {
 };
 
 struct Iq4Xs : Large<32, 8, 0, false> {
-  static constexpr int kBytes = 136;
+  static constexpr int kBytes = 136, kLow = -127, kHigh = 113;
   static void codes(const uint8_t* block, uint8_t* to) {
     for (int run = 0; run < 8; ++run) spread_nibbles<16>(block + 8 + run * 16, to + run * 32);
     look_up_uneven<kValues>(to);

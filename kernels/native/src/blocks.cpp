@@ -94,8 +94,15 @@ class BlockPacking {
     GroupScales& groups = matrix_->groups;
     groups.group_words = Type::kGroup / elements;
     groups.num_groups = blocks.inner / Type::kGroup;
-    groups.zero = -Type::kLeast;
     groups.rounds_rows = blocks.rounds_rows != 0;
+    Codes range{};
+    range.kind = kind;
+    range.least = Type::kLow;
+    range.most = Type::kHigh;
+    range.group = Type::kGroup;
+    range.rounds_rows = blocks.rounds_rows;
+    choose_sums(groups, range);
+    groups.less = Type::kOffsets ? Less::kOffsets : Less::kStart;
     reserve(groups.scales, padded * groups.num_groups, kSpan, Type::kFactors);
     if (Type::kOffsets) reserve(groups.offsets, padded * groups.num_groups, kSpan, Type::kFactors);
   }
@@ -123,12 +130,17 @@ class BlockPacking {
       uint8_t* to = codes + i * row_bytes();
       for (int b = 0; b < num_blocks_; ++b, block += Type::kBytes, to += Type::kValues * Type::kBits / 8)
         Type::codes(block, to);
+      if (matrix_->groups.is_narrow) begin_at_zero(codes + i * row_bytes());
       put_scales(rows_[first + i], packed_column(first + i, blocks_.columns, paired_));
     }
     put_columns(reinterpret_cast<const char*>(codes), row_bytes(), count, [&](int offset) {
       const int to = packed_column(first + offset, blocks_.columns, paired_);
       return matrix_->panels.data() + size_t(to / kPanel) * matrix_->words * kPanel + to % kPanel;
     });
+  }
+
+  void begin_at_zero(uint8_t* codes) {
+    for (size_t i = 0; i < row_bytes(); ++i) codes[i] = uint8_t(codes[i] - Type::kLow);
   }
 
   void put_scales(const uint8_t* block, int column) {

@@ -14,7 +14,7 @@ namespace baton {
 struct Nibbles {
   static constexpr int kPerWord = 8;
   static constexpr float kFactor = 1.0f;
-  static Floats number(Words words, int place) {
+  static Floats number(Words words, int place, Words) {
     return __builtin_convertvector(reinterpret_cast<Ints>(words >> (4 * place) & 15u), Floats);
   }
   static Ints zero(Bytes zeros) { return reinterpret_cast<Ints>(widen_bytes(zeros)); }
@@ -24,11 +24,22 @@ struct Nibbles {
 struct SignedBytes {
   static constexpr int kPerWord = 4;
   static constexpr float kFactor = 0x1p-24f;
-  static Floats number(Words words, int place) {
+  static Floats number(Words words, int place, Words) {
     const Words top = words << (24 - 8 * place) & 0xff000000u;
     return __builtin_convertvector(reinterpret_cast<Ints>(top), Floats);
   }
   static Ints zero(Bytes zeros) { return widen_signed_bytes(zeros); }
+};
+
+// Places of 4 bits in a table of integers of 8 bits.
+struct LookedBytes {
+  static constexpr int kPerWord = 8;
+  static constexpr float kFactor = SignedBytes::kFactor;
+  static Floats number(Words words, int place, Words table) {
+    const Words places = (place % 2 ? words >> 4 : words) & 0x0f0f0f0fu;
+    return SignedBytes::number(look_up(table, places), place / 2, table);
+  }
+  static Ints zero(Bytes) { return Ints{}; }
 };
 
 // E4M3. A number is 2^-120 times its code: exponent and mantissa are where those of float32 are, and the
@@ -36,7 +47,7 @@ struct SignedBytes {
 struct Floats8 {
   static constexpr int kPerWord = 4;
   static constexpr float kFactor = 0x1p120f;
-  static Floats number(Words words, int place) {
+  static Floats number(Words words, int place, Words) {
     const Ints top = reinterpret_cast<Ints>(words << (24 - 8 * place));
     return bits_as<Floats>(reinterpret_cast<Words>(top >> 4) & 0x87f00000u);
   }
@@ -51,9 +62,10 @@ template <class Code>
 struct ColumnScale {
   Floats scale;
   Floats plus;
+  Words table;
 
   ColumnScale() = default;
-  ColumnScale(const GroupScales& from, int panel, int group, int column) {
+  ColumnScale(const GroupScales& from, int panel, int group, int column) : table(load<Words>(from.table)) {
     const size_t at = (size_t(panel) * from.num_groups + group) * kPanel + column;
     scale = from.scales.at(at);
     if (!from.offsets.empty()) {
@@ -70,7 +82,7 @@ struct ColumnScale {
   }
 
   // Of the code at `place` of each word.
-  Floats weight(Words words, int place) const { return Code::number(words, place) * scale + plus; }
+  Floats weight(Words words, int place) const { return Code::number(words, place, table) * scale + plus; }
 };
 
 // Rows of float32 numbers that lie `stride` apart.

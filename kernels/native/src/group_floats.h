@@ -9,6 +9,17 @@
 
 namespace baton {
 
+#if defined(__F16C__)
+// Float16 numbers.
+inline Floats widen_half(const uint16_t* from) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_cvtph_ps((__m256i)load<Halves>(from));
+#else
+  return (Floats)_mm256_cvtph_ps((__m128i)load<Halves>(from));
+#endif
+}
+#endif
+
 // Numbers by [panel][group][kPanel], in one of three forms: float16; float32; or factors of a number that
 // kSpan neighbouring groups of a column share, as llama.cpp's K-quants have them.
 struct GroupFloats {
@@ -30,19 +41,34 @@ struct GroupFloats {
 
   Floats at(size_t index) const {
 #if defined(__F16C__)
-    if (halves.size() > 0) {
-#if defined(__AVX512F__)
-      return (Floats)_mm512_cvtph_ps((__m256i)load<Halves>(halves.data() + index));
-#else
-      return (Floats)_mm256_cvtph_ps((__m128i)load<Halves>(halves.data() + index));
-#endif
-    }
+    if (halves.size() > 0) return widen_half(halves.data() + index);
 #endif
     if (factors.size() > 0) {
       const Ints factor = widen_signed_bytes(load<Bytes>(factors.data() + index));
       return __builtin_convertvector(factor, Floats) * load<Floats>(shared.data() + shared_at(index));
     }
     return load<Floats>(floats.data() + index);
+  }
+
+  // Writes `count` numbers from `index` on, both multiples of kPanel.
+  void read(size_t index, int count, float* to) const {
+#if defined(__F16C__)
+    if (halves.size() > 0) {
+      for (int i = 0; i < count; i += kLanes) store(to + i, widen_half(halves.data() + index + i));
+      return;
+    }
+#endif
+    if (factors.size() == 0) {
+      for (int i = 0; i < count; i += kLanes) store(to + i, at(index + i));
+      return;
+    }
+    for (int start = 0; start < count; start += kPanel) {
+      const float* own = shared.data() + shared_at(index + start);
+      for (int v = 0; v < kPanel; v += kLanes) {
+        const Ints factor = widen_signed_bytes(load<Bytes>(factors.data() + index + start + v));
+        store(to + start + v, __builtin_convertvector(factor, Floats) * load<Floats>(own + v));
+      }
+    }
   }
 
   float one(size_t index) const {

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <vector>
 
+#include "byte_dots.h"
 #include "lines.h"
 
 namespace baton {
@@ -136,11 +137,13 @@ void reserve_scales(Pool& pool, GroupScales& to, const Codes& codes, size_t padd
   if (codes.offsets != nullptr)
     reserve_numbers(pool, to.offsets, codes.offsets, codes, to.num_groups, padded);
   to.rounds_rows = codes.rounds_rows != 0;
-  to.zero = -codes.least;
+  choose_sums(to, codes);
+  to.less = codes.offsets != nullptr ? Less::kOffsets : Less::kStart;
   if (codes.zeros == nullptr) return;
   to.zero += codes.zeros[0];
-  if (std::any_of(codes.zeros, codes.zeros + count, [&](int8_t z) { return z != codes.zeros[0]; }))
-    to.zeros.reserve(room);
+  const bool vary = std::any_of(codes.zeros, codes.zeros + count, [&](int8_t z) { return z != codes.zeros[0]; });
+  if (vary) to.zeros.reserve(room);
+  if (vary || (codes.kind == Kind::kFours && !fits_dot(15, to.zero, kPiece / 4, 128))) to.less = Less::kZeros;
 }
 
 // Keeps the numbers of one column, by group.
@@ -183,12 +186,25 @@ void copy_words(Pool& pool, Matrix& matrix, const Codes& codes, bool paired) {
   });
 }
 
+// What is stored as 0.
+int first_code(const Matrix& matrix, const Codes& codes) {
+  return matrix.kind == Kind::kFours || matrix.groups.is_narrow ? codes.least : 0;
+}
+
+void put_table(Matrix& matrix, const Codes& codes) {
+  constexpr int kNumbers = 16;
+  uint8_t* to = matrix.groups.table;
+  for (size_t i = 0; i < sizeof(matrix.groups.table); ++i)
+    to[i] = uint8_t(codes.table[i % kNumbers] - first_code(matrix, codes));
+}
+
 void put_codes(Matrix& matrix, const Codes& codes, size_t source, int column) {
   const size_t panel = column / kPanel;
   uint32_t* to = matrix.panels.data() + panel * matrix.words * kPanel + column % kPanel;
   const int8_t* from = codes.codes + source * codes.inner;
   std::vector<uint32_t> words(matrix.words);
-  join_codes(from, matrix.inner, codes.least, 32 / elements_per_word(matrix.kind), words.data());
+  const int first = matrix.kind == Kind::kLooked ? 0 : first_code(matrix, codes);
+  join_codes(from, matrix.inner, first, 32 / elements_per_word(matrix.kind), words.data());
   put_words(words.data(), matrix.words, to);
   if (matrix.kind == Kind::kInt8) {
     matrix.scales[column] = codes.scales[source];
@@ -205,11 +221,13 @@ void put_groups(Matrix& matrix, const Codes& codes, size_t source, int column) {
   if (codes.offsets != nullptr) put_numbers(scales.offsets, codes.offsets + own, groups, panel, at);
   if (scales.zeros.size() == 0) return;
   for (int group = 0; group < groups; ++group)
-    scales.zeros[(panel * groups + group) * kPanel + at] = uint8_t(codes.zeros[own + group] - codes.least);
+    scales.zeros[(panel * groups + group) * kPanel + at] = uint8_t(codes.zeros[own + group] - first_code(matrix, codes));
 }
 
 // The code at one place of a word, without its zero.
-float number_at(Kind kind, uint32_t word, int place) {
+float number_at(const Matrix& matrix, uint32_t word, int place) {
+  const Kind kind = matrix.kind;
+  if (kind == Kind::kLooked) return float(int8_t(matrix.groups.table[word >> (4 * place) & 15u]));
   if (kind == Kind::kFours) return float(word >> (4 * place) & 15u);
   if (kind == Kind::kEights) return float(int8_t(word >> (8 * place)));
   const int32_t top = int32_t(word << (24 - 8 * place));  // E4M3, see Floats8
@@ -232,11 +250,24 @@ void unpack_codes_column(const Matrix& matrix, int column, float* to) {
     const float scale = own.scales.one(at);
     const float offset = own.offsets.empty() ? 0.0f : own.offsets.one(at);
     for (int place = 0; place < elements; ++place, ++to)
-      *to = (number_at(matrix.kind, from[size_t(word) * kPanel], place) - zero) * scale - offset;
+      *to = (number_at(matrix, from[size_t(word) * kPanel], place) - zero) * scale - offset;
   }
 }
 
 }  // namespace
+
+// Only rows of codes of 4 bits may have a -128.
+void choose_sums(GroupScales& to, const Codes& codes) {
+  to.has_halves = codes.group == kPiece / 2 && to.num_groups > 1;
+  const bool is_fours = codes.kind == Kind::kFours;
+  const int range = codes.most - codes.least, row = is_fours ? 128 : 127;
+  auto fits = [&](int zero, int words) { return fits_dot(range, zero, words, row); };
+  if (!is_fours && codes.zeros == nullptr && codes.rounds_rows) {
+    to.is_narrow = fits(-codes.least, kPiece / 8);
+    to.has_halves |= to.is_narrow && !fits(-codes.least, kPiece / 4);
+  }
+  to.zero = is_fours || to.is_narrow ? -codes.least : 0;
+}
 
 Matrix* pack_codes(Pool& pool, const Codes& codes, const float* bias, bool paired) {
   const int elements = elements_per_word(codes.kind);
@@ -252,6 +283,7 @@ Matrix* pack_codes(Pool& pool, const Codes& codes, const float* bias, bool paire
     reserve_columns(*matrix, padded);
   else
     reserve_scales(pool, matrix->groups, codes, padded);
+  if (codes.table != nullptr) put_table(*matrix, codes);
   if (codes.order != nullptr) {
     matrix->order.reserve(codes.inner);
     std::copy_n(codes.order, codes.inner, matrix->order.data());

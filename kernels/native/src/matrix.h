@@ -18,16 +18,27 @@ enum class Kind : int {
   kFours = 3,    // integers of 4 bits
   kEights = 4,   // integers of 8 bits
   kFloat8s = 5,  // E4M3
+  kLooked = 6,   // places of 4 bits in a table of integers
 };
 
 inline bool is_coded(Kind kind) { return kind >= Kind::kFours; }
 
+// Whether there are two codes in a byte.
+inline bool is_packed(Kind kind) { return kind == Kind::kFours || kind == Kind::kLooked; }
+
 inline int elements_per_word(Kind kind) {
-  return kind == Kind::kFloat32 ? 1 : kind == Kind::kBFloat16 ? 2 : kind == Kind::kFours ? 8 : 4;
+  return kind == Kind::kFloat32 ? 1 : kind == Kind::kBFloat16 ? 2 : is_packed(kind) ? 8 : 4;
 }
 
 // Numbers of a row of 8 bits that share a scale, where a row has several.
 constexpr int kPiece = 32;
+
+// What sums of codes, times rows of 8 bits, are less by.
+enum class Less {
+  kStart,  // nothing: they begin with what one zero makes of them
+  kZeros,
+  kOffsets,
+};
 
 // Of stored codes: a weight is (code - zero) * scale, or code * scale - offset.
 struct GroupScales {
@@ -37,10 +48,15 @@ struct GroupScales {
   GroupFloats offsets;    // empty without
   Buffer<uint8_t> zeros;  // [panel][group][kPanel]; empty if they are one number
   int zero = 0;
-  bool rounds_rows = false;  // rows are rounded to 8 bits for a product
+  alignas(64) uint8_t table[4 * kLanes] = {};  // of kLooked: what codes stand for, repeated
+  bool rounds_rows = false;  // rows are bytes in pieces for a product
+  // For such products:
+  Less less = Less::kStart;
+  bool is_narrow = false;   // codes begin at 0, and sums of a unit fit 16 bits
+  bool has_halves = false;  // exact sums are those of half a piece
 
-  // Whether what is subtracted depends on more than the scale.
-  bool varies() const { return zeros.size() > 0 || !offsets.empty(); }
+  // The zero with which sums begin.
+  int start() const { return less == Less::kZeros ? 0 : zero; }
   size_t bytes() const { return scales.bytes() + offsets.bytes() + zeros.size(); }
 };
 
@@ -76,7 +92,9 @@ Matrix* pack_matrix(Pool& pool, Kind kind, const void* weight, Kind stored, int 
 struct Codes {
   Kind kind;  // of kInt8 there is one group and no zero
   const int8_t* codes;  // [columns][inner]; null: they are in `rows`
-  int least;            // of kFours each code is `least` to least + 15; otherwise 0
+  int least;            // no code is below
+  int most;             // nor above; of kLooked these are bounds of the table
+  const int8_t* table;  // of kLooked: sixteen numbers
   const float* scales;  // [columns][groups]
   const int8_t* zeros;  // the same shape; null: 0
   const float* offsets;  // the same shape; null: 0
@@ -84,11 +102,15 @@ struct Codes {
   int inner;  // a multiple of a word's codes, as `group` is
   int group;
   const int32_t* order;  // see Matrix; or null
-  // Of kFours and kEights: rows are rounded to 8 bits for a product. A group is then of a multiple of kPiece
-  // numbers, or of all; of kEights it may be half a piece.
+  // Of integers: rows become bytes in pieces for a product. A group is then of a multiple of kPiece numbers,
+  // or of all, or of half a piece.
   int rounds_rows;
   const BlockRows* rows;  // of kFours: words as a matrix has them, of all columns
 };
+
+// Chooses how products of such codes (`kind`, `least`, `most`, `zeros`, `group`, `rounds_rows`) with rows of
+// 8 bits are added, and the zero. `to` has its number of groups.
+void choose_sums(GroupScales& to, const Codes& codes);
 
 Matrix* pack_codes(Pool& pool, const Codes& codes, const float* bias, bool paired);
 

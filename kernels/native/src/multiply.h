@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "codes.h"
-#include "eights_int8.h"
 #include "matrix.h"
 #include "operands.h"
+#include "pieces.h"
 #include "rows.h"
 #include "wide.h"
 
@@ -93,23 +93,22 @@ void multiply_stored(const Rows& rows, int first, int count, const Matrix& matri
 template <class Element>
 __attribute__((noinline)) void multiply_kind(const Rows& rows, int first, int count,
                                              const Matrix& matrix, int panel, Floats* sums) {
+  if (row_form(matrix) == RowForm::kPieces) {
+    multiply_integers(rows, first, count, matrix, panel, sums);
+    return;
+  }
   switch (matrix.kind) {
     case Kind::kInt8:
       multiply_int8(rows, first, count, matrix, panel, sums);
       return;
     case Kind::kFours:
-      if (row_form(matrix) == RowForm::kPieces) {
-        multiply_fours_int8(rows, first, count, matrix, panel, sums);
-        return;
-      }
       multiply_stored<Nibbles, Element>(rows, first, count, matrix, panel, sums);
       return;
     case Kind::kEights:
-      if (row_form(matrix) == RowForm::kPieces) {
-        multiply_eights_int8(rows, first, count, matrix, panel, sums);
-        return;
-      }
       multiply_stored<SignedBytes, Element>(rows, first, count, matrix, panel, sums);
+      return;
+    case Kind::kLooked:
+      multiply_stored<LookedBytes, Element>(rows, first, count, matrix, panel, sums);
       return;
     case Kind::kFloat8s:
       multiply_stored<Floats8, Element>(rows, first, count, matrix, panel, sums);

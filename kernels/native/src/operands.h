@@ -4,16 +4,20 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "byte_dots.h"
 #include "matrix.h"
 #include "pool.h"
 #include "rows.h"
 
 namespace baton {
 
-struct Piece {
+struct HalfPiece {
   float scale;
-  int32_t sum;  // of the codes
-  int32_t low;  // of the first half of them
+  RowSums sums;
+};
+
+struct Piece {
+  HalfPiece halves[2];  // their scales differ only if a format has groups of halves
 };
 
 // Rows as words. Those of bytes have one scale each, or pieces.
@@ -47,11 +51,15 @@ inline void store_piece(int8_t* to, const Words* numbers) {
 #endif
 }
 
-inline int32_t sum_lanes(Words totals) {
-  uint32_t lanes[kLanes], sum = 0;
-  store(lanes, totals);
-  for (int i = 0; i < kLanes; ++i) sum += lanes[i];
-  return int32_t(sum);
+// Sums of the 16 numbers of half a piece.
+inline HalfPiece sum_half(const int8_t* numbers, float scale) {
+  int32_t sums[2] = {0, 0};
+  for (int i = 0; i < kPiece / 2; ++i) sums[i / 2 % 2] += numbers[i];
+  return {scale, {int16_t(sums[0]), int16_t(sums[1])}};
+}
+
+inline Piece piece_of(const int8_t* numbers, float low_scale, float high_scale) {
+  return {sum_half(numbers, low_scale), sum_half(numbers + kPiece / 2, high_scale)};
 }
 
 // Symmetric int8 with a scale for the piece. It begins with `count` numbers, and ends with zeros.
@@ -67,14 +75,37 @@ inline Piece round_piece(int8_t* to, const Element* from, int count) {
   const float scale = std::fmax(max_lane(largest), 1e-20f) / 127.0f;
   const float inverse = 1.0f / scale;
   Words codes[kVectors];
-  Words totals[2] = {};
-  for (int v = 0; v < kVectors; ++v) {
+  for (int v = 0; v < kVectors; ++v)
     codes[v] = reinterpret_cast<Words>(numbers[v] * inverse + kRounds) - reinterpret_cast<Words>(splat(kRounds));
-    totals[v >= kVectors / 2] += codes[v];
-  }
   store_piece<kInNibbles>(to, codes);
-  const int32_t low = sum_lanes(totals[0]);
-  return {scale, low + sum_lanes(totals[1]), low};
+  return piece_of(to, scale, scale);
+}
+
+// Integers that a format rounds a row to, by piece. Those of E2M1 are twice its numbers. A group is the whole
+// row, some pieces or half of one.
+template <bool kInNibbles, class From>
+inline void encode_pieces(const Rounding& own, const From* from, int size, int8_t* to, Piece* pieces) {
+  const Rounder rounder(own);
+  const float factor = own.grid == Grid::kE2M1 ? 2.0f : 1.0f;
+  const int group = own.group == 0 ? size : own.group, part = group == kPiece / 2 ? group : kPiece;
+  float scale = 1.0f;
+  for (int first = 0; first < size; first += kPiece) {
+    Words codes[kPiece / kLanes] = {};
+    float scales[2];
+    for (int start = 0; start < kPiece; start += part) {
+      const int at = first + start;
+      if (at % group == 0 && at < size) scale = group_scale(own, from + at, std::min(group, size - at)).scale;
+      const float divisor = scale == 0.0f ? 1.0f : scale;
+      for (int i = start; i < start + part; i += kLanes) {
+        const Floats scaled = widen_some(from + first + i, size - first - i) / divisor;
+        const Floats number = rounder.round(rounder.clamp(scaled)) * factor;
+        codes[i / kLanes] = reinterpret_cast<Words>(__builtin_convertvector(number, Ints));
+      }
+      for (int half = start * 2 / kPiece; half < 2; ++half) scales[half] = scale / factor;
+    }
+    store_piece<kInNibbles>(to + first, codes);
+    *pieces++ = piece_of(to + first, scales[0], scales[1]);
+  }
 }
 
 // What a matrix is multiplied with.
@@ -143,10 +174,10 @@ class Operands {
         put_bytes(row, reinterpret_cast<uint8_t*>(to), from, matrix);
         return;
       case RowForm::kPieces:
-        if (matrix.kind == Kind::kFours)
-          put_pieces<true>(row, reinterpret_cast<int8_t*>(to), from, inner);
+        if (is_packed(matrix.kind))
+          put_pieces<true>(row, reinterpret_cast<int8_t*>(to), from, matrix);
         else
-          put_pieces<false>(row, reinterpret_cast<int8_t*>(to), from, inner);
+          put_pieces<false>(row, reinterpret_cast<int8_t*>(to), from, matrix);
     }
   }
 
@@ -172,10 +203,14 @@ class Operands {
   }
 
   template <bool kInNibbles, class From>
-  void put_pieces(int row, int8_t* to, const From* from, int inner) {
+  void put_pieces(int row, int8_t* to, const From* from, const Matrix& matrix) {
     Piece* pieces = pieces_.data() + row * pieces_stride_;
-    for (int i = 0; i < inner; i += kPiece)
-      *pieces++ = round_piece<kInNibbles>(to + i, from + i, inner - i);
+    if (matrix.rounding.grid != Grid::kNone) {
+      encode_pieces<kInNibbles>(matrix.rounding, from, matrix.inner, to, pieces);
+      return;
+    }
+    for (int i = 0; i < matrix.inner; i += kPiece)
+      *pieces++ = round_piece<kInNibbles>(to + i, from + i, matrix.inner - i);
   }
 
   template <class From>

@@ -157,6 +157,22 @@ inline Words widen_halves(Halves halves) {
 #endif
 }
 
+// In place of each byte, which is below 16, the byte of the table at that place. A table is sixteen bytes,
+// again and again.
+inline Words look_up(Words table, Words bytes) {
+#if defined(__AVX512BW__)
+  return (Words)_mm512_shuffle_epi8((__m512i)table, (__m512i)bytes);
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+  return (Words)_mm256_shuffle_epi8((__m256i)table, (__m256i)bytes);
+#else
+  uint8_t numbers[4 * kLanes], places[4 * kLanes];
+  store(numbers, table);
+  store(places, bytes);
+  for (uint8_t& place : places) place = numbers[place];
+  return load<Words>(places);
+#endif
+}
+
 // The lowest byte of each lane.
 inline Bytes low_bytes(Words lanes) {
 #if defined(__AVX512F__)

@@ -12,6 +12,7 @@ from kernels.native.library import Rounding as RoundingRecord
 from kernels.native.library import ScaleRule as NativeScaleRule
 from shared.model.linear.blocks import BlockMatrix
 from shared.model.linear.rounding import Element, ScaleRule
+from shared.model.native.tables import integer_table, places
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,8 +22,15 @@ if TYPE_CHECKING:
     from shared.model.linear.quantized import QuantizedMatrix
 
 #: Codes that the library packs into a word of 32 bits.
-_PER_WORD = {CodeKind.INT8: 1, CodeKind.FOURS: 8, CodeKind.EIGHTS: 4, CodeKind.FLOAT8S: 4}
+_PER_WORD = {
+    CodeKind.INT8: 1,
+    CodeKind.FOURS: 8,
+    CodeKind.EIGHTS: 4,
+    CodeKind.FLOAT8S: 4,
+    CodeKind.LOOKED: 8,
+}
 _MOST_BITS_OF_FOURS = 4
+_INTEGERS = (CodeKind.FOURS, CodeKind.EIGHTS, CodeKind.LOOKED)
 #: Numbers of a rounded row that share a scale.
 _PIECE = 32
 #: Scales of 8-bit floats are below: those of the library's numbers are 2^120 times as large.
@@ -50,7 +58,7 @@ def code_kind(matrix: AnyMatrix) -> CodeKind | None:
     if isinstance(matrix, BlockMatrix):
         return kind_of_blocks(matrix)
     kind = _kind_of_codes(matrix)
-    if kind is None or matrix.table is not None or not _has_even_groups(matrix):
+    if kind is None or not _has_even_groups(matrix):
         return None
     columns = matrix.shape[1]
     of_words = columns % _PER_WORD[kind] == min(matrix.group, columns) % _PER_WORD[kind] == 0
@@ -63,9 +71,11 @@ def kind_of_blocks(matrix: BlockMatrix) -> CodeKind:
 
 
 def _kind_of_codes(matrix: QuantizedMatrix) -> CodeKind | None:
+    if integer_table(matrix) is not None:
+        return CodeKind.LOOKED
     if matrix.codes.dtype == torch.float8_e4m3fn:
         return CodeKind.FLOAT8S if matrix.scales.abs().max() < _SCALE_BOUND else None
-    if matrix.codes.dtype != torch.int8:
+    if matrix.codes.dtype != torch.int8 or matrix.table is not None:
         return None
     if matrix.bits <= _MOST_BITS_OF_FOURS:
         return CodeKind.FOURS
@@ -91,17 +101,42 @@ def _multiplies_integers(matrix: QuantizedMatrix) -> bool:
 
 
 def has_pieces(matrix: AnyMatrix, kind: CodeKind) -> bool:
-    """Return whether the library can round the rows that it multiplies such codes with.
+    """Return whether the library can multiply such codes with rows that are bytes in pieces.
 
-    Each piece of a row meets one group, or two halves of it meet two.
+    Each piece of a row meets one group, or two halves of it meet two. Inputs that a format rounds
+    are such rows if they are integers but for their scales.
     """
     columns = matrix.shape[1]
-    if kind not in (CodeKind.FOURS, CodeKind.EIGHTS) or matrix.column_groups is not None:
+    if kind not in _INTEGERS or matrix.column_groups is not None:
         return False
-    if matrix.group % _PIECE == 0 or matrix.group >= columns:
-        return True
     has_halves = matrix.group == _PIECE // 2 and columns % _PIECE == 0
-    return kind is CodeKind.EIGHTS and has_halves
+    if not has_halves and matrix.group % _PIECE != 0 and matrix.group < columns:
+        return False
+    return matrix.inputs is None or _are_pieces(matrix.inputs, kind, has_halves=has_halves)
+
+
+def _are_pieces(inputs: InputRounding, kind: CodeKind, *, has_halves: bool) -> bool:
+    rule = inputs.rule
+    if not rule.is_symmetric or inputs.zero is not None:
+        return False
+    # The library multiplies -128 with codes of 4 bits alone.
+    if rule.element is not Element.E2M1 and (
+        rule.element is not Element.INT or kind is not CodeKind.FOURS
+    ):
+        return False
+    is_half = has_halves and rule.group == _PIECE // 2
+    return rule.group is None or rule.group % _PIECE == 0 or is_half
+
+
+def _bounds(codes: Tensor, kind: CodeKind) -> tuple[int, int]:
+    """Numbers that no code is below or above. Codes of 4 bits have room for sixteen."""
+    if kind is CodeKind.FLOAT8S:
+        return 0, 0
+    least, most = (int(bound) for bound in codes.aminmax())
+    if kind is CodeKind.FOURS:
+        least = -(1 << (_MOST_BITS_OF_FOURS - 1)) if least < 0 else 0
+        most = least + (1 << _MOST_BITS_OF_FOURS) - 1
+    return least, most
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +155,20 @@ def codes_record(matrix: QuantizedMatrix, kind: CodeKind, *, rounds_rows: bool) 
         order = matrix.column_groups.argsort(stable=True).to(torch.int32)
         rows = replace(rows, codes=rows.codes[:, order])
     codes, scales = rows.codes.contiguous(), rows.scales.float().contiguous()
+    table = integer_table(rows) if kind is CodeKind.LOOKED else None
+    if table is not None:
+        codes, scales = places(rows), scales * table.factor
     zeros = None if rows.zeros is None else rows.zeros.contiguous()
     offsets = None if rows.offsets is None else rows.offsets.float().contiguous()
     columns, inner = rows.shape
-    is_signed = kind is CodeKind.FOURS and int(codes.min()) < 0
+    kept_table = None if table is None else table.numbers
+    least, most = _bounds(codes if table is None else table.numbers, kind)
     record = Codes(
         kind=kind,
         codes=codes.data_ptr(),
-        least=-(1 << (rows.bits - 1)) if is_signed else 0,
+        least=least,
+        most=most,
+        table=None if table is None else table.numbers.data_ptr(),
         scales=scales.data_ptr(),
         zeros=None if zeros is None else zeros.data_ptr(),
         offsets=None if offsets is None else offsets.data_ptr(),
@@ -137,7 +178,7 @@ def codes_record(matrix: QuantizedMatrix, kind: CodeKind, *, rounds_rows: bool) 
         order=None if order is None else order.data_ptr(),
         rounds_rows=rounds_rows,
     )
-    return CodesRecord(record, (codes, scales, zeros, offsets, order))
+    return CodesRecord(record, (codes, scales, zeros, offsets, order, kept_table))
 
 
 def rounding_record(inputs: InputRounding) -> RoundingRecord:

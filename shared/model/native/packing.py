@@ -162,7 +162,9 @@ class Packing:
     def _codes(
         self, matrix: QuantizedMatrix, kind: CodeKind, bias: Tensor | None, *, paired: bool
     ) -> int:
-        rounds_rows = self._rounds_inputs and matrix.inputs is None and has_pieces(matrix, kind)
+        rounds_rows = (self._rounds_inputs or matrix.inputs is not None) and has_pieces(
+            matrix, kind
+        )
         codes = codes_record(matrix, kind, rounds_rows=rounds_rows)
         return self._of_codes(codes, bias, matrix.shape, paired=paired)
 

@@ -1,0 +1,263 @@
+// Products of codes, as bytes, with rows of bytes that have scales by piece.
+//
+// The sum of a unit, a piece of 32 numbers or half of it, is one of integers, so it is exact; the sums of units
+// are float32, in the order of the inner dimension. So a row's result does not depend on the rows beside it.
+#pragma once
+
+#include <algorithm>
+
+#include "byte_dots.h"
+#include "operands.h"
+
+namespace baton {
+
+// Words of a row's piece.
+constexpr int kRowWords = kPiece / 4;
+// Pieces of a panel that all rows go through before the next ones: they stay in the first-level cache.
+constexpr int kSharedPieces = 8;
+// Words that are fetched ahead.
+constexpr int kAheadSize = kSharedPieces / 2 * kRowWords * kPanel;
+
+// Where the words of a piece come from, each of four codes as a row has its numbers: words of bytes themselves.
+struct ByteWords {
+  static constexpr int kPieceWords = kRowWords;
+  static constexpr bool kIsPlain = true;
+  Words at(const uint32_t* piece, int word, int column) const {
+    return load<Words>(piece + word * kPanel + column);
+  }
+};
+
+// Halves of the bytes of packed words: first the lower ones of a word, then the upper ones.
+struct NibbleWords {
+  static constexpr int kPieceWords = kRowWords / 2;
+  static constexpr bool kIsPlain = false;
+  Words at(const uint32_t* piece, int word, int column) const {
+    const Words words = load<Words>(piece + word / 2 * kPanel + column);
+    return (word % 2 ? words >> 4 : words) & 0x0f0f0f0fu;
+  }
+};
+
+// Numbers of a table in place of halves of bytes.
+struct LookedWords {
+  static constexpr int kPieceWords = NibbleWords::kPieceWords;
+  static constexpr bool kIsPlain = false;
+  Words table;
+  Words at(const uint32_t* piece, int word, int column) const {
+    return look_up(table, NibbleWords{}.at(piece, word, column));
+  }
+};
+
+// The numbers of some units of a panel, by group: each is [kPanel].
+template <int kWords>
+struct UnitScales {
+  static constexpr int kMost = kSharedPieces * kRowWords / kWords;
+  alignas(64) float scales[kMost * kPanel];
+  alignas(64) float offsets[kMost * kPanel];
+  alignas(64) int32_t zeros[kMost * kPanel];
+  int per_group;  // units
+  int left;       // of the first group
+
+  void take(const Matrix& matrix, int panel, int unit, int count) {
+    const GroupScales& from = matrix.groups;
+    const int codes = from.group_words * elements_per_word(matrix.kind), of_unit = kWords * 4;
+    per_group = from.num_groups > 1 ? codes / of_unit : matrix.words;
+    const int first = unit / per_group, last = (unit + count - 1) / per_group;
+    left = per_group - unit % per_group;
+    const size_t at = (size_t(panel) * from.num_groups + first) * kPanel;
+    const int size = (last + 1 - first) * kPanel;
+    from.scales.read(at, size, scales);
+    if (from.less == Less::kOffsets) from.offsets.read(at, size, offsets);
+    if (from.less != Less::kZeros) return;
+    for (int i = 0; i < size; i += kLanes) store(zeros + i, zeros_at(from, matrix.kind, at + i));
+  }
+
+ private:
+  static Ints zeros_at(const GroupScales& from, Kind kind, size_t at) {
+    if (from.zeros.size() == 0) return Ints{} + from.zero;
+    const Bytes bytes = load<Bytes>(from.zeros.data() + at);
+    return kind == Kind::kEights ? widen_signed_bytes(bytes) : reinterpret_cast<Ints>(widen_bytes(bytes));
+  }
+};
+
+struct PieceRows {
+  const uint32_t* words;
+  size_t stride;
+  const Piece* pieces;
+  size_t pieces_stride;
+};
+
+inline PieceRows rows_from(const Rows& rows, int row, int piece) {
+  return PieceRows{rows.words + size_t(row) * rows.stride + piece * kRowWords, rows.stride,
+                   rows.pieces + size_t(row) * rows.pieces_stride + piece, rows.pieces_stride};
+}
+
+// Of a row's unit that begins with word `word` of a piece: sums of the numbers, as vectors of pairs.
+template <int kWords>
+inline Words unit_pairs(const Piece& piece, int word) {
+  if constexpr (kWords == kRowWords)
+    return add_pairs(pairs_of(piece.halves[0].sums), pairs_of(piece.halves[1].sums));
+  return pairs_of(piece.halves[word / kWords].sums);
+}
+
+// sums [kRows][kPanelVectors] += rows . a unit of a panel, that begins with word `start` of its piece. The
+// numbers of its group lie from `group` on.
+template <class Source, class Dot, int kRows, int kWords, Less kLess>
+__attribute__((always_inline)) inline void add_unit(const PieceRows& rows, const Source& source,
+                                                    const uint32_t* piece, int start, int zero,
+                                                    const UnitScales<kWords>& scales, int group, Floats* sums) {
+  typename Dot::Sum acc[kRows][kPanelVectors];
+  for (int r = 0; r < kRows; ++r) {
+    const auto first = Dot::start(zero, unit_pairs<kWords>(rows.pieces[r * rows.pieces_stride], start));
+    for (int v = 0; v < kPanelVectors; ++v) acc[r][v] = first;
+  }
+  auto add_word = [&](int word) {
+    Words held[kRows];
+    for (int r = 0; r < kRows; ++r) held[r] = splat(rows.words[r * rows.stride + word]);
+    for (int v = 0; v < kPanelVectors; ++v) {
+      const Words codes = source.at(piece, word, v * kLanes);
+      for (int r = 0; r < kRows; ++r) acc[r][v] = Dot::add(acc[r][v], codes, held[r]);
+    }
+  };
+  // Of several rows, unrolled, compilers keep products in memory until they add them.
+  if constexpr (kRows == 1) {
+#pragma GCC unroll 8
+    for (int word = 0; word < kWords; ++word) add_word(start + word);
+  } else {
+#pragma GCC unroll 1
+    for (int word = 0; word < kWords; ++word) add_word(start + word);
+  }
+  for (int r = 0; r < kRows; ++r) {
+    const Piece& piece_of_row = rows.pieces[r * rows.pieces_stride];
+    const Floats row_scale = splat(piece_of_row.halves[start / kWords].scale);
+    Ints total{};
+    if constexpr (kLess != Less::kStart) total = sum_pairs(unit_pairs<kWords>(piece_of_row, start), 1);
+    const Floats offset_scale = __builtin_convertvector(total, Floats) * row_scale;
+    for (int v = 0; v < kPanelVectors; ++v) {
+      const int at = group + v * kLanes;
+      Floats& sum = sums[r * kPanelVectors + v];
+      Ints exact = Dot::total(acc[r][v]);
+      if constexpr (kLess == Less::kZeros) exact -= load<Ints>(scales.zeros + at) * total;
+      sum += __builtin_convertvector(exact, Floats) * load<Floats>(scales.scales + at) * row_scale;
+      if constexpr (kLess == Less::kOffsets) sum -= load<Floats>(scales.offsets + at) * offset_scale;
+    }
+  }
+}
+
+// The same for `count` pieces. ahead: words from `from` on, to what is fetched meanwhile; 0: nothing is.
+template <class Source, class Dot, int kRows, int kWords, Less kLess>
+__attribute__((noinline)) void add_units(PieceRows rows, const Source source, const uint32_t* from,
+                                         const UnitScales<kWords>& scales, int zero, int count, int ahead,
+                                         Floats* sums) {
+  constexpr int kPieceSize = Source::kPieceWords * kPanel;
+  int group = 0, left = scales.left;
+  for (int piece = 0; piece < count; ++piece, from += kPieceSize) {
+    if (ahead > 0)
+      for (int w = 0; w < kPieceSize; w += kLineWords) prefetch(from + ahead + w);
+    for (int start = 0; start < kRowWords; start += kWords) {
+      if (left == 0) {
+        group += kPanel;
+        left = scales.per_group;
+      }
+      --left;
+      add_unit<Source, Dot, kRows, kWords, kLess>(rows, source, from, start, zero, scales, group, sums);
+    }
+    rows.words += kRowWords;
+    ++rows.pieces;
+  }
+}
+
+// What a panel's units are made of.
+template <int kWords>
+struct Units {
+  const UnitScales<kWords>& scales;
+  Less less;
+  int zero;
+  int count;  // pieces
+};
+
+template <class Source, class Dot, int kWords, int kRows = kTileRows>
+inline void add_units_of(int num_rows, const PieceRows& rows, const Source& source, const uint32_t* from,
+                         const Units<kWords>& units, int ahead, Floats* sums) {
+  if (num_rows == kRows) {
+    auto add = [&]<Less kLess>() {
+      add_units<Source, Dot, kRows, kWords, kLess>(rows, source, from, units.scales, units.zero, units.count,
+                                                   ahead, sums);
+    };
+    switch (units.less) {
+      case Less::kStart:
+        return add.template operator()<Less::kStart>();
+      case Less::kZeros:
+        return add.template operator()<Less::kZeros>();
+      case Less::kOffsets:
+        return add.template operator()<Less::kOffsets>();
+    }
+  } else if constexpr (kRows > 1) {
+    add_units_of<Source, Dot, kWords, kRows - 1>(num_rows, rows, source, from, units, ahead, sums);
+  }
+}
+
+template <class Source>
+__attribute__((noinline)) inline void unpack_pieces(const Source source, const uint32_t* from, int count,
+                                                    uint32_t* to) {
+  for (int i = 0; i < count; ++i, from += Source::kPieceWords * kPanel)
+    for (int word = 0; word < kRowWords; ++word, to += kPanel)
+      for (int v = 0; v < kPanel; v += kLanes) store(to + v, source.at(from, word, v));
+}
+
+// sums: [count][kPanelVectors] of the rows from `first` on against the whole panel.
+template <class Source, class Dot, int kWords>
+void multiply_pieces(const Source source, const Rows& rows, int first, int count, const Matrix& matrix,
+                     int panel, Floats* sums) {
+  constexpr int kPieceSize = Source::kPieceWords * kPanel, kUnits = kRowWords / kWords;
+  const int pieces = matrix.words / Source::kPieceWords;
+  alignas(64) uint32_t unpacked[Source::kIsPlain ? 1 : kSharedPieces * kRowWords * kPanel];
+  const bool unpacks = !Source::kIsPlain && count > kTileRows;
+  UnitScales<kWords> scales;
+  std::fill(sums, sums + size_t(count) * kPanelVectors, Floats{});
+  for (int piece = 0; piece < pieces; piece += kSharedPieces) {
+    const int now = std::min(kSharedPieces, pieces - piece);
+    const uint32_t* from = matrix.panel(panel) + size_t(piece) * kPieceSize;
+    scales.take(matrix, panel, piece * kUnits, now * kUnits);
+    const Units<kWords> units{scales, matrix.groups.less, matrix.groups.start(), now};
+    if (unpacks) {
+      unpack_pieces(source, from, now, unpacked);
+      for (int w = 0; w < now * kPieceSize; w += kLineWords) prefetch(from + kSharedPieces * kPieceSize + w);
+    }
+    for_row_groups(count, [&](int row, int n) {
+      const PieceRows own = rows_from(rows, first + row, piece);
+      auto* to = sums + size_t(row) * kPanelVectors;
+      if (unpacks)
+        add_units_of<ByteWords, Dot>(n, own, ByteWords{}, unpacked, units, 0, to);
+      else
+        add_units_of<Source, Dot>(n, own, source, from, units, row == 0 ? kAheadSize : 0, to);
+    });
+  }
+}
+
+// The same, in units as the groups want it.
+template <class Dot, class Source>
+void multiply_units(const Source source, const Rows& rows, int first, int count, const Matrix& matrix, int panel,
+                    Floats* sums) {
+  if (matrix.groups.has_halves)
+    multiply_pieces<Source, Dot, kRowWords / 2>(source, rows, first, count, matrix, panel, sums);
+  else
+    multiply_pieces<Source, Dot, kRowWords>(source, rows, first, count, matrix, panel, sums);
+}
+
+// The same for integers of 4 or 8 bits.
+inline void multiply_integers(const Rows& rows, int first, int count, const Matrix& matrix, int panel,
+                              Floats* sums) {
+  const LookedWords looked{load<Words>(matrix.groups.table)};
+  if (matrix.kind == Kind::kFours)
+    multiply_units<CodeDot>(NibbleWords{}, rows, first, count, matrix, panel, sums);
+  else if (matrix.kind == Kind::kLooked && matrix.groups.is_narrow)
+    multiply_units<CodeDot>(looked, rows, first, count, matrix, panel, sums);
+  else if (matrix.kind == Kind::kLooked)
+    multiply_units<ByteDot>(looked, rows, first, count, matrix, panel, sums);
+  else if (matrix.groups.is_narrow)
+    multiply_units<CodeDot>(ByteWords{}, rows, first, count, matrix, panel, sums);
+  else
+    multiply_units<ByteDot>(ByteWords{}, rows, first, count, matrix, panel, sums);
+}
+
+}  // namespace baton
