@@ -8,13 +8,13 @@ import torch
 import triton
 
 from kernels.weight_only_matmul.kernel import weight_only_matmul_kernel
-from kernels.weight_only_matmul.packing import GROUP_SIZE
+from kernels.weight_only_matmul.weight import GROUP_SIZE
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from kernels.paged_attention.workspace import Workspace
-    from kernels.weight_only_matmul.packing import PackedWeight
+    from kernels.weight_only_matmul.weight import PackedWeight
 
 #: Programs per multiprocessor, so that enough loads are in flight.
 _PROGRAMS_PER_PROCESSOR = 4

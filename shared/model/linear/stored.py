@@ -15,8 +15,9 @@ from torch import nn
 from torch.nn.functional import linear
 
 from kernels.quantized_matmul import quantized_matmul
-from kernels.weight_only_matmul.packing import GROUP_SIZE, pack_codes
-from shared.model.linear.narrow import Product4, make_workspaces
+from kernels.weight_only_matmul.packing import pack_codes
+from kernels.weight_only_matmul.weight import GROUP_SIZE
+from shared.model.linear.packed import PackedProduct, make_workspaces
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -99,7 +100,7 @@ class AsStored:
         if own.inputs is None:
             rows = own.by_rows()
             packed = pack_codes(rows.codes, rows.scales, rows.zeros)
-            return Product4(packed, self._workspaces, how)
+            return PackedProduct(packed, self._workspaces, how)
         if how == "triton" and has_codes(own, own.inputs):
             return CodedProduct(own, own.inputs, how)
         return RoundedProduct(own, own.inputs)
