@@ -8,18 +8,23 @@ import torch
 from torch.nn.functional import pad
 
 from kernels.quantize_rows.reference import quantize_rows
-from kernels.weight_only_matmul.weight import GROUP_SIZE, MIDDLE, PackedWeight
+from kernels.weight_only_matmul.weight import E2M1, HALF, MIDDLE, STEP, PackedWeight
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_HALF = GROUP_SIZE // 2
+_MOST_BITS_OF_FOURS = 4
+#: Input features that share a scale where a weight is rounded to 4 bits.
+_GROUP = STEP
 
 
 def pack_8_bits(weight: Tensor, dtype: torch.dtype) -> PackedWeight:
     """Return weight [out_features, in_features] with one scale per output feature."""
     values, scales = quantize_rows(weight, dtype)
-    return PackedWeight(values, scales, weight.shape[1])
+    in_features = weight.shape[1]
+    return PackedWeight(
+        values=values, scales=scales.unsqueeze(0), in_features=in_features, group=in_features
+    )
 
 
 def pack_int4(weight: Tensor, *, symmetric: bool = True) -> PackedWeight:
@@ -29,8 +34,8 @@ def pack_int4(weight: Tensor, *, symmetric: bool = True) -> PackedWeight:
     with the scale as it is stored, so that rounding the scale adds no error.
     """
     out_features, in_features = weight.shape
-    padded = pad(weight.float(), (0, -in_features % GROUP_SIZE))
-    groups = padded.view(out_features, -1, GROUP_SIZE)
+    padded = pad(weight.float(), (0, -in_features % _GROUP))
+    groups = padded.view(out_features, -1, _GROUP)
     if symmetric:
         scales = _rounded_up(groups.abs().amax(dim=-1) / 7)
         lowest, zeros = MIDDLE - 7, torch.full_like(scales, MIDDLE)
@@ -41,33 +46,78 @@ def pack_int4(weight: Tensor, *, symmetric: bool = True) -> PackedWeight:
     wide = scales.clamp(min=1e-30).unsqueeze(-1)
     codes = (groups / wide).round() + zeros.unsqueeze(-1)
     return PackedWeight(
-        _in_halves(codes.clamp(lowest, 15).to(torch.uint8)),
-        scales.T.to(torch.bfloat16).contiguous(),
-        in_features,
-        None if symmetric else zeros.T.to(torch.uint8).contiguous(),
+        values=_in_halves(codes.clamp(lowest, 15).to(torch.uint8).flatten(1)),
+        scales=scales.T.to(torch.bfloat16).contiguous(),
+        in_features=in_features,
+        group=_GROUP,
+        zeros=None if symmetric else zeros.T.to(torch.int8).contiguous(),
+        middle=MIDDLE,
     )
 
 
-def pack_codes(codes: Tensor, scales: Tensor, zeros: Tensor | None) -> PackedWeight:
-    """Return the weight (codes - zeros) * scales, exactly.
+def pack_codes(
+    codes: Tensor,
+    scales: Tensor,
+    *,
+    bits: int,
+    group: int,
+    zeros: Tensor | None = None,
+    offsets: Tensor | None = None,
+    table: Tensor | None = None,
+) -> PackedWeight:
+    """Return the weight (codes - zeros) * scales - offsets, exactly.
 
-    codes: int8 from -8 to 7 [out_features, in_features]; scales: floats, and zeros: int8 or None
-    for 0, [out_features, groups].
+    codes: [out_features, in_features]: int8, with a sign or from 0; float8_e4m3fn, which are E2M1
+    if there are 4 bits; float8_e5m2; or uint8, with a table of their numbers. scales, zeros (int8)
+    and offsets: [out_features, groups].
     """
-    in_features = codes.shape[1]
-    padded = pad(codes + MIDDLE, (0, -in_features % GROUP_SIZE)).view(torch.uint8)
+    is_e2m1, middle, values = False, 0, codes
+    if bits <= _MOST_BITS_OF_FOURS:
+        is_e2m1 = codes.dtype == torch.float8_e4m3fn
+        if is_e2m1:
+            values = _codes_of_e2m1(codes)
+        elif codes.dtype == torch.int8 and int(codes.min()) < 0:
+            middle = MIDDLE
+        values = _in_halves((values + middle).view(torch.uint8))
     return PackedWeight(
-        _in_halves(padded.unflatten(1, (-1, GROUP_SIZE))),
-        scales.T.contiguous(),
-        in_features,
-        None if zeros is None else (zeros.T + MIDDLE).to(torch.uint8).contiguous(),
+        values=values.contiguous(),
+        scales=_narrowed(scales.T.contiguous()),
+        in_features=codes.shape[1],
+        group=group,
+        zeros=None if zeros is None else (zeros.T + middle).contiguous(),
+        offsets=None if offsets is None else offsets.T.contiguous(),
+        middle=middle,
+        is_e2m1=is_e2m1,
+        table=table,
     )
 
 
 def _in_halves(codes: Tensor) -> Tensor:
-    """Pack uint8 [out, groups, 128] as [groups, out, 64]."""
-    codes = codes.transpose(0, 1)
-    return (codes[..., :_HALF] | codes[..., _HALF:] << 4).contiguous()
+    """Pack uint8 [out_features, in_features] as [steps, out_features, 64]."""
+    padded = pad(codes, (0, -codes.shape[1] % STEP))
+    steps = padded.unflatten(1, (-1, STEP)).transpose(0, 1)
+    return (steps[..., :HALF] | steps[..., HALF:] << 4).contiguous()
+
+
+def _codes_of_e2m1(numbers: Tensor) -> Tensor:
+    """The codes, uint8, of numbers of E2M1 in float8_e4m3fn."""
+    positive = torch.tensor(E2M1).to(torch.float8_e4m3fn).view(torch.uint8).int()
+    codes = torch.zeros(256, dtype=torch.uint8)
+    codes[positive] = torch.arange(8, dtype=torch.uint8)
+    codes[positive + 128] = torch.arange(8, 16, dtype=torch.uint8)
+    return codes.to(numbers.device)[numbers.view(torch.uint8).int()]
+
+
+def _narrowed(scales: Tensor) -> Tensor:
+    """Return scales in the least bits that hold them: powers of two are exponents."""
+    if scales.dtype != torch.float32:
+        return scales
+    bits = scales.view(torch.int32)
+    exponents = bits >> 23
+    if bool(((bits & 0x7FFFFF == 0) & (exponents > 0) & (exponents < 255)).all()):
+        return exponents.to(torch.uint8)
+    halves = scales.to(torch.bfloat16)
+    return halves if torch.equal(halves.float(), scales) else scales
 
 
 def _rounded_up(scales: Tensor) -> Tensor:

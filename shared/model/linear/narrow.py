@@ -7,6 +7,7 @@ Embedding, head and norms keep their dtype.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,13 +16,14 @@ from torch import nn
 from kernels.quantize_rows import quantize_rows
 from kernels.quantized_matmul import quantized_matmul
 from kernels.weight_only_matmul.packing import pack_int4
-from kernels.weight_only_matmul.weight import PackedWeight
 from shared.errors import ConfigError
 from shared.model.linear.base import MadeOfDense
 from shared.model.linear.packed import PackedProduct, make_workspaces
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from kernels.weight_only_matmul.weight import PackedWeight
 
     from shared.model.linear.base import Product
     from shared.model.linear.fused import FusedLinear
@@ -60,10 +62,10 @@ def _pack(weight: Tensor) -> PackedWeight:
     """Round a weight [out_features, in_features] to 4 bits."""
     # Rows are independent, and a few at a time need little temporary memory.
     packed = [pack_int4(rows) for rows in weight.split(max(1, _AT_ONCE // weight.shape[1]))]
-    return PackedWeight(
-        torch.cat([part.values for part in packed], dim=1),
-        torch.cat([part.scales for part in packed], dim=1),
-        weight.shape[1],
+    return replace(
+        packed[0],
+        values=torch.cat([part.values for part in packed], dim=1),
+        scales=torch.cat([part.scales for part in packed], dim=1),
     )
 
 
