@@ -14,6 +14,7 @@ import triton.language as tl
 
 from kernels.device import current_arch
 from kernels.quantized_matmul.groups import common_group
+from kernels.quantized_matmul.scaled_mm import is_better, scaled_mm
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -118,7 +119,8 @@ TILES = (
     Tiles(128, 128, 128, 8, 4),
 )
 #: For many tokens, on Hopper, whose tensor cores read their operands from shared memory: as wide
-#: as registers allow (those of sums by group do not fit), since a product of twice the tokens reads each weight half as often.
+#: as registers allow, since a product of twice the tokens reads each weight half as often. Two sums,
+#: of a group and of all, do not fit.
 WIDE_TILES = Tiles(256, 128, 128, 8, 3)
 #: From this number of tokens on, there are enough wide tiles for all multiprocessors.
 _MANY_TOKENS = 1024
@@ -167,10 +169,12 @@ def launch(
 ) -> Tensor:
     """See `kernels.quantized_matmul.quantized_matmul`. Rows must be contiguous."""
     num_tokens, in_features = x.shape
-    out_features = len(weight)
-    out = torch.empty((num_tokens, out_features), dtype=out_dtype, device=x.device)
+    out_features, arch = len(weight), current_arch(x.device)
     has_groups = x_group is not None or weight_group is not None
-    tiles = choose_tiles(num_tokens, arch=current_arch(x.device), has_groups=has_groups)
+    if not has_groups and is_better(x, weight, out_dtype, arch=arch):
+        return scaled_mm(x, x_scales, weight, weight_scales, out_dtype)
+    out = torch.empty((num_tokens, out_features), dtype=out_dtype, device=x.device)
+    tiles = choose_tiles(num_tokens, arch=arch, has_groups=has_groups)
     grid = triton.cdiv(num_tokens, tiles.tokens) * triton.cdiv(out_features, tiles.channels)
     quantized_matmul_kernel[(grid,)](
         x,

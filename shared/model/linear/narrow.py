@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from kernels.device import current_arch, multiplies_float8
 from kernels.quantize_rows import quantize_rows
 from kernels.quantized_matmul import quantized_matmul
 from kernels.weight_only_matmul.packing import pack_int4
@@ -24,13 +25,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from kernels.weight_only_matmul.weight import PackedWeight
-
     from shared.model.linear.base import Product
     from shared.model.linear.fused import FusedLinear
 
 _TYPES = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
-#: CUDA's first architecture with float8.
-_FLOAT8_CAPABILITY = (8, 9)
 #: Elements of a weight that are packed at a time.
 _AT_ONCE = 1 << 17
 
@@ -75,13 +73,11 @@ def check_quantization(name: str, device: torch.device) -> None:
     Raises:
         ConfigError: it cannot; names an alternative.
     """
-    if name == "fp8" and device.type == "cuda":
-        capability = torch.cuda.get_device_capability(device)
-        if capability < _FLOAT8_CAPABILITY:
-            raise ConfigError(
-                f"quantization 'fp8' needs compute capability 8.9, {device} has "
-                f"{'.'.join(map(str, capability))}: take int8"
-            )
+    if name == "fp8" and not multiplies_float8(device):
+        raise ConfigError(
+            f"quantization 'fp8' needs compute capability 8.9, {device} has "
+            f"{current_arch(device) / 10}: take int8"
+        )
 
 
 class Narrow(MadeOfDense):

@@ -25,12 +25,20 @@ _FEW_TOKENS = (16, 32, 64)
 class PackedProduct(nn.Module):
     """x @ weight.T with a weight of few bits. For many tokens it is unpacked during the product."""
 
+    order: Tensor | None
+
     def __init__(
-        self, packed: PackedWeight, workspaces: dict[int, Workspace], implementation: str
+        self,
+        packed: PackedWeight,
+        workspaces: dict[int, Workspace],
+        implementation: str,
+        *,
+        order: Tensor | None = None,
     ) -> None:
-        """workspaces: see `make_workspaces`."""
+        """workspaces: see `make_workspaces`; order: the features of x that are the weight's."""
         super().__init__()
         self._weight = packed
+        self.register_buffer("order", order)
         for name, tensor in packed.tensors.items():
             self.register_buffer(name, tensor)
         self._workspaces = workspaces
@@ -38,6 +46,8 @@ class PackedProduct(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [num_tokens, in_features] to [num_tokens, out_features]."""
+        if self.order is not None:
+            x = x[:, self.order]
         tokens = next((most for most in _FEW_TOKENS if len(x) <= most), None)
         if tokens is None:
             return linear(x, unpack(self._weight).to(x.dtype))

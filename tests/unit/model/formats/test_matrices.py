@@ -18,7 +18,7 @@ from shared.model.checkpoint.formats.registry import find_format
 from shared.model.checkpoint.formats.unpacking import read_matrix
 from shared.model.checkpoint.tensor_files import read_headers
 from shared.model.linear.quantized import concatenate
-from shared.model.linear.stored import CodedProduct, RoundedProduct, has_codes
+from shared.model.linear.rounded import CodedProduct, RoundedProduct, has_codes
 from tests.fakes.stored.base import random_weight
 from tests.fakes.stored.cases import ALL, WITH_INPUTS
 from tests.fakes.stored.compressed import INT4, Compressed
@@ -71,7 +71,19 @@ def test_inputs_are_rounded_as_the_library_rounds_them(case: str, tmp_path: Path
     assert not torch.equal(theirs, x)
 
 
-@pytest.mark.parametrize("case", ["ct w8a8", "ct w8a8 static", "ct fp8 tokens", "fp8 static"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "ct w8a8",
+        "ct w8a8 static",
+        "ct fp8 tokens",
+        "fp8 static",
+        "ct fp8 blocks",
+        "fp8 blocks",
+        "ct mxfp8 inputs",
+        "quark mxfp8",
+    ],
+)
 def test_codes_of_8_bits_are_multiplied_as_what_they_mean(case: str, tmp_path: Path) -> None:
     """With the kernels that Triton has, too."""
     writer = WITH_INPUTS[case]
@@ -85,7 +97,7 @@ def test_codes_of_8_bits_are_multiplied_as_what_they_mean(case: str, tmp_path: P
     torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("case", ["ct w4a8", "ct w8a8 uneven", "fp8 blocks", "quark mxfp8"])
+@pytest.mark.parametrize("case", ["ct w4a8", "ct w8a8 uneven", "ct nvfp4 inputs", "quark mxfp4"])
 def test_other_codes_are_not(case: str, tmp_path: Path) -> None:
     writer = WITH_INPUTS[case]
     tensors = writer.write(random_weight(ROWS, COLUMNS)).tensors
