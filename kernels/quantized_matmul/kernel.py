@@ -119,8 +119,8 @@ TILES = (
     Tiles(128, 128, 128, 8, 4),
 )
 #: For many tokens, on Hopper, whose tensor cores read their operands from shared memory: as wide
-#: as registers allow, since a product of twice the tokens reads each weight half as often. Two sums,
-#: of a group and of all, do not fit.
+#: as registers allow, since a product of twice the tokens reads each weight half as often. Two
+#: sums, of a group and of all, do not fit.
 WIDE_TILES = Tiles(256, 128, 128, 8, 3)
 #: From this number of tokens on, there are enough wide tiles for all multiprocessors.
 _MANY_TOKENS = 1024

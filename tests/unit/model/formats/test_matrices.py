@@ -7,47 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from shared.errors import ModelLoadError
-from shared.model.checkpoint.formats.base import Module
-from shared.model.checkpoint.formats.layout import StoredMatrix
-from shared.model.checkpoint.formats.registry import find_format
-from shared.model.checkpoint.formats.unpacking import read_matrix
-from shared.model.checkpoint.tensor_files import read_headers
 from shared.model.linear.quantized import concatenate
 from shared.model.linear.rounded import CodedProduct, RoundedProduct, has_codes
 from tests.fakes.stored.base import random_weight
 from tests.fakes.stored.cases import ALL, WITH_INPUTS
 from tests.fakes.stored.compressed import INT4, Compressed
 from tests.fakes.stored.floats import Fp8
+from tests.fakes.stored.reading import read
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from torch import Tensor
 
-    from shared.model.linear.quantized import QuantizedMatrix
 
 ROWS, COLUMNS = 40, 160
-
-
-def read(
-    config: dict[str, Any], tensors: Mapping[str, Tensor], folder: Path, size: tuple[int, int]
-) -> QuantizedMatrix:
-    """The matrix of these tensors, through a file."""
-    path = folder / "model.safetensors"
-    save_file({f"m{suffix}": part.contiguous() for suffix, part in tensors.items()}, path)
-    own = find_format({"quantization_config": config})
-    assert own is not None
-    headers = {name.removeprefix("m"): header for name, header in read_headers(path).items()}
-    assert headers.keys() <= own.suffixes
-    layout = own.layout(Module(("m",)), headers)
-    assert layout is not None
-    return read_matrix(StoredMatrix("m", layout, headers), tensors, *size)
 
 
 @pytest.mark.parametrize("case", ALL)
