@@ -105,7 +105,8 @@ def _codes_of_e2m1(numbers: Tensor) -> Tensor:
     codes = torch.zeros(256, dtype=torch.uint8)
     codes[positive] = torch.arange(8, dtype=torch.uint8)
     codes[positive + 128] = torch.arange(8, 16, dtype=torch.uint8)
-    return codes.to(numbers.device)[numbers.view(torch.uint8).int()]
+    found: Tensor = codes.to(numbers.device)[numbers.view(torch.uint8).int()]
+    return found
 
 
 def _narrowed(scales: Tensor) -> Tensor:
