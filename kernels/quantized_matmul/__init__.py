@@ -40,19 +40,7 @@ def quantized_matmul(
     Raises:
         ValueError: shapes or types that do not fit together, or an unknown implementation.
     """
-    if x.dtype != weight.dtype or x.dtype not in LARGEST:
-        raise ValueError(f"x of {x.dtype} and weight of {weight.dtype} are not of one 8-bit type")
-    if x.ndim != 2 or weight.ndim != 2 or x.shape[1] != weight.shape[1]:
-        raise ValueError(f"x {tuple(x.shape)} does not fit weight {tuple(weight.shape)}")
-    if x_scales.shape != _scales_shape(x, x_group) or weight_scales.shape != _scales_shape(
-        weight, weight_group
-    ):
-        raise ValueError(
-            f"scales {tuple(x_scales.shape)} and {tuple(weight_scales.shape)} do not fit "
-            f"x {tuple(x.shape)} and weight {tuple(weight.shape)} in groups of {x_group} and "
-            f"{weight_group}"
-        )
-    common_group(x_group, weight_group)
+    _check(x, x_scales, weight, weight_scales, x_group, weight_group)
     if implementation == "torch":
         multiply = reference.quantized_matmul
     elif implementation == "triton":
@@ -68,6 +56,29 @@ def quantized_matmul(
         weight_group=weight_group,
         out_dtype=out_dtype,
     )
+
+
+def _check(
+    x: Tensor,
+    x_scales: Tensor,
+    weight: Tensor,
+    weight_scales: Tensor,
+    x_group: int | None,
+    weight_group: int | None,
+) -> None:
+    if x.dtype != weight.dtype or x.dtype not in LARGEST:
+        raise ValueError(f"x of {x.dtype} and weight of {weight.dtype} are not of one 8-bit type")
+    if x.ndim != 2 or weight.ndim != 2 or x.shape[1] != weight.shape[1]:
+        raise ValueError(f"x {tuple(x.shape)} does not fit weight {tuple(weight.shape)}")
+    if x_scales.shape != _scales_shape(x, x_group) or weight_scales.shape != _scales_shape(
+        weight, weight_group
+    ):
+        raise ValueError(
+            f"scales {tuple(x_scales.shape)} and {tuple(weight_scales.shape)} do not fit "
+            f"x {tuple(x.shape)} and weight {tuple(weight.shape)} in groups of {x_group} and "
+            f"{weight_group}"
+        )
+    common_group(x_group, weight_group)
 
 
 def _scales_shape(codes: Tensor, group: int | None) -> tuple[int, ...]:
