@@ -18,7 +18,8 @@ from kernels.paged_attention.workspace import Workspace
 from kernels.quantize_rows import quantize_rows
 from kernels.quantized_matmul import quantized_matmul
 from kernels.weight_only_matmul import weight_only_matmul
-from kernels.weight_only_matmul.packing import pack_8_bits, pack_int4, unpack
+from kernels.weight_only_matmul.packing import pack_8_bits, pack_int4
+from kernels.weight_only_matmul.weight import unpack
 from shared.model.linear.fused import FusedLinear
 from shared.model.linear.narrow import Narrow
 

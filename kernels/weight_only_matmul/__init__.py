@@ -10,7 +10,7 @@ from kernels.weight_only_matmul import reference
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from kernels.weight_only_matmul.packing import PackedWeight
+    from kernels.weight_only_matmul.weight import PackedWeight
 
 
 def weight_only_matmul(

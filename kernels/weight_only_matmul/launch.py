@@ -8,13 +8,13 @@ import torch
 import triton
 
 from kernels.weight_only_matmul.kernel import weight_only_matmul_kernel
-from kernels.weight_only_matmul.packing import GROUP_SIZE
+from kernels.weight_only_matmul.weight import STEP
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from kernels.paged_attention.workspace import Workspace
-    from kernels.weight_only_matmul.packing import PackedWeight
+    from kernels.weight_only_matmul.weight import PackedWeight
 
 #: Programs per multiprocessor, so that enough loads are in flight.
 _PROGRAMS_PER_PROCESSOR = 4
@@ -50,17 +50,19 @@ def count_parts(*, num_tiles: int, num_steps: int, num_processors: int) -> int:
     return -(-num_steps // steps_per_part)
 
 
-def matmul_constants(
-    *, tiles: Tiles, in_features: int, is_int4: bool, has_zeros: bool
-) -> dict[str, int | bool]:
+def matmul_constants(*, tiles: Tiles, weight: PackedWeight) -> dict[str, int | bool]:
     """Return the kernel's constants."""
+    group = 0 if weight.group >= weight.in_features else weight.group
     return {
         "CHANNELS": tiles.channels,
         "TOKENS": tiles.tokens,
-        "GROUP_SIZE": GROUP_SIZE,
-        "IS_INT4": is_int4,
-        "HAS_ZEROS": has_zeros,
-        "HAS_REST": in_features % GROUP_SIZE != 0,
+        "STEP": STEP,
+        "BITS": weight.bits,
+        "MANTISSA": weight.mantissa,
+        "MIDDLE": weight.middle,
+        "GROUP": group,
+        "BY_COLUMN": weight.offsets is not None or group % STEP != 0,
+        "HAS_REST": weight.in_features % STEP != 0,
     }
 
 
@@ -71,7 +73,7 @@ def launch(x: Tensor, weight: PackedWeight, workspace: Workspace) -> Tensor:
     tiles = choose_tiles(num_tokens=num_tokens, element_bytes=x.element_size())
     channel_tiles = triton.cdiv(out_features, tiles.channels)
     token_tiles = triton.cdiv(num_tokens, tiles.tokens)
-    num_tiles, num_steps = channel_tiles * token_tiles, triton.cdiv(in_features, GROUP_SIZE)
+    num_tiles, num_steps = channel_tiles * token_tiles, triton.cdiv(in_features, STEP)
     num_parts = count_parts(
         num_tiles=num_tiles,
         num_steps=num_steps,
@@ -81,17 +83,15 @@ def launch(x: Tensor, weight: PackedWeight, workspace: Workspace) -> Tensor:
         (num_parts * num_tiles, tiles.channels * tiles.tokens), torch.float32, x.device
     )
     out = torch.empty((num_tokens, out_features), dtype=x.dtype, device=x.device)
-    constants = matmul_constants(
-        tiles=tiles,
-        in_features=in_features,
-        is_int4=weight.is_int4,
-        has_zeros=weight.zeros is not None,
-    )
+    # Triton has no floats of 8 bits for sm_80: the kernel takes their bits.
+    values = weight.values.view(torch.uint8) if weight.mantissa else weight.values
     weight_only_matmul_kernel[(channel_tiles, num_parts, token_tiles)](
         x,
-        weight.values,
+        values,
         weight.scales,
-        weight.values if weight.zeros is None else weight.zeros,
+        weight.zeros,
+        weight.offsets,
+        weight.table,
         out,
         partials,
         workspace.counters(num_tiles, x.device),
@@ -100,9 +100,8 @@ def launch(x: Tensor, weight: PackedWeight, workspace: Workspace) -> Tensor:
         in_features,
         triton.cdiv(num_steps, num_parts),
         x.stride(0),
-        weight.values.stride(0),
         out.stride(0),
-        **constants,
+        **matmul_constants(tiles=tiles, weight=weight),
         num_warps=tiles.num_warps,
         num_stages=tiles.num_stages,
     )

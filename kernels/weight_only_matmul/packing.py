@@ -1,63 +1,30 @@
-"""Weights in 4 or 8 bits, packed in the order in which the kernel reads them."""
+"""Packing of weights into 4 or 8 bits."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch.nn.functional import pad
 
-from kernels.quantize_rows.reference import dequantize_rows, quantize_rows
+from kernels.quantize_rows.reference import quantize_rows
+from kernels.weight_only_matmul.weight import E2M1, HALF, MIDDLE, STEP, PackedWeight
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: Input features that share a scale in 4 bits, and a step of the kernel.
-GROUP_SIZE = 128
-_HALF = GROUP_SIZE // 2
-#: Symmetric numbers of 4 bits are -7 to 7, stored with this added.
-MIDDLE = 8
-
-
-@dataclass(frozen=True, slots=True)
-class PackedWeight:
-    """A weight [out_features, in_features].
-
-    In 8 bits, `values` are int8 or float8_e4m3fn [out_features, in_features] and `scales` are
-    float32 [out_features]. In 4 bits, `values` are uint8 [groups, out_features, 64], so that each
-    program reads one contiguous piece: byte i of group g holds feature 128 g + i in its lower half
-    and 128 g + 64 + i in its upper half. `scales` are then bfloat16 [groups, out_features], or
-    other floats that a checkpoint has, and `zeros` are None or uint8 of that shape. A number is
-    (code - zero) * scale; zero is 8 without `zeros`.
-    """
-
-    values: Tensor
-    scales: Tensor
-    in_features: int
-    zeros: Tensor | None = None
-
-    @property
-    def is_int4(self) -> bool:
-        """Whether two numbers share a byte."""
-        return self.values.dtype == torch.uint8
-
-    @property
-    def out_features(self) -> int:
-        """Number of rows of the weight."""
-        return self.scales.shape[-1]
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes that a product reads."""
-        parts = (self.values, self.scales, self.zeros)
-        return sum(part.nbytes for part in parts if part is not None)
+_MOST_BITS_OF_FOURS = 4
+#: Input features that share a scale where a weight is rounded to 4 bits.
+_GROUP = STEP
 
 
 def pack_8_bits(weight: Tensor, dtype: torch.dtype) -> PackedWeight:
     """Return weight [out_features, in_features] with one scale per output feature."""
     values, scales = quantize_rows(weight, dtype)
-    return PackedWeight(values, scales, weight.shape[1])
+    in_features = weight.shape[1]
+    return PackedWeight(
+        values=values, scales=scales.unsqueeze(0), in_features=in_features, group=in_features
+    )
 
 
 def pack_int4(weight: Tensor, *, symmetric: bool = True) -> PackedWeight:
@@ -67,8 +34,8 @@ def pack_int4(weight: Tensor, *, symmetric: bool = True) -> PackedWeight:
     with the scale as it is stored, so that rounding the scale adds no error.
     """
     out_features, in_features = weight.shape
-    padded = pad(weight.float(), (0, -in_features % GROUP_SIZE))
-    groups = padded.view(out_features, -1, GROUP_SIZE)
+    padded = pad(weight.float(), (0, -in_features % _GROUP))
+    groups = padded.view(out_features, -1, _GROUP)
     if symmetric:
         scales = _rounded_up(groups.abs().amax(dim=-1) / 7)
         lowest, zeros = MIDDLE - 7, torch.full_like(scales, MIDDLE)
@@ -79,43 +46,80 @@ def pack_int4(weight: Tensor, *, symmetric: bool = True) -> PackedWeight:
     wide = scales.clamp(min=1e-30).unsqueeze(-1)
     codes = (groups / wide).round() + zeros.unsqueeze(-1)
     return PackedWeight(
-        _in_halves(codes.clamp(lowest, 15).to(torch.uint8)),
-        scales.T.to(torch.bfloat16).contiguous(),
-        in_features,
-        None if symmetric else zeros.T.to(torch.uint8).contiguous(),
+        values=_in_halves(codes.clamp(lowest, 15).to(torch.uint8).flatten(1)),
+        scales=scales.T.to(torch.bfloat16).contiguous(),
+        in_features=in_features,
+        group=_GROUP,
+        zeros=None if symmetric else zeros.T.to(torch.int8).contiguous(),
+        middle=MIDDLE,
     )
 
 
-def pack_codes(codes: Tensor, scales: Tensor, zeros: Tensor | None) -> PackedWeight:
-    """Return the weight (codes - zeros) * scales, exactly.
+def pack_codes(
+    codes: Tensor,
+    scales: Tensor,
+    *,
+    bits: int,
+    group: int,
+    zeros: Tensor | None = None,
+    offsets: Tensor | None = None,
+    table: Tensor | None = None,
+) -> PackedWeight:
+    """Return the weight (codes - zeros) * scales - offsets, exactly.
 
-    codes: int8 from -8 to 7 [out_features, in_features]; scales: floats, and zeros: int8 or None
-    for 0, [out_features, groups].
+    codes: [out_features, in_features]: int8, with a sign or from 0; float8_e4m3fn, which are E2M1
+    if there are 4 bits; float8_e5m2; or uint8, with a table of their numbers. scales, zeros (int8)
+    and offsets: [out_features, groups].
     """
-    in_features = codes.shape[1]
-    padded = pad(codes + MIDDLE, (0, -in_features % GROUP_SIZE)).view(torch.uint8)
+    is_e2m1, middle, values = False, 0, codes
+    if bits <= _MOST_BITS_OF_FOURS:
+        is_e2m1 = codes.dtype == torch.float8_e4m3fn
+        if is_e2m1:
+            values = _codes_of_e2m1(codes)
+        elif codes.dtype == torch.int8 and int(codes.min()) < 0:
+            middle = MIDDLE
+        values = _in_halves((values + middle).view(torch.uint8))
     return PackedWeight(
-        _in_halves(padded.unflatten(1, (-1, GROUP_SIZE))),
-        scales.T.contiguous(),
-        in_features,
-        None if zeros is None else (zeros.T + MIDDLE).to(torch.uint8).contiguous(),
+        values=values.contiguous(),
+        scales=_narrowed(scales.T.contiguous()),
+        in_features=codes.shape[1],
+        group=group,
+        zeros=None if zeros is None else (zeros.T + middle).contiguous(),
+        offsets=None if offsets is None else offsets.T.contiguous(),
+        middle=middle,
+        is_e2m1=is_e2m1,
+        table=table,
     )
 
 
 def _in_halves(codes: Tensor) -> Tensor:
-    """Pack uint8 [out, groups, 128] as [groups, out, 64]."""
-    codes = codes.transpose(0, 1)
-    return (codes[..., :_HALF] | codes[..., _HALF:] << 4).contiguous()
+    """Pack uint8 [out_features, in_features] as [steps, out_features, 64]."""
+    padded = pad(codes, (0, -codes.shape[1] % STEP))
+    steps = padded.unflatten(1, (-1, STEP)).transpose(0, 1)
+    halves: Tensor = steps[..., :HALF] | steps[..., HALF:] << 4
+    return halves.contiguous()
 
 
-def unpack(weight: PackedWeight) -> Tensor:
-    """Return the packed numbers as float32 [out_features, in_features]."""
-    if not weight.is_int4:
-        return dequantize_rows(weight.values, weight.scales)
-    codes = torch.cat((weight.values & 0xF, weight.values >> 4), dim=-1).float()
-    codes -= MIDDLE if weight.zeros is None else weight.zeros.float().unsqueeze(-1)
-    numbers = codes * weight.scales.float().unsqueeze(-1)  # [groups, out, 128]
-    return numbers.transpose(0, 1).flatten(1)[:, : weight.in_features].contiguous()
+def _codes_of_e2m1(numbers: Tensor) -> Tensor:
+    """The codes, uint8, of numbers of E2M1 in float8_e4m3fn."""
+    positive = torch.tensor(E2M1).to(torch.float8_e4m3fn).view(torch.uint8).int()
+    codes = torch.zeros(256, dtype=torch.uint8)
+    codes[positive] = torch.arange(8, dtype=torch.uint8)
+    codes[positive + 128] = torch.arange(8, 16, dtype=torch.uint8)
+    found: Tensor = codes.to(numbers.device)[numbers.view(torch.uint8).int()]
+    return found
+
+
+def _narrowed(scales: Tensor) -> Tensor:
+    """Return scales in the least bits that hold them: powers of two are exponents."""
+    if scales.dtype != torch.float32:
+        return scales
+    bits = scales.view(torch.int32)
+    exponents = bits >> 23
+    if bool(((bits & 0x7FFFFF == 0) & (exponents > 0) & (exponents < 255)).all()):
+        return exponents.to(torch.uint8)
+    halves = scales.to(torch.bfloat16)
+    return halves if torch.equal(halves.float(), scales) else scales
 
 
 def _rounded_up(scales: Tensor) -> Tensor:

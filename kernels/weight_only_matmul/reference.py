@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernels.weight_only_matmul.packing import unpack
+from kernels.weight_only_matmul.weight import unpack
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from kernels.weight_only_matmul.packing import PackedWeight
+    from kernels.weight_only_matmul.weight import PackedWeight
 
 
 def weight_only_matmul(x: Tensor, weight: PackedWeight) -> Tensor:

@@ -16,7 +16,8 @@ from kernels.paged_attention.workspace import Workspace
 from kernels.quantize_rows import quantize_rows
 from kernels.quantized_matmul import quantized_matmul
 from kernels.weight_only_matmul import weight_only_matmul
-from kernels.weight_only_matmul.packing import PackedWeight, pack_8_bits, pack_int4, unpack
+from kernels.weight_only_matmul.packing import pack_8_bits, pack_int4
+from kernels.weight_only_matmul.weight import PackedWeight, unpack
 from tests.fakes.interpreted import poisoned_empty, report
 from tests.fakes.tensors import random
 

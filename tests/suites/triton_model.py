@@ -21,7 +21,8 @@ from shared.model.feed_forwards import (
     RouterSpec,
 )
 from shared.model.linear.fused import FusedLinear
-from shared.model.linear.narrow import Narrow, Product4
+from shared.model.linear.narrow import Narrow
+from shared.model.linear.packed import PackedProduct
 from shared.model.linear.quantized import QuantizedMatrix
 from shared.model.linear.stored import AsStored
 from shared.model.mixers import (
@@ -251,7 +252,7 @@ def stored(backend: str) -> CausalLM:
             matrix.write(module.weight)
             if method.keeps(matrix):
                 module.product = method.keep(matrix, module)
-            assert isinstance(module.product, Product4) == (backend == "triton")
+            assert isinstance(module.product, PackedProduct) == (backend == "triton")
     return model
 
 

@@ -22,6 +22,8 @@ _EXPONENT = {Element.E2M1: 2, Element.E2M3: 2, Element.E3M2: 4, Element.E4M3: 8,
 _MANTISSA = {Element.E2M1: 1, Element.E2M3: 3, Element.E3M2: 2}
 _NORMAL = {Element.E2M1: 0, Element.E2M3: 0, Element.E3M2: -2}
 _FLOAT8 = {Element.E4M3: torch.float8_e4m3fn, Element.E5M2: torch.float8_e5m2}
+#: Rules of scales that have a stored factor.
+_BY_FACTOR = (ScaleRule.E4M3, ScaleRule.E4M3_TIMES)
 #: By type of 8 bits: codes that the kernels multiply.
 CODES = {Element.INT: torch.int8, Element.E4M3: torch.float8_e4m3fn}
 
@@ -55,27 +57,65 @@ class InputRounding:
 
         Those of a token depend on that token alone.
         """
+        numbers, scale = self._numbers(x)
+        return (numbers * scale).flatten(-2)[..., : x.shape[-1]]
+
+    def encode(self, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Return codes [num_tokens, columns] in `dtype`, and their float32 scales.
+
+        Scales are [num_tokens], or [num_tokens, groups]. Only for `has_codes`.
+        """
+        numbers, scale = self._numbers(x)
+        codes = numbers.to(dtype).flatten(-2)[..., : x.shape[-1]]
+        return codes, scale.flatten() if self.rule.group is None else scale.squeeze(-1)
+
+    def has_codes(self, dtype: torch.dtype) -> bool:
+        """Return whether rounded inputs are codes of a dtype, with a scale by token or group."""
+        own, rule = CODES.get(self.rule.element), self.rule
+        is_plain = rule.is_symmetric and rule.bits == 8 and rule.scale not in _BY_FACTOR
+        return is_plain and own == dtype
+
+    def in_units(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return rounded numbers in x's dtype, exactly, and the float32 number they are times.
+
+        That is [num_tokens, 1], or one of all. None: 1. Only for `has_units`.
+        """
+        if x.dtype == torch.float32:
+            return self.apply(x), None
+        if self.rule.group is None:
+            numbers, scale = self._numbers(x)
+            return numbers.flatten(-2).to(x.dtype), scale.squeeze(-1)
+        rounded = self.apply(x)
+        if self.rule.scale not in _BY_FACTOR:
+            return rounded.to(x.dtype), None
+        assert self.stored is not None
+        unit = self.stored if self.rule.scale is ScaleRule.E4M3_TIMES else 1 / self.stored
+        return (rounded / unit).to(x.dtype), unit
+
+    def has_units(self, dtype: torch.dtype) -> bool:
+        """Return whether a dtype holds rounded numbers exactly, but for a factor by token.
+
+        Codes have at most 8 bits, and so has a product of small floats and their scale in E4M3.
+        """
+        if dtype != torch.bfloat16:
+            return dtype == torch.float32
+        return self.rule.group is None or self.rule.scale is not ScaleRule.FLOAT
+
+    def _numbers(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Rounded numbers [num_tokens, groups, group] before their scales [num_tokens, groups, 1].
+
+        The last group is padded with zeros.
+        """
         columns = x.shape[-1]
         group = min(self.rule.group or columns, columns)
         grouped = pad(x.float(), (0, -columns % group)).unflatten(-1, (-1, group))
-        rounded = self._rounded(grouped, *self._scales(grouped))
-        return rounded.flatten(-2)[..., :columns]
-
-    def encode(self, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Return codes [num_tokens, columns] in `dtype`, and float32 scales [num_tokens].
-
-        Only for `has_codes`.
-        """
-        scale, _ = self._scales(x.float())
+        scale, zero = self._scales(grouped)
+        scaled = grouped / _not_zero(scale, 1.0)
+        if zero is not None:
+            scaled = scaled + zero
         bottom, top = bounds(self.rule)
-        codes = round_to((x.float() / scale).clamp(bottom, top), self.rule.element)
-        return codes.to(dtype), scale.flatten()
-
-    def has_codes(self, dtype: torch.dtype) -> bool:
-        """Return whether rounded inputs are codes of a dtype with one scale for each token."""
-        own, rule = CODES.get(self.rule.element), self.rule
-        is_whole = rule.group is None and rule.is_symmetric and rule.bits == 8
-        return is_whole and own == dtype and rule.scale is ScaleRule.FLOAT
+        values = round_to(scaled.clamp(bottom, top), self.rule.element)
+        return values if zero is None else values - zero, scale
 
     def _scales(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Scale and zero of each group [..., 1]."""
@@ -98,14 +138,6 @@ class InputRounding:
         zero = (bottom - least / scale).clamp(bottom, top).round()
         is_zero = scale == 0
         return _not_zero(scale, _LEAST[ScaleRule.FLOAT]), torch.where(is_zero, 0.0, zero)
-
-    def _rounded(self, x: Tensor, scale: Tensor, zero: Tensor | None) -> Tensor:
-        scaled = x / _not_zero(scale, 1.0)
-        if zero is not None:
-            scaled = scaled + zero
-        bottom, top = bounds(self.rule)
-        values = round_to(scaled.clamp(bottom, top), self.rule.element)
-        return (values if zero is None else values - zero) * scale
 
 
 def scale_of(peak: Tensor, rule: Rounding, factor: Tensor | None = None) -> Tensor:

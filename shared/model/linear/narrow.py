@@ -7,33 +7,28 @@ Embedding, head and norms keep their dtype.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
-from torch.nn.functional import linear
 
-from kernels.paged_attention.workspace import Workspace
+from kernels.device import current_arch, multiplies_float8
 from kernels.quantize_rows import quantize_rows
 from kernels.quantized_matmul import quantized_matmul
-from kernels.weight_only_matmul import weight_only_matmul
-from kernels.weight_only_matmul.packing import PackedWeight, pack_int4, unpack
+from kernels.weight_only_matmul.packing import pack_int4
 from shared.errors import ConfigError
 from shared.model.linear.base import MadeOfDense
+from shared.model.linear.packed import PackedProduct, make_workspaces
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from kernels.weight_only_matmul.weight import PackedWeight
     from shared.model.linear.base import Product
     from shared.model.linear.fused import FusedLinear
 
 _TYPES = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
-#: CUDA's first architecture with float8.
-_FLOAT8_CAPABILITY = (8, 9)
-#: Maximum of tokens for the product with 4 bits, in the kernel's tiles: it is faster up to there.
-#: Each size has a workspace of its own: memory of a recorded step must not grow for a larger one,
-#: and so move.
-_FEW_TOKENS = (16, 32, 64)
 #: Elements of a weight that are packed at a time.
 _AT_ONCE = 1 << 17
 
@@ -61,52 +56,14 @@ class Product8(nn.Module):
         )
 
 
-class Product4(nn.Module):
-    """x @ weight.T with a weight of 4 bits, one scale per 128 input features.
-
-    For many tokens the weight is unpacked during the product.
-    """
-
-    values: Tensor
-    scales: Tensor
-    zeros: Tensor | None
-
-    def __init__(
-        self, packed: PackedWeight, workspaces: dict[int, Workspace], implementation: str
-    ) -> None:
-        """Take a weight of 4 bits. workspaces: see `make_workspaces`."""
-        super().__init__()
-        self._in_features = packed.in_features
-        self.register_buffer("values", packed.values)
-        self.register_buffer("scales", packed.scales)
-        self.register_buffer("zeros", packed.zeros)
-        self._workspaces = workspaces
-        self._implementation = implementation
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map [num_tokens, in_features] to [num_tokens, out_features]."""
-        weight = PackedWeight(self.values, self.scales, self._in_features, self.zeros)
-        tokens = next((most for most in _FEW_TOKENS if len(x) <= most), None)
-        if tokens is None:
-            return linear(x, unpack(weight).to(x.dtype))
-        return weight_only_matmul(
-            x, weight, implementation=self._implementation, workspace=self._workspaces[tokens]
-        )
-
-
-def make_workspaces() -> dict[int, Workspace]:
-    """Return memory that all products with 4 bits of a model share, by number of tokens."""
-    return {tokens: Workspace() for tokens in _FEW_TOKENS}
-
-
 def _pack(weight: Tensor) -> PackedWeight:
     """Round a weight [out_features, in_features] to 4 bits."""
     # Rows are independent, and a few at a time need little temporary memory.
     packed = [pack_int4(rows) for rows in weight.split(max(1, _AT_ONCE // weight.shape[1]))]
-    return PackedWeight(
-        torch.cat([part.values for part in packed], dim=1),
-        torch.cat([part.scales for part in packed], dim=1),
-        weight.shape[1],
+    return replace(
+        packed[0],
+        values=torch.cat([part.values for part in packed], dim=1),
+        scales=torch.cat([part.scales for part in packed], dim=1),
     )
 
 
@@ -116,13 +73,11 @@ def check_quantization(name: str, device: torch.device) -> None:
     Raises:
         ConfigError: it cannot; names an alternative.
     """
-    if name == "fp8" and device.type == "cuda":
-        capability = torch.cuda.get_device_capability(device)
-        if capability < _FLOAT8_CAPABILITY:
-            raise ConfigError(
-                f"quantization 'fp8' needs compute capability 8.9, {device} has "
-                f"{'.'.join(map(str, capability))}: take int8"
-            )
+    if name == "fp8" and not multiplies_float8(device):
+        raise ConfigError(
+            f"quantization 'fp8' needs compute capability 8.9, {device} has "
+            f"{current_arch(device) / 10}: take int8"
+        )
 
 
 class Narrow(MadeOfDense):
@@ -139,5 +94,5 @@ class Narrow(MadeOfDense):
         """See `LinearMethod.finish`. One matrix at a time is copied to the device."""
         weight = linear.weight.to(self._device)
         if self._name == "int4":
-            return Product4(_pack(weight), self._workspaces, self._implementation)
+            return PackedProduct(_pack(weight), self._workspaces, self._implementation)
         return Product8(weight, _TYPES[self._name], self._implementation)

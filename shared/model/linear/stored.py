@@ -1,9 +1,8 @@
-"""Products with matrices as a checkpoint stores them.
+"""The form in which PyTorch and Triton keep matrices as a checkpoint stores them.
 
-Where inputs are rounded, PyTorch multiplies what the format rounds them to, with scales in float32.
-Triton's kernel of 8 bits does so if both sides are codes of one type with a scale for each row.
-Triton's kernel of 4 bits multiplies matrices in groups of 128 columns whose inputs are not rounded.
-All others become dense.
+PyTorch multiplies what a format rounds inputs to, with scales in float32, and makes all other
+matrices dense. Triton multiplies codes: of 8 bits on both sides, if they are of one type; otherwise
+the numbers that inputs are rounded to, if x's dtype holds them. What is left is PyTorch's.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
-from torch.nn.functional import linear
 
-from kernels.quantized_matmul import quantized_matmul
-from kernels.weight_only_matmul.packing import GROUP_SIZE, pack_codes
-from shared.model.linear.blocks import WORDS, BlockMatrix, quantized
-from shared.model.linear.narrow import Product4, make_workspaces
+from kernels.device import multiplies_float8
+from kernels.weight_only_matmul.packing import pack_codes
+from shared.model.linear.blocks import BlockMatrix, quantized
+from shared.model.linear.ordering import has_even_groups, in_groups
+from shared.model.linear.packed import PackedProduct, make_workspaces
+from shared.model.linear.rounded import CodedProduct, RoundedProduct, UnitsProduct, has_codes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,43 +26,6 @@ if TYPE_CHECKING:
     from shared.model.linear.fused import FusedLinear
     from shared.model.linear.inputs import InputRounding
     from shared.model.linear.quantized import QuantizedMatrix
-
-
-class RoundedProduct(nn.Module):
-    """rounded(x) @ weight.T in float32, with a weight that is dense for the time of a product."""
-
-    def __init__(self, matrix: QuantizedMatrix, inputs: InputRounding) -> None:
-        super().__init__()
-        self.register_buffer("codes", matrix.codes)
-        self.register_buffer("scales", matrix.scales)
-        self._matrix = matrix
-        self._inputs = inputs
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map [num_tokens, in_features] to [num_tokens, out_features]."""
-        return linear(self._inputs.apply(x), self._matrix.dense(torch.float32)).to(x.dtype)
-
-
-class CodedProduct(nn.Module):
-    """rounded(x) @ weight.T, both in codes of 8 bits, with a scale for each row."""
-
-    codes: Tensor
-    scales: Tensor
-
-    def __init__(self, matrix: QuantizedMatrix, inputs: InputRounding, implementation: str) -> None:
-        super().__init__()
-        self.register_buffer("codes", matrix.codes)
-        self.register_buffer("scales", matrix.by_rows().scales.float().flatten())
-        self._inputs = inputs
-        self._implementation = implementation
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map [num_tokens, in_features] to [num_tokens, out_features]."""
-        rows, row_scales = self._inputs.encode(x, self.codes.dtype)
-        how = self._implementation
-        return quantized_matmul(
-            rows, row_scales, self.codes, self.scales, out_dtype=x.dtype, implementation=how
-        )
 
 
 class AsStored:
@@ -90,29 +52,38 @@ class AsStored:
         """See `LinearMethod.keeps`."""
         if matrix.inputs is not None:
             return True
-        has_groups = matrix.group == GROUP_SIZE and matrix.column_groups is None
-        return self._implementation == "triton" and has_groups and _has_fours(matrix)
+        if self._implementation != "triton":
+            return False
+        return isinstance(matrix, BlockMatrix) or has_even_groups(matrix)
 
     def keep(self, matrix: AnyMatrix, linear: FusedLinear) -> Product:
         """See `LinearMethod.keep`."""
-        own, how = quantized(matrix).to(self._device), self._implementation
+        own = quantized(matrix).to(self._device)
         if own.inputs is None:
-            rows = own.by_rows()
-            packed = pack_codes(rows.codes, rows.scales, rows.zeros)
-            return Product4(packed, self._workspaces, how)
-        if how == "triton" and has_codes(own, own.inputs):
-            return CodedProduct(own, own.inputs, how)
+            return self._packed(own)
+        if self._implementation == "triton":
+            return self._by_triton(own, own.inputs, linear.weight.dtype)
         return RoundedProduct(own, own.inputs)
 
+    def _by_triton(
+        self, matrix: QuantizedMatrix, inputs: InputRounding, dtype: torch.dtype
+    ) -> Product:
+        is_float8 = matrix.codes.dtype == torch.float8_e4m3fn
+        if has_codes(matrix, inputs) and (multiplies_float8(self._device) or not is_float8):
+            return CodedProduct(matrix, inputs, self._implementation)
+        if has_even_groups(matrix) and inputs.has_units(dtype):
+            return UnitsProduct(self._packed(matrix), inputs)
+        return RoundedProduct(matrix, inputs)
 
-def _has_fours(matrix: AnyMatrix) -> bool:
-    """Return whether codes are integers of 4 bits without offsets."""
-    if isinstance(matrix, BlockMatrix):
-        return matrix.kind == WORDS
-    return matrix.bits == 4 and matrix.codes.dtype == torch.int8 and matrix.offsets is None
-
-
-def has_codes(matrix: QuantizedMatrix, inputs: InputRounding) -> bool:
-    """Return whether both sides of a product are codes of one type, with a scale for each row."""
-    is_plain = matrix.zeros is None and matrix.offsets is None
-    return matrix.scales.shape[1] == 1 and is_plain and inputs.has_codes(matrix.codes.dtype)
+    def _packed(self, matrix: QuantizedMatrix) -> PackedProduct:
+        own, order = in_groups(matrix.by_rows())
+        packed = pack_codes(
+            own.codes,
+            own.scales,
+            bits=own.bits,
+            group=own.group,
+            zeros=own.zeros,
+            offsets=own.offsets,
+            table=own.table,
+        )
+        return PackedProduct(packed, self._workspaces, self._implementation, order=order)

@@ -52,6 +52,7 @@ def words_record(matrix: BlockMatrix, *, rounds_rows: bool) -> CodesRecord:
     record = Codes(
         kind=CodeKind.FOURS,
         least=-8,
+        most=7,
         scales=scales.data_ptr(),
         zeros=None if zeros is None else zeros.data_ptr(),
         columns=columns,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +11,7 @@ from kernels.native.library import CodeKind, Codes, Grid
 from kernels.native.library import Rounding as RoundingRecord
 from kernels.native.library import ScaleRule as NativeScaleRule
 from shared.model.linear.blocks import BlockMatrix
+from shared.model.linear.ordering import has_even_groups, in_groups
 from shared.model.linear.rounding import Element, ScaleRule
 from shared.model.native.tables import integer_table, places
 
@@ -84,12 +85,7 @@ def _kind_of_codes(matrix: QuantizedMatrix) -> CodeKind | None:
 
 def _has_even_groups(matrix: QuantizedMatrix) -> bool:
     """Whether groups are ranges of columns, or would be in another order of plain inputs."""
-    if matrix.column_groups is None:
-        return True
-    num_groups = matrix.scales.shape[1]
-    sizes = torch.bincount(matrix.column_groups, minlength=num_groups)
-    is_even = matrix.group * num_groups == matrix.shape[1] and bool((sizes == matrix.group).all())
-    return is_even and matrix.inputs is None
+    return has_even_groups(matrix) and (matrix.column_groups is None or matrix.inputs is None)
 
 
 def _multiplies_integers(matrix: QuantizedMatrix) -> bool:
@@ -149,11 +145,8 @@ class CodesRecord:
 
 def codes_record(matrix: QuantizedMatrix, kind: CodeKind, *, rounds_rows: bool) -> CodesRecord:
     """Return the record of a matrix whose `code_kind` is `kind`."""
-    rows = matrix.by_rows()
-    order: Tensor | None = None
-    if matrix.column_groups is not None:
-        order = matrix.column_groups.argsort(stable=True).to(torch.int32)
-        rows = replace(rows, codes=rows.codes[:, order])
+    rows, columns_in_order = in_groups(matrix.by_rows())
+    order = None if columns_in_order is None else columns_in_order.to(torch.int32)
     codes, scales = rows.codes.contiguous(), rows.scales.float().contiguous()
     table = integer_table(rows) if kind is CodeKind.LOOKED else None
     if table is not None:

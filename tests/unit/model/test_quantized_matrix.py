@@ -137,8 +137,14 @@ def test_offsets_take_memory() -> None:
     assert matrix.num_bytes - replace(matrix, offsets=None).num_bytes == matrix.offsets.nbytes
 
 
-def test_a_method_that_knows_no_offsets_does_not_keep_them() -> None:
+def test_triton_keeps_groups_of_any_columns_in_another_order() -> None:
     method = AsStored(torch.device("cpu"), implementation="triton")
-    matrix = make_matrix(group=128)
-    assert not method.keeps(matrix)
-    assert method.keeps(replace(matrix, offsets=None))
+    groups = torch.randperm(COLUMNS, generator=torch.Generator().manual_seed(2)) // 16
+    matrix = replace(make_matrix(group=16), column_groups=groups)
+    assert method.keeps(matrix)
+    assert not method.keeps(replace(matrix, column_groups=groups.clamp(min=1)))
+    linear = FusedLinear(in_size=COLUMNS, out_sizes=(ROWS,), bias=False, dtype=torch.float32)
+    product = method.keep(matrix, linear)
+    rows = torch.randn(70, COLUMNS, generator=torch.Generator().manual_seed(0))  # PyTorch's part
+    own = rows @ matrix.dense(torch.float32).T
+    torch.testing.assert_close(product(rows), own, rtol=1e-5, atol=1e-4)

@@ -7,47 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from shared.errors import ModelLoadError
-from shared.model.checkpoint.files.tensor_files import read_headers
-from shared.model.checkpoint.formats.base import Module
-from shared.model.checkpoint.formats.layout import StoredMatrix
-from shared.model.checkpoint.formats.registry import find_format
-from shared.model.checkpoint.formats.unpacking import read_matrix
 from shared.model.linear.quantized import concatenate
-from shared.model.linear.stored import CodedProduct, RoundedProduct, has_codes
+from shared.model.linear.rounded import CodedProduct, RoundedProduct, has_codes
 from tests.fakes.stored.base import random_weight
 from tests.fakes.stored.cases import ALL, WITH_INPUTS
 from tests.fakes.stored.compressed import INT4, Compressed
 from tests.fakes.stored.floats import Fp8
+from tests.fakes.stored.reading import read
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from torch import Tensor
 
-    from shared.model.linear.quantized import QuantizedMatrix
 
 ROWS, COLUMNS = 40, 160
-
-
-def read(
-    config: dict[str, Any], tensors: Mapping[str, Tensor], folder: Path, size: tuple[int, int]
-) -> QuantizedMatrix:
-    """The matrix of these tensors, through a file."""
-    path = folder / "model.safetensors"
-    save_file({f"m{suffix}": part.contiguous() for suffix, part in tensors.items()}, path)
-    own = find_format({"quantization_config": config})
-    assert own is not None
-    headers = {name.removeprefix("m"): header for name, header in read_headers(path).items()}
-    assert headers.keys() <= own.suffixes
-    layout = own.layout(Module(("m",)), headers)
-    assert layout is not None
-    return read_matrix(StoredMatrix("m", layout, headers), tensors, *size)
 
 
 @pytest.mark.parametrize("case", ALL)
@@ -71,7 +49,19 @@ def test_inputs_are_rounded_as_the_library_rounds_them(case: str, tmp_path: Path
     assert not torch.equal(theirs, x)
 
 
-@pytest.mark.parametrize("case", ["ct w8a8", "ct w8a8 static", "ct fp8 tokens", "fp8 static"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "ct w8a8",
+        "ct w8a8 static",
+        "ct fp8 tokens",
+        "fp8 static",
+        "ct fp8 blocks",
+        "fp8 blocks",
+        "ct mxfp8 inputs",
+        "quark mxfp8",
+    ],
+)
 def test_codes_of_8_bits_are_multiplied_as_what_they_mean(case: str, tmp_path: Path) -> None:
     """With the kernels that Triton has, too."""
     writer = WITH_INPUTS[case]
@@ -85,7 +75,7 @@ def test_codes_of_8_bits_are_multiplied_as_what_they_mean(case: str, tmp_path: P
     torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("case", ["ct w4a8", "ct w8a8 uneven", "fp8 blocks", "quark mxfp8"])
+@pytest.mark.parametrize("case", ["ct w4a8", "ct w8a8 uneven", "ct nvfp4 inputs", "quark mxfp4"])
 def test_other_codes_are_not(case: str, tmp_path: Path) -> None:
     writer = WITH_INPUTS[case]
     tensors = writer.write(random_weight(ROWS, COLUMNS)).tensors

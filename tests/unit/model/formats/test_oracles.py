@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from shared.model.causal_lm import CausalLM
-from shared.model.linear.stored import RoundedProduct
+from shared.model.linear.rounded import RoundedProduct
 from shared.model.loader import load_model
 from tests.fakes.paged_driver import PagedDriver
 from tests.oracles.base import (

@@ -1,0 +1,1 @@
+"""Widening of codes, for kernels that multiply with them."""

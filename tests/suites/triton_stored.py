@@ -1,0 +1,88 @@
+"""Quantised checkpoints on Triton's kernels: `python -m tests.suites.triton_stored` interprets."""
+
+from __future__ import annotations
+
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from shared.model.causal_lm import CausalLM
+from shared.model.linear.fused import FusedLinear
+from shared.model.linear.packed import PackedProduct
+from shared.model.linear.rounded import CodedProduct, RoundedProduct, UnitsProduct
+from shared.model.linear.stored import AsStored
+from shared.model.loader import load_model
+from tests.fakes.interpreted import report
+from tests.fakes.paged_driver import PagedDriver
+from tests.fakes.stored.base import quantise_checkpoint, random_weight
+from tests.fakes.stored.cases import ALL
+from tests.fakes.stored.models import FAMILIES, wants_of
+from tests.fakes.stored.reading import read
+from tests.fakes.transformers_models import random_model, random_prompt, save
+
+#: Families and formats, and what their linears are multiplied by.
+RUNS: dict[tuple[str, str], type] = {
+    ("qwen2", "ct int4 uneven"): PackedProduct,
+    ("qwen2", "ct mxfp4"): PackedProduct,
+    ("mixtral", "fp8 blocks"): CodedProduct,
+    ("phi3", "ct w8a8"): CodedProduct,
+    ("qwen2", "ct mxfp4 inputs"): UnitsProduct,
+}
+#: Of a matrix: its last step and its last groups are not whole ones.
+SIZE = 40, 160
+PROMPTS = [random_prompt(num, vocab_size=321, seed=num) for num in (1, 19)]
+
+
+def check_same_tokens(family: str, case: str, kind: type) -> None:
+    """Token for token what PyTorch computes in float32, in chunks, decodes and company."""
+    with tempfile.TemporaryDirectory() as folder:
+        model_type, settings = FAMILIES[family]
+        source = save(random_model(model_type, seed=3, **settings), Path(folder) / "plain")
+        stored = Path(folder) / "stored"
+        quantise_checkpoint(source, stored, ALL[case], wants_of(source))
+        expected, ours = (
+            load_model(stored, dtype="float32", attention_backend=backend).model
+            for backend in ("torch", "triton")
+        )
+    assert isinstance(ours, CausalLM)
+    linears = [each for each in ours.modules() if isinstance(each, FusedLinear)]
+    assert {type(each.product) for each in linears if each.product is not None} == {kind}
+    answers, logits = PagedDriver(expected, block_size=8, chunk=13).generate(PROMPTS, 3)
+    tokens, own = PagedDriver(ours, block_size=8, chunk=13).generate(PROMPTS, 3)
+    assert tokens == answers
+    for mine, plain in zip(own, logits, strict=True):
+        # An input that falls to the other side of a rounding is a step away.
+        allowed = 1e-4 if kind is PackedProduct else 0.05
+        assert (mine - plain).abs().max() < allowed * plain.std()
+
+
+def check_product(case: str) -> None:
+    """What PyTorch computes in float32, with the same rounded inputs, in one piece and in parts."""
+    writer, (rows, columns) = ALL[case], SIZE
+    written = writer.write(random_weight(rows, columns))
+    with tempfile.TemporaryDirectory() as folder:
+        matrix = read(writer.config, written.tensors, Path(folder), SIZE)
+    method = AsStored(torch.device("cpu"), implementation="triton")
+    x = random_weight(17, columns, seed=3)
+    for dtype in (torch.float32, torch.bfloat16):
+        linear = FusedLinear(in_size=columns, out_sizes=(rows,), bias=False, dtype=dtype)
+        product = method.keep(matrix, linear)
+        assert not isinstance(product, RoundedProduct)
+        own = x.to(dtype)
+        inputs = own.float() if matrix.inputs is None else matrix.inputs.apply(own)
+        exact = inputs.double() @ matrix.dense(torch.float32).double().T
+        for ours, theirs in ((product(own), exact), (product(own[:1]), exact[:1])):
+            assert ours.dtype == dtype
+            error = (ours.double() - theirs).norm() / theirs.norm()
+            assert error < 4 * torch.finfo(dtype).eps, f"{case} in {dtype}: {error}"
+
+
+CHECKS = {f"product {case}": partial(check_product, case) for case in ALL} | {
+    f"{family}-{case}": partial(check_same_tokens, family, case, kind)
+    for (family, case), kind in RUNS.items()
+}
+
+if __name__ == "__main__":
+    report(CHECKS)
