@@ -249,7 +249,13 @@ def test_what_cannot_be_computed_is_refused(
 #: What the native decoder computes of a description; `test_llama.py` and `test_families.py`
 #: compare each of them, `test_layers.py` the sinks and layers that read another one's KV.
 COMPUTED = {
-    LayerSpec: {"mixer", "feed_forward", "residual_multiplier", "has_scale"},
+    LayerSpec: {
+        "mixer",
+        "feed_forward",
+        "residual_multiplier",
+        "feed_forward_multiplier",
+        "has_scale",
+    },
     AttentionSpec: {
         "num_heads",
         "num_kv_heads",
@@ -269,6 +275,7 @@ COMPUTED = {
         "kv_source",
         "values_are_keys",
         "has_value_norm",
+        "has_head_gates",
     },
     ShortConvSpec: {"width", "kernel_size", "bias"},
     DeltaSpec: {"num_key_heads", "num_heads", "key_dim", "value_dim", "kernel_size"},
@@ -282,6 +289,8 @@ COMPUTED = {
         "bias",
         "min_step",
         "max_step",
+        "norm",
+        "factors",
     },
     LatentAttentionSpec: {
         "num_heads",
@@ -294,7 +303,7 @@ COMPUTED = {
         "norm_eps",
         "bias",
     },
-    FeedForwardSpec: {"inner_size", "bias", "activation", "is_gated"},
+    FeedForwardSpec: {"inner_size", "bias", "activation", "is_gated", "gate_multiplier"},
     DecoderSpec: {
         "architecture",
         "vocab_size",
