@@ -116,7 +116,7 @@ class OpenAIApi:
         )
         return create_app(
             backend,
-            self.cluster,
+            cluster=self.cluster,
             not_ready_because=lambda: self.not_ready_because,
             registry=self.registry,
             version="1.2.3",

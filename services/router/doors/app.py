@@ -56,7 +56,6 @@ _BODIES: dict[str, tuple[type[BaseModel], ...]] = {
     "/v1/responses/input_tokens": (ResponsesBody,),
     "/v1/messages": (MessagesBody,),
     "/v1/messages/count_tokens": (CountTokensBody,),
-    "/invocations": (CompletionBody, ChatBody),
     "/tokenize": (TokenizeTextBody, TokenizeChatBody),
     "/detokenize": (DetokenizeBody,),
 }
@@ -64,12 +63,12 @@ _BODIES: dict[str, tuple[type[BaseModel], ...]] = {
 
 def create_app(
     backend: Backend,
-    cluster: Cluster,
     *,
     not_ready_because: Callable[[], Sequence[str]],
     notes: Callable[[], Sequence[str]] = tuple,
     registry: CollectorRegistry,
     version: str,
+    cluster: Cluster | None = None,
     rate_headers: Callable[[Tenant], Sequence[tuple[str, str]]] | None = None,
     keys: Authenticator | None = None,
     open_metrics: bool = False,
@@ -79,9 +78,9 @@ def create_app(
 ) -> FastAPI:
     """Return the HTTP application. It starts nothing and does not own `backend`.
 
-    cluster: what operators see of it, and have it do.
     not_ready_because: called on every GET /ready and /health; returns what is missing, or nothing.
     notes: returns the parts that are missing though requests can be served.
+    cluster: without it there are no paths for its operators.
     rate_headers: returns the rate-limit headers of a tenant.
     keys: without it every client may use every path.
     traced: clients may pass a trace context with a request.
@@ -96,8 +95,7 @@ def create_app(
         dashboard.add_to(app)
     # Last: paths are tried in order.
     add_refusals(app)
-    explained = {"/v1/route": (CompletionBody, ChatBody)} if backend.explainer is not None else {}
-    document_bodies(app, _BODIES | explained)
+    document_bodies(app, _bodies(backend, cluster))
     add_error_handlers(app)
     if rate_headers is not None:
         app.add_middleware(RateLimitMiddleware, rate_headers)
@@ -114,6 +112,13 @@ def create_app(
     return app
 
 
+def _bodies(backend: Backend, cluster: Cluster | None) -> dict[str, tuple[type[BaseModel], ...]]:
+    either = {"/v1/route": backend.explainer is not None, "/invocations": cluster is not None}
+    return _BODIES | {
+        path: (CompletionBody, ChatBody) for path, is_there in either.items() if is_there
+    }
+
+
 def _add_operators(app: FastAPI, operators: OperatorEndpoints) -> None:
     app.add_api_route("/load", operators.load, tags=["operations"])
     app.add_api_route("/server_info", operators.server_info, tags=["operations"])
@@ -124,10 +129,11 @@ def _add_operators(app: FastAPI, operators: OperatorEndpoints) -> None:
     app.add_api_route("/invocations", operators.invocations, methods=["POST"], tags=["generate"])
 
 
-def _add_generation(app: FastAPI, backend: Backend, cluster: Cluster) -> None:
+def _add_generation(app: FastAPI, backend: Backend, cluster: Cluster | None) -> None:
     tokens = TokenizeEndpoints(backend)
     chat, completions = ChatCompletions(backend), Completions(backend)
-    _add_operators(app, OperatorEndpoints(backend, cluster, chat, completions))
+    if cluster is not None:
+        _add_operators(app, OperatorEndpoints(backend, cluster, chat, completions))
     _add_other_apis(app, backend, chat)
     app.add_api_route("/v1/chat/completions", chat.create, methods=["POST"], tags=["generate"])
     app.add_api_route("/v1/completions", completions.create, methods=["POST"], tags=["generate"])
