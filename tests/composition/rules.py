@@ -58,13 +58,6 @@ RULES = (
         refused="they know int8 and int4 weights, not",
     ),
     Rule(
-        ("executor", ("transformers",)),
-        ("weights", _ROUNDED),
-        "transformers' modules have all experts in one tensor, which is no linear of ours",
-        refused="does not compute it by a linear of its own",
-        third=("family", ("qwen3_moe, experts", "deepseek_v3, latent")),
-    ),
-    Rule(
         ("weights", ("GGUF",)),
         (
             "family",
@@ -107,12 +100,6 @@ RULES = (
         ("KV format", (STORED_SCALES,)),
         ("weights", ("GGUF",)),
         "a GGUF file has no such scales",
-        refused="has no scales for keys and values",
-    ),
-    Rule(
-        ("KV format", (STORED_SCALES,)),
-        ("executor", ("transformers",)),
-        "transformers' modules get no scales of a checkpoint",
         refused="has no scales for keys and values",
     ),
     Rule(

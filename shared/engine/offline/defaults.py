@@ -29,4 +29,4 @@ def read_default_sampling(model_dir: Path, generation_config: str) -> SamplingPa
     try:
         return SamplingParams(**{"max_tokens": _MAX_TOKENS, **known})
     except InvalidRequestError as error:
-        raise ConfigError(f"{FILE} of {generation_config}: {error}") from error
+        raise ConfigError(f"{FILE}: {error}") from error

@@ -39,7 +39,7 @@ def test_a_good_model_passes(model: Path) -> None:
     ("flags", "reason"),
     [
         (("--dtype", "float8"), "dtype 'float8' is unknown"),
-        (("--load-format", "gguf"), "load format 'gguf' is unknown"),
+        (("--load-format", "tensorizer"), "load format 'tensorizer' is unknown"),
         (("--quantization", "awq"), "quantization 'awq' is unknown"),
         (("--attention-backend", "flash"), "attention backend 'flash' is unknown"),
         (("--attention-backend", "native", "--quantization", "fp8"), "int4 weights, not fp8"),
