@@ -38,6 +38,7 @@ class System:
         self.row = row
         #: Of its request.
         self._prompt = PROMPT
+        self._loads_of_lost = 0.0
         self._num_prefill, self._num_decode = SHAPES[row["prefill : decode"]]
         # Only so does a second request go to the worker that has nothing of it.
         policy = "round-robin" if row["prefix from"] == "prefill's cache" else "cost"
@@ -107,10 +108,11 @@ class System:
         return ask(self.cluster, prompt, max_tokens=max_tokens, **GREEDY).token_ids
 
     def _num_loads(self) -> float:
-        return sum(
-            self.cluster.metric(name, "baton_kv_offload_loads_total")
-            for name in self.cluster.workers
-        )
+        """Blocks loaded so far, those of a worker that was killed included."""
+        return self._loads_of_lost + sum(map(self._loads_of, self.cluster.workers))
+
+    def _loads_of(self, worker: str) -> float:
+        return self.cluster.metric(worker, "baton_kv_offload_loads_total")
 
     def _check_ways(self, asked: Asked) -> None:
         """What nothing has broken went the row's way."""
@@ -140,6 +142,7 @@ class System:
     def prefill_killed(self, asked: Asked) -> None:
         """A prefill worker ends without warning."""
         self._wait_for_tokens(asked)
+        self._loads_of_lost += self._loads_of("prefill-0")
         self.cluster.workers.pop("prefill-0").kill()
 
     def decode_killed(self, asked: Asked) -> None:
