@@ -19,7 +19,7 @@ _CASE_S = 90.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a load."""
+    """The result of a load."""
 
     #: `loaded`, `refused`, or `failed`: with anything but an error for people.
     what: str

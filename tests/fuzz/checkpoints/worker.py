@@ -1,6 +1,6 @@
 """`python -m tests.fuzz.checkpoints.worker FOLDER`: loads checkpoints, and says how it went.
 
-Each line of its input is a path, each of its output what came of it. It measures itself: the most
+Each line of its input is a path, each of its output the result. It measures itself: the most
 memory that it had resident during a load, and its CPU time.
 """
 
