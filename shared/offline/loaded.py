@@ -13,6 +13,7 @@ from shared.engine.sequence.request import EngineRequest
 from shared.errors import InvalidRequestError, UnsupportedError
 from shared.generation.limits import RequestLimits
 from shared.generation.resolver import SamplingResolver
+from shared.model.families.registry import register_named
 from shared.offline.running import RunningRequest
 from shared.text.answer_text import AnswerText
 from shared.text.generation_defaults import GenerationDefaults
@@ -39,6 +40,8 @@ class LoadedModel:
             ConfigError, ModelLoadError: it cannot be run like this.
         """
         model = settings.model
+        if model.model_class:
+            register_named(model.model_class)
         self.folder: Path = model.folder
         self.core = engine_llm.LLM(
             self.folder,

@@ -310,6 +310,11 @@ def test_wrong_arguments_end_before_anything_is_loaded(given: dict[str, Any], me
         LLM("nowhere/at-all", **given)
 
 
+def test_a_family_of_the_users_own_is_looked_up() -> None:
+    with pytest.raises(ConfigError, match="no_such_package"):
+        LLM(SHIPPED_MODEL, model_class="no_such_package:FAMILY")
+
+
 def test_the_contract_does_not_load_the_engine() -> None:
     program = (
         "import sys, baton, baton.v1.common_pb2; print(sorted(dir(baton))[:2]);"
