@@ -46,6 +46,7 @@ from shared.rpc.tls.server import ServerTls, https_context
 from shared.rpc.watched_file import following
 from shared.telemetry.logs import configure_logs
 from shared.telemetry.tracing_settings import open_tracer
+from shared.telemetry.vllm_names import ROUTER_NAMES, exposed_metrics
 from shared.version import VERSION
 
 if TYPE_CHECKING:
@@ -149,7 +150,13 @@ def _http_app(
         ),
         not_ready_because=not_ready_because,
         notes=parts.endpoints.notes,
-        registry=metrics,
+        registry=exposed_metrics(
+            metrics,
+            config.metrics_names,
+            repeated=ROUTER_NAMES,
+            model=parts.models.names[0],
+            engine="0",
+        ),
         version=VERSION,
         cluster=OperatedCluster(config, parts),
         rate_headers=parts.limits.headers,

@@ -15,6 +15,9 @@ from shared.hub.model import hub_name
 from shared.hub.settings import HubSettings
 from shared.rpc.exposure import AccessSettings
 from shared.rpc.tls.settings import TlsSettings
+from shared.telemetry.vllm_names import (
+    MetricsNames,  # noqa: TC001 read at run time by the settings loader
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +116,10 @@ class RouterConfig:
     log_level: str = setting("info", help="debug, info, warning or error")
     log_format: Literal["console", "json"] = setting(
         "console", help="console: columns for people; json: one object per line"
+    )
+    metrics_names: MetricsNames = setting(
+        "baton",
+        help="baton, or vllm: /metrics has vLLM's names beside Baton's, for dashboards made for it",
     )
     log_requests: bool = setting(
         False, help="log a line per request: its outcome, tokens and times; never its text"

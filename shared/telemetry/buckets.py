@@ -26,5 +26,7 @@ STAGE_S = (
 STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 #: Tokens of a prompt or an answer.
 REQUEST_TOKENS = tuple(step * 10**power for power in range(6) for step in (1, 2, 5))
+#: Answers that one request asks for.
+REQUEST_ANSWERS = (1, 2, 5, 10, 20)
 #: Bytes of a transfer: a KiB, doubling, up to 32 GiB.
 NUM_BYTES = tuple(2 ** (10 + power) for power in range(26))

@@ -17,6 +17,9 @@ from shared.engine.model_settings import (
 from shared.errors import ConfigError
 from shared.rpc.exposure import AccessSettings
 from shared.rpc.tls.settings import TlsSettings
+from shared.telemetry.vllm_names import (
+    MetricsNames,  # noqa: TC001 read at run time by the settings loader
+)
 from shared.worker.reuse_settings import ReuseSettings
 
 #: Hosts that mean every address of the machine.
@@ -133,6 +136,10 @@ class WorkerConfig:
     log_level: str = setting("info", help="debug, info, warning or error")
     log_format: Literal["console", "json"] = setting(
         "console", help="console: columns for people; json: one object per line"
+    )
+    metrics_names: MetricsNames = setting(
+        "baton",
+        help="baton, or vllm: /metrics has vLLM's names beside Baton's, for dashboards made for it",
     )
     disable_log_stats: bool = setting(
         False, help="log no line of statistics every ten seconds in which the engine works"

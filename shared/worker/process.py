@@ -25,6 +25,7 @@ from shared.rpc.tls.identity import PeerRole
 from shared.rpc.tls.server import ServerTls
 from shared.rpc.watched_file import following
 from shared.telemetry.logs import configure_logs
+from shared.telemetry.vllm_names import WORKER_NAMES, exposed_metrics
 from shared.worker.checks import check_worker
 from shared.worker.health.liveness import Liveness, Watchdog
 from shared.worker.health.metrics_server import serve_metrics
@@ -180,9 +181,18 @@ def _add_worker_services(parts: WorkerParts, server: RpcServer) -> None:
 
 def _serve_metrics(parts: WorkerParts, stack: AsyncExitStack) -> None:
     """Serve metrics until the stack closes, if a port is set."""
-    host, port = parts.config.host, parts.config.metrics_port
-    if port:
-        stop = serve_metrics(parts.metrics, host, port, is_serving=lambda: parts.gate.is_open)
+    config = parts.config
+    if config.metrics_port:
+        metrics = exposed_metrics(
+            parts.metrics,
+            config.metrics_names,
+            repeated=WORKER_NAMES,
+            model=config.model.name,
+            engine=config.name,
+        )
+        stop = serve_metrics(
+            metrics, config.host, config.metrics_port, is_serving=lambda: parts.gate.is_open
+        )
         stack.callback(stop)
 
 

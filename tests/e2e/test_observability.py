@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from baton.v1 import common_pb2, router_pb2
 from scripts.e2e.spans import STAGES, spans_under
@@ -27,6 +28,26 @@ if TYPE_CHECKING:
 SPANS = spans_under("text_completion tiny")
 UNEXPLAINED = 0.05
 NUM_TOKENS = 250
+#: The samples that the dashboard in vLLM's examples queries, by `model_name`.
+DASHBOARD = {
+    "vllm:prompt_tokens_total",
+    "vllm:generation_tokens_total",
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "vllm:kv_cache_usage_perc",
+    "vllm:request_success_total",
+    "vllm:request_queue_time_seconds_sum",
+    "vllm:request_prefill_time_seconds_sum",
+    "vllm:request_decode_time_seconds_sum",
+    "vllm:request_max_num_generation_tokens_sum",
+    "vllm:request_prompt_tokens_bucket",
+    "vllm:request_generation_tokens_bucket",
+    *(
+        f"vllm:{name}_seconds_{suffix}"
+        for name in ("e2e_request_latency", "inter_token_latency", "time_to_first_token")
+        for suffix in ("bucket", "sum", "count")
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +63,22 @@ class Observed:
         text = (self.folder / f"{name}.log").read_text(encoding="utf-8")
         return [json.loads(line) for line in text.splitlines()]
 
+    def metrics(self, name: str) -> str:
+        """Of a process, as Prometheus reads them."""
+        url = f"{self.cluster.url}/metrics"
+        if name != "router":
+            argv = self.cluster.workers[name].argv
+            url = f"http://127.0.0.1:{argv[argv.index('--metrics-port') + 1]}/metrics"
+        with urllib.request.urlopen(url, timeout=10) as response:
+            return str(response.read().decode())
+
 
 @pytest.fixture(scope="module")
 def observed(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
     """A router, a prefill and a decode worker."""
     folder = tmp_path_factory.mktemp("observed")
     collector = OtlpCollector()
-    flags = ("--log-format", "json")
+    flags = ("--log-format", "json", "--metrics-names", "vllm")
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.port}")
         environment.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
@@ -156,12 +186,8 @@ def test_a_grpc_client_names_its_trace_in_the_metadata(observed: Observed) -> No
 def test_metrics_are_those_of_the_documentation(observed: Observed, name: str) -> None:
     complete(observed, num_tokens=4, seed=9)
     role = name.removesuffix("-0")
-    url = f"{observed.cluster.url}/metrics"
-    if name != "router":
-        argv = observed.cluster.workers[name].argv
-        url = f"http://127.0.0.1:{argv[argv.index('--metrics-port') + 1]}/metrics"
-    with urllib.request.urlopen(url, timeout=10) as response:
-        found = exposed(response.read().decode())
+    families = exposed(observed.metrics(name))
+    found = {n: family for n, family in families.items() if not n.startswith("vllm:")}
     sections = (
         ("Every process", "Router") if role == "router" else ("Every process", "Every worker")
     )
@@ -169,6 +195,27 @@ def test_metrics_are_those_of_the_documentation(observed: Observed, name: str) -
     assert {n: kind for n, (kind, _) in found.items()} == {n: r.kind for n, r in expected.items()}
     labels = {n: found for n, (_, found) in found.items() if found is not None}
     assert labels == {n: expected[n].labels for n in labels}
+
+
+def test_vllm_s_dashboard_finds_its_metrics(observed: Observed) -> None:
+    complete(observed, num_tokens=4, seed=12)
+    samples = [
+        sample
+        for name in ("router", "prefill-0", "decode-0")
+        for family in text_string_to_metric_families(observed.metrics(name))
+        for sample in family.samples
+        if sample.labels.get("model_name") == "tiny"
+    ]
+    found = {sample.name for sample in samples}
+    assert found >= DASHBOARD
+    counted = [sample.value for sample in samples if sample.name == "vllm:generation_tokens_total"]
+    assert len(counted) == 1, "a sum over all processes counts a token twice"
+    reasons = {
+        s.labels["finished_reason"] for s in samples if s.name == "vllm:request_success_total"
+    }
+    assert reasons == {"length"}
+    used = {s.labels["engine"] for s in samples if s.name == "vllm:kv_cache_usage_perc"}
+    assert used == {"prefill-0", "decode-0"}
 
 
 def test_lines_about_a_request_have_its_ids(observed: Observed) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter as Counts
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from services.router.request.generation import AnswerPiece, GenerationRequest
     from services.router.usage import Timings, Usage
     from services.router.watch.observer import RequestEnd, RequestWatch
+    from shared.generation.params import GenerationParams
     from shared.request.answer import FinishReason
 
 
@@ -169,13 +171,22 @@ class RequestMeter:
         """Count an answer that has ended."""
         self._finished.labels(reason.value).inc()
 
-    def served(self, usage: Usage, timings: Timings, *, num_answers: int, latency_s: float) -> None:
-        """Record the cost of a request whose answers are all complete."""
-        self._requests.used(usage)
+    def served(
+        self,
+        params: GenerationParams,
+        usage: Usage,
+        timings: Timings,
+        *,
+        num_longest: int,
+        latency_s: float,
+    ) -> None:
+        """Record the cost of a request whose answers are all complete. `num_longest`: the tokens of
+        its longest answer.
+        """
+        self._requests.asked(params)
+        self._requests.used(usage, num_longest=num_longest)
         self._requests.took(
-            timings,
-            latency_s=latency_s,
-            num_tokens_each=usage.completion_tokens / num_answers,
+            timings, latency_s=latency_s, num_tokens_each=usage.completion_tokens / params.n
         )
 
     def failed(self, error: BatonError) -> None:
@@ -188,8 +199,10 @@ class _Metered:
 
     def __init__(self, meter: RequestMeter, request: GenerationRequest, began_s: float) -> None:
         self._meter = meter
-        self._num_answers = request.params.n
+        self._params = request.params
         self._began_s = began_s
+        #: By answer: the tokens that have left.
+        self._num_tokens: Counts[int] = Counts()
         #: By answer: the time at which its last tokens left.
         self._last_s: dict[int, float] = {}
 
@@ -202,14 +215,16 @@ class _Metered:
                 len(piece.token_ids), None if last_s is None else now_s - last_s
             )
             self._last_s[piece.index] = now_s
+            self._num_tokens[piece.index] += len(piece.token_ids)
         if piece.finish_reason is not None:
             self._meter.finished(piece.finish_reason)
         if piece.usage is not None and piece.timings is not None:
             # Before the client has the piece: a reader of the last piece finds it counted.
             self._meter.served(
+                self._params,
                 piece.usage,
                 piece.timings,
-                num_answers=self._num_answers,
+                num_longest=max(self._num_tokens.values(), default=0),
                 latency_s=now_s - self._began_s,
             )
 

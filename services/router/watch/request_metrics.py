@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import Counter, Histogram
 
-from shared.telemetry.buckets import ITL_S, LATENCY_S, REQUEST_TOKENS, STAGE_S
+from shared.telemetry.buckets import ITL_S, LATENCY_S, REQUEST_ANSWERS, REQUEST_TOKENS, STAGE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from services.router.usage import Timings, Usage
+    from shared.generation.params import GenerationParams
 
 _LABELS = ("model_name",)
 
@@ -46,25 +47,23 @@ class RequestMetrics:
             "Prompt tokens that no worker had cached.",
         )
         self._num_computed = histogram(name, text, REQUEST_TOKENS)
+        self._longest = histogram(
+            "request_max_num_generation_tokens",
+            "Tokens of a request's longest answer.",
+            REQUEST_TOKENS,
+        )
+        self._params_n = histogram("request_params_n", "Answers asked for.", REQUEST_ANSWERS)
+        self._params_max = histogram(
+            "request_params_max_tokens", "Most tokens asked for.", REQUEST_TOKENS
+        )
         self._prompt_tokens = counter("prompt_tokens", "Prompt tokens.")
         self._queries = counter("prefix_cache_queries", "Prompt tokens that were looked up.")
         self._hits = counter("prefix_cache_hits", "Prompt tokens that were not computed.")
-        sources = Counter(
-            "baton_prompt_tokens_by_source",
-            "Prompt tokens by where their KV came from, seen from the decode worker.",
-            ["source"],
-            registry=registry,
-        )
+        sources = _sources(registry)
         self._computed = sources.labels("local_compute")
         self._local_hits = sources.labels("local_cache_hit")
         self._transferred = sources.labels("external_kv_transfer")
-        self._stages = Histogram(
-            "baton_request_stage_seconds",
-            "Where the time of a request went; a stage that it did not have is not counted.",
-            ["stage"],
-            buckets=STAGE_S,
-            registry=registry,
-        )
+        self._stages = _stage_times(registry)
         self._places = Counter(
             "baton_routed_requests",
             "Requests by the role that computed the prompt.",
@@ -72,8 +71,15 @@ class RequestMetrics:
             registry=registry,
         )
 
-    def used(self, usage: Usage) -> None:
-        """Record the tokens of a request."""
+    def asked(self, params: GenerationParams) -> None:
+        """Record what a request asked for."""
+        self._params_n.observe(params.n)
+        if params.max_tokens is not None:
+            self._params_max.observe(params.max_tokens)
+
+    def used(self, usage: Usage, *, num_longest: int) -> None:
+        """Record the tokens of a request. `num_longest`: those of its longest answer."""
+        self._longest.observe(num_longest)
         self._prompt_tokens.inc(usage.prompt_tokens)
         self._queries.inc(usage.prompt_tokens)
         self._hits.inc(usage.cached_tokens)
@@ -96,6 +102,25 @@ class RequestMetrics:
         self._places.labels("remote" if timings.prefill_worker else "local").inc()
         for stage, ms in _stages(timings):
             self._stages.labels(stage).observe(ms / 1e3)
+
+
+def _sources(registry: CollectorRegistry) -> Counter:
+    return Counter(
+        "baton_prompt_tokens_by_source",
+        "Prompt tokens by where their KV came from, seen from the decode worker.",
+        ["source"],
+        registry=registry,
+    )
+
+
+def _stage_times(registry: CollectorRegistry) -> Histogram:
+    return Histogram(
+        "baton_request_stage_seconds",
+        "Where the time of a request went; a stage that it did not have is not counted.",
+        ["stage"],
+        buckets=STAGE_S,
+        registry=registry,
+    )
 
 
 def _stages(timings: Timings) -> Iterator[tuple[str, float]]:

@@ -57,6 +57,8 @@ async def test_requests_are_counted_and_timed(bench: Bench) -> None:
     ):
         assert value(f"baton_request_{name}_count", **model) == 1
     assert value("baton_request_generation_tokens_sum", **model) == 4
+    assert value("baton_request_max_num_generation_tokens_sum", **model) == 3
+    assert value("baton_request_params_n_sum", **model) == 2
     assert value("baton_prefix_cache_queries_total", **model) == 5
     # Two answers of 3 and 1 tokens are 2 each.
     assert value("baton_request_time_per_output_token_seconds_count", **model) == 1
