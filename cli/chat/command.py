@@ -5,14 +5,14 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from baton_client import Baton, BatonError, UnavailableError
-from cli.chat.timings_view import timings_table, tokens_per_s
+from cli.chat.terminal import Terminal
 from cli.errors import CommandError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from rich.console import Console
 
     from baton_client import ChatOptions, Message, Piece
     from cli.access import Secure
@@ -35,8 +35,7 @@ class Chat:
         self._options = options
         self._beginning: list[Message] = [{"role": "system", "content": system}] if system else []
         self._messages = list(self._beginning)
-        self._out = Console()
-        self._err = notes or Console(stderr=True)
+        self._terminal = Terminal(notes)
 
     def ask_once(self, question: str) -> str | None:
         """One question, its answer, and the full table of timings.
@@ -46,14 +45,13 @@ class Chat:
         last = self._answer(question)
         if last is None:
             return None
-        if last.timings and last.usage:
-            self._err.print(timings_table(last.timings, last.usage))
+        self._terminal.show_table(last)
         return str(self._messages[-1]["content"])
 
     def converse(self) -> None:
         """Ask questions from the terminal until its input ends."""
-        self._err.print(HELP, style="dim")
-        while (question := self._read()) is not None:
+        self._terminal.notes.print(HELP, style="dim")
+        while (question := self._terminal.read()) is not None:
             if question == "/reset":
                 self._messages = list(self._beginning)
                 continue
@@ -64,48 +62,21 @@ class Chat:
             except UnavailableError:
                 raise
             except BatonError as error:
-                self._err.print(f"[red]{type(error).__name__}[/]: {error}", highlight=False)
+                self._terminal.notes.print(
+                    f"[red]{type(error).__name__}[/]: {error}", highlight=False
+                )
                 self._messages.pop()
                 continue
             if last is not None:
-                self._show_line(last)
-
-    def _read(self) -> str | None:
-        try:
-            return self._err.input("[bold green]›[/] ").strip()
-        except (EOFError, KeyboardInterrupt):
-            self._err.print()
-            return None
+                self._terminal.show_line(last)
 
     def _answer(self, question: str) -> Piece | None:
         """Stream the answer; return the last piece, or None if the user stopped it."""
         self._messages.append({"role": "user", "content": question})
-        text = ""
-        last: Piece | None = None
-        with self._baton.stream_chat(self._messages, **self._options) as stream:
-            try:
-                for last in stream:
-                    text += last.text
-                    self._out.print(
-                        last.text, end="", markup=False, highlight=False, soft_wrap=True
-                    )
-            except KeyboardInterrupt:
-                last = None
-                self._err.print("\n(stopped)", style="dim", end="")
-        self._out.print()
+        stream = self._baton.stream_chat(self._messages, **self._options)
+        text, last = self._terminal.show(stream)
         self._messages.append({"role": "assistant", "content": text})
         return last
-
-    def _show_line(self, last: Piece) -> None:
-        if last.timings is None or last.usage is None:
-            return
-        speed = tokens_per_s(last.timings, last.usage)
-        self._err.print(
-            f"first token {last.timings.first_token_ms:.0f} ms · {speed} · "
-            f"{last.usage.cached_tokens} of {last.usage.prompt_tokens} prompt tokens cached",
-            style="dim",
-            highlight=False,
-        )
 
 
 def run_chat(
