@@ -14,12 +14,17 @@ from cli.errors import EXIT_FAILED, CommandError, complain
 from cli.flags.engine_arguments import TakesArguments
 from cli.flags.options import (
     DEFAULT_PORTS,
+    AskedModel,
     ClusterToken,
     DirectoryPort,
+    LongestAnswer,
     Model,
     Port,
     ProbeKind,
+    RouterAddress,
+    Seed,
     StartTimeout,
+    Temperature,
     TlsCa,
     TlsCert,
     TlsKey,
@@ -87,16 +92,17 @@ def demo(
 @app.command()
 def chat(
     message: Annotated[
-        list[str] | None, typer.Option("-m", "--message", help="Ask this and end; repeatable.")
+        list[str] | None,
+        typer.Option("-m", "--message", "-q", "--quick", help="Ask this and end; repeatable."),
     ] = None,
-    address: Annotated[str, typer.Option(help="host:port of the gRPC services.")] = (
-        "127.0.0.1:50051"
-    ),
-    system: Annotated[str | None, typer.Option(help="System message.")] = None,
-    model: Annotated[str, typer.Option(help="Model to ask; needed if several are served.")] = "",
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Longest answer.")] = None,
-    temperature: Annotated[float | None, typer.Option(min=0, help="0 is greedy.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Same seed, same answer.")] = None,
+    address: RouterAddress = "127.0.0.1:50051",
+    system: Annotated[
+        str | None, typer.Option("--system", "--system-prompt", help="System message.")
+    ] = None,
+    model: AskedModel = "",
+    max_tokens: LongestAnswer = None,
+    temperature: Temperature = None,
+    seed: Seed = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     tls_ca: TlsCa = None,
@@ -109,6 +115,30 @@ def chat(
     options = ChatOptions(model=model, max_tokens=max_tokens, temperature=temperature, seed=seed)
     secure = from_flags(tls_cert, tls_key, tls_ca)
     run_chat(address, message or (), options, system=system, secure=secure)
+
+
+@app.command()
+def complete(
+    prompt: Annotated[
+        list[str] | None,
+        typer.Option("-p", "--prompt", "-q", "--quick", help="Continue this and end; repeatable."),
+    ] = None,
+    address: RouterAddress = "127.0.0.1:50051",
+    model: AskedModel = "",
+    max_tokens: LongestAnswer = None,
+    temperature: Temperature = None,
+    seed: Seed = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
+) -> None:
+    """Continue prompts on a running cluster, without a chat template."""
+    from baton_client import Options
+    from cli.access import from_flags
+    from cli.chat.complete import run_complete
+
+    options = Options(model=model, max_tokens=max_tokens, temperature=temperature, seed=seed)
+    run_complete(address, prompt or (), options, secure=from_flags(tls_cert, tls_key, tls_ca))
 
 
 app.command(
@@ -151,6 +181,14 @@ def doctor(
         access=Access(secure, token_metadata(cluster_token)),
     )
     raise typer.Exit(0 if healthy else 1)
+
+
+@app.command("collect-env")
+def collect_env() -> None:
+    """Print versions, settings and hardware for the report of a defect; secrets are left out."""
+    from cli.doctor.environment import collect_env as collect
+
+    collect()
 
 
 @app.command()

@@ -36,6 +36,16 @@ ClusterToken = Annotated[
         show_envvar=False,
     ),
 ]
+RouterAddress = Annotated[
+    str, typer.Option(help="host:port of the router's gRPC services, not of its HTTP.")
+]
+AskedModel = Annotated[
+    str,
+    typer.Option("--model", "--model-name", help="Model to ask; needed if several are served."),
+]
+LongestAnswer = Annotated[int | None, typer.Option(min=1, help="Longest answer.")]
+Temperature = Annotated[float | None, typer.Option(min=0, help="0 is greedy.")]
+Seed = Annotated[int | None, typer.Option(help="Same seed, same answer.")]
 StartTimeout = Annotated[float, typer.Option(help="Longest wait for the cluster, in seconds.")]
 
 

@@ -59,6 +59,13 @@ def test_chat_without_a_cluster_says_how_to_start_one() -> None:
     assert "baton up" in result.stderr
 
 
+def test_complete_continues_prompts_as_they_are(up: Command) -> None:
+    result = baton("complete", "--address", f"127.0.0.1:{up.grpc_port}", "-q", "def", "-q", "x")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == 2 * ("".join(WORDS) + "\n")
+    assert result.stderr.count("first token") == 2
+
+
 def test_doctor_sees_the_cluster_and_how_blocks_get_across(up: Command) -> None:
     found = findings(up)
     assert {finding.level for finding in found.values()} == {Level.OK}
