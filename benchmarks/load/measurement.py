@@ -14,7 +14,7 @@ from benchmarks.load.asking.speculation import compare_speculation, read_specula
 from benchmarks.load.report.terminal import RunProgress
 from benchmarks.load.runner import Run, run_open_loop, warm_up
 from benchmarks.load.workload.arrivals import Arrival, rate_changes, schedule
-from benchmarks.load.workload.datasets import Sample, load_samples
+from benchmarks.load.workload.datasets import load_samples
 from benchmarks.load.workload.vocabulary import Vocabulary, load_vocabulary
 from shared.errors import UnavailableError
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from benchmarks.load.plan import Plan
     from benchmarks.load.settings import LoadSettings
+    from benchmarks.load.workload.sample import Sample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

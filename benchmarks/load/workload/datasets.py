@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from benchmarks.load.settings import DatasetName
+from benchmarks.load.workload.files import custom_samples
+from benchmarks.load.workload.sample import Sample
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import numpy as np
 
     from benchmarks.load.settings import DataSettings
     from benchmarks.load.workload.vocabulary import Vocabulary
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One request to be. `prompt_len` is 0 where only the server can count."""
-
-    prompt: str | list[int]
-    prompt_len: int
-    output_len: int
 
 
 def load_samples(
@@ -89,59 +78,11 @@ def prefix_repetition_samples(
     return [Sample(prompt, len(prompt), output_len) for prompt in prompts]
 
 
-def custom_samples(
-    data: DataSettings, num_prompts: int, vocabulary: Vocabulary | None, rng: np.random.Generator
-) -> list[Sample]:
-    """Lines of a file, from the top again if they are too few."""
-    if data.dataset_path is None:
-        raise ConfigError("custom needs --dataset-path")
-    rows = _read_rows(data.dataset_path)
-    if not data.disable_shuffle:
-        rng.shuffle(rows)
-    samples = []
-    for i in range(num_prompts):
-        row = rows[i % len(rows)]
-        prompt = row["prompt"]
-        if isinstance(prompt, str):
-            prompt_len = (vocabulary.count(prompt) if vocabulary else None) or 0
-        else:
-            prompt_len = len(prompt)
-        output_len = data.output_len or row.get("output_tokens") or data.custom_output_len
-        samples.append(Sample(prompt, prompt_len, int(output_len)))
-    return samples
-
-
 def _lengths(mean: int, ratio: float, num: int, rng: np.random.Generator) -> list[int]:
     low = max(1, math.floor(mean * (1 - ratio)))
     high = max(low, math.ceil(mean * (1 + ratio)))
     drawn: list[int] = rng.integers(low, high + 1, size=num).tolist()
     return drawn
-
-
-def _read_rows(path: Path) -> list[dict[str, Any]]:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise ConfigError(f"--dataset-path: cannot read {path}: {error.strerror}") from error
-    rows = []
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            rows.append(_read_row(line, f"{path}:{number}"))
-    if not rows:
-        raise ConfigError(f"--dataset-path: {path} is empty")
-    return rows
-
-
-def _read_row(line: str, where: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{where}: not JSON: {error}") from error
-    prompt = row.get("prompt") if isinstance(row, dict) else None
-    is_tokens = isinstance(prompt, list) and all(isinstance(token, int) for token in prompt)
-    if not prompt or not (isinstance(prompt, str) or is_tokens):
-        raise ConfigError(f'{where}: needs "prompt", a text or a list of token ids')
-    return dict(row)
 
 
 def _in_words(sample: Sample, vocabulary: Vocabulary | None) -> Sample:

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from benchmarks.load.settings import DatasetName, DataSettings
-from benchmarks.load.workload.datasets import Sample, load_samples
+from benchmarks.load.workload.datasets import load_samples
+from benchmarks.load.workload.sample import Sample
 from benchmarks.load.workload.vocabulary import Vocabulary, load_vocabulary
 from shared.errors import ConfigError
 
