@@ -32,6 +32,8 @@ class DatasetName(StrEnum):
     RANDOM = "random"
     PREFIX_REPETITION = "prefix_repetition"
     CUSTOM = "custom"
+    SHAREGPT = "sharegpt"
+    SONNET = "sonnet"
 
 
 class RampUp(StrEnum):
@@ -111,7 +113,12 @@ class DataSettings:
 
     dataset_name: Annotated[DatasetName, flag(DATA, "Source of prompts.")] = DatasetName.RANDOM
     dataset_path: Annotated[
-        Path | None, flag(DATA, "custom: JSON lines with prompt (and output_tokens).")
+        Path | None,
+        flag(
+            DATA,
+            "custom: JSON lines with prompt (and output_tokens); sharegpt: JSON of conversations; "
+            "sonnet: a text of many lines.",
+        ),
     ] = None
     tokenizer: Annotated[
         Path | None, flag(DATA, "tokenizer.json, or its folder; by default the model's folder.")
@@ -132,8 +139,14 @@ class DataSettings:
     prefix_repetition_num_prefixes: Annotated[int, flag(DATA, "Prefixes.", min=1)] = 10
     prefix_repetition_output_len: Annotated[int, flag(DATA, "Tokens to generate.", min=1)] = 128
     custom_output_len: Annotated[int, flag(DATA, "Where a line does not say.", min=1)] = 256
+    sharegpt_output_len: Annotated[
+        int | None, flag(DATA, "Instead of the length of the conversation's answer.", min=1)
+    ] = None
+    sonnet_input_len: Annotated[int, flag(DATA, "About so many tokens per prompt.", min=1)] = 550
+    sonnet_output_len: Annotated[int, flag(DATA, "Tokens to generate.", min=1)] = 150
+    sonnet_prefix_len: Annotated[int, flag(DATA, "Of these, shared by all.", min=0)] = 200
     disable_shuffle: Annotated[
-        bool, flag(DATA, "Keep the order of custom and prefix_repetition.", "--disable-shuffle")
+        bool, flag(DATA, "Keep the order of a file, and of prefixes.", "--disable-shuffle")
     ] = False
 
 

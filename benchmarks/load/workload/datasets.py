@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from benchmarks.load.settings import DatasetName
-from benchmarks.load.workload.files import custom_samples
+from benchmarks.load.workload.files import FILES
 from benchmarks.load.workload.sample import Sample
 from shared.errors import ConfigError
 
@@ -30,10 +30,10 @@ def load_samples(
     Raises:
         ConfigError: the settings do not fit the dataset, or its file cannot be used.
     """
-    if data.dataset_name is DatasetName.CUSTOM:
-        samples = custom_samples(data, num_prompts, vocabulary, rng)
+    if data.dataset_name in FILES:
+        samples = FILES[data.dataset_name](data, num_prompts, vocabulary, rng)
     elif data.dataset_path is not None:
-        raise ConfigError(f"--dataset-path is for custom, not for {data.dataset_name}")
+        raise ConfigError(f"--dataset-path is for {', '.join(FILES)}, not for {data.dataset_name}")
     elif vocabulary is None or not vocabulary.ids.size:
         raise ConfigError("which token ids exist? Pass --tokenizer PATH or --vocab-size N")
     elif data.dataset_name is DatasetName.RANDOM:

@@ -217,3 +217,44 @@ def test_text_is_counted_as_it_will_be_read(tokenizer_file: Path) -> None:
 def test_text_needs_a_tokenizer() -> None:
     with pytest.raises(ConfigError, match="pass --tokenizer"):
         load(1, as_text=True)
+
+
+def test_sharegpt_asks_first_questions_and_leaves_unusual_ones_out(
+    tokenizer_file: Path, tmp_path: Path
+) -> None:
+    def talk(num_question: int, num_answer: int) -> dict[str, Any]:
+        turns = [" ".join(["w1"] * num_question), " ".join(["w2"] * num_answer), "w3"]
+        return {"conversations": [{"from": "x", "value": turn} for turn in turns]}
+
+    talks = [talk(3, 9), talk(9, 3), talk(1025, 9), talk(1000, 1049), talk(5, 7), talk(6, 4)]
+    file = tmp_path / "talks.json"
+    file.write_text(json.dumps([*talks, {"conversations": []}, {"id": 1}]), encoding="utf-8")
+    vocabulary = load_vocabulary(tokenizer_file, vocab_size=None, model_root=None)
+    known = {"dataset_name": DatasetName.SHAREGPT, "dataset_path": file, "vocabulary": vocabulary}
+    samples = load(4, disable_shuffle=True, **known)
+    assert [(s.prompt_len, s.output_len) for s in samples] == [(5, 7), (6, 4), (5, 7), (6, 4)]
+    short = load(3, disable_shuffle=True, sharegpt_output_len=2, **known)
+    assert [(s.prompt_len, s.output_len) for s in short] == [(9, 2), (1000, 2), (5, 2)]
+    with pytest.raises(ConfigError, match="pass --tokenizer"):
+        load(1, dataset_name=DatasetName.SHAREGPT, dataset_path=file)
+
+
+def test_sonnet_shares_its_first_lines_and_has_about_the_length(
+    tokenizer_file: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "sonnet.txt"
+    file.write_text("\n".join(f"w{i} " * 8 for i in range(NUM_WORDS)), encoding="utf-8")
+    vocabulary = load_vocabulary(tokenizer_file, vocab_size=None, model_root=None)
+    samples = load(
+        6,
+        dataset_name=DatasetName.SONNET,
+        dataset_path=file,
+        vocabulary=vocabulary,
+        sonnet_input_len=200,
+        sonnet_prefix_len=80,
+    )
+    texts = [str(sample.prompt).splitlines() for sample in samples]
+    assert len({tuple(lines[: 1 + 10]) for lines in texts}) == 1
+    assert len({tuple(lines[1 + 10 :]) for lines in texts}) == 6
+    assert {sample.prompt_len for sample in samples} <= set(range(190, 211))
+    assert {sample.output_len for sample in samples} == {150}
