@@ -6,10 +6,11 @@ import dataclasses
 import inspect
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
+import typer
 from typer.core import TyperCommand, TyperOption
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from _typeshed import DataclassInstance
 
@@ -35,22 +36,52 @@ def takes_settings(cls: type[T]) -> Callable[[Callable[[T], None]], Callable[...
 
     Fields of `cls` are groups, dataclasses themselves; seen from outside they are flat.
     """
-    groups = get_type_hints(cls)
 
     def decorate(run: Callable[[T], None]) -> Callable[..., None]:
-        parameters = [parameter for group in groups.values() for parameter in _parameters(group)]
-
         def command(**values: Any) -> None:
-            run(cls(**{name: _build(group, values) for name, group in groups.items()}))
+            run(_build_all(cls, values))
 
-        command.__name__ = run.__name__
-        command.__doc__ = run.__doc__
-        command.__annotations__ = {p.name: p.annotation for p in parameters}
-        # typer reads flags from the signature, and a written one could only repeat the fields.
-        vars(command)["__signature__"] = inspect.Signature(parameters)
-        return command
+        return _signed(command, run, _all_parameters(cls))
 
     return decorate
+
+
+def takes_settings_and_words(
+    cls: type[T],
+) -> Callable[[Callable[[T, Sequence[str]], None]], Callable[..., None]]:
+    """Do as `takes_settings` for `run(settings, words)`; `words` are what no flag has taken."""
+    kind = inspect.Parameter.KEYWORD_ONLY
+    context = inspect.Parameter("context", kind, annotation=typer.Context)
+
+    def decorate(run: Callable[[T, Sequence[str]], None]) -> Callable[..., None]:
+        def command(context: typer.Context, **values: Any) -> None:
+            run(_build_all(cls, values), context.args)
+
+        return _signed(command, run, [context, *_all_parameters(cls)])
+
+    return decorate
+
+
+def _signed(
+    command: Callable[..., None],
+    run: Callable[..., None],
+    parameters: Sequence[inspect.Parameter],
+) -> Callable[..., None]:
+    command.__name__ = run.__name__
+    command.__doc__ = run.__doc__
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    # typer reads flags from the signature, and a written one could only repeat the fields.
+    vars(command)["__signature__"] = inspect.Signature(parameters)
+    return command
+
+
+def _all_parameters(cls: type[DataclassInstance]) -> list[inspect.Parameter]:
+    return [parameter for group in get_type_hints(cls).values() for parameter in _parameters(group)]
+
+
+def _build_all(cls: type[T], values: dict[str, Any]) -> T:
+    groups = get_type_hints(cls).items()
+    return cls(**{name: _build(group, values) for name, group in groups})
 
 
 def _parameters(group: type[DataclassInstance]) -> Iterator[inspect.Parameter]:

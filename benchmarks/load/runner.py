@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from benchmarks.load.outcome import Outcome
     from benchmarks.load.workload.arrivals import Arrival
-    from benchmarks.load.workload.datasets import Sample
+    from benchmarks.load.workload.sample import Sample
 
 
 class Completes(Protocol):

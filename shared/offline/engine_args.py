@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import structlog
 
 from shared.arguments.base import Kind
-from shared.arguments.table import ARGUMENTS
+from shared.arguments.spelling import read_flags
+from shared.arguments.table import ARGUMENTS, SHORT
 from shared.arguments.translate import translate
-from shared.config import flags_of, load_config, setting
+from shared.config import flags_of, load_config, setting, unknown_flag
 from shared.engine.config import EngineConfig
 from shared.engine.model_settings import (
     ModelSettings,  # noqa: TC001 read at run time by the settings loader
@@ -20,7 +21,7 @@ from shared.engine.model_settings import (
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 log = structlog.get_logger(__name__)
@@ -63,6 +64,25 @@ class EngineArgs:
                 )
         self.model = str(model)
         self._arguments = arguments
+        self._line: tuple[str, ...] = ()
+
+    @classmethod
+    def from_words(cls, model: str | Path, words: Sequence[str]) -> Self:
+        """Take the arguments as the words of a command line.
+
+        Raises:
+            ConfigError: there is no such argument.
+        """
+        front, flags = read_flags(words, SHORT)
+        if front:
+            raise ConfigError(f"{front[0]} is no argument: flags begin with --")
+        known = flags_of(EngineSettings) | ARGUMENTS.keys()
+        for flag in flags:
+            if not known & {flag.name, flag.name.replace("--no-", "--", 1)}:
+                raise unknown_flag(flag.name, known, listed_by="docs/arguments.md")
+        made = cls(model)
+        made._line = tuple(words)
+        return made
 
     def __getattr__(self, name: str) -> Any:
         """Return an argument as it was given, or vLLM's default as a word."""
@@ -90,6 +110,7 @@ class EngineArgs:
     def _all_words(self) -> Iterator[str]:
         for name, value in self._arguments.items():
             yield from _words(name, value)
+        yield from self._line
 
 
 class AsyncEngineArgs(EngineArgs):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -89,6 +90,10 @@ def _app(script: Script) -> FastAPI:
             return JSONResponse({"error": {"message": "wrong key"}}, 401)
         return JSONResponse({"object": "list", "data": [{"id": MODEL, "root": "/nowhere"}]})
 
+    @app.get("/health")
+    async def health() -> Response:
+        return PlainTextResponse("")
+
     @app.get("/metrics")
     async def metrics() -> Response:
         num = len(script.bodies)
@@ -156,3 +161,12 @@ async def _chunks(
             "usage": {"prompt_tokens": num_prompt, "completion_tokens": num_tokens},
         }
     yield "[DONE]"
+
+
+if __name__ == "__main__":
+    # A server of a process of its own, at the port of `--port`; other flags mean nothing.
+    uvicorn.run(
+        _app(Script(first_token_s=0, gap_s=0)),
+        port=int(sys.argv[sys.argv.index("--port") + 1]),
+        log_level="critical",
+    )

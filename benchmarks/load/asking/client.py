@@ -14,7 +14,7 @@ from benchmarks.load.asking.event_stream import EventDecoder
 from benchmarks.load.outcome import Outcome
 
 if TYPE_CHECKING:
-    from benchmarks.load.workload.datasets import Sample
+    from benchmarks.load.workload.sample import Sample
 
 ERROR_LENGTH = 300
 
