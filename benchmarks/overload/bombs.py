@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.load.asking.client import CompletionClient
 from benchmarks.load.asking.server import open_http
 from benchmarks.load.settings import ServerSettings
-from benchmarks.load.workload.datasets import Sample as Prompt
+from benchmarks.load.workload.sample import Sample as Prompt
 from benchmarks.overload.cluster import VOCAB_SIZE
 from benchmarks.overload.results import BombPart, BombResult
 

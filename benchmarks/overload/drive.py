@@ -14,7 +14,7 @@ from benchmarks.load.asking.server import open_http
 from benchmarks.load.runner import run_open_loop
 from benchmarks.load.settings import ServerSettings
 from benchmarks.load.workload.arrivals import schedule
-from benchmarks.load.workload.datasets import Sample as Prompt
+from benchmarks.load.workload.sample import Sample as Prompt
 from benchmarks.overload.cluster import VOCAB_SIZE
 from benchmarks.overload.results import Phase, Request
 from benchmarks.overload.tenants import ANYBODY
