@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from services.router.parsers.base import ToolSpec
-from services.router.parsers.json_list import JsonListFormat
+from services.router.parsers.formats.json_list import JsonListFormat
 from services.router.parsers.plan import ChatFormats, ReadingPlan
 from shared.errors import InvalidRequestError, UnsupportedError
 from shared.generation.grammar import check_grammar, json_schema_grammar

@@ -1,1 +1,1 @@
-"""Parsers of model output: tool calls and reasoning, one module per format."""
+"""Parsers of model output: tool calls, reasoning, and whole answers."""

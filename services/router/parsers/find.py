@@ -5,12 +5,12 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from services.router.parsers.hermes import HermesFormat
-from services.router.parsers.json_list import JsonListFormat
-from services.router.parsers.llama3_json import Llama3JsonFormat
-from services.router.parsers.mistral import MistralFormat
-from services.router.parsers.pythonic import PythonicFormat
-from services.router.parsers.think import ThinkFormat
+from services.router.parsers.formats.hermes import HermesFormat
+from services.router.parsers.formats.json_list import JsonListFormat
+from services.router.parsers.formats.llama3_json import Llama3JsonFormat
+from services.router.parsers.formats.mistral import MistralFormat
+from services.router.parsers.formats.pythonic import PythonicFormat
+from services.router.parsers.reasoning.think import ThinkFormat
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import jsonschema_rs
 import pytest
 
 from services.router.parsers.base import ToolSpec
-from services.router.parsers.call_schema import moved_schema
 from services.router.parsers.find import TOOL_FORMATS
+from services.router.parsers.syntax.call_schema import moved_schema
 from tests.suites.text_parsers import Said, read
 
 TREE = {

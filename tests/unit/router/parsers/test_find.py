@@ -15,7 +15,7 @@ from services.router.parsers.find import (
     find_reasoning_format,
     find_tool_format,
 )
-from services.router.parsers.hermes import HermesFormat
+from services.router.parsers.formats.hermes import HermesFormat
 from shared.errors import ConfigError
 
 TEMPLATES = Path("tests/fakes/chat_templates")
@@ -57,7 +57,7 @@ def test_unknown_names_are_refused_with_the_known_ones() -> None:
 
 def test_packages_bring_formats(monkeypatch: pytest.MonkeyPatch) -> None:
     def brought(group: str) -> list[Any]:
-        here = "services.router.parsers.hermes:HermesFormat"
+        here = "services.router.parsers.formats.hermes:HermesFormat"
         return [EntryPoint("mine", here, group), EntryPoint("gone", "no.such.module:X", group)]
 
     monkeypatch.setattr(find, "entry_points", brought)

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from services.router.parsers.machine import Machine, MalformedError, check_text
+from services.router.parsers.syntax.machine import Machine, MalformedError, check_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from services.router.parsers.machine import Steps
+    from services.router.parsers.syntax.machine import Steps
 
     IsKnown = Callable[[str], bool]
 

@@ -9,13 +9,13 @@ import secrets
 import string
 from typing import TYPE_CHECKING
 
-from services.router.parsers.json_call import JsonMachine
-from services.router.parsers.json_list import HeldToList, JsonListParser
-from services.router.parsers.machine import MalformedError
+from services.router.parsers.formats.json_list import HeldToList, JsonListParser
+from services.router.parsers.syntax.json_call import JsonMachine
+from services.router.parsers.syntax.machine import MalformedError
 
 if TYPE_CHECKING:
     from services.router.parsers.base import TextParser
-    from services.router.parsers.machine import Steps
+    from services.router.parsers.syntax.machine import Steps
 
 TAG, CALL_ID, ARGS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 _ID_CHARS = string.ascii_letters + string.digits

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from services.router.parsers.json_call import JsonMachine, any_name
-from services.router.parsers.json_list import HeldToList
+from services.router.parsers.formats.json_list import HeldToList
+from services.router.parsers.syntax.json_call import JsonMachine, any_name
 
 if TYPE_CHECKING:
     from services.router.parsers.base import TextParser
-    from services.router.parsers.json_call import IsKnown
-    from services.router.parsers.machine import Steps
+    from services.router.parsers.syntax.json_call import IsKnown
+    from services.router.parsers.syntax.machine import Steps
 
 TAG = "<|python_tag|>"
 

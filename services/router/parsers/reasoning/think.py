@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from services.router.parsers.base import ReasoningMarks
 from services.router.parsers.events import ContentDelta, ReasoningDelta
-from services.router.parsers.machine import Machine
+from services.router.parsers.syntax.machine import Machine
 
 if TYPE_CHECKING:
     from services.router.parsers.base import TextParser
-    from services.router.parsers.machine import Steps
+    from services.router.parsers.syntax.machine import Steps
 
 BEGIN, END = "<think>", "</think>"
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from services.router.parsers.json_call import JsonMachine
-from services.router.parsers.json_list import HeldToList
+from services.router.parsers.formats.json_list import HeldToList
+from services.router.parsers.syntax.json_call import JsonMachine
 
 if TYPE_CHECKING:
     from services.router.parsers.base import TextParser
-    from services.router.parsers.machine import Steps
+    from services.router.parsers.syntax.machine import Steps
 
 BEGIN, END = "<tool_call>", "</tool_call>"
 #: Other families write other text than JSON between the same tags.

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from services.router.parsers.call_schema import list_of_calls
-from services.router.parsers.json_call import JsonMachine
-from services.router.parsers.machine import new_call_id
+from services.router.parsers.syntax.call_schema import list_of_calls
+from services.router.parsers.syntax.json_call import JsonMachine
+from services.router.parsers.syntax.machine import new_call_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from services.router.parsers.base import TextParser, ToolSpec
-    from services.router.parsers.machine import Steps
+    from services.router.parsers.syntax.machine import Steps
 
 
 class JsonListParser(JsonMachine):

@@ -7,12 +7,12 @@ import json
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from services.router.parsers.json_list import HeldToList
-from services.router.parsers.machine import Machine, MalformedError, check_text
+from services.router.parsers.formats.json_list import HeldToList
+from services.router.parsers.syntax.machine import Machine, MalformedError, check_text
 
 if TYPE_CHECKING:
     from services.router.parsers.base import TextParser
-    from services.router.parsers.machine import Steps
+    from services.router.parsers.syntax.machine import Steps
 
 BEGIN, END = "<|python_start|>", "<|python_end|>"
 #: JSON words that models write among Python's words.

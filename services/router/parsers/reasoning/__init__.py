@@ -1,0 +1,1 @@
+"""Formats of reasoning, one module per syntax."""

@@ -1,0 +1,1 @@
+"""The machine under all parsers, and the syntaxes that families share."""
