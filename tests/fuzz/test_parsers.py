@@ -15,9 +15,9 @@ from services.router.parsers.plan import ReadingPlan
 from services.router.request.generation import AnswerPiece
 from shared.request.answer import FinishReason
 from tests.fuzz.cases import COUNTS, profile
-from tests.suites.text_parsers import AnswerParser, check_nothing_lost, read
+from tests.suites.text_parsers import AnswerParser, check_nothing_lost, read, tools_named
 
-TOOLS = frozenset({"f", "g-h"})
+TOOLS = tools_named("f", "g-h")
 #: What calls are made of, in all formats at once.
 WORDS = (
     "<tool_call>", "</tool_call>", "<|python_tag|>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]",
@@ -84,7 +84,7 @@ def test_answers_by_both_doors(
     """Reasoning and calls together; over gRPC the SDK puts together what the reader says."""
     plan = ReadingPlan(
         tools=TOOL_FORMATS[name],
-        tool_names=TOOLS,
+        offered=TOOLS,
         reasoning=REASONING_FORMATS[reasoning],
         is_forced=is_forced,
     )

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from services.router.chat.whole import WholeAnswer
+from services.router.parsers.base import ToolSpec
 from services.router.parsers.events import Finish
 from services.router.request.generation import AnswerPiece
 from shared.request.answer import FinishReason
 from shared.text.detokenizer import IncrementalDetokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from services.router.parsers.base import TextParser
     from services.router.parsers.events import ParserEvent
@@ -30,6 +31,12 @@ class Said:
     reasoning: str = ""
     #: Name and arguments.
     calls: Sequence[tuple[str, str]] = field(default_factory=list)
+
+
+def tools_named(*names: str, **schemas: Mapping[str, Any]) -> dict[str, ToolSpec]:
+    """Return tools of these names: any arguments, or those of a schema."""
+    given = {**{name: {"type": "object"} for name in names}, **schemas}
+    return {name: ToolSpec(name=name, parameters=schema) for name, schema in given.items()}
 
 
 def read(parser: TextParser, pieces: Iterable[str]) -> Said:

@@ -127,7 +127,6 @@ def plan_reading(use: ToolUse, formats: ChatFormats, *, include_reasoning: bool)
     Raises:
         UnsupportedError: the model's format of tool calls is unknown.
     """
-    names = frozenset(spec.name for spec in use.callable)
     tools = formats.tools if use.callable else None
     if use.is_forced:
         tools = formats.tools or JsonListFormat()
@@ -139,7 +138,7 @@ def plan_reading(use: ToolUse, formats: ChatFormats, *, include_reasoning: bool)
         raise UnsupportedError(message, param="tools")
     return ReadingPlan(
         tools=tools,
-        tool_names=names,
+        offered={spec.name: spec for spec in use.callable},
         is_forced=use.is_forced,
         parallel=use.parallel,
         reasoning=formats.reasoning,

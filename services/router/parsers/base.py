@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from services.router.parsers.events import ParserEvent
 
@@ -39,6 +40,10 @@ class ToolSpec:
     param: str = "tools"
 
 
+#: The tools that an answer may call, by name.
+Tools = Mapping[str, ToolSpec]
+
+
 class ToolFormat(Protocol):
     """The format in which a family of models writes tool calls. It has no state: parsers do."""
 
@@ -50,7 +55,7 @@ class ToolFormat(Protocol):
         """
         ...
 
-    def parser(self, tool_names: frozenset[str]) -> TextParser:
+    def parser(self, tools: Tools) -> TextParser:
         """Return a parser for one answer to a request with these tools."""
         ...
 
@@ -62,7 +67,7 @@ class ToolFormat(Protocol):
         """
         ...
 
-    def forced_parser(self, tool_names: frozenset[str]) -> TextParser:
+    def forced_parser(self, tools: Tools) -> TextParser:
         """Return a parser for one answer that a grammar of `schema_for` constrained."""
         ...
 

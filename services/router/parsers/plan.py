@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from services.router.parsers.answer import TextAnswerReader
@@ -10,7 +10,7 @@ from services.router.parsers.events import ChatReader
 from shared.request.grammar.spec import Thinking
 
 if TYPE_CHECKING:
-    from services.router.parsers.base import ReasoningFormat, TextParser, ToolFormat
+    from services.router.parsers.base import ReasoningFormat, TextParser, ToolFormat, Tools
     from shared.generation.params import GenerationParams
     from shared.text.tokenizer import Tokenizer
 
@@ -29,7 +29,8 @@ class ReadingPlan:
 
     #: None: there are no tools to call.
     tools: ToolFormat | None = None
-    tool_names: frozenset[str] = frozenset()
+    #: The tools that answers may call.
+    offered: Tools = field(default_factory=dict)
     #: Whether a grammar of the format's schema constrains the answers.
     is_forced: bool = False
     parallel: bool = True
@@ -87,5 +88,5 @@ class ReadingPlan:
         if self.tools is None:
             return None
         if self.is_forced:
-            return self.tools.forced_parser(self.tool_names)
-        return self.tools.parser(self.tool_names)
+            return self.tools.forced_parser(self.offered)
+        return self.tools.parser(self.offered)

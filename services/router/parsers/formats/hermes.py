@@ -8,7 +8,7 @@ from services.router.parsers.formats.json_list import HeldToList
 from services.router.parsers.syntax.json_call import JsonMachine
 
 if TYPE_CHECKING:
-    from services.router.parsers.base import TextParser
+    from services.router.parsers.base import TextParser, Tools
     from services.router.parsers.syntax.machine import Steps
 
 BEGIN, END = "<tool_call>", "</tool_call>"
@@ -41,9 +41,9 @@ class HermesFormat(HeldToList):
 
     special_tokens = (BEGIN, END)
 
-    def parser(self, tool_names: frozenset[str]) -> TextParser:
+    def parser(self, tools: Tools) -> TextParser:
         """See ToolFormat."""
-        del tool_names  # the tags say that it is a call
+        del tools  # the tags say that it is a call
         return HermesParser()
 
     def is_format_of(self, template: str) -> bool:

@@ -11,24 +11,24 @@ from services.router.parsers.syntax.machine import new_call_id
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from services.router.parsers.base import TextParser, ToolSpec
+    from services.router.parsers.base import TextParser, Tools, ToolSpec
     from services.router.parsers.syntax.machine import Steps
 
 
 class JsonListParser(JsonMachine):
     """Parses a list at the beginning of the answer. A single call may have no brackets."""
 
-    def __init__(self, tool_names: frozenset[str], new_id: Callable[[], str] = new_call_id) -> None:
+    def __init__(self, tools: Tools, new_id: Callable[[], str] = new_call_id) -> None:
         super().__init__(new_id)
-        self._tool_names = tool_names
+        self._tools = tools
 
     def run(self) -> Steps[None]:
         """See Machine."""
         yield from self.skip_space()
         if self.char == "[":
-            yield from self.attempt(self.call_list(self._tool_names.__contains__))
+            yield from self.attempt(self.call_list(self._tools.__contains__))
         elif self.char == "{":
-            yield from self.attempt(self.call_object(self._tool_names.__contains__))
+            yield from self.attempt(self.call_object(self._tools.__contains__))
         else:
             self.give_back()
         yield from self.read_text("")
@@ -44,9 +44,9 @@ class HeldToList:
         """See ToolFormat."""
         return list_of_calls(tools, arguments=self.arguments, parallel=parallel)
 
-    def forced_parser(self, tool_names: frozenset[str]) -> TextParser:
+    def forced_parser(self, tools: Tools) -> TextParser:
         """See ToolFormat."""
-        return JsonListParser(tool_names)
+        return JsonListParser(tools)
 
 
 class JsonListFormat(HeldToList):
@@ -55,9 +55,9 @@ class JsonListFormat(HeldToList):
     special_tokens: tuple[str, ...] = ()
     arguments = "parameters"
 
-    def parser(self, tool_names: frozenset[str]) -> TextParser:
+    def parser(self, tools: Tools) -> TextParser:
         """See ToolFormat."""
-        return JsonListParser(tool_names)
+        return JsonListParser(tools)
 
     def is_format_of(self, template: str) -> bool:
         """See ToolFormat. No template shows this format."""

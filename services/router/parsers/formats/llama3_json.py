@@ -11,7 +11,7 @@ from services.router.parsers.formats.json_list import HeldToList
 from services.router.parsers.syntax.json_call import JsonMachine, any_name
 
 if TYPE_CHECKING:
-    from services.router.parsers.base import TextParser
+    from services.router.parsers.base import TextParser, Tools
     from services.router.parsers.syntax.json_call import IsKnown
     from services.router.parsers.syntax.machine import Steps
 
@@ -25,15 +25,15 @@ class Llama3JsonParser(JsonMachine):
     text.
     """
 
-    def __init__(self, tool_names: frozenset[str]) -> None:
+    def __init__(self, tools: Tools) -> None:
         super().__init__()
-        self._tool_names = tool_names
+        self._tools = tools
 
     def run(self) -> Steps[None]:
         """See Machine."""
         yield from self.skip_space()
         if self.char == "{":
-            yield from self.attempt(self._calls(self._tool_names.__contains__))
+            yield from self.attempt(self._calls(self._tools.__contains__))
         else:
             self.give_back()
         yield from self.read_text("<", self._tagged)
@@ -64,9 +64,9 @@ class Llama3JsonFormat(HeldToList):
     special_tokens = (TAG,)
     arguments = "parameters"
 
-    def parser(self, tool_names: frozenset[str]) -> TextParser:
+    def parser(self, tools: Tools) -> TextParser:
         """See ToolFormat."""
-        return Llama3JsonParser(tool_names)
+        return Llama3JsonParser(tools)
 
     def is_format_of(self, template: str) -> bool:
         """See ToolFormat."""

@@ -14,7 +14,7 @@ from services.router.parsers.syntax.json_call import JsonMachine
 from services.router.parsers.syntax.machine import MalformedError
 
 if TYPE_CHECKING:
-    from services.router.parsers.base import TextParser
+    from services.router.parsers.base import TextParser, Tools
     from services.router.parsers.syntax.machine import Steps
 
 TAG, CALL_ID, ARGS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
@@ -65,14 +65,14 @@ class MistralFormat(HeldToList):
 
     special_tokens = (TAG, CALL_ID, ARGS)
 
-    def parser(self, tool_names: frozenset[str]) -> TextParser:
+    def parser(self, tools: Tools) -> TextParser:
         """See ToolFormat."""
-        del tool_names  # the tag says that it is a call
+        del tools  # the tag says that it is a call
         return MistralParser()
 
-    def forced_parser(self, tool_names: frozenset[str]) -> TextParser:
+    def forced_parser(self, tools: Tools) -> TextParser:
         """See ToolFormat."""
-        return JsonListParser(tool_names, new_call_id)
+        return JsonListParser(tools, new_call_id)
 
     def is_format_of(self, template: str) -> bool:
         """See ToolFormat."""

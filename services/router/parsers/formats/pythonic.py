@@ -11,7 +11,7 @@ from services.router.parsers.formats.json_list import HeldToList
 from services.router.parsers.syntax.machine import Machine, MalformedError, check_text
 
 if TYPE_CHECKING:
-    from services.router.parsers.base import TextParser
+    from services.router.parsers.base import TextParser, Tools
     from services.router.parsers.syntax.machine import Steps
 
 BEGIN, END = "<|python_start|>", "<|python_end|>"
@@ -26,15 +26,15 @@ class PythonicParser(Machine):
     Without the tag, calls must name a function of the request: other lists are text.
     """
 
-    def __init__(self, tool_names: frozenset[str]) -> None:
+    def __init__(self, tools: Tools) -> None:
         super().__init__()
-        self._tool_names = tool_names
+        self._tools = tools
 
     def run(self) -> Steps[None]:
         """See Machine."""
         yield from self.skip_space()
         if self.char == "[":
-            yield from self.attempt(self._list(self._tool_names))
+            yield from self.attempt(self._list(self._tools))
         else:
             self.give_back()
         yield from self.read_text("<", self._tagged)
@@ -46,7 +46,7 @@ class PythonicParser(Machine):
         yield from self.skip_space()
         yield from self.expect(END)
 
-    def _list(self, known: frozenset[str] | None) -> Steps[None]:
+    def _list(self, known: Tools | None) -> Steps[None]:
         yield from self.expect("[")
         yield from self.skip_space()
         while True:
@@ -61,7 +61,7 @@ class PythonicParser(Machine):
                 break
         yield from self.advance()
 
-    def _call(self, known: frozenset[str] | None) -> Steps[None]:
+    def _call(self, known: Tools | None) -> Steps[None]:
         name = yield from self.name()
         if not name or (known is not None and name not in known):
             raise MalformedError
@@ -147,9 +147,9 @@ class PythonicFormat(HeldToList):
     special_tokens = (BEGIN, END)
     arguments = "parameters"
 
-    def parser(self, tool_names: frozenset[str]) -> TextParser:
+    def parser(self, tools: Tools) -> TextParser:
         """See ToolFormat."""
-        return PythonicParser(tool_names)
+        return PythonicParser(tools)
 
     def is_format_of(self, template: str) -> bool:
         """See ToolFormat."""

@@ -18,12 +18,13 @@ from services.router.parsers.find import REASONING_FORMATS, TOOL_FORMATS
 from services.router.parsers.plan import ReadingPlan
 from services.router.request.generation import AnswerPiece
 from shared.request.answer import FinishReason
+from tests.suites.text_parsers import tools_named
 
 CALL = '<tool_call>{"name": "search", "arguments": {"q": 1}}</tool_call>'
 THOUGHT = "<think>\nA <tool_call> may help.\n</think>\n\n"
 PLAN = ReadingPlan(
     tools=TOOL_FORMATS["hermes"],
-    tool_names=frozenset({"search"}),
+    offered=tools_named("search"),
     reasoning=REASONING_FORMATS["think"],
 )
 

@@ -20,10 +20,11 @@ from tests.suites.text_parsers import (
     check_every_split,
     check_nothing_lost,
     read,
+    tools_named,
 )
 
 FOLDER = Path(__file__).parent / "examples"
-TOOLS = frozenset({"get_weather", "get_time", "search", "get-news"})
+TOOLS = tools_named("get_weather", "get_time", "search", "get-news")
 TOKENIZER = tiny_tokenizer.load()
 
 
@@ -68,7 +69,7 @@ def test_calls_behind_reasoning_are_found_wherever_it_is_cut(
 ) -> None:
     """Reasoning that speaks of calls makes none, and takes nothing from those behind it."""
     plan = ReadingPlan(
-        tools=TOOL_FORMATS[name], tool_names=TOOLS, reasoning=REASONING_FORMATS[reasoning]
+        tools=TOOL_FORMATS[name], offered=TOOLS, reasoning=REASONING_FORMATS[reasoning]
     )
     thought = "Or <tool_call>?"
     text = f"<think>\n{thought}\n</think>\n{example['text']}"
