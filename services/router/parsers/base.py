@@ -71,10 +71,6 @@ class ToolFormat(Protocol):
         """Return a parser for one answer that a grammar of `schema_for` constrained."""
         ...
 
-    def is_format_of(self, template: str) -> bool:
-        """Return whether a chat template's source shows that the model uses this format."""
-        ...
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasoningMarks:
@@ -106,8 +102,4 @@ class ReasoningFormat(Protocol):
 
         An answer with a grammar may reason between them if the tokenizer has a token for each.
         """
-        ...
-
-    def is_format_of(self, template: str) -> bool:
-        """Return whether a chat template's source shows that the model uses this format."""
         ...

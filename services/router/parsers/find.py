@@ -5,83 +5,77 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from services.router.parsers.formats.hermes import HermesFormat
-from services.router.parsers.formats.json_list import JsonListFormat
-from services.router.parsers.formats.llama3_json import Llama3JsonFormat
-from services.router.parsers.formats.mistral import MistralFormat
-from services.router.parsers.formats.pythonic import PythonicFormat
-from services.router.parsers.reasoning.think import ThinkFormat
+from services.router.parsers.formats.table import TOOL_ROWS
+from services.router.parsers.reasoning.table import REASONING_ROWS
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from importlib.metadata import EntryPoint
 
     from services.router.parsers.base import ReasoningFormat, ToolFormat
+    from services.router.parsers.row import Row
 
-    F = TypeVar("F", ToolFormat, ReasoningFormat)
+F = TypeVar("F")
 
 AUTO, NONE = "auto", "none"
 #: Entry points name classes or functions without arguments that make a format.
 TOOL_GROUP = "baton.tool_parsers"
 REASONING_GROUP = "baton.reasoning_parsers"
 
-TOOL_FORMATS: dict[str, ToolFormat] = {
-    "hermes": HermesFormat(),
-    "llama3_json": Llama3JsonFormat(),
-    "mistral": MistralFormat(),
-    "pythonic": PythonicFormat(),
-    "json": JsonListFormat(),
-}
+TOOL_FORMATS: dict[str, ToolFormat] = {name: row.format for row in TOOL_ROWS for name in row.names}
 REASONING_FORMATS: dict[str, ReasoningFormat] = {
-    "think": ThinkFormat(opens_unsaid=False),
-    "deepseek_r1": ThinkFormat(opens_unsaid=True),
+    name: row.format for row in REASONING_ROWS for name in row.names
 }
 
 
 def find_tool_format(name: str, templates: Sequence[str]) -> ToolFormat | None:
     """Return the format of this name.
 
-    "auto" is the only format whose marks the model's chat templates have; None if there are several
-    or none. "none" is None.
+    "auto" is the only format that the model's chat templates show; None if they show several or
+    none. "none" is None.
 
     Raises:
         ConfigError: there is none of this name, or its package cannot be loaded.
     """
-    return _find(name, TOOL_FORMATS, templates, group=TOOL_GROUP, what="tool call parser")
+    if name == AUTO:
+        shown = _shown(TOOL_ROWS, templates)
+        return shown[0] if len(shown) == 1 else None
+    return _find(name, TOOL_FORMATS, group=TOOL_GROUP, what="tool call parser")
 
 
 def find_reasoning_format(name: str, templates: Sequence[str]) -> ReasoningFormat | None:
     """Return the reasoning format of this name, as `find_tool_format`.
 
-    If several formats match a template, the first is used.
+    If a template shows several formats, "auto" is the first of them.
 
     Raises:
         ConfigError: there is none of this name, or its package cannot be loaded.
     """
     if name == AUTO:
-        think = REASONING_FORMATS["think"]
-        return think if any(map(think.is_format_of, templates)) else None
-    return _find(name, REASONING_FORMATS, (), group=REASONING_GROUP, what="reasoning parser")
+        return next(iter(_shown(REASONING_ROWS, templates)), None)
+    return _find(name, REASONING_FORMATS, group=REASONING_GROUP, what="reasoning parser")
 
 
-def _find(
-    name: str, ours: Mapping[str, F], templates: Sequence[str], *, group: str, what: str
-) -> F | None:
+def _shown(rows: Sequence[Row[F]], templates: Sequence[str]) -> list[F]:
+    return [row.format for row in rows if any(map(row.is_shown_by, templates))]
+
+
+def _find(name: str, ours: dict[str, F], *, group: str, what: str) -> F | None:
     if name == NONE:
         return None
-    if name == AUTO:
-        claims = [f for f in ours.values() if any(map(f.is_format_of, templates))]
-        return claims[0] if len(claims) == 1 else None
     if name in ours:
         return ours[name]
     brought: dict[str, EntryPoint] = {entry.name: entry for entry in entry_points(group=group)}
     if name not in brought:
-        known = ", ".join([AUTO, NONE, *ours, *sorted(brought)])
-        raise ConfigError(f"there is no {what} {name!r}; known: {known}")
+        raise ConfigError(_unknown(name, [AUTO, NONE, *ours, *sorted(brought)], what))
     try:
         make: Any = brought[name].load()
     except (ImportError, AttributeError) as error:
         raise ConfigError(f"the {what} {name!r} cannot be loaded: {error}") from error
     found: F = make()
     return found
+
+
+def _unknown(name: str, known: Sequence[str], what: str) -> str:
+    return f"there is no {what} {name!r}; known: {', '.join(known)}"

@@ -58,8 +58,3 @@ class JsonListFormat(HeldToList):
     def parser(self, tools: Tools) -> TextParser:
         """See ToolFormat."""
         return JsonListParser(tools)
-
-    def is_format_of(self, template: str) -> bool:
-        """See ToolFormat. No template shows this format."""
-        del template
-        return False

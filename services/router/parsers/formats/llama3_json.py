@@ -67,8 +67,3 @@ class Llama3JsonFormat(HeldToList):
     def parser(self, tools: Tools) -> TextParser:
         """See ToolFormat."""
         return Llama3JsonParser(tools)
-
-    def is_format_of(self, template: str) -> bool:
-        """See ToolFormat."""
-        asks_for_json = "<|start_header_id|>" in template and '"parameters": ' in template
-        return TAG in template or asks_for_json

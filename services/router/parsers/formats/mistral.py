@@ -73,7 +73,3 @@ class MistralFormat(HeldToList):
     def forced_parser(self, tools: Tools) -> TextParser:
         """See ToolFormat."""
         return JsonListParser(tools, new_call_id)
-
-    def is_format_of(self, template: str) -> bool:
-        """See ToolFormat."""
-        return TAG in template

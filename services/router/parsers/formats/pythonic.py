@@ -150,7 +150,3 @@ class PythonicFormat(HeldToList):
     def parser(self, tools: Tools) -> TextParser:
         """See ToolFormat."""
         return PythonicParser(tools)
-
-    def is_format_of(self, template: str) -> bool:
-        """See ToolFormat."""
-        return BEGIN in template or "[func_name1(" in template

@@ -98,7 +98,3 @@ class ThinkFormat:
             return Opening.BEYOND
         is_open = self._opens_unsaid or end.endswith(BEGIN)
         return Opening.INSIDE if is_open else Opening.BEFORE
-
-    def is_format_of(self, template: str) -> bool:
-        """See ReasoningFormat."""
-        return END in template or BEGIN in template

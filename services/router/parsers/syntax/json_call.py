@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from services.router.parsers.syntax.machine import Machine, MalformedError, check_text
+from services.router.parsers.syntax.machine import MalformedError, check_text
+from services.router.parsers.syntax.marks import MarkMachine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +30,7 @@ def any_name(name: str) -> bool:
     return True
 
 
-class JsonMachine(Machine):
+class JsonMachine(MarkMachine):
     """A machine that can parse calls in JSON."""
 
     def call_object(self, is_known: IsKnown = any_name) -> Steps[None]:

@@ -15,7 +15,8 @@ from services.router.parsers.find import (
     find_reasoning_format,
     find_tool_format,
 )
-from services.router.parsers.formats.hermes import HermesFormat
+from services.router.parsers.formats.mistral import MistralFormat
+from services.router.parsers.formats.table import TOOL_ROWS
 from shared.errors import ConfigError
 
 TEMPLATES = Path("tests/fakes/chat_templates")
@@ -25,8 +26,7 @@ TEMPLATES = Path("tests/fakes/chat_templates")
 def test_the_templates_of_a_family_show_its_format(name: str) -> None:
     template = (TEMPLATES / f"{name}.jinja").read_text()
     assert find_tool_format("auto", ["plain", template]) is TOOL_FORMATS[name]
-    claims = [n for n, known in TOOL_FORMATS.items() if known.is_format_of(template)]
-    assert claims == [name]
+    assert [row.names[0] for row in TOOL_ROWS if row.is_shown_by(template)] == [name]
 
 
 @pytest.mark.parametrize(
@@ -57,10 +57,10 @@ def test_unknown_names_are_refused_with_the_known_ones() -> None:
 
 def test_packages_bring_formats(monkeypatch: pytest.MonkeyPatch) -> None:
     def brought(group: str) -> list[Any]:
-        here = "services.router.parsers.formats.hermes:HermesFormat"
+        here = "services.router.parsers.formats.mistral:MistralFormat"
         return [EntryPoint("mine", here, group), EntryPoint("gone", "no.such.module:X", group)]
 
     monkeypatch.setattr(find, "entry_points", brought)
-    assert isinstance(find_tool_format("mine", []), HermesFormat)
+    assert isinstance(find_tool_format("mine", []), MistralFormat)
     with pytest.raises(ConfigError, match="'gone' cannot be loaded"):
         find_tool_format("gone", [])
