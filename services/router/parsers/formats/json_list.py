@@ -38,7 +38,7 @@ class HeldToList:
     """The part of a ToolFormat that most have in common: an answer that must be calls is a list."""
 
     #: What the format calls a call's arguments.
-    arguments = "arguments"
+    arguments: str = "arguments"
 
     def schema_for(self, tools: Sequence[ToolSpec], *, parallel: bool) -> dict[str, Any]:
         """See ToolFormat."""

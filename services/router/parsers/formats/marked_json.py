@@ -1,4 +1,7 @@
-"""Calls as JSON behind a mark: <tool_call>{"name": …, "arguments": {…}}</tool_call>."""
+"""Calls as JSON behind a mark: <tool_call>{"name": …, "arguments": {…}}</tool_call>.
+
+Behind the mark is one call, or a list of calls, or one call after another.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from services.router.parsers.formats.json_list import HeldToList
-from services.router.parsers.syntax.json_call import JsonMachine
+from services.router.parsers.syntax.json_call import JsonMachine, any_name
 from services.router.parsers.syntax.marks import first_chars, tokens_in
 
 if TYPE_CHECKING:
     from services.router.parsers.base import TextParser, Tools
+    from services.router.parsers.syntax.json_call import IsKnown
     from services.router.parsers.syntax.machine import Steps
 
 
@@ -20,38 +24,58 @@ class MarkedJsonFormat(HeldToList):
 
     #: Each of them begins calls.
     begins: tuple[str, ...]
-    #: Ends them. It may be missing.
-    end: str
+    #: Each of them ends calls. The format may have none, and a model may forget it.
+    ends: tuple[str, ...] = ()
+    #: Whether calls may also begin the answer without a mark. Calls of such a format must name a
+    #: function of the request: other JSON is text.
+    bare: bool = False
+    arguments: str = "arguments"
 
     @property
     def special_tokens(self) -> tuple[str, ...]:
         """See ToolFormat."""
-        return tokens_in(*self.begins, self.end)
+        return tokens_in(*self.begins, *self.ends)
 
     def parser(self, tools: Tools) -> TextParser:
         """See ToolFormat."""
-        del tools  # the marks say that it is a call
-        return MarkedJsonParser(self)
+        # Otherwise the marks say that it is a call.
+        return MarkedJsonParser(self, tools.__contains__ if self.bare else any_name)
 
 
 class MarkedJsonParser(JsonMachine):
     """Parses calls anywhere in the answer."""
 
-    def __init__(self, marks: MarkedJsonFormat) -> None:
+    def __init__(self, marks: MarkedJsonFormat, is_known: IsKnown) -> None:
         super().__init__()
         self._marks = marks
+        self._is_known = is_known
 
     def run(self) -> Steps[None]:
         """See Machine."""
+        if self._marks.bare:
+            yield from self.skip_space()
+            if self.char and self.char in "{[":
+                yield from self.attempt(self._json())
+            self.give_back()
         yield from self.read_text(first_chars(self._marks.begins), self._calls)
 
     def _calls(self) -> Steps[None]:
         marks = self._marks
         yield from self.one_of(marks.begins)
         while True:
-            yield from self.skip_space()
-            yield from self.call_object()
-            yield from self.skip_space()
-            mark = yield from self.one_of((marks.end, *marks.begins))
-            if mark == marks.end:
+            yield from self._json()
+            if not marks.ends:
                 return
+            yield from self.skip_space()
+            if self.char == "{":
+                continue
+            mark = yield from self.one_of((*marks.ends, *marks.begins))
+            if mark in marks.ends:
+                return
+
+    def _json(self) -> Steps[None]:
+        yield from self.skip_space()
+        if self.char == "[":
+            yield from self.call_list(self._is_known)
+        else:
+            yield from self.call_object(self._is_known)

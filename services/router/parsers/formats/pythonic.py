@@ -1,10 +1,11 @@
-"""Llama 3.2 and 4 and others: [f(a=1), g(b="x")] in Python's syntax. Parsed, never evaluated."""
+"""Calls in Python's syntax: [f(a=1), g(b="x")]. Parsed, never evaluated."""
 
 from __future__ import annotations
 
 import ast
 import json
 import warnings
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from services.router.parsers.formats.json_list import HeldToList
@@ -14,37 +15,60 @@ if TYPE_CHECKING:
     from services.router.parsers.base import TextParser, Tools
     from services.router.parsers.syntax.machine import Steps
 
-BEGIN, END = "<|python_start|>", "<|python_end|>"
 #: JSON words that models write among Python's words.
 _JSON_WORDS = {"true": True, "false": False, "null": None}
 _PARSE_ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
+@dataclass(frozen=True, kw_only=True)
+class PythonicFormat(HeldToList):
+    """See ToolFormat."""
+
+    begin: str
+    end: str
+    #: Whether a list of calls may begin the answer without a tag. Such calls must name a function
+    #: of the request: other lists are text.
+    bare: bool
+    arguments: str = "arguments"
+
+    @property
+    def special_tokens(self) -> tuple[str, ...]:
+        """See ToolFormat."""
+        return (self.begin, self.end)
+
+    def parser(self, tools: Tools) -> TextParser:
+        """See ToolFormat."""
+        return PythonicParser(self, tools)
+
+
 class PythonicParser(Machine):
-    """Parses a list at the beginning of the answer or after the tag; emits complete calls.
+    """Parses lists, or one call after another between tags; emits complete calls."""
 
-    Without the tag, calls must name a function of the request: other lists are text.
-    """
-
-    def __init__(self, tools: Tools) -> None:
+    def __init__(self, tags: PythonicFormat, tools: Tools) -> None:
         super().__init__()
+        self._tags = tags
         self._tools = tools
 
     def run(self) -> Steps[None]:
         """See Machine."""
         yield from self.skip_space()
-        if self.char == "[":
+        if self.char == "[" and self._tags.bare:
             yield from self.attempt(self._list(self._tools))
         else:
             self.give_back()
-        yield from self.read_text("<", self._tagged)
+        yield from self.read_text(self._tags.begin[0], self._tagged)
 
     def _tagged(self) -> Steps[None]:
-        yield from self.expect(BEGIN)
+        yield from self.expect(self._tags.begin)
         yield from self.skip_space()
-        yield from self._list(None)
-        yield from self.skip_space()
-        yield from self.expect(END)
+        if self.char == "[":
+            yield from self._list(None)
+            yield from self.skip_space()
+        else:
+            while self.char != self._tags.end[0]:
+                yield from self._call(None)
+                yield from self.skip_space()
+        yield from self.expect(self._tags.end)
 
     def _list(self, known: Tools | None) -> Steps[None]:
         yield from self.expect("[")
@@ -139,14 +163,3 @@ def _key(node: ast.expr | None) -> str:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     raise MalformedError
-
-
-class PythonicFormat(HeldToList):
-    """See ToolFormat."""
-
-    special_tokens = (BEGIN, END)
-    arguments = "parameters"
-
-    def parser(self, tools: Tools) -> TextParser:
-        """See ToolFormat."""
-        return PythonicParser(tools)

@@ -10,20 +10,97 @@ from services.router.parsers.row import Row
 if TYPE_CHECKING:
     from services.router.parsers.base import ReasoningFormat
 
+#: In the order in which `auto` looks for them: the marks of the last rows are in templates of the
+#: others as well.
 REASONING_ROWS: tuple[Row[ReasoningFormat], ...] = (
     Row(
-        names=("think",),
-        format=ThinkFormat(opens_unsaid=False),
+        names=("mistral",),
+        format=ThinkFormat(begins=("[THINK]",), ends=("[/THINK]",)),
+        writes="`[THINK]…[/THINK]`",
+        families="Magistral, Ministral 3",
+        signs=(("[THINK]",),),
+    ),
+    Row(
+        names=("seed_oss",),
+        format=ThinkFormat(begins=("<seed:think>",), ends=("</seed:think>",)),
+        writes="`<seed:think>…</seed:think>`",
+        families="Seed OSS",
+        signs=(("<seed:think>",),),
+    ),
+    Row(
+        names=("gemma4",),
+        format=ThinkFormat(begins=("<|channel>thought",), ends=("<channel|>",)),
+        writes="`<|channel>thought…<channel|>`",
+        families="Gemma 4",
+        signs=(("<|channel>",),),
+    ),
+    Row(
+        names=("cohere_command3",),
+        format=ThinkFormat(
+            begins=("<|START_THINKING|>",),
+            ends=("<|END_THINKING|>",),
+            answer=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+        ),
+        writes="`<|START_THINKING|>…<|END_THINKING|>`, then "
+        "`<|START_RESPONSE|>…<|END_RESPONSE|>` or calls",
+        families="Command R7B, Command A",
+        signs=(("<|START_THINKING|>",),),
+    ),
+    Row(
+        names=("granite",),
+        format=ThinkFormat(
+            begins=("Here is my thought process:", "Here's my thought process:"),
+            ends=("Here is my response:", "Here's my response:"),
+        ),
+        writes="`Here is my thought process: … Here is my response: …`",
+        families="Granite 3.2, 3.3",
+        signs=(("Here is my thought process:",),),
+    ),
+    Row(
+        names=("hunyuan_a13b",),
+        format=ThinkFormat(answer=("<answer>", "</answer>")),
+        writes="`<think>…</think>`, then `<answer>…</answer>`",
+        families="Hunyuan A13B",
+        signs=(("<think>", "<answer>"),),
+    ),
+    Row(
+        names=("ernie45",),
+        format=ThinkFormat(answer=("<response>", "</response>"), opens_unsaid=True),
+        writes="`…</think>`, then `<response>…</response>` or the bare answer",
+        families="ERNIE 4.5 Thinking",
+        signs=(("<think>", "<response>"),),
+    ),
+    Row(
+        names=("kimi_k2",),
+        format=ThinkFormat(calls=("<|tool_calls_section_begin|>",)),
+        writes="`<think>…</think>`; a section of calls ends it as well",
+        families="Kimi K2 Thinking",
+        signs=(("<think>", "<|tool_calls_section_begin|>"),),
+    ),
+    Row(
+        names=(
+            "think",
+            "qwen3",
+            "deepseek_v3",
+            "deepseek_v4",
+            "glm45",
+            "glm47",
+            "granite_thinking_parser",
+            "holo2",
+            "mimo",
+            "nemotron_v3",
+        ),
+        format=ThinkFormat(),
         writes="`<think>…</think>` before the answer; the chat template may open it, or close it "
         "at once",
-        families="Qwen 3, QwQ",
+        families="Qwen 3, DeepSeek V3.1, GLM 4.5, Granite 4.2, Holo 2, MiMo, Nemotron 3",
         signs=(("<think>",), ("</think>",)),
     ),
     Row(
-        names=("deepseek_r1",),
+        names=("deepseek_r1", "minimax_m2", "olmo3", "step3", "step3p5"),
         format=ThinkFormat(opens_unsaid=True),
         writes="the same, but an answer begins within the reasoning even where nothing opens it; "
         "never chosen by `auto`",
-        families="DeepSeek R1",
+        families="DeepSeek R1, MiniMax M2, OLMo 3, Step 3, Step 3.5",
     ),
 )

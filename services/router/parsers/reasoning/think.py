@@ -1,19 +1,18 @@
-"""Reasoning between <think> and </think>, before the answer."""
+"""Reasoning between marks such as <think> and </think>, before the answer."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from services.router.parsers.base import ReasoningMarks
 from services.router.parsers.events import ContentDelta, ReasoningDelta
-from services.router.parsers.syntax.machine import Machine
+from services.router.parsers.syntax.marks import MarkMachine, first_chars, tokens_in
 
 if TYPE_CHECKING:
     from services.router.parsers.base import TextParser
     from services.router.parsers.syntax.machine import Steps
-
-BEGIN, END = "<think>", "</think>"
 
 
 class Opening(Enum):
@@ -27,12 +26,52 @@ class Opening(Enum):
     BEYOND = auto()
 
 
-class ThinkParser(Machine):
-    """Parses tagged reasoning. White space around the tags belongs to neither side."""
+@dataclass(frozen=True, kw_only=True)
+class ThinkFormat:
+    """See ReasoningFormat. Of several spellings of a mark, the first is the usual one."""
 
-    def __init__(self, opening: Opening) -> None:
+    begins: tuple[str, ...] = ("<think>",)
+    ends: tuple[str, ...] = ("</think>",)
+    #: Marks of calls that end the reasoning as well, and belong to what follows.
+    calls: tuple[str, ...] = ()
+    #: Marks around the text after the reasoning, if the model writes any.
+    answer: tuple[str, str] | None = None
+    #: Whether answers begin within the reasoning even where nothing opens it.
+    opens_unsaid: bool = False
+
+    @property
+    def special_tokens(self) -> tuple[str, ...]:
+        """See ReasoningFormat."""
+        return tokens_in(*self.begins, *self.ends, *self.calls, *(self.answer or ()))
+
+    def parser(self, prompt: str) -> TextParser:
+        """See ReasoningFormat."""
+        return ThinkParser(self, self._opening(prompt))
+
+    def marks(self, prompt: str) -> ReasoningMarks | None:
+        """See ReasoningFormat."""
+        opening = self._opening(prompt)
+        if opening is Opening.BEYOND:
+            return None
+        is_open = opening is Opening.INSIDE
+        return ReasoningMarks(begin=self.begins[0], end=self.ends[0], is_open=is_open)
+
+    def _opening(self, prompt: str) -> Opening:
+        end = prompt.rstrip()
+        if end.endswith(self.ends):
+            return Opening.BEYOND
+        is_open = self.opens_unsaid or end.endswith(self.begins)
+        return Opening.INSIDE if is_open else Opening.BEFORE
+
+
+class ThinkParser(MarkMachine):
+    """Parses marked reasoning. White space around the marks belongs to neither side."""
+
+    def __init__(self, marks: ThinkFormat, opening: Opening) -> None:
         super().__init__()
+        self._marks = marks
         self._opening = opening
+        self._in_answer = False
 
     def run(self) -> Steps[None]:
         """See Machine."""
@@ -47,54 +86,54 @@ class ThinkParser(Machine):
         if self._opening is Opening.INSIDE:
             yield from self.skip_space()
             self.drop()
-            yield from self.read_text("<", self._end, once=True)
-            if self.char:
-                yield from self.skip_space()
-                self.drop()
-        yield from self.read_text("")
+            ends = (*self._marks.ends, *self._marks.calls)
+            yield from self.read_text(first_chars(ends), lambda: self._end(ends), once=True)
+        if self._marks.answer is None:
+            yield from self.read_text("")
+        else:
+            yield from self._answer(*self._marks.answer)
 
     def _begin(self) -> Steps[None]:
-        yield from self.expect(BEGIN)
-        self._opening = Opening.INSIDE
-        self._enter()
+        """Read the mark that begins the reasoning, or that of an answer without any."""
+        answer = self._marks.answer
+        mark = yield from self.one_of((*self._marks.begins, *(answer or ())[:1]))
+        if answer is not None and mark == answer[0]:
+            yield from self._open_answer()
+        else:
+            self._opening = Opening.INSIDE
+            self._enter()
 
     def _enter(self) -> None:
         self.speak(ReasoningDelta)
         self.holds_space = True
 
-    def _end(self) -> Steps[None]:
-        yield from self.expect(END)
+    def _end(self, ends: tuple[str, ...]) -> Steps[None]:
+        mark = yield from self.one_of(ends)
         self.speak(ContentDelta)
         self.holds_space = False
+        if mark in self._marks.calls:
+            self.text(mark)
+        else:
+            yield from self.skip_space()
+            self.drop()
 
+    def _answer(self, begin: str, end: str) -> Steps[None]:
+        if not self._in_answer:
+            yield from self.skip_space()
+            yield from self.attempt(self._answer_begin(begin))
+        yield from self.read_text(end[0] if self._in_answer else "", lambda: self._answer_end(end))
 
-class ThinkFormat:
-    """See ReasoningFormat."""
+    def _answer_begin(self, mark: str) -> Steps[None]:
+        yield from self.expect(mark)
+        yield from self._open_answer()
 
-    special_tokens = (BEGIN, END)
+    def _open_answer(self) -> Steps[None]:
+        yield from self.skip_space()
+        self.drop()
+        self._in_answer = True
+        self.holds_space = True
 
-    def __init__(self, *, opens_unsaid: bool) -> None:
-        """Set how answers begin.
-
-        `opens_unsaid`: they begin within the reasoning even without a begin tag, as those of
-        DeepSeek R1.
-        """
-        self._opens_unsaid = opens_unsaid
-
-    def parser(self, prompt: str) -> TextParser:
-        """See ReasoningFormat."""
-        return ThinkParser(self._opening(prompt))
-
-    def marks(self, prompt: str) -> ReasoningMarks | None:
-        """See ReasoningFormat."""
-        opening = self._opening(prompt)
-        if opening is Opening.BEYOND:
-            return None
-        return ReasoningMarks(begin=BEGIN, end=END, is_open=opening is Opening.INSIDE)
-
-    def _opening(self, prompt: str) -> Opening:
-        end = prompt.rstrip()
-        if end.endswith(END):
-            return Opening.BEYOND
-        is_open = self._opens_unsaid or end.endswith(BEGIN)
-        return Opening.INSIDE if is_open else Opening.BEFORE
+    def _answer_end(self, mark: str) -> Steps[None]:
+        yield from self.expect(mark)
+        yield from self.skip_space()
+        self.drop()

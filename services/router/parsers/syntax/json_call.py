@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
     IsKnown = Callable[[str], bool]
 
+_NAMES = ("name", "tool_name")
 _ARGUMENTS = ("arguments", "parameters")
 #: Some models write these keys as well. Any other key shows that the object is no call.
-_IGNORED = ("type", "id")
+_IGNORED = ("type", "id", "tool_call_id")
 _ENDS = " \t\r\n,}]"
 
 
@@ -50,7 +51,7 @@ class JsonMachine(MarkMachine):
         arguments: str | None = None
         while self.char != "}":
             key = yield from self._key()
-            if key == "name" and name is None:
+            if key in _NAMES and name is None:
                 name = yield from self._string()
                 if not is_known(name):
                     raise MalformedError
@@ -85,16 +86,19 @@ class JsonMachine(MarkMachine):
                 break
             yield from self.advance()
         yield from self.expect("]")
+        self.drop()
 
-    def streamed_object(self, name: str) -> Steps[None]:
+    def streamed_object(self, name: str, call_id: str | None = None) -> Steps[None]:
         """Read an object and pass it on as the arguments of a call of `name` while it arrives.
+
+        `call_id`: see `begin_call`.
 
         Raises:
             MalformedError: the text is no object, or ends within it.
         """
         if self.char != "{":
             raise MalformedError
-        self.begin_call(name)
+        self.begin_call(name, call_id)
         yield from self._scan(self.arguments, self.skip)
         self.end_arguments()
 

@@ -30,7 +30,7 @@ Program = Callable[[], Steps[None]]
 
 MAX_NAME_CHARS = 256
 _SPACE = " \t\r\n"
-_NAME = re.compile(r"[A-Za-z0-9_.\-]")
+_NAME = re.compile(r"[A-Za-z0-9_.\-]+")
 
 
 class MalformedError(Exception):
@@ -59,6 +59,7 @@ class Machine:
         self._space = ""
         self._num_read = 0
         self._num_calls = 0
+        self._ids: set[str] = set()
         #: In plain text: `feed` may pass on all characters up to one of `_starts` without the
         #: program.
         self._is_idle = False
@@ -198,8 +199,10 @@ class Machine:
         self._space = text[len(seen) :]
         self._put(seen)
 
-    def begin_call(self, name: str) -> None:
+    def begin_call(self, name: str, call_id: str | None = None) -> None:
         """Begin a call of `name`, and drop the held characters.
+
+        `call_id` is the model's own id of the call. It is used unless another call has it.
 
         Raises:
             MalformedError: `name` is empty, too long, or not valid text.
@@ -209,7 +212,10 @@ class Machine:
         check_text(name)
         self.drop()
         self._flush()
-        self._events.append(ToolCallBegin(self._num_calls, self._new_id(), name))
+        if call_id is None or call_id in self._ids:
+            call_id = self._new_id()
+        self._ids.add(call_id)
+        self._events.append(ToolCallBegin(self._num_calls, call_id, name))
         self._num_calls += 1
         self._in_arguments = True
         self.in_tail = True
@@ -258,6 +264,16 @@ class Machine:
             self._events.append(ToolCallArguments(self._num_calls - 1, text))
         else:
             self._events.append(self._kind(text))
+
+
+def check_name(name: str) -> None:
+    """Refuse text that is no function's name, where the format does not quote names.
+
+    Raises:
+        MalformedError: it is none.
+    """
+    if not _NAME.fullmatch(name):
+        raise MalformedError
 
 
 def check_text(text: str) -> None:

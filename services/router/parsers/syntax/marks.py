@@ -67,10 +67,15 @@ class MarkMachine(Machine):
         also in empty parts.
 
         Raises:
-            MalformedError: the text ends before a mark; `take` has got all of it.
+            MalformedError: the text ends before a mark. The beginning of a mark is dropped.
         """
         kept = ""
+        starts = first_chars(marks)
         while self.char:
+            if not kept and self.char not in starts:
+                take(self.char)
+                yield from step()
+                continue
             kept += self.char
             yield from step()
             for mark in marks:
@@ -80,7 +85,6 @@ class MarkMachine(Machine):
             num_sure = len(kept) - _num_open(kept, marks)
             take(kept[:num_sure])
             kept = kept[num_sure:]
-        take(kept)
         raise MalformedError
 
 

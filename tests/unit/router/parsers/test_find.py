@@ -30,7 +30,8 @@ def test_the_templates_of_a_family_show_its_format(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "template", ["{{ messages }}", "<tool_call><function={{ f }}>", "<tool_call> [TOOL_CALLS]"]
+    "template",
+    ["{{ messages }}", "<tool_call> [TOOL_CALLS]", "<arg_key> <function_calls>"],
 )
 def test_what_is_not_certain_is_not_guessed(template: str) -> None:
     assert find_tool_format("auto", [template]) is None
@@ -51,7 +52,7 @@ def test_none_is_none() -> None:
 def test_unknown_names_are_refused_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"no tool call parser 'gpt'; known: auto, none, hermes"):
         find_tool_format("gpt", [])
-    with pytest.raises(ConfigError, match=r"no reasoning parser 'gpt'; known: auto, none, think"):
+    with pytest.raises(ConfigError, match=r"no reasoning parser 'gpt'; known: auto, none, mistral"):
         find_reasoning_format("gpt", [])
 
 

@@ -1,0 +1,105 @@
+"""Values of arguments that a model writes as plain text, as JSON of the type that is wanted."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_NAMES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+_WORDS = {
+    "true": ("boolean", "true"),
+    "false": ("boolean", "false"),
+    "null": ("null", "null"),
+    "none": ("null", "null"),
+}
+#: References within a schema that are followed.
+_MAX_DEPTH = 16
+
+
+def types_of(parameters: Mapping[str, Any], key: str) -> frozenset[str]:
+    """Return the JSON types that the argument `key` may have; empty if the schema does not say."""
+    properties = parameters.get("properties")
+    schema = properties.get(key) if isinstance(properties, dict) else None
+    return frozenset(_types(schema, parameters, _MAX_DEPTH))
+
+
+def as_json(text: str, types: frozenset[str]) -> str:
+    """Return the value as JSON: of one of the types if it can be, otherwise as a string.
+
+    Without types: as the JSON that it is, or as a string.
+    """
+    bare = text.strip()
+    kind, value = _WORDS.get(bare.lower(), ("", ""))
+    if kind in types:
+        return value
+    if types and not types - {"string"}:
+        return string(text)
+    found = _type_of(bare)
+    if found and (not types or found in types or (found == "integer" and "number" in types)):
+        return bare
+    if found == "number" and "integer" in types and float(bare).is_integer():
+        return bare
+    return string(text)
+
+
+def string(text: str) -> str:
+    """Return a JSON string."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def inside_string(text: str) -> str:
+    """Return the text as it stands within a JSON string."""
+    if text.isalnum():
+        return text
+    return string(text)[1:-1]
+
+
+def _type_of(text: str) -> str:
+    """Return the JSON type of a text; empty if it is no JSON."""
+    if _NUMBER.fullmatch(text):
+        return "integer" if text.lstrip("-").isdigit() else "number"
+    try:
+        return _value_type(json.loads(text, parse_constant=_refuse))
+    except (ValueError, RecursionError):
+        return ""
+
+
+def _refuse(text: str) -> NoReturn:
+    raise ValueError(text)
+
+
+def _types(schema: Any, root: Mapping[str, Any], depth: int) -> set[str]:
+    if not isinstance(schema, dict) or not depth:
+        return set()
+    given = schema.get("type")
+    if isinstance(given, str):
+        return {given}
+    if isinstance(given, list):
+        return {kind for kind in given if isinstance(kind, str)}
+    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    if isinstance(values, list):
+        return {_value_type(value) for value in values}
+    parts = schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf")
+    if isinstance(parts, list):
+        return {kind for part in parts for kind in _types(part, root, depth - 1)}
+    return _types(_referenced(schema.get("$ref"), root), root, depth - 1)
+
+
+def _value_type(value: Any) -> str:
+    if isinstance(value, dict):
+        return "object"
+    return "array" if isinstance(value, list) else _NAMES.get(type(value), "string")
+
+
+def _referenced(reference: Any, root: Mapping[str, Any]) -> Any:
+    if not isinstance(reference, str) or not reference.startswith("#/"):
+        return None
+    place: Any = root
+    for step in reference[2:].split("/"):
+        place = place.get(step) if isinstance(place, dict) else None
+    return place

@@ -1,0 +1,184 @@
+"""Calls as the chat templates of each family write them, for the parsers to read again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+Call = tuple[str, dict[str, Any]]
+Writer = Callable[[Sequence[Call]], str]
+
+
+def dumps(value: Any) -> str:
+    """JSON as templates write it."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _object(call: Call, name: str = "name", arguments: str = "arguments") -> str:
+    return f"{{{dumps(name)}: {dumps(call[0])}, {dumps(arguments)}: {dumps(call[1])}}}"
+
+
+def _listed(begin: str, end: str, separator: str = ", ", **keys: str) -> Writer:
+    return lambda calls: f"{begin}[{separator.join(_object(call, **keys) for call in calls)}]{end}"
+
+
+def _each(begin: str, end: str, separator: str = "\n", **keys: str) -> Writer:
+    return lambda calls: separator.join(f"{begin}{_object(call, **keys)}{end}" for call in calls)
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else dumps(value)
+
+
+def _function_tags(tag: str) -> Writer:
+    def write(calls: Sequence[Call]) -> str:
+        blocks = []
+        for name, arguments in calls:
+            lines = [f"<{tag}>", f"<function={name}>"]
+            for key, value in arguments.items():
+                lines += [f"<parameter={key}>", _plain(value), "</parameter>"]
+            blocks.append("\n".join([*lines, "</function>", f"</{tag}>"]))
+        return "\n".join(blocks)
+
+    return write
+
+
+def _glm(calls: Sequence[Call]) -> str:
+    return "\n".join(
+        f"<tool_call>{name}\n"
+        + "".join(
+            f"<arg_key>{key}</arg_key>\n<arg_value>{_plain(value)}</arg_value>\n"
+            for key, value in arguments.items()
+        )
+        + "</tool_call>"
+        for name, arguments in calls
+    )
+
+
+def _invoked(calls: Sequence[Call], tag: str, parameter: Callable[[str, Any], str]) -> str:
+    return "".join(
+        f'<{tag}invoke name="{name}">\n'
+        + "".join(parameter(key, value) + "\n" for key, value in arguments.items())
+        + f"</{tag}invoke>\n"
+        for name, arguments in calls
+    )
+
+
+def _minimax(calls: Sequence[Call]) -> str:
+    def parameter(key: str, value: Any) -> str:
+        return f'<parameter name="{key}">{_plain(value)}</parameter>'
+
+    return f"<minimax:tool_call>\n{_invoked(calls, '', parameter)}</minimax:tool_call>"
+
+
+def _dsml(block: str) -> Writer:
+    tag = "｜DSML｜"
+
+    def parameter(key: str, value: Any) -> str:
+        kind = "true" if isinstance(value, str) else "false"
+        return f'<{tag}parameter name="{key}" string="{kind}">{_plain(value)}</{tag}parameter>'
+
+    return lambda calls: f"<{tag}{block}>\n{_invoked(calls, tag, parameter)}</{tag}{block}>"
+
+
+def _step3(calls: Sequence[Call]) -> str:
+    begin, end = "<｜tool_call_begin｜>function<｜tool_sep｜>", "<｜tool_call_end｜>"
+    blocks = [
+        f'{begin}<steptml:invoke name="{name}">'
+        + "".join(
+            f'<steptml:parameter name="{key}">{_plain(value)}</steptml:parameter>'
+            for key, value in arguments.items()
+        )
+        + f"</steptml:invoke>{end}"
+        for name, arguments in calls
+    ]
+    return f"<｜tool_calls_begin｜>{''.join(blocks)}<｜tool_calls_end｜>"
+
+
+def _deepseek_v3(calls: Sequence[Call]) -> str:
+    blocks = "\n".join(
+        f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n"
+        f"```json\n{dumps(arguments)}\n```<｜tool▁call▁end｜>"
+        for name, arguments in calls
+    )
+    return f"<｜tool▁calls▁begin｜>{blocks}<｜tool▁calls▁end｜>"
+
+
+def _deepseek_v31(calls: Sequence[Call]) -> str:
+    blocks = "".join(
+        f"<｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{dumps(arguments)}<｜tool▁call▁end｜>"
+        for name, arguments in calls
+    )
+    return f"<｜tool▁calls▁begin｜>{blocks}<｜tool▁calls▁end｜>"
+
+
+def _kimi(calls: Sequence[Call]) -> str:
+    blocks = "".join(
+        f"<|tool_call_begin|>functions.{name}:{i}"
+        f"<|tool_call_argument_begin|>{dumps(arguments)}<|tool_call_end|>"
+        for i, (name, arguments) in enumerate(calls)
+    )
+    return f"<|tool_calls_section_begin|>{blocks}<|tool_calls_section_end|>"
+
+
+def _python(begin: str, separator: str, end: str) -> Writer:
+    def write(call: Call) -> str:
+        return f"{call[0]}({', '.join(f'{key}={value!r}' for key, value in call[1].items())})"
+
+    return lambda calls: f"{begin}{separator.join(map(write, calls))}{end}"
+
+
+def _gemma_value(value: Any, quote: str) -> str:
+    match value:
+        case str():
+            return f"{quote}{value}{quote}"
+        case dict():
+            inner = (f"{key}:{_gemma_value(item, quote)}" for key, item in value.items())
+            return "{" + ",".join(inner) + "}"
+        case list():
+            return "[" + ",".join(_gemma_value(item, quote) for item in value) + "]"
+    return dumps(value)
+
+
+def _gemma(begin: str, end: str, quote: str) -> Writer:
+    return lambda calls: "".join(
+        f"{begin}call:{name}{_gemma_value(arguments, quote)}{end}" for name, arguments in calls
+    )
+
+
+#: By the first name of the format's row.
+WRITERS: dict[str, Writer] = {
+    "hermes": _each("<tool_call>\n", "\n</tool_call>"),
+    "longcat": _each("<longcat_tool_call>\n", "\n</longcat_tool_call>"),
+    "jamba": _listed("<tool_calls>", "</tool_calls>", ",\n  "),
+    "granite": _listed("<|tool_call|>", ""),
+    "granite-20b-fc": _each("<function_call> ", ""),
+    "phi4_mini_json": _listed("functools", ""),
+    "internlm": _each(
+        "<|action_start|><|plugin|>\n", "<|action_end|>\n", "", arguments="parameters"
+    ),
+    "gigachat3": _each("<|function_call|>", ""),
+    "cohere_command3": _listed(
+        "<|START_ACTION|>", "<|END_ACTION|>", ",\n", name="tool_name", arguments="parameters"
+    ),
+    "xlam": _listed("```json\n", "\n```"),
+    "llama3_json": _each("", "", "; ", arguments="parameters"),
+    "mistral": _listed("[TOOL_CALLS] ", ""),
+    "json": _listed("", "", arguments="parameters"),
+    "deepseek_v3": _deepseek_v3,
+    "deepseek_v31": _deepseek_v31,
+    "kimi_k2": _kimi,
+    "qwen3_coder": _function_tags("tool_call"),
+    "seed_oss": _function_tags("seed:tool_call"),
+    "glm45": _glm,
+    "minimax_m2": _minimax,
+    "deepseek_v32": _dsml("function_calls"),
+    "deepseek_v4": _dsml("tool_calls"),
+    "step3": _step3,
+    "pythonic": _python("[", ", ", "]"),
+    "lfm2": _python("<|tool_call_start|>[", ", ", "]<|tool_call_end|>"),
+    "olmo3": _python("<function_calls>\n", "\n", "\n</function_calls>"),
+    "functiongemma": _gemma("<start_function_call>", "<end_function_call>", "<escape>"),
+    "gemma4": _gemma("<|tool_call>", "<tool_call|>", '<|"|>'),
+}
