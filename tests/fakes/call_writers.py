@@ -122,6 +122,14 @@ def _kimi(calls: Sequence[Call]) -> str:
     return f"<|tool_calls_section_begin|>{blocks}<|tool_calls_section_end|>"
 
 
+def _harmony(calls: Sequence[Call]) -> str:
+    return "<|start|>assistant".join(
+        f"<|channel|>commentary to=functions.{name} <|constrain|>json"
+        f"<|message|>{dumps(arguments)}<|call|>"
+        for name, arguments in calls
+    )
+
+
 def _python(begin: str, separator: str, end: str) -> Writer:
     def write(call: Call) -> str:
         return f"{call[0]}({', '.join(f'{key}={value!r}' for key, value in call[1].items())})"
@@ -179,6 +187,7 @@ WRITERS: dict[str, Writer] = {
     "pythonic": _python("[", ", ", "]"),
     "lfm2": _python("<|tool_call_start|>[", ", ", "]<|tool_call_end|>"),
     "olmo3": _python("<function_calls>\n", "\n", "\n</function_calls>"),
+    "openai": _harmony,
     "functiongemma": _gemma("<start_function_call>", "<end_function_call>", "<escape>"),
     "gemma4": _gemma("<|tool_call>", "<tool_call|>", '<|"|>'),
 }

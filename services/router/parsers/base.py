@@ -55,6 +55,11 @@ class ToolFormat(Protocol):
         """
         ...
 
+    @property
+    def reads_reasoning(self) -> bool:
+        """Whether `parser` reads the reasoning as well, because calls stand among it."""
+        ...
+
     def parser(self, tools: Tools) -> TextParser:
         """Return a parser for one answer to a request with these tools."""
         ...

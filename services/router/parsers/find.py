@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -78,4 +79,6 @@ def _find(name: str, ours: dict[str, F], *, group: str, what: str) -> F | None:
 
 
 def _unknown(name: str, known: Sequence[str], what: str) -> str:
-    return f"there is no {what} {name!r}; known: {', '.join(known)}"
+    near = difflib.get_close_matches(name, known, n=3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ";"
+    return f"there is no {what} {name!r}{hint} known: {', '.join(known)}"

@@ -77,8 +77,11 @@ class ReadingPlan:
         return ChatReader(lambda: self._answer_reader(prompt))
 
     def _answer_reader(self, prompt: str) -> TextAnswerReader:
+        reasoning = self.reasoning
+        if self.tools is not None and self.tools.reads_reasoning and not self.is_forced:
+            reasoning = None
         return TextAnswerReader(
-            reasoning=None if self.reasoning is None else self.reasoning.parser(prompt),
+            reasoning=None if reasoning is None else reasoning.parser(prompt),
             tools=self._tool_parser(),
             include_reasoning=self.include_reasoning,
             parallel=self.parallel,

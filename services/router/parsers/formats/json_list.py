@@ -37,6 +37,7 @@ class JsonListParser(JsonMachine):
 class HeldToList:
     """The part of a ToolFormat that most have in common: an answer that must be calls is a list."""
 
+    reads_reasoning = False
     #: What the format calls a call's arguments.
     arguments: str = "arguments"
 

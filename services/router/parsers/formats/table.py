@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from services.router.parsers.formats.gemma import GemmaFormat
+from services.router.parsers.formats.harmony import HarmonyCalls
 from services.router.parsers.formats.json_list import JsonListFormat
 from services.router.parsers.formats.llama3_json import Llama3JsonFormat
 from services.router.parsers.formats.marked_json import MarkedJsonFormat
@@ -301,6 +302,14 @@ _OTHER_ROWS: tuple[Row[ToolFormat], ...] = (
         writes="`<function_calls>f(a=1)` and a call a line",
         families="OLMo 3",
         signs=(("<function_calls>",),),
+    ),
+    Row(
+        names=("openai",),
+        format=HarmonyCalls(),
+        writes="`<|channel|>commentary to=functions.f <|constrain|>json<|message|>{…}<|call|>`, "
+        "among reasoning",
+        families="gpt-oss",
+        signs=(("<|channel|>analysis",),),
     ),
     Row(
         names=("functiongemma",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from services.router.parsers.formats.harmony import HarmonyReasoning
 from services.router.parsers.reasoning.think import ThinkFormat
 from services.router.parsers.row import Row
 
@@ -13,6 +14,13 @@ if TYPE_CHECKING:
 #: In the order in which `auto` looks for them: the marks of the last rows are in templates of the
 #: others as well.
 REASONING_ROWS: tuple[Row[ReasoningFormat], ...] = (
+    Row(
+        names=("openai_gptoss",),
+        format=HarmonyReasoning(),
+        writes="`<|channel|>analysis<|message|>…<|end|>`, before and between calls",
+        families="gpt-oss",
+        signs=(("<|channel|>analysis",),),
+    ),
     Row(
         names=("mistral",),
         format=ThinkFormat(begins=("[THINK]",), ends=("[/THINK]",)),

@@ -61,13 +61,19 @@ class MarkMachine(Machine):
         return "".join(parts).strip(), mark
 
     def until(
-        self, marks: Sequence[str], take: Callable[[str], None], step: Callable[[], Steps[None]]
+        self,
+        marks: Sequence[str],
+        take: Callable[[str], None],
+        step: Callable[[], Steps[None]],
+        *,
+        keeps_rest: bool = False,
     ) -> Steps[str]:
         """Read up to one of the marks, and return it. `take` gets the text as soon as it is sure,
         also in empty parts.
 
         Raises:
-            MalformedError: the text ends before a mark. The beginning of a mark is dropped.
+            MalformedError: the text ends before a mark. If it ends with the beginning of one, that
+                is dropped, or `keeps_rest`.
         """
         kept = ""
         starts = first_chars(marks)
@@ -85,6 +91,8 @@ class MarkMachine(Machine):
             num_sure = len(kept) - _num_open(kept, marks)
             take(kept[:num_sure])
             kept = kept[num_sure:]
+        if keeps_rest:
+            take(kept)
         raise MalformedError
 
 

@@ -17,6 +17,7 @@ from services.router.parsers.find import (
 )
 from services.router.parsers.formats.mistral import MistralFormat
 from services.router.parsers.formats.table import TOOL_ROWS
+from services.router.parsers.reasoning.table import REASONING_ROWS
 from shared.errors import ConfigError
 
 TEMPLATES = Path("tests/fakes/chat_templates")
@@ -52,8 +53,31 @@ def test_none_is_none() -> None:
 def test_unknown_names_are_refused_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"no tool call parser 'gpt'; known: auto, none, hermes"):
         find_tool_format("gpt", [])
-    with pytest.raises(ConfigError, match=r"no reasoning parser 'gpt'; known: auto, none, mistral"):
+    with pytest.raises(ConfigError, match=r"no reasoning parser 'gpt'; known: auto, none"):
         find_reasoning_format("gpt", [])
+
+
+def test_near_names_are_proposed() -> None:
+    with pytest.raises(ConfigError, match=r"did you mean qwen3_coder\? known"):
+        find_tool_format("qwen3-coder", [])
+    with pytest.raises(ConfigError, match=r"did you mean deepseek_r1\b"):
+        find_reasoning_format("deepseek-r1", [])
+
+
+def test_the_documentation_has_every_row() -> None:
+    page = Path("docs/tools.md").read_text()
+    for rows in (TOOL_ROWS, REASONING_ROWS):
+        lines = [
+            f"| {', '.join(f'`{name}`' for name in row.names)} "
+            f"| {row.writes} | {row.families} |".replace("<|", "<\\|").replace("|>", "\\|>")
+            for row in rows
+        ]
+        assert "\n".join(lines) in page
+
+
+def test_names_are_used_once() -> None:
+    for rows, found in ((TOOL_ROWS, TOOL_FORMATS), (REASONING_ROWS, REASONING_FORMATS)):
+        assert sum(len(row.names) for row in rows) == len(found)
 
 
 def test_packages_bring_formats(monkeypatch: pytest.MonkeyPatch) -> None:

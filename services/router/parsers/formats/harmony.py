@@ -1,0 +1,124 @@
+"""Harmony, the format of gpt-oss: an answer is a row of messages with headers.
+
+For example <|channel|>analysis<|message|>…<|end|>, then <|start|>assistant<|channel|>commentary
+to=functions.f <|constrain|>json<|message|>{…}<|call|>, or <|channel|>final<|message|>…<|return|>.
+Reasoning and calls alternate, so one parser reads both.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from services.router.parsers.base import ReasoningMarks
+from services.router.parsers.events import ContentDelta, ReasoningDelta
+from services.router.parsers.formats.json_list import HeldToList
+from services.router.parsers.syntax.marks import MarkMachine
+
+if TYPE_CHECKING:
+    from services.router.parsers.base import TextParser, Tools
+    from services.router.parsers.syntax.machine import Steps
+
+START, CHANNEL, MESSAGE, CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
+END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
+TOKENS = (START, CHANNEL, MESSAGE, CONSTRAIN, END, CALL, RETURN)
+#: Namespace of the request's functions.
+FUNCTIONS = "functions."
+_HEADERS = (START, CHANNEL)
+#: The prompt ends with the beginning of the first header.
+_FIRST_HEADERS = (*_HEADERS, " to=")
+#: A message whose end the model forgot ends where the next header begins.
+_ENDS = (END, CALL, RETURN, *_HEADERS)
+_RECIPIENT = re.compile(r"\bto=([^\s<]+)")
+_CHANNEL = re.compile(re.escape(CHANNEL) + r"\s*(\w+)")
+
+
+class HarmonyCalls(HeldToList):
+    """See ToolFormat."""
+
+    special_tokens = TOKENS
+    reads_reasoning = True
+
+    def parser(self, tools: Tools) -> TextParser:
+        """See ToolFormat."""
+        return HarmonyParser(tools)
+
+
+class HarmonyReasoning:
+    """See ReasoningFormat."""
+
+    special_tokens = TOKENS
+
+    def parser(self, prompt: str) -> TextParser:
+        """See ReasoningFormat."""
+        del prompt  # it ends before the first header
+        return HarmonyParser({})
+
+    def marks(self, prompt: str) -> ReasoningMarks | None:
+        """See ReasoningFormat. The first message may be reasoning."""
+        del prompt
+        return ReasoningMarks(begin=CHANNEL, end=END, is_open=False)
+
+
+class HarmonyParser(MarkMachine):
+    """Parses messages. Text that is in none is content.
+
+    Messages to functions are calls if the request has tools, and otherwise content. Messages to
+    the model's own tools are reasoning.
+    """
+
+    def __init__(self, tools: Tools) -> None:
+        super().__init__()
+        self.holds_space = False
+        self._tools = tools
+        #: The kinds of messages that there were: a line break comes between two of a kind.
+        self._seen: set[type[ContentDelta | ReasoningDelta]] = set()
+        self._needs_break = False
+
+    def run(self) -> Steps[None]:
+        """See Machine."""
+        yield from self.attempt(self._messages(_FIRST_HEADERS))
+        yield from self.read_text(START[0], lambda: self._messages(_HEADERS))
+
+    def _messages(self, headers: tuple[str, ...]) -> Steps[None]:
+        mark = yield from self.one_of(headers)
+        while mark in headers:
+            # A header that the end of the answer cuts off is dropped.
+            self.in_tail = True
+            text, _ = yield from self.name_until((MESSAGE,))
+            mark = yield from self._message(mark + text)
+
+    def _message(self, header: str) -> Steps[str]:
+        recipient = _RECIPIENT.search(header)
+        function = "" if recipient is None else recipient[1].removeprefix(FUNCTIONS)
+        is_call = recipient is not None and (
+            recipient[1].startswith(FUNCTIONS) or function in self._tools
+        )
+        if is_call and self._tools:
+            mark = yield from self._call(function)
+            return mark
+        channel = _CHANNEL.search(header)
+        is_reasoning = (channel is not None and channel[1] == "analysis") or recipient is not None
+        kind = ReasoningDelta if is_reasoning and not is_call else ContentDelta
+        mark = yield from self._spoken(kind)
+        return mark
+
+    def _call(self, function: str) -> Steps[str]:
+        self.begin_call(function)
+        mark = yield from self.until(_ENDS, self.arguments, self.skip)
+        self.end_arguments()
+        return mark
+
+    def _spoken(self, kind: type[ContentDelta | ReasoningDelta]) -> Steps[str]:
+        self.speak(kind)
+        self._needs_break = kind in self._seen
+
+        def take(text: str) -> None:
+            if text:
+                self._seen.add(kind)
+                self.text("\n" + text if self._needs_break else text)
+                self._needs_break = False
+
+        mark = yield from self.until(_ENDS, take, self.skip, keeps_rest=True)
+        self.speak(ContentDelta)
+        return mark
