@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import jinja2
@@ -16,12 +17,13 @@ from shared.text.model_files import read_json, read_text
 from shared.text.template_sandbox import BoundedEnvironment, render
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from jinja2.parser import Parser
 
     Message = Mapping[str, Any]
+    Renderer = Callable[[Mapping[str, Any]], str]
 
 #: All exceptions of templates on messages that they were not written for.
 _RENDER_ERRORS = (
@@ -46,10 +48,10 @@ class ChatTemplate:
     def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
         """Take `templates` by name; "default" is used unless there are tools and a "tool_use"."""
         environment = _environment()
-        self._templates: dict[str, jinja2.Template] = {}
+        self._renderers: dict[str, Renderer] = {}
         for name, source in templates.items():
             try:
-                self._templates[name] = environment.from_string(source)
+                self._renderers[name] = partial(render, environment.from_string(source))
             except jinja2.TemplateSyntaxError as error:
                 message = f"chat template {name!r}, line {error.lineno}: {error}"
                 raise ConfigError(message) from error
@@ -75,7 +77,7 @@ class ChatTemplate:
     @property
     def exists(self) -> bool:
         """Whether the model has a chat template."""
-        return bool(self._templates)
+        return bool(self._renderers)
 
     def render(
         self,
@@ -109,19 +111,19 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt,
         }
         try:
-            text = render(self._choose(has_tools=bool(tools)), variables)
+            text = self._choose(has_tools=bool(tools))(variables)
         except _RENDER_ERRORS as error:
             message = f"the model's chat template refused the messages: {error}"
             raise InvalidRequestError(message, param="messages") from error
         return _cut_at_end_mark(text) if continue_final_message else text
 
-    def _choose(self, *, has_tools: bool) -> jinja2.Template:
-        if has_tools and "tool_use" in self._templates:
-            return self._templates["tool_use"]
-        if "default" not in self._templates:
+    def _choose(self, *, has_tools: bool) -> Renderer:
+        if has_tools and "tool_use" in self._renderers:
+            return self._renderers["tool_use"]
+        if "default" not in self._renderers:
             message = "the model has no chat template; use the completions endpoint"
             raise InvalidRequestError(message, param="messages")
-        return self._templates["default"]
+        return self._renderers["default"]
 
 
 class _GenerationBlocks(Extension):
