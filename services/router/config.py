@@ -82,13 +82,13 @@ class RouterConfig:
     )
     tool_call_parser: str = setting(
         "auto",
-        help="how the model writes tool calls: hermes, llama3_json, mistral, pythonic, json, a "
-        "package's, none, or auto: what its chat template shows",
+        help="how the model writes tool calls: hermes, llama3_json, mistral, qwen3_coder, openai or "
+        "another name of docs/tools.md, a package's, none, or auto: what its chat template shows",
     )
     reasoning_parser: str = setting(
         "auto",
-        help="how the model marks its reasoning: think, deepseek_r1, a package's, none, or auto: "
-        "what its chat template shows",
+        help="how the model marks its reasoning: think, deepseek_r1, openai_gptoss or another name "
+        "of docs/tools.md, a package's, none, or auto: what its chat template shows",
     )
     peer_fetch: bool = setting(
         True, help="whether cost estimates assume that workers fetch prefixes from each other"

@@ -13,6 +13,7 @@ from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 
 from shared.errors import ConfigError, InvalidRequestError
+from shared.text.harmony.conversation import SIGN, render_harmony
 from shared.text.model_files import read_json, read_text
 from shared.text.template_sandbox import BoundedEnvironment, render
 
@@ -63,16 +64,21 @@ class ChatTemplate:
     def load(cls, model_dir: Path, special_tokens: Mapping[str, str]) -> ChatTemplate:
         """Read chat_template.jinja, otherwise the field of tokenizer_config.json.
 
-        A model without a template loads; rendering with it is refused.
+        A model without a template loads; rendering with it is refused. gpt-oss needs none: its
+        published format is rendered here (shared/text/harmony).
 
         Raises:
             ConfigError: a file cannot be read, or a template is not valid Jinja.
         """
         templates = _read_templates(model_dir)
         try:
-            return cls(templates, special_tokens)
+            loaded = cls(templates, special_tokens)
         except ConfigError as error:
             raise ConfigError(f"{model_dir}: {error}") from error
+        if read_json(model_dir / "config.json").get("model_type") == "gpt_oss":
+            loaded._renderers = {"default": render_harmony}
+            loaded.sources = (*loaded.sources, SIGN)
+        return loaded
 
     @property
     def exists(self) -> bool:

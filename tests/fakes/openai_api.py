@@ -73,15 +73,17 @@ class OpenAIApi:
         open_metrics: bool = False,
         explainer: Explainer | None = None,
         formats: ChatFormats | None = None,
-        chat_template: str = tiny_tokenizer.CHATML,
+        chat_template: str | ChatTemplate = tiny_tokenizer.CHATML,
         cors: CorsSettings | None = None,
         strict_fields: bool = False,
+        max_model_len: int = MAX_MODEL_LEN,
     ) -> None:
         self._unknown_fields = UnknownFields(strict=strict_fields)
         self._door: dict[str, Any] = {"keys": keys, "open_metrics": open_metrics, "cors": cors}
         self._explainer = explainer
         self._formats = formats or ChatFormats()
         self._chat_template = chat_template
+        self._max_model_len = max_model_len
         self.limits = limits
         self.tokenizer = tiny_tokenizer.load()
         self.speaker = Speaker(self.tokenizer, *(answers or ("Hello runner",)))
@@ -97,7 +99,9 @@ class OpenAIApi:
         self.generator.script = script
 
     def _create(self) -> FastAPI:
-        template = ChatTemplate({"default": self._chat_template}, self.tokenizer.special_tokens)
+        template = self._chat_template
+        if isinstance(template, str):
+            template = ChatTemplate({"default": template}, self.tokenizer.special_tokens)
         backend = Backend(
             generator=self.generator,
             tokenizer=self.tokenizer,
@@ -105,7 +109,7 @@ class OpenAIApi:
             formats=self._formats,
             models=ServedModels(
                 names=(MODEL, "alias"),
-                learn_max_model_len=lambda: MAX_MODEL_LEN,
+                learn_max_model_len=lambda: self._max_model_len,
                 vocab_size=self.tokenizer.vocab_size,
                 created_s=1_700_000_000,
             ),

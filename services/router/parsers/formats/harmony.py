@@ -27,8 +27,7 @@ FUNCTIONS = "functions."
 _HEADERS = (START, CHANNEL)
 #: The prompt ends with the beginning of the first header.
 _FIRST_HEADERS = (*_HEADERS, " to=")
-#: A message whose end the model forgot ends where the next header begins.
-_ENDS = (END, CALL, RETURN, *_HEADERS)
+_ENDS = (END, CALL, RETURN)
 _RECIPIENT = re.compile(r"\bto=([^\s<]+)")
 _CHANNEL = re.compile(re.escape(CHANNEL) + r"\s*(\w+)")
 
@@ -77,39 +76,35 @@ class HarmonyParser(MarkMachine):
 
     def run(self) -> Steps[None]:
         """See Machine."""
-        yield from self.attempt(self._messages(_FIRST_HEADERS))
-        yield from self.read_text(START[0], lambda: self._messages(_HEADERS))
+        yield from self.attempt(self._message(_FIRST_HEADERS))
+        yield from self.read_text(START[0], lambda: self._message(_HEADERS))
 
-    def _messages(self, headers: tuple[str, ...]) -> Steps[None]:
-        mark = yield from self.one_of(headers)
-        while mark in headers:
-            # A header that the end of the answer cuts off is dropped.
-            self.in_tail = True
-            text, _ = yield from self.name_until((MESSAGE,))
-            mark = yield from self._message(mark + text)
-
-    def _message(self, header: str) -> Steps[str]:
+    def _message(self, begins: tuple[str, ...]) -> Steps[None]:
+        begin = yield from self.one_of(begins)
+        # A header that the end of the answer cuts off is dropped.
+        self.in_tail = True
+        rest, _ = yield from self.name_until((MESSAGE,))
+        header = begin + rest
         recipient = _RECIPIENT.search(header)
-        function = "" if recipient is None else recipient[1].removeprefix(FUNCTIONS)
-        is_call = recipient is not None and (
-            recipient[1].startswith(FUNCTIONS) or function in self._tools
-        )
-        if is_call and self._tools:
-            mark = yield from self._call(function)
-            return mark
         channel = _CHANNEL.search(header)
-        is_reasoning = (channel is not None and channel[1] == "analysis") or recipient is not None
-        kind = ReasoningDelta if is_reasoning and not is_call else ContentDelta
-        mark = yield from self._spoken(kind)
-        return mark
+        is_reasoning = channel is not None and channel[1] == "analysis"
+        if recipient is None:
+            yield from self._spoken(ReasoningDelta if is_reasoning else ContentDelta)
+            return
+        function = recipient[1].removeprefix(FUNCTIONS)
+        if function == recipient[1] and function not in self._tools:
+            yield from self._spoken(ReasoningDelta)
+        elif self._tools:
+            yield from self._call(function)
+        else:
+            yield from self._spoken(ContentDelta)
 
-    def _call(self, function: str) -> Steps[str]:
+    def _call(self, function: str) -> Steps[None]:
         self.begin_call(function)
-        mark = yield from self.until(_ENDS, self.arguments, self.skip)
+        yield from self.until(_ENDS, self.arguments, self.skip)
         self.end_arguments()
-        return mark
 
-    def _spoken(self, kind: type[ContentDelta | ReasoningDelta]) -> Steps[str]:
+    def _spoken(self, kind: type[ContentDelta | ReasoningDelta]) -> Steps[None]:
         self.speak(kind)
         self._needs_break = kind in self._seen
 
@@ -119,6 +114,5 @@ class HarmonyParser(MarkMachine):
                 self.text("\n" + text if self._needs_break else text)
                 self._needs_break = False
 
-        mark = yield from self.until(_ENDS, take, self.skip, keeps_rest=True)
+        yield from self.until(_ENDS, take, self.skip, keeps_rest=True)
         self.speak(ContentDelta)
-        return mark

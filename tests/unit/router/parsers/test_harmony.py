@@ -59,7 +59,7 @@ def plan(**fields: Any) -> ReadingPlan:
         ("<|channel|>analysis<|message|>Where", Said("", "Where")),
         ("<|channel|>final<|message|>2 <", Said("2 <")),
         (CALL[:-9], Said(calls=[("f", '{"a": [1]')])),
-        (THOUGHT[:-7] + START + FINAL, Said("2 < 3.\n", "Where?")),
+        (THOUGHT[:-7] + START + FINAL, Said("", "Where?" + START + FINAL[:-10])),
         # Not the format.
         ("plain <b> text\n", Said("plain <b> text\n")),
         ("<|channel|>" + "x" * 300, Said("<|channel|>" + "x" * 300)),
