@@ -82,7 +82,7 @@ class RouterConfig:
     )
     tool_call_parser: str = setting(
         "auto",
-        help="how the model writes tool calls: hermes, llama3_json, mistral, qwen3_coder, openai or "
+        help="how the model writes tool calls: hermes, llama3_json, mistral, qwen3_coder or "
         "another name of docs/tools.md, a package's, none, or auto: what its chat template shows",
     )
     reasoning_parser: str = setting(
