@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import ast
-import json
-import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from services.router.parsers.formats.json_list import HeldToList
-from services.router.parsers.syntax.machine import Machine, MalformedError, check_text
+from services.router.parsers.syntax.machine import Machine, MalformedError
+from services.router.parsers.syntax.python_values import keyword_arguments
 
 if TYPE_CHECKING:
     from services.router.parsers.base import TextParser, Tools
     from services.router.parsers.syntax.machine import Steps
-
-#: JSON words that models write among Python's words.
-_JSON_WORDS = {"true": True, "false": False, "null": None}
-_PARSE_ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,50 +110,3 @@ class PythonicParser(Machine):
             if depth == 0:
                 return "".join(parts)
         raise MalformedError
-
-
-def keyword_arguments(source: str) -> str:
-    """Return the JSON object of "(a=1, b='x')".
-
-    Raises:
-        MalformedError: the text is no list of keyword arguments, or a value is no literal.
-    """
-    try:
-        with warnings.catch_warnings():
-            # Warnings about escapes that Python does not know: the text is not a program.
-            warnings.simplefilter("ignore")
-            call = ast.parse(f"f{source}", mode="eval").body
-        if not isinstance(call, ast.Call) or call.args:
-            raise MalformedError
-        values: dict[str, Any] = {}
-        for keyword in call.keywords:
-            if keyword.arg is None or keyword.arg in values:
-                raise MalformedError
-            values[keyword.arg] = _literal(keyword.value)
-        text = json.dumps(values, ensure_ascii=False, allow_nan=False)
-    except _PARSE_ERRORS as error:
-        raise MalformedError from error
-    check_text(text)
-    return text
-
-
-def _literal(node: ast.expr) -> Any:
-    match node:
-        case ast.Constant(value=str() | int() | float() | None as value):
-            return value
-        case ast.Name(id=word) if word in _JSON_WORDS:
-            return _JSON_WORDS[word]
-        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=ast.Constant(value=number)):
-            if isinstance(number, int | float) and not isinstance(number, bool):
-                return -number if isinstance(sign, ast.USub) else number
-        case ast.List(elts=items) | ast.Tuple(elts=items):
-            return [_literal(item) for item in items]
-        case ast.Dict(keys=keys, values=values):
-            return {_key(key): _literal(value) for key, value in zip(keys, values, strict=True)}
-    raise MalformedError
-
-
-def _key(node: ast.expr | None) -> str:
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return node.value
-    raise MalformedError
