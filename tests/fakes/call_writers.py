@@ -31,17 +31,13 @@ def _plain(value: Any) -> str:
     return value if isinstance(value, str) else dumps(value)
 
 
-def _function_tags(tag: str) -> Writer:
-    def write(calls: Sequence[Call]) -> str:
-        blocks = []
-        for name, arguments in calls:
-            lines = [f"<{tag}>", f"<function={name}>"]
-            for key, value in arguments.items():
-                lines += [f"<parameter={key}>", _plain(value), "</parameter>"]
-            blocks.append("\n".join([*lines, "</function>", f"</{tag}>"]))
-        return "\n".join(blocks)
+def _function_tags(tag: str, parameter: str, plain: Callable[[Any], str]) -> Writer:
+    def write(call: Call) -> str:
+        name, arguments = call
+        values = (parameter.format(key, plain(value)) for key, value in arguments.items())
+        return f"<{tag}>\n<function={name}>\n{''.join(values)}</function>\n</{tag}>"
 
-    return write
+    return lambda calls: "\n".join(map(write, calls))
 
 
 def _glm(calls: Sequence[Call]) -> str:
@@ -146,7 +142,9 @@ def _gemma_value(value: Any, quote: str) -> str:
             return "{" + ",".join(inner) + "}"
         case list():
             return "[" + ",".join(_gemma_value(item, quote) for item in value) + "]"
-    return dumps(value)
+        case bool():
+            return dumps(value)
+    return str(value)
 
 
 def _gemma(begin: str, end: str, quote: str) -> Writer:
@@ -177,8 +175,8 @@ WRITERS: dict[str, Writer] = {
     "deepseek_v3": _deepseek_v3,
     "deepseek_v31": _deepseek_v31,
     "kimi_k2": _kimi,
-    "qwen3_coder": _function_tags("tool_call"),
-    "seed_oss": _function_tags("seed:tool_call"),
+    "qwen3_coder": _function_tags("tool_call", "<parameter={}>\n{}\n</parameter>\n", _plain),
+    "seed_oss": _function_tags("seed:tool_call", "<parameter={}>{}</parameter>\n", str),
     "glm45": _glm,
     "minimax_m2": _minimax,
     "deepseek_v32": _dsml("function_calls"),

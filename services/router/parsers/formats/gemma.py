@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from services.router.parsers.formats.json_list import HeldToList
 from services.router.parsers.syntax.machine import MalformedError
 from services.router.parsers.syntax.marks import MarkMachine, first_chars, tokens_in
-from services.router.parsers.syntax.values import as_json, inside_string, string
+from services.router.parsers.syntax.values import NO_STRING, as_json, inside_string, string
 
 if TYPE_CHECKING:
     from services.router.parsers.base import TextParser, Tools
@@ -135,7 +135,7 @@ class GemmaParser(MarkMachine):
         self.arguments('"')
 
     def _bare(self) -> Steps[None]:
-        """Read a number or a word. A word that is none of JSON's is a string."""
+        """Read a number or a word. A word that is none of JSON's or Python's is a string."""
         parts: list[str] = []
         while self.char not in _BARE_ENDS:
             parts.append(self.char)
@@ -146,7 +146,7 @@ class GemmaParser(MarkMachine):
             self.arguments(text)
         if not text or not self.char:
             raise MalformedError
-        self.arguments(as_json(text, frozenset()))
+        self.arguments(as_json(text, NO_STRING))
 
     def _gap(self) -> Steps[None]:
         yield from self.skip_space()

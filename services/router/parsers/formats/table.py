@@ -15,12 +15,12 @@ from services.router.parsers.formats.pythonic import PythonicFormat
 from services.router.parsers.formats.sections import SectionFormat
 from services.router.parsers.formats.xml import XmlFormat
 from services.router.parsers.row import Row
+from services.router.parsers.syntax.values import NO_STRING
 
 if TYPE_CHECKING:
     from services.router.parsers.base import ToolFormat
 
 _STRING = frozenset({"string"})
-_OTHER = frozenset({"null", "boolean", "integer", "number", "array", "object"})
 #: Behind names in quotes.
 _QUOTED = (('">', frozenset[str]()),)
 #: DeepSeek's own prefix of tags.
@@ -33,20 +33,20 @@ def _dsml(block: str) -> XmlFormat:
         call=f'<{_DSML}invoke name="',
         name_end='">',
         key=f'<{_DSML}parameter name="',
-        key_ends=(('" string="true">', _STRING), ('" string="false">', _OTHER), *_QUOTED),
+        key_ends=(('" string="true">', _STRING), ('" string="false">', NO_STRING), *_QUOTED),
         value_end=f"</{_DSML}parameter>",
         call_end=f"</{_DSML}invoke>",
     )
 
 
-def _function_tags(begin: str, end: str) -> XmlFormat:
+def _function_tags(begin: str, end: str, *, trims_lines: bool) -> XmlFormat:
     return XmlFormat(
         block=(begin, end),
         call="<function=",
         key="<parameter=",
         value_end="</parameter>",
         call_end="</function>",
-        trims_lines=True,
+        trims_lines=trims_lines,
     )
 
 
@@ -200,7 +200,7 @@ _SECTION_ROWS: tuple[Row[ToolFormat], ...] = (
 _XML_ROWS: tuple[Row[ToolFormat], ...] = (
     Row(
         names=("qwen3_coder", "qwen3_xml", "step3p5", "mimo"),
-        format=_function_tags("<tool_call>", "</tool_call>"),
+        format=_function_tags("<tool_call>", "</tool_call>", trims_lines=True),
         writes="`<tool_call><function=f><parameter=city>Rome</parameter></function></tool_call>`",
         families="Qwen 3 Coder, Qwen 3.5, Nemotron 3, Step 3.5, MiMo",
         signs=(("<tool_call>", "<function="),),
@@ -208,7 +208,7 @@ _XML_ROWS: tuple[Row[ToolFormat], ...] = (
     ),
     Row(
         names=("seed_oss",),
-        format=_function_tags("<seed:tool_call>", "</seed:tool_call>"),
+        format=_function_tags("<seed:tool_call>", "</seed:tool_call>", trims_lines=False),
         writes="the same between `<seed:tool_call>` and `</seed:tool_call>`",
         families="Seed OSS",
         signs=(("<seed:tool_call>",),),

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
+
+from services.router.parsers.syntax.machine import MalformedError
+from services.router.parsers.syntax.python_values import literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_NESTED = frozenset({"array", "object"})
+#: Everything but strings, for values whose format says that they are none.
+NO_STRING = _NESTED | {"null", "boolean", "integer", "number"}
 _NAMES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 _WORDS = {
     "true": ("boolean", "true"),
@@ -44,6 +51,10 @@ def as_json(text: str, types: frozenset[str]) -> str:
         return bare
     if found == "number" and "integer" in types and float(bare).is_integer():
         return bare
+    if not found and types & _NESTED and bare[:1] in "{[":
+        # Some templates write objects and lists as Python does.
+        with suppress(MalformedError):
+            return literal(bare)
     return string(text)
 
 
