@@ -59,6 +59,8 @@ class PythonicParser(Machine):
             yield from self._list(None)
             yield from self.skip_space()
         else:
+            yield from self._call(None)
+            yield from self.skip_space()
             while self.char != self._tags.end[0]:
                 yield from self._call(None)
                 yield from self.skip_space()

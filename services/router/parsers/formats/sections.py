@@ -56,13 +56,15 @@ class SectionParser(JsonMachine):
     def _section(self) -> Steps[None]:
         marks = self._marks
         yield from self.expect(marks.section)
+        yield from self.skip_space()
+        yield from self.expect(marks.call)
         while True:
-            yield from self.skip_space()
-            mark = yield from self.one_of((marks.call, marks.section_end))
-            if mark == marks.section_end:
-                return
             self.in_tail = False
             yield from self._call()
+            yield from self.skip_space()
+            mark = yield from self.one_of((marks.call, marks.section_end))
+            if mark != marks.call:
+                return
 
     def _call(self) -> Steps[None]:
         marks = self._marks

@@ -70,16 +70,18 @@ class XmlParser(MarkMachine):
     def _calls(self, starts: tuple[str, ...]) -> Steps[None]:
         block, call = self._tags.block, self._tags.call
         mark = yield from self.one_of(starts)
+        if mark != call:
+            yield from self.skip_space()
+            yield from self.expect(call)
         while True:
-            if mark == call:
-                yield from self._call()
-                if block is None:
-                    return
-            elif block is None or mark == block[1]:
+            self.in_tail = False
+            yield from self._call()
+            if block is None:
                 return
             yield from self.skip_space()
             mark = yield from self.one_of((call, block[1]))
-            self.in_tail = self.in_tail and mark == block[1]
+            if mark != call:
+                return
 
     def _call(self) -> Steps[None]:
         tags = self._tags

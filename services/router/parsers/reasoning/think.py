@@ -121,7 +121,9 @@ class ThinkParser(MarkMachine):
         if not self._in_answer:
             yield from self.skip_space()
             yield from self.attempt(self._answer_begin(begin))
-        yield from self.read_text(end[0] if self._in_answer else "", lambda: self._answer_end(end))
+        if self._in_answer:
+            yield from self.read_text(end[0], lambda: self._answer_end(end), once=True)
+        yield from self.read_text("")
 
     def _answer_begin(self, mark: str) -> Steps[None]:
         yield from self.expect(mark)

@@ -18,7 +18,7 @@ def tokenizer_with(*special: str) -> Tokenizer:
     return Tokenizer(made, special_tokens={"eos_token": "<|im_end|>"})
 
 
-@pytest.mark.parametrize("name", ["mistral", "llama3_json", "hermes", "pythonic"])
+@pytest.mark.parametrize("name", TOOL_FORMATS)
 def test_the_tokens_of_the_format_are_shown_and_others_are_not(name: str) -> None:
     tool_format = TOOL_FORMATS[name]
     tokenizer = tokenizer_with(*tool_format.special_tokens)
