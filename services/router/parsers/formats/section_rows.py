@@ -1,0 +1,58 @@
+"""Formats whose calls are blocks with headers."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from services.router.parsers.formats.sections import SectionFormat
+from services.router.parsers.row import Row
+
+if TYPE_CHECKING:
+    from services.router.parsers.base import ToolFormat
+
+SECTION_ROWS: tuple[Row[ToolFormat], ...] = (
+    Row(
+        names=("deepseek_v3",),
+        format=SectionFormat(
+            section="<｜tool▁calls▁begin｜>",
+            call="<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+            header_end="\n```json\n",
+            call_end="```<｜tool▁call▁end｜>",
+            section_end="<｜tool▁calls▁end｜>",
+        ),
+        writes="`<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f` and the "
+        "arguments in a block of code",
+        families="DeepSeek V3, R1",
+        signs=(("<｜tool▁calls▁begin｜>", "```json"),),
+    ),
+    Row(
+        names=("deepseek_v31",),
+        format=SectionFormat(
+            section="<｜tool▁calls▁begin｜>",
+            call="<｜tool▁call▁begin｜>",
+            header_end="<｜tool▁sep｜>",
+            call_end="<｜tool▁call▁end｜>",
+            section_end="<｜tool▁calls▁end｜>",
+        ),
+        writes="`<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{…}<｜tool▁call▁end｜>…`",
+        families="DeepSeek V3.1",
+        signs=(("<｜tool▁calls▁begin｜>",),),
+        unlike=("```json",),
+    ),
+    Row(
+        names=("kimi_k2",),
+        format=SectionFormat(
+            section="<|tool_calls_section_begin|>",
+            call="<|tool_call_begin|>",
+            header_end="<|tool_call_argument_begin|>",
+            call_end="<|tool_call_end|>",
+            section_end="<|tool_calls_section_end|>",
+            header=re.compile(r"(?P<id>(?:functions\.)?(?P<name>.+?):\d+)"),
+        ),
+        writes="`<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0"
+        "<|tool_call_argument_begin|>{…}<|tool_call_end|>…`; the call's id is the model's",
+        families="Kimi K2",
+        signs=(("<|tool_calls_section_begin|>",),),
+    ),
+)

@@ -1,0 +1,124 @@
+"""Formats whose arguments stand between tags."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from services.router.parsers.formats.xml import XmlFormat
+from services.router.parsers.row import Row
+from services.router.parsers.syntax.values import NO_STRING
+
+if TYPE_CHECKING:
+    from services.router.parsers.base import ToolFormat
+
+_STRING = frozenset({"string"})
+#: Behind names in quotes.
+_QUOTED = (('">', frozenset[str]()),)
+#: DeepSeek's own prefix of tags.
+_DSML = "｜DSML｜"
+
+
+def _dsml(block: str) -> XmlFormat:
+    return XmlFormat(
+        block=(f"<{_DSML}{block}>", f"</{_DSML}{block}>"),
+        call=f'<{_DSML}invoke name="',
+        name_end='">',
+        key=f'<{_DSML}parameter name="',
+        key_ends=(('" string="true">', _STRING), ('" string="false">', NO_STRING), *_QUOTED),
+        value_end=f"</{_DSML}parameter>",
+        call_end=f"</{_DSML}invoke>",
+    )
+
+
+def _function_tags(begin: str, end: str, *, trims_lines: bool) -> XmlFormat:
+    return XmlFormat(
+        block=(begin, end),
+        call="<function=",
+        key="<parameter=",
+        value_end="</parameter>",
+        call_end="</function>",
+        trims_lines=trims_lines,
+    )
+
+
+XML_ROWS: tuple[Row[ToolFormat], ...] = (
+    Row(
+        names=("qwen3_coder", "qwen3_xml", "step3p5", "mimo"),
+        format=_function_tags("<tool_call>", "</tool_call>", trims_lines=True),
+        writes="`<tool_call><function=f><parameter=city>Rome</parameter></function></tool_call>`",
+        families="Qwen 3 Coder, Qwen 3.5, Nemotron 3, Step 3.5, MiMo",
+        signs=(("<tool_call>", "<function="),),
+        unlike=("<seed:tool_call>",),
+    ),
+    Row(
+        names=("seed_oss",),
+        format=_function_tags("<seed:tool_call>", "</seed:tool_call>", trims_lines=False),
+        writes="the same between `<seed:tool_call>` and `</seed:tool_call>`",
+        families="Seed OSS",
+        signs=(("<seed:tool_call>",),),
+    ),
+    Row(
+        names=("glm45", "glm47"),
+        format=XmlFormat(
+            call="<tool_call>",
+            name_end=None,
+            key="<arg_key>",
+            key_ends=(("</arg_key>", frozenset()),),
+            value="<arg_value>",
+            value_end="</arg_value>",
+            call_end="</tool_call>",
+        ),
+        writes="`<tool_call>f<arg_key>city</arg_key><arg_value>Rome</arg_value></tool_call>`",
+        families="GLM 4.5, 4.6, 4.7",
+        signs=(("<arg_key>",),),
+    ),
+    Row(
+        names=("minimax_m2",),
+        format=XmlFormat(
+            block=("<minimax:tool_call>", "</minimax:tool_call>"),
+            call='<invoke name="',
+            name_end='">',
+            key='<parameter name="',
+            key_ends=_QUOTED,
+            value_end="</parameter>",
+            call_end="</invoke>",
+        ),
+        writes='`<minimax:tool_call><invoke name="f"><parameter name="city">Rome</parameter>'
+        "</invoke></minimax:tool_call>`",
+        families="MiniMax M2",
+        signs=(("<minimax:tool_call>",),),
+    ),
+    Row(
+        names=("deepseek_v32",),
+        format=_dsml("function_calls"),
+        writes='`<｜DSML｜function_calls><｜DSML｜invoke name="f"><｜DSML｜parameter name="city" '
+        'string="true">Rome</｜DSML｜parameter></｜DSML｜invoke></｜DSML｜function_calls>`',
+        families="DeepSeek V3.2",
+        signs=((f"{_DSML}function_calls",), ("｜DSML｜", "function_calls")),
+    ),
+    Row(
+        names=("deepseek_v4",),
+        format=_dsml("tool_calls"),
+        writes="the same between `<｜DSML｜tool_calls>` and `</｜DSML｜tool_calls>`",
+        families="DeepSeek V4",
+        signs=((f"{_DSML}tool_calls",),),
+        unlike=("function_calls",),
+    ),
+    Row(
+        names=("step3",),
+        format=XmlFormat(
+            block=("<｜tool_calls_begin｜>", "<｜tool_calls_end｜>"),
+            call='<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="',
+            name_end='">',
+            key='<steptml:parameter name="',
+            key_ends=_QUOTED,
+            value_end="</steptml:parameter>",
+            call_end="</steptml:invoke><｜tool_call_end｜>",
+        ),
+        writes="`<｜tool_calls_begin｜><｜tool_call_begin｜>function<｜tool_sep｜>"
+        '<steptml:invoke name="f"><steptml:parameter name="city">Rome</steptml:parameter>'
+        "</steptml:invoke><｜tool_call_end｜>…`",
+        families="Step 3",
+        signs=(("<｜tool_calls_begin｜>",),),
+    ),
+)
