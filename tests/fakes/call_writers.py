@@ -61,15 +61,14 @@ def _invoked(calls: Sequence[Call], tag: str, parameter: Callable[[str, Any], st
     )
 
 
-def _minimax(calls: Sequence[Call]) -> str:
+def _invokes(block: str) -> Writer:
     def parameter(key: str, value: Any) -> str:
         return f'<parameter name="{key}">{_plain(value)}</parameter>'
 
-    return f"<minimax:tool_call>\n{_invoked(calls, '', parameter)}</minimax:tool_call>"
+    return lambda calls: f"<{block}>\n{_invoked(calls, '', parameter)}</{block}>"
 
 
-def _dsml(block: str) -> Writer:
-    tag = "｜DSML｜"
+def _dsml(block: str, tag: str = "｜DSML｜") -> Writer:
 
     def parameter(key: str, value: Any) -> str:
         kind = "true" if isinstance(value, str) else "false"
@@ -178,9 +177,11 @@ WRITERS: dict[str, Writer] = {
     "qwen3_coder": _function_tags("tool_call", "<parameter={}>\n{}\n</parameter>\n", _plain),
     "seed_oss": _function_tags("seed:tool_call", "<parameter={}>{}</parameter>\n", str),
     "glm45": _glm,
-    "minimax_m2": _minimax,
+    "minimax_m2": _invokes("minimax:tool_call"),
+    "dots": _invokes("dots_function_call"),
     "deepseek_v32": _dsml("function_calls"),
     "deepseek_v4": _dsml("tool_calls"),
+    "deepseek_v41": _dsml("calls", "｜DSML｜ "),
     "step3": _step3,
     "pythonic": _python("[", ", ", "]"),
     "lfm2": _python("<|tool_call_start|>[", ", ", "]<|tool_call_end|>"),

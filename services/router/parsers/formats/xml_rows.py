@@ -18,15 +18,28 @@ _QUOTED = (('">', frozenset[str]()),)
 _DSML = "｜DSML｜"
 
 
-def _dsml(block: str) -> XmlFormat:
+def _dsml(block: str, gap: str = "") -> XmlFormat:
+    mark = _DSML + gap
     return XmlFormat(
-        block=(f"<{_DSML}{block}>", f"</{_DSML}{block}>"),
-        call=f'<{_DSML}invoke name="',
+        block=(f"<{mark}{block}>", f"</{mark}{block}>"),
+        call=f'<{mark}invoke name="',
         name_end='">',
-        key=f'<{_DSML}parameter name="',
+        key=f'<{mark}parameter name="',
         key_ends=(('" string="true">', _STRING), ('" string="false">', NO_STRING), *_QUOTED),
-        value_end=f"</{_DSML}parameter>",
-        call_end=f"</{_DSML}invoke>",
+        value_end=f"</{mark}parameter>",
+        call_end=f"</{mark}invoke>",
+    )
+
+
+def _invoke_tags(block: str) -> XmlFormat:
+    return XmlFormat(
+        block=(f"<{block}>", f"</{block}>"),
+        call='<invoke name="',
+        name_end='">',
+        key='<parameter name="',
+        key_ends=_QUOTED,
+        value_end="</parameter>",
+        call_end="</invoke>",
     )
 
 
@@ -58,7 +71,7 @@ XML_ROWS: tuple[Row[ToolFormat], ...] = (
         signs=(("<seed:tool_call>",),),
     ),
     Row(
-        names=("glm45", "glm47"),
+        names=("glm45", "glm47", "ling3", "poolside_v1"),
         format=XmlFormat(
             call="<tool_call>",
             name_end=None,
@@ -69,24 +82,23 @@ XML_ROWS: tuple[Row[ToolFormat], ...] = (
             call_end="</tool_call>",
         ),
         writes="`<tool_call>f<arg_key>city</arg_key><arg_value>Rome</arg_value></tool_call>`",
-        families="GLM 4.5, 4.6, 4.7",
+        families="GLM 4.5, 4.6, 4.7, Ling 3",
         signs=(("<arg_key>",),),
     ),
     Row(
         names=("minimax_m2",),
-        format=XmlFormat(
-            block=("<minimax:tool_call>", "</minimax:tool_call>"),
-            call='<invoke name="',
-            name_end='">',
-            key='<parameter name="',
-            key_ends=_QUOTED,
-            value_end="</parameter>",
-            call_end="</invoke>",
-        ),
+        format=_invoke_tags("minimax:tool_call"),
         writes='`<minimax:tool_call><invoke name="f"><parameter name="city">Rome</parameter>'
         "</invoke></minimax:tool_call>`",
         families="MiniMax M2",
         signs=(("<minimax:tool_call>",),),
+    ),
+    Row(
+        names=("dots",),
+        format=_invoke_tags("dots_function_call"),
+        writes="the same between `<dots_function_call>` and `</dots_function_call>`",
+        families="dots.llm",
+        signs=(("<dots_function_call>",),),
     ),
     Row(
         names=("deepseek_v32",),
@@ -103,6 +115,14 @@ XML_ROWS: tuple[Row[ToolFormat], ...] = (
         families="DeepSeek V4",
         signs=((f"{_DSML}tool_calls",),),
         unlike=("function_calls",),
+    ),
+    Row(
+        names=("deepseek_v41",),
+        format=_dsml("calls", " "),
+        writes="the same between `<｜DSML｜ calls>` and `</｜DSML｜ calls>`",
+        families="DeepSeek V4.1",
+        signs=((f"{_DSML} calls",),),
+        unlike=("function_calls", f"{_DSML}tool_calls"),
     ),
     Row(
         names=("step3",),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from services.router.parsers.find import REASONING_FORMATS, TOOL_FORMATS
 from services.router.parsers.formats.table import TOOL_ROWS
 from services.router.parsers.plan import ReadingPlan
+from services.router.parsers.reasoning.table import REASONING_ROWS
 from tests.fakes.call_writers import WRITERS, Call, dumps
 from tests.suites.text_parsers import (
     AnswerParser,
@@ -149,3 +150,34 @@ def test_ids_of_kimi_are_those_of_the_model() -> None:
     events = parser.feed(WRITERS["kimi_k2"](TYPICAL))
     ids = [event.id for event in events if hasattr(event, "id")]
     assert ids == ["functions.get_weather:0", "functions.get_time:1", "functions.search:2"]
+
+
+#: A thought as each format of reasoning marks it.
+THOUGHTS = {
+    "openai_gptoss": "<|channel|>analysis<|message|>Hm?<|end|>",
+    "mistral": "[THINK]Hm?[/THINK]",
+    "seed_oss": "<seed:think>Hm?</seed:think>\n",
+    "gemma4": "<|channel>thought\nHm?<channel|>",
+    "cohere_command3": "<|START_THINKING|>Hm?<|END_THINKING|>",
+    "granite": "Here is my thought process: Hm? Here is my response: ",
+    "hunyuan_a13b": "<think>\nHm?\n</think>\n",
+    "ernie45": "Hm?\n</think>\n\n",
+    "kimi_k2": "<think>Hm?</think>",
+    "think": "<think>\nHm?\n</think>\n\n",
+    "deepseek_r1": "Hm?\n</think>\n\n",
+}
+
+
+@pytest.mark.parametrize("reasoning", THOUGHTS)
+@pytest.mark.parametrize("name", ["hermes", "qwen3_coder", "kimi_k2", "pythonic"])
+def test_calls_follow_every_kind_of_reasoning(reasoning: str, name: str) -> None:
+    assert [row.names[0] for row in REASONING_ROWS] == list(THOUGHTS)
+    plan = ReadingPlan(
+        tools=TOOL_FORMATS[name],
+        offered=tools_of(TYPICAL),
+        reasoning=REASONING_FORMATS[reasoning],
+    )
+    text = THOUGHTS[reasoning] + WRITERS[name](TYPICAL)
+    said = read(AnswerParser(plan), text)
+    assert (said.reasoning, called(said), said.content) == ("Hm?", TYPICAL, "")
+    assert read(AnswerParser(plan), [text]) == said
