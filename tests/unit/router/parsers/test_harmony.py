@@ -7,9 +7,15 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken
 
 from services.router.parsers.find import REASONING_FORMATS, TOOL_FORMATS
 from services.router.parsers.plan import ReadingPlan
+from shared.generation.params import GenerationParams
+from shared.request.grammar.spec import GrammarKind, GrammarSpec, Thinking
+from shared.text.answer_text import AnswerText
+from shared.text.tokenizer import Tokenizer
+from tests.fakes import tiny_tokenizer
 from tests.suites.text_parsers import AnswerParser, Said, check_every_split, read, tools_named
 
 START = "<|start|>assistant"
@@ -107,3 +113,35 @@ def test_any_row_of_marks_is_read_the_same_in_any_pieces(words: list[str], place
     assert read(AnswerParser(plan()), words) == whole
     assert read(AnswerParser(plan()), text) == whole
     assert read(AnswerParser(plan()), [text[:place], text[place:]]) == whole
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    """It has the format's marks as special tokens, and one token for each other byte."""
+    made = tiny_tokenizer.byte_level()
+    marks = TOOL_FORMATS["openai"].special_tokens
+    made.add_special_tokens([AddedToken(mark, special=True) for mark in marks])
+    return Tokenizer(made, special_tokens={"eos_token": "<|return|>"})
+
+
+def test_messages_are_read_wherever_their_tokens_are_cut(tokenizer: Tokenizer) -> None:
+    asked = plan()
+    ids = tokenizer.encode(THOUGHT + START + CALL.removesuffix("<|call|>"))
+    shown = asked.shown_token_ids(tokenizer)
+    for place in range(len(ids) + 1):
+        text = AnswerText(tokenizer, shown_token_ids=shown)
+        pieces = [text.feed(ids[:place]).text, text.feed(ids[place:], final=True).text]
+        said = read(AnswerParser(asked), pieces)
+        assert said == Said("", "Where?", [("f", '{"a": [1]}')]), place
+
+
+def test_a_grammar_begins_behind_the_first_message(tokenizer: Tokenizer) -> None:
+    params = GenerationParams(grammar=GrammarSpec(kind=GrammarKind.JSON_OBJECT))
+    asked, held = plan(tools=None).hold(params, "<|start|>assistant", tokenizer)
+    assert held.grammar is not None
+    begin, end = tokenizer.token_id("<|channel|>"), tokenizer.token_id("<|end|>")
+    assert held.grammar.thinking == Thinking(
+        begin_token_id=begin or 0, end_token_id=end or 0, is_open=False
+    )
+    said = check_every_split(lambda: AnswerParser(asked), THOUGHT + '{"a": 1}')
+    assert said == Said('{"a": 1}', "Where?")
