@@ -130,7 +130,7 @@ class GemmaParser(MarkMachine):
         self.drop()
         self.arguments('"')
         yield from self.until(
-            (self._marks.quote,), lambda text: self.arguments(inside_string(text)), self.skip
+            (self._marks.quote,), lambda text: self.arguments(inside_string(text))
         )
         self.arguments('"')
 

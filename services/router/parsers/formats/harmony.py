@@ -101,7 +101,7 @@ class HarmonyParser(MarkMachine):
 
     def _call(self, function: str) -> Steps[None]:
         self.begin_call(function)
-        yield from self.until(_ENDS, self.arguments, self.skip)
+        yield from self.until(_ENDS, self.arguments)
         self.end_arguments()
 
     def _spoken(self, kind: type[ContentDelta | ReasoningDelta]) -> Steps[None]:
@@ -114,5 +114,5 @@ class HarmonyParser(MarkMachine):
                 self.text("\n" + text if self._needs_break else text)
                 self._needs_break = False
 
-        yield from self.until(_ENDS, take, self.skip, keeps_rest=True)
+        yield from self.until(_ENDS, take, keeps_rest=True)
         self.speak(ContentDelta)

@@ -119,15 +119,13 @@ class XmlParser(MarkMachine):
 
     def _string(self) -> Steps[None]:
         self.arguments('"')
-        yield from self.until(
-            self._value_ends, lambda text: self.arguments(inside_string(text)), self.skip
-        )
+        yield from self.until(self._value_ends, lambda text: self.arguments(inside_string(text)))
         self.arguments('"')
 
     def _other(self, types: frozenset[str]) -> Steps[None]:
         parts: list[str] = []
         try:
-            yield from self.until(self._value_ends, parts.append, self.skip)
+            yield from self.until(self._value_ends, parts.append)
         except MalformedError:
             # The answer was cut off: arguments hold what the model wrote.
             self.arguments("".join(parts))

@@ -60,10 +60,9 @@ class Machine:
         self._num_read = 0
         self._num_calls = 0
         self._ids: set[str] = set()
-        #: In plain text: `feed` may pass on all characters up to one of `_starts` without the
-        #: program.
-        self._is_idle = False
-        self._starts: re.Pattern[str] | None = None
+        #: In plain text: `feed` may pass all characters before one of a pattern to a function,
+        #: without the program.
+        self._idle: tuple[re.Pattern[str] | None, Callable[[str], None]] | None = None
         self._events: list[ParserEvent] = []
         #: Text that is not an event yet, and its kind.
         self._parts: list[str] = []
@@ -80,11 +79,12 @@ class Machine:
         """See TextParser."""
         place = 0
         while place < len(text):
-            if self._is_idle:
-                found = self._starts.search(text, place) if self._starts else None
+            if self._idle is not None:
+                starts, take = self._idle
+                found = starts.search(text, place) if starts else None
                 end = found.start() if found else len(text)
                 if end > place:
-                    self.text(text[place:end])
+                    take(text[place:end])
                     place = end
                     continue
             self._program.send(text[place])
@@ -112,7 +112,7 @@ class Machine:
 
         With `once`, the first successful attempt ends it.
         """
-        self._starts = re.compile(f"[{re.escape(starts)}]") if starts else None
+        pattern = pattern_of(starts) if starts else None
         while self.char:
             num_read = self._num_read
             if attempt is not None and self.char in starts:
@@ -122,10 +122,17 @@ class Machine:
                 if self._num_read > num_read:
                     continue
             self.text(self.char)
-            self._is_idle = True
-            self.char = yield
-            self._num_read += 1
-            self._is_idle = False
+            yield from self.idle(pattern, self.text)
+
+    def idle(self, starts: re.Pattern[str] | None, take: Callable[[str], None]) -> Steps[None]:
+        """Go to the next character that matches `starts`; `take` gets those before it.
+
+        The text may also end the waiting earlier.
+        """
+        self._idle = starts, take
+        self.char = yield
+        self._num_read += 1
+        self._idle = None
 
     def attempt(self, steps: Steps[None]) -> Steps[bool]:
         """Run `steps` and return whether they succeeded.
@@ -264,6 +271,11 @@ class Machine:
             self._events.append(ToolCallArguments(self._num_calls - 1, text))
         else:
             self._events.append(self._kind(text))
+
+
+def pattern_of(chars: str) -> re.Pattern[str]:
+    """Return a pattern that matches one of these characters."""
+    return re.compile(f"[{re.escape(chars)}]")
 
 
 def check_name(name: str) -> None:

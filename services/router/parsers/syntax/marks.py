@@ -5,7 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from services.router.parsers.syntax.machine import MAX_NAME_CHARS, Machine, MalformedError
+from services.router.parsers.syntax.machine import (
+    MAX_NAME_CHARS,
+    Machine,
+    MalformedError,
+    pattern_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,19 +62,19 @@ class MarkMachine(Machine):
             if sum(map(len, parts)) > MAX_NAME_CHARS:
                 raise MalformedError
 
-        mark = yield from self.until(marks, take, self.advance)
+        mark = yield from self.until(marks, take, is_held=True)
         return "".join(parts).strip(), mark
 
     def until(
         self,
         marks: Sequence[str],
         take: Callable[[str], None],
-        step: Callable[[], Steps[None]],
         *,
+        is_held: bool = False,
         keeps_rest: bool = False,
     ) -> Steps[str]:
         """Read up to one of the marks, and return it. `take` gets the text as soon as it is sure,
-        also in empty parts.
+        also in empty parts. With `is_held` it is held as well.
 
         Raises:
             MalformedError: the text ends before a mark. If it ends with the beginning of one, that
@@ -77,13 +82,14 @@ class MarkMachine(Machine):
         """
         kept = ""
         starts = first_chars(marks)
+        pattern = pattern_of(starts)
         while self.char:
-            if not kept and self.char not in starts:
+            if not kept and not is_held and self.char not in starts:
                 take(self.char)
-                yield from step()
+                yield from self.idle(pattern, take)
                 continue
             kept += self.char
-            yield from step()
+            yield from (self.advance() if is_held else self.skip())
             for mark in marks:
                 if kept.endswith(mark):
                     take(kept[: -len(mark)])
