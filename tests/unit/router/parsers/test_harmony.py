@@ -68,11 +68,15 @@ def plan(**fields: Any) -> ReadingPlan:
         (THOUGHT[:-7] + START + FINAL, Said("", "Where?" + START + FINAL[:-10])),
         # Not the format.
         ("plain <b> text\n", Said("plain <b> text\n")),
-        ("<|channel|>" + "x" * 300, Said("<|channel|>" + "x" * 300)),
     ],
 )
 def test_messages_are_read_wherever_they_are_cut(text: str, said: Said) -> None:
     assert check_every_split(lambda: AnswerParser(plan()), text) == said
+
+
+def test_a_header_that_does_not_end_is_text() -> None:
+    text = "<|channel|>" + "x" * 300
+    assert read(AnswerParser(plan()), text) == read(AnswerParser(plan()), [text]) == Said(text)
 
 
 def test_without_tools_a_call_is_text() -> None:

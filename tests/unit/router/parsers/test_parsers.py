@@ -61,7 +61,9 @@ def examples(room: str) -> list[Any]:
 
 TOOL_EXAMPLES = examples("tools")
 REASONING_EXAMPLES = examples("reasoning")
-SHORT_EXAMPLES = [example for example in TOOL_EXAMPLES if len(example.values[1]["text"]) < 120]
+#: Characters of texts that are short enough for what takes the square of the length.
+SHORT = 90
+SHORT_EXAMPLES = [example for example in TOOL_EXAMPLES if len(example.values[1]["text"]) < SHORT]
 TOOL_NAMES = sorted({example.values[0] for example in TOOL_EXAMPLES})
 
 
@@ -73,7 +75,8 @@ def test_calls_are_found_wherever_the_text_is_cut(name: str, example: Any) -> No
     said = check_every_split(new_parser, example["text"])
     calls = [(call["name"], call["arguments"]) for call in example["calls"]]
     assert said == Said(example["content"], "", calls)
-    check_every_byte(new_parser, example["text"], TOKENIZER)
+    if len(example["text"]) < SHORT:
+        check_every_byte(new_parser, example["text"], TOKENIZER)
 
 
 @pytest.mark.parametrize(("name", "example"), REASONING_EXAMPLES)
