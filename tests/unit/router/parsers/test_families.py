@@ -181,3 +181,12 @@ def test_calls_follow_every_kind_of_reasoning(reasoning: str, name: str) -> None
     said = read(AnswerParser(plan), text)
     assert (said.reasoning, called(said), said.content) == ("Hm?", TYPICAL, "")
     assert read(AnswerParser(plan), [text]) == said
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_template_that_writes_these_calls_shows_their_format_and_no_other(name: str) -> None:
+    # Headers that are in the templates of these families, and tell them from others.
+    others = {"granite": "<|start_of_role|>", "openai": "<|channel|>analysis<|message|>"}
+    template = others.get(name, "") + WRITERS[name](TYPICAL)
+    shown = [row.names[0] for row in TOOL_ROWS if row.is_shown_by(template)]
+    assert shown == ([] if name in (*UNMARKED, "xlam") else [name])
