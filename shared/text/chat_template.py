@@ -117,7 +117,7 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt,
         }
         try:
-            text = self._choose(has_tools=bool(tools))(variables)
+            text = _rendered(self._choose(has_tools=bool(tools)), variables)
         except _RENDER_ERRORS as error:
             message = f"the model's chat template refused the messages: {error}"
             raise InvalidRequestError(message, param="messages") from error
@@ -130,6 +130,30 @@ class ChatTemplate:
             message = "the model has no chat template; use the completions endpoint"
             raise InvalidRequestError(message, param="messages")
         return self._renderers["default"]
+
+
+def _rendered(renderer: Renderer, variables: Mapping[str, Any]) -> str:
+    """Render. Arguments of calls are objects, or JSON if the template joins them to text.
+
+    The templates of DeepSeek V3, R1 and V3.1 do so.
+    """
+    try:
+        return renderer(variables)
+    except TypeError:
+        written = [_with_written_arguments(message) for message in variables["messages"]]
+        if written == list(variables["messages"]):
+            raise
+        return renderer({**variables, "messages": written})
+
+
+def _with_written_arguments(message: Message) -> Message:
+    calls = [dict(call) for call in message.get("tool_calls") or ()]
+    for call in calls:
+        function = call.get("function")
+        if isinstance(function, dict) and isinstance(function.get("arguments"), dict):
+            written = json.dumps(function["arguments"], ensure_ascii=False)
+            call["function"] = {**function, "arguments": written}
+    return {**message, "tool_calls": calls} if calls else message
 
 
 class _GenerationBlocks(Extension):

@@ -192,3 +192,17 @@ def test_a_bad_template_is_reported_at_load(tmp_path: Path, field: str) -> None:
     (tmp_path / "tokenizer_config.json").write_text(f'{{"chat_template": {field}}}')
     with pytest.raises(ConfigError, match=str(tmp_path)):
         ChatTemplate.load(tmp_path, SPECIAL)
+
+
+def test_a_template_that_joins_arguments_to_text_gets_them_as_json() -> None:
+    source = (
+        "{% for m in messages %}{{ m.content }}{% for call in m.tool_calls or [] %}"
+        "{{ '<' + call.function.name + '>' + call.function.arguments }}{% endfor %}{% endfor %}"
+    )
+    template = ChatTemplate({"default": source}, {})
+    calls = [{"id": "a", "function": {"name": "f", "arguments": {"city": "Zürich"}}}]
+    messages = [{"role": "user", "content": "hi"}, {"role": "assistant", "tool_calls": calls}]
+    assert template.render(messages) == 'hi<f>{"city": "Zürich"}'
+    # An error that this does not cure is the client's to read.
+    with pytest.raises(InvalidRequestError, match="refused the messages"):
+        ChatTemplate({"default": "{{ messages[0].content + 1 }}"}, {}).render(messages)
