@@ -167,6 +167,9 @@ WRITERS: dict[str, Writer] = {
     "cohere_command3": _listed(
         "<|START_ACTION|>", "<|END_ACTION|>", ",\n", name="tool_name", arguments="parameters"
     ),
+    "apertus": lambda calls: (
+        f"<|tools_prefix|>{dumps([{name: given} for name, given in calls])}<|tools_suffix|>"
+    ),
     "xlam": _listed("```json\n", "\n```"),
     "llama3_json": _each("", "", "; ", arguments="parameters"),
     "mistral": _listed("[TOOL_CALLS] ", ""),

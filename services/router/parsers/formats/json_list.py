@@ -26,12 +26,15 @@ class JsonListParser(JsonMachine):
         """See Machine."""
         yield from self.skip_space()
         if self.char == "[":
-            yield from self.attempt(self.call_list(self._tools.__contains__))
+            yield from self.attempt(self.call_list(self._call))
         elif self.char == "{":
-            yield from self.attempt(self.call_object(self._tools.__contains__))
+            yield from self.attempt(self._call())
         else:
             self.give_back()
         yield from self.read_text("")
+
+    def _call(self) -> Steps[None]:
+        return self.call_object(self._tools.__contains__)
 
 
 class HeldToList:

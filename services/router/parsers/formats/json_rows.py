@@ -83,6 +83,15 @@ JSON_ROWS: tuple[Row[ToolFormat], ...] = (
         signs=(("<|START_ACTION|>",),),
     ),
     Row(
+        names=("apertus",),
+        format=MarkedJsonFormat(
+            begins=("<|tools_prefix|>",), ends=("<|tools_suffix|>",), is_keyed=True
+        ),
+        writes="`<|tools_prefix|>[{name: {…}}]<|tools_suffix|>`",
+        families="Apertus",
+        signs=(("<|tools_prefix|>",),),
+    ),
+    Row(
         names=("xlam",),
         format=MarkedJsonFormat(
             begins=("<tool_call>", "```json", "```\n"),

@@ -29,6 +29,8 @@ class MarkedJsonFormat(HeldToList):
     #: Whether calls may also begin the answer without a mark. Calls of such a format must name a
     #: function of the request: other JSON is text.
     bare: bool = False
+    #: Whether a call is {name: arguments}.
+    is_keyed: bool = False
     arguments: str = "arguments"
 
     @property
@@ -76,6 +78,11 @@ class MarkedJsonParser(JsonMachine):
     def _json(self) -> Steps[None]:
         yield from self.skip_space()
         if self.char == "[":
-            yield from self.call_list(self._is_known)
+            yield from self.call_list(self._call)
         else:
-            yield from self.call_object(self._is_known)
+            yield from self._call()
+
+    def _call(self) -> Steps[None]:
+        if self._marks.is_keyed:
+            return self.keyed_object()
+        return self.call_object(self._is_known)

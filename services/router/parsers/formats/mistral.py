@@ -40,7 +40,7 @@ class MistralParser(JsonMachine):
         yield from self.expect(TAG)
         yield from self.skip_space()
         if self.char == "[":
-            yield from self.call_list()
+            yield from self.call_list(self.call_object)
         else:
             yield from self._named_call()
 

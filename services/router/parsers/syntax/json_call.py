@@ -71,7 +71,22 @@ class JsonMachine(MarkMachine):
             self.whole_call(name, "{}")
         self.drop()
 
-    def call_list(self, is_known: IsKnown = any_name) -> Steps[None]:
+    def keyed_object(self) -> Steps[None]:
+        """Read one call whose name is the key of its arguments.
+
+        Raises:
+            MalformedError: it is no such call.
+        """
+        yield from self.expect("{")
+        self.in_tail = False
+        yield from self.skip_space()
+        name = yield from self._key()
+        yield from self.streamed_object(name)
+        yield from self.skip_space()
+        yield from self.expect("}")
+        self.drop()
+
+    def call_list(self, call: Callable[[], Steps[None]]) -> Steps[None]:
         """Read [call, call, …] with at least one call.
 
         Raises:
@@ -80,7 +95,7 @@ class JsonMachine(MarkMachine):
         yield from self.expect("[")
         while True:
             yield from self.skip_space()
-            yield from self.call_object(is_known)
+            yield from call()
             yield from self.skip_space()
             if self.char != ",":
                 break
