@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import pytest
@@ -41,6 +42,7 @@ TEXTS = st.one_of(
 HARMONY = ("openai", "openai_gptoss")
 
 
+@functools.cache
 def words_of(*formats: ToolFormat | ReasoningFormat) -> st.SearchStrategy[str]:
     """Texts of the marks of these formats, and of what any calls are made of."""
     marks = [
