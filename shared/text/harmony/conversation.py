@@ -104,7 +104,8 @@ def _turns(messages: Sequence[Message]) -> Iterator[str]:
 
 
 def _assistant(message: Message, *, reasons: bool) -> Iterator[str]:
-    reasoning = message.get("reasoning_content") or message.get("thinking")
+    names = ("reasoning_content", "reasoning", "thinking")
+    reasoning = next((message[name] for name in names if message.get(name)), "")
     if reasoning and reasons:
         yield _message("assistant<|channel|>analysis", reasoning)
     calls, text = _calls(message), _text(message)
