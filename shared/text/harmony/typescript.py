@@ -69,35 +69,27 @@ def _member(name: str, schema: Any, indent: str) -> str:
         comments += _comment(schema.get("description"), indent) + _examples(schema, indent)
         default = f" // {_default(schema)}" if "default" in schema else ""
         return f"{comments}{indent}{name}: {_nullable(schema, indent + '    ')},{default}\n"
-    comments += _examples(schema, indent)
     described = schema.get("description")
-    is_repeated = bool(variants) and _described(variants[0]) == described
-    if described and not is_repeated:
+    is_above = bool(described) and not (variants and _described(variants[0]) == described)
+    comments += _examples(schema, indent)
+    if is_above:
         comments += _comment(described, indent)
     if "default" in schema:
         comments += f"{indent}// {_default(schema)}\n"
-    lines = "".join(
-        f"{indent} | "
-        + _variant(variant, indent, unlike=_silent(i, variant, described, is_repeated))
-        + "\n"
-        for i, variant in enumerate(variants)
-    )
+    lines = ""
+    for i, variant in enumerate(variants):
+        is_said = _described(variant) == described or (is_above and i == 0)
+        lines += f"{indent} | {_variant(variant, indent, describes=not is_said)}\n"
     return f"{comments}{indent}{name}:\n{lines}{indent},\n"
 
 
-def _silent(place: int, variant: Any, described: Any, is_repeated: bool) -> Any:
-    """Return the description that a member's variant does not repeat."""
-    is_first_below = place == 0 and described and not is_repeated
-    return _described(variant) if is_first_below else described
-
-
-def _variant(schema: Any, indent: str, unlike: Any = None) -> str:
+def _variant(schema: Any, indent: str, *, describes: bool = True) -> str:
     """Return one type of several, with a comment at its end."""
     text = _nullable(schema, indent + "   ")
     if not isinstance(schema, dict):
         return text
     described = schema.get("description")
-    notes = [described] if isinstance(described, str) and described != unlike else []
+    notes = [described] if describes and isinstance(described, str) else []
     if "default" in schema:
         notes.append(_default(schema))
     return f"{text} // {' '.join(notes)}" if notes else text
