@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from shared.offline.llm_engine import LLMEngine as LLMEngine
     from shared.offline.outputs import CompletionOutput as CompletionOutput
     from shared.offline.outputs import RequestOutput as RequestOutput
+    from shared.offline.prompts import PromptType as PromptType
+    from shared.offline.prompts import TextPrompt as TextPrompt
+    from shared.offline.prompts import TokensPrompt as TokensPrompt
     from shared.offline.sampling_params import BeamSearchParams as BeamSearchParams
     from shared.offline.sampling_params import RequestOutputKind as RequestOutputKind
     from shared.offline.sampling_params import SamplingParams as SamplingParams
@@ -31,10 +34,13 @@ _PLACES = {
     "EngineArgs": "engine_args",
     "LLM": "llm",
     "LLMEngine": "llm_engine",
+    "PromptType": "prompts",
     "RequestOutput": "outputs",
     "RequestOutputKind": "sampling_params",
     "SamplingParams": "sampling_params",
     "StructuredOutputsParams": "sampling_params",
+    "TextPrompt": "prompts",
+    "TokensPrompt": "prompts",
 }
 _ALIASES = {"AsyncLLMEngine": "AsyncLLM"}
 

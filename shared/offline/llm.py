@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from shared.engine.offline.request_output import CompletionOutput as Beam
+    from shared.offline.model_config import ModelConfig
 
     Message = Mapping[str, Any]
 
@@ -53,6 +54,11 @@ class LLM(Refusing):
         self.llm_engine = engine
         self._chat_template = chat_template
         self._ids = count()
+
+    @property
+    def model_config(self) -> ModelConfig:
+        """Return what is known of the model."""
+        return self.llm_engine.model_config
 
     def get_default_sampling_params(self) -> SamplingParams:
         """Return the parameters of calls that give none: the model's authors recommend them."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from shared.errors import InvalidRequestError
 from shared.offline.loaded import LoadedModel
+from shared.offline.model_config import ModelConfig
 from shared.offline.refused import Refusing, refuse_adapter
 
 if TYPE_CHECKING:
@@ -26,6 +27,16 @@ class LLMEngine(Refusing):
         self._requests: dict[str, RunningRequest] = {}
         #: Requests by the ids that the engine has for their answers.
         self._owners: dict[str, RunningRequest] = {}
+
+    @property
+    def model_config(self) -> ModelConfig:
+        """Return what is known of the model."""
+        engine = self.model.core.engine
+        return ModelConfig(
+            folder=self.model.folder,
+            max_model_len=engine.max_model_len,
+            vocab_size=engine.vocab_size,
+        )
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArgs, **_: Any) -> LLMEngine:

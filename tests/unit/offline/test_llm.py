@@ -22,6 +22,8 @@ from baton import (
     RequestOutputKind,
     SamplingParams,
     StructuredOutputsParams,
+    TextPrompt,
+    TokensPrompt,
 )
 from cli.places import ROOT, SHIPPED_MODEL
 from shared.engine.llm import LLM as Oracle  # noqa: N811 a class, whose name is an abbreviation
@@ -322,3 +324,17 @@ def test_the_contract_does_not_load_the_engine() -> None:
     )
     environ = {**os.environ, "PYTHONPATH": str(ROOT / "proto")}
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60, env=environ)
+
+
+def test_prompts_may_be_vllm_s_mappings(llm: LLM) -> None:
+    ids = llm.get_tokenizer().encode(PROMPTS[0])
+    prompts = [PROMPTS[0], TextPrompt(prompt=PROMPTS[0]), TokensPrompt(prompt_token_ids=ids)]
+    texts = {output.outputs[0].text for output in llm.generate(prompts, GREEDY, use_tqdm=False)}
+    assert len(texts) == 1
+
+
+def test_the_model_says_what_it_is(llm: LLM) -> None:
+    config = llm.llm_engine.model_config
+    assert (llm.model_config, config.max_model_len) == (config, SIZES["max_model_len"])
+    assert config.get_vocab_size() == config.hf_config.vocab_size
+    assert config.model == config.tokenizer == str(SHIPPED_MODEL)
