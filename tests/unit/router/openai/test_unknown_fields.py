@@ -152,12 +152,12 @@ async def test_an_unknown_field_goes_no_further(api: OpenAIApi, http: httpx.Asyn
 async def test_strict_routers_refuse_it(url: str, place: str) -> None:
     async with strict() as http:
         assert (await http.post(url, json=BODIES[url])).status_code == 200
-        body = with_fields(BODIES[url], place, {"lora_request": 1, "kv_transfer_params": {}})
+        body = with_fields(BODIES[url], place, {"lora_request": 1, "num_ctx": {}})
         response = await http.post(url, json=body)
     assert response.status_code == 400
     error = response.json()["error"]
     front = f"{place}." if place else ""
-    assert f"{front}lora_request, {front}kv_transfer_params" in error["message"]
+    assert f"{front}lora_request, {front}num_ctx" in error["message"]
     if not url.startswith("/v1/messages"):
         assert (error["param"], error["code"]) == (f"{front}lora_request", "unknown_parameter")
 
@@ -189,9 +189,9 @@ async def test_the_log_has_each_name_once_and_not_every_name(http: httpx.AsyncCl
 
 
 async def test_an_error_names_them_too(http: httpx.AsyncClient) -> None:
-    body = {"prompt": "a", "min_tokens": 9, "max_tokens": 3, "kv_transfer_params": {}}
+    body = {"prompt": "a", "min_tokens": 9, "max_tokens": 3, "num_ctx": {}}
     response = await http.post("/v1/completions", json=body)
-    assert (response.status_code, response.headers[HEADER]) == (400, "kv_transfer_params")
+    assert (response.status_code, response.headers[HEADER]) == (400, "num_ctx")
 
 
 @pytest.mark.parametrize("url", APIS)
