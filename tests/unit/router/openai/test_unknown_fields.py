@@ -135,6 +135,26 @@ async def test_an_unknown_field_is_named_wherever_it_is(
     assert response.headers[HEADER] == f"{front}lora_request, {front}return_hidden_states"
 
 
+async def test_the_answer_says_what_is_nearest_and_where_the_list_is(
+    http: httpx.AsyncClient,
+) -> None:
+    asked = {"max_token": 3, "Temperature": 1, "mood": "good", "x" * 5000: 1}
+    body = {"messages": HELLO, "stream_options": {"include_usages": True}, "stream": True}
+    response = await http.post("/v1/chat/completions", json={**body, **asked})
+    assert response.headers["x-baton-fields"] == (
+        "max_token is nearest to max_tokens; Temperature is nearest to temperature; "
+        "stream_options.include_usages is nearest to stream_options.include_usage; "
+        "GET /openapi.json lists the fields"
+    )
+    listed = (await http.get("/openapi.json")).json()["components"]["schemas"]["ChatBody"]
+    assert "max_tokens" in listed["properties"]
+    async with strict() as refusing:
+        response = await refusing.post("/v1/chat/completions", json={**body, **asked})
+    message = response.json()["error"]["message"]
+    assert "max_token is nearest to max_tokens; " in message
+    assert message.endswith("GET /openapi.json lists the fields")
+
+
 async def test_an_unknown_field_goes_no_further(api: OpenAIApi, http: httpx.AsyncClient) -> None:
     url = "/v1/responses"
     plain = (await http.post(url, json=BODIES[url])).json()
