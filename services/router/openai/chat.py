@@ -14,7 +14,7 @@ from services.router.openai.errors import FieldError
 from services.router.openai.reading.body import parse_body, read_body
 from services.router.openai.reading.messages import answer_role, echoed_text, encode_chat
 from services.router.openai.reading.params import check_stream_options, read_params
-from services.router.openai.reading.prompts import Prompt, check_prompt
+from services.router.openai.reading.prompts import Prompt, check_prompt, shortened
 from services.router.openai.reading.request_id import generation_ids, response_id
 from services.router.openai.reading.tools import read_tools
 from services.router.openai.replies.answers import stream_answers
@@ -135,7 +135,7 @@ class ChatCompletions:
     def _encode(self, body: ChatBody, use: ToolUse) -> Prompt:
         backend = self._backend
         special = bool(body.add_special_tokens)
-        return encode_chat(
+        prompt = encode_chat(
             body,
             backend.chat_template,
             backend.tokenizer,
@@ -143,6 +143,7 @@ class ChatCompletions:
             tools=use.offered,
             add_special_tokens=special,
         )
+        return shortened(prompt, body, backend.models, backend.tokenizer, has_head=special)
 
 
 def _max_tokens(body: ChatBody) -> tuple[int | None, str]:

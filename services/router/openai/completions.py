@@ -23,6 +23,7 @@ from services.router.openai.reading.prompts import (
     check_prompt,
     encode_prompts,
     read_prompts,
+    shortened,
 )
 from services.router.openai.reading.request_id import generation_ids, response_id
 from services.router.openai.replies.answers import stream_answers
@@ -83,7 +84,7 @@ class Completions:
         special = body.add_special_tokens is not False
         prompts, tokenize_ms = await encode(
             raw,
-            lambda: encode_prompts(given, backend.tokenizer, add_special_tokens=special),
+            lambda: self._encode(given, body, add_special_tokens=special),
         )
         fitted = self._fit(params, body, prompts)
         caller = backend.caller_of(request)
@@ -105,6 +106,23 @@ class Completions:
             for i, prompt in enumerate(prompts)
         ]
         return prompts, generations
+
+    def _encode(
+        self, given: Sequence[str | list[int]], body: CompletionBody, *, add_special_tokens: bool
+    ) -> list[Prompt]:
+        backend = self._backend
+        return [
+            shortened(
+                prompt,
+                body,
+                backend.models,
+                backend.tokenizer,
+                has_head=add_special_tokens and prompt.text is not None,
+            )
+            for prompt in encode_prompts(
+                given, backend.tokenizer, add_special_tokens=add_special_tokens
+            )
+        ]
 
     def _read_params(self, body: CompletionBody) -> GenerationParams:
         max_tokens = body.max_tokens

@@ -172,6 +172,12 @@ OPENAI: dict[str, Case] = {
     "response_format": constrained({"type": "json_object"}),
     "return_token_ids": Case(True, lambda seen: seen.choice.get("token_ids")),
     "max_tokens": wire(33, "max_tokens"),
+    "truncate_prompt_tokens": Case(2, lambda seen: len(seen.asked[0].token_ids) == 2),
+    "truncation_side": Case(
+        "right",
+        lambda seen: seen.prompt[-1] not in "i:",
+        {"truncate_prompt_tokens": 1, "add_special_tokens": False},
+    ),
 }
 PROMPTED: dict[str, Case] = {
     "chat_template_kwargs": prompt({"mood": "good"}, "mood=good;"),

@@ -16,13 +16,15 @@ from pydantic import (
     model_serializer,
 )
 
-from services.router.openai.schema.field_types import (  # noqa: TC001 read at run time
+from services.router.openai.schema.field_types import (
+    INT32_MAX,
     ExtraArgs,
     NumLogprobs,
     Temperature,
 )
 from services.router.openai.schema.sampling import SamplingFields
 from services.router.openai.schema.unsupported import IGNORED, REFUSED
+from shared.generation.truncation import Side  # noqa: TC001 read at run time
 
 
 class RequestObject(BaseModel):
@@ -78,6 +80,10 @@ class GenerationBody(Body, SamplingFields):
     num_speculative_tokens: Annotated[int, Field(ge=0, le=128)] | None = None
     echo: bool | None = None
     add_special_tokens: bool | None = None
+    #: Keep this number of the prompt's tokens; -1: as many as leave room for an answer.
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=INT32_MAX)] | None = None
+    #: The side that is cut off.
+    truncation_side: Side | None = None
     #: Generate this number of answers and return the `n` most likely ones; not with `stream`.
     #: With beam search: the number of beams.
     best_of: Annotated[int, Field(ge=1)] | None = None

@@ -29,7 +29,6 @@ REFUSED: dict[str, str] = {
     "moderation": "nothing is moderated here",
     "prompt_embeds": "prefixes are found, handed over and replayed by their tokens",
     "suffix": "models here continue a prompt; they fill nothing in",
-    "truncate_prompt_tokens": "prompts are never shortened here",
     "watermarking": "answers carry no watermark",
     "web_search_options": "nothing is searched here",
 }
