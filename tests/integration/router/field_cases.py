@@ -208,6 +208,7 @@ APIS: dict[str, dict[str, Case]] = {
         "parallel_tool_calls": Case(
             False, lambda seen: seen.num_calls == 1, {"tools": [_CHAT_TOOL]}
         ),
+        "return_prompt_text": Case(True, lambda seen: seen.json.get("prompt_text") == seen.prompt),
         "include_reasoning": Case(False, lambda seen: not seen.choice["message"]["reasoning"]),
     },
     "/v1/completions": {

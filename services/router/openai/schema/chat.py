@@ -84,3 +84,5 @@ class ChatBody(GenerationBody, ChatPromptFields):
     parallel_tool_calls: bool | None = None
     #: false: leave out the reasoning before the answer.
     include_reasoning: bool | None = None
+    #: Return the prompt as the template wrote it; in the first chunk of a stream.
+    return_prompt_text: bool | None = None
