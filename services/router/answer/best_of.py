@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
+from services.router.answer.join import joined
 from services.router.request.generation import AnswerPiece
 
 if TYPE_CHECKING:
@@ -68,11 +69,4 @@ class _Whole:
 
     def add(self, piece: AnswerPiece) -> None:
         """Append the next piece."""
-        last = self.last
-        self.last = msgspec.structs.replace(
-            piece,
-            text=last.text + piece.text,
-            token_ids=last.token_ids + piece.token_ids,
-            details=last.details + piece.details,
-            prompt_details=last.prompt_details or piece.prompt_details,
-        )
+        self.last = joined(self.last, piece)
