@@ -113,6 +113,9 @@ class RouterConfig:
         "weights are not accepted for the generation",
     )
     drain_grace_s: float = setting(30.0, help="seconds that running requests may take at shutdown")
+    stream_interval: int = setting(
+        1, help="least number of tokens per piece of a streamed answer, but for the first"
+    )
     log_level: str = setting("info", help="debug, info, warning or error")
     log_format: Literal["console", "json"] = setting(
         "console", help="console: columns for people; json: one object per line"
@@ -158,6 +161,7 @@ class RouterConfig:
             "request_timeout_s",
             "max_client_stall_s",
             "stream_stall_s",
+            "stream_interval",
         ):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{flag_name(name)} must be over 0, not {getattr(self, name)}")

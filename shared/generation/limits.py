@@ -100,6 +100,9 @@ def check_params(params: GenerationParams, limits: RequestLimits) -> None:
     if params.temperature is not None and params.temperature > MAX_TEMPERATURE:
         message = f"temperature must be at most {MAX_TEMPERATURE:g}, not {params.temperature:g}"
         raise InvalidRequestError(message, param="temperature")
+    if params.stream_interval is not None and params.stream_interval < 1:
+        message = f"stream_interval must be at least 1, not {params.stream_interval}"
+        raise InvalidRequestError(message, param="stream_interval")
     _check_count("stop", params.stop, limits.max_stop_strings, "strings")
     _check_lengths("stop", "a stop string", params.stop, limits)
     _check_count("bad_words", params.bad_words, limits.max_bad_words, "words")

@@ -44,6 +44,8 @@ class GenerationParams:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     num_speculative_tokens: int | None = None
+    #: Tokens per piece of the answer, but for its first and its last; None: the router's setting.
+    stream_interval: int | None = None
     skip_special_tokens: bool = True
     #: Special tokens that are part of the text in any case: parsers of the answer need them.
     shown_token_ids: frozenset[int] = frozenset()

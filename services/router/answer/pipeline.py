@@ -13,6 +13,7 @@ import structlog
 
 from baton.v1 import decode_pb2
 from services.router.answer.beams import BeamAnswers
+from services.router.answer.interval import in_intervals
 from services.router.answer.merge import Merge
 from services.router.answer.retry import Losses, RetryPolicy, reason_of
 from services.router.answer.stream import AnswerStream, Call
@@ -60,13 +61,16 @@ class Pipeline:
         book: Book,
         endpoints: EndpointPool,
         sessions: SessionPool,
+        stream_interval: int = 1,
     ) -> None:
+        """Make a pipeline. `stream_interval`: least number of tokens per piece of an answer."""
         self._tokenizer = tokenizer
         self._planner = planner
         self._admission = admission
         self._book = book
         self._endpoints = endpoints
         self._sessions = sessions
+        self._stream_interval = stream_interval
         self._retries = RetryPolicy()
         #: Number of replays on another worker, by reason.
         self.replays: Counter[str] = Counter()
@@ -83,7 +87,7 @@ class Pipeline:
             entry = self._admission.enter(
                 num_tokens, priority=priority, tenant=tenant, max_wait_s=job.ttft_left_s()
             )
-            async with entry as place, aclosing(self._answers(job)) as pieces:
+            async with entry as place, aclosing(self._pieces(job)) as pieces:
                 job.queue_ms = place.queue_ms
                 try:
                     async for piece in pieces:
@@ -94,6 +98,12 @@ class Pipeline:
                     place.num_output_tokens = job.num_generated_tokens
         finally:
             self._request_ids.discard(job.request_id)
+
+    def _pieces(self, job: Job) -> AsyncGenerator[AnswerPiece, None]:
+        """Return the answers in pieces of the length that the client or the operator wants."""
+        interval = max(self._stream_interval, job.request.params.stream_interval or 1)
+        answers = self._answers(job)
+        return answers if interval == 1 else in_intervals(answers, interval)
 
     def _unique_id(self, request_id: str) -> str:
         """Return the id, with a suffix if a running request has it: workers need unique ids."""

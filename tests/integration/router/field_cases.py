@@ -40,6 +40,9 @@ class Seen:
     #: What the worker was asked, in order, and the text of the first prompt.
     asked: list[decode_pb2.DecodeRequest]
     prompt: str
+    #: Of the pipeline's request. Pieces of an answer are as long as time makes them: how long they
+    #: have to be is for test_interval.py.
+    stream_interval: int | None = None
 
     @property
     def sampling(self) -> Any:
@@ -173,6 +176,7 @@ OPENAI: dict[str, Case] = {
     "return_token_ids": Case(True, lambda seen: seen.choice.get("token_ids")),
     "max_tokens": wire(33, "max_tokens"),
     "truncate_prompt_tokens": Case(2, lambda seen: len(seen.asked[0].token_ids) == 2),
+    "stream_interval": Case(5, lambda seen: seen.stream_interval == 5, {"stream": True}),
     "truncation_side": Case(
         "right",
         lambda seen: seen.prompt[-1] not in "i:",

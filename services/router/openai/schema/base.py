@@ -97,3 +97,6 @@ class GenerationBody(Body, SamplingFields):
     response_format: Any = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
+    #: Tokens per chunk of a stream, but for its first and its last; the router's own setting is the
+    #: least.
+    stream_interval: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = None
