@@ -54,6 +54,10 @@ class GenerationParams(TypedDict, total=False):
     num_speculative_tokens: int | None
     #: Arguments of logits processors on the workers.
     extra_args: Mapping[str, Scalar | Sequence[Scalar]] | None
+    #: End an answer that repeats itself: max_pattern_size, min_pattern_size and min_count.
+    repetition_detection: Mapping[str, int] | None
+    #: Least number of tokens per piece of a stream, but for the first and the last.
+    stream_interval: int | None
     #: Format of the answers, as in vLLM's HTTP API: one of json (a JSON Schema), regex, choice (a
     #: list of strings), grammar (GBNF), json_object (True) and structural_tag.
     structured_outputs: Mapping[str, Any] | None
@@ -225,6 +229,13 @@ def _write_stop_tokens(params: contract.GenerationParams, value: Any) -> None:
     write_integers(params.stop_token_ids, value, param="stop_token_ids")
 
 
+def _write_repetition(params: contract.GenerationParams, value: Any) -> None:
+    params.repetition_detection.SetInParent()
+    for name, number in checks.mapping("repetition_detection", value).items():
+        param = f"repetition_detection.{name}"
+        write_scalar(params.repetition_detection, name, number, param=param)
+
+
 #: Parameters that are more than one number, flag or string.
 _PARAM_WRITERS: dict[str, Callable[[Any, Any], None]] = {
     "seed": _write_seed,
@@ -235,4 +246,5 @@ _PARAM_WRITERS: dict[str, Callable[[Any, Any], None]] = {
     "bad_words": _write_bad_words,
     "stop_token_ids": _write_stop_tokens,
     "extra_args": write_extra_args,
+    "repetition_detection": _write_repetition,
 }

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from shared.request.beam_search import BeamOptions
     from shared.request.extra_args import ExtraArg
     from shared.request.grammar.spec import GrammarSpec
+    from shared.request.repetition import RepetitionDetection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +47,8 @@ class GenerationParams:
     num_speculative_tokens: int | None = None
     #: Tokens per piece of the answer, but for its first and its last; None: the router's setting.
     stream_interval: int | None = None
+    #: End an answer that repeats itself.
+    repetition_detection: RepetitionDetection | None = None
     skip_special_tokens: bool = True
     #: Special tokens that are part of the text in any case: parsers of the answer need them.
     shown_token_ids: frozenset[int] = frozenset()

@@ -101,6 +101,7 @@ class LoadedModel:
             "include_stop_str_in_output": wanted.include_stop_str_in_output,
             "skip_special_tokens": wanted.skip_special_tokens,
             "min_tokens": wanted.min_tokens,
+            "repetition": wanted.repetition_detection,
         }
         has_text = params.detokenize and self.has_tokenizer
         answers: dict[str, GrowingOutput] = {}

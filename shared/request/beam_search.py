@@ -37,6 +37,7 @@ _UNUSABLE: dict[str, tuple[Any, ...]] = {
     "stop": ((),),
     "extra_args": ({},),
     "grammar": (None,),
+    "repetition_detection": (None,),
 }
 
 

@@ -25,6 +25,7 @@ _FINISH_REASONS = {
     common_pb2.FINISH_REASON_STOP: FinishReason.STOP,
     common_pb2.FINISH_REASON_LENGTH: FinishReason.LENGTH,
     common_pb2.FINISH_REASON_ABORT: FinishReason.ABORT,
+    common_pb2.FINISH_REASON_REPETITION: FinishReason.REPETITION,
 }
 _WIRE_FINISH_REASONS = {reason: wire for wire, reason in _FINISH_REASONS.items()}
 

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from shared.request.answer import FinishReason
+from shared.request.repetition import REPETITION_DETECTED, RepetitionDetector
 from shared.text.detokenizer import IncrementalDetokenizer
 from shared.text.stop_strings import StopStrings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from shared.request.repetition import RepetitionDetection
     from shared.text.tokenizer import Tokenizer
 
 
 class TextPiece(NamedTuple):
-    """The text of some tokens. After a stop string, tokens beyond `num_tokens` do not count."""
+    """The text of some tokens. After the text's end, tokens beyond `num_tokens` do not count."""
 
     text: str
     num_tokens: int
+    #: What ended the text: a stop string, or REPETITION_DETECTED.
     stop_string: str | None = None
+    #: Set with it.
+    finish_reason: FinishReason | None = None
 
 
 class AnswerText:
@@ -34,6 +40,7 @@ class AnswerText:
         min_tokens: int = 0,
         skip_special_tokens: bool = True,
         shown_token_ids: frozenset[int] = frozenset(),
+        repetition: RepetitionDetection | None = None,
     ) -> None:
         """Begin an answer. `shown_token_ids` are special tokens that are not skipped."""
         self._detokenizer = IncrementalDetokenizer(
@@ -43,7 +50,8 @@ class AnswerText:
             prompt_ids=prompt_ids,
         )
         self._stops = StopStrings(stop, include_in_output=include_stop_str_in_output)
-        self._has_stops = any(stop)
+        self._repetition = None if repetition is None else RepetitionDetector(repetition)
+        self._may_end = any(stop) or repetition is not None
         self._include_stop = include_stop_str_in_output
         self._min_tokens = min_tokens
         #: Number of tokens, up to the one that completed a stop string.
@@ -60,7 +68,7 @@ class AnswerText:
         shown = ids
         if final and stop_token_id is not None and not self._include_stop:
             shown = ids[:-1]
-        if not self._has_stops:
+        if not self._may_end:
             self.num_tokens += len(ids)
             text = self._detokenizer.feed(shown)
             return TextPiece(text + self._detokenizer.flush() if final else text, len(ids))
@@ -69,9 +77,9 @@ class AnswerText:
     def _feed_one_by_one(
         self, ids: Sequence[int], shown: Sequence[int], *, final: bool
     ) -> TextPiece:
-        """Feed tokens one by one, to find the token that completes a stop string.
+        """Feed tokens one by one, to find the token that ends the text.
 
-        Usage and logprobs need it.
+        Usage and logprobs need it. The engine's reason for its last token comes before repetition.
         """
         parts: list[str] = []
         for place, token_id in enumerate(shown, start=1):
@@ -79,10 +87,24 @@ class AnswerText:
             armed = self.num_tokens > self._min_tokens
             parts.append(self._stops.feed(self._detokenizer.feed((token_id,)), armed=armed))
             if self._stops.matched is not None:
-                return TextPiece("".join(parts), place, self._stops.matched)
+                return TextPiece("".join(parts), place, self._stops.matched, FinishReason.STOP)
+            if self._repeats(token_id, armed=armed) and not (final and place == len(ids)):
+                parts.append(self._end())
+                return TextPiece(
+                    "".join(parts), place, REPETITION_DETECTED, FinishReason.REPETITION
+                )
         self.num_tokens += len(ids) - len(shown)
         if final:
-            armed = self.num_tokens > self._min_tokens
-            parts.append(self._stops.feed(self._detokenizer.flush(), armed=armed))
-            parts.append(self._stops.flush())
-        return TextPiece("".join(parts), len(ids), self._stops.matched)
+            parts.append(self._end())
+        found = self._stops.matched
+        reason = None if found is None else FinishReason.STOP
+        return TextPiece("".join(parts), len(ids), found, reason)
+
+    def _repeats(self, token_id: int, *, armed: bool) -> bool:
+        return self._repetition is not None and self._repetition.feed(token_id) and armed
+
+    def _end(self) -> str:
+        """Return the text that was held back."""
+        armed = self.num_tokens > self._min_tokens
+        rest = self._stops.feed(self._detokenizer.flush(), armed=armed)
+        return rest + self._stops.flush()

@@ -96,6 +96,8 @@ class _FinishReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FinishRe
     """Cancelled by the caller."""
     FINISH_REASON_TOOL_CALLS: _FinishReason.ValueType  # 4
     """The answer ended without a limit and calls tools. Only for callers of `Router.Chat` with parsed answers."""
+    FINISH_REASON_REPETITION: _FinishReason.ValueType  # 5
+    """The answer repeated itself, and the request asked for an end then. Only for callers of `Router`."""
 
 class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper):
     """Why a sequence ended."""
@@ -110,6 +112,8 @@ FINISH_REASON_ABORT: FinishReason.ValueType  # 3
 """Cancelled by the caller."""
 FINISH_REASON_TOOL_CALLS: FinishReason.ValueType  # 4
 """The answer ended without a limit and calls tools. Only for callers of `Router.Chat` with parsed answers."""
+FINISH_REASON_REPETITION: FinishReason.ValueType  # 5
+"""The answer repeated itself, and the request asked for an end then. Only for callers of `Router`."""
 Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
 
 @_typing.final

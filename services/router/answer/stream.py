@@ -15,7 +15,7 @@ from services.router.routing.learn import learn_decode, learn_prefill
 from services.router.workers.pieces import merge_into
 from shared.directory.generations import identity_of
 from shared.errors import BatonError, InvalidRequestError
-from shared.request.answer import FinishReason
+from shared.request.repetition import REPETITION_DETECTED
 from shared.request.wire import finish_reason_from_wire
 from shared.text.answer_text import AnswerText
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from services.router.routing.book import Book, Booking
     from services.router.workers.sessions import SessionPool
     from shared.generation.params import GenerationParams
+    from shared.request.answer import FinishReason
     from shared.telemetry.tracing import Span
     from shared.text.answer_text import TextPiece
     from shared.text.tokenizer import Tokenizer
@@ -77,8 +78,9 @@ class AnswerStream:
         self.route: Route | None = None
         #: All tokens from workers, in order.
         self.token_ids = list(emitted)
-        if emitted and self._text.feed(emitted).stop_string is not None:
-            message = f"{PARAM}: answer {index} has ended already, with a stop string"
+        if emitted and (end := self._text.feed(emitted).stop_string) is not None:
+            what = "a repetition" if end == REPETITION_DETECTED else "a stop string"
+            message = f"{PARAM}: answer {index} has ended already, with {what}"
             raise InvalidRequestError(message, param=PARAM)
 
     @property
@@ -172,7 +174,7 @@ class AnswerStream:
     ) -> AnswerPiece:
         stop_token_id = message.stop_token_id if message.HasField("stop_token_id") else None
         if text.stop_string is not None:
-            reason, stop_token_id = FinishReason.STOP, None
+            reason, stop_token_id = text.finish_reason, None
         details = message.logprobs[: text.num_tokens]
         return AnswerPiece(
             index=self.index,
@@ -202,6 +204,7 @@ def new_text(
         min_tokens=params.min_tokens,
         skip_special_tokens=params.skip_special_tokens,
         shown_token_ids=params.shown_token_ids,
+        repetition=params.repetition_detection,
     )
 
 

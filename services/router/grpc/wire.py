@@ -10,6 +10,7 @@ from services.router.request.resume import AnswerSoFar
 from shared.generation.params import GenerationParams
 from shared.request.extra_args import read_extra_args
 from shared.request.grammar.wire import grammar_from_wire
+from shared.request.repetition import RepetitionDetection
 from shared.request.wire import extra_args_from_wire, finish_reason_to_wire
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def params_from_wire(message: router_pb2.GenerationParams) -> GenerationParams:
         stop=tuple(message.stop),
         stop_token_ids=tuple(message.stop_token_ids),
         grammar=grammar_from_wire(message.grammar) if message.HasField("grammar") else None,
+        repetition_detection=_repetition(message),
         extra_args=read_extra_args(extra_args_from_wire(message.extra_args), param="extra_args"),
     )
 
@@ -50,8 +52,20 @@ _NOT_SCALAR = frozenset(
         "stop_token_ids",
         "grammar",
         "extra_args",
+        "repetition_detection",
     }
 )
+
+
+def _repetition(message: router_pb2.GenerationParams) -> RepetitionDetection | None:
+    if not message.HasField("repetition_detection"):
+        return None
+    found = message.repetition_detection
+    return RepetitionDetection(
+        max_pattern_size=found.max_pattern_size,
+        min_pattern_size=found.min_pattern_size,
+        min_count=found.min_count,
+    )
 
 
 def resumed_from_wire(messages: Iterable[router_pb2.AnswerSoFar]) -> tuple[AnswerSoFar, ...]:

@@ -92,7 +92,7 @@ class GrowingOutput:
             self.pieces.append(piece.text)
             if piece.stop_string is not None:
                 num_tokens = piece.num_tokens
-                self.finish_reason, self.stop_reason = FinishReason.STOP, piece.stop_string
+                self.finish_reason, self.stop_reason = piece.finish_reason, piece.stop_string
         self.token_ids += event.token_ids[:num_tokens]
         self.logprobs += event.logprobs[:num_tokens]
         return isinstance(self.stop_reason, str)

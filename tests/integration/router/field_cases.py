@@ -134,6 +134,12 @@ SAMPLING: dict[str, Case] = {
     "allowed_token_ids": Case([9], lambda seen: list(seen.sampling.allowed_token_ids.ids) == [9]),
     "bad_words": Case(["ok"], lambda seen: len(seen.sampling.bad_words_token_ids)),
     "logit_bias": wire({"9": 1.0}, "logit_bias", {9: 1.0}),
+    "repetition_detection": Case(
+        # Two brackets in a row.
+        {"max_pattern_size": 1, "min_count": 2},
+        lambda seen: "</tool_call>" not in seen.text,
+        {"max_tokens": 99},
+    ),
     "include_stop_str_in_output": Case(
         True,
         lambda seen: seen.answer.endswith("stop"),

@@ -37,6 +37,8 @@ SAMPLES: dict[str, Any] = {
     "prompt_logprobs": 0,
     "skip_special_tokens": False,
     "num_speculative_tokens": 0,
+    "repetition_detection": {"max_pattern_size": 9, "min_pattern_size": 2, "min_count": 3},
+    "stream_interval": 4,
     "extra_args": {"a": True, "b": 3, "c": 0.5, "d": "x", "e": [1, "y"], "f": []},
 }
 
@@ -68,6 +70,8 @@ def test_a_parameter_arrives_in_its_field(name: str) -> None:
         value = list(value.ids)
     elif name == "logit_bias":
         value = dict(value)
+    elif name == "repetition_detection":
+        value = {field.name: number for field, number in value.ListFields()}
     elif name == "extra_args":
         value = extra_args_from_wire(value)
         value = {key: list(arg) if isinstance(arg, tuple) else arg for key, arg in value.items()}

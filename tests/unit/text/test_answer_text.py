@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from shared.request.answer import FinishReason
+from shared.request.repetition import RepetitionDetection
 from shared.text.answer_text import AnswerText, TextPiece
 from tests.fakes import tiny_tokenizer
 
@@ -24,13 +26,13 @@ def test_all_tokens_count_without_stop_strings() -> None:
 def test_tokens_after_a_stop_string_do_not_count() -> None:
     answer = AnswerText(TOKENIZER, stop=["cd"])
     assert answer.feed(_ids("abc")) == TextPiece("ab", 3)
-    assert answer.feed(_ids("def")) == TextPiece("", 1, "cd")
+    assert answer.feed(_ids("def")) == TextPiece("", 1, "cd", FinishReason.STOP)
     assert answer.num_tokens == 4
 
 
 def test_the_stop_string_is_kept_if_wanted() -> None:
     answer = AnswerText(TOKENIZER, stop=["cd"], include_stop_str_in_output=True)
-    assert answer.feed(_ids("abcde")) == TextPiece("abcd", 4, "cd")
+    assert answer.feed(_ids("abcde")) == TextPiece("abcd", 4, "cd", FinishReason.STOP)
 
 
 def test_what_was_held_back_comes_at_the_end() -> None:
@@ -51,16 +53,36 @@ def test_the_token_that_ended_it_is_no_text(stop: tuple[str, ...], text: str) ->
 def test_stop_strings_are_not_looked_for_before_min_tokens() -> None:
     answer = AnswerText(TOKENIZER, stop=["b"], min_tokens=3)
     assert answer.feed(_ids("ab")) == TextPiece("ab", 2)
-    assert answer.feed(_ids("bcb")) == TextPiece("bc", 3, "b")
+    assert answer.feed(_ids("bcb")) == TextPiece("bc", 3, "b", FinishReason.STOP)
 
 
 def test_a_stop_string_may_begin_before_min_tokens() -> None:
     answer = AnswerText(TOKENIZER, stop=["bc"], min_tokens=2)
     assert answer.feed(_ids("ab")) == TextPiece("a", 2)
-    assert answer.feed(_ids("c")) == TextPiece("", 1, "bc")
+    assert answer.feed(_ids("c")) == TextPiece("", 1, "bc", FinishReason.STOP)
 
 
 def test_half_a_character_at_the_end_is_replaced() -> None:
     answer = AnswerText(TOKENIZER, stop=["zz"])
     half = TOKENIZER.encode("🙂")[:1]
     assert answer.feed(half, final=True) == TextPiece("\ufffd", 1)
+
+
+def test_a_repetition_ends_the_text_with_the_token_that_completes_it() -> None:
+    wanted = RepetitionDetection(max_pattern_size=2, min_count=3)
+    ids = TOKENIZER.encode("x" + "ab" * 9)
+    assert len(ids) == 19, "a token per character"
+    answer = AnswerText(TOKENIZER, repetition=wanted)
+    piece = answer.feed(ids)
+    assert piece == ("xababab", 7, "repetition_detected", FinishReason.REPETITION)
+    assert answer.num_tokens == 7
+
+
+def test_min_tokens_and_the_engines_own_end_come_before_a_repetition() -> None:
+    wanted = RepetitionDetection(max_pattern_size=1, min_count=2)
+    ids = TOKENIZER.encode("xxxx")
+    answer = AnswerText(TOKENIZER, repetition=wanted, min_tokens=3)
+    assert answer.feed(ids[:3]).finish_reason is None
+    assert answer.feed(ids[3:], final=True) == ("x", 1, None, None)
+    held = AnswerText(TOKENIZER, repetition=wanted, stop=["xy"])
+    assert held.feed(ids).text == "xx"

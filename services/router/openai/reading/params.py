@@ -11,6 +11,7 @@ from shared.generation.limits import check_params
 from shared.generation.params import GenerationParams
 from shared.request.beam_search import BeamOptions, require_no_constraints
 from shared.request.extra_args import read_extra_args
+from shared.request.repetition import read_repetition
 
 if TYPE_CHECKING:
     from services.router.openai.schema.base import GenerationBody
@@ -27,6 +28,7 @@ _SAME = frozenset(GenerationParams.__slots__) - {
     "extra_args",
     "shown_token_ids",
     "grammar",
+    "repetition_detection",
 }
 
 
@@ -55,6 +57,7 @@ def read_params(
         beams=beams,
         extra_args=_read_extra_args(body),
         grammar=read_grammar(body),
+        repetition_detection=read_repetition(body.repetition_detection),
     )
     check_params(params, limits)
     if params.beams is not None:

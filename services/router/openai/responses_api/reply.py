@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: OpenAI's error codes by status; its other codes describe errors of a request.
 _CODES = {429: "rate_limit_exceeded"}
 #: Finish reasons of complete answers.
-_WHOLE = ("stop", "tool_calls")
+_WHOLE = ("stop", "tool_calls", "repetition")
 
 
 class ThoughtCount:

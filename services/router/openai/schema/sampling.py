@@ -34,6 +34,8 @@ class SamplingFields(BaseModel):
     allowed_token_ids: Annotated[tuple[TokenId, ...], Field(min_length=1)] | None = None
     bad_words: tuple[NonEmpty, ...] | None = None
     logit_bias: dict[TokenId, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    #: End an answer that repeats itself: max_pattern_size, min_pattern_size, min_count.
+    repetition_detection: dict[str, Annotated[int, Field(ge=0)]] | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     #: The request's id, unless the header x-request-id has one, as in vLLM.
