@@ -42,6 +42,7 @@ class GenerationParams:
     beams: BeamOptions | None = None
     #: Arguments of the workers' own logits processors.
     extra_args: Mapping[str, ExtraArg] = field(default_factory=dict)
+    #: Alternatives per token; -1: all tokens.
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     num_speculative_tokens: int | None = None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from shared.errors import InvalidRequestError
 from shared.generation.grammar import check_grammar
-from shared.generation.limits import DEFAULT_LIMITS, check_params
+from shared.generation.limits import ALL, DEFAULT_LIMITS, check_params
 from shared.generation.params import GenerationParams
 from shared.request.sampling_params import SamplingParams, read_seed
 
@@ -60,6 +60,8 @@ class SamplingResolver:
         }
         given |= {
             "max_tokens": self._max_tokens(params, len(prompt_token_ids), max_model_len),
+            "logprobs": self._num_logprobs(params.logprobs),
+            "prompt_logprobs": self._num_logprobs(params.prompt_logprobs),
             "top_k": _top_k(given["top_k"]),
             "logit_bias": self._logit_bias(params.logit_bias),
             "allowed_token_ids": self._allowed(params.allowed_token_ids),
@@ -97,6 +99,11 @@ class SamplingResolver:
             )
             raise InvalidRequestError(message, param="max_tokens")
         return params.max_tokens
+
+    def _num_logprobs(self, value: int | None) -> int | None:
+        if value is None:
+            return None
+        return self._vocab_size if value == ALL else min(value, self._vocab_size)
 
     def _logit_bias(self, bias: Mapping[int, float]) -> dict[int, float]:
         """Return the biases, clamped as in vLLM. NaN stays, and is refused by later checks."""

@@ -60,6 +60,7 @@ class LoadedModel:
                 for each in dataclasses.fields(settings.engine)
             },
         )
+        self._limits = dataclasses.replace(_LIMITS, max_logprobs=settings.max_logprobs)
         self.defaults = GenerationDefaults.choose(
             self.folder, settings.generation_config, settings.override_generation_config
         )
@@ -132,7 +133,7 @@ class LoadedModel:
         if not self.has_tokenizer:
             raise UnsupportedError(f"{self.folder} has no tokenizer.json")
         return SamplingResolver(
-            self.tokenizer, vocab_size=self.core.engine.vocab_size, limits=_LIMITS
+            self.tokenizer, vocab_size=self.core.engine.vocab_size, limits=self._limits
         )
 
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 #: Below this temperature the argmax is taken, as vLLM does.
 GREEDY_TEMPERATURE = 1e-5
-MAX_LOGPROBS = 20
 
 
 def read_seed(seed: int | None) -> int | None:
@@ -136,7 +135,7 @@ class SamplingParams:
             return all(math.isfinite(v) for v in values)
 
         def logprobs_ok(value: int | None) -> bool:
-            return value is None or 0 <= value <= MAX_LOGPROBS
+            return value is None or value >= 0
 
         return (
             ("max_tokens", self.max_tokens >= 1, "at least 1"),
@@ -159,8 +158,8 @@ class SamplingParams:
             ("min_tokens", 0 <= self.min_tokens <= self.max_tokens, "between 0 and max_tokens"),
             ("seed", self.seed is None or 0 <= self.seed < 2**64, "a number of 64 bits"),
             ("sample_index", self.sample_index >= 0, "at least 0"),
-            ("logprobs", logprobs_ok(self.logprobs), f"between 0 and {MAX_LOGPROBS}"),
-            ("prompt_logprobs", logprobs_ok(self.prompt_logprobs), f"between 0 and {MAX_LOGPROBS}"),
+            ("logprobs", logprobs_ok(self.logprobs), "at least 0"),
+            ("prompt_logprobs", logprobs_ok(self.prompt_logprobs), "at least 0"),
             (
                 "num_speculative_tokens",
                 self.num_speculative_tokens is None or self.num_speculative_tokens >= 0,

@@ -202,7 +202,7 @@ class GenerationParams(_message.Message):
     n: _builtins.int
     """Number of answers; default 1."""
     logprobs: _builtins.int
-    """Alternatives per token; 0: the chosen token's alone."""
+    """Alternatives per token; 0: the chosen token's alone; -1: all tokens, if the router allows it."""
     prompt_logprobs: _builtins.int
     """The same for the prompt."""
     skip_special_tokens: _builtins.bool

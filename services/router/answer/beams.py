@@ -16,8 +16,9 @@ from services.router.answer.merge import Merge
 from services.router.answer.stream import AnswerStream
 from services.router.request.generation import AnswerPiece, TokenDetail
 from shared.errors import InternalError
+from shared.generation.limits import ALL
 from shared.request.beam_answer import beam_finish, beam_text
-from shared.request.beam_search import BeamSearch, Candidate
+from shared.request.beam_search import MAX_CANDIDATES, BeamSearch, Candidate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -112,6 +113,8 @@ class BeamAnswers:
 
     def _piece(self, index: int, beam: Beam[TokenDetail]) -> AnswerPiece:
         num_top = self._params.logprobs
+        if num_top == ALL:
+            num_top = MAX_CANDIDATES
         return AnswerPiece(
             index=index,
             text=beam_text(

@@ -12,6 +12,7 @@ from msgspec import UNSET
 from services.router.chat.tools import hold_to_calls, plan_reading
 from services.router.openai.endpoint import answer, encode
 from services.router.openai.errors import FieldError
+from services.router.openai.reading.as_chat import params_named
 from services.router.openai.reading.body import parse_body, read_body
 from services.router.openai.reading.messages import answer_role, echoed_text, encode_chat
 from services.router.openai.reading.params import check_stream_options, read_params
@@ -98,9 +99,10 @@ class ChatCompletions:
         backend.models.resolve(body.model)
         check_stream_options(body)
         max_tokens, max_tokens_param = _max_tokens(body)
-        params = read_params(
-            body, backend.limits, max_tokens=max_tokens, logprobs=_num_logprobs(body)
-        )
+        with params_named({"logprobs": "top_logprobs"}):
+            params = read_params(
+                body, backend.limits, max_tokens=max_tokens, logprobs=_num_logprobs(body)
+            )
         use = read_tools(body, backend.limits)
         plan = plan_reading(
             use, backend.formats, include_reasoning=body.include_reasoning is not False

@@ -30,7 +30,7 @@ from services.router.openai.replies.answers import stream_answers
 from services.router.openai.replies.completion_reply import CompletionReply, EchoedPrompt
 from services.router.openai.schema.completion import CompletionBody
 from services.router.request.generation import GenerationRequest
-from shared.generation.limits import check_answers, check_num_tokens, check_texts
+from shared.generation.limits import ALL, check_answers, check_num_tokens, check_texts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -136,7 +136,8 @@ class Completions:
         )
         if body.echo and body.logprobs is not None:
             # Tokens of an echoed prompt get as many alternatives as tokens of its answer.
-            wanted = max(body.logprobs, body.prompt_logprobs or 0)
+            both = (body.logprobs, body.prompt_logprobs or 0)
+            wanted = ALL if ALL in both else max(both)
             params = dataclasses.replace(params, prompt_logprobs=wanted)
         return params
 

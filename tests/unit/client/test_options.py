@@ -34,7 +34,7 @@ SAMPLES: dict[str, Any] = {
     "seed": 2**63,
     "n": 2,
     "logprobs": 4,
-    "prompt_logprobs": 0,
+    "prompt_logprobs": -1,
     "skip_special_tokens": False,
     "num_speculative_tokens": 0,
     "repetition_detection": {"max_pattern_size": 9, "min_pattern_size": 2, "min_count": 3},

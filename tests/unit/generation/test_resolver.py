@@ -6,6 +6,7 @@ import pytest
 from tokenizers import pre_tokenizers
 
 from shared.errors import InvalidRequestError
+from shared.generation.limits import RequestLimits
 from shared.generation.params import GenerationParams
 from shared.generation.resolver import SamplingResolver
 from shared.request.grammar.spec import GrammarKind, GrammarSpec
@@ -141,6 +142,18 @@ def test_every_violation_names_its_parameter(params: dict[str, Any], param: str)
     with pytest.raises(InvalidRequestError) as caught:
         _resolve(**params)
     assert caught.value.param == param
+
+
+def test_alternatives_are_as_many_as_the_router_allows() -> None:
+    for limit, asked, expected in ((-1, -1, VOCAB_SIZE), (-1, 10**6, VOCAB_SIZE), (30, 30, 30)):
+        resolver = SamplingResolver(
+            TOKENIZER, vocab_size=VOCAB_SIZE, limits=RequestLimits(max_logprobs=limit)
+        )
+        params = GenerationParams(logprobs=asked, prompt_logprobs=asked)
+        found = resolver.resolve(params, prompt_token_ids=(1,), max_model_len=100)
+        assert (found.logprobs, found.prompt_logprobs) == (expected, expected)
+    with pytest.raises(InvalidRequestError, match="at most 30, not -1: see --max-logprobs"):
+        resolver.resolve(GenerationParams(logprobs=-1), prompt_token_ids=(1,), max_model_len=100)
 
 
 @pytest.mark.parametrize("prompt", [(), (VOCAB_SIZE,), (-1,), (1,) * 100])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import subprocess
 import sys
@@ -32,7 +33,12 @@ from shared.request.sampling_params import SamplingParams as TokenSampling
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SIZES: dict[str, Any] = {"dtype": "float32", "max_model_len": 256, "num_blocks": 128}
+SIZES: dict[str, Any] = {
+    "dtype": "float32",
+    "max_model_len": 256,
+    "num_blocks": 128,
+    "max_logprobs": 30,
+}
 PROMPTS = ["What does os.path.join do?", "How do I sort a list?", "def add(a, b):"]
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
 
@@ -46,7 +52,8 @@ def llm() -> Iterator[LLM]:
 
 @pytest.fixture(scope="module")
 def oracle() -> Iterator[Oracle]:
-    oracle = Oracle(SHIPPED_MODEL, **SIZES)
+    sizes = {name: size for name, size in SIZES.items() if name != "max_logprobs"}
+    oracle = Oracle(SHIPPED_MODEL, **sizes)
     yield oracle
     oracle.close()
 
@@ -145,6 +152,30 @@ def test_chats_are_written_by_the_template(llm: LLM, oracle: Oracle) -> None:
     assert own.prompt == "What does os.getcwd do?!"
 
 
+def test_more_alternatives_than_twenty_if_the_engine_is_set_so(llm: LLM, oracle: Oracle) -> None:
+    vocab_size = oracle.engine.vocab_size
+    [whole] = oracle.generate(
+        PROMPTS[:1], TokenSampling(temperature=0, max_tokens=2, logprobs=10 * vocab_size)
+    )
+    [found] = llm.generate(PROMPTS[0], replace(GREEDY, max_tokens=2, logprobs=30))
+    for position, best in zip(whole.outputs[0].logprobs, found.outputs[0].logprobs, strict=True):
+        assert len(position.top) == vocab_size
+        assert sum(math.exp(token.logprob) for token in position.top) == pytest.approx(1, abs=1e-3)
+        expected = {token.token_id: token.logprob for token in position.top[:30]}
+        assert {i: entry.logprob for i, entry in best.items()} == pytest.approx(expected)
+
+
+def test_a_repetition_ends_the_answer(llm: LLM) -> None:
+    letters = replace(GREEDY, max_tokens=20, allowed_token_ids=llm.get_tokenizer().encode("x"))
+    [whole] = llm.generate("a", letters)
+    assert len(whole.outputs[0].token_ids) == 20
+    wanted = {"max_pattern_size": 2, "min_count": 5}
+    [ended] = llm.generate("a", replace(letters, repetition_detection=wanted))
+    assert list(ended.outputs[0].token_ids) == list(whole.outputs[0].token_ids[:5])
+    assert ended.outputs[0].finish_reason == "repetition"
+    assert ended.outputs[0].stop_reason == "repetition_detected"
+
+
 def test_beams(llm: LLM, oracle: Oracle) -> None:
     found = llm.beam_search(["os.path"], BeamSearchParams(beam_width=3, max_tokens=4))
     sampling = TokenSampling(max_tokens=4)
@@ -155,7 +186,7 @@ def test_beams(llm: LLM, oracle: Oracle) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("n", 0), ("temperature", -1.0), ("top_p", 0.0), ("max_tokens", 0), ("logprobs", 21),
+        ("n", 0), ("temperature", -1.0), ("top_p", 0.0), ("max_tokens", 0), ("logprobs", 31),
         ("min_p", 2.0), ("stop_token_ids", [10**6]),
     ],
 )  # fmt: skip
