@@ -49,6 +49,8 @@ class GenerationParams(TypedDict, total=False):
     n: int | None
     logprobs: int | None
     prompt_logprobs: int | None
+    #: The alternatives of the answer's tokens by name, with `logprobs`.
+    logprob_token_ids: Sequence[int] | None
     skip_special_tokens: bool | None
     #: Maximum of draft tokens per step, on workers that speculate; 0: none.
     num_speculative_tokens: int | None
@@ -217,6 +219,11 @@ def _write_allowed(params: contract.GenerationParams, value: Any) -> None:
     params.allowed_token_ids.SetInParent()
 
 
+def _write_named(params: contract.GenerationParams, value: Any) -> None:
+    write_integers(params.logprob_token_ids.ids, value, param="logprob_token_ids")
+    params.logprob_token_ids.SetInParent()
+
+
 def _write_stop(params: contract.GenerationParams, value: Any) -> None:
     params.stop.extend(checks.texts("stop", [value] if isinstance(value, str) else value))
 
@@ -242,6 +249,7 @@ _PARAM_WRITERS: dict[str, Callable[[Any, Any], None]] = {
     "top_k": _write_top_k,
     "logit_bias": _write_logit_bias,
     "allowed_token_ids": _write_allowed,
+    "logprob_token_ids": _write_named,
     "stop": _write_stop,
     "bad_words": _write_bad_words,
     "stop_token_ids": _write_stop_tokens,

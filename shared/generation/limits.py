@@ -121,6 +121,8 @@ def check_params(params: GenerationParams, limits: RequestLimits) -> None:
         raise InvalidRequestError(message, param=grammar.param)
     for name in ("logprobs", "prompt_logprobs"):
         _check_logprobs(name, getattr(params, name), limits)
+    if params.logprob_token_ids is not None and params.logprobs is None:
+        raise InvalidRequestError("logprob_token_ids needs logprobs", param="logprob_token_ids")
     largest = limits.max_output_tokens
     if largest is not None and params.max_tokens is not None and params.max_tokens > largest:
         message = f"max_tokens must be at most {largest}, not {params.max_tokens}"

@@ -45,6 +45,8 @@ class GenerationParams:
     #: Alternatives per token; -1: all tokens.
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    #: Alternatives of the answer's tokens by name, instead of the most likely ones.
+    logprob_token_ids: tuple[int, ...] | None = None
     num_speculative_tokens: int | None = None
     #: Tokens per piece of the answer, but for its first and its last; None: the router's setting.
     stream_interval: int | None = None

@@ -64,7 +64,8 @@ class SamplingResolver:
             "prompt_logprobs": self._num_logprobs(params.prompt_logprobs),
             "top_k": _top_k(given["top_k"]),
             "logit_bias": self._logit_bias(params.logit_bias),
-            "allowed_token_ids": self._allowed(params.allowed_token_ids),
+            "allowed_token_ids": self._distinct(params.allowed_token_ids, "allowed_token_ids"),
+            "logprob_token_ids": self._distinct(params.logprob_token_ids, "logprob_token_ids"),
             "bad_words_token_ids": self._bad_words(params.bad_words),
             "eos_token_ids": self._tokenizer.eos_token_ids,
             "stop_token_ids": tuple(self._in_vocabulary(params.stop_token_ids, "stop_token_ids")),
@@ -110,13 +111,12 @@ class SamplingResolver:
         ids = self._in_vocabulary(bias, "logit_bias")
         return {i: _clamp(bias[i], MAX_LOGIT_BIAS) for i in ids}
 
-    def _allowed(self, ids: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    def _distinct(self, ids: tuple[int, ...] | None, param: str) -> tuple[int, ...] | None:
         if ids is None:
             return None
         if not ids:
-            message = "allowed_token_ids must not be empty"
-            raise InvalidRequestError(message, param="allowed_token_ids")
-        return tuple(dict.fromkeys(self._in_vocabulary(ids, "allowed_token_ids")))
+            raise InvalidRequestError(f"{param} must not be empty", param=param)
+        return tuple(dict.fromkeys(self._in_vocabulary(ids, param)))
 
     def _bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """Return each word's tokens at the beginning of a text and after a space.

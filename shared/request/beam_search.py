@@ -40,6 +40,7 @@ _UNUSABLE: dict[str, tuple[Any, ...]] = {
     "extra_args": ({},),
     "grammar": (None,),
     "repetition_detection": (None,),
+    "logprob_token_ids": (None,),
 }
 
 

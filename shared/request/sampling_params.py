@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: Below this temperature the argmax is taken, as vLLM does.
 GREEDY_TEMPERATURE = 1e-5
+#: As in vLLM.
+MAX_LOGPROB_TOKEN_IDS = 128
 
 
 def read_seed(seed: int | None) -> int | None:
@@ -65,6 +67,8 @@ class SamplingParams:
     #: Number of alternatives per output token; None: no logprobs, 0: the sampled token only.
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    #: Alternatives of the output by name, in this order, instead of the `logprobs` best ones.
+    logprob_token_ids: tuple[int, ...] | None = None
     #: What the answer must look like. `ignore_eos` says nothing then: an end token comes where the
     #: grammar allows it, and ends the answer.
     grammar: GrammarSpec | None = None
@@ -160,6 +164,15 @@ class SamplingParams:
             ("sample_index", self.sample_index >= 0, "at least 0"),
             ("logprobs", logprobs_ok(self.logprobs), "at least 0"),
             ("prompt_logprobs", logprobs_ok(self.prompt_logprobs), "at least 0"),
+            (
+                "logprob_token_ids",
+                self.logprob_token_ids is None
+                or (
+                    self.logprobs is not None
+                    and 0 < len(self.logprob_token_ids) <= MAX_LOGPROB_TOKEN_IDS
+                ),
+                f"1 to {MAX_LOGPROB_TOKEN_IDS} tokens, beside logprobs",
+            ),
             (
                 "num_speculative_tokens",
                 self.num_speculative_tokens is None or self.num_speculative_tokens >= 0,

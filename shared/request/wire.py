@@ -142,6 +142,7 @@ def _logprob_to_wire(candidate: TokenLogprob) -> common_pb2.TokenLogprob:
 
 _TO_WIRE: dict[str, Callable[[Any], Any]] = {
     "allowed_token_ids": lambda ids: common_pb2.TokenIds(ids=ids),
+    "logprob_token_ids": lambda ids: common_pb2.TokenIds(ids=ids),
     "bad_words_token_ids": lambda words: [common_pb2.TokenIds(ids=ids) for ids in words],
     "grammar": grammar_to_wire,
     "extra_args": extra_args_to_wire,
@@ -149,6 +150,7 @@ _TO_WIRE: dict[str, Callable[[Any], Any]] = {
 _FROM_WIRE: dict[str, Callable[[Any], Any]] = {
     "logit_bias": dict,
     "allowed_token_ids": lambda message: tuple(message.ids),
+    "logprob_token_ids": lambda message: tuple(message.ids),
     "bad_words_token_ids": lambda messages: tuple(tuple(message.ids) for message in messages),
     "eos_token_ids": tuple,
     "stop_token_ids": tuple,

@@ -462,6 +462,7 @@ class SamplingParams(_message.Message):
     GRAMMAR_FIELD_NUMBER: _builtins.int
     NUM_SPECULATIVE_TOKENS_FIELD_NUMBER: _builtins.int
     EXTRA_ARGS_FIELD_NUMBER: _builtins.int
+    LOGPROB_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     max_tokens: _builtins.int
     """At least 1."""
     temperature: _builtins.float
@@ -526,6 +527,12 @@ class SamplingParams(_message.Message):
         shared/request/extra_args.py. Sent as `grammar` is.
         """
 
+    @_builtins.property
+    def logprob_token_ids(self) -> Global___TokenIds:
+        """If set, these are the alternatives of the output's tokens, in this order. Since minor version 5:
+        older workers are sent none.
+        """
+
     def __init__(
         self,
         *,
@@ -551,15 +558,18 @@ class SamplingParams(_message.Message):
         grammar: Global___Grammar | None = ...,
         num_speculative_tokens: _builtins.int | None = ...,
         extra_args: _abc.Mapping[_builtins.str, Global___ExtraArg] | None = ...,
+        logprob_token_ids: Global___TokenIds | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_allowed_token_ids", b"_allowed_token_ids", "_grammar", b"_grammar", "_logprobs", b"_logprobs", "_num_speculative_tokens", b"_num_speculative_tokens", "_prompt_logprobs", b"_prompt_logprobs", "_repetition_penalty", b"_repetition_penalty", "_top_p", b"_top_p", "allowed_token_ids", b"allowed_token_ids", "grammar", b"grammar", "logprobs", b"logprobs", "num_speculative_tokens", b"num_speculative_tokens", "prompt_logprobs", b"prompt_logprobs", "repetition_penalty", b"repetition_penalty", "top_p", b"top_p"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_allowed_token_ids", b"_allowed_token_ids", "_grammar", b"_grammar", "_logprob_token_ids", b"_logprob_token_ids", "_logprobs", b"_logprobs", "_num_speculative_tokens", b"_num_speculative_tokens", "_prompt_logprobs", b"_prompt_logprobs", "_repetition_penalty", b"_repetition_penalty", "_top_p", b"_top_p", "allowed_token_ids", b"allowed_token_ids", "grammar", b"grammar", "logprob_token_ids", b"logprob_token_ids", "logprobs", b"logprobs", "num_speculative_tokens", b"num_speculative_tokens", "prompt_logprobs", b"prompt_logprobs", "repetition_penalty", b"repetition_penalty", "top_p", b"top_p"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allowed_token_ids", b"_allowed_token_ids", "_grammar", b"_grammar", "_logprobs", b"_logprobs", "_num_speculative_tokens", b"_num_speculative_tokens", "_prompt_logprobs", b"_prompt_logprobs", "_repetition_penalty", b"_repetition_penalty", "_top_p", b"_top_p", "allowed_token_ids", b"allowed_token_ids", "bad_words_token_ids", b"bad_words_token_ids", "eos_token_ids", b"eos_token_ids", "extra_args", b"extra_args", "frequency_penalty", b"frequency_penalty", "grammar", b"grammar", "ignore_eos", b"ignore_eos", "logit_bias", b"logit_bias", "logprobs", b"logprobs", "max_tokens", b"max_tokens", "min_p", b"min_p", "min_tokens", b"min_tokens", "num_speculative_tokens", b"num_speculative_tokens", "presence_penalty", b"presence_penalty", "prompt_logprobs", b"prompt_logprobs", "repetition_penalty", b"repetition_penalty", "sample_index", b"sample_index", "seed", b"seed", "stop_token_ids", b"stop_token_ids", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allowed_token_ids", b"_allowed_token_ids", "_grammar", b"_grammar", "_logprob_token_ids", b"_logprob_token_ids", "_logprobs", b"_logprobs", "_num_speculative_tokens", b"_num_speculative_tokens", "_prompt_logprobs", b"_prompt_logprobs", "_repetition_penalty", b"_repetition_penalty", "_top_p", b"_top_p", "allowed_token_ids", b"allowed_token_ids", "bad_words_token_ids", b"bad_words_token_ids", "eos_token_ids", b"eos_token_ids", "extra_args", b"extra_args", "frequency_penalty", b"frequency_penalty", "grammar", b"grammar", "ignore_eos", b"ignore_eos", "logit_bias", b"logit_bias", "logprob_token_ids", b"logprob_token_ids", "logprobs", b"logprobs", "max_tokens", b"max_tokens", "min_p", b"min_p", "min_tokens", b"min_tokens", "num_speculative_tokens", b"num_speculative_tokens", "presence_penalty", b"presence_penalty", "prompt_logprobs", b"prompt_logprobs", "repetition_penalty", b"repetition_penalty", "sample_index", b"sample_index", "seed", b"seed", "stop_token_ids", b"stop_token_ids", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__allowed_token_ids: _TypeAlias = _typing.Literal["allowed_token_ids"]  # noqa: Y015
     _WhichOneofArgType__allowed_token_ids: _TypeAlias = _typing.Literal["_allowed_token_ids", b"_allowed_token_ids"]  # noqa: Y015
     _WhichOneofReturnType__grammar: _TypeAlias = _typing.Literal["grammar"]  # noqa: Y015
     _WhichOneofArgType__grammar: _TypeAlias = _typing.Literal["_grammar", b"_grammar"]  # noqa: Y015
+    _WhichOneofReturnType__logprob_token_ids: _TypeAlias = _typing.Literal["logprob_token_ids"]  # noqa: Y015
+    _WhichOneofArgType__logprob_token_ids: _TypeAlias = _typing.Literal["_logprob_token_ids", b"_logprob_token_ids"]  # noqa: Y015
     _WhichOneofReturnType__logprobs: _TypeAlias = _typing.Literal["logprobs"]  # noqa: Y015
     _WhichOneofArgType__logprobs: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs"]  # noqa: Y015
     _WhichOneofReturnType__num_speculative_tokens: _TypeAlias = _typing.Literal["num_speculative_tokens"]  # noqa: Y015
@@ -574,6 +584,8 @@ class SamplingParams(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__allowed_token_ids) -> _WhichOneofReturnType__allowed_token_ids | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__grammar) -> _WhichOneofReturnType__grammar | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__logprob_token_ids) -> _WhichOneofReturnType__logprob_token_ids | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__logprobs) -> _WhichOneofReturnType__logprobs | None: ...
     @_typing.overload
@@ -631,7 +643,7 @@ class PositionLogprobs(_message.Message):
 
     @_builtins.property
     def top(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprob]:
-        """As many as requested."""
+        """As many as requested; or those that `logprob_token_ids` names, in its order."""
 
     def __init__(
         self,

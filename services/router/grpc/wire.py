@@ -34,6 +34,9 @@ def params_from_wire(message: router_pb2.GenerationParams) -> GenerationParams:
         allowed_token_ids=(
             tuple(message.allowed_token_ids.ids) if message.HasField("allowed_token_ids") else None
         ),
+        logprob_token_ids=(
+            tuple(message.logprob_token_ids.ids) if message.HasField("logprob_token_ids") else None
+        ),
         bad_words=tuple(message.bad_words),
         stop=tuple(message.stop),
         stop_token_ids=tuple(message.stop_token_ids),
@@ -53,6 +56,7 @@ _NOT_SCALAR = frozenset(
         "grammar",
         "extra_args",
         "repetition_detection",
+        "logprob_token_ids",
     }
 )
 

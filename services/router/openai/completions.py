@@ -134,6 +134,9 @@ class Completions:
         params = read_params(
             body, self._backend.limits, max_tokens=max_tokens, logprobs=body.logprobs
         )
+        if body.echo and body.logprob_token_ids:
+            message = "logprob_token_ids is not available when echo is true"
+            raise FieldError(message, param="logprob_token_ids")
         if body.echo and body.logprobs is not None:
             # Tokens of an echoed prompt get as many alternatives as tokens of its answer.
             both = (body.logprobs, body.prompt_logprobs or 0)

@@ -23,7 +23,7 @@ from shared.engine.sampler.constraints import (
     rule_out_bad_words,
 )
 from shared.engine.sampler.grammar_mask import follow_grammars
-from shared.engine.sampler.logprobs import position_logprobs
+from shared.engine.sampler.logprobs import output_logprobs
 from shared.engine.sampler.penalties import apply_penalties
 from shared.engine.sampler.processors.attached import apply_processors
 from shared.engine.sampler.random import uniforms
@@ -64,10 +64,10 @@ def sample(logits: torch.Tensor, states: Sequence[SamplingState]) -> list[Sample
     token_ids = _choose(logits, states)
     if raw_logprobs is None:
         return [Sampled(token_id) for token_id in token_ids]
-    records = position_logprobs(
+    records = output_logprobs(
         raw_logprobs,
         [token_ids[row] or 0 for row in wanting],
-        [states[row].params.logprobs or 0 for row in wanting],
+        [states[row].params for row in wanting],
     )
     by_row = dict(zip(wanting, records, strict=True))
     return [Sampled(token_id, by_row.get(row)) for row, token_id in enumerate(token_ids)]

@@ -109,6 +109,16 @@ def refused(value: Any, status: int = 400) -> Case:
     return Case(value, lambda seen: seen.status == status)
 
 
+def named_tokens(logprobs: Any) -> Case:
+    """The worker is asked for these tokens' log probabilities."""
+    wanted = [7, 5]
+    return Case(
+        wanted,
+        lambda seen: list(seen.sampling.logprob_token_ids.ids) == wanted,
+        {"logprobs": logprobs},
+    )
+
+
 _CHAT_TOOL = {"type": "function", "function": {"name": "f", "description": "looks up"}}
 _TOOL = {"type": "function", "name": "f", "description": "looks up", "parameters": {}}
 _INPUT_TOOL = {"name": "f", "description": "looks up", "input_schema": {"type": "object"}}
@@ -211,6 +221,7 @@ APIS: dict[str, dict[str, Case]] = {
         ),
         "max_completion_tokens": wire(33, "max_tokens"),
         "logprobs": Case(True, lambda seen: seen.choice["logprobs"]),
+        "logprob_token_ids": named_tokens(logprobs=True),
         "top_logprobs": Case(2, lambda seen: seen.sampling.logprobs == 2, {"logprobs": True}),
         "tool_choice": Case(
             "none", lambda seen: "tools" not in seen.prompt, {"tools": [_CHAT_TOOL]}
@@ -230,6 +241,7 @@ APIS: dict[str, dict[str, Case]] = {
             True, lambda seen: '"token_id:' in seen.text, {"logprobs": 1}
         ),
         "logprobs": wire(2, "logprobs"),
+        "logprob_token_ids": named_tokens(logprobs=1),
     },
     "/v1/responses": {
         **SAMPLING,

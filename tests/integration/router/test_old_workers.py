@@ -20,6 +20,7 @@ OLD = CONSTRAINTS_MINOR - 1
 CONSTRAINED: list[dict[str, Any]] = [
     {"grammar": choice_grammar(["yes", "no"], param="guided_choice")},
     {"extra_args": {"bias": 1}},
+    {"logprobs": 0, "logprob_token_ids": (3, 4)},
 ]
 
 

@@ -35,6 +35,7 @@ SAMPLES: dict[str, Any] = {
     "n": 2,
     "logprobs": 4,
     "prompt_logprobs": -1,
+    "logprob_token_ids": [3, 4],
     "skip_special_tokens": False,
     "num_speculative_tokens": 0,
     "repetition_detection": {"max_pattern_size": 9, "min_pattern_size": 2, "min_count": 3},
@@ -66,7 +67,7 @@ def test_a_parameter_arrives_in_its_field(name: str) -> None:
     sent = contract.GenerateRequest.FromString(request.SerializeToString()).params
     assert [field.name for field, _ in sent.ListFields()] == [name]
     value = getattr(sent, name)
-    if name == "allowed_token_ids":
+    if name in ("allowed_token_ids", "logprob_token_ids"):
         value = list(value.ids)
     elif name == "logit_bias":
         value = dict(value)

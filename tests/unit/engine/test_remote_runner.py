@@ -48,6 +48,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "words": {"temperature": 0.0, "bad_words_token_ids": ((7,), (8, 9)), "stop_token_ids": (3,)},
     "allowed": {"temperature": 1.0, "allowed_token_ids": tuple(range(20, 60))},
     "logprobs": {"temperature": 0.0, "logprobs": 3, "prompt_logprobs": 2},
+    "named tokens": {"temperature": 0.0, "logprobs": 0, "logprob_token_ids": (3, 1)},
     "processor": {"temperature": 0.0, "extra_args": {"no_repeat": 4}},
     "grammar": {"temperature": 0.8, "grammar": PHONE},
     "late": {"temperature": 0.0, "max_tokens": 3},

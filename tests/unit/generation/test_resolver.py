@@ -125,6 +125,10 @@ def test_tokens_only_the_model_knows_are_allowed() -> None:
         ({"n": 129}, "n"),
         ({"logprobs": 21}, "logprobs"),
         ({"prompt_logprobs": -1}, "prompt_logprobs"),
+        ({"logprob_token_ids": (1,)}, "logprob_token_ids"),
+        ({"logprob_token_ids": (), "logprobs": 0}, "logprob_token_ids"),
+        ({"logprob_token_ids": (VOCAB_SIZE,), "logprobs": 0}, "logprob_token_ids"),
+        ({"logprob_token_ids": tuple(range(129)), "logprobs": 0}, "logprob_token_ids"),
         ({"stop": ("",)}, "stop"),
         ({"stop": ("a",) * 129}, "stop"),
         ({"stop_token_ids": (VOCAB_SIZE,)}, "stop_token_ids"),
@@ -191,6 +195,7 @@ def test_all_fields_reach_the_wire() -> None:
         sample_index=3,
         logprobs=0,
         prompt_logprobs=5,
+        logprob_token_ids=(3, 4),
         num_speculative_tokens=6,
         grammar=GrammarSpec(kind=GrammarKind.REGEX, text="a"),
         extra_args={"a": (1, "b")},
@@ -205,6 +210,7 @@ def test_all_fields_reach_the_wire() -> None:
         assert getattr(wire, name) == getattr(params, name)
     assert dict(wire.logit_bias) == params.logit_bias
     assert tuple(wire.allowed_token_ids.ids) == params.allowed_token_ids
+    assert tuple(wire.logprob_token_ids.ids) == params.logprob_token_ids
     assert [tuple(w.ids) for w in wire.bad_words_token_ids] == [(1, 2), (3,)]
     assert (list(wire.eos_token_ids), list(wire.stop_token_ids)) == ([0], [4])
     assert [item.WhichOneof("value") for item in wire.extra_args["a"].list.items] == [

@@ -20,10 +20,12 @@ from services.router.openai.schema.field_types import (
     INT32_MAX,
     ExtraArgs,
     NumLogprobs,
+    TokenId,
     Temperature,
 )
 from services.router.openai.schema.sampling import SamplingFields
 from services.router.openai.schema.unsupported import IGNORED, REFUSED
+from shared.request.sampling_params import MAX_LOGPROB_TOKEN_IDS
 from shared.generation.truncation import Side  # noqa: TC001 read at run time
 
 
@@ -76,6 +78,10 @@ class GenerationBody(Body, SamplingFields):
     user: str | None = None
 
     prompt_logprobs: NumLogprobs | None = None
+    #: The alternatives of the answer's tokens, instead of the most likely ones.
+    logprob_token_ids: (
+        Annotated[tuple[TokenId, ...], Field(max_length=MAX_LOGPROB_TOKEN_IDS)] | None
+    ) = None
     #: Maximum of draft tokens per step, on workers that speculate; 0: none.
     num_speculative_tokens: Annotated[int, Field(ge=0, le=128)] | None = None
     echo: bool | None = None

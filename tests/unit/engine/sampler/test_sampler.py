@@ -193,6 +193,26 @@ def test_raw_logprobs_know_nothing_of_penalties() -> None:
     assert second.logprobs.top == ()
 
 
+def test_named_tokens_replace_the_most_likely_ones() -> None:
+    logits = random_logits(3)
+    raw = logits.log_softmax(dim=-1)
+    states = [
+        make_state(temperature=0.0, logprobs=2),
+        make_state(temperature=0.0, logprobs=1, logprob_token_ids=(30, 4, 17), logit_bias={4: 9.0}),
+        make_state(temperature=0.0),
+    ]
+    first, second, third = sample(logits, states)
+    assert third.logprobs is None
+    assert first.logprobs is not None
+    assert [t.token_id for t in first.logprobs.top] == raw[0].topk(2).indices.tolist()
+    assert second.logprobs is not None
+    assert second.logprobs.chosen.token_id == second.token_id
+    assert [t.token_id for t in second.logprobs.top] == [30, 4, 17]
+    for token in second.logprobs.top:
+        assert token.logprob == pytest.approx(float(raw[1, token.token_id]))
+        assert token.rank == int((raw[1] > raw[1, token.token_id]).sum()) + 1
+
+
 def test_equally_likely_tokens_share_a_rank() -> None:
     logprobs = torch.tensor([[0.5, 0.2, 0.2, 0.1]]).log()
     (record,) = position_logprobs(logprobs, [2], [4])

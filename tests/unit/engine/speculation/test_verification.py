@@ -32,6 +32,7 @@ PARAMS: dict[str, dict[str, Any]] = {
     "bad words": {"bad_words_token_ids": ((2, 3), (7,), (5, 6, 7))},
     "min tokens": {"min_tokens": 4, "stop_token_ids": (0, 1, 2, 3)},
     "logprobs": {"logprobs": 2, "temperature": 0.7, "seed": 9},
+    "named tokens": {"logprobs": 0, "logprob_token_ids": (3, 1), "temperature": 0.7, "seed": 9},
 }
 
 
