@@ -58,6 +58,8 @@ class GenerationParams(TypedDict, total=False):
     extra_args: Mapping[str, Scalar | Sequence[Scalar]] | None
     #: End an answer that repeats itself: max_pattern_size, min_pattern_size and min_count.
     repetition_detection: Mapping[str, int] | None
+    #: Most tokens of reasoning before the answer; -1: any number.
+    thinking_token_budget: int | None
     #: Least number of tokens per piece of a stream, but for the first and the last.
     stream_interval: int | None
     #: Format of the answers, as in vLLM's HTTP API: one of json (a JSON Schema), regex, choice (a
@@ -203,6 +205,13 @@ def _write_top_k(params: contract.GenerationParams, value: Any) -> None:
     write_scalar(params, "top_k", 0 if top_k == -1 else top_k, param="top_k")
 
 
+def _write_budget(params: contract.GenerationParams, value: Any) -> None:
+    """Write a budget of reasoning: -1 is none in vLLM, as nothing is in the contract."""
+    budget = checks.integer("thinking_token_budget", value)
+    if budget != -1:
+        write_scalar(params, "thinking_token_budget", budget, param="thinking_token_budget")
+
+
 def _write_logit_bias(params: contract.GenerationParams, value: Any) -> None:
     if not isinstance(value, Mapping):
         raise invalid("logit_bias", "it must be a mapping of token ids to numbers")
@@ -247,6 +256,7 @@ def _write_repetition(params: contract.GenerationParams, value: Any) -> None:
 _PARAM_WRITERS: dict[str, Callable[[Any, Any], None]] = {
     "seed": _write_seed,
     "top_k": _write_top_k,
+    "thinking_token_budget": _write_budget,
     "logit_bias": _write_logit_bias,
     "allowed_token_ids": _write_allowed,
     "logprob_token_ids": _write_named,

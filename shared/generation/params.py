@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     from shared.request.beam_search import BeamOptions
     from shared.request.extra_args import ExtraArg
-    from shared.request.grammar.spec import GrammarSpec
+    from shared.request.grammar.spec import GrammarSpec, Thinking
     from shared.request.repetition import RepetitionDetection
 
 
@@ -55,6 +55,10 @@ class GenerationParams:
     skip_special_tokens: bool = True
     #: Special tokens that are part of the text in any case: parsers of the answer need them.
     shown_token_ids: frozenset[int] = frozenset()
+    #: Most tokens of reasoning before the answer; None: any number.
+    thinking_token_budget: int | None = None
+    #: The tokens around the reasoning, as the parser of the answers knows them; for the budget.
+    thinking: Thinking | None = None
     grammar: GrammarSpec | None = None
 
     @property

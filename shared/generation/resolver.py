@@ -11,6 +11,8 @@ from shared.generation.grammar import check_grammar
 from shared.generation.limits import ALL, DEFAULT_LIMITS, check_params
 from shared.generation.params import GenerationParams
 from shared.request.sampling_params import SamplingParams, read_seed
+from shared.request.thinking_budget import PARAM as BUDGET
+from shared.request.thinking_budget import ThinkingBudget
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -69,6 +71,7 @@ class SamplingResolver:
             "bad_words_token_ids": self._bad_words(params.bad_words),
             "eos_token_ids": self._tokenizer.eos_token_ids,
             "stop_token_ids": tuple(self._in_vocabulary(params.stop_token_ids, "stop_token_ids")),
+            "thinking_budget": self._thinking_budget(params),
             "seed": _first(read_seed(params.seed), secrets.randbits(64)),
         }
         return SamplingParams(**{k: v for k, v in given.items() if v is not None})
@@ -117,6 +120,16 @@ class SamplingResolver:
         if not ids:
             raise InvalidRequestError(f"{param} must not be empty", param=param)
         return tuple(dict.fromkeys(self._in_vocabulary(ids, param)))
+
+    def _thinking_budget(self, params: GenerationParams) -> ThinkingBudget | None:
+        num_tokens, thinking = params.thinking_token_budget, params.thinking
+        if num_tokens is None:
+            return None
+        if thinking is None:
+            message = f"{BUDGET} needs to know how the model marks its reasoning"
+            raise InvalidRequestError(message, param=BUDGET)
+        list(self._in_vocabulary((thinking.end_token_id,), BUDGET))
+        return ThinkingBudget(max_tokens=num_tokens, thinking=thinking)
 
     def _bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """Return each word's tokens at the beginning of a text and after a space.

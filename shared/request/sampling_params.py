@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from shared.request.extra_args import ExtraArg
     from shared.request.grammar.spec import GrammarSpec
+    from shared.request.thinking_budget import ThinkingBudget
 
 #: Below this temperature the argmax is taken, as vLLM does.
 GREEDY_TEMPERATURE = 1e-5
@@ -72,6 +73,8 @@ class SamplingParams:
     #: What the answer must look like. `ignore_eos` says nothing then: an end token comes where the
     #: grammar allows it, and ends the answer.
     grammar: GrammarSpec | None = None
+    #: Bound on the reasoning before the answer.
+    thinking_budget: ThinkingBudget | None = None
     #: Most tokens that are guessed per step; 0: none. None: what the engine is set to.
     num_speculative_tokens: int | None = None
     #: For custom logits processors; see shared/request/extra_args.py for what it may hold.
@@ -121,6 +124,7 @@ class SamplingParams:
         """Whether anything but temperature, filters and custom processors touches the logits."""
         return bool(
             self.grammar is not None
+            or self.thinking_budget is not None
             or self.allowed_token_ids is not None
             or self.bad_words_token_ids
             or self.min_tokens

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from shared.engine.prompt_hidden import HiddenWish
 from shared.engine.step.hidden import HiddenNeeds
-from shared.request.grammar.spec import GrammarKind, GrammarSpec
+from shared.request.grammar.spec import GrammarKind, GrammarSpec, Thinking
+from shared.request.thinking_budget import ThinkingBudget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -119,6 +120,15 @@ NEIGHBOURS: tuple[Neighbour, ...] = (
         kind="bad words",
         sampling={"bad_words_token_ids": ((30,), (31, 32))},
         body={"bad_words": ["a", "the"]},
+    ),
+    Neighbour(
+        kind="bounded reasoning",
+        sampling={
+            "thinking_budget": ThinkingBudget(
+                max_tokens=4, thinking=Thinking(begin_token_id=9, end_token_id=12, is_open=True)
+            )
+        },
+        body=None,
     ),
     Neighbour(
         kind="processor",

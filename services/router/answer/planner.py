@@ -17,7 +17,7 @@ from services.router.routing.explain import explain
 from shared.errors import BatonError, InvalidRequestError, NoWorkerError
 from shared.kv.identity import KVIdentity
 from shared.request.beam_search import check_beam_search
-from shared.rpc.protocol import CONSTRAINTS_MINOR, NAMED_LOGPROBS_MINOR
+from shared.rpc.protocol import CONSTRAINTS_MINOR, FIELDS_MINOR
 
 if TYPE_CHECKING:
     from shared.request.sampling_params import SamplingParams
@@ -223,6 +223,6 @@ def _tighter(one: float | None, other: float | None) -> float | None:
 
 def _protocol_minor(sampling: SamplingParams) -> int:
     """Return the version that workers must have to do all of it: older ones would pass it over."""
-    if sampling.logprob_token_ids is not None:
-        return NAMED_LOGPROBS_MINOR
+    if sampling.logprob_token_ids is not None or sampling.thinking_budget is not None:
+        return FIELDS_MINOR
     return CONSTRAINTS_MINOR if sampling.grammar is not None or sampling.extra_args else 0

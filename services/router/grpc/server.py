@@ -16,6 +16,7 @@ from services.router.chat.prompt import render_chat
 from services.router.grpc.answers import AnswerWriter
 from services.router.grpc.chat import read_chat
 from services.router.grpc.wire import params_from_wire, resumed_from_wire
+from services.router.parsers.budget import bound_thinking, end_of
 from services.router.parsers.plan import ChatFormats
 from services.router.request.generation import GenerationRequest
 from services.router.request.request_name import RULE, is_request_name
@@ -105,6 +106,9 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
                 ids = tuple(request.prompt.tokens.ids)
             case _:
                 raise InvalidRequestError("prompt must hold text or tokens", param="prompt")
+        params = bound_thinking(
+            params, self._formats.reasoning, end_of(ids, self._tokenizer), self._tokenizer
+        )
         answers = self._answer(request, ids, params, caller, arrival_s, context, UNREAD)
         async with aclosing(answers) as responses:
             async for response in responses:
@@ -131,7 +135,8 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
                 chat.conversation, self._chat_template, self._tokenizer, self._limits
             ),
         )
-        plan, params = chat.plan.hold(chat.params, prompt, self._tokenizer)
+        params = bound_thinking(chat.params, self._formats.reasoning, prompt, self._tokenizer)
+        plan, params = chat.plan.hold(params, prompt, self._tokenizer)
         writer = PLAIN if chat.is_read else UNREAD
         if not plan.is_plain:
             writer = AnswerWriter(reader=plan.new_reader(prompt), reading=router_pb2.READING_DELTAS)

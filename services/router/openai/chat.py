@@ -22,6 +22,7 @@ from services.router.openai.reading.tools import read_tools
 from services.router.openai.replies.answers import stream_answers
 from services.router.openai.replies.chat_reply import ChatHead, ChatReply
 from services.router.openai.schema.chat import ChatBody
+from services.router.parsers.budget import bound_thinking
 from services.router.request.generation import GenerationRequest
 from shared.generation.limits import check_num_tokens
 
@@ -118,7 +119,9 @@ class ChatCompletions:
             max_tokens=max_tokens,
             max_tokens_param=max_tokens_param,
         )
-        plan, params = plan.hold(params, prompt.text or "", backend.tokenizer)
+        text = prompt.text or ""
+        params = bound_thinking(params, backend.formats.reasoning, text, backend.tokenizer)
+        plan, params = plan.hold(params, text, backend.tokenizer)
         caller = backend.caller_of(request)
         [request_id] = generation_ids(request, _PREFIX, 1)
         generation = GenerationRequest(
@@ -134,7 +137,7 @@ class ChatCompletions:
             max_ttft_ms=body.max_ttft_ms,
             max_itl_ms=body.max_itl_ms,
         )
-        return PreparedChat(generation=generation, plan=plan, prompt=prompt.text or "")
+        return PreparedChat(generation=generation, plan=plan, prompt=text)
 
     def _encode(self, body: ChatBody, use: ToolUse) -> Prompt:
         backend = self._backend

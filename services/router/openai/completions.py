@@ -29,6 +29,7 @@ from services.router.openai.reading.request_id import generation_ids, response_i
 from services.router.openai.replies.answers import stream_answers
 from services.router.openai.replies.completion_reply import CompletionReply, EchoedPrompt
 from services.router.openai.schema.completion import CompletionBody
+from services.router.parsers.budget import bound_thinking, end_of
 from services.router.request.generation import GenerationRequest
 from shared.generation.limits import ALL, check_answers, check_num_tokens, check_texts
 
@@ -148,7 +149,7 @@ class Completions:
         self, params: GenerationParams, body: CompletionBody, prompts: Sequence[Prompt]
     ) -> list[GenerationParams]:
         """Return one set of parameters per prompt, after a check that the prompt fits."""
-        models = self._backend.models
+        models, tokenizer = self._backend.models, self._backend.tokenizer
         is_default = "max_tokens" not in body.model_fields_set
         fitted = []
         for i, prompt in enumerate(prompts):
@@ -158,10 +159,11 @@ class Completions:
             check_prompt(prompt.token_ids, models, param=param, max_tokens=wanted)
             # A default length is reduced to the space left in the context.
             room = models.max_model_len - len(prompt.token_ids)
-            if is_default and params.max_tokens is not None and params.max_tokens > room:
-                fitted.append(dataclasses.replace(params, max_tokens=room))
-            else:
-                fitted.append(params)
+            end = end_of(prompt.token_ids, tokenizer)
+            own = bound_thinking(params, self._backend.formats.reasoning, end, tokenizer)
+            if is_default and own.max_tokens is not None and own.max_tokens > room:
+                own = dataclasses.replace(own, max_tokens=room)
+            fitted.append(own)
         return fitted
 
     def _echoed(self, prompt: Prompt, body: CompletionBody) -> EchoedPrompt:

@@ -1,8 +1,8 @@
 """Sampling of one token per sequence.
 
 The order is vLLM's: log probabilities of the raw logits; then, in 32 bits: the grammar's mask,
-allowed tokens, bad words, `min_tokens`, bias, custom processors, penalties, temperature, min-p,
-top-k, top-p. Then the most likely token, or the token at which the cumulative distribution, in the
+allowed tokens, bad words, `min_tokens`, bias, custom processors, penalties, the end of reasoning
+whose budget is spent, temperature, min-p, top-k, top-p. Then the most likely token, or the token at which the cumulative distribution, in the
 order of the vocabulary, passes a random number that depends on (seed, sample index, position)
 alone.
 """
@@ -27,6 +27,7 @@ from shared.engine.sampler.logprobs import output_logprobs
 from shared.engine.sampler.penalties import apply_penalties
 from shared.engine.sampler.processors.attached import apply_processors
 from shared.engine.sampler.random import uniforms
+from shared.engine.sampler.thinking import end_thinking
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,6 +45,7 @@ _STAGES = (
     add_bias,
     apply_processors,
     apply_penalties,
+    end_thinking,
 )
 
 

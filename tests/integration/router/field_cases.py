@@ -150,6 +150,7 @@ SAMPLING: dict[str, Case] = {
         lambda seen: "</tool_call>" not in seen.text,
         {"max_tokens": 99},
     ),
+    "thinking_token_budget": Case(5, lambda seen: seen.sampling.thinking_budget.max_tokens == 5),
     "include_stop_str_in_output": Case(
         True,
         lambda seen: seen.answer.endswith("stop"),

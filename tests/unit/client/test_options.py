@@ -40,6 +40,7 @@ SAMPLES: dict[str, Any] = {
     "num_speculative_tokens": 0,
     "repetition_detection": {"max_pattern_size": 9, "min_pattern_size": 2, "min_count": 3},
     "stream_interval": 4,
+    "thinking_token_budget": 0,
     "extra_args": {"a": True, "b": 3, "c": 0.5, "d": "x", "e": [1, "y"], "f": []},
 }
 

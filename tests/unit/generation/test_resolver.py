@@ -9,15 +9,17 @@ from shared.errors import InvalidRequestError
 from shared.generation.limits import RequestLimits
 from shared.generation.params import GenerationParams
 from shared.generation.resolver import SamplingResolver
-from shared.request.grammar.spec import GrammarKind, GrammarSpec
+from shared.request.grammar.spec import GrammarKind, GrammarSpec, Thinking
 from shared.request.grammar.wire import grammar_from_wire
 from shared.request.sampling_params import SamplingParams
-from shared.request.wire import sampling_to_wire
+from shared.request.thinking_budget import ThinkingBudget
+from shared.request.wire import sampling_from_wire, sampling_to_wire
 from shared.text.generation_defaults import GenerationDefaults
 from shared.text.tokenizer import Tokenizer
 from tests.fakes import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer.load()
+THINKING = Thinking(begin_token_id=3, end_token_id=4, is_open=False)
 VOCAB_SIZE = TOKENIZER.vocab_size + 10
 
 
@@ -129,6 +131,8 @@ def test_tokens_only_the_model_knows_are_allowed() -> None:
         ({"logprob_token_ids": (), "logprobs": 0}, "logprob_token_ids"),
         ({"logprob_token_ids": (VOCAB_SIZE,), "logprobs": 0}, "logprob_token_ids"),
         ({"logprob_token_ids": tuple(range(129)), "logprobs": 0}, "logprob_token_ids"),
+        ({"thinking_token_budget": 3}, "thinking_token_budget"),
+        ({"thinking_token_budget": -1, "thinking": THINKING}, "thinking_token_budget"),
         ({"stop": ("",)}, "stop"),
         ({"stop": ("a",) * 129}, "stop"),
         ({"stop_token_ids": (VOCAB_SIZE,)}, "stop_token_ids"),
@@ -199,12 +203,14 @@ def test_all_fields_reach_the_wire() -> None:
         num_speculative_tokens=6,
         grammar=GrammarSpec(kind=GrammarKind.REGEX, text="a"),
         extra_args={"a": (1, "b")},
+        thinking_budget=ThinkingBudget(max_tokens=3, thinking=THINKING),
     )
     wire = sampling_to_wire(params)
     for name in ("max_tokens", "temperature", "top_k", "top_p", "min_p", "min_tokens", "seed"):
         assert getattr(wire, name) == getattr(params, name)
     for name in ("repetition_penalty", "presence_penalty", "frequency_penalty", "ignore_eos"):
         assert getattr(wire, name) == getattr(params, name)
+    assert sampling_from_wire(wire).thinking_budget == params.thinking_budget
     assert grammar_from_wire(wire.grammar) == params.grammar
     for name in ("sample_index", "logprobs", "prompt_logprobs", "num_speculative_tokens"):
         assert getattr(wire, name) == getattr(params, name)

@@ -29,6 +29,8 @@ _SAME = frozenset(GenerationParams.__slots__) - {
     "shown_token_ids",
     "grammar",
     "repetition_detection",
+    "thinking_token_budget",
+    "thinking",
 }
 
 
@@ -57,6 +59,7 @@ def read_params(
         beams=beams,
         extra_args=_read_extra_args(body),
         grammar=read_grammar(body),
+        thinking_token_budget=_read_budget(body.thinking_token_budget),
         repetition_detection=read_repetition(body.repetition_detection),
     )
     check_params(params, limits)
@@ -113,6 +116,10 @@ def _read_extra_args(body: GenerationBody) -> dict[str, ExtraArg]:
         message = "vllm_xargs and extra_args mean the same: give one of them"
         raise FieldError(message, param="extra_args")
     return read_extra_args(getattr(body, name), param=name)
+
+
+def _read_budget(value: int | None) -> int | None:
+    return None if value == -1 else value
 
 
 def _read_stop(value: Any) -> tuple[str, ...]:

@@ -36,6 +36,8 @@ class SamplingFields(BaseModel):
     logit_bias: dict[TokenId, Annotated[float, Field(ge=-100, le=100)]] | None = None
     #: End an answer that repeats itself: max_pattern_size, min_pattern_size, min_count.
     repetition_detection: dict[str, Annotated[int, Field(ge=0)]] | None = None
+    #: Most tokens of reasoning before the answer; -1: any number.
+    thinking_token_budget: Annotated[int, Field(ge=-1, le=INT32_MAX)] | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     #: The request's id, unless the header x-request-id has one, as in vLLM.
