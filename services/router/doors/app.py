@@ -33,6 +33,8 @@ from services.router.openai.schema.tokenize import (
     TokenizeTextBody,
 )
 from services.router.openai.tokenize import TokenizeEndpoints
+from services.router.openai.tokens_api.endpoint import TokenGeneration
+from services.router.openai.tokens_api.schema import GenerateBody
 from services.router.openai.trace import TraceMiddleware
 
 if TYPE_CHECKING:
@@ -56,6 +58,7 @@ _BODIES: dict[str, tuple[type[BaseModel], ...]] = {
     "/v1/responses/input_tokens": (ResponsesBody,),
     "/v1/messages": (MessagesBody,),
     "/v1/messages/count_tokens": (CountTokensBody,),
+    "/inference/v1/generate": (GenerateBody,),
     "/tokenize": (TokenizeTextBody, TokenizeChatBody),
     "/detokenize": (DetokenizeBody,),
 }
@@ -140,6 +143,8 @@ def _add_generation(app: FastAPI, backend: Backend, cluster: Cluster | None) -> 
     if backend.explainer is not None:
         route = RouteEndpoint(backend, backend.explainer, chat=chat, completions=completions)
         app.add_api_route("/v1/route", route.explain, methods=["POST"], tags=["operations"])
+    generate = TokenGeneration(backend).create
+    app.add_api_route("/inference/v1/generate", generate, methods=["POST"], tags=["tokens"])
     app.add_api_route("/tokenize", tokens.tokenize, methods=["POST"], tags=["tokens"])
     app.add_api_route("/detokenize", tokens.detokenize, methods=["POST"], tags=["tokens"])
 

@@ -244,6 +244,20 @@ APIS: dict[str, dict[str, Case]] = {
         "logprobs": wire(2, "logprobs"),
         "logprob_token_ids": named_tokens(logprobs=1),
     },
+    "/inference/v1/generate": {
+        **{name: SAMPLING[name] for name in ("model", "stream", "request_id", "cache_salt")},
+        "priority": SAMPLING["priority"],
+        "token_ids": Case([5, 6, 7], lambda seen: list(seen.asked[0].token_ids) == [5, 6, 7]),
+        "sampling_params": Case({"n": 2}, lambda seen: len(seen.json["choices"]) == 2),
+        "stream_options": OPENAI["stream_options"],
+        "output_mode": Case("text", lambda seen: "stop it" in seen.choice.get("text", "")),
+        "return_token_ids": Case(True, lambda seen: seen.json["prompt_token_ids"] == [9, 11]),
+        "reasoning_ended": Case(
+            True,
+            lambda seen: not seen.sampling.grammar.HasField("thinking"),
+            {"sampling_params": {"structured_outputs": {"regex": "a+"}}},
+        ),
+    },
     "/v1/responses": {
         **SAMPLING,
         **PROMPTED,
@@ -278,6 +292,7 @@ APIS: dict[str, dict[str, Case]] = {
     },
 }
 BODIES: dict[str, dict[str, Any]] = {
+    "/inference/v1/generate": {"token_ids": [9, 11], "sampling_params": {}},
     "/v1/chat/completions": {"messages": _ONCE[:1]},
     "/v1/completions": {"prompt": "Hi"},
     "/v1/responses": {"input": "Hi"},

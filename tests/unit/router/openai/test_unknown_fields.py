@@ -72,9 +72,16 @@ BODIES: Mapping[str, dict[str, Any]] = {
     },
     "/tokenize": {"messages": HELLO},
     "/detokenize": {"tokens": [5]},
+    "/inference/v1/generate": {
+        "token_ids": [5],
+        "sampling_params": {"n": 1},
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    },
 }
 #: Where those objects are.
 PLACES = {
+    "/inference/v1/generate": ["", "sampling_params", "stream_options"],
     "/v1/chat/completions": ["", "messages[]", "stream_options"],
     "/v1/completions": ["", "stream_options"],
     "/v1/responses": [
