@@ -249,7 +249,11 @@ APIS: dict[str, dict[str, Case]] = {
         "priority": SAMPLING["priority"],
         "token_ids": Case([5, 6, 7], lambda seen: list(seen.asked[0].token_ids) == [5, 6, 7]),
         "sampling_params": Case({"n": 2}, lambda seen: len(seen.json["choices"]) == 2),
-        "stream_options": OPENAI["stream_options"],
+        "stream_options": Case(
+            {"include_usage": True},
+            lambda seen: '"completion_tokens"' in seen.text,
+            {"stream": True},
+        ),
         "output_mode": Case("text", lambda seen: "stop it" in seen.choice.get("text", "")),
         "return_token_ids": Case(True, lambda seen: seen.json["prompt_token_ids"] == [9, 11]),
         "reasoning_ended": Case(
