@@ -15,6 +15,7 @@ from shared.generation.limits import RequestLimits
 from shared.generation.resolver import SamplingResolver
 from shared.model.families.registry import register_named
 from shared.offline.running import RunningRequest
+from shared.request.repetition import repeats_as
 from shared.text.answer_text import AnswerText
 from shared.text.generation_defaults import GenerationDefaults
 from shared.text.tokenizer import Tokenizer
@@ -102,14 +103,16 @@ class LoadedModel:
             "include_stop_str_in_output": wanted.include_stop_str_in_output,
             "skip_special_tokens": wanted.skip_special_tokens,
             "min_tokens": wanted.min_tokens,
-            "repetition": wanted.repetition_detection,
         }
         has_text = params.detokenize and self.has_tokenizer
         answers: dict[str, GrowingOutput] = {}
         requests: list[EngineRequest] = []
         for index in range(params.n):
             engine_id = f"{request_id}-{index}" if params.n > 1 else request_id
-            text = AnswerText(self.tokenizer, **texts) if has_text else None
+            text = None
+            if has_text:
+                repeats = repeats_as(wanted.repetition_detection)
+                text = AnswerText(self.tokenizer, repeats=repeats, **texts)
             answers[engine_id] = GrowingOutput(index, text)
             requests.append(
                 EngineRequest(

@@ -7,9 +7,12 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import InvalidRequestError
+from shared.request.answer import FinishReason
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    from shared.text.answer_text import TextPiece
 
 PARAM = "repetition_detection"
 #: The cause of such an end, in place of a stop string; vLLM's word.
@@ -66,6 +69,18 @@ class RepetitionDetector:
                 runs[size] = 0
         ids.append(token_id)
         return found
+
+
+def repeats_as(wanted: RepetitionDetection | None) -> Callable[[int], bool] | None:
+    """Return the detector of one answer, for `AnswerText`; None if nothing is to be detected."""
+    return None if wanted is None else RepetitionDetector(wanted).feed
+
+
+def text_end(piece: TextPiece) -> tuple[FinishReason, str] | None:
+    """Return why a piece's text ends the answer, and what ended it; None if it does not."""
+    if piece.repeats:
+        return FinishReason.REPETITION, REPETITION_DETECTED
+    return None if piece.stop_string is None else (FinishReason.STOP, piece.stop_string)
 
 
 def read_repetition(value: Any) -> RepetitionDetection | None:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from shared.request.answer import FinishReason
-from shared.request.repetition import REPETITION_DETECTED, RepetitionDetector
 from shared.text.detokenizer import IncrementalDetokenizer
 from shared.text.stop_strings import StopStrings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from shared.request.repetition import RepetitionDetection
     from shared.text.tokenizer import Tokenizer
 
 
@@ -21,10 +18,14 @@ class TextPiece(NamedTuple):
 
     text: str
     num_tokens: int
-    #: What ended the text: a stop string, or REPETITION_DETECTED.
     stop_string: str | None = None
-    #: Set with it.
-    finish_reason: FinishReason | None = None
+    #: Whether the text ends because its tokens repeat themselves.
+    repeats: bool = False
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the answer ends here, whatever the engine says."""
+        return self.repeats or self.stop_string is not None
 
 
 class AnswerText:
@@ -40,9 +41,13 @@ class AnswerText:
         min_tokens: int = 0,
         skip_special_tokens: bool = True,
         shown_token_ids: frozenset[int] = frozenset(),
-        repetition: RepetitionDetection | None = None,
+        repeats: Callable[[int], bool] | None = None,
     ) -> None:
-        """Begin an answer. `shown_token_ids` are special tokens that are not skipped."""
+        """Begin an answer.
+
+        `shown_token_ids` are special tokens that are not skipped. `repeats` is told every token,
+        and returns whether the answer repeats itself enough to be ended.
+        """
         self._detokenizer = IncrementalDetokenizer(
             tokenizer,
             skip_special_tokens=skip_special_tokens,
@@ -50,8 +55,8 @@ class AnswerText:
             prompt_ids=prompt_ids,
         )
         self._stops = StopStrings(stop, include_in_output=include_stop_str_in_output)
-        self._repetition = None if repetition is None else RepetitionDetector(repetition)
-        self._may_end = any(stop) or repetition is not None
+        self._repeats = repeats
+        self._may_end = any(stop) or repeats is not None
         self._include_stop = include_stop_str_in_output
         self._min_tokens = min_tokens
         #: Number of tokens, up to the one that completed a stop string.
@@ -87,21 +92,15 @@ class AnswerText:
             armed = self.num_tokens > self._min_tokens
             parts.append(self._stops.feed(self._detokenizer.feed((token_id,)), armed=armed))
             if self._stops.matched is not None:
-                return TextPiece("".join(parts), place, self._stops.matched, FinishReason.STOP)
-            if self._repeats(token_id, armed=armed) and not (final and place == len(ids)):
+                return TextPiece("".join(parts), place, self._stops.matched)
+            repeats = self._repeats is not None and self._repeats(token_id) and armed
+            if repeats and not (final and place == len(ids)):
                 parts.append(self._end())
-                return TextPiece(
-                    "".join(parts), place, REPETITION_DETECTED, FinishReason.REPETITION
-                )
+                return TextPiece("".join(parts), place, repeats=True)
         self.num_tokens += len(ids) - len(shown)
         if final:
             parts.append(self._end())
-        found = self._stops.matched
-        reason = None if found is None else FinishReason.STOP
-        return TextPiece("".join(parts), len(ids), found, reason)
-
-    def _repeats(self, token_id: int, *, armed: bool) -> bool:
-        return self._repetition is not None and self._repetition.feed(token_id) and armed
+        return TextPiece("".join(parts), len(ids), self._stops.matched)
 
     def _end(self) -> str:
         """Return the text that was held back."""

@@ -20,7 +20,6 @@ from shared.request.beam_search import check_beam_search
 from shared.rpc.protocol import CONSTRAINTS_MINOR, FIELDS_MINOR
 
 if TYPE_CHECKING:
-    from shared.request.sampling_params import SamplingParams
     from collections.abc import Collection, Sequence
 
     from services.router.answer.retry import Losses
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from services.router.routing.explain import Explanation
     from shared.generation.resolver import SamplingResolver
     from shared.identity import WorkerId
+    from shared.request.sampling_params import SamplingParams
 
 _INT32 = 2**31
 

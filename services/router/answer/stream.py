@@ -15,7 +15,7 @@ from services.router.routing.learn import learn_decode, learn_prefill
 from services.router.workers.pieces import merge_into
 from shared.directory.generations import identity_of
 from shared.errors import BatonError, InvalidRequestError
-from shared.request.repetition import REPETITION_DETECTED
+from shared.request.repetition import repeats_as, text_end
 from shared.request.wire import finish_reason_from_wire
 from shared.text.answer_text import AnswerText
 
@@ -78,8 +78,8 @@ class AnswerStream:
         self.route: Route | None = None
         #: All tokens from workers, in order.
         self.token_ids = list(emitted)
-        if emitted and (end := self._text.feed(emitted).stop_string) is not None:
-            what = "a repetition" if end == REPETITION_DETECTED else "a stop string"
+        if emitted and (end := self._text.feed(emitted)).has_ended:
+            what = "a repetition" if end.repeats else "a stop string"
             message = f"{PARAM}: answer {index} has ended already, with {what}"
             raise InvalidRequestError(message, param=PARAM)
 
@@ -158,7 +158,7 @@ class AnswerStream:
         if reason is None and not message.logprobs and not message.HasField("prompt_logprobs"):
             # The fast path, for nearly all pieces.
             text = self._text.feed(token_ids)
-            if text.stop_string is None:
+            if not text.has_ended:
                 return AnswerPiece(index=self.index, text=text.text, token_ids=token_ids)
             return self._rich_piece(message, token_ids, text, None)
         stop_token_id = message.stop_token_id if message.HasField("stop_token_id") else None
@@ -173,8 +173,9 @@ class AnswerStream:
         reason: FinishReason | None,
     ) -> AnswerPiece:
         stop_token_id = message.stop_token_id if message.HasField("stop_token_id") else None
-        if text.stop_string is not None:
-            reason, stop_token_id = text.finish_reason, None
+        stop_string = None
+        if (end := text_end(text)) is not None:
+            (reason, stop_string), stop_token_id = end, None
         details = message.logprobs[: text.num_tokens]
         return AnswerPiece(
             index=self.index,
@@ -182,7 +183,7 @@ class AnswerStream:
             token_ids=token_ids[: text.num_tokens],
             details=tuple(token_detail(self._tokenizer, position) for position in details),
             finish_reason=reason,
-            stop_string=text.stop_string,
+            stop_string=stop_string,
             stop_token_id=stop_token_id,
             prompt_details=(
                 prompt_details(self._tokenizer, message.prompt_logprobs)
@@ -204,7 +205,7 @@ def new_text(
         min_tokens=params.min_tokens,
         skip_special_tokens=params.skip_special_tokens,
         shown_token_ids=params.shown_token_ids,
-        repetition=params.repetition_detection,
+        repeats=repeats_as(params.repetition_detection),
     )
 
 

@@ -2,9 +2,9 @@
 
 The order is vLLM's: log probabilities of the raw logits; then, in 32 bits: the grammar's mask,
 allowed tokens, bad words, `min_tokens`, bias, custom processors, penalties, the end of reasoning
-whose budget is spent, temperature, min-p, top-k, top-p. Then the most likely token, or the token at which the cumulative distribution, in the
-order of the vocabulary, passes a random number that depends on (seed, sample index, position)
-alone.
+whose budget is spent, temperature, min-p, top-k, top-p. Then the most likely token, or the token at
+which the cumulative distribution, in the order of the vocabulary, passes a random number that
+depends on (seed, sample index, position) alone.
 """
 
 from __future__ import annotations

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from services.router.request.generation import AnswerPiece, GenerationRequest, Generator
-
     from tests.fakes.scripted_decode import ScriptedDecode
     from tests.integration.router.conftest import Bench
 

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from shared.request.answer import FinishReason
-from shared.request.repetition import RepetitionDetection
+from shared.request.repetition import RepetitionDetection, RepetitionDetector
 from shared.text.answer_text import AnswerText, TextPiece
 from tests.fakes import tiny_tokenizer
 
@@ -26,13 +25,13 @@ def test_all_tokens_count_without_stop_strings() -> None:
 def test_tokens_after_a_stop_string_do_not_count() -> None:
     answer = AnswerText(TOKENIZER, stop=["cd"])
     assert answer.feed(_ids("abc")) == TextPiece("ab", 3)
-    assert answer.feed(_ids("def")) == TextPiece("", 1, "cd", FinishReason.STOP)
+    assert answer.feed(_ids("def")) == TextPiece("", 1, "cd")
     assert answer.num_tokens == 4
 
 
 def test_the_stop_string_is_kept_if_wanted() -> None:
     answer = AnswerText(TOKENIZER, stop=["cd"], include_stop_str_in_output=True)
-    assert answer.feed(_ids("abcde")) == TextPiece("abcd", 4, "cd", FinishReason.STOP)
+    assert answer.feed(_ids("abcde")) == TextPiece("abcd", 4, "cd")
 
 
 def test_what_was_held_back_comes_at_the_end() -> None:
@@ -53,13 +52,13 @@ def test_the_token_that_ended_it_is_no_text(stop: tuple[str, ...], text: str) ->
 def test_stop_strings_are_not_looked_for_before_min_tokens() -> None:
     answer = AnswerText(TOKENIZER, stop=["b"], min_tokens=3)
     assert answer.feed(_ids("ab")) == TextPiece("ab", 2)
-    assert answer.feed(_ids("bcb")) == TextPiece("bc", 3, "b", FinishReason.STOP)
+    assert answer.feed(_ids("bcb")) == TextPiece("bc", 3, "b")
 
 
 def test_a_stop_string_may_begin_before_min_tokens() -> None:
     answer = AnswerText(TOKENIZER, stop=["bc"], min_tokens=2)
     assert answer.feed(_ids("ab")) == TextPiece("a", 2)
-    assert answer.feed(_ids("c")) == TextPiece("", 1, "bc", FinishReason.STOP)
+    assert answer.feed(_ids("c")) == TextPiece("", 1, "bc")
 
 
 def test_half_a_character_at_the_end_is_replaced() -> None:
@@ -72,17 +71,17 @@ def test_a_repetition_ends_the_text_with_the_token_that_completes_it() -> None:
     wanted = RepetitionDetection(max_pattern_size=2, min_count=3)
     ids = TOKENIZER.encode("x" + "ab" * 9)
     assert len(ids) == 19, "a token per character"
-    answer = AnswerText(TOKENIZER, repetition=wanted)
+    answer = AnswerText(TOKENIZER, repeats=RepetitionDetector(wanted).feed)
     piece = answer.feed(ids)
-    assert piece == ("xababab", 7, "repetition_detected", FinishReason.REPETITION)
+    assert piece == TextPiece("xababab", 7, repeats=True)
     assert answer.num_tokens == 7
 
 
 def test_min_tokens_and_the_engines_own_end_come_before_a_repetition() -> None:
     wanted = RepetitionDetection(max_pattern_size=1, min_count=2)
     ids = TOKENIZER.encode("xxxx")
-    answer = AnswerText(TOKENIZER, repetition=wanted, min_tokens=3)
-    assert answer.feed(ids[:3]).finish_reason is None
-    assert answer.feed(ids[3:], final=True) == ("x", 1, None, None)
-    held = AnswerText(TOKENIZER, repetition=wanted, stop=["xy"])
+    answer = AnswerText(TOKENIZER, repeats=RepetitionDetector(wanted).feed, min_tokens=3)
+    assert answer.feed(ids[:3]) == TextPiece("xxx", 3)
+    assert answer.feed(ids[3:], final=True) == TextPiece("x", 1)
+    held = AnswerText(TOKENIZER, repeats=RepetitionDetector(wanted).feed, stop=["xy"])
     assert held.feed(ids).text == "xx"

@@ -20,13 +20,13 @@ from services.router.openai.schema.field_types import (
     INT32_MAX,
     ExtraArgs,
     NumLogprobs,
-    TokenId,
     Temperature,
+    TokenId,
 )
 from services.router.openai.schema.sampling import SamplingFields
 from services.router.openai.schema.unsupported import IGNORED, REFUSED
-from shared.request.sampling_params import MAX_LOGPROB_TOKEN_IDS
 from shared.generation.truncation import Side  # noqa: TC001 read at run time
+from shared.request.sampling_params import MAX_LOGPROB_TOKEN_IDS
 
 
 class RequestObject(BaseModel):
