@@ -33,7 +33,17 @@ from services.router.openai.schema.tokenize import (
     TokenizeTextBody,
 )
 from services.router.openai.tokenize import TokenizeEndpoints
+from services.router.openai.tokens_api.derender import DerenderEndpoints
+from services.router.openai.tokens_api.derender_schema import (
+    DerenderChatBody,
+    DerenderCompletionBody,
+)
 from services.router.openai.tokens_api.endpoint import TokenGeneration
+from services.router.openai.tokens_api.render import (
+    RenderChatBody,
+    RenderCompletionBody,
+    RenderEndpoints,
+)
 from services.router.openai.tokens_api.schema import GenerateBody
 from services.router.openai.trace import TraceMiddleware
 
@@ -59,6 +69,10 @@ _BODIES: dict[str, tuple[type[BaseModel], ...]] = {
     "/v1/messages": (MessagesBody,),
     "/v1/messages/count_tokens": (CountTokensBody,),
     "/inference/v1/generate": (GenerateBody,),
+    "/v1/chat/completions/render": (RenderChatBody,),
+    "/v1/completions/render": (RenderCompletionBody,),
+    "/v1/chat/completions/derender": (DerenderChatBody,),
+    "/v1/completions/derender": (DerenderCompletionBody,),
     "/tokenize": (TokenizeTextBody, TokenizeChatBody),
     "/detokenize": (DetokenizeBody,),
 }
@@ -143,10 +157,24 @@ def _add_generation(app: FastAPI, backend: Backend, cluster: Cluster | None) -> 
     if backend.explainer is not None:
         route = RouteEndpoint(backend, backend.explainer, chat=chat, completions=completions)
         app.add_api_route("/v1/route", route.explain, methods=["POST"], tags=["operations"])
-    generate = TokenGeneration(backend).create
-    app.add_api_route("/inference/v1/generate", generate, methods=["POST"], tags=["tokens"])
+    _add_tokens(app, backend, chat, completions)
     app.add_api_route("/tokenize", tokens.tokenize, methods=["POST"], tags=["tokens"])
     app.add_api_route("/detokenize", tokens.detokenize, methods=["POST"], tags=["tokens"])
+
+
+def _add_tokens(
+    app: FastAPI, backend: Backend, chat: ChatCompletions, completions: Completions
+) -> None:
+    """Add the API of tokens, and what translates to it and from it."""
+    render, derender = RenderEndpoints(backend, chat, completions), DerenderEndpoints(backend)
+    for path, endpoint in (
+        ("/inference/v1/generate", TokenGeneration(backend).create),
+        ("/v1/chat/completions/render", render.chat),
+        ("/v1/completions/render", render.completions),
+        ("/v1/chat/completions/derender", derender.chat),
+        ("/v1/completions/derender", derender.completions),
+    ):
+        app.add_api_route(path, endpoint, methods=["POST"], tags=["tokens"])
 
 
 def _add_other_apis(app: FastAPI, backend: Backend, chat: ChatCompletions) -> None:

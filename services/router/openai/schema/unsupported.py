@@ -43,6 +43,7 @@ IGNORED: dict[str, str] = {
     "prompt_cache_options": "prefixes are kept for as long as there is room",
     "prompt_cache_retention": "prefixes are kept for as long as there is room",
     "return_mm_kwargs": "there are no images",
+    "return_token_offsets": "of /render: the client has no other use for them",
     "routed_experts_prompt_start": "experts of tokens are not returned",
     "safety_identifier": "nothing is done with it",
     "service_tier": "see priority",
