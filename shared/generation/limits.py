@@ -141,15 +141,17 @@ def _check_logprobs(name: str, value: int | None, limits: RequestLimits) -> None
         raise InvalidRequestError(message, param=name)
 
 
-def check_answers(num_prompts: int, n: int, limits: RequestLimits) -> None:
-    """Refuse a request for too many answers in total.
+def check_answers(
+    num_prompts: int, n: int, limits: RequestLimits, *, param: str = "prompt"
+) -> None:
+    """Refuse a request for too many answers in total. `param` is the field with the prompts.
 
     Raises:
         InvalidRequestError: there are too many prompts, or too many answers to them.
     """
     if num_prompts > limits.max_prompts:
-        message = f"prompt must hold at most {limits.max_prompts} prompts, not {num_prompts}"
-        raise InvalidRequestError(message, param="prompt")
+        message = f"{param} must hold at most {limits.max_prompts} prompts, not {num_prompts}"
+        raise InvalidRequestError(message, param=param)
     if num_prompts * n > limits.max_answers:
         message = (
             f"n times the number of prompts must be at most {limits.max_answers}, "

@@ -15,6 +15,7 @@ from services.router.doors.error_handlers import add_error_handlers
 from services.router.doors.rate_headers import RateLimitMiddleware
 from services.router.doors.schema_docs import document_bodies
 from services.router.openai.chat import ChatCompletions
+from services.router.openai.chat_batch import ChatBatch, ChatBatchBody
 from services.router.openai.completions import Completions
 from services.router.openai.health import HealthEndpoints
 from services.router.openai.models import ModelEndpoints
@@ -32,6 +33,7 @@ from services.router.openai.schema.tokenize import (
     TokenizeChatBody,
     TokenizeTextBody,
 )
+from services.router.openai.scoring import GenerativeScoring, ScoringBody
 from services.router.openai.tokenize import TokenizeEndpoints
 from services.router.openai.tokens_api.derender import DerenderEndpoints
 from services.router.openai.tokens_api.derender_schema import (
@@ -68,6 +70,8 @@ _BODIES: dict[str, tuple[type[BaseModel], ...]] = {
     "/v1/responses/input_tokens": (ResponsesBody,),
     "/v1/messages": (MessagesBody,),
     "/v1/messages/count_tokens": (CountTokensBody,),
+    "/v1/chat/completions/batch": (ChatBatchBody,),
+    "/generative_scoring": (ScoringBody,),
     "/inference/v1/generate": (GenerateBody,),
     "/v1/chat/completions/render": (RenderChatBody,),
     "/v1/completions/render": (RenderCompletionBody,),
@@ -154,6 +158,8 @@ def _add_generation(app: FastAPI, backend: Backend, cluster: Cluster | None) -> 
     _add_other_apis(app, backend, chat)
     app.add_api_route("/v1/chat/completions", chat.create, methods=["POST"], tags=["generate"])
     app.add_api_route("/v1/completions", completions.create, methods=["POST"], tags=["generate"])
+    batch = ChatBatch(backend, chat).create
+    app.add_api_route("/v1/chat/completions/batch", batch, methods=["POST"], tags=["generate"])
     if backend.explainer is not None:
         route = RouteEndpoint(backend, backend.explainer, chat=chat, completions=completions)
         app.add_api_route("/v1/route", route.explain, methods=["POST"], tags=["operations"])
@@ -173,6 +179,7 @@ def _add_tokens(
         ("/v1/completions/render", render.completions),
         ("/v1/chat/completions/derender", derender.chat),
         ("/v1/completions/derender", derender.completions),
+        ("/generative_scoring", GenerativeScoring(backend).create),
     ):
         app.add_api_route(path, endpoint, methods=["POST"], tags=["tokens"])
 

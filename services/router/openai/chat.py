@@ -70,23 +70,27 @@ class ChatCompletions:
         backend = self._backend
         body = parse_body(request, ChatBody, raw, backend.unknown_fields)
         chat = await self.prepare(request, body, raw, arrival_s)
-        generation = chat.generation
+        parts = stream_answers(backend.generator, [chat.generation])
+        return await answer(
+            request, parts, self.reply(request, body, chat), stream=bool(body.stream)
+        )
+
+    def reply(self, request: Request, body: ChatBody, chat: PreparedChat) -> ChatReply:
+        """Return the writer of the reply to a prepared chat."""
         head = ChatHead(
             id=response_id(request, _PREFIX),
-            model=backend.models.resolve(body.model),
+            model=self._backend.models.resolve(body.model),
             role=answer_role(body),
             echoed=echoed_text(body, echo=body.echo),
-            prompt_token_ids=generation.prompt_token_ids,
+            prompt_token_ids=chat.generation.prompt_token_ids,
             prompt_text=chat.prompt if body.return_prompt_text else UNSET,
         )
-        parts = stream_answers(backend.generator, [generation])
-        reply = ChatReply(
+        return ChatReply(
             head,
             body,
             reader=None if chat.plan.is_plain else chat.new_reader(),
             reasons=chat.plan.reasoning is not None,
         )
-        return await answer(request, parts, reply, stream=bool(body.stream))
 
     async def prepare(
         self, request: Request, body: ChatBody, raw: bytes, arrival_s: float
