@@ -145,6 +145,7 @@ def _http_app(
             formats=parts.formats,
             models=parts.models,
             explainer=parts.planner,
+            aborter=parts.pipeline,
             limits=config.limits,
             unknown_fields=UnknownFields(strict=config.strict_fields),
         ),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from baton.v1 import decode_pb2
     from services.router.routing.base import Route
     from services.router.routing.book import Book, Booking
-    from services.router.workers.sessions import SessionPool
+    from services.router.workers.sessions import AnswerCall, SessionPool
     from shared.generation.params import GenerationParams
     from shared.request.answer import FinishReason
     from shared.telemetry.tracing import Span
@@ -76,6 +76,8 @@ class AnswerStream:
         self.cost = AnswerCost()
         #: Worker of the last call.
         self.route: Route | None = None
+        #: The call that runs.
+        self._running: AnswerCall | None = None
         #: All tokens from workers, in order.
         self.token_ids = list(emitted)
         if emitted and (end := self._text.feed(emitted)).has_ended:
@@ -87,6 +89,11 @@ class AnswerStream:
     def num_tokens(self) -> int:
         """Tokens of the answer so far."""
         return self._text.num_tokens
+
+    def abort(self) -> None:
+        """End the answer with what has arrived, if it runs."""
+        if self._running is not None:
+            self._running.abort()
 
     async def pieces(self, call: Call) -> AsyncGenerator[AnswerPiece, None]:
         """Yield the worker's output as pieces; the last one has a finish reason.
@@ -105,6 +112,7 @@ class AnswerStream:
             timeout_s=call.timeout_s,
             peer=str(route.decode),
         )
+        self._running = answer
         try:
             while True:
                 piece = self._piece(_merged(await answer.read()))
@@ -122,6 +130,7 @@ class AnswerStream:
                 call.span.fail(error)
             raise
         finally:
+            self._running = None
             answer.cancel()
             booking.release()
             if call.span is not None:

@@ -14,6 +14,7 @@ from services.router.doors.cors import add_cors
 from services.router.doors.error_handlers import add_error_handlers
 from services.router.doors.rate_headers import RateLimitMiddleware
 from services.router.doors.schema_docs import document_bodies
+from services.router.openai.abort import AbortBody, AbortEndpoint
 from services.router.openai.chat import ChatCompletions
 from services.router.openai.chat_batch import ChatBatch, ChatBatchBody
 from services.router.openai.completions import Completions
@@ -62,6 +63,8 @@ if TYPE_CHECKING:
     from services.router.openai.backend import Backend
     from services.router.openai.operators import Cluster
 
+#: The second one is vLLM's newer name.
+ABORT_PATHS = ("/abort_requests", "/inference/v1/abort_requests")
 #: The endpoints read their bodies themselves, so the schemas are listed for the framework here.
 _BODIES: dict[str, tuple[type[BaseModel], ...]] = {
     "/v1/chat/completions": (ChatBody,),
@@ -135,9 +138,12 @@ def create_app(
 
 def _bodies(backend: Backend, cluster: Cluster | None) -> dict[str, tuple[type[BaseModel], ...]]:
     either = {"/v1/route": backend.explainer is not None, "/invocations": cluster is not None}
-    return _BODIES | {
+    found = _BODIES | {
         path: (CompletionBody, ChatBody) for path, is_there in either.items() if is_there
     }
+    if backend.aborter is not None:
+        found |= dict.fromkeys(ABORT_PATHS, (AbortBody,))
+    return found
 
 
 def _add_operators(app: FastAPI, operators: OperatorEndpoints) -> None:
@@ -158,6 +164,10 @@ def _add_generation(app: FastAPI, backend: Backend, cluster: Cluster | None) -> 
     _add_other_apis(app, backend, chat)
     app.add_api_route("/v1/chat/completions", chat.create, methods=["POST"], tags=["generate"])
     app.add_api_route("/v1/completions", completions.create, methods=["POST"], tags=["generate"])
+    if backend.aborter is not None:
+        abort = AbortEndpoint(backend, backend.aborter).abort
+        for path in ABORT_PATHS:
+            app.add_api_route(path, abort, methods=["POST"], tags=["operations"])
     batch = ChatBatch(backend, chat).create
     app.add_api_route("/v1/chat/completions/batch", batch, methods=["POST"], tags=["generate"])
     if backend.explainer is not None:

@@ -183,6 +183,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         generation = GenerationRequest(
             request_id=request_id + suffix,
             model=self._models.resolve(request.model),
+            names=(request_id,),
             prompt_token_ids=ids,
             params=params,
             priority=request.priority,

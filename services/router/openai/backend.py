@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from services.router.admission.caller import Caller
     from services.router.openai.models import ServedModel
-    from services.router.request.generation import Explainer, Generator
+    from services.router.request.generation import Aborter, Explainer, Generator
     from shared.text.chat_template import ChatTemplate
     from shared.text.tokenizer import Tokenizer
 
@@ -32,6 +32,8 @@ class Backend:
     models: ServedModel
     #: None: there is no POST /v1/route.
     explainer: Explainer | None = None
+    #: None: requests cannot be aborted by name.
+    aborter: Aborter | None = None
     #: Formats of the model's tool calls and reasoning.
     formats: ChatFormats = field(default_factory=ChatFormats)
     limits: RequestLimits = field(default_factory=RequestLimits)

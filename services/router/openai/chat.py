@@ -17,7 +17,7 @@ from services.router.openai.reading.body import parse_body, read_body
 from services.router.openai.reading.messages import answer_role, echoed_text, encode_chat
 from services.router.openai.reading.params import check_stream_options, read_params
 from services.router.openai.reading.prompts import Prompt, check_prompt, shortened
-from services.router.openai.reading.request_id import generation_ids, response_id
+from services.router.openai.reading.request_id import generation_ids, request_names, response_id
 from services.router.openai.reading.tools import read_tools
 from services.router.openai.replies.answers import stream_answers
 from services.router.openai.replies.chat_reply import ChatHead, ChatReply
@@ -131,6 +131,7 @@ class ChatCompletions:
         generation = GenerationRequest(
             request_id=request_id,
             model=backend.models.names[0],
+            names=request_names(request, _PREFIX),
             prompt_token_ids=prompt.token_ids,
             params=params,
             priority=body.priority or 0,

@@ -25,7 +25,7 @@ from services.router.openai.reading.prompts import (
     read_prompts,
     shortened,
 )
-from services.router.openai.reading.request_id import generation_ids, response_id
+from services.router.openai.reading.request_id import generation_ids, request_names, response_id
 from services.router.openai.replies.answers import stream_answers
 from services.router.openai.replies.completion_reply import CompletionReply, EchoedPrompt
 from services.router.openai.schema.completion import CompletionBody
@@ -94,6 +94,7 @@ class Completions:
             GenerationRequest(
                 request_id=ids[i],
                 model=backend.models.names[0],
+                names=request_names(request, _PREFIX),
                 prompt_token_ids=prompt.token_ids,
                 params=fitted[i],
                 priority=body.priority or 0,

@@ -14,7 +14,7 @@ from services.router.openai.disconnect import unless_disconnected
 from services.router.openai.endpoint import encode
 from services.router.openai.reading.body import parse_body, read_body
 from services.router.openai.reading.prompts import check_vocabulary
-from services.router.openai.reading.request_id import generation_ids, response_id
+from services.router.openai.reading.request_id import generation_ids, request_names, response_id
 from services.router.openai.replies.answers import stream_answers
 from services.router.openai.replies.collect import collect
 from services.router.openai.replies.responses import (
@@ -140,6 +140,7 @@ class GenerativeScoring:
             GenerationRequest(
                 request_id=ids[i],
                 model=backend.models.names[0],
+                names=request_names(request, _PREFIX),
                 prompt_token_ids=prompt,
                 params=params,
                 priority=body.priority or 0,

@@ -12,7 +12,7 @@ from services.router.openai.reading.as_chat import params_named, refuse_fields
 from services.router.openai.reading.body import parse_body, read_body
 from services.router.openai.reading.params import check_stream_options, read_params
 from services.router.openai.reading.prompts import check_prompt
-from services.router.openai.reading.request_id import generation_ids
+from services.router.openai.reading.request_id import generation_ids, request_names
 from services.router.openai.replies.answers import stream_answers
 from services.router.openai.schema.unsupported import refuse_unsupported
 from services.router.openai.tokens_api.reply import GenerateReply
@@ -78,6 +78,7 @@ class TokenGeneration:
         return GenerationRequest(
             request_id=request_id,
             model=backend.models.names[0],
+            names=request_names(request, _PREFIX),
             prompt_token_ids=tuple(body.token_ids),
             params=self._with_reasoning(params, body),
             priority=body.priority or 0,
