@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from baton_client import checks, contract
 from baton_client.errors import invalid
@@ -62,6 +62,12 @@ class GenerationParams(TypedDict, total=False):
     thinking_token_budget: int | None
     #: Least number of tokens per piece of a stream, but for the first and the last.
     stream_interval: int | None
+    #: Generate this number of answers and return the `n` most likely ones, at the end; with beam
+    #: search: the number of beams.
+    best_of: int | None
+    use_beam_search: bool | None
+    length_penalty: float | None
+    early_stopping: Literal[True, False, "never"] | None
     #: Format of the answers, as in vLLM's HTTP API: one of json (a JSON Schema), regex, choice (a
     #: list of strings), grammar (GBNF), json_object (True) and structural_tag.
     structured_outputs: Mapping[str, Any] | None
@@ -78,6 +84,10 @@ class Options(GenerationParams, total=False):
     priority: int
     #: Id of the request in logs and traces; made by the client if left out.
     request_id: str
+    #: Keep at most this number of the prompt's tokens; -1: as many as leave room for an answer.
+    truncate_prompt_tokens: int | None
+    #: The side that is cut off; by default the left.
+    truncation_side: Literal["left", "right"] | None
     #: Longest time of the whole request, retries included; by default the client's.
     timeout_s: float
 
@@ -95,6 +105,8 @@ class ChatOptions(Options, total=False):
     parallel_tool_calls: bool | None
     #: False: the model's reasoning is dropped.
     include_reasoning: bool | None
+    #: The chat template's variable of this name: none, minimal, low, medium, high, xhigh or max.
+    reasoning_effort: str | None
     #: Variables of the chat template, such as {"enable_thinking": False}.
     chat_template_kwargs: Mapping[str, Any] | None
     #: Documents for the chat template.
@@ -109,6 +121,9 @@ REQUEST_FIELDS = frozenset(
         "continue_final_message",
         "parallel_tool_calls",
         "include_reasoning",
+        "reasoning_effort",
+        "truncate_prompt_tokens",
+        "truncation_side",
     }
 )
 #: Options of chats that are not written as a single field.
@@ -212,6 +227,14 @@ def _write_budget(params: contract.GenerationParams, value: Any) -> None:
         write_scalar(params, "thinking_token_budget", budget, param="thinking_token_budget")
 
 
+def _write_early_stopping(params: contract.GenerationParams, value: Any) -> None:
+    if value not in (True, False, "never"):
+        raise invalid("early_stopping", "it must be true, false or never")
+    if value:
+        name = "NEVER" if value == "never" else "FIRST"
+        params.early_stopping = f"EARLY_STOPPING_{name}"  # type: ignore[assignment]  # by name
+
+
 def _write_logit_bias(params: contract.GenerationParams, value: Any) -> None:
     if not isinstance(value, Mapping):
         raise invalid("logit_bias", "it must be a mapping of token ids to numbers")
@@ -257,6 +280,7 @@ _PARAM_WRITERS: dict[str, Callable[[Any, Any], None]] = {
     "seed": _write_seed,
     "top_k": _write_top_k,
     "thinking_token_budget": _write_budget,
+    "early_stopping": _write_early_stopping,
     "logit_bias": _write_logit_bias,
     "allowed_token_ids": _write_allowed,
     "logprob_token_ids": _write_named,

@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from services.router.usage import Timings, Usage
 
 
+def chosen_answers(generator: Generator, request: GenerationRequest) -> AsyncGenerator[AnswerPiece]:
+    """Return the answers as they come, or the best ones if the request asks for a choice."""
+    if request.params.best_of is not None:
+        return best_answers(generator, request)
+    # The contract promises an iterator with `aclose`, which its type cannot express.
+    return cast("AsyncGenerator[AnswerPiece]", generator.generate(request))
+
+
 async def best_answers(
     generator: Generator, request: GenerationRequest
 ) -> AsyncGenerator[AnswerPiece]:

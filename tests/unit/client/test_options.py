@@ -41,6 +41,10 @@ SAMPLES: dict[str, Any] = {
     "repetition_detection": {"max_pattern_size": 9, "min_pattern_size": 2, "min_count": 3},
     "stream_interval": 4,
     "thinking_token_budget": 0,
+    "best_of": 3,
+    "use_beam_search": True,
+    "length_penalty": 0.5,
+    "early_stopping": "never",
     "extra_args": {"a": True, "b": 3, "c": 0.5, "d": "x", "e": [1, "y"], "f": []},
 }
 
@@ -72,6 +76,8 @@ def test_a_parameter_arrives_in_its_field(name: str) -> None:
         value = list(value.ids)
     elif name == "logit_bias":
         value = dict(value)
+    elif name == "early_stopping":
+        value = {2: "never"}[value]
     elif name == "repetition_detection":
         value = {field.name: number for field, number in value.ListFields()}
     elif name == "extra_args":

@@ -9,7 +9,8 @@ from services.router.openai.reading.structured import read_grammar
 from shared.errors import UnsupportedError
 from shared.generation.limits import check_params
 from shared.generation.params import GenerationParams
-from shared.request.beam_search import BeamOptions, require_no_constraints
+from shared.generation.search import read_search
+from shared.request.beam_search import require_no_constraints
 from shared.request.extra_args import read_extra_args
 from shared.request.repetition import read_repetition
 
@@ -48,7 +49,13 @@ def read_params(
     if max_tokens is not None and min_tokens > max_tokens:
         message = f"min_tokens must be at most max_tokens, which is {max_tokens}, not {min_tokens}"
         raise FieldError(message, param="min_tokens")
-    best_of, beams = _read_best_of(body), _read_beams(body)
+    best_of, beams = read_search(
+        n=body.n or 1,
+        best_of=body.best_of,
+        use_beam_search=bool(body.use_beam_search),
+        length_penalty=body.length_penalty,
+        early_stopping=body.early_stopping or False,
+    )
     same = {name: getattr(body, name) for name in _SAME}
     params = GenerationParams(
         **{name: value for name, value in same.items() if value is not None},
@@ -89,25 +96,6 @@ def check_stream_options(body: GenerationBody) -> None:
 
 def _is_all(body: GenerationBody) -> bool:
     return body.best_of == (body.n or 1)
-
-
-def _read_best_of(body: GenerationBody) -> int | None:
-    n = body.n or 1
-    if body.best_of is not None and body.best_of < n:
-        message = f"best_of must be at least n, which is {n}, not {body.best_of}"
-        raise FieldError(message, param="best_of")
-    # The search ranks beams.
-    return None if body.best_of == n or body.use_beam_search else body.best_of
-
-
-def _read_beams(body: GenerationBody) -> BeamOptions | None:
-    if not body.use_beam_search:
-        return None
-    return BeamOptions(
-        width=body.best_of or body.n or 1,
-        length_penalty=1.0 if body.length_penalty is None else body.length_penalty,
-        early_stopping=body.early_stopping or False,
-    )
 
 
 def _read_extra_args(body: GenerationBody) -> dict[str, ExtraArg]:

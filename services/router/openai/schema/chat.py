@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from services.router.chat.rules import Role  # noqa: TC001 read at run time
+from services.router.chat.rules import Effort, Role  # noqa: TC001 read at run time
 from services.router.chat.tools import MAX_NAME_CHARS, NAME_PATTERN
 from services.router.openai.schema.base import GenerationBody, RequestObject
 from services.router.openai.schema.field_types import NumLogprobs, NumTokens  # noqa: TC001 read at run time
@@ -52,10 +52,6 @@ class Tool(BaseModel):
 
     type: Literal["function"]
     function: FunctionDefinition
-
-
-#: Values of vLLM: those of OpenAI's models, and `max` of others.
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 class ChatPromptFields(BaseModel):
