@@ -135,8 +135,9 @@ async def test_the_same_fields_are_refused_in_the_same_words(
 
 
 async def test_an_effort_is_the_templates_variable() -> None:
-    api = OpenAIApi(chat_template="{{ messages[0].content }} {{ reasoning_effort }} {{ a }}")
-    async with served(api) as address, AsyncBaton(address) as baton:
+    api = OpenAIApi()
+    template = "{{ messages[0].content }} {{ reasoning_effort }} {{ a }}"
+    async with served(api, template=template) as address, AsyncBaton(address) as baton:
         kwargs = {"a": 1, "reasoning_effort": "high"}
         await baton.chat(MESSAGES, reasoning_effort="low", chat_template_kwargs=kwargs)
         with pytest.raises(BatonError, match="reasoning_effort must be one of none, minimal"):
