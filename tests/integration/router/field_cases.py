@@ -278,7 +278,14 @@ APIS: dict[str, dict[str, Case]] = {
         "reasoning": prompt({"effort": "low"}, "effort=low;"),
         "metadata": Case({"a": "b"}, lambda seen: seen.json["metadata"] == {"a": "b"}),
         "truncation": refused("auto"),
-        "include": refused(["message.output_text.logprobs"]),
+        "include": Case(
+            ["message.output_text.logprobs"], lambda seen: seen.sampling.HasField("logprobs")
+        ),
+        "top_logprobs": Case(
+            2,
+            lambda seen: seen.sampling.logprobs == 2,
+            {"include": ["message.output_text.logprobs"]},
+        ),
     },
     "/v1/messages": {
         **SAMPLING,

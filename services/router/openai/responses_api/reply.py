@@ -106,6 +106,7 @@ class ResponseReply:
     def _advance(self, piece: AnswerPiece) -> Iterator[out.Event]:
         self._tally.add(piece)
         events = self._reader.read(piece)
+        self._items.note(piece.details)
         self._thought.add(len(piece.token_ids), events)
         for event in events:
             if not isinstance(event, Finish):

@@ -12,7 +12,11 @@ from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
 from services.router.openai.schema.base import Body, RequestObject
 from services.router.openai.schema.chat import Effort  # noqa: TC001 read at run time
-from services.router.openai.schema.field_types import NumTokens, Temperature  # noqa: TC001 read at run time
+from services.router.openai.schema.field_types import (  # noqa: TC001 read at run time
+    NumLogprobs,
+    NumTokens,
+    Temperature,
+)
 from services.router.openai.schema.kinds import by_kind, only, text_as
 from services.router.openai.schema.sampling import SamplingExtras
 
@@ -25,8 +29,9 @@ REFUSED: dict[str, str] = {
     "prompt": "prompts are not stored here; send instructions and input",
     "context_management": "the conversation is never compacted here",
     "moderation": "nothing is moderated here",
-    "top_logprobs": "log probabilities are available from /v1/chat/completions",
 }
+#: The value of `include` that asks for log probabilities; others ask for data of OpenAI's tools.
+LOGPROBS = "message.output_text.logprobs"
 #: Fields that are accepted and change nothing.
 IGNORED: dict[str, str] = {
     "access_programs": "of OpenAI's own service",
@@ -248,7 +253,16 @@ class ResponsesBody(Body, SamplingExtras):
     reasoning: ReasoningOptions | None = None
     metadata: Metadata | None = None
     truncation: Literal["disabled", "auto"] | None = None
+    #: Only message.output_text.logprobs asks for something that there is.
     include: list[str] | None = None
+    #: Alternatives per token, if `include` asks for log probabilities.
+    top_logprobs: NumLogprobs | None = None
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether the texts of the answer come with log probabilities."""
+        return LOGPROBS in (self.include or ())
+
     stream: bool | None = None
     #: Beyond OpenAI's API, as in chat.
     stop: Any = None
