@@ -146,6 +146,7 @@ def _http_app(
             models=parts.models,
             explainer=parts.planner,
             aborter=parts.pipeline,
+            trusts_templates=config.trust_request_chat_template,
             limits=config.limits,
             unknown_fields=UnknownFields(strict=config.strict_fields),
         ),

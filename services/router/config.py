@@ -132,6 +132,9 @@ class RouterConfig:
         help="refuse requests with fields that the HTTP API does not know; without it they are "
         "named in the answer's header x-baton-ignored",
     )
+    trust_request_chat_template: bool = setting(
+        False, help="let requests bring a chat template of their own; it is run in a sandbox"
+    )
     generation_config: str = setting(
         "auto",
         help="where values of sampling that a request leaves out come from: auto (the model's "

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, Tag
 
+from services.router.chat.rules import Effort  # noqa: TC001 read at run time
 from services.router.openai.schema.base import Body, RequestObject
-from services.router.openai.schema.chat import Effort  # noqa: TC001 read at run time
 from services.router.openai.schema.field_types import NumTokens, Temperature  # noqa: TC001 read at run time
 from services.router.openai.schema.kinds import by_kind, only, text_as
 from services.router.openai.schema.sampling import SamplingExtras

@@ -149,7 +149,7 @@ class ChatCompletions:
         special = bool(body.add_special_tokens)
         prompt = encode_chat(
             body,
-            backend.chat_template,
+            backend.template_of(body),
             backend.tokenizer,
             backend.limits,
             tools=use.offered,

@@ -214,6 +214,7 @@ APIS: dict[str, dict[str, Case]] = {
             True, lambda seen: seen.prompt.endswith("Hi"), {"add_generation_prompt": False}
         ),
         "reasoning_effort": prompt("low", "effort=low;"),
+        "chat_template": prompt("{{ messages[0].content }}, mine", "Hi, mine"),
         "documents": prompt([{"text": "law"}], '"law"'),
         "echo": Case(True, lambda seen: seen.answer.startswith("Once"), _CONTINUED),
         "add_special_tokens": Case(True, lambda seen: seen.prompt.startswith("<|bos|>")),

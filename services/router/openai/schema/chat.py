@@ -54,6 +54,10 @@ class Tool(BaseModel):
     function: FunctionDefinition
 
 
+#: The time to compile a template grows with its length.
+MAX_TEMPLATE_CHARS = 256 * 1024
+
+
 class ChatPromptFields(BaseModel):
     """The fields that a conversation's prompt is made of; also the fields of /tokenize."""
 
@@ -64,6 +68,8 @@ class ChatPromptFields(BaseModel):
     #: The template's variable of this name; as in vLLM, before the one in `chat_template_kwargs`.
     reasoning_effort: Effort | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    #: A template for this request, if the router trusts its clients' templates.
+    chat_template: Annotated[str, Field(max_length=MAX_TEMPLATE_CHARS)] | None = None
     documents: list[dict[str, Any]] | None = None
 
 

@@ -16,7 +16,6 @@ _EVEN_EMPTY = frozenset({"web_search_options"})
 #: The reasons. A field says nothing if it is null, false, "", [] or {}.
 REFUSED: dict[str, str] = {
     "audio": _TEXT_ONLY,
-    "chat_template": "prompts are written by the model's own template",
     "ec_transfer_params": "there is no encoder whose results could be handed over",
     "function_call": _OLD_TOOLS,
     "functions": _OLD_TOOLS,
