@@ -22,7 +22,6 @@ _NOT_OFFERED: dict[str, tuple[Any, ...]] = {
     "prompt_logprob_token_ids": (None,),
     "prompt_logprob_start": (None, 0),
     "flat_logprobs": (False,),
-    "spaces_between_special_tokens": (True,),
     "skip_reading_prefix_cache": (None, False),
     "thinking_token_budget": (None,),
     "trace_decode_token_ids": (None,),

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from services.router.openai.backend import Backend
     from services.router.parsers.events import ChatReader
     from services.router.parsers.plan import ReadingPlan
+    from shared.generation.params import GenerationParams
 
 _PREFIX = "chatcmpl"
 
@@ -104,16 +105,8 @@ class ChatCompletions:
         backend.models.resolve(body.model)
         check_stream_options(body)
         max_tokens, max_tokens_param = _max_tokens(body)
-        with params_named({"logprobs": "top_logprobs"}):
-            params = read_params(
-                body, backend.limits, max_tokens=max_tokens, logprobs=_num_logprobs(body)
-            )
         use = read_tools(body, backend.limits)
-        plan = plan_reading(
-            use, backend.formats, include_reasoning=body.include_reasoning is not False
-        )
-        params = replace(params, shown_token_ids=plan.shown_token_ids(backend.tokenizer))
-        params = hold_to_calls(params, use, plan)
+        params, plan = self._read_params(body, use, max_tokens)
         prompt, tokenize_ms = await encode(raw, lambda: self._encode(body, use))
         check_num_tokens(len(prompt.token_ids), backend.limits, param="messages")
         check_prompt(
@@ -143,6 +136,21 @@ class ChatCompletions:
             max_itl_ms=body.max_itl_ms,
         )
         return PreparedChat(generation=generation, plan=plan, prompt=text)
+
+    def _read_params(
+        self, body: ChatBody, use: ToolUse, max_tokens: int | None
+    ) -> tuple[GenerationParams, ReadingPlan]:
+        """Return the parameters with what tools need, and how to parse the answers."""
+        backend = self._backend
+        with params_named({"logprobs": "top_logprobs"}):
+            params = read_params(
+                body, backend.limits, max_tokens=max_tokens, logprobs=_num_logprobs(body)
+            )
+        plan = plan_reading(
+            use, backend.formats, include_reasoning=body.include_reasoning is not False
+        )
+        params = replace(params, shown_token_ids=plan.shown_token_ids(backend.tokenizer))
+        return hold_to_calls(params, use, plan), plan
 
     def _encode(self, body: ChatBody, use: ToolUse) -> Prompt:
         backend = self._backend

@@ -202,6 +202,7 @@ OPENAI: dict[str, Case] = {
 }
 PROMPTED: dict[str, Case] = {
     "chat_template_kwargs": prompt({"mood": "good"}, "mood=good;"),
+    "vllm_xargs": Case({"a": 1}, lambda seen: "a" in seen.sampling.extra_args),
 }
 APIS: dict[str, dict[str, Case]] = {
     "/v1/chat/completions": {
@@ -277,6 +278,7 @@ APIS: dict[str, dict[str, Case]] = {
         ),
         "text": constrained({"format": {"type": "json_object"}}),
         "reasoning": prompt({"effort": "low"}, "effort=low;"),
+        "include_reasoning": Case(False, lambda seen: "reasoning_text" not in seen.text),
         "metadata": Case({"a": "b"}, lambda seen: seen.json["metadata"] == {"a": "b"}),
         "truncation": refused("auto"),
         "include": Case(

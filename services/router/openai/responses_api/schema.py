@@ -19,9 +19,13 @@ from services.router.openai.schema.field_types import (  # noqa: TC001 read at r
 )
 from services.router.openai.schema.kinds import by_kind, only, text_as
 from services.router.openai.schema.sampling import SamplingExtras
+from services.router.openai.schema.unsupported import IGNORED_EVERYWHERE, REFUSED_EVERYWHERE
 
 #: Fields that ask for more than an answer to this request, and why they are refused.
 REFUSED: dict[str, str] = {
+    **REFUSED_EVERYWHERE,
+    "enable_response_messages": "the answer's items are all there is",
+    "previous_input_messages": "send the whole conversation as input",
     "previous_response_id": "responses are not stored here; send the whole conversation as input",
     "conversation": "conversations are not stored here; send the whole conversation as input",
     "background": "responses are not stored here; wait for the answer, or stream it",
@@ -34,6 +38,7 @@ REFUSED: dict[str, str] = {
 LOGPROBS = "message.output_text.logprobs"
 #: Fields that are accepted and change nothing.
 IGNORED: dict[str, str] = {
+    **IGNORED_EVERYWHERE,
     "access_programs": "of OpenAI's own service",
     "image": "there are no images",
     "max_tool_calls": "counts calls of OpenAI's own tools; functions are the client's to call",
@@ -251,6 +256,8 @@ class ResponsesBody(Body, SamplingExtras):
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
+    #: false: no items of reasoning.
+    include_reasoning: bool | None = None
     metadata: Metadata | None = None
     truncation: Literal["disabled", "auto"] | None = None
     #: Only message.output_text.logprobs asks for something that there is.

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 
 from services.router.openai.schema.field_types import (
     INT32_MAX,
+    ExtraArgs,
     NonEmpty,
     NumTokens,
     Penalty,
@@ -59,6 +60,8 @@ class SamplingExtras(SamplingFields):
     """Fields that APIs other than chat and completions pass on to the chat endpoint."""
 
     chat_template_kwargs: dict[str, Any] | None = None
+    #: Arguments of the workers' logits processors.
+    vllm_xargs: ExtraArgs = None
 
     def extras(self) -> dict[str, Any]:
         """Return the fields that are given."""

@@ -11,42 +11,50 @@ if TYPE_CHECKING:
 
 _TEXT_ONLY = "this server takes and generates text alone"
 _OLD_TOOLS = "the older form of tools: send tools and tool_choice"
+#: Of vLLM's every endpoint.
+REFUSED_EVERYWHERE: dict[str, str] = {
+    "ec_transfer_params": "there is no encoder whose results could be handed over",
+    "kv_transfer_params": "the router arranges the hand-off between workers itself",
+    "media_io_kwargs": _TEXT_ONLY,
+    "mm_processor_kwargs": _TEXT_ONLY,
+    "watermarking": "answers carry no watermark",
+}
+IGNORED_EVERYWHERE: dict[str, str] = {
+    "mm_payload": "there are no images",
+    "return_mm_kwargs": "there are no images",
+    "session_id": "prefixes are found by their content",
+}
 #: Fields that ask for something even as an empty object.
 _EVEN_EMPTY = frozenset({"web_search_options"})
 #: The reasons. A field says nothing if it is null, false, "", [] or {}.
 REFUSED: dict[str, str] = {
     "audio": _TEXT_ONLY,
-    "ec_transfer_params": "there is no encoder whose results could be handed over",
+    **REFUSED_EVERYWHERE,
     "function_call": _OLD_TOOLS,
     "functions": _OLD_TOOLS,
     "guided_decoding_backend": "the workers' settings choose it",
     "guided_whitespace_pattern": "see structured_outputs.disable_any_whitespace",
-    "kv_transfer_params": "the router arranges the hand-off between workers itself",
     "logits_processors": "code of clients is not run; see vllm_xargs",
-    "media_io_kwargs": _TEXT_ONLY,
-    "mm_processor_kwargs": _TEXT_ONLY,
     "moderation": "nothing is moderated here",
     "prompt_embeds": "prefixes are found, handed over and replayed by their tokens",
     "suffix": "models here continue a prompt; they fill nothing in",
-    "watermarking": "answers carry no watermark",
     "web_search_options": "nothing is searched here",
 }
 
 
 #: Fields that are accepted and change nothing.
 IGNORED: dict[str, str] = {
+    **IGNORED_EVERYWHERE,
     "metadata": "nothing is done with it",
-    "mm_payload": "there are no images",
     "prediction": "a guess that saves time; see num_speculative_tokens",
     "prompt_cache_key": "prefixes are found by their content; see cache_salt",
     "prompt_cache_options": "prefixes are kept for as long as there is room",
     "prompt_cache_retention": "prefixes are kept for as long as there is room",
-    "return_mm_kwargs": "there are no images",
     "return_token_offsets": "of /render: the client has no other use for them",
     "routed_experts_prompt_start": "experts of tokens are not returned",
     "safety_identifier": "nothing is done with it",
     "service_tier": "see priority",
-    "session_id": "prefixes are found by their content",
+    "spaces_between_special_tokens": "the model's own decoder says where there are spaces",
     "store": "nothing is stored",
     "user": "nothing is done with it",
 }
