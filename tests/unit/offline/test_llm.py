@@ -254,6 +254,14 @@ class TestEngine:
             assert answers[-1].text == whole.outputs[0].text
         assert len(found) == (1 if kind is RequestOutputKind.FINAL_ONLY else 8)
 
+    def test_outputs_hold_as_many_tokens_as_asked_for(self, llm: LLM, engine: LLMEngine) -> None:
+        [whole] = llm.generate(PROMPTS[0], GREEDY)
+        delta = replace(GREEDY, output_kind=RequestOutputKind.DELTA, stream_interval=3)
+        engine.add_request("0", PROMPTS[0], delta)
+        found = [output.outputs[0].token_ids for output in self.run(engine)]
+        assert [len(token_ids) for token_ids in found] == [1, 3, 3, 1]
+        assert [i for token_ids in found for i in token_ids] == whole.outputs[0].token_ids
+
     def test_requests_are_aborted_and_ids_are_unique(self, engine: LLMEngine) -> None:
         engine.add_request("0", "a", GREEDY)
         with pytest.raises(InvalidRequestError, match="0 is running already"):
