@@ -25,6 +25,7 @@ from services.router.openai.replies.responses import (
 from services.router.openai.schema.base import Body
 from services.router.openai.schema.field_types import INT32_MAX, TokenId
 from services.router.request.generation import GenerationRequest
+from shared.errors import RequestCancelledError
 from shared.generation.limits import check_answers, check_num_tokens, check_texts
 from shared.generation.params import GenerationParams
 from shared.request.sampling_params import MAX_LOGPROB_TOKEN_IDS
@@ -154,9 +155,15 @@ class GenerativeScoring:
 
 
 def _score(found: Collected, body: ScoringBody) -> float:
-    """Return the probability of the first label."""
-    [detail] = found.answers[0].details
-    logprobs = [token.logprob for token in detail.top]
+    """Return the probability of the first label.
+
+    Raises:
+        RequestCancelledError: the request was aborted before there was a token.
+    """
+    answer = found.answers[0]
+    if not answer.details:
+        raise RequestCancelledError("the request was aborted: an item has no score")
+    logprobs = [token.logprob for token in answer.details[0].top]
     if body.apply_softmax is False:
         return math.exp(logprobs[0])
     largest = max(logprobs)
