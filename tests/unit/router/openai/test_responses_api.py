@@ -212,7 +212,9 @@ async def test_texts_come_with_their_log_probabilities() -> None:
     [message] = [item for item in whole["output"] if item["type"] == "message"]
     found = message["content"][0]["logprobs"]
     # The end of the reasoning counts to what follows it; the call's beginning is held back.
-    assert "".join(token["token"] for token in found).endswith(text)
+    said = "".join(token["token"] for token in found)
+    assert said.endswith(text)
+    assert "Hm" not in said
     assert all(len(token["top_logprobs"]) == 2 for token in found)
     deltas = [event for event in events if event["type"] == "response.output_text.delta"]
     assert [token for delta in deltas for token in delta["logprobs"]] == found

@@ -78,6 +78,9 @@ async def test_logprobs_have_ids_and_in_text_mode_texts(http: httpx.AsyncClient)
         assert position["rank"] == 1
         assert [token["rank"] for token in position["top_logprobs"]] == [1, 2]
     assert reply["prompt_logprobs"][0] is None
+    streamed = await chunks(http, sampling_params={"logprobs": 2})
+    found = [each for part in streamed for each in part["choices"][0]["logprobs"]["content"]]
+    assert found == choice["logprobs"]["content"]
     text = await generate(http, sampling_params={"logprobs": 0}, output_mode="text")
     content = text["choices"][0]["logprobs"]["content"]
     assert "".join(position["token"] for position in content) == ANSWER
