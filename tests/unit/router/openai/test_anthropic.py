@@ -8,8 +8,8 @@ import httpx
 import pytest
 from anthropic.types import Message as OfficialMessage
 
+from services.router.parsers.find import REASONING_FORMATS
 from services.router.parsers.plan import ChatFormats
-from services.router.parsers.think import ThinkFormat
 from services.router.request.generation import AnswerPiece
 from shared.errors import OverloadedError, WorkerLostError
 from shared.request.answer import FinishReason
@@ -156,7 +156,7 @@ async def test_a_budget_is_the_chats(http: httpx.AsyncClient) -> None:
     """Without marks of reasoning there is none to bound."""
     thinking = {"type": "enabled", "budget_tokens": 8}
     await send(http, thinking=thinking, max_tokens=9)
-    api = OpenAIApi(formats=ChatFormats(reasoning=ThinkFormat(opens_unsaid=False)))
+    api = OpenAIApi(formats=ChatFormats(reasoning=REASONING_FORMATS["think"]))
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(app=api.app), base_url="http://test"
     ) as other:

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from services.router.parsers.hermes import HermesFormat
+from services.router.parsers.find import REASONING_FORMATS, TOOL_FORMATS
 from services.router.parsers.plan import ChatFormats
-from services.router.parsers.think import ThinkFormat
 from tests.fakes.openai_api import OpenAIApi
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ _OWN = {"id", "created", "timings", "usage"}
 
 @pytest.fixture
 def api() -> OpenAIApi:
-    formats = ChatFormats(tools=HermesFormat(), reasoning=ThinkFormat(opens_unsaid=False))
+    formats = ChatFormats(tools=TOOL_FORMATS["hermes"], reasoning=REASONING_FORMATS["think"])
     return OpenAIApi(ANSWER, formats=formats)
 
 

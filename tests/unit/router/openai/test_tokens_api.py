@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from services.router.parsers.find import REASONING_FORMATS
 from services.router.parsers.plan import ChatFormats
-from services.router.parsers.think import ThinkFormat
 from tests.fakes.openai_api import OpenAIApi
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ PROMPT = [5, 6, 7]
 
 @pytest.fixture
 def api() -> OpenAIApi:
-    return OpenAIApi(ANSWER, formats=ChatFormats(reasoning=ThinkFormat(opens_unsaid=False)))
+    return OpenAIApi(ANSWER, formats=ChatFormats(reasoning=REASONING_FORMATS["think"]))
 
 
 async def generate(http: httpx.AsyncClient, **fields: Any) -> Any:
