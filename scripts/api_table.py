@@ -18,6 +18,7 @@ from services.router.openai.schema import unsupported
 from services.router.openai.schema.chat import ChatBody
 from services.router.openai.schema.completion import CompletionBody
 from services.router.openai.schema.sampling import SamplingExtras
+from services.router.openai.tokens_api import schema as tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -48,6 +49,10 @@ _BY_HAND = {
 }
 
 
+#: Fields of an object that are told elsewhere.
+_MANY = 16
+
+
 @dataclass(frozen=True, slots=True)
 class Api:
     """What one endpoint reads, and what it knows and does not read."""
@@ -62,6 +67,7 @@ APIS = {
     "/v1/messages": Api(anthropic.MessagesBody, anthropic.REFUSED, anthropic.IGNORED),
     "/v1/chat/completions": Api(ChatBody, unsupported.REFUSED, unsupported.IGNORED),
     "/v1/completions": Api(CompletionBody, unsupported.REFUSED, unsupported.IGNORED),
+    "/inference/v1/generate": Api(tokens.GenerateBody, tokens.REFUSED, tokens.IGNORED),
 }
 
 
@@ -118,6 +124,8 @@ def describe(schema: Mapping[str, Any], document: Mapping[str, Any]) -> str:
 
 
 def _object(schema: Mapping[str, Any]) -> str:
+    if len(schema["properties"]) > _MANY:
+        return "object"
     kind = schema["properties"].get("type", {})
     if "const" in kind or "enum" in kind:
         return describe(kind, schema)

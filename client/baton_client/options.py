@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from baton_client import checks, contract
 from baton_client.errors import invalid
@@ -49,11 +49,25 @@ class GenerationParams(TypedDict, total=False):
     n: int | None
     logprobs: int | None
     prompt_logprobs: int | None
+    #: The alternatives of the answer's tokens by name, with `logprobs`.
+    logprob_token_ids: Sequence[int] | None
     skip_special_tokens: bool | None
     #: Maximum of draft tokens per step, on workers that speculate; 0: none.
     num_speculative_tokens: int | None
     #: Arguments of logits processors on the workers.
     extra_args: Mapping[str, Scalar | Sequence[Scalar]] | None
+    #: End an answer that repeats itself: max_pattern_size, min_pattern_size and min_count.
+    repetition_detection: Mapping[str, int] | None
+    #: Most tokens of reasoning before the answer; -1: any number.
+    thinking_token_budget: int | None
+    #: Least number of tokens per piece of a stream, but for the first and the last.
+    stream_interval: int | None
+    #: Generate this number of answers and return the `n` most likely ones, at the end; with beam
+    #: search: the number of beams.
+    best_of: int | None
+    use_beam_search: bool | None
+    length_penalty: float | None
+    early_stopping: Literal[True, False, "never"] | None
     #: Format of the answers, as in vLLM's HTTP API: one of json (a JSON Schema), regex, choice (a
     #: list of strings), grammar (GBNF), json_object (True) and structural_tag.
     structured_outputs: Mapping[str, Any] | None
@@ -70,6 +84,10 @@ class Options(GenerationParams, total=False):
     priority: int
     #: Id of the request in logs and traces; made by the client if left out.
     request_id: str
+    #: Keep at most this number of the prompt's tokens; -1: as many as leave room for an answer.
+    truncate_prompt_tokens: int | None
+    #: The side that is cut off; by default the left.
+    truncation_side: Literal["left", "right"] | None
     #: Longest time of the whole request, retries included; by default the client's.
     timeout_s: float
 
@@ -87,6 +105,8 @@ class ChatOptions(Options, total=False):
     parallel_tool_calls: bool | None
     #: False: the model's reasoning is dropped.
     include_reasoning: bool | None
+    #: The chat template's variable of this name: none, minimal, low, medium, high, xhigh or max.
+    reasoning_effort: str | None
     #: Variables of the chat template, such as {"enable_thinking": False}.
     chat_template_kwargs: Mapping[str, Any] | None
     #: Documents for the chat template.
@@ -101,6 +121,9 @@ REQUEST_FIELDS = frozenset(
         "continue_final_message",
         "parallel_tool_calls",
         "include_reasoning",
+        "reasoning_effort",
+        "truncate_prompt_tokens",
+        "truncation_side",
     }
 )
 #: Options of chats that are not written as a single field.
@@ -197,6 +220,21 @@ def _write_top_k(params: contract.GenerationParams, value: Any) -> None:
     write_scalar(params, "top_k", 0 if top_k == -1 else top_k, param="top_k")
 
 
+def _write_budget(params: contract.GenerationParams, value: Any) -> None:
+    """Write a budget of reasoning: -1 is none in vLLM, as nothing is in the contract."""
+    budget = checks.integer("thinking_token_budget", value)
+    if budget != -1:
+        write_scalar(params, "thinking_token_budget", budget, param="thinking_token_budget")
+
+
+def _write_early_stopping(params: contract.GenerationParams, value: Any) -> None:
+    if value not in (True, False, "never"):
+        raise invalid("early_stopping", "it must be true, false or never")
+    if value:
+        name = "NEVER" if value == "never" else "FIRST"
+        params.early_stopping = f"EARLY_STOPPING_{name}"  # type: ignore[assignment]  # by name
+
+
 def _write_logit_bias(params: contract.GenerationParams, value: Any) -> None:
     if not isinstance(value, Mapping):
         raise invalid("logit_bias", "it must be a mapping of token ids to numbers")
@@ -213,6 +251,11 @@ def _write_allowed(params: contract.GenerationParams, value: Any) -> None:
     params.allowed_token_ids.SetInParent()
 
 
+def _write_named(params: contract.GenerationParams, value: Any) -> None:
+    write_integers(params.logprob_token_ids.ids, value, param="logprob_token_ids")
+    params.logprob_token_ids.SetInParent()
+
+
 def _write_stop(params: contract.GenerationParams, value: Any) -> None:
     params.stop.extend(checks.texts("stop", [value] if isinstance(value, str) else value))
 
@@ -225,14 +268,25 @@ def _write_stop_tokens(params: contract.GenerationParams, value: Any) -> None:
     write_integers(params.stop_token_ids, value, param="stop_token_ids")
 
 
+def _write_repetition(params: contract.GenerationParams, value: Any) -> None:
+    params.repetition_detection.SetInParent()
+    for name, number in checks.mapping("repetition_detection", value).items():
+        param = f"repetition_detection.{name}"
+        write_scalar(params.repetition_detection, name, number, param=param)
+
+
 #: Parameters that are more than one number, flag or string.
 _PARAM_WRITERS: dict[str, Callable[[Any, Any], None]] = {
     "seed": _write_seed,
     "top_k": _write_top_k,
+    "thinking_token_budget": _write_budget,
+    "early_stopping": _write_early_stopping,
     "logit_bias": _write_logit_bias,
     "allowed_token_ids": _write_allowed,
+    "logprob_token_ids": _write_named,
     "stop": _write_stop,
     "bad_words": _write_bad_words,
     "stop_token_ids": _write_stop_tokens,
     "extra_args": write_extra_args,
+    "repetition_detection": _write_repetition,
 }

@@ -38,6 +38,7 @@ _FINISH_REASONS = {
     2: FinishReason.LENGTH,
     3: FinishReason.ABORT,
     4: FinishReason.TOOL_CALLS,
+    5: FinishReason.REPETITION,
 }
 #: Values of the contract's `Reading` with which the server sends parsed deltas.
 _IN_DELTAS = 2

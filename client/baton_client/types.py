@@ -24,6 +24,8 @@ class FinishReason(StrEnum):
     ABORT = "abort"
     #: The answer ended without a limit, and calls tools.
     TOOL_CALLS = "tool_calls"
+    #: The answer repeated itself, and `repetition_detection` was given.
+    REPETITION = "repetition"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -145,6 +145,8 @@ def _http_app(
             formats=parts.formats,
             models=parts.models,
             explainer=parts.planner,
+            aborter=parts.pipeline,
+            trusts_templates=config.trust_request_chat_template,
             limits=config.limits,
             unknown_fields=UnknownFields(strict=config.strict_fields),
         ),

@@ -113,6 +113,9 @@ class RouterConfig:
         "weights are not accepted for the generation",
     )
     drain_grace_s: float = setting(30.0, help="seconds that running requests may take at shutdown")
+    stream_interval: int = setting(
+        1, help="least number of tokens per piece of a streamed answer, but for the first"
+    )
     log_level: str = setting("info", help="debug, info, warning or error")
     log_format: Literal["console", "json"] = setting(
         "console", help="console: columns for people; json: one object per line"
@@ -128,6 +131,9 @@ class RouterConfig:
         False,
         help="refuse requests with fields that the HTTP API does not know; without it they are "
         "named in the answer's header x-baton-ignored",
+    )
+    trust_request_chat_template: bool = setting(
+        False, help="let requests bring a chat template of their own; it is run in a sandbox"
     )
     generation_config: str = setting(
         "auto",
@@ -158,6 +164,7 @@ class RouterConfig:
             "request_timeout_s",
             "max_client_stall_s",
             "stream_stall_s",
+            "stream_interval",
         ):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{flag_name(name)} must be over 0, not {getattr(self, name)}")

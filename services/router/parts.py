@@ -135,6 +135,7 @@ def _build(
         book=chooser.book,
         endpoints=endpoints,
         sessions=sessions,
+        stream_interval=config.stream_interval,
     )
     return RouterParts(
         tokenizer=text.tokenizer,

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from shared.config import flag_name, setting
 from shared.errors import ConfigError, InvalidRequestError, PayloadTooLargeError
 from shared.request.grammar.checks import MAX_CHARS as MAX_GRAMMAR_CHARS
-from shared.request.sampling_params import MAX_LOGPROBS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
     from shared.generation.params import GenerationParams
 
 _MEBI = 2**20
+#: As a number of alternatives: all tokens there are; as a limit of that number: none.
+ALL = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,10 @@ class RequestLimits:
     max_grammar_chars: int = setting(
         MAX_GRAMMAR_CHARS, help="characters of a JSON Schema, a regular expression or a grammar"
     )
-    max_logprobs: int = setting(MAX_LOGPROBS, help="alternatives per token")
+    max_logprobs: int = setting(
+        20,
+        help="alternatives per token that a request may ask for; -1: as many as there are tokens",
+    )
     max_header_bytes: int = setting(64 * 2**10, help="bytes of an HTTP request's head")
     max_headers: int = setting(128, help="headers of an HTTP request")
     header_timeout_s: float = setting(10.0, help="longest time for an HTTP request's head")
@@ -70,11 +74,10 @@ class RequestLimits:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
+            if field.name == "max_logprobs" and value in (0, ALL):
+                continue
             if value is not None and not value > 0:
                 raise ConfigError(f"{flag_name(field.name)} must be over 0, not {value}")
-        if self.max_logprobs > MAX_LOGPROBS:
-            message = f"--max-logprobs must be at most {MAX_LOGPROBS}, which is what engines keep"
-            raise ConfigError(message)
         if self.max_grammar_chars > MAX_GRAMMAR_CHARS:
             message = f"--max-grammar-chars must be at most {MAX_GRAMMAR_CHARS}, which workers take"
             raise ConfigError(message)
@@ -100,6 +103,9 @@ def check_params(params: GenerationParams, limits: RequestLimits) -> None:
     if params.temperature is not None and params.temperature > MAX_TEMPERATURE:
         message = f"temperature must be at most {MAX_TEMPERATURE:g}, not {params.temperature:g}"
         raise InvalidRequestError(message, param="temperature")
+    if params.stream_interval is not None and params.stream_interval < 1:
+        message = f"stream_interval must be at least 1, not {params.stream_interval}"
+        raise InvalidRequestError(message, param="stream_interval")
     _check_count("stop", params.stop, limits.max_stop_strings, "strings")
     _check_lengths("stop", "a stop string", params.stop, limits)
     _check_count("bad_words", params.bad_words, limits.max_bad_words, "words")
@@ -114,25 +120,38 @@ def check_params(params: GenerationParams, limits: RequestLimits) -> None:
         )
         raise InvalidRequestError(message, param=grammar.param)
     for name in ("logprobs", "prompt_logprobs"):
-        value = getattr(params, name)
-        if value is not None and value > limits.max_logprobs:
-            message = f"{name} must be at most {limits.max_logprobs}, not {value}"
-            raise InvalidRequestError(message, param=name)
+        _check_logprobs(name, getattr(params, name), limits)
+    if params.logprob_token_ids is not None and params.logprobs is None:
+        raise InvalidRequestError("logprob_token_ids needs logprobs", param="logprob_token_ids")
     largest = limits.max_output_tokens
     if largest is not None and params.max_tokens is not None and params.max_tokens > largest:
         message = f"max_tokens must be at most {largest}, not {params.max_tokens}"
         raise InvalidRequestError(message, param="max_tokens")
 
 
-def check_answers(num_prompts: int, n: int, limits: RequestLimits) -> None:
-    """Refuse a request for too many answers in total.
+def _check_logprobs(name: str, value: int | None, limits: RequestLimits) -> None:
+    """Refuse more alternatives than the limit; all of them only if there is none."""
+    largest = limits.max_logprobs
+    if value is None or (value >= ALL and largest == ALL):
+        return
+    if not 0 <= value <= largest:
+        most = "" if largest == ALL else f" and at most {largest}"
+        least = "-1 (all tokens)" if largest == ALL else "0"
+        message = f"{name} must be at least {least}{most}, not {value}: see --max-logprobs"
+        raise InvalidRequestError(message, param=name)
+
+
+def check_answers(
+    num_prompts: int, n: int, limits: RequestLimits, *, param: str = "prompt"
+) -> None:
+    """Refuse a request for too many answers in total. `param` is the field with the prompts.
 
     Raises:
         InvalidRequestError: there are too many prompts, or too many answers to them.
     """
     if num_prompts > limits.max_prompts:
-        message = f"prompt must hold at most {limits.max_prompts} prompts, not {num_prompts}"
-        raise InvalidRequestError(message, param="prompt")
+        message = f"{param} must hold at most {limits.max_prompts} prompts, not {num_prompts}"
+        raise InvalidRequestError(message, param=param)
     if num_prompts * n > limits.max_answers:
         message = (
             f"n times the number of prompts must be at most {limits.max_answers}, "

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
     from shared.request.beam_search import BeamOptions
     from shared.request.extra_args import ExtraArg
-    from shared.request.grammar.spec import GrammarSpec
+    from shared.request.grammar.spec import GrammarSpec, Thinking
+    from shared.request.repetition import RepetitionDetection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +42,23 @@ class GenerationParams:
     beams: BeamOptions | None = None
     #: Arguments of the workers' own logits processors.
     extra_args: Mapping[str, ExtraArg] = field(default_factory=dict)
+    #: Alternatives per token; -1: all tokens.
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    #: Alternatives of the answer's tokens by name, instead of the most likely ones.
+    logprob_token_ids: tuple[int, ...] | None = None
     num_speculative_tokens: int | None = None
+    #: Tokens per piece of the answer, but for its first and its last; None: the router's setting.
+    stream_interval: int | None = None
+    #: End an answer that repeats itself.
+    repetition_detection: RepetitionDetection | None = None
     skip_special_tokens: bool = True
     #: Special tokens that are part of the text in any case: parsers of the answer need them.
     shown_token_ids: frozenset[int] = frozenset()
+    #: Most tokens of reasoning before the answer; None: any number.
+    thinking_token_budget: int | None = None
+    #: The tokens around the reasoning, as the parser of the answers knows them; for the budget.
+    thinking: Thinking | None = None
     grammar: GrammarSpec | None = None
 
     @property

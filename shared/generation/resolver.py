@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from shared.errors import InvalidRequestError
 from shared.generation.grammar import check_grammar
-from shared.generation.limits import DEFAULT_LIMITS, check_params
+from shared.generation.limits import ALL, DEFAULT_LIMITS, check_params
 from shared.generation.params import GenerationParams
 from shared.request.sampling_params import SamplingParams, read_seed
+from shared.request.thinking_budget import PARAM as BUDGET
+from shared.request.thinking_budget import ThinkingBudget
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -60,12 +62,16 @@ class SamplingResolver:
         }
         given |= {
             "max_tokens": self._max_tokens(params, len(prompt_token_ids), max_model_len),
+            "logprobs": self._num_logprobs(params.logprobs),
+            "prompt_logprobs": self._num_logprobs(params.prompt_logprobs),
             "top_k": _top_k(given["top_k"]),
             "logit_bias": self._logit_bias(params.logit_bias),
-            "allowed_token_ids": self._allowed(params.allowed_token_ids),
+            "allowed_token_ids": self._distinct(params.allowed_token_ids, "allowed_token_ids"),
+            "logprob_token_ids": self._distinct(params.logprob_token_ids, "logprob_token_ids"),
             "bad_words_token_ids": self._bad_words(params.bad_words),
             "eos_token_ids": self._tokenizer.eos_token_ids,
             "stop_token_ids": tuple(self._in_vocabulary(params.stop_token_ids, "stop_token_ids")),
+            "thinking_budget": self._thinking_budget(params),
             "seed": _first(read_seed(params.seed), secrets.randbits(64)),
         }
         return SamplingParams(**{k: v for k, v in given.items() if v is not None})
@@ -98,18 +104,32 @@ class SamplingResolver:
             raise InvalidRequestError(message, param="max_tokens")
         return params.max_tokens
 
+    def _num_logprobs(self, value: int | None) -> int | None:
+        if value is None:
+            return None
+        return self._vocab_size if value == ALL else min(value, self._vocab_size)
+
     def _logit_bias(self, bias: Mapping[int, float]) -> dict[int, float]:
         """Return the biases, clamped as in vLLM. NaN stays, and is refused by later checks."""
         ids = self._in_vocabulary(bias, "logit_bias")
         return {i: _clamp(bias[i], MAX_LOGIT_BIAS) for i in ids}
 
-    def _allowed(self, ids: tuple[int, ...] | None) -> tuple[int, ...] | None:
+    def _distinct(self, ids: tuple[int, ...] | None, param: str) -> tuple[int, ...] | None:
         if ids is None:
             return None
         if not ids:
-            message = "allowed_token_ids must not be empty"
-            raise InvalidRequestError(message, param="allowed_token_ids")
-        return tuple(dict.fromkeys(self._in_vocabulary(ids, "allowed_token_ids")))
+            raise InvalidRequestError(f"{param} must not be empty", param=param)
+        return tuple(dict.fromkeys(self._in_vocabulary(ids, param)))
+
+    def _thinking_budget(self, params: GenerationParams) -> ThinkingBudget | None:
+        num_tokens, thinking = params.thinking_token_budget, params.thinking
+        if num_tokens is None:
+            return None
+        if thinking is None:
+            message = f"{BUDGET} needs to know how the model marks its reasoning"
+            raise InvalidRequestError(message, param=BUDGET)
+        list(self._in_vocabulary((thinking.end_token_id,), BUDGET))
+        return ThinkingBudget(max_tokens=num_tokens, thinking=thinking)
 
     def _bad_words(self, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """Return each word's tokens at the beginning of a text and after a space.

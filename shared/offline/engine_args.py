@@ -35,6 +35,7 @@ class EngineSettings:
     engine: EngineConfig = field(default_factory=EngineConfig)
     num_threads: int | None = setting(None, help="threads for computing")
     cpu_threads_bind: str | None = setting(None, help="cores of the threads")
+    max_logprobs: int = setting(20, help="alternatives per token; -1: as many as there are tokens")
     generation_config: str = setting("auto", help="where default values of sampling come from")
     override_generation_config: str | None = setting(None, help="values that replace those")
 

@@ -15,6 +15,7 @@ from shared.generation.limits import RequestLimits
 from shared.generation.resolver import SamplingResolver
 from shared.model.families.registry import register_named
 from shared.offline.running import RunningRequest
+from shared.request.repetition import repeats_as
 from shared.text.answer_text import AnswerText
 from shared.text.generation_defaults import GenerationDefaults
 from shared.text.tokenizer import Tokenizer
@@ -60,6 +61,7 @@ class LoadedModel:
                 for each in dataclasses.fields(settings.engine)
             },
         )
+        self._limits = dataclasses.replace(_LIMITS, max_logprobs=settings.max_logprobs)
         self.defaults = GenerationDefaults.choose(
             self.folder, settings.generation_config, settings.override_generation_config
         )
@@ -107,7 +109,10 @@ class LoadedModel:
         requests: list[EngineRequest] = []
         for index in range(params.n):
             engine_id = f"{request_id}-{index}" if params.n > 1 else request_id
-            text = AnswerText(self.tokenizer, **texts) if has_text else None
+            text = None
+            if has_text:
+                repeats = repeats_as(wanted.repetition_detection)
+                text = AnswerText(self.tokenizer, repeats=repeats, **texts)
             answers[engine_id] = GrowingOutput(index, text)
             requests.append(
                 EngineRequest(
@@ -131,7 +136,7 @@ class LoadedModel:
         if not self.has_tokenizer:
             raise UnsupportedError(f"{self.folder} has no tokenizer.json")
         return SamplingResolver(
-            self.tokenizer, vocab_size=self.core.engine.vocab_size, limits=_LIMITS
+            self.tokenizer, vocab_size=self.core.engine.vocab_size, limits=self._limits
         )
 
 

@@ -33,6 +33,8 @@ class RunningRequest:
     answers: dict[str, GrowingOutput]
     ended: set[str] = field(default_factory=set)
     seen: dict[str, Seen] = field(default_factory=dict)
+    #: By answer: its number of tokens when it was shown last.
+    num_shown: dict[str, int] = field(default_factory=dict)
 
     def take(self, engine_id: str, event: EngineEvent) -> bool:
         """Add an event; return whether the engine is to end the answer: a stop string was found.
@@ -57,9 +59,10 @@ class RunningRequest:
             if not self.is_finished:
                 return None
             news = set(self.answers)
-        shown = [engine_id for engine_id in self.answers if engine_id in news]
+        shown = [each for each in self.answers if each in news and self._is_due(each)]
         if not any(self.answers[each].token_ids or each in self.ended for each in shown):
             return None
+        self.num_shown |= {each: len(self.answers[each].token_ids) for each in shown}
         first = next(iter(self.answers.values()))
         return RequestOutput(
             request_id=self.request_id,
@@ -70,6 +73,14 @@ class RunningRequest:
             finished=self.is_finished,
             num_cached_tokens=first.num_cached_tokens,
         )
+
+    def _is_due(self, engine_id: str) -> bool:
+        """Return whether an answer has enough new tokens; its first and its last never wait."""
+        before = self.num_shown.get(engine_id, 0)
+        if not before or engine_id in self.ended:
+            return True
+        num_new = len(self.answers[engine_id].token_ids) - before
+        return num_new >= (self.params.stream_interval or 1)
 
     def _completion(self, engine_id: str, kind: RequestOutputKind) -> CompletionOutput:
         answer = self.answers[engine_id]

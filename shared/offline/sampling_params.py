@@ -13,6 +13,7 @@ from shared.errors import InvalidRequestError, UnsupportedError
 from shared.generation.grammar import choice_grammar, json_schema_grammar, structural_tag_grammar
 from shared.generation.params import GenerationParams
 from shared.request.grammar.spec import GrammarKind, GrammarSpec
+from shared.request.repetition import read_repetition
 
 #: Fields that are known, would change the answer and are not offered, with the values that say
 #: nothing.
@@ -20,12 +21,9 @@ _NOT_OFFERED: dict[str, tuple[Any, ...]] = {
     "watermarking": (None, False),
     "prompt_logprob_token_ids": (None,),
     "prompt_logprob_start": (None, 0),
-    "logprob_token_ids": (None,),
     "flat_logprobs": (False,),
-    "spaces_between_special_tokens": (True,),
     "skip_reading_prefix_cache": (None, False),
     "thinking_token_budget": (None,),
-    "repetition_detection": (None,),
     "trace_decode_token_ids": (None,),
 }
 
@@ -154,6 +152,9 @@ class SamplingParams:
                 raise UnsupportedError(f"{name} is not supported here", param=name)
         if self.stop and not self.detokenize:
             raise InvalidRequestError("stop needs detokenize", param="stop")
+        if self.repetition_detection and not self.detokenize:
+            message = "repetition_detection needs detokenize"
+            raise InvalidRequestError(message, param="repetition_detection")
         return GenerationParams(
             max_tokens=self.max_tokens,
             temperature=self.temperature,
@@ -176,7 +177,10 @@ class SamplingParams:
             extra_args=dict(self.extra_args or {}),
             logprobs=self.logprobs,
             prompt_logprobs=self.prompt_logprobs,
+            logprob_token_ids=_ids(self.logprob_token_ids),
+            stream_interval=self.stream_interval,
             skip_special_tokens=self.skip_special_tokens,
+            repetition_detection=read_repetition(self.repetition_detection),
             grammar=None if self.structured_outputs is None else self.structured_outputs.spec(),
         )
 

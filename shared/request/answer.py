@@ -12,6 +12,7 @@ class FinishReason(StrEnum):
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
+    REPETITION = "repetition"
 
 
 @dataclass(frozen=True, slots=True)

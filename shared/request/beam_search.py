@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from shared.errors import InvalidRequestError
-from shared.request.sampling_params import MAX_LOGPROBS, SamplingParams
+from shared.request.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 #: Fields that change logits or end answers in ways that beams know nothing of, with the values that
 #: say nothing. They are fields of `SamplingParams` or of the router's own record of parameters.
+#: Alternatives per token that workers of every version return.
+MAX_CANDIDATES = 20
 _UNUSABLE: dict[str, tuple[Any, ...]] = {
     "repetition_penalty": (None, 1.0),
     "presence_penalty": (0,),
@@ -37,6 +39,9 @@ _UNUSABLE: dict[str, tuple[Any, ...]] = {
     "stop": ((),),
     "extra_args": ({},),
     "grammar": (None,),
+    "repetition_detection": (None,),
+    "logprob_token_ids": (None,),
+    "thinking_token_budget": (None,),
 }
 
 
@@ -182,8 +187,8 @@ def check_beam_search(options: BeamOptions, sampling: SamplingParams, *, n: int)
     if n > options.width:
         message = f"best_of must be at least n, which is {n}, not {options.width}"
         raise InvalidRequestError(message, param="best_of")
-    largest = MAX_LOGPROBS - len(sampling.final_token_ids)
-    if _num_candidates(options, sampling) > MAX_LOGPROBS:
+    largest = MAX_CANDIDATES - len(sampling.final_token_ids)
+    if _num_candidates(options, sampling) > MAX_CANDIDATES:
         message = (
             f"a beam search with {len(sampling.final_token_ids)} end and stop tokens can have at "
             f"most {largest} beams, not {options.width}"

@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 
     from shared.request.extra_args import ExtraArg
     from shared.request.grammar.spec import GrammarSpec
+    from shared.request.thinking_budget import ThinkingBudget
 
 #: Below this temperature the argmax is taken, as vLLM does.
 GREEDY_TEMPERATURE = 1e-5
-MAX_LOGPROBS = 20
+#: As in vLLM.
+MAX_LOGPROB_TOKEN_IDS = 128
 
 
 def read_seed(seed: int | None) -> int | None:
@@ -66,9 +68,13 @@ class SamplingParams:
     #: Number of alternatives per output token; None: no logprobs, 0: the sampled token only.
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    #: Alternatives of the output by name, in this order, instead of the `logprobs` best ones.
+    logprob_token_ids: tuple[int, ...] | None = None
     #: What the answer must look like. `ignore_eos` says nothing then: an end token comes where the
     #: grammar allows it, and ends the answer.
     grammar: GrammarSpec | None = None
+    #: Bound on the reasoning before the answer.
+    thinking_budget: ThinkingBudget | None = None
     #: Most tokens that are guessed per step; 0: none. None: what the engine is set to.
     num_speculative_tokens: int | None = None
     #: For custom logits processors; see shared/request/extra_args.py for what it may hold.
@@ -118,6 +124,7 @@ class SamplingParams:
         """Whether anything but temperature, filters and custom processors touches the logits."""
         return bool(
             self.grammar is not None
+            or self.thinking_budget is not None
             or self.allowed_token_ids is not None
             or self.bad_words_token_ids
             or self.min_tokens
@@ -136,7 +143,7 @@ class SamplingParams:
             return all(math.isfinite(v) for v in values)
 
         def logprobs_ok(value: int | None) -> bool:
-            return value is None or 0 <= value <= MAX_LOGPROBS
+            return value is None or value >= 0
 
         return (
             ("max_tokens", self.max_tokens >= 1, "at least 1"),
@@ -159,8 +166,17 @@ class SamplingParams:
             ("min_tokens", 0 <= self.min_tokens <= self.max_tokens, "between 0 and max_tokens"),
             ("seed", self.seed is None or 0 <= self.seed < 2**64, "a number of 64 bits"),
             ("sample_index", self.sample_index >= 0, "at least 0"),
-            ("logprobs", logprobs_ok(self.logprobs), f"between 0 and {MAX_LOGPROBS}"),
-            ("prompt_logprobs", logprobs_ok(self.prompt_logprobs), f"between 0 and {MAX_LOGPROBS}"),
+            ("logprobs", logprobs_ok(self.logprobs), "at least 0"),
+            ("prompt_logprobs", logprobs_ok(self.prompt_logprobs), "at least 0"),
+            (
+                "logprob_token_ids",
+                self.logprob_token_ids is None
+                or (
+                    self.logprobs is not None
+                    and 0 < len(self.logprob_token_ids) <= MAX_LOGPROB_TOKEN_IDS
+                ),
+                f"1 to {MAX_LOGPROB_TOKEN_IDS} tokens, beside logprobs",
+            ),
             (
                 "num_speculative_tokens",
                 self.num_speculative_tokens is None or self.num_speculative_tokens >= 0,

@@ -12,8 +12,14 @@ from typing import TYPE_CHECKING, Any
 from baton.v1 import common_pb2
 from shared.errors import InvalidRequestError
 from shared.request.answer import FinishReason
-from shared.request.grammar.wire import grammar_from_wire, grammar_to_wire
+from shared.request.grammar.wire import (
+    grammar_from_wire,
+    grammar_to_wire,
+    thinking_from_wire,
+    thinking_to_wire,
+)
 from shared.request.sampling_params import SamplingParams
+from shared.request.thinking_budget import ThinkingBudget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +31,7 @@ _FINISH_REASONS = {
     common_pb2.FINISH_REASON_STOP: FinishReason.STOP,
     common_pb2.FINISH_REASON_LENGTH: FinishReason.LENGTH,
     common_pb2.FINISH_REASON_ABORT: FinishReason.ABORT,
+    common_pb2.FINISH_REASON_REPETITION: FinishReason.REPETITION,
 }
 _WIRE_FINISH_REASONS = {reason: wire for wire, reason in _FINISH_REASONS.items()}
 
@@ -139,19 +146,37 @@ def _logprob_to_wire(candidate: TokenLogprob) -> common_pb2.TokenLogprob:
     )
 
 
+def budget_to_wire(budget: ThinkingBudget) -> common_pb2.ThinkingBudget:
+    """Return the message."""
+    return common_pb2.ThinkingBudget(
+        max_tokens=budget.max_tokens, thinking=thinking_to_wire(budget.thinking)
+    )
+
+
+def budget_from_wire(message: common_pb2.ThinkingBudget) -> ThinkingBudget:
+    """Return the record."""
+    return ThinkingBudget(
+        max_tokens=message.max_tokens, thinking=thinking_from_wire(message.thinking)
+    )
+
+
 _TO_WIRE: dict[str, Callable[[Any], Any]] = {
     "allowed_token_ids": lambda ids: common_pb2.TokenIds(ids=ids),
+    "logprob_token_ids": lambda ids: common_pb2.TokenIds(ids=ids),
     "bad_words_token_ids": lambda words: [common_pb2.TokenIds(ids=ids) for ids in words],
     "grammar": grammar_to_wire,
+    "thinking_budget": budget_to_wire,
     "extra_args": extra_args_to_wire,
 }
 _FROM_WIRE: dict[str, Callable[[Any], Any]] = {
     "logit_bias": dict,
     "allowed_token_ids": lambda message: tuple(message.ids),
+    "logprob_token_ids": lambda message: tuple(message.ids),
     "bad_words_token_ids": lambda messages: tuple(tuple(message.ids) for message in messages),
     "eos_token_ids": tuple,
     "stop_token_ids": tuple,
     "grammar": grammar_from_wire,
+    "thinking_budget": budget_from_wire,
     "extra_args": extra_args_from_wire,
 }
 _SAMPLING_NAMES = tuple(field.name for field in fields(SamplingParams))

@@ -11,9 +11,12 @@ PROTOCOL_MAJOR = 1
 #: 3: a prefill worker sends hidden states on request.
 #: 4: layouts have groups of layers, and tickets give the number of blocks of each. Workers of a
 #: lower version refuse a layout of more than one group by its version.
-PROTOCOL_MINOR = 4
+#: 5: a worker returns the log probabilities of named tokens, and ends reasoning after a number of
+#: tokens.
+PROTOCOL_MINOR = 5
 
 #: First minor versions with a feature.
 REPORTING_MINOR = 1
 CONSTRAINTS_MINOR = 2
 STATES_MINOR = 3
+FIELDS_MINOR = 5

@@ -8,17 +8,24 @@ from shared.text.detokenizer import IncrementalDetokenizer
 from shared.text.stop_strings import StopStrings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from shared.text.tokenizer import Tokenizer
 
 
 class TextPiece(NamedTuple):
-    """The text of some tokens. After a stop string, tokens beyond `num_tokens` do not count."""
+    """The text of some tokens. After the text's end, tokens beyond `num_tokens` do not count."""
 
     text: str
     num_tokens: int
     stop_string: str | None = None
+    #: Whether the text ends because its tokens repeat themselves.
+    repeats: bool = False
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the answer ends here, whatever the engine says."""
+        return self.repeats or self.stop_string is not None
 
 
 class AnswerText:
@@ -34,8 +41,13 @@ class AnswerText:
         min_tokens: int = 0,
         skip_special_tokens: bool = True,
         shown_token_ids: frozenset[int] = frozenset(),
+        repeats: Callable[[int], bool] | None = None,
     ) -> None:
-        """Begin an answer. `shown_token_ids` are special tokens that are not skipped."""
+        """Begin an answer.
+
+        `shown_token_ids` are special tokens that are not skipped. `repeats` is told every token,
+        and returns whether the answer repeats itself enough to be ended.
+        """
         self._detokenizer = IncrementalDetokenizer(
             tokenizer,
             skip_special_tokens=skip_special_tokens,
@@ -43,7 +55,8 @@ class AnswerText:
             prompt_ids=prompt_ids,
         )
         self._stops = StopStrings(stop, include_in_output=include_stop_str_in_output)
-        self._has_stops = any(stop)
+        self._repeats = repeats
+        self._may_end = any(stop) or repeats is not None
         self._include_stop = include_stop_str_in_output
         self._min_tokens = min_tokens
         #: Number of tokens, up to the one that completed a stop string.
@@ -60,7 +73,7 @@ class AnswerText:
         shown = ids
         if final and stop_token_id is not None and not self._include_stop:
             shown = ids[:-1]
-        if not self._has_stops:
+        if not self._may_end:
             self.num_tokens += len(ids)
             text = self._detokenizer.feed(shown)
             return TextPiece(text + self._detokenizer.flush() if final else text, len(ids))
@@ -69,9 +82,9 @@ class AnswerText:
     def _feed_one_by_one(
         self, ids: Sequence[int], shown: Sequence[int], *, final: bool
     ) -> TextPiece:
-        """Feed tokens one by one, to find the token that completes a stop string.
+        """Feed tokens one by one, to find the token that ends the text.
 
-        Usage and logprobs need it.
+        Usage and logprobs need it. The engine's reason for its last token comes before repetition.
         """
         parts: list[str] = []
         for place, token_id in enumerate(shown, start=1):
@@ -80,9 +93,17 @@ class AnswerText:
             parts.append(self._stops.feed(self._detokenizer.feed((token_id,)), armed=armed))
             if self._stops.matched is not None:
                 return TextPiece("".join(parts), place, self._stops.matched)
+            repeats = self._repeats is not None and self._repeats(token_id) and armed
+            if repeats and not (final and place == len(ids)):
+                parts.append(self._end())
+                return TextPiece("".join(parts), place, repeats=True)
         self.num_tokens += len(ids) - len(shown)
         if final:
-            armed = self.num_tokens > self._min_tokens
-            parts.append(self._stops.feed(self._detokenizer.flush(), armed=armed))
-            parts.append(self._stops.flush())
+            parts.append(self._end())
         return TextPiece("".join(parts), len(ids), self._stops.matched)
+
+    def _end(self) -> str:
+        """Return the text that was held back."""
+        armed = self.num_tokens > self._min_tokens
+        rest = self._stops.feed(self._detokenizer.flush(), armed=armed)
+        return rest + self._stops.flush()

@@ -80,6 +80,17 @@ class ChatTemplate:
             loaded.sources = (*loaded.sources, SIGN)
         return loaded
 
+    def replaced_by(self, source: str) -> ChatTemplate:
+        """Return the template of a request, with this model's special tokens.
+
+        Raises:
+            InvalidRequestError: it is not valid Jinja.
+        """
+        try:
+            return ChatTemplate({"default": source}, self._special_tokens)
+        except (ConfigError, jinja2.TemplateError, RecursionError) as error:
+            raise InvalidRequestError(f"chat_template: {error}", param="chat_template") from error
+
     @property
     def exists(self) -> bool:
         """Whether the model has a chat template."""

@@ -132,6 +132,14 @@ def test_logprobs_are_those_of_one_engine(cluster: Cluster, oracle: LLM) -> None
         got = [(c.token_id, c.rank) for c in (detail.logprobs.chosen, *detail.logprobs.top)]
         assert got == [(c.token_id, c.rank) for c in (position.chosen, *position.top)]
         assert detail.logprobs.chosen.logprob == pytest.approx(position.chosen.logprob, abs=1e-4)
+    ids = common_pb2.TokenIds(ids=[c.token_id for c in reversed(want[0].top)])
+    named = ask(
+        cluster, prompt, max_tokens=8, temperature=0.0, logprobs=0, logprob_token_ids=ids,
+        ignore_eos=True,
+    )  # fmt: skip
+    assert all([c.token_id for c in d.logprobs.top] == list(ids.ids) for d in named.details)
+    first = {c.token_id: c.logprob for c in named.details[0].logprobs.top}
+    assert first == pytest.approx({c.token_id: c.logprob for c in want[0].top}, abs=1e-4)
 
 
 def test_usage_adds_up(cluster: Cluster) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import subprocess
 import time
 from typing import TYPE_CHECKING, Any
@@ -166,6 +167,40 @@ def test_curl_streams(cluster: Cluster, model: str) -> None:
     assert all(line.startswith("data: ") for line in lines)
     assert lines[-1] == "data: [DONE]"
     assert json.loads(lines[0].removeprefix("data: "))["object"] == "chat.completion.chunk"
+
+
+def test_a_chat_in_steps_of_tokens_is_the_chat(cluster: Cluster, model: str) -> None:
+    body = {
+        "model": model, "messages": MESSAGES, "temperature": 0.0, "max_tokens": 12,
+        "ignore_eos": True, "return_token_ids": True, "logprobs": True, "top_logprobs": 1,
+    }  # fmt: skip
+    with httpx.Client(base_url=cluster.url, timeout=30) as http:
+        whole = http.post("/v1/chat/completions", json=body).json()
+        rendered = http.post("/v1/chat/completions/render", json=body).json()
+        assert rendered["token_ids"] == whole["prompt_token_ids"]
+        tokens = http.post("/inference/v1/generate", json=rendered).json()
+        assert tokens["choices"][0]["token_ids"] == whole["choices"][0]["token_ids"]
+        shown = {"generate_response": tokens, "chat_request": body}
+        derendered = http.post("/v1/chat/completions/derender", json=shown).json()
+    assert derendered["choices"][0]["message"] == whole["choices"][0]["message"]
+    expected = whole["choices"][0]["logprobs"]["content"]
+    found = derendered["choices"][0]["logprobs"]["content"]
+    assert [token["token"] for token in found] == [token["token"] for token in expected]
+
+
+def test_a_score_is_a_named_tokens_probability(cluster: Cluster, model: str) -> None:
+    query, items, labels = prompt_of(40, seed=21), [[5, 6], [7]], [9, 11, 13]
+    with httpx.Client(base_url=cluster.url, timeout=30) as http:
+        asked = {"query": query, "items": items, "label_token_ids": labels, "apply_softmax": False}
+        scores = http.post("/generative_scoring", json={"model": model, **asked}).json()["data"]
+        for item, score in zip(items, scores, strict=True):
+            body = {
+                "model": model, "prompt": [*query, *item], "max_tokens": 1, "logprobs": 0,
+                "logprob_token_ids": labels, "return_tokens_as_token_ids": True,
+            }  # fmt: skip
+            [choice] = http.post("/v1/completions", json=body).json()["choices"]
+            [top] = choice["logprobs"]["top_logprobs"]
+            assert score["score"] == pytest.approx(math.exp(top["token_id:9"]), rel=1e-4)
 
 
 def test_tokenize_and_back(cluster: Cluster) -> None:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from shared.engine.prompt_hidden import HiddenWish
 from shared.engine.step.hidden import HiddenNeeds
-from shared.request.grammar.spec import GrammarKind, GrammarSpec
+from shared.request.grammar.spec import GrammarKind, GrammarSpec, Thinking
+from shared.request.thinking_budget import ThinkingBudget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -76,6 +77,7 @@ NEIGHBOURS: tuple[Neighbour, ...] = (
     both("prompt scores", {"prompt_logprobs": 3}, **_PLAIN),
     both("prompt scores of a long prompt", {"prompt_logprobs": 1}, prompt_len=LONG, **_PLAIN),
     both("log probabilities", {"logprobs": 4}, **_PLAIN),
+    both("named tokens", {"logprobs": 1, "logprob_token_ids": [9, 5]}, **_PLAIN),
     Neighbour(
         kind="echo with log probabilities",
         sampling={"prompt_logprobs": 2, "logprobs": 2},
@@ -118,6 +120,15 @@ NEIGHBOURS: tuple[Neighbour, ...] = (
         kind="bad words",
         sampling={"bad_words_token_ids": ((30,), (31, 32))},
         body={"bad_words": ["a", "the"]},
+    ),
+    Neighbour(
+        kind="bounded reasoning",
+        sampling={
+            "thinking_budget": ThinkingBudget(
+                max_tokens=4, thinking=Thinking(begin_token_id=9, end_token_id=12, is_open=True)
+            )
+        },
+        body=None,
     ),
     Neighbour(
         kind="processor",

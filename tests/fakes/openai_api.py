@@ -77,10 +77,12 @@ class OpenAIApi:
         cors: CorsSettings | None = None,
         strict_fields: bool = False,
         max_model_len: int = MAX_MODEL_LEN,
+        trusts_templates: bool = False,
     ) -> None:
         self._unknown_fields = UnknownFields(strict=strict_fields)
         self._door: dict[str, Any] = {"keys": keys, "open_metrics": open_metrics, "cors": cors}
         self._explainer = explainer
+        self._trusts_templates = trusts_templates
         self._formats = formats or ChatFormats()
         self._chat_template = chat_template
         self._max_model_len = max_model_len
@@ -115,6 +117,7 @@ class OpenAIApi:
             ),
             limits=self.limits,
             explainer=self._explainer,
+            trusts_templates=self._trusts_templates,
             unknown_fields=self._unknown_fields,
             caller_of=_caller_of,
         )

@@ -105,7 +105,10 @@ class Speaker:
         return TokenDetail(self.token(token_id), tuple(top[:num_top]))
 
     def _details(self, request: GenerationRequest, token_id: int) -> tuple[TokenDetail, ...]:
-        wanted = request.params.logprobs
+        wanted, named = request.params.logprobs, request.params.logprob_token_ids
+        if wanted is not None and named is not None:
+            top = tuple(self.token(i, rank=place) for place, i in enumerate(named, 1))
+            return (TokenDetail(self.token(token_id), top),)
         return () if wanted is None else (self._detail(token_id, wanted),)
 
     def _prompt_details(self, request: GenerationRequest) -> tuple[TokenDetail | None, ...] | None:

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Protocol
 from services.router.answer.merge import Merge
 from services.router.answer.stream import AnswerStream
 from services.router.request.generation import AnswerPiece, TokenDetail
-from shared.errors import InternalError
+from shared.errors import InternalError, RequestCancelledError
+from shared.generation.limits import ALL
 from shared.request.beam_answer import beam_finish, beam_text
-from shared.request.beam_search import BeamSearch, Candidate
+from shared.request.beam_search import MAX_CANDIDATES, BeamSearch, Candidate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -94,6 +95,8 @@ class BeamAnswers:
                     found.setdefault(piece.index, piece.details[0])
         # Cost of changes of the worker, and the present worker of the beams.
         self._job.streams += [s for s in streams if s.cost.num_replays and not is_first]
+        if self._job.is_aborted:
+            raise RequestCancelledError(f"{self._job.request_id} was aborted")
         if len(found) < len(streams):
             raise InternalError(f"{self._job.request_id}: a step came without log probabilities")
         return [found[stream.index] for stream in streams]
@@ -112,6 +115,8 @@ class BeamAnswers:
 
     def _piece(self, index: int, beam: Beam[TokenDetail]) -> AnswerPiece:
         num_top = self._params.logprobs
+        if num_top == ALL:
+            num_top = MAX_CANDIDATES
         return AnswerPiece(
             index=index,
             text=beam_text(

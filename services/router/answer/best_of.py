@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
+from services.router.answer.join import joined
 from services.router.request.generation import AnswerPiece
 
 if TYPE_CHECKING:
@@ -15,6 +16,14 @@ if TYPE_CHECKING:
 
     from services.router.request.generation import GenerationRequest, Generator
     from services.router.usage import Timings, Usage
+
+
+def chosen_answers(generator: Generator, request: GenerationRequest) -> AsyncGenerator[AnswerPiece]:
+    """Return the answers as they come, or the best ones if the request asks for a choice."""
+    if request.params.best_of is not None:
+        return best_answers(generator, request)
+    # The contract promises an iterator with `aclose`, which its type cannot express.
+    return cast("AsyncGenerator[AnswerPiece]", generator.generate(request))
 
 
 async def best_answers(
@@ -68,11 +77,4 @@ class _Whole:
 
     def add(self, piece: AnswerPiece) -> None:
         """Append the next piece."""
-        last = self.last
-        self.last = msgspec.structs.replace(
-            piece,
-            text=last.text + piece.text,
-            token_ids=last.token_ids + piece.token_ids,
-            details=last.details + piece.details,
-            prompt_details=last.prompt_details or piece.prompt_details,
-        )
+        self.last = joined(self.last, piece)

@@ -44,6 +44,8 @@ class Job:
     #: The weights that its answers are pinned to.
     pin: Pin = field(default_factory=Pin)
     streams: list[AnswerStream] = field(default_factory=list)
+    #: Its answers end as they are, and no other begins.
+    is_aborted: bool = False
     #: Beam search only: tokens of the answers, and of all steps. `streams` holds the steps.
     num_beam_tokens: int | None = None
     num_step_tokens: int = 0
@@ -84,6 +86,12 @@ class Job:
             actual_ms=(self.first_token_s - self.routed_s) * 1000,
             bound_ms=self.max_ttft_ms - (self.routed_s - self.arrival_s) * 1000,
         )
+
+    def abort(self) -> None:
+        """End the answers with what has arrived. One that waits ends when it would begin."""
+        self.is_aborted = True
+        for stream in self.streams:
+            stream.abort()
 
     def remaining_s(self) -> float:
         """Return the time [s] until the request's deadline.

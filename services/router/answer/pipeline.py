@@ -13,10 +13,12 @@ import structlog
 
 from baton.v1 import decode_pb2
 from services.router.answer.beams import BeamAnswers
+from services.router.answer.interval import in_intervals
 from services.router.answer.merge import Merge
 from services.router.answer.retry import Losses, RetryPolicy, reason_of
 from services.router.answer.stream import AnswerStream, Call
 from services.router.answer.wire import candidate_to_wire, prefix_sources_to_wire
+from services.router.request.generation import AnswerPiece
 from shared.errors import (
     BatonError,
     DeadlineError,
@@ -26,15 +28,17 @@ from shared.errors import (
     WorkerLostError,
 )
 from shared.identity import Role
+from shared.request.answer import FinishReason
 from shared.request.wire import sampling_to_wire
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterator, Sequence
+    from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 
     from services.router.admission.admission import Admission
+    from services.router.admission.tenant import Tenant
     from services.router.answer.job import Job
     from services.router.answer.planner import AnswerPlanner
-    from services.router.request.generation import AnswerPiece, GenerationRequest
+    from services.router.request.generation import GenerationRequest
     from services.router.routing.base import Route
     from services.router.routing.book import Book
     from services.router.workers.endpoints import EndpointPool
@@ -60,17 +64,21 @@ class Pipeline:
         book: Book,
         endpoints: EndpointPool,
         sessions: SessionPool,
+        stream_interval: int = 1,
     ) -> None:
+        """Make a pipeline. `stream_interval`: least number of tokens per piece of an answer."""
         self._tokenizer = tokenizer
         self._planner = planner
         self._admission = admission
         self._book = book
         self._endpoints = endpoints
         self._sessions = sessions
+        self._stream_interval = stream_interval
         self._retries = RetryPolicy()
         #: Number of replays on another worker, by reason.
         self.replays: Counter[str] = Counter()
-        self._request_ids: set[str] = set()
+        #: By unique id.
+        self._running: dict[str, Job] = {}
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[AnswerPiece, None]:
         """See Generator."""
@@ -78,12 +86,12 @@ class Pipeline:
         num_tokens, tenant, priority = job.num_prompt_tokens, request.tenant, request.priority
         wait_s = self._admission.expected_wait_s(num_tokens, priority=priority, tenant=tenant)
         self._planner.check(job, wait_s=wait_s)
-        self._request_ids.add(job.request_id)
+        self._running[job.request_id] = job
         try:
             entry = self._admission.enter(
                 num_tokens, priority=priority, tenant=tenant, max_wait_s=job.ttft_left_s()
             )
-            async with entry as place, aclosing(self._answers(job)) as pieces:
+            async with entry as place, aclosing(self._pieces(job)) as pieces:
                 job.queue_ms = place.queue_ms
                 try:
                     async for piece in pieces:
@@ -93,12 +101,30 @@ class Pipeline:
                         place.num_prompt_tokens = num_tokens
                     place.num_output_tokens = job.num_generated_tokens
         finally:
-            self._request_ids.discard(job.request_id)
+            self._running.pop(job.request_id, None)
+
+    def abort(self, names: Collection[str], *, tenant: Tenant | None) -> int:
+        """See Aborter."""
+        found = [
+            job
+            for job in self._running.values()
+            if any(name in names for name in job.request.names)
+            and (tenant is None or tenant.name == job.request.tenant.name)
+        ]
+        for job in found:
+            job.abort()
+        return len(found)
+
+    def _pieces(self, job: Job) -> AsyncGenerator[AnswerPiece, None]:
+        """Return the answers in pieces of the length that the client or the operator wants."""
+        interval = max(self._stream_interval, job.request.params.stream_interval or 1)
+        answers = self._answers(job)
+        return answers if interval == 1 else in_intervals(answers, interval)
 
     def _unique_id(self, request_id: str) -> str:
         """Return the id, with a suffix if a running request has it: workers need unique ids."""
         unique, suffix = request_id, 1
-        while unique in self._request_ids:
+        while unique in self._running:
             suffix += 1
             unique = f"{request_id}~{suffix}"
         return unique
@@ -169,6 +195,9 @@ class Pipeline:
     ) -> AsyncGenerator[AnswerPiece, None]:
         """Yield one answer's pieces; replay it on another worker after each loss, if possible."""
         job.streams.append(stream)
+        if job.is_aborted:
+            yield AnswerPiece(index=stream.index, finish_reason=FinishReason.ABORT)
+            return
         losses = Losses()
         while True:
             num_tokens = len(stream.token_ids)

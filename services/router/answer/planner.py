@@ -17,7 +17,7 @@ from services.router.routing.explain import explain
 from shared.errors import BatonError, InvalidRequestError, NoWorkerError
 from shared.kv.identity import KVIdentity
 from shared.request.beam_search import check_beam_search
-from shared.rpc.protocol import CONSTRAINTS_MINOR
+from shared.rpc.protocol import CONSTRAINTS_MINOR, FIELDS_MINOR
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from services.router.routing.explain import Explanation
     from shared.generation.resolver import SamplingResolver
     from shared.identity import WorkerId
+    from shared.request.sampling_params import SamplingParams
 
 _INT32 = 2**31
 
@@ -168,10 +169,9 @@ class AnswerPlanner:
             max_ttft_ms = max(0.0, max_ttft_ms - (spent_s + wait_s) * 1000)
         # A replay is not refused for its bounds: work has been done for the request.
         again = losses is not None or bool(token_ids)
-        constrained = job.sampling.grammar is not None or job.sampling.extra_args
         return RoutingRequest(
             identity=job.pin.identity,
-            protocol_minor=CONSTRAINTS_MINOR if constrained else 0,
+            protocol_minor=_protocol_minor(job.sampling),
             num_prompt_tokens=job.num_prompt_tokens + len(token_ids),
             max_tokens=job.sampling.max_tokens - len(token_ids),
             block_hashes=self._block_hashes(job, token_ids),
@@ -219,3 +219,10 @@ def _from_drained(route: Route, losses: Losses, *, num_tokens: int) -> Route:
 
 def _tighter(one: float | None, other: float | None) -> float | None:
     return min((bound for bound in (one, other) if bound is not None), default=None)
+
+
+def _protocol_minor(sampling: SamplingParams) -> int:
+    """Return the version that workers must have to do all of it: older ones would pass it over."""
+    if sampling.logprob_token_ids is not None or sampling.thinking_budget is not None:
+        return FIELDS_MINOR
+    return CONSTRAINTS_MINOR if sampling.grammar is not None or sampling.extra_args else 0

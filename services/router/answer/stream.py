@@ -15,7 +15,7 @@ from services.router.routing.learn import learn_decode, learn_prefill
 from services.router.workers.pieces import merge_into
 from shared.directory.generations import identity_of
 from shared.errors import BatonError, InvalidRequestError
-from shared.request.answer import FinishReason
+from shared.request.repetition import repeats_as, text_end
 from shared.request.wire import finish_reason_from_wire
 from shared.text.answer_text import AnswerText
 
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from baton.v1 import decode_pb2
     from services.router.routing.base import Route
     from services.router.routing.book import Book, Booking
-    from services.router.workers.sessions import SessionPool
+    from services.router.workers.sessions import AnswerCall, SessionPool
     from shared.generation.params import GenerationParams
+    from shared.request.answer import FinishReason
     from shared.telemetry.tracing import Span
     from shared.text.answer_text import TextPiece
     from shared.text.tokenizer import Tokenizer
@@ -75,16 +76,24 @@ class AnswerStream:
         self.cost = AnswerCost()
         #: Worker of the last call.
         self.route: Route | None = None
+        #: The call that runs.
+        self._running: AnswerCall | None = None
         #: All tokens from workers, in order.
         self.token_ids = list(emitted)
-        if emitted and self._text.feed(emitted).stop_string is not None:
-            message = f"{PARAM}: answer {index} has ended already, with a stop string"
+        if emitted and (end := self._text.feed(emitted)).has_ended:
+            what = "a repetition" if end.repeats else "a stop string"
+            message = f"{PARAM}: answer {index} has ended already, with {what}"
             raise InvalidRequestError(message, param=PARAM)
 
     @property
     def num_tokens(self) -> int:
         """Tokens of the answer so far."""
         return self._text.num_tokens
+
+    def abort(self) -> None:
+        """End the answer with what has arrived, if it runs."""
+        if self._running is not None:
+            self._running.abort()
 
     async def pieces(self, call: Call) -> AsyncGenerator[AnswerPiece, None]:
         """Yield the worker's output as pieces; the last one has a finish reason.
@@ -103,6 +112,7 @@ class AnswerStream:
             timeout_s=call.timeout_s,
             peer=str(route.decode),
         )
+        self._running = answer
         try:
             while True:
                 piece = self._piece(_merged(await answer.read()))
@@ -120,6 +130,7 @@ class AnswerStream:
                 call.span.fail(error)
             raise
         finally:
+            self._running = None
             answer.cancel()
             booking.release()
             if call.span is not None:
@@ -156,7 +167,7 @@ class AnswerStream:
         if reason is None and not message.logprobs and not message.HasField("prompt_logprobs"):
             # The fast path, for nearly all pieces.
             text = self._text.feed(token_ids)
-            if text.stop_string is None:
+            if not text.has_ended:
                 return AnswerPiece(index=self.index, text=text.text, token_ids=token_ids)
             return self._rich_piece(message, token_ids, text, None)
         stop_token_id = message.stop_token_id if message.HasField("stop_token_id") else None
@@ -171,8 +182,9 @@ class AnswerStream:
         reason: FinishReason | None,
     ) -> AnswerPiece:
         stop_token_id = message.stop_token_id if message.HasField("stop_token_id") else None
-        if text.stop_string is not None:
-            reason, stop_token_id = FinishReason.STOP, None
+        stop_string = None
+        if (end := text_end(text)) is not None:
+            (reason, stop_string), stop_token_id = end, None
         details = message.logprobs[: text.num_tokens]
         return AnswerPiece(
             index=self.index,
@@ -180,7 +192,7 @@ class AnswerStream:
             token_ids=token_ids[: text.num_tokens],
             details=tuple(token_detail(self._tokenizer, position) for position in details),
             finish_reason=reason,
-            stop_string=text.stop_string,
+            stop_string=stop_string,
             stop_token_id=stop_token_id,
             prompt_details=(
                 prompt_details(self._tokenizer, message.prompt_logprobs)
@@ -202,6 +214,7 @@ def new_text(
         min_tokens=params.min_tokens,
         skip_special_tokens=params.skip_special_tokens,
         shown_token_ids=params.shown_token_ids,
+        repeats=repeats_as(params.repetition_detection),
     )
 
 

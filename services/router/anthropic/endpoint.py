@@ -69,7 +69,8 @@ class Messages:
         body = parse_body(request, schema, raw, self._backend.unknown_fields)
         refuse_fields(body, REFUSED)
         with params_named(NAMES):
-            fields = chat_body(chat_fields(body))
+            bounds = self._backend.formats.reasoning is not None
+            fields = chat_body(chat_fields(body, bounds_thinking=bounds))
             return body, await self._chat.prepare(request, fields, raw, arrival_s)
 
 

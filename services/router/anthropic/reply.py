@@ -23,7 +23,12 @@ if TYPE_CHECKING:
     from services.router.parsers.events import ChatEvent, ChatReader
     from services.router.request.generation import AnswerPiece
 
-_STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+_STOP_REASONS = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "repetition": "end_turn",
+}
 _STOP_SEQUENCE = "stop_sequence"
 
 

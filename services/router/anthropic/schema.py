@@ -10,19 +10,22 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, Tag
 
+from services.router.chat.rules import Effort  # noqa: TC001 read at run time
 from services.router.openai.schema.base import Body, RequestObject
-from services.router.openai.schema.chat import Effort  # noqa: TC001 read at run time
 from services.router.openai.schema.field_types import NumTokens, Temperature  # noqa: TC001 read at run time
 from services.router.openai.schema.kinds import by_kind, only, text_as
 from services.router.openai.schema.sampling import SamplingExtras
+from services.router.openai.schema.unsupported import IGNORED_EVERYWHERE, REFUSED_EVERYWHERE
 
 #: Fields that ask for more than text and the client's own tools, and why they are refused.
 REFUSED: dict[str, str] = {
+    **REFUSED_EVERYWHERE,
     "container": "nothing is executed here",
     "mcp_servers": "tools are called by the client alone",
 }
 #: Fields that are accepted and change nothing.
 IGNORED: dict[str, str] = {
+    **IGNORED_EVERYWHERE,
     "cache_control": "prefixes are kept for as long as there is room, and found by their content",
     "diagnostics": "of Anthropic's own service",
     "inference_geo": "of Anthropic's own service",

@@ -31,8 +31,10 @@ NAMES = {
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
-def chat_fields(body: PromptFields) -> dict[str, Any]:
+def chat_fields(body: PromptFields, *, bounds_thinking: bool = False) -> dict[str, Any]:
     """Return the fields of the chat request.
+
+    `bounds_thinking`: the marks of the model's reasoning are known, so it can be bounded.
 
     Raises:
         FieldError: a message has a block that its role cannot have, a result has no call, or
@@ -41,23 +43,28 @@ def chat_fields(body: PromptFields) -> dict[str, Any]:
     check_results(body.messages)
     fields: dict[str, Any] = {"model": body.model}
     if isinstance(body, MessagesBody):
-        _check_budget(body)
+        budget = _budget(body)
         fields |= {
             "max_tokens": body.max_tokens,
             "temperature": body.temperature,
             "top_p": body.top_p,
             "stop": body.stop_sequences,
+            "thinking_token_budget": budget if bounds_thinking else None,
             **body.extras(),
         }
     fields |= _prompt_fields(body)
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _check_budget(body: MessagesBody) -> None:
-    """Refuse a reasoning budget of `max_tokens` or more: the reasoning is a part of the answer."""
+def _budget(body: MessagesBody) -> int | None:
+    """Return the bound on the reasoning, which is a part of the answer.
+
+    Raises:
+        FieldError: it is `max_tokens` or more.
+    """
     thinking = body.thinking
     if thinking is None or thinking.type != "enabled" or thinking.budget_tokens is None:
-        return
+        return None
     if thinking.budget_tokens >= body.max_tokens:
         param = "thinking.budget_tokens"
         message = (
@@ -65,6 +72,7 @@ def _check_budget(body: MessagesBody) -> None:
             f"not {thinking.budget_tokens}"
         )
         raise FieldError(message, param=param)
+    return thinking.budget_tokens
 
 
 def _prompt_fields(body: PromptFields) -> dict[str, Any]:

@@ -14,7 +14,9 @@ from services.router.doors.cors import add_cors
 from services.router.doors.error_handlers import add_error_handlers
 from services.router.doors.rate_headers import RateLimitMiddleware
 from services.router.doors.schema_docs import document_bodies
+from services.router.openai.abort import AbortBody, AbortEndpoint
 from services.router.openai.chat import ChatCompletions
+from services.router.openai.chat_batch import ChatBatch, ChatBatchBody
 from services.router.openai.completions import Completions
 from services.router.openai.health import HealthEndpoints
 from services.router.openai.models import ModelEndpoints
@@ -32,7 +34,20 @@ from services.router.openai.schema.tokenize import (
     TokenizeChatBody,
     TokenizeTextBody,
 )
+from services.router.openai.scoring import GenerativeScoring, ScoringBody
 from services.router.openai.tokenize import TokenizeEndpoints
+from services.router.openai.tokens_api.derender import DerenderEndpoints
+from services.router.openai.tokens_api.derender_schema import (
+    DerenderChatBody,
+    DerenderCompletionBody,
+)
+from services.router.openai.tokens_api.endpoint import TokenGeneration
+from services.router.openai.tokens_api.render import (
+    RenderChatBody,
+    RenderCompletionBody,
+    RenderEndpoints,
+)
+from services.router.openai.tokens_api.schema import GenerateBody
 from services.router.openai.trace import TraceMiddleware
 
 if TYPE_CHECKING:
@@ -48,6 +63,8 @@ if TYPE_CHECKING:
     from services.router.openai.backend import Backend
     from services.router.openai.operators import Cluster
 
+#: The second one is vLLM's newer name.
+ABORT_PATHS = ("/abort_requests", "/inference/v1/abort_requests")
 #: The endpoints read their bodies themselves, so the schemas are listed for the framework here.
 _BODIES: dict[str, tuple[type[BaseModel], ...]] = {
     "/v1/chat/completions": (ChatBody,),
@@ -56,6 +73,13 @@ _BODIES: dict[str, tuple[type[BaseModel], ...]] = {
     "/v1/responses/input_tokens": (ResponsesBody,),
     "/v1/messages": (MessagesBody,),
     "/v1/messages/count_tokens": (CountTokensBody,),
+    "/v1/chat/completions/batch": (ChatBatchBody,),
+    "/generative_scoring": (ScoringBody,),
+    "/inference/v1/generate": (GenerateBody,),
+    "/v1/chat/completions/render": (RenderChatBody,),
+    "/v1/completions/render": (RenderCompletionBody,),
+    "/v1/chat/completions/derender": (DerenderChatBody,),
+    "/v1/completions/derender": (DerenderCompletionBody,),
     "/tokenize": (TokenizeTextBody, TokenizeChatBody),
     "/detokenize": (DetokenizeBody,),
 }
@@ -114,9 +138,12 @@ def create_app(
 
 def _bodies(backend: Backend, cluster: Cluster | None) -> dict[str, tuple[type[BaseModel], ...]]:
     either = {"/v1/route": backend.explainer is not None, "/invocations": cluster is not None}
-    return _BODIES | {
+    found = _BODIES | {
         path: (CompletionBody, ChatBody) for path, is_there in either.items() if is_there
     }
+    if backend.aborter is not None:
+        found |= dict.fromkeys(ABORT_PATHS, (AbortBody,))
+    return found
 
 
 def _add_operators(app: FastAPI, operators: OperatorEndpoints) -> None:
@@ -137,11 +164,34 @@ def _add_generation(app: FastAPI, backend: Backend, cluster: Cluster | None) -> 
     _add_other_apis(app, backend, chat)
     app.add_api_route("/v1/chat/completions", chat.create, methods=["POST"], tags=["generate"])
     app.add_api_route("/v1/completions", completions.create, methods=["POST"], tags=["generate"])
+    if backend.aborter is not None:
+        abort = AbortEndpoint(backend, backend.aborter).abort
+        for path in ABORT_PATHS:
+            app.add_api_route(path, abort, methods=["POST"], tags=["operations"])
+    batch = ChatBatch(backend, chat).create
+    app.add_api_route("/v1/chat/completions/batch", batch, methods=["POST"], tags=["generate"])
     if backend.explainer is not None:
         route = RouteEndpoint(backend, backend.explainer, chat=chat, completions=completions)
         app.add_api_route("/v1/route", route.explain, methods=["POST"], tags=["operations"])
+    _add_tokens(app, backend, chat, completions)
     app.add_api_route("/tokenize", tokens.tokenize, methods=["POST"], tags=["tokens"])
     app.add_api_route("/detokenize", tokens.detokenize, methods=["POST"], tags=["tokens"])
+
+
+def _add_tokens(
+    app: FastAPI, backend: Backend, chat: ChatCompletions, completions: Completions
+) -> None:
+    """Add the API of tokens, and what translates to it and from it."""
+    render, derender = RenderEndpoints(backend, chat, completions), DerenderEndpoints(backend)
+    for path, endpoint in (
+        ("/inference/v1/generate", TokenGeneration(backend).create),
+        ("/v1/chat/completions/render", render.chat),
+        ("/v1/completions/render", render.completions),
+        ("/v1/chat/completions/derender", derender.chat),
+        ("/v1/completions/derender", derender.completions),
+        ("/generative_scoring", GenerativeScoring(backend).create),
+    ):
+        app.add_api_route(path, endpoint, methods=["POST"], tags=["tokens"])
 
 
 def _add_other_apis(app: FastAPI, backend: Backend, chat: ChatCompletions) -> None:

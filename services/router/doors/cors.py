@@ -12,7 +12,13 @@ if TYPE_CHECKING:
     from services.router.cors_settings import CorsSettings
 
 #: Response headers that pages may read beside those that browsers always show.
-_SHOWN_HEADERS = ("x-request-id", "x-baton-ignored", "retry-after", "retry-after-ms")
+_SHOWN_HEADERS = (
+    "x-request-id",
+    "x-baton-ignored",
+    "x-baton-fields",
+    "retry-after",
+    "retry-after-ms",
+)
 
 
 def add_cors(app: FastAPI, settings: CorsSettings | None) -> None:

@@ -63,6 +63,7 @@ _CONTENT: dict[str, dict[str, Any]] = {
     },
     "/v1/chat/completions": _ANSWER_OR_STREAM,
     "/v1/completions": _ANSWER_OR_STREAM,
+    "/inference/v1/generate": _ANSWER_OR_STREAM,
     "/v1/responses": _ANSWER_OR_NAMED_EVENTS,
     "/v1/messages": _ANSWER_OR_NAMED_EVENTS,
 }

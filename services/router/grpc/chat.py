@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from baton.v1 import router_pb2
 from services.router.chat.json_depth import is_too_deep
 from services.router.chat.prompt import Conversation, read_arguments
-from services.router.chat.rules import ROLES, needs_content
+from services.router.chat.rules import EFFORTS, ROLES, needs_content
 from services.router.chat.tools import (
     MAX_NAME_CHARS,
     NAME_PATTERN,
@@ -86,13 +86,25 @@ def read_chat(
             _object(text, f"documents[{i}]", limits) for i, text in enumerate(request.documents)
         ]
         or None,
-        extra={
-            name: _json(text, "chat_template_kwargs", limits)
-            for name, text in request.chat_template_kwargs.items()
-        },
+        extra=_template_variables(request, limits),
         continue_final_message=request.continue_final_message,
     )
     return AskedChat(conversation=conversation, params=params, plan=plan, is_read=is_read)
+
+
+def _template_variables(request: router_pb2.ChatRequest, limits: RequestLimits) -> dict[str, Any]:
+    """Return the template's variables. A field of its own has precedence over the general one."""
+    found = {
+        name: _json(text, "chat_template_kwargs", limits)
+        for name, text in request.chat_template_kwargs.items()
+    }
+    if request.HasField("reasoning_effort"):
+        effort = request.reasoning_effort
+        if effort not in EFFORTS:
+            message = f"reasoning_effort must be one of {', '.join(EFFORTS)}, not {effort[:64]!r}"
+            raise InvalidRequestError(message, param="reasoning_effort")
+        found["reasoning_effort"] = effort
+    return found
 
 
 def _tool(tool: router_pb2.Tool, param: str, limits: RequestLimits) -> dict[str, Any]:

@@ -6,16 +6,18 @@ import asyncio
 import secrets
 import time
 from contextlib import aclosing
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
 from structlog.contextvars import bind_contextvars
 
 from baton.v1 import router_pb2, router_pb2_grpc
 from services.router.admission.caller import ANYBODY, Caller
+from services.router.answer.best_of import chosen_answers
 from services.router.chat.prompt import render_chat
 from services.router.grpc.answers import AnswerWriter
 from services.router.grpc.chat import read_chat
 from services.router.grpc.wire import params_from_wire, resumed_from_wire
+from services.router.parsers.budget import bound_thinking, end_of
 from services.router.parsers.plan import ChatFormats
 from services.router.request.generation import GenerationRequest
 from services.router.request.request_name import RULE, is_request_name
@@ -27,6 +29,8 @@ from shared.generation.limits import (
     check_texts,
     texts_in,
 )
+from shared.generation.truncation import read_truncation, special_head
+from shared.request.beam_search import require_no_constraints
 from shared.telemetry.trace_context import INCOMING, Incoming, metadata_in
 
 if TYPE_CHECKING:
@@ -37,7 +41,7 @@ if TYPE_CHECKING:
 
     from services.router.admission.tenant import Tenant
     from services.router.models import ServedModels
-    from services.router.request.generation import AnswerPiece, Generator
+    from services.router.request.generation import Generator
     from shared.generation.limits import RequestLimits
     from shared.generation.params import GenerationParams
     from shared.rpc.auth import Metadata
@@ -97,14 +101,19 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         match request.prompt.WhichOneof("content"):
             case "text":
                 check_texts([request.prompt.text], self._limits, param="prompt")
-                text = request.prompt.text
+                text, has_head = request.prompt.text, True
                 ids = await _inline(
                     len(text), lambda: tuple(self._tokenizer.encode(text, add_special_tokens=True))
                 )
             case "tokens":
                 ids = tuple(request.prompt.tokens.ids)
+                has_head = False
             case _:
                 raise InvalidRequestError("prompt must hold text or tokens", param="prompt")
+        ids = self._shortened(request, ids, has_head=has_head)
+        params = bound_thinking(
+            params, self._formats.reasoning, end_of(ids, self._tokenizer), self._tokenizer
+        )
         answers = self._answer(request, ids, params, caller, arrival_s, context, UNREAD)
         async with aclosing(answers) as responses:
             async for response in responses:
@@ -131,7 +140,10 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
                 chat.conversation, self._chat_template, self._tokenizer, self._limits
             ),
         )
-        plan, params = chat.plan.hold(chat.params, prompt, self._tokenizer)
+        if (kept := self._shortened(request, ids)) != ids:
+            ids, prompt = kept, self._tokenizer.decode(kept, skip_special_tokens=False)
+        params = bound_thinking(chat.params, self._formats.reasoning, prompt, self._tokenizer)
+        plan, params = chat.plan.hold(params, prompt, self._tokenizer)
         writer = PLAIN if chat.is_read else UNREAD
         if not plan.is_plain:
             writer = AnswerWriter(reader=plan.new_reader(prompt), reading=router_pb2.READING_DELTAS)
@@ -178,6 +190,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         generation = GenerationRequest(
             request_id=request_id + suffix,
             model=self._models.resolve(request.model),
+            names=(request_id,),
             prompt_token_ids=ids,
             params=params,
             priority=request.priority,
@@ -188,17 +201,39 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
             resumed=resumed_from_wire(request.resume_from),
         )
         writer.resume(generation, self._tokenizer)
-        answers = cast("AsyncGenerator[AnswerPiece]", self._generator.generate(generation))
+        if generation.resumed and params.num_sequences > params.n:
+            message = "resume_from cannot be used with best_of, or with beam search"
+            raise InvalidRequestError(message, param="resume_from")
+        answers = chosen_answers(self._generator, generation)
         async with aclosing(answers) as pieces:
             async for piece in pieces:
                 yield writer.write(request_id, piece, resumed=bool(generation.resumed))
         # An error has metadata of its own, with the time until a retry makes sense.
         context.set_trailing_metadata(tuple(self._rate_headers(generation.tenant)))
 
+    def _shortened(
+        self,
+        request: router_pb2.GenerateRequest | router_pb2.ChatRequest,
+        ids: tuple[int, ...],
+        *,
+        has_head: bool = False,
+    ) -> tuple[int, ...]:
+        """Return the tokens that the request's truncation keeps."""
+        truncation = read_truncation(
+            request.truncate_prompt_tokens if request.HasField("truncate_prompt_tokens") else None,
+            request.truncation_side if request.HasField("truncation_side") else None,
+        )
+        if truncation is None:
+            return ids
+        head = special_head(self._tokenizer) if has_head else ()
+        return truncation.apply(ids, max_model_len=self._models.max_model_len, head=head)
+
     def _params(self, message: router_pb2.GenerationParams) -> GenerationParams:
         """Return the parameters, checked before any tokenising."""
         params = params_from_wire(message)
         check_params(params, self._limits)
+        if params.beams is not None:
+            require_no_constraints(params)
         return params
 
 

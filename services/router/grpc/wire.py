@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from baton.v1 import common_pb2, router_pb2
 from services.router.answer.wire import timings_to_wire, usage_to_wire
 from services.router.request.resume import AnswerSoFar
 from shared.generation.params import GenerationParams
+from shared.generation.search import read_search
 from shared.request.extra_args import read_extra_args
 from shared.request.grammar.wire import grammar_from_wire
+from shared.request.repetition import RepetitionDetection
 from shared.request.wire import extra_args_from_wire, finish_reason_to_wire
 
 if TYPE_CHECKING:
@@ -26,17 +28,30 @@ def params_from_wire(message: router_pb2.GenerationParams) -> GenerationParams:
     """
     names = [field.name for field, _ in message.ListFields()]
     scalars = {name: getattr(message, name) for name in names if name not in _NOT_SCALAR}
+    best_of, beams = read_search(
+        n=message.n if message.HasField("n") else 1,
+        best_of=message.best_of if message.HasField("best_of") else None,
+        use_beam_search=message.use_beam_search,
+        length_penalty=message.length_penalty if message.HasField("length_penalty") else None,
+        early_stopping=_EARLY_STOPPING[message.early_stopping],
+    )
     # ListFields leaves out fields without presence if they are false, which is their default.
     return GenerationParams(
         **scalars,
+        best_of=best_of,
+        beams=beams,
         logit_bias=dict(message.logit_bias),
         allowed_token_ids=(
             tuple(message.allowed_token_ids.ids) if message.HasField("allowed_token_ids") else None
+        ),
+        logprob_token_ids=(
+            tuple(message.logprob_token_ids.ids) if message.HasField("logprob_token_ids") else None
         ),
         bad_words=tuple(message.bad_words),
         stop=tuple(message.stop),
         stop_token_ids=tuple(message.stop_token_ids),
         grammar=grammar_from_wire(message.grammar) if message.HasField("grammar") else None,
+        repetition_detection=_repetition(message),
         extra_args=read_extra_args(extra_args_from_wire(message.extra_args), param="extra_args"),
     )
 
@@ -50,8 +65,30 @@ _NOT_SCALAR = frozenset(
         "stop_token_ids",
         "grammar",
         "extra_args",
+        "repetition_detection",
+        "logprob_token_ids",
+        "best_of",
+        "use_beam_search",
+        "length_penalty",
+        "early_stopping",
     }
 )
+_EARLY_STOPPING: dict[router_pb2.EarlyStopping.ValueType, bool | Literal["never"]] = {
+    router_pb2.EARLY_STOPPING_UNSPECIFIED: False,
+    router_pb2.EARLY_STOPPING_FIRST: True,
+    router_pb2.EARLY_STOPPING_NEVER: "never",
+}
+
+
+def _repetition(message: router_pb2.GenerationParams) -> RepetitionDetection | None:
+    if not message.HasField("repetition_detection"):
+        return None
+    found = message.repetition_detection
+    return RepetitionDetection(
+        max_pattern_size=found.max_pattern_size,
+        min_pattern_size=found.min_pattern_size,
+        min_count=found.min_count,
+    )
 
 
 def resumed_from_wire(messages: Iterable[router_pb2.AnswerSoFar]) -> tuple[AnswerSoFar, ...]:

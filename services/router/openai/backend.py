@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from services.router.openai.auth import caller_of
 from services.router.openai.reading.unknown_fields import UnknownFields
 from services.router.parsers.plan import ChatFormats
+from shared.errors import UnsupportedError
 from shared.generation.limits import RequestLimits
 
 if TYPE_CHECKING:
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
     from services.router.admission.caller import Caller
     from services.router.openai.models import ServedModel
-    from services.router.request.generation import Explainer, Generator
+    from services.router.openai.schema.chat import ChatPromptFields
+    from services.router.request.generation import Aborter, Explainer, Generator
     from shared.text.chat_template import ChatTemplate
     from shared.text.tokenizer import Tokenizer
 
@@ -30,8 +32,12 @@ class Backend:
     tokenizer: Tokenizer
     chat_template: ChatTemplate
     models: ServedModel
+    #: Whether requests may bring a chat template of their own.
+    trusts_templates: bool = False
     #: None: there is no POST /v1/route.
     explainer: Explainer | None = None
+    #: None: requests cannot be aborted by name.
+    aborter: Aborter | None = None
     #: Formats of the model's tool calls and reasoning.
     formats: ChatFormats = field(default_factory=ChatFormats)
     limits: RequestLimits = field(default_factory=RequestLimits)
@@ -39,3 +45,17 @@ class Backend:
     unknown_fields: UnknownFields = field(default_factory=UnknownFields)
     #: Returns the caller of a request; its tenant limits which prefixes it shares.
     caller_of: Callable[[Request], Caller] = caller_of
+
+    def template_of(self, fields: ChatPromptFields) -> ChatTemplate:
+        """Return the template that writes a conversation.
+
+        Raises:
+            UnsupportedError: the request has one of its own, and none is trusted.
+            InvalidRequestError: it is not valid Jinja.
+        """
+        if fields.chat_template is None:
+            return self.chat_template
+        if not self.trusts_templates:
+            message = "chat_template is refused here: see --trust-request-chat-template"
+            raise UnsupportedError(message, param="chat_template")
+        return self.chat_template.replaced_by(fields.chat_template)

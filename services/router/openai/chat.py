@@ -7,19 +7,22 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
+from msgspec import UNSET
 
 from services.router.chat.tools import hold_to_calls, plan_reading
 from services.router.openai.endpoint import answer, encode
 from services.router.openai.errors import FieldError
+from services.router.openai.reading.as_chat import params_named
 from services.router.openai.reading.body import parse_body, read_body
 from services.router.openai.reading.messages import answer_role, echoed_text, encode_chat
 from services.router.openai.reading.params import check_stream_options, read_params
-from services.router.openai.reading.prompts import Prompt, check_prompt
-from services.router.openai.reading.request_id import generation_ids, response_id
+from services.router.openai.reading.prompts import Prompt, check_prompt, shortened
+from services.router.openai.reading.request_id import generation_ids, request_names, response_id
 from services.router.openai.reading.tools import read_tools
 from services.router.openai.replies.answers import stream_answers
 from services.router.openai.replies.chat_reply import ChatHead, ChatReply
 from services.router.openai.schema.chat import ChatBody
+from services.router.parsers.budget import bound_thinking
 from services.router.request.generation import GenerationRequest
 from shared.generation.limits import check_num_tokens
 
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from services.router.openai.backend import Backend
     from services.router.parsers.events import ChatReader
     from services.router.parsers.plan import ReadingPlan
+    from shared.generation.params import GenerationParams
 
 _PREFIX = "chatcmpl"
 
@@ -67,22 +71,27 @@ class ChatCompletions:
         backend = self._backend
         body = parse_body(request, ChatBody, raw, backend.unknown_fields)
         chat = await self.prepare(request, body, raw, arrival_s)
-        generation = chat.generation
+        parts = stream_answers(backend.generator, [chat.generation])
+        return await answer(
+            request, parts, self.reply(request, body, chat), stream=bool(body.stream)
+        )
+
+    def reply(self, request: Request, body: ChatBody, chat: PreparedChat) -> ChatReply:
+        """Return the writer of the reply to a prepared chat."""
         head = ChatHead(
             id=response_id(request, _PREFIX),
-            model=backend.models.resolve(body.model),
+            model=self._backend.models.resolve(body.model),
             role=answer_role(body),
             echoed=echoed_text(body, echo=body.echo),
-            prompt_token_ids=generation.prompt_token_ids,
+            prompt_token_ids=chat.generation.prompt_token_ids,
+            prompt_text=chat.prompt if body.return_prompt_text else UNSET,
         )
-        parts = stream_answers(backend.generator, [generation])
-        reply = ChatReply(
+        return ChatReply(
             head,
             body,
             reader=None if chat.plan.is_plain else chat.new_reader(),
             reasons=chat.plan.reasoning is not None,
         )
-        return await answer(request, parts, reply, stream=bool(body.stream))
 
     async def prepare(
         self, request: Request, body: ChatBody, raw: bytes, arrival_s: float
@@ -96,15 +105,8 @@ class ChatCompletions:
         backend.models.resolve(body.model)
         check_stream_options(body)
         max_tokens, max_tokens_param = _max_tokens(body)
-        params = read_params(
-            body, backend.limits, max_tokens=max_tokens, logprobs=_num_logprobs(body)
-        )
         use = read_tools(body, backend.limits)
-        plan = plan_reading(
-            use, backend.formats, include_reasoning=body.include_reasoning is not False
-        )
-        params = replace(params, shown_token_ids=plan.shown_token_ids(backend.tokenizer))
-        params = hold_to_calls(params, use, plan)
+        params, plan = self._read_params(body, use, max_tokens)
         prompt, tokenize_ms = await encode(raw, lambda: self._encode(body, use))
         check_num_tokens(len(prompt.token_ids), backend.limits, param="messages")
         check_prompt(
@@ -114,12 +116,15 @@ class ChatCompletions:
             max_tokens=max_tokens,
             max_tokens_param=max_tokens_param,
         )
-        plan, params = plan.hold(params, prompt.text or "", backend.tokenizer)
+        text = prompt.text or ""
+        params = bound_thinking(params, backend.formats.reasoning, text, backend.tokenizer)
+        plan, params = plan.hold(params, text, backend.tokenizer)
         caller = backend.caller_of(request)
         [request_id] = generation_ids(request, _PREFIX, 1)
         generation = GenerationRequest(
             request_id=request_id,
             model=backend.models.names[0],
+            names=request_names(request, _PREFIX),
             prompt_token_ids=prompt.token_ids,
             params=params,
             priority=body.priority or 0,
@@ -130,19 +135,35 @@ class ChatCompletions:
             max_ttft_ms=body.max_ttft_ms,
             max_itl_ms=body.max_itl_ms,
         )
-        return PreparedChat(generation=generation, plan=plan, prompt=prompt.text or "")
+        return PreparedChat(generation=generation, plan=plan, prompt=text)
+
+    def _read_params(
+        self, body: ChatBody, use: ToolUse, max_tokens: int | None
+    ) -> tuple[GenerationParams, ReadingPlan]:
+        """Return the parameters with what tools need, and how to parse the answers."""
+        backend = self._backend
+        with params_named({"logprobs": "top_logprobs"}):
+            params = read_params(
+                body, backend.limits, max_tokens=max_tokens, logprobs=_num_logprobs(body)
+            )
+        plan = plan_reading(
+            use, backend.formats, include_reasoning=body.include_reasoning is not False
+        )
+        params = replace(params, shown_token_ids=plan.shown_token_ids(backend.tokenizer))
+        return hold_to_calls(params, use, plan), plan
 
     def _encode(self, body: ChatBody, use: ToolUse) -> Prompt:
         backend = self._backend
         special = bool(body.add_special_tokens)
-        return encode_chat(
+        prompt = encode_chat(
             body,
-            backend.chat_template,
+            backend.template_of(body),
             backend.tokenizer,
             backend.limits,
             tools=use.offered,
             add_special_tokens=special,
         )
+        return shortened(prompt, body, backend.models, backend.tokenizer, has_head=special)
 
 
 def _max_tokens(body: ChatBody) -> tuple[int | None, str]:

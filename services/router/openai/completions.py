@@ -23,13 +23,15 @@ from services.router.openai.reading.prompts import (
     check_prompt,
     encode_prompts,
     read_prompts,
+    shortened,
 )
-from services.router.openai.reading.request_id import generation_ids, response_id
+from services.router.openai.reading.request_id import generation_ids, request_names, response_id
 from services.router.openai.replies.answers import stream_answers
 from services.router.openai.replies.completion_reply import CompletionReply, EchoedPrompt
 from services.router.openai.schema.completion import CompletionBody
+from services.router.parsers.budget import bound_thinking, end_of
 from services.router.request.generation import GenerationRequest
-from shared.generation.limits import check_answers, check_num_tokens, check_texts
+from shared.generation.limits import ALL, check_answers, check_num_tokens, check_texts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,7 +85,7 @@ class Completions:
         special = body.add_special_tokens is not False
         prompts, tokenize_ms = await encode(
             raw,
-            lambda: encode_prompts(given, backend.tokenizer, add_special_tokens=special),
+            lambda: self._encode(given, body, add_special_tokens=special),
         )
         fitted = self._fit(params, body, prompts)
         caller = backend.caller_of(request)
@@ -92,6 +94,7 @@ class Completions:
             GenerationRequest(
                 request_id=ids[i],
                 model=backend.models.names[0],
+                names=request_names(request, _PREFIX),
                 prompt_token_ids=prompt.token_ids,
                 params=fitted[i],
                 priority=body.priority or 0,
@@ -106,6 +109,23 @@ class Completions:
         ]
         return prompts, generations
 
+    def _encode(
+        self, given: Sequence[str | list[int]], body: CompletionBody, *, add_special_tokens: bool
+    ) -> list[Prompt]:
+        backend = self._backend
+        return [
+            shortened(
+                prompt,
+                body,
+                backend.models,
+                backend.tokenizer,
+                has_head=add_special_tokens and prompt.text is not None,
+            )
+            for prompt in encode_prompts(
+                given, backend.tokenizer, add_special_tokens=add_special_tokens
+            )
+        ]
+
     def _read_params(self, body: CompletionBody) -> GenerationParams:
         max_tokens = body.max_tokens
         if max_tokens == 0:
@@ -116,9 +136,13 @@ class Completions:
         params = read_params(
             body, self._backend.limits, max_tokens=max_tokens, logprobs=body.logprobs
         )
+        if body.echo and body.logprob_token_ids:
+            message = "logprob_token_ids is not available when echo is true"
+            raise FieldError(message, param="logprob_token_ids")
         if body.echo and body.logprobs is not None:
             # Tokens of an echoed prompt get as many alternatives as tokens of its answer.
-            wanted = max(body.logprobs, body.prompt_logprobs or 0)
+            both = (body.logprobs, body.prompt_logprobs or 0)
+            wanted = ALL if ALL in both else max(both)
             params = dataclasses.replace(params, prompt_logprobs=wanted)
         return params
 
@@ -126,7 +150,7 @@ class Completions:
         self, params: GenerationParams, body: CompletionBody, prompts: Sequence[Prompt]
     ) -> list[GenerationParams]:
         """Return one set of parameters per prompt, after a check that the prompt fits."""
-        models = self._backend.models
+        models, tokenizer = self._backend.models, self._backend.tokenizer
         is_default = "max_tokens" not in body.model_fields_set
         fitted = []
         for i, prompt in enumerate(prompts):
@@ -136,10 +160,11 @@ class Completions:
             check_prompt(prompt.token_ids, models, param=param, max_tokens=wanted)
             # A default length is reduced to the space left in the context.
             room = models.max_model_len - len(prompt.token_ids)
-            if is_default and params.max_tokens is not None and params.max_tokens > room:
-                fitted.append(dataclasses.replace(params, max_tokens=room))
-            else:
-                fitted.append(params)
+            end = end_of(prompt.token_ids, tokenizer)
+            own = bound_thinking(params, self._backend.formats.reasoning, end, tokenizer)
+            if is_default and own.max_tokens is not None and own.max_tokens > room:
+                own = dataclasses.replace(own, max_tokens=room)
+            fitted.append(own)
         return fitted
 
     def _echoed(self, prompt: Prompt, body: CompletionBody) -> EchoedPrompt:

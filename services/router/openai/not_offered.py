@@ -68,6 +68,8 @@ NOT_OFFERED: dict[str, str] = {
     "/reset_encoder_cache": _IMAGES,
     "/v1/load_lora_adapter": _ADAPTERS,
     "/v1/unload_lora_adapter": _ADAPTERS,
+    "/kv_event_sources": "workers publish their events themselves: see their --kv-events-endpoint",
+    "/v1/messages/render": "messages are not rendered: render the chat that they are",
     "/scale_elastic_ep": "workers join and leave by themselves: start more, or stop some",
     "/v1/assistants": _STATE,
     "/v1/threads": _STATE,

@@ -79,7 +79,7 @@ class TokenizeEndpoints:
             special = bool(body.add_special_tokens)
             prompt = encode_chat(
                 body,
-                self._backend.chat_template,
+                self._backend.template_of(body),
                 tokenizer,
                 self._backend.limits,
                 tools=template_tools(body.tools),

@@ -12,7 +12,7 @@ from services.router.routing.trail import Trail
 from shared.request.answer import FinishReason  # noqa: TC001 read at run time by msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Collection
 
     from services.router.request.resume import AnswerSoFar
     from services.router.request.trace import RequestTrace
@@ -27,6 +27,8 @@ class GenerationRequest:
 
     request_id: str
     model: str
+    #: The names by which its client may abort it.
+    names: tuple[str, ...] = ()
     prompt_token_ids: tuple[int, ...]
     params: GenerationParams
     priority: int = 0
@@ -102,6 +104,18 @@ class Generator(Protocol):
             OverloadedError: refused before any work was done.
             UnavailableError: no worker could serve it or continue it.
             DeadlineError: the request's time ran out.
+        """
+        ...
+
+
+class Aborter(Protocol):
+    """Ends requests. services/router/answer/pipeline.py is the implementation."""
+
+    def abort(self, names: Collection[str], *, tenant: Tenant | None) -> int:
+        """End the running requests with one of these names; return how many there are.
+
+        Their answers end with what has arrived, and with the reason `abort`; a beam search has no
+        answer then and fails. `tenant`: only its requests; None: those of all.
         """
         ...
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 import grpc
 
-from baton.v1 import decode_pb2, decode_pb2_grpc
+from baton.v1 import common_pb2, decode_pb2, decode_pb2_grpc
 from services.router.workers.pieces import merge_into
 from shared.errors import (
     BatonError,
@@ -219,6 +219,11 @@ class AnswerCall:
     def cancel(self) -> None:
         """Cancel the answer if it has not ended. Safe to repeat."""
         self._end(cancel=True)
+
+    def abort(self) -> None:
+        """Cancel the answer; its reader gets what has arrived, and the reason `abort`."""
+        self._end(cancel=True)
+        self.push(decode_pb2.DecodeResponse(finish_reason=common_pb2.FINISH_REASON_ABORT))
 
     def push(self, piece: decode_pb2.DecodeResponse) -> None:
         """Add a piece that has arrived.

@@ -32,5 +32,5 @@ SCHEDULING = (
         default=None,
     ),
     switch("--async-scheduling", Same(), default=None),
-    value("--stream-interval", "1", Refused("every token is sent when it is there")),
+    value("--stream-interval", "1", Same()),
 )

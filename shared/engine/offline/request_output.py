@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from shared.engine.sequence.events import Admitted, Failed, NewTokens
-from shared.request.answer import FinishReason
+from shared.request.repetition import text_end
 
 if TYPE_CHECKING:
     from shared.engine.sequence.events import EngineEvent
-    from shared.request.answer import PositionLogprobs
+    from shared.request.answer import FinishReason, PositionLogprobs
     from shared.text.answer_text import AnswerText
 
 
@@ -90,9 +90,9 @@ class GrowingOutput:
                 event.token_ids, final=is_final, stop_token_id=event.stop_token_id
             )
             self.pieces.append(piece.text)
-            if piece.stop_string is not None:
+            if (end := text_end(piece)) is not None:
                 num_tokens = piece.num_tokens
-                self.finish_reason, self.stop_reason = FinishReason.STOP, piece.stop_string
+                self.finish_reason, self.stop_reason = end
         self.token_ids += event.token_ids[:num_tokens]
         self.logprobs += event.logprobs[:num_tokens]
         return isinstance(self.stop_reason, str)

@@ -11,6 +11,28 @@ from shared.request.answer import PositionLogprobs, TokenLogprob
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from shared.request.sampling_params import SamplingParams
+
+
+def output_logprobs(
+    logprobs: torch.Tensor, token_ids: Sequence[int], params: Sequence[SamplingParams]
+) -> list[PositionLogprobs]:
+    """Return per row of `logprobs` [n, vocab] the row's token and the alternatives it asks for."""
+    wanted = [each.logprobs or 0 for each in params]
+    records = position_logprobs(logprobs, token_ids, wanted)
+    for row, each in enumerate(params):
+        if each.logprob_token_ids is not None:
+            named = _named(logprobs[row], each.logprob_token_ids)
+            records[row] = PositionLogprobs(records[row].chosen, named)
+    return records
+
+
+def _named(row: torch.Tensor, token_ids: tuple[int, ...]) -> tuple[TokenLogprob, ...]:
+    """Return these tokens' log probabilities, in the same order."""
+    found = row[list(token_ids)]
+    ranks = ((row > found.unsqueeze(-1)).sum(dim=-1) + 1).tolist()
+    return tuple(map(TokenLogprob, token_ids, found.tolist(), ranks))
+
 
 def position_logprobs(
     logprobs: torch.Tensor, token_ids: Sequence[int], num_top: Sequence[int]

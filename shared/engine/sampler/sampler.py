@@ -1,10 +1,10 @@
 """Sampling of one token per sequence.
 
 The order is vLLM's: log probabilities of the raw logits; then, in 32 bits: the grammar's mask,
-allowed tokens, bad words, `min_tokens`, bias, custom processors, penalties, temperature, min-p,
-top-k, top-p. Then the most likely token, or the token at which the cumulative distribution, in the
-order of the vocabulary, passes a random number that depends on (seed, sample index, position)
-alone.
+allowed tokens, bad words, `min_tokens`, bias, custom processors, penalties, the end of reasoning
+whose budget is spent, temperature, min-p, top-k, top-p. Then the most likely token, or the token at
+which the cumulative distribution, in the order of the vocabulary, passes a random number that
+depends on (seed, sample index, position) alone.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from shared.engine.sampler.constraints import (
     rule_out_bad_words,
 )
 from shared.engine.sampler.grammar_mask import follow_grammars
-from shared.engine.sampler.logprobs import position_logprobs
+from shared.engine.sampler.logprobs import output_logprobs
 from shared.engine.sampler.penalties import apply_penalties
 from shared.engine.sampler.processors.attached import apply_processors
 from shared.engine.sampler.random import uniforms
+from shared.engine.sampler.thinking import end_thinking
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,6 +45,7 @@ _STAGES = (
     add_bias,
     apply_processors,
     apply_penalties,
+    end_thinking,
 )
 
 
@@ -64,10 +66,10 @@ def sample(logits: torch.Tensor, states: Sequence[SamplingState]) -> list[Sample
     token_ids = _choose(logits, states)
     if raw_logprobs is None:
         return [Sampled(token_id) for token_id in token_ids]
-    records = position_logprobs(
+    records = output_logprobs(
         raw_logprobs,
         [token_ids[row] or 0 for row in wanting],
-        [states[row].params.logprobs or 0 for row in wanting],
+        [states[row].params for row in wanting],
     )
     by_row = dict(zip(wanting, records, strict=True))
     return [Sampled(token_id, by_row.get(row)) for row, token_id in enumerate(token_ids)]

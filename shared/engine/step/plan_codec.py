@@ -18,6 +18,7 @@ from shared.engine.step.verification import Verified
 from shared.request.answer import PositionLogprobs, TokenLogprob
 from shared.request.grammar.wire import grammar_from_wire, grammar_to_wire
 from shared.request.sampling_params import SamplingParams
+from shared.request.wire import budget_from_wire, budget_to_wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -110,6 +111,9 @@ def _pack_start(start: RowStart) -> tuple[Any, ...]:
     given = {each.name: getattr(start.params, each.name) for each in fields(start.params)}
     if start.params.grammar is not None:
         given["grammar"] = grammar_to_wire(start.params.grammar).SerializeToString()
+    if start.params.thinking_budget is not None:
+        budget = budget_to_wire(start.params.thinking_budget)
+        given["thinking_budget"] = budget.SerializeToString()
     return start.row, given, start.needs_host, start.token_ids.tobytes(), start.num_prompt_tokens
 
 
@@ -118,6 +122,9 @@ def _unpack_start(
 ) -> RowStart:
     if given["grammar"] is not None:
         given["grammar"] = grammar_from_wire(common_pb2.Grammar.FromString(given["grammar"]))
+    if given["thinking_budget"] is not None:
+        budget = common_pb2.ThinkingBudget.FromString(given["thinking_budget"])
+        given["thinking_budget"] = budget_from_wire(budget)
     given["extra_args"] = {name: _tupled(value) for name, value in given["extra_args"].items()}
     params = SamplingParams(**{name: _tupled(value) for name, value in given.items()})
     return RowStart(row, params, needs_host, array("q", token_ids), num_prompt_tokens)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from shared.engine.sampler.logprobs import position_logprobs
+from shared.engine.sampler.logprobs import output_logprobs
 from shared.engine.sampler.sampler import Sampled, adjust, sample
 from shared.engine.step.rejection import accept_drawn, distribution
 from shared.engine.step.token_choice import NOTHING, choose_tokens
@@ -136,5 +136,5 @@ def _accept_drawn(logits: torch.Tensor, row: Drafted) -> Verified:
     records: list[PositionLogprobs] = []
     if params.logprobs is not None and token_ids:
         raw = logits[: len(token_ids)].log_softmax(dim=-1)
-        records = position_logprobs(raw, token_ids, [params.logprobs] * len(token_ids))
+        records = output_logprobs(raw, token_ids, [params] * len(token_ids))
     return Verified(token_ids, records, num_accepted, is_stuck=len(token_ids) == num_accepted)

@@ -32,7 +32,7 @@ def grammar_from_wire(message: common_pb2.Grammar) -> GrammarSpec:
         any_whitespace=not message.HasField("any_whitespace") or message.any_whitespace,
         param=message.param or "grammar",
         owner=message.owner,
-        thinking=_thinking_from_wire(message.thinking) if message.HasField("thinking") else None,
+        thinking=thinking_from_wire(message.thinking) if message.HasField("thinking") else None,
     )
 
 
@@ -45,11 +45,12 @@ def grammar_to_wire(spec: GrammarSpec) -> common_pb2.Grammar:
         any_whitespace=None if spec.any_whitespace else False,
         param=None if spec.param == "grammar" else spec.param,
         owner=spec.owner,
-        thinking=None if spec.thinking is None else _thinking_to_wire(spec.thinking),
+        thinking=None if spec.thinking is None else thinking_to_wire(spec.thinking),
     )
 
 
-def _thinking_from_wire(message: common_pb2.Thinking) -> Thinking:
+def thinking_from_wire(message: common_pb2.Thinking) -> Thinking:
+    """Return the record."""
     return Thinking(
         begin_token_id=message.begin_token_id,
         end_token_id=message.end_token_id,
@@ -57,7 +58,8 @@ def _thinking_from_wire(message: common_pb2.Thinking) -> Thinking:
     )
 
 
-def _thinking_to_wire(thinking: Thinking) -> common_pb2.Thinking:
+def thinking_to_wire(thinking: Thinking) -> common_pb2.Thinking:
+    """Return the message."""
     return common_pb2.Thinking(
         begin_token_id=thinking.begin_token_id,
         end_token_id=thinking.end_token_id,

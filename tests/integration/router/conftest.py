@@ -44,6 +44,7 @@ class Bench:
             chat_template=parts.chat_template,
             models=parts.models,
             explainer=parts.planner,
+            aborter=parts.pipeline,
         )
 
     async def add_worker(

@@ -40,6 +40,9 @@ class Seen:
     #: What the worker was asked, in order, and the text of the first prompt.
     asked: list[decode_pb2.DecodeRequest]
     prompt: str
+    #: Of the pipeline's request. Pieces of an answer are as long as time makes them: how long they
+    #: have to be is for test_interval.py.
+    stream_interval: int | None = None
 
     @property
     def sampling(self) -> Any:
@@ -106,6 +109,16 @@ def refused(value: Any, status: int = 400) -> Case:
     return Case(value, lambda seen: seen.status == status)
 
 
+def named_tokens(logprobs: Any) -> Case:
+    """The worker is asked for these tokens' log probabilities."""
+    wanted = [7, 5]
+    return Case(
+        wanted,
+        lambda seen: list(seen.sampling.logprob_token_ids.ids) == wanted,
+        {"logprobs": logprobs},
+    )
+
+
 _CHAT_TOOL = {"type": "function", "function": {"name": "f", "description": "looks up"}}
 _TOOL = {"type": "function", "name": "f", "description": "looks up", "parameters": {}}
 _INPUT_TOOL = {"name": "f", "description": "looks up", "input_schema": {"type": "object"}}
@@ -131,6 +144,13 @@ SAMPLING: dict[str, Case] = {
     "allowed_token_ids": Case([9], lambda seen: list(seen.sampling.allowed_token_ids.ids) == [9]),
     "bad_words": Case(["ok"], lambda seen: len(seen.sampling.bad_words_token_ids)),
     "logit_bias": wire({"9": 1.0}, "logit_bias", {9: 1.0}),
+    "repetition_detection": Case(
+        # Two brackets in a row.
+        {"max_pattern_size": 1, "min_count": 2},
+        lambda seen: "</tool_call>" not in seen.text,
+        {"max_tokens": 99},
+    ),
+    "thinking_token_budget": Case(5, lambda seen: seen.sampling.thinking_budget.max_tokens == 5),
     "include_stop_str_in_output": Case(
         True,
         lambda seen: seen.answer.endswith("stop"),
@@ -172,9 +192,17 @@ OPENAI: dict[str, Case] = {
     "response_format": constrained({"type": "json_object"}),
     "return_token_ids": Case(True, lambda seen: seen.choice.get("token_ids")),
     "max_tokens": wire(33, "max_tokens"),
+    "truncate_prompt_tokens": Case(2, lambda seen: len(seen.asked[0].token_ids) == 2),
+    "stream_interval": Case(5, lambda seen: seen.stream_interval == 5, {"stream": True}),
+    "truncation_side": Case(
+        "right",
+        lambda seen: seen.prompt[-1] not in "i:",
+        {"truncate_prompt_tokens": 1, "add_special_tokens": False},
+    ),
 }
 PROMPTED: dict[str, Case] = {
     "chat_template_kwargs": prompt({"mood": "good"}, "mood=good;"),
+    "vllm_xargs": Case({"a": 1}, lambda seen: "a" in seen.sampling.extra_args),
 }
 APIS: dict[str, dict[str, Case]] = {
     "/v1/chat/completions": {
@@ -187,6 +215,7 @@ APIS: dict[str, dict[str, Case]] = {
             True, lambda seen: seen.prompt.endswith("Hi"), {"add_generation_prompt": False}
         ),
         "reasoning_effort": prompt("low", "effort=low;"),
+        "chat_template": prompt("{{ messages[0].content }}, mine", "Hi, mine"),
         "documents": prompt([{"text": "law"}], '"law"'),
         "echo": Case(True, lambda seen: seen.answer.startswith("Once"), _CONTINUED),
         "add_special_tokens": Case(True, lambda seen: seen.prompt.startswith("<|bos|>")),
@@ -195,6 +224,7 @@ APIS: dict[str, dict[str, Case]] = {
         ),
         "max_completion_tokens": wire(33, "max_tokens"),
         "logprobs": Case(True, lambda seen: seen.choice["logprobs"]),
+        "logprob_token_ids": named_tokens(logprobs=True),
         "top_logprobs": Case(2, lambda seen: seen.sampling.logprobs == 2, {"logprobs": True}),
         "tool_choice": Case(
             "none", lambda seen: "tools" not in seen.prompt, {"tools": [_CHAT_TOOL]}
@@ -202,6 +232,7 @@ APIS: dict[str, dict[str, Case]] = {
         "parallel_tool_calls": Case(
             False, lambda seen: seen.num_calls == 1, {"tools": [_CHAT_TOOL]}
         ),
+        "return_prompt_text": Case(True, lambda seen: seen.json.get("prompt_text") == seen.prompt),
         "include_reasoning": Case(False, lambda seen: not seen.choice["message"]["reasoning"]),
     },
     "/v1/completions": {
@@ -213,6 +244,25 @@ APIS: dict[str, dict[str, Case]] = {
             True, lambda seen: '"token_id:' in seen.text, {"logprobs": 1}
         ),
         "logprobs": wire(2, "logprobs"),
+        "logprob_token_ids": named_tokens(logprobs=1),
+    },
+    "/inference/v1/generate": {
+        **{name: SAMPLING[name] for name in ("model", "stream", "request_id", "cache_salt")},
+        "priority": SAMPLING["priority"],
+        "token_ids": Case([5, 6, 7], lambda seen: list(seen.asked[0].token_ids) == [5, 6, 7]),
+        "sampling_params": Case({"n": 2}, lambda seen: len(seen.json["choices"]) == 2),
+        "stream_options": Case(
+            {"include_usage": True},
+            lambda seen: '"completion_tokens"' in seen.text,
+            {"stream": True},
+        ),
+        "output_mode": Case("text", lambda seen: "stop it" in seen.choice.get("text", "")),
+        "return_token_ids": Case(True, lambda seen: seen.json["prompt_token_ids"] == [9, 11]),
+        "reasoning_ended": Case(
+            True,
+            lambda seen: not seen.sampling.grammar.HasField("thinking"),
+            {"sampling_params": {"structured_outputs": {"regex": "a+"}}},
+        ),
     },
     "/v1/responses": {
         **SAMPLING,
@@ -228,9 +278,17 @@ APIS: dict[str, dict[str, Case]] = {
         ),
         "text": constrained({"format": {"type": "json_object"}}),
         "reasoning": prompt({"effort": "low"}, "effort=low;"),
+        "include_reasoning": Case(False, lambda seen: "reasoning_text" not in seen.text),
         "metadata": Case({"a": "b"}, lambda seen: seen.json["metadata"] == {"a": "b"}),
         "truncation": refused("auto"),
-        "include": refused(["message.output_text.logprobs"]),
+        "include": Case(
+            ["message.output_text.logprobs"], lambda seen: seen.sampling.HasField("logprobs")
+        ),
+        "top_logprobs": Case(
+            2,
+            lambda seen: seen.sampling.logprobs == 2,
+            {"include": ["message.output_text.logprobs"]},
+        ),
     },
     "/v1/messages": {
         **SAMPLING,
@@ -248,6 +306,7 @@ APIS: dict[str, dict[str, Case]] = {
     },
 }
 BODIES: dict[str, dict[str, Any]] = {
+    "/inference/v1/generate": {"token_ids": [9, 11], "sampling_params": {}},
     "/v1/chat/completions": {"messages": _ONCE[:1]},
     "/v1/completions": {"prompt": "Hi"},
     "/v1/responses": {"input": "Hi"},

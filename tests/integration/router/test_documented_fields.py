@@ -13,13 +13,16 @@ from baton.v1 import decode_pb2
 from scripts.api_table import APIS as DOCUMENTED
 from services.router.config import RouterConfig
 from services.router.doors.app import create_app
+from shared.generation.params import GenerationParams
 from tests.fakes import tiny_tokenizer
 from tests.fakes.scripted_decode import Script, Step, position, with_logprobs
 from tests.integration.router.field_cases import ANSWER, APIS, BODIES, TEMPLATE, Case, Seen
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from services.router.request.generation import AnswerPiece, GenerationRequest, Generator
     from tests.fakes.scripted_decode import ScriptedDecode
     from tests.integration.router.conftest import Bench
 
@@ -54,8 +57,9 @@ async def test_every_documented_field_does_what_it_says(bench: Bench, url: str) 
         return with_logprobs(request, *ids[: request.sampling.max_tokens])
 
     worker.answer = answer
+    pipeline = Recorded(bench.parts.pipeline)
     app = create_app(
-        replace(bench.backend(), formats=bench.parts.formats),
+        replace(bench.backend(pipeline), formats=bench.parts.formats, trusts_templates=True),
         not_ready_because=bench.parts.endpoints.not_ready_because,
         registry=CollectorRegistry(),
         version="test",
@@ -64,10 +68,23 @@ async def test_every_documented_field_does_what_it_says(bench: Bench, url: str) 
     problems = []
     async with httpx.AsyncClient(transport=transport, base_url="http://router") as http:
         for name, case in APIS[url].items():
-            problem = await check(http, worker, bench, url, name, case)
+            problem = await check(http, worker, bench, pipeline, url, name, case)
             if problem:
                 problems.append(f"{name}: {problem}")
     assert not problems, "\n".join(problems)
+
+
+class Recorded:
+    """A pipeline, and its last request."""
+
+    def __init__(self, pipeline: Generator) -> None:
+        self._pipeline = pipeline
+        self.params = GenerationParams()
+
+    def generate(self, request: GenerationRequest) -> AsyncIterator[AnswerPiece]:
+        """See Generator."""
+        self.params = request.params
+        return self._pipeline.generate(request)
 
 
 def beam_step(first: int, second: int) -> Script:
@@ -78,14 +95,20 @@ def beam_step(first: int, second: int) -> Script:
 
 
 async def check(
-    http: httpx.AsyncClient, worker: ScriptedDecode, bench: Bench, url: str, name: str, case: Case
+    http: httpx.AsyncClient,
+    worker: ScriptedDecode,
+    bench: Bench,
+    pipeline: Recorded,
+    url: str,
+    name: str,
+    case: Case,
 ) -> str:
     """What is wrong with a field; empty if nothing is."""
     known = DOCUMENTED[url].schema.model_fields
     beside = {key: value for key, value in case.beside.items() if key in known}
     body = {**BODIES[url], **beside}
-    without = await ask(http, worker, bench, url, body)
-    given = await ask(http, worker, bench, url, {**body, name: case.value})
+    without = await ask(http, worker, bench, pipeline, url, body)
+    given = await ask(http, worker, bench, pipeline, url, {**body, name: case.value})
     if without.status != 200:
         return f"the body without it is answered with {without.status}: {without.text}"
     if case.effect(without):
@@ -96,7 +119,12 @@ async def check(
 
 
 async def ask(
-    http: httpx.AsyncClient, worker: ScriptedDecode, bench: Bench, url: str, body: dict[str, Any]
+    http: httpx.AsyncClient,
+    worker: ScriptedDecode,
+    bench: Bench,
+    pipeline: Recorded,
+    url: str,
+    body: dict[str, Any],
 ) -> Seen:
     """One request, to its end."""
     worker.requests.clear()
@@ -111,4 +139,5 @@ async def ask(
         response.headers,
         asked,
         prompt,
+        pipeline.params.stream_interval,
     )

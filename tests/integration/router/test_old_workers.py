@@ -10,6 +10,7 @@ from services.router.answer import pipeline
 from shared.errors import BatonError, NoWorkerError, UnsupportedError
 from shared.generation.grammar import choice_grammar
 from shared.identity import Role
+from shared.request.grammar.spec import Thinking
 from shared.rpc.protocol import CONSTRAINTS_MINOR
 from tests.fakes.scripted_decode import Script, Step, say
 
@@ -17,9 +18,12 @@ if TYPE_CHECKING:
     from tests.integration.router.conftest import Bench
 
 OLD = CONSTRAINTS_MINOR - 1
+THINKING = Thinking(begin_token_id=3, end_token_id=4, is_open=True)
 CONSTRAINED: list[dict[str, Any]] = [
     {"grammar": choice_grammar(["yes", "no"], param="guided_choice")},
     {"extra_args": {"bias": 1}},
+    {"logprobs": 0, "logprob_token_ids": (3, 4)},
+    {"thinking_token_budget": 3, "thinking": THINKING},
 ]
 
 

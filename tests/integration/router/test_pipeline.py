@@ -37,6 +37,18 @@ async def test_a_step_with_several_tokens_is_one_piece(bench: Bench) -> None:
     assert [p.text for p in answer.pieces] == ["ab", "cd"]
 
 
+@pytest.mark.parametrize("bench", [{"stream_interval": 3}], indirect=True)
+async def test_pieces_are_as_long_as_the_operator_or_the_client_says(bench: Bench) -> None:
+    text = "abcdefghijklmnop"
+    await bench.add_worker(say(*bench.ids(text)))
+    for asked, least in ((None, 3), (2, 3), (5, 5)):
+        answer = await bench.answer(bench.request(stream_interval=asked))
+        assert answer.text() == text
+        lengths = [len(piece.token_ids) for piece in answer.pieces]
+        assert all(length >= least for length in lengths[1:-1]), lengths
+        assert len(lengths) <= 2 + (len(text) - 1) // least
+
+
 async def test_steps_that_came_while_the_reader_was_busy_are_one_piece(bench: Bench) -> None:
     gate = asyncio.Event()
     early, late = (common_pb2.Usage(prompt_tokens=5, cached_tokens=n) for n in (4, 0))

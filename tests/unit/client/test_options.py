@@ -34,9 +34,17 @@ SAMPLES: dict[str, Any] = {
     "seed": 2**63,
     "n": 2,
     "logprobs": 4,
-    "prompt_logprobs": 0,
+    "prompt_logprobs": -1,
+    "logprob_token_ids": [3, 4],
     "skip_special_tokens": False,
     "num_speculative_tokens": 0,
+    "repetition_detection": {"max_pattern_size": 9, "min_pattern_size": 2, "min_count": 3},
+    "stream_interval": 4,
+    "thinking_token_budget": 0,
+    "best_of": 3,
+    "use_beam_search": True,
+    "length_penalty": 0.5,
+    "early_stopping": "never",
     "extra_args": {"a": True, "b": 3, "c": 0.5, "d": "x", "e": [1, "y"], "f": []},
 }
 
@@ -64,10 +72,14 @@ def test_a_parameter_arrives_in_its_field(name: str) -> None:
     sent = contract.GenerateRequest.FromString(request.SerializeToString()).params
     assert [field.name for field, _ in sent.ListFields()] == [name]
     value = getattr(sent, name)
-    if name == "allowed_token_ids":
+    if name in ("allowed_token_ids", "logprob_token_ids"):
         value = list(value.ids)
     elif name == "logit_bias":
         value = dict(value)
+    elif name == "early_stopping":
+        value = {2: "never"}[value]
+    elif name == "repetition_detection":
+        value = {field.name: number for field, number in value.ListFields()}
     elif name == "extra_args":
         value = extra_args_from_wire(value)
         value = {key: list(arg) if isinstance(arg, tuple) else arg for key, arg in value.items()}

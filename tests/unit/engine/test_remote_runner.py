@@ -15,8 +15,9 @@ from shared.engine.sequence.request import EngineRequest
 from shared.engine.step.plan import NewBlocks, PromptScore, RowMasks, RowStart, StepPlan
 from shared.engine.step.plan_codec import decode_plan, encode_plan
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from shared.request.grammar.spec import GrammarKind, GrammarSpec
+from shared.request.grammar.spec import GrammarKind, GrammarSpec, Thinking
 from shared.request.sampling_params import SamplingParams
+from shared.request.thinking_budget import ThinkingBudget
 from tests.fakes.engines import Run, drain
 from tests.fakes.follower import RemoteRunner
 
@@ -48,6 +49,13 @@ KINDS: dict[str, dict[str, Any]] = {
     "words": {"temperature": 0.0, "bad_words_token_ids": ((7,), (8, 9)), "stop_token_ids": (3,)},
     "allowed": {"temperature": 1.0, "allowed_token_ids": tuple(range(20, 60))},
     "logprobs": {"temperature": 0.0, "logprobs": 3, "prompt_logprobs": 2},
+    "named tokens": {"temperature": 0.0, "logprobs": 0, "logprob_token_ids": (3, 1)},
+    "thinking": {
+        "temperature": 0.0,
+        "thinking_budget": ThinkingBudget(
+            max_tokens=5, thinking=Thinking(begin_token_id=1, end_token_id=7, is_open=True)
+        ),
+    },
     "processor": {"temperature": 0.0, "extra_args": {"no_repeat": 4}},
     "grammar": {"temperature": 0.8, "grammar": PHONE},
     "late": {"temperature": 0.0, "max_tokens": 3},

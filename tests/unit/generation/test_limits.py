@@ -123,6 +123,6 @@ def test_limits_are_settings() -> None:
     argv = ["--model", ".", "--max-n", "7", "--max-output-tokens", "9"]
     config = load_config(RouterConfig, argv, prog="router", environ={})
     assert (config.limits.max_n, config.limits.max_output_tokens) == (7, 9)
-    for bad in (["--max-n", "0"], ["--max-logprobs", "21"]):
+    for bad in (["--max-n", "0"], ["--max-logprobs", "-2"]):
         with pytest.raises(ConfigError, match=bad[0]):
             load_config(RouterConfig, ["--model", ".", *bad], prog="router", environ={})

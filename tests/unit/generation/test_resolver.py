@@ -6,17 +6,20 @@ import pytest
 from tokenizers import pre_tokenizers
 
 from shared.errors import InvalidRequestError
+from shared.generation.limits import RequestLimits
 from shared.generation.params import GenerationParams
 from shared.generation.resolver import SamplingResolver
-from shared.request.grammar.spec import GrammarKind, GrammarSpec
+from shared.request.grammar.spec import GrammarKind, GrammarSpec, Thinking
 from shared.request.grammar.wire import grammar_from_wire
 from shared.request.sampling_params import SamplingParams
-from shared.request.wire import sampling_to_wire
+from shared.request.thinking_budget import ThinkingBudget
+from shared.request.wire import sampling_from_wire, sampling_to_wire
 from shared.text.generation_defaults import GenerationDefaults
 from shared.text.tokenizer import Tokenizer
 from tests.fakes import tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer.load()
+THINKING = Thinking(begin_token_id=3, end_token_id=4, is_open=False)
 VOCAB_SIZE = TOKENIZER.vocab_size + 10
 
 
@@ -124,6 +127,12 @@ def test_tokens_only_the_model_knows_are_allowed() -> None:
         ({"n": 129}, "n"),
         ({"logprobs": 21}, "logprobs"),
         ({"prompt_logprobs": -1}, "prompt_logprobs"),
+        ({"logprob_token_ids": (1,)}, "logprob_token_ids"),
+        ({"logprob_token_ids": (), "logprobs": 0}, "logprob_token_ids"),
+        ({"logprob_token_ids": (VOCAB_SIZE,), "logprobs": 0}, "logprob_token_ids"),
+        ({"logprob_token_ids": tuple(range(129)), "logprobs": 0}, "logprob_token_ids"),
+        ({"thinking_token_budget": 3}, "thinking_token_budget"),
+        ({"thinking_token_budget": -1, "thinking": THINKING}, "thinking_token_budget"),
         ({"stop": ("",)}, "stop"),
         ({"stop": ("a",) * 129}, "stop"),
         ({"stop_token_ids": (VOCAB_SIZE,)}, "stop_token_ids"),
@@ -141,6 +150,18 @@ def test_every_violation_names_its_parameter(params: dict[str, Any], param: str)
     with pytest.raises(InvalidRequestError) as caught:
         _resolve(**params)
     assert caught.value.param == param
+
+
+def test_alternatives_are_as_many_as_the_router_allows() -> None:
+    for limit, asked, expected in ((-1, -1, VOCAB_SIZE), (-1, 10**6, VOCAB_SIZE), (30, 30, 30)):
+        resolver = SamplingResolver(
+            TOKENIZER, vocab_size=VOCAB_SIZE, limits=RequestLimits(max_logprobs=limit)
+        )
+        params = GenerationParams(logprobs=asked, prompt_logprobs=asked)
+        found = resolver.resolve(params, prompt_token_ids=(1,), max_model_len=100)
+        assert (found.logprobs, found.prompt_logprobs) == (expected, expected)
+    with pytest.raises(InvalidRequestError, match="at most 30, not -1: see --max-logprobs"):
+        resolver.resolve(GenerationParams(logprobs=-1), prompt_token_ids=(1,), max_model_len=100)
 
 
 @pytest.mark.parametrize("prompt", [(), (VOCAB_SIZE,), (-1,), (1,) * 100])
@@ -178,20 +199,24 @@ def test_all_fields_reach_the_wire() -> None:
         sample_index=3,
         logprobs=0,
         prompt_logprobs=5,
+        logprob_token_ids=(3, 4),
         num_speculative_tokens=6,
         grammar=GrammarSpec(kind=GrammarKind.REGEX, text="a"),
         extra_args={"a": (1, "b")},
+        thinking_budget=ThinkingBudget(max_tokens=3, thinking=THINKING),
     )
     wire = sampling_to_wire(params)
     for name in ("max_tokens", "temperature", "top_k", "top_p", "min_p", "min_tokens", "seed"):
         assert getattr(wire, name) == getattr(params, name)
     for name in ("repetition_penalty", "presence_penalty", "frequency_penalty", "ignore_eos"):
         assert getattr(wire, name) == getattr(params, name)
+    assert sampling_from_wire(wire).thinking_budget == params.thinking_budget
     assert grammar_from_wire(wire.grammar) == params.grammar
     for name in ("sample_index", "logprobs", "prompt_logprobs", "num_speculative_tokens"):
         assert getattr(wire, name) == getattr(params, name)
     assert dict(wire.logit_bias) == params.logit_bias
     assert tuple(wire.allowed_token_ids.ids) == params.allowed_token_ids
+    assert tuple(wire.logprob_token_ids.ids) == params.logprob_token_ids
     assert [tuple(w.ids) for w in wire.bad_words_token_ids] == [(1, 2), (3,)]
     assert (list(wire.eos_token_ids), list(wire.stop_token_ids)) == ([0], [4])
     assert [item.WhichOneof("value") for item in wire.extra_args["a"].list.items] == [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import subprocess
 import sys
@@ -34,7 +35,12 @@ from shared.request.sampling_params import SamplingParams as TokenSampling
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SIZES: dict[str, Any] = {"dtype": "float32", "max_model_len": 256, "num_blocks": 128}
+SIZES: dict[str, Any] = {
+    "dtype": "float32",
+    "max_model_len": 256,
+    "num_blocks": 128,
+    "max_logprobs": 30,
+}
 PROMPTS = ["What does os.path.join do?", "How do I sort a list?", "def add(a, b):"]
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
 
@@ -48,7 +54,8 @@ def llm() -> Iterator[LLM]:
 
 @pytest.fixture(scope="module")
 def oracle() -> Iterator[Oracle]:
-    oracle = Oracle(SHIPPED_MODEL, **SIZES)
+    sizes = {name: size for name, size in SIZES.items() if name != "max_logprobs"}
+    oracle = Oracle(SHIPPED_MODEL, **sizes)
     yield oracle
     oracle.close()
 
@@ -147,6 +154,30 @@ def test_chats_are_written_by_the_template(llm: LLM, oracle: Oracle) -> None:
     assert own.prompt == "What does os.getcwd do?!"
 
 
+def test_more_alternatives_than_twenty_if_the_engine_is_set_so(llm: LLM, oracle: Oracle) -> None:
+    vocab_size = oracle.engine.vocab_size
+    [whole] = oracle.generate(
+        PROMPTS[:1], TokenSampling(temperature=0, max_tokens=2, logprobs=10 * vocab_size)
+    )
+    [found] = llm.generate(PROMPTS[0], replace(GREEDY, max_tokens=2, logprobs=30))
+    for position, best in zip(whole.outputs[0].logprobs, found.outputs[0].logprobs, strict=True):
+        assert len(position.top) == vocab_size
+        assert sum(math.exp(token.logprob) for token in position.top) == pytest.approx(1, abs=1e-3)
+        expected = {token.token_id: token.logprob for token in position.top[:30]}
+        assert {i: entry.logprob for i, entry in best.items()} == pytest.approx(expected)
+
+
+def test_a_repetition_ends_the_answer(llm: LLM) -> None:
+    letters = replace(GREEDY, max_tokens=20, allowed_token_ids=llm.get_tokenizer().encode("x"))
+    [whole] = llm.generate("a", letters)
+    assert len(whole.outputs[0].token_ids) == 20
+    wanted = {"max_pattern_size": 2, "min_count": 5}
+    [ended] = llm.generate("a", replace(letters, repetition_detection=wanted))
+    assert list(ended.outputs[0].token_ids) == list(whole.outputs[0].token_ids[:5])
+    assert ended.outputs[0].finish_reason == "repetition"
+    assert ended.outputs[0].stop_reason == "repetition_detected"
+
+
 def test_beams(llm: LLM, oracle: Oracle) -> None:
     found = llm.beam_search(["os.path"], BeamSearchParams(beam_width=3, max_tokens=4))
     sampling = TokenSampling(max_tokens=4)
@@ -157,7 +188,7 @@ def test_beams(llm: LLM, oracle: Oracle) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("n", 0), ("temperature", -1.0), ("top_p", 0.0), ("max_tokens", 0), ("logprobs", 21),
+        ("n", 0), ("temperature", -1.0), ("top_p", 0.0), ("max_tokens", 0), ("logprobs", 31),
         ("min_p", 2.0), ("stop_token_ids", [10**6]),
     ],
 )  # fmt: skip
@@ -224,6 +255,14 @@ class TestEngine:
             assert answers[-1].token_ids == whole.outputs[0].token_ids
             assert answers[-1].text == whole.outputs[0].text
         assert len(found) == (1 if kind is RequestOutputKind.FINAL_ONLY else 8)
+
+    def test_outputs_hold_as_many_tokens_as_asked_for(self, llm: LLM, engine: LLMEngine) -> None:
+        [whole] = llm.generate(PROMPTS[0], GREEDY)
+        delta = replace(GREEDY, output_kind=RequestOutputKind.DELTA, stream_interval=3)
+        engine.add_request("0", PROMPTS[0], delta)
+        found = [output.outputs[0].token_ids for output in self.run(engine)]
+        assert [len(token_ids) for token_ids in found] == [1, 3, 3, 1]
+        assert [i for token_ids in found for i in token_ids] == whole.outputs[0].token_ids
 
     def test_requests_are_aborted_and_ids_are_unique(self, engine: LLMEngine) -> None:
         engine.add_request("0", "a", GREEDY)

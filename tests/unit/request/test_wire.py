@@ -64,7 +64,11 @@ def test_sampling_keeps_every_field() -> None:
         sample_index=3,
         logprobs=0,
         prompt_logprobs=5,
+        logprob_token_ids=common_pb2.TokenIds(ids=[3, 4]),
         num_speculative_tokens=6,
+        thinking_budget=common_pb2.ThinkingBudget(
+            max_tokens=3, thinking=common_pb2.Thinking(begin_token_id=1, end_token_id=2)
+        ),
         grammar=common_pb2.Grammar(kind=common_pb2.GRAMMAR_KIND_REGEX, text="a"),
         extra_args={"a": common_pb2.ExtraArg(flag=True)},
     )

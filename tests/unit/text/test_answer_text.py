@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from shared.request.repetition import RepetitionDetection, RepetitionDetector
 from shared.text.answer_text import AnswerText, TextPiece
 from tests.fakes import tiny_tokenizer
 
@@ -64,3 +65,23 @@ def test_half_a_character_at_the_end_is_replaced() -> None:
     answer = AnswerText(TOKENIZER, stop=["zz"])
     half = TOKENIZER.encode("🙂")[:1]
     assert answer.feed(half, final=True) == TextPiece("\ufffd", 1)
+
+
+def test_a_repetition_ends_the_text_with_the_token_that_completes_it() -> None:
+    wanted = RepetitionDetection(max_pattern_size=2, min_count=3)
+    ids = TOKENIZER.encode("x" + "ab" * 9)
+    assert len(ids) == 19, "a token per character"
+    answer = AnswerText(TOKENIZER, repeats=RepetitionDetector(wanted).feed)
+    piece = answer.feed(ids)
+    assert piece == TextPiece("xababab", 7, repeats=True)
+    assert answer.num_tokens == 7
+
+
+def test_min_tokens_and_the_engines_own_end_come_before_a_repetition() -> None:
+    wanted = RepetitionDetection(max_pattern_size=1, min_count=2)
+    ids = TOKENIZER.encode("xxxx")
+    answer = AnswerText(TOKENIZER, repeats=RepetitionDetector(wanted).feed, min_tokens=3)
+    assert answer.feed(ids[:3]) == TextPiece("xxx", 3)
+    assert answer.feed(ids[3:], final=True) == TextPiece("x", 1)
+    held = AnswerText(TOKENIZER, repeats=RepetitionDetector(wanted).feed, stop=["xy"])
+    assert held.feed(ids).text == "xx"

@@ -9,8 +9,10 @@ from services.router.openai.reading.structured import read_grammar
 from shared.errors import UnsupportedError
 from shared.generation.limits import check_params
 from shared.generation.params import GenerationParams
-from shared.request.beam_search import BeamOptions, require_no_constraints
+from shared.generation.search import read_search
+from shared.request.beam_search import require_no_constraints
 from shared.request.extra_args import read_extra_args
+from shared.request.repetition import read_repetition
 
 if TYPE_CHECKING:
     from services.router.openai.schema.base import GenerationBody
@@ -27,6 +29,9 @@ _SAME = frozenset(GenerationParams.__slots__) - {
     "extra_args",
     "shown_token_ids",
     "grammar",
+    "repetition_detection",
+    "thinking_token_budget",
+    "thinking",
 }
 
 
@@ -44,7 +49,13 @@ def read_params(
     if max_tokens is not None and min_tokens > max_tokens:
         message = f"min_tokens must be at most max_tokens, which is {max_tokens}, not {min_tokens}"
         raise FieldError(message, param="min_tokens")
-    best_of, beams = _read_best_of(body), _read_beams(body)
+    best_of, beams = read_search(
+        n=body.n or 1,
+        best_of=body.best_of,
+        use_beam_search=bool(body.use_beam_search),
+        length_penalty=body.length_penalty,
+        early_stopping=body.early_stopping or False,
+    )
     same = {name: getattr(body, name) for name in _SAME}
     params = GenerationParams(
         **{name: value for name, value in same.items() if value is not None},
@@ -55,6 +66,8 @@ def read_params(
         beams=beams,
         extra_args=_read_extra_args(body),
         grammar=read_grammar(body),
+        thinking_token_budget=_read_budget(body.thinking_token_budget),
+        repetition_detection=read_repetition(body.repetition_detection),
     )
     check_params(params, limits)
     if params.beams is not None:
@@ -85,31 +98,16 @@ def _is_all(body: GenerationBody) -> bool:
     return body.best_of == (body.n or 1)
 
 
-def _read_best_of(body: GenerationBody) -> int | None:
-    n = body.n or 1
-    if body.best_of is not None and body.best_of < n:
-        message = f"best_of must be at least n, which is {n}, not {body.best_of}"
-        raise FieldError(message, param="best_of")
-    # The search ranks beams.
-    return None if body.best_of == n or body.use_beam_search else body.best_of
-
-
-def _read_beams(body: GenerationBody) -> BeamOptions | None:
-    if not body.use_beam_search:
-        return None
-    return BeamOptions(
-        width=body.best_of or body.n or 1,
-        length_penalty=1.0 if body.length_penalty is None else body.length_penalty,
-        early_stopping=body.early_stopping or False,
-    )
-
-
 def _read_extra_args(body: GenerationBody) -> dict[str, ExtraArg]:
     name = "extra_args" if body.vllm_xargs is None else "vllm_xargs"
     if body.vllm_xargs is not None and body.extra_args is not None:
         message = "vllm_xargs and extra_args mean the same: give one of them"
         raise FieldError(message, param="extra_args")
     return read_extra_args(getattr(body, name), param=name)
+
+
+def _read_budget(value: int | None) -> int | None:
+    return None if value == -1 else value
 
 
 def _read_stop(value: Any) -> tuple[str, ...]:

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from services.router.openai.errors import FieldError
+from shared.generation.truncation import read_truncation, special_head
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from services.router.openai.models import ServedModel
+    from services.router.openai.schema.base import GenerationBody
     from shared.text.tokenizer import Tokenizer
 
 
@@ -53,6 +55,31 @@ def encode_prompts(
         else Prompt(tuple(prompt))
         for prompt in prompts
     ]
+
+
+def shortened(
+    prompt: Prompt,
+    body: GenerationBody,
+    models: ServedModel,
+    tokenizer: Tokenizer,
+    *,
+    has_head: bool,
+) -> Prompt:
+    """Return the prompt that `body.truncate_prompt_tokens` leaves; its text is that of its tokens.
+
+    `has_head`: the tokenizer has put special tokens before the text.
+
+    Raises:
+        InvalidRequestError: the field is over the model's context length.
+    """
+    truncation = read_truncation(body.truncate_prompt_tokens, body.truncation_side)
+    if truncation is None:
+        return prompt
+    head = special_head(tokenizer) if has_head else ()
+    kept = truncation.apply(prompt.token_ids, max_model_len=models.max_model_len, head=head)
+    if kept == prompt.token_ids:
+        return prompt
+    return Prompt(kept, tokenizer.decode(kept, skip_special_tokens=False))
 
 
 def check_prompt(

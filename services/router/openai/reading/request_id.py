@@ -78,6 +78,11 @@ def response_id(request: Request, prefix: str) -> str:
     return f"{prefix}-{request.state.request_id}"
 
 
+def request_names(request: Request, prefix: str) -> tuple[str, ...]:
+    """Return the names by which a client can mean this request later."""
+    return request.state.request_id, response_id(request, prefix)
+
+
 def generation_ids(request: Request, prefix: str, num_prompts: int) -> list[str]:
     """Return one id per prompt for the pipeline.
 

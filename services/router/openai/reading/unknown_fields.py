@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from services.router.openai.errors import FieldError
+from services.router.openai.reading.nearest import nearest
 from services.router.openai.schema.base import RequestObject
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from starlette.requests import Request
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 logger = structlog.get_logger(__name__)
 
 HEADER = b"x-baton-ignored"
+#: What the names were probably meant to be, and where all fields are.
+HINT_HEADER = b"x-baton-fields"
+LIST = "GET /openapi.json lists the fields"
 #: Bounds on reported names, which clients choose.
 MAX_NAMES = 16
 MAX_NAME_CHARS = 64
@@ -45,19 +49,20 @@ class UnknownFields:
         if not names:
             return
         if self._strict:
-            message = f"unknown fields are refused here: {', '.join(names)}"
-            raise FieldError(message, param=names[0], code="unknown_parameter")
+            message = f"unknown fields are refused here: {', '.join(names)}; {_hint(names)}"
+            raise FieldError(message, param=next(iter(names)), code="unknown_parameter")
         for name in names:
-            self._log(name)
+            self._log(name, names[name])
         request.state.ignored_fields = ", ".join(names)
+        request.state.fields_hint = _hint(names)
 
-    def _log(self, name: str) -> None:
+    def _log(self, name: str, meant: str | None) -> None:
         """Log a name once, up to a number of names."""
         if name in self._logged or len(self._logged) >= MAX_LOGGED_NAMES or name == _MORE:
             return
         self._logged.add(name)
         # The name only: values may be private.
-        logger.warning("field_ignored", field=name)
+        logger.warning("field_ignored", field=name, nearest=meant)
 
 
 class IgnoredFieldsMiddleware:
@@ -75,35 +80,48 @@ class IgnoredFieldsMiddleware:
 
         async def send_with_names(message: Message) -> None:
             if message["type"] == "http.response.start" and "ignored_fields" in state:
-                header = (HEADER, state["ignored_fields"].encode("ascii"))
-                message["headers"] = [*message.get("headers", ()), header]
+                message["headers"] = [
+                    *message.get("headers", ()),
+                    (HEADER, state["ignored_fields"].encode("ascii")),
+                    (HINT_HEADER, state["fields_hint"].encode("ascii")),
+                ]
             await send(message)
 
         await self._app(scope, receive, send_with_names)
 
 
-def unknown_fields(body: RequestObject) -> list[str]:
-    """Return each name once, valid in a header; the last entry tells if there are more."""
-    names: dict[str, None] = {}
-    for name in _unknown(body, ""):
+def unknown_fields(body: RequestObject) -> dict[str, str | None]:
+    """Return each name once, valid in a header, and the nearest field.
+
+    The last entry tells if there are more.
+    """
+    names: dict[str, str | None] = {}
+    for name, meant in _unknown(body, ""):
         if len(names) == MAX_NAMES and name not in names:
-            return [*names, _MORE]
-        names[name] = None
-    return list(names)
+            return names | {_MORE: None}
+        names[name] = meant
+    return names
 
 
-def _unknown(value: RequestObject, path: str) -> Iterator[str]:
-    known = type(value).ignored
+def _hint(names: Mapping[str, str | None]) -> str:
+    meant = [f"{name} is nearest to {near}" for name, near in names.items() if near is not None]
+    return "; ".join([*meant, LIST])
+
+
+def _unknown(value: RequestObject, path: str) -> Iterator[tuple[str, str | None]]:
+    known, fields = type(value).ignored, type(value).model_fields
     for name, given in (value.model_extra or {}).items():
         # null is the same as absent.
         if given is not None and name not in known:
-            yield _ODD.sub("?", f"{path}{name}"[:MAX_NAME_CHARS])
+            meant = nearest(name, fields)
+            shown = _ODD.sub("?", f"{path}{name}"[:MAX_NAME_CHARS])
+            yield shown, None if meant is None else f"{path}{meant}"
     for name in value.model_fields_set:
         if name in type(value).model_fields:
             yield from _unknown_inside(getattr(value, name), f"{path}{name}")
 
 
-def _unknown_inside(value: Any, path: str) -> Iterator[str]:
+def _unknown_inside(value: Any, path: str) -> Iterator[tuple[str, str | None]]:
     if isinstance(value, RequestObject):
         yield from _unknown(value, f"{path}.")
     elif isinstance(value, list):

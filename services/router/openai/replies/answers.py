@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-from services.router.answer.best_of import best_answers
+from services.router.answer.best_of import chosen_answers
 from services.router.answer.merge import Merge
 
 if TYPE_CHECKING:
@@ -41,11 +41,6 @@ async def _merged(
 async def _answers(
     generator: Generator, request: GenerationRequest, place: int
 ) -> AsyncGenerator[Part]:
-    if request.params.best_of is None:
-        # The contract promises an iterator with `aclose`, which its type cannot express.
-        pieces = cast("AsyncGenerator[AnswerPiece]", generator.generate(request))
-    else:
-        pieces = best_answers(generator, request)
-    async with aclosing(pieces):
+    async with aclosing(chosen_answers(generator, request)) as pieces:
         async for piece in pieces:
             yield place, piece

@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from msgspec import UNSET, UnsetType
+
 from services.router.chat.whole import WholeAnswer
 from services.router.openai.replies.chat_shapes import (
     ChatChunk,
@@ -41,6 +43,8 @@ class ChatHead:
     #: Text before every answer.
     echoed: str
     prompt_token_ids: tuple[int, ...]
+    #: UNSET unless the client wants it.
+    prompt_text: str | UnsetType = UNSET
 
 
 class ChatReply:
@@ -103,10 +107,10 @@ class ChatReply:
             choice.finish_reason = piece.finish_reason.value
             choice.stop_reason = stop_reason(piece)
         chunk = self._chunk((choice,))
+        if is_first_of_all:
+            self._show_prompt(chunk)
         if self._wants_token_ids:
             choice.token_ids = piece.token_ids
-            if is_first_of_all:
-                chunk.prompt_token_ids = self._head.prompt_token_ids
         if self._wants_running_usage:
             chunk.usage = self._tally.so_far()
         return chunk
@@ -153,10 +157,10 @@ class ChatReply:
         [choice] = chunks[0].choices
         if self._wants_logprobs:
             choice.logprobs = chat_logprobs(piece.details, self._label)
+        if is_first_of_all:
+            self._show_prompt(chunks[0])
         if self._wants_token_ids:
             choice.token_ids = piece.token_ids
-            if is_first_of_all:
-                chunks[0].prompt_token_ids = self._head.prompt_token_ids
         if self._wants_running_usage:
             for chunk in chunks:
                 chunk.usage = self._tally.so_far()
@@ -187,8 +191,7 @@ class ChatReply:
             usage=self._tally.final(),
             timings=self._tally.timings,
         )
-        if self._wants_token_ids:
-            reply.prompt_token_ids = head.prompt_token_ids
+        self._show_prompt(reply)
         if self._wants_prompt_logprobs and collected.prompt_details is not None:
             reply.prompt_logprobs = prompt_logprobs(collected.prompt_details)
         return reply
@@ -209,6 +212,12 @@ class ChatReply:
         if self._wants_token_ids:
             choice.token_ids = answer.token_ids
         return choice
+
+    def _show_prompt(self, reply: ChatCompletion | ChatChunk) -> None:
+        """Add the prompt's tokens and text, if they were requested."""
+        reply.prompt_text = self._head.prompt_text
+        if self._wants_token_ids:
+            reply.prompt_token_ids = self._head.prompt_token_ids
 
     def _chunk(self, choices: tuple[ChunkChoice, ...]) -> ChatChunk:
         return ChatChunk(self._head.id, self._created, self._head.model, choices)

@@ -77,6 +77,7 @@ class ChatChunk(msgspec.Struct):
     usage: UsageBody | UnsetType = UNSET
     timings: Timings | UnsetType | None = UNSET
     prompt_token_ids: Sequence[int] | UnsetType = UNSET
+    prompt_text: str | UnsetType = UNSET
 
 
 class Function(msgspec.Struct):
@@ -129,6 +130,7 @@ class ChatCompletion(msgspec.Struct):
     timings: Timings | None
     object: str = "chat.completion"
     prompt_token_ids: Sequence[int] | UnsetType = UNSET
+    prompt_text: str | UnsetType = UNSET
     prompt_logprobs: list[dict[int, PromptToken] | None] | UnsetType = UNSET
 
 

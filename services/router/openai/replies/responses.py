@@ -10,7 +10,7 @@ from starlette.responses import Response
 from shared.errors import InternalError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from services.router.request.generation import AnswerPiece
     from services.router.usage import Timings, Usage
@@ -42,6 +42,19 @@ class UsageBody(msgspec.Struct, omit_defaults=True):
     #: Set only with speculation: numbers of draft tokens and of accepted ones.
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
+
+
+def add_usages(usages: Sequence[UsageBody]) -> UsageBody:
+    """Return the sums."""
+    details = [usage.prompt_tokens_details for usage in usages if usage.prompt_tokens_details]
+    names = PromptTokensDetails.__struct_fields__
+    numbers = (name for name in UsageBody.__struct_fields__ if name != "prompt_tokens_details")
+    return UsageBody(
+        **{name: sum(getattr(usage, name) for usage in usages) for name in numbers},
+        prompt_tokens_details=PromptTokensDetails(
+            *(sum(getattr(each, name) for each in details) for name in names)
+        ),
+    )
 
 
 _ONLY_WHERE_IT_HAPPENED = (

@@ -11,22 +11,19 @@ from fastapi import Request, Response  # noqa: TC002 read at run time by the fra
 from starlette.exceptions import HTTPException
 
 from services.router.openai.endpoint import answer
+from services.router.openai.errors import FieldError
 from services.router.openai.reading.as_chat import chat_body, params_named, refuse_fields
 from services.router.openai.reading.body import parse_body, read_body
 from services.router.openai.replies.answers import stream_answers
 from services.router.openai.replies.responses import json_response
 from services.router.openai.responses_api.reply import ResponseReply
-from services.router.openai.responses_api.schema import REFUSED, ResponsesBody
+from services.router.openai.responses_api.schema import LOGPROBS, REFUSED, ResponsesBody
 from services.router.openai.responses_api.translate import NAMES, chat_fields
 from shared.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from services.router.openai.backend import Backend
     from services.router.openai.chat import ChatCompletions, PreparedChat
-
-
-#: The only value of `include` that is refused: all others ask for data of OpenAI's own tools.
-_LOGPROBS = "message.output_text.logprobs"
 
 
 class InputTokens(msgspec.Struct):
@@ -86,6 +83,5 @@ def _refuse_options(body: ResponsesBody) -> None:
     if body.truncation == "auto":
         message = "truncation of auto is not supported: nothing is left out of a conversation"
         raise UnsupportedError(message, param="truncation")
-    if body.include is not None and _LOGPROBS in body.include:
-        message = f"include of {_LOGPROBS} is not supported: {REFUSED['top_logprobs']}"
-        raise UnsupportedError(message, param="include")
+    if body.top_logprobs and not body.wants_logprobs:
+        raise FieldError(f"top_logprobs needs include of {LOGPROBS}", param="top_logprobs")

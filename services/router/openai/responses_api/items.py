@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from services.router.openai.replies.logprobs import chat_logprobs, label_of
 from services.router.openai.responses_api import output as out
 from services.router.parsers.events import (
     ContentDelta,
@@ -15,10 +16,13 @@ from services.router.parsers.events import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
+    from services.router.openai.replies.logprobs import ChatTokenLogprobs
     from services.router.parsers.events import ChatEvent
+    from services.router.request.generation import TokenDetail
 
+_LABEL = label_of(as_token_ids=False)
 COMPLETED, INCOMPLETE, IN_PROGRESS = "completed", "incomplete", "in_progress"
 
 
@@ -31,6 +35,18 @@ class ItemWriter:
         self.items: list[out.Item] = []
         self._open: out.Item | None = None
         self._texts: list[str] = []
+        #: Log probabilities of the open item, and of tokens whose text is not there yet.
+        self._logprobs: list[ChatTokenLogprobs] = []
+        self._pending: list[ChatTokenLogprobs] = []
+
+    def note(self, details: Sequence[TokenDetail]) -> None:
+        """Take the log probabilities of tokens, before the events of their text.
+
+        Those of reasoning and of calls are left out; tokens without a text, such as marks, count to
+        what follows them.
+        """
+        if details:
+            self._pending += chat_logprobs(details, _LABEL).content
 
     def add(self, event: ChatEvent) -> Iterator[out.Event]:
         """Add one event of the answer; yield the events for the client."""
@@ -40,11 +56,13 @@ class ItemWriter:
             case ReasoningDelta(text=text):
                 yield from self._add_reasoning(text)
             case ToolCallBegin(id=call_id, name=name):
+                self._pending = []
                 yield from self.close(COMPLETED)
                 item = out.CallOutput(self._id("fc"), call_id, name, "", IN_PROGRESS)
                 yield self._begin(item)
             case ToolCallArguments(text=text) if isinstance(self._open, out.CallOutput):
                 self._texts.append(text)
+                self._pending = []
                 place, item_id = len(self.items), self._open.id
                 yield out.ArgumentsDelta(output_index=place, item_id=item_id, delta=text)
 
@@ -59,9 +77,11 @@ class ItemWriter:
                 output_index=place, item_id=item.id, name=item.name, arguments=text
             )
         elif isinstance(item, out.MessageOutput):
-            part = out.OutputText(text)
+            part = out.OutputText(text, logprobs=self._logprobs)
             item.content = (part,)
-            yield out.TextDone(output_index=place, item_id=item.id, text=text)
+            yield out.TextDone(
+                output_index=place, item_id=item.id, text=text, logprobs=self._logprobs
+            )
             yield out.PartDone(output_index=place, item_id=item.id, part=part)
         else:
             thought = out.ReasoningText(text)
@@ -70,7 +90,7 @@ class ItemWriter:
             yield out.PartDone(output_index=place, item_id=item.id, part=thought)
         item.status = status
         self._open = None
-        self._texts = []
+        self._texts, self._logprobs = [], []
         self.items.append(item)
         yield out.ItemDone(output_index=place, item=item)
 
@@ -84,7 +104,11 @@ class ItemWriter:
             yield from self.close(COMPLETED)
             yield from self._begin_message()
         self._texts.append(text)
-        yield out.TextDelta(output_index=len(self.items), item_id=self._open_id(), delta=text)
+        found, self._pending = self._pending, []
+        self._logprobs += found
+        yield out.TextDelta(
+            output_index=len(self.items), item_id=self._open_id(), delta=text, logprobs=found
+        )
 
     def _begin_message(self) -> Iterator[out.Event]:
         item = out.MessageOutput(self._id("msg"), IN_PROGRESS, ())
@@ -93,6 +117,7 @@ class ItemWriter:
         yield out.PartAdded(output_index=place, item_id=item.id, part=out.OutputText(""))
 
     def _add_reasoning(self, text: str) -> Iterator[out.Event]:
+        self._pending = []
         if not isinstance(self._open, out.ReasoningOutput):
             yield from self.close(COMPLETED)
             item = out.ReasoningOutput(self._id("rs"), IN_PROGRESS, ())

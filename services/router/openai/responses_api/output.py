@@ -10,13 +10,15 @@ from msgspec import UNSET, UnsetType
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from services.router.openai.replies.logprobs import ChatTokenLogprobs
+
 
 class OutputText(msgspec.Struct, tag_field="type", tag="output_text"):
     """A text of the answer."""
 
     text: str
     annotations: tuple[()] = ()
-    logprobs: tuple[()] = ()
+    logprobs: Sequence[ChatTokenLogprobs] = ()
 
 
 class ReasoningText(msgspec.Struct, tag_field="type", tag="reasoning_text"):
@@ -185,14 +187,14 @@ class TextDelta(_OfText, tag="response.output_text.delta", kw_only=True):
     """The next part of the answer's text."""
 
     delta: str
-    logprobs: tuple[()] = ()
+    logprobs: Sequence[ChatTokenLogprobs] = ()
 
 
 class TextDone(_OfText, tag="response.output_text.done", kw_only=True):
     """The end of the answer's text, with the whole text."""
 
     text: str
-    logprobs: tuple[()] = ()
+    logprobs: Sequence[ChatTokenLogprobs] = ()
 
 
 class ReasoningDelta(_OfText, tag="response.reasoning_text.delta", kw_only=True):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: OpenAI's error codes by status; its other codes describe errors of a request.
 _CODES = {429: "rate_limit_exceeded"}
 #: Finish reasons of complete answers.
-_WHOLE = ("stop", "tool_calls")
+_WHOLE = ("stop", "tool_calls", "repetition")
 
 
 class ThoughtCount:
@@ -106,6 +106,7 @@ class ResponseReply:
     def _advance(self, piece: AnswerPiece) -> Iterator[out.Event]:
         self._tally.add(piece)
         events = self._reader.read(piece)
+        self._items.note(piece.details)
         self._thought.add(len(piece.token_ids), events)
         for event in events:
             if not isinstance(event, Finish):

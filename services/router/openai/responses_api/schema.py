@@ -10,14 +10,22 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
+from services.router.chat.rules import Effort  # noqa: TC001 read at run time
 from services.router.openai.schema.base import Body, RequestObject
-from services.router.openai.schema.chat import Effort  # noqa: TC001 read at run time
-from services.router.openai.schema.field_types import NumTokens, Temperature  # noqa: TC001 read at run time
+from services.router.openai.schema.field_types import (  # noqa: TC001 read at run time
+    NumLogprobs,
+    NumTokens,
+    Temperature,
+)
 from services.router.openai.schema.kinds import by_kind, only, text_as
 from services.router.openai.schema.sampling import SamplingExtras
+from services.router.openai.schema.unsupported import IGNORED_EVERYWHERE, REFUSED_EVERYWHERE
 
 #: Fields that ask for more than an answer to this request, and why they are refused.
 REFUSED: dict[str, str] = {
+    **REFUSED_EVERYWHERE,
+    "enable_response_messages": "the answer's items are all there is",
+    "previous_input_messages": "send the whole conversation as input",
     "previous_response_id": "responses are not stored here; send the whole conversation as input",
     "conversation": "conversations are not stored here; send the whole conversation as input",
     "background": "responses are not stored here; wait for the answer, or stream it",
@@ -25,10 +33,12 @@ REFUSED: dict[str, str] = {
     "prompt": "prompts are not stored here; send instructions and input",
     "context_management": "the conversation is never compacted here",
     "moderation": "nothing is moderated here",
-    "top_logprobs": "log probabilities are available from /v1/chat/completions",
 }
+#: The value of `include` that asks for log probabilities; others ask for data of OpenAI's tools.
+LOGPROBS = "message.output_text.logprobs"
 #: Fields that are accepted and change nothing.
 IGNORED: dict[str, str] = {
+    **IGNORED_EVERYWHERE,
     "access_programs": "of OpenAI's own service",
     "image": "there are no images",
     "max_tool_calls": "counts calls of OpenAI's own tools; functions are the client's to call",
@@ -246,9 +256,20 @@ class ResponsesBody(Body, SamplingExtras):
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
+    #: false: no items of reasoning.
+    include_reasoning: bool | None = None
     metadata: Metadata | None = None
     truncation: Literal["disabled", "auto"] | None = None
+    #: Only message.output_text.logprobs asks for something that there is.
     include: list[str] | None = None
+    #: Alternatives per token, if `include` asks for log probabilities.
+    top_logprobs: NumLogprobs | None = None
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether the texts of the answer come with log probabilities."""
+        return LOGPROBS in (self.include or ())
+
     stream: bool | None = None
     #: Beyond OpenAI's API, as in chat.
     stop: Any = None

@@ -43,6 +43,8 @@ def chat_fields(body: ResponsesBody) -> dict[str, Any]:
         "temperature": body.temperature,
         "top_p": body.top_p,
         "stop": body.stop,
+        "include_reasoning": body.include_reasoning,
+        **({"logprobs": True, "top_logprobs": body.top_logprobs} if body.wants_logprobs else {}),
         **body.extras(),
         **_tool_fields(body),
     }

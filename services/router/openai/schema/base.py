@@ -16,13 +16,17 @@ from pydantic import (
     model_serializer,
 )
 
-from services.router.openai.schema.field_types import (  # noqa: TC001 read at run time
+from services.router.openai.schema.field_types import (
+    INT32_MAX,
     ExtraArgs,
     NumLogprobs,
     Temperature,
+    TokenId,
 )
 from services.router.openai.schema.sampling import SamplingFields
 from services.router.openai.schema.unsupported import IGNORED, REFUSED
+from shared.generation.truncation import Side  # noqa: TC001 read at run time
+from shared.request.sampling_params import MAX_LOGPROB_TOKEN_IDS
 
 
 class RequestObject(BaseModel):
@@ -74,10 +78,18 @@ class GenerationBody(Body, SamplingFields):
     user: str | None = None
 
     prompt_logprobs: NumLogprobs | None = None
+    #: The alternatives of the answer's tokens, instead of the most likely ones.
+    logprob_token_ids: (
+        Annotated[tuple[TokenId, ...], Field(max_length=MAX_LOGPROB_TOKEN_IDS)] | None
+    ) = None
     #: Maximum of draft tokens per step, on workers that speculate; 0: none.
     num_speculative_tokens: Annotated[int, Field(ge=0, le=128)] | None = None
     echo: bool | None = None
     add_special_tokens: bool | None = None
+    #: Keep this number of the prompt's tokens; -1: as many as leave room for an answer.
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=INT32_MAX)] | None = None
+    #: The side that is cut off.
+    truncation_side: Side | None = None
     #: Generate this number of answers and return the `n` most likely ones; not with `stream`.
     #: With beam search: the number of beams.
     best_of: Annotated[int, Field(ge=1)] | None = None
@@ -91,3 +103,6 @@ class GenerationBody(Body, SamplingFields):
     response_format: Any = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
+    #: Tokens per chunk of a stream, but for its first and its last; the router's own setting is the
+    #: least.
+    stream_interval: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = None

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from services.router.chat.rules import Role  # noqa: TC001 read at run time
+from services.router.chat.rules import Effort, Role  # noqa: TC001 read at run time
 from services.router.chat.tools import MAX_NAME_CHARS, NAME_PATTERN
 from services.router.openai.schema.base import GenerationBody, RequestObject
 from services.router.openai.schema.field_types import NumLogprobs, NumTokens  # noqa: TC001 read at run time
@@ -54,8 +54,8 @@ class Tool(BaseModel):
     function: FunctionDefinition
 
 
-#: Values of vLLM: those of OpenAI's models, and `max` of others.
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+#: The time to compile a template grows with its length.
+MAX_TEMPLATE_CHARS = 256 * 1024
 
 
 class ChatPromptFields(BaseModel):
@@ -68,6 +68,8 @@ class ChatPromptFields(BaseModel):
     #: The template's variable of this name; as in vLLM, before the one in `chat_template_kwargs`.
     reasoning_effort: Effort | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    #: A template for this request, if the router trusts its clients' templates.
+    chat_template: Annotated[str, Field(max_length=MAX_TEMPLATE_CHARS)] | None = None
     documents: list[dict[str, Any]] | None = None
 
 
@@ -84,3 +86,5 @@ class ChatBody(GenerationBody, ChatPromptFields):
     parallel_tool_calls: bool | None = None
     #: false: leave out the reasoning before the answer.
     include_reasoning: bool | None = None
+    #: Return the prompt as the template wrote it; in the first chunk of a stream.
+    return_prompt_text: bool | None = None

@@ -14,8 +14,8 @@ INT32_MAX = 2**31 - 1
 TokenId = Annotated[int, Field(ge=0, le=INT32_MAX)]
 Temperature = Annotated[float, Field(ge=0, le=MAX_TEMPERATURE)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
-#: The engine keeps at most this number of alternatives.
-NumLogprobs = Annotated[int, Field(ge=0, le=20)]
+#: -1: all tokens. The router's limit is checked later.
+NumLogprobs = Annotated[int, Field(ge=-1, le=INT32_MAX)]
 NumTokens = Annotated[int, Field(ge=0, le=INT32_MAX)]
 #: Signed or unsigned: equal 64 bits are the same seed.
 Seed = Annotated[int, Field(ge=-(2**63), le=2**64 - 1)]

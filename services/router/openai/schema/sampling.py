@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 
 from services.router.openai.schema.field_types import (
     INT32_MAX,
+    ExtraArgs,
     NonEmpty,
     NumTokens,
     Penalty,
@@ -34,6 +35,10 @@ class SamplingFields(BaseModel):
     allowed_token_ids: Annotated[tuple[TokenId, ...], Field(min_length=1)] | None = None
     bad_words: tuple[NonEmpty, ...] | None = None
     logit_bias: dict[TokenId, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    #: End an answer that repeats itself: max_pattern_size, min_pattern_size, min_count.
+    repetition_detection: dict[str, Annotated[int, Field(ge=0)]] | None = None
+    #: Most tokens of reasoning before the answer; -1: any number.
+    thinking_token_budget: Annotated[int, Field(ge=-1, le=INT32_MAX)] | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     #: The request's id, unless the header x-request-id has one, as in vLLM.
@@ -55,6 +60,8 @@ class SamplingExtras(SamplingFields):
     """Fields that APIs other than chat and completions pass on to the chat endpoint."""
 
     chat_template_kwargs: dict[str, Any] | None = None
+    #: Arguments of the workers' logits processors.
+    vllm_xargs: ExtraArgs = None
 
     def extras(self) -> dict[str, Any]:
         """Return the fields that are given."""

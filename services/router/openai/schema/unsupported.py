@@ -9,36 +9,52 @@ from shared.errors import UnsupportedError
 if TYPE_CHECKING:
     import pydantic
 
-_ANYTHING = "as soon as it says anything"
+_TEXT_ONLY = "this server takes and generates text alone"
+_OLD_TOOLS = "the older form of tools: send tools and tool_choice"
+#: Of vLLM's every endpoint.
+REFUSED_EVERYWHERE: dict[str, str] = {
+    "ec_transfer_params": "there is no encoder whose results could be handed over",
+    "kv_transfer_params": "the router arranges the hand-off between workers itself",
+    "media_io_kwargs": _TEXT_ONLY,
+    "mm_processor_kwargs": _TEXT_ONLY,
+    "watermarking": "answers carry no watermark",
+}
+IGNORED_EVERYWHERE: dict[str, str] = {
+    "mm_payload": "there are no images",
+    "return_mm_kwargs": "there are no images",
+    "session_id": "prefixes are found by their content",
+}
 #: Fields that ask for something even as an empty object.
 _EVEN_EMPTY = frozenset({"web_search_options"})
-#: Values for which a field is refused; usually all but null, false, "", [] and {}.
+#: The reasons. A field says nothing if it is null, false, "", [] or {}.
 REFUSED: dict[str, str] = {
-    "audio": _ANYTHING,
-    "chat_template": _ANYTHING,
-    "function_call": _ANYTHING,
-    "functions": _ANYTHING,
-    "guided_decoding_backend": _ANYTHING,
-    "guided_whitespace_pattern": _ANYTHING,
-    "logits_processors": _ANYTHING,
-    "mm_processor_kwargs": _ANYTHING,
-    "moderation": _ANYTHING,
-    "prompt_embeds": _ANYTHING,
-    "suffix": _ANYTHING,
-    "truncate_prompt_tokens": _ANYTHING,
-    "web_search_options": "even where it is an empty object",
+    "audio": _TEXT_ONLY,
+    **REFUSED_EVERYWHERE,
+    "function_call": _OLD_TOOLS,
+    "functions": _OLD_TOOLS,
+    "guided_decoding_backend": "the workers' settings choose it",
+    "guided_whitespace_pattern": "see structured_outputs.disable_any_whitespace",
+    "logits_processors": "code of clients is not run; see vllm_xargs",
+    "moderation": "nothing is moderated here",
+    "prompt_embeds": "prefixes are found, handed over and replayed by their tokens",
+    "suffix": "models here continue a prompt; they fill nothing in",
+    "web_search_options": "nothing is searched here",
 }
 
 
 #: Fields that are accepted and change nothing.
 IGNORED: dict[str, str] = {
+    **IGNORED_EVERYWHERE,
     "metadata": "nothing is done with it",
     "prediction": "a guess that saves time; see num_speculative_tokens",
     "prompt_cache_key": "prefixes are found by their content; see cache_salt",
     "prompt_cache_options": "prefixes are kept for as long as there is room",
     "prompt_cache_retention": "prefixes are kept for as long as there is room",
+    "return_token_offsets": "of /render: the client has no other use for them",
+    "routed_experts_prompt_start": "experts of tokens are not returned",
     "safety_identifier": "nothing is done with it",
     "service_tier": "see priority",
+    "spaces_between_special_tokens": "the model's own decoder says where there are spaces",
     "store": "nothing is stored",
     "user": "nothing is done with it",
 }
@@ -52,11 +68,11 @@ def refuse_unsupported(body: pydantic.BaseModel) -> None:
         FieldError: one of them makes no sense.
     """
     extra = body.model_extra or {}
-    for name in REFUSED:
+    for name, reason in REFUSED.items():
         value = extra.get(name)
         is_asked = value is not None if name in _EVEN_EMPTY else bool(value)
         if is_asked and not (name == "function_call" and value == "none"):
-            raise UnsupportedError(f"{name} is not supported", param=name)
+            raise UnsupportedError(f"{name} is not supported: {reason}", param=name)
     _check_tools(extra.get("tools"), extra.get("tool_choice"))
     if extra.get("modalities") not in (None, [], ["text"]):
         raise UnsupportedError("modalities other than text are not supported", param="modalities")

@@ -37,6 +37,16 @@ def processed(
     for token in set(output):
         count = output.count(token)
         row[token] -= np.float32(count * params.frequency_penalty + params.presence_penalty)
+    budget = params.thinking_budget
+    if budget is not None:
+        thought = output
+        if not budget.thinking.is_open:
+            thought = output[1:] if output[:1] == [budget.thinking.begin_token_id] else []
+        ended = budget.thinking.end_token_id in thought
+        begun = budget.thinking.is_open or output[:1] == [budget.thinking.begin_token_id]
+        if begun and not ended and len(thought) == budget.max_tokens:
+            row[:] = -np.inf
+            row[budget.thinking.end_token_id] = 0
     return row
 
 

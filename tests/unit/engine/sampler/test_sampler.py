@@ -16,7 +16,9 @@ from kernels.sampling.filters import min_p_floor, top_k_floor, top_p_floor
 from shared.engine.sampler.logprobs import position_logprobs
 from shared.engine.sampler.sampler import sample
 from shared.engine.sampler.sampling_state import SamplingState
+from shared.request.grammar.spec import Thinking
 from shared.request.sampling_params import SamplingParams
+from shared.request.thinking_budget import ThinkingBudget
 from tests.unit.engine.sampler import reference
 
 VOCAB = 50
@@ -34,6 +36,11 @@ def make_state(
 def random_logits(num_rows: int, vocab: int = VOCAB, seed: int = 0) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(num_rows, vocab, generator=generator) * 3
+
+
+def budget(max_tokens: int, begin: int, end: int, *, is_open: bool) -> ThinkingBudget:
+    thinking = Thinking(begin_token_id=begin, end_token_id=end, is_open=is_open)
+    return ThinkingBudget(max_tokens=max_tokens, thinking=thinking)
 
 
 EACH_PARAMETER: list[dict[str, Any]] = [
@@ -66,6 +73,15 @@ EACH_PARAMETER: list[dict[str, Any]] = [
     {"min_tokens": 4, "stop_token_ids": (0, 1, 2, 3, 4, 5, 6, 7)},
     {"min_tokens": 9, "eos_token_ids": (5, 70), "ignore_eos": True},
     {"min_tokens": 9, "eos_token_ids": (5, 70)},
+    *(
+        {
+            "thinking_budget": budget(num, begin, end, is_open=is_open),
+            "bad_words_token_ids": ((2,),),
+        }
+        for num in (0, 3, 4, 5)
+        for begin, end in ((9, 2), (7, 2), (9, 7))
+        for is_open in (False, True)
+    ),
 ]
 
 
@@ -191,6 +207,26 @@ def test_raw_logprobs_know_nothing_of_penalties() -> None:
     assert [t.token_id for t in first.logprobs.top] == raw[0].topk(3).indices.tolist()
     assert second.logprobs is not None
     assert second.logprobs.top == ()
+
+
+def test_named_tokens_replace_the_most_likely_ones() -> None:
+    logits = random_logits(3)
+    raw = logits.log_softmax(dim=-1)
+    states = [
+        make_state(temperature=0.0, logprobs=2),
+        make_state(temperature=0.0, logprobs=1, logprob_token_ids=(30, 4, 17), logit_bias={4: 9.0}),
+        make_state(temperature=0.0),
+    ]
+    first, second, third = sample(logits, states)
+    assert third.logprobs is None
+    assert first.logprobs is not None
+    assert [t.token_id for t in first.logprobs.top] == raw[0].topk(2).indices.tolist()
+    assert second.logprobs is not None
+    assert second.logprobs.chosen.token_id == second.token_id
+    assert [t.token_id for t in second.logprobs.top] == [30, 4, 17]
+    for token in second.logprobs.top:
+        assert token.logprob == pytest.approx(float(raw[1, token.token_id]))
+        assert token.rank == int((raw[1] > raw[1, token.token_id]).sum()) + 1
 
 
 def test_equally_likely_tokens_share_a_rank() -> None:

@@ -14,13 +14,18 @@ from shared.engine.sampler.sampling_state import SamplingState
 from shared.engine.step.plan import RowStart
 from shared.engine.step.row_states import RowState
 from shared.engine.step.verification import Drafted, verify
+from shared.request.grammar.spec import Thinking
 from shared.request.sampling_params import SamplingParams
+from shared.request.thinking_budget import ThinkingBudget
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Seq
 
 VOCAB = 12
 PROMPT = [3, 1, 4, 1, 5]
+THOUGHTS = ThinkingBudget(
+    max_tokens=2, thinking=Thinking(begin_token_id=1, end_token_id=7, is_open=True)
+)
 PARAMS: dict[str, dict[str, Any]] = {
     "greedy": {},
     "seeded": {"temperature": 1.3, "seed": 5},
@@ -32,6 +37,8 @@ PARAMS: dict[str, dict[str, Any]] = {
     "bad words": {"bad_words_token_ids": ((2, 3), (7,), (5, 6, 7))},
     "min tokens": {"min_tokens": 4, "stop_token_ids": (0, 1, 2, 3)},
     "logprobs": {"logprobs": 2, "temperature": 0.7, "seed": 9},
+    "thinking": {"thinking_budget": THOUGHTS},
+    "named tokens": {"logprobs": 0, "logprob_token_ids": (3, 1), "temperature": 0.7, "seed": 9},
 }
 
 

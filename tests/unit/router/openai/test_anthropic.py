@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import httpx
 import pytest
 from anthropic.types import Message as OfficialMessage
 
+from services.router.parsers.find import REASONING_FORMATS
+from services.router.parsers.plan import ChatFormats
 from services.router.request.generation import AnswerPiece
 from shared.errors import OverloadedError, WorkerLostError
 from shared.request.answer import FinishReason
 from tests.fakes.official_events import message_events
-from tests.fakes.openai_api import MODEL
-
-if TYPE_CHECKING:
-    import httpx
-
-    from tests.fakes.openai_api import OpenAIApi
+from tests.fakes.openai_api import MODEL, OpenAIApi
 
 URL = "/v1/messages"
 HELLO = [{"role": "user", "content": "Hi"}]
@@ -152,6 +150,21 @@ async def test_results_may_come_in_several_messages(http: httpx.AsyncClient) -> 
     later = {"role": "system", "content": "Be brief."}
     for messages in (history, [*history, calls("a"), later, results("a")]):
         await send(http, messages=messages)
+
+
+async def test_a_budget_is_the_chats(http: httpx.AsyncClient) -> None:
+    """Without marks of reasoning there is none to bound."""
+    thinking = {"type": "enabled", "budget_tokens": 8}
+    await send(http, thinking=thinking, max_tokens=9)
+    api = OpenAIApi(formats=ChatFormats(reasoning=REASONING_FORMATS["think"]))
+    async with httpx.AsyncClient(
+        transport=httpx.ASGITransport(app=api.app), base_url="http://test"
+    ) as other:
+        await send(other, thinking=thinking, max_tokens=9)
+        await send(other, thinking=thinking, max_tokens=9, thinking_token_budget=3)
+        await send(other, thinking={"type": "adaptive", "budget_tokens": 5}, max_tokens=9)
+    asked = [request.params.thinking_token_budget for request in api.generator.requests]
+    assert asked == [8, 3, None]
 
 
 async def test_a_budget_leaves_room_for_the_answer(http: httpx.AsyncClient) -> None:

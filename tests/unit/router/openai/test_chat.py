@@ -122,6 +122,14 @@ async def test_tokens_can_be_shown_as_ids(api: OpenAIApi, http: httpx.AsyncClien
     assert all("prompt_token_ids" not in chunk for chunk in chunks[1:])
 
 
+async def test_the_prompt_is_shown_once(api: OpenAIApi, http: httpx.AsyncClient) -> None:
+    reply = await chat(http, return_prompt_text=True)
+    prompt = api.tokenizer.decode(api.generator.requests[0].prompt_token_ids, False)
+    assert reply["prompt_text"] == prompt
+    chunks = await events(http, return_prompt_text=True)
+    assert [chunk.get("prompt_text") for chunk in chunks] == [prompt] + [None] * (len(chunks) - 1)
+
+
 async def test_prompt_logprobs_are_keyed_by_token(api: OpenAIApi, http: httpx.AsyncClient) -> None:
     reply = await chat(http, prompt_logprobs=1)
     first, *others = reply["prompt_logprobs"]

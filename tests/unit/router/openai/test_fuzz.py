@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.router.anthropic.schema import CountTokensBody, MessagesBody
+from services.router.openai.chat_batch import ChatBatchBody
 from services.router.openai.responses_api.schema import ResponsesBody
 from services.router.openai.schema.chat import ChatBody
 from services.router.openai.schema.completion import CompletionBody
@@ -21,6 +22,13 @@ from services.router.openai.schema.tokenize import (
     TokenizeTextBody,
 )
 from services.router.openai.schema.unsupported import REFUSED
+from services.router.openai.scoring import ScoringBody
+from services.router.openai.tokens_api.derender_schema import (
+    DerenderChatBody,
+    DerenderCompletionBody,
+)
+from services.router.openai.tokens_api.render import RenderChatBody
+from services.router.openai.tokens_api.schema import GenerateBody
 from tests.fakes.openai_api import OpenAIApi
 
 if TYPE_CHECKING:
@@ -35,7 +43,14 @@ ENDPOINTS: dict[str, tuple[type[pydantic.BaseModel], ...]] = {
     "/v1/messages/count_tokens": (CountTokensBody,),
     "/tokenize": (TokenizeTextBody, TokenizeChatBody),
     "/detokenize": (DetokenizeBody,),
+    "/inference/v1/generate": (GenerateBody,),
+    "/v1/chat/completions/render": (RenderChatBody,),
+    "/v1/chat/completions/derender": (DerenderChatBody,),
+    "/v1/completions/derender": (DerenderCompletionBody,),
+    "/v1/chat/completions/batch": (ChatBatchBody,),
+    "/generative_scoring": (ScoringBody,),
 }
+_TOKENS: dict[str, Any] = {"choices": [{"index": 0, "token_ids": [5, 6]}]}
 VALID: dict[str, list[dict[str, Any]]] = {
     "/v1/chat/completions": [{"messages": [{"role": "user", "content": "Hi"}]}],
     "/v1/completions": [{"prompt": "a"}, {"prompt": [5, 6]}, {"prompt": ["a", "b"]}],
@@ -44,6 +59,12 @@ VALID: dict[str, list[dict[str, Any]]] = {
     "/v1/messages/count_tokens": [{"messages": [{"role": "user", "content": "Hi"}]}],
     "/tokenize": [{"prompt": "a"}, {"messages": [{"role": "user", "content": "Hi"}]}],
     "/detokenize": [{"tokens": [5, 6]}],
+    "/inference/v1/generate": [{"token_ids": [5, 6], "sampling_params": {"logprobs": 1}}],
+    "/v1/chat/completions/render": [{"messages": [{"role": "user", "content": "Hi"}]}],
+    "/v1/chat/completions/derender": [{"generate_response": _TOKENS}],
+    "/v1/completions/derender": [{"generate_responses": [_TOKENS, _TOKENS]}],
+    "/v1/chat/completions/batch": [{"messages": [[{"role": "user", "content": "Hi"}]]}],
+    "/generative_scoring": [{"query": "a", "items": ["b"], "label_token_ids": [5]}],
 }
 
 scalars = st.one_of(

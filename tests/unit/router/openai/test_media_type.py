@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tests.fakes.openai_api import OpenAIApi
 
 HELLO = [{"role": "user", "content": "Hi"}]
+TOKENS = {"choices": [{"index": 0, "token_ids": [5]}]}
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": HELLO},
     "/v1/completions": {"prompt": "a"},
@@ -22,6 +23,13 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/messages": {"messages": HELLO, "max_tokens": 3},
     "/v1/messages/count_tokens": {"messages": HELLO},
     "/invocations": {"prompt": "a"},
+    "/v1/chat/completions/batch": {"messages": [HELLO]},
+    "/v1/chat/completions/render": {"messages": HELLO},
+    "/v1/completions/render": {"prompt": "a"},
+    "/v1/chat/completions/derender": {"generate_response": TOKENS},
+    "/v1/completions/derender": {"generate_responses": [TOKENS]},
+    "/inference/v1/generate": {"token_ids": [5], "sampling_params": {}},
+    "/generative_scoring": {"query": "a", "items": ["b"], "label_token_ids": [5]},
     "/tokenize": {"prompt": "a"},
     "/detokenize": {"tokens": [5]},
 }

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+from typing import Any
 
+import httpx
 import pytest
 from openai.types.responses import Response as OfficialResponse
 
@@ -12,10 +14,7 @@ from shared.errors import WorkerLostError
 from shared.request.answer import FinishReason
 from tests.fakes.official_events import response_events, without_times
 from tests.fakes.openai_api import MODEL, OpenAIApi
-
-if TYPE_CHECKING:
-    import httpx
-
+from tests.fakes.tool_api import tool_api
 
 URL = "/v1/responses"
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
@@ -129,9 +128,13 @@ async def test_input_tokens_are_counted(api: OpenAIApi, http: httpx.AsyncClient)
         ({"conversation": "conv_1"}, "conversation", "unsupported_parameter"),
         ({"background": True}, "background", "unsupported_parameter"),
         ({"prompt": {"id": "p"}}, "prompt", "unsupported_parameter"),
-        ({"top_logprobs": 2}, "top_logprobs", "unsupported_parameter"),
+        ({"top_logprobs": 2}, "top_logprobs", "invalid_value"),
+        (
+            {"top_logprobs": 99, "include": ["message.output_text.logprobs"]},
+            "top_logprobs",
+            "invalid_value",
+        ),
         ({"truncation": "auto"}, "truncation", "unsupported_parameter"),
-        ({"include": ["message.output_text.logprobs"]}, "include", "unsupported_parameter"),
         ({"truncation": "some"}, "truncation", "invalid_value"),
         ({"input": None}, "input", "invalid_type"),
         ({"input": []}, "input", "invalid_value"),
@@ -189,3 +192,41 @@ async def test_no_response_is_stored(http: httpx.AsyncClient, method: str, path:
     response = await http.request(method, URL + path)
     assert response.status_code == 404
     assert "not stored" in response.json()["error"]["message"]
+
+
+async def test_texts_come_with_their_log_probabilities() -> None:
+    text = "Sure, here it is."
+    call = '<tool_call>{"name": "get_time", "arguments": {}}</tool_call>'
+    api = tool_api(f"<think>Hm</think>{text}{call}")
+    fields = {
+        "input": "Hi",
+        "tools": [{"type": "function", "name": "get_time"}],
+        "include": ["message.output_text.logprobs"],
+        "top_logprobs": 2,
+    }
+    transport = httpx.ASGITransport(app=api.app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        whole = (await http.post(URL, json=fields)).json()
+        events = message_lines((await http.post(URL, json={**fields, "stream": True})).text)
+        plain = (await http.post(URL, json={**fields, "include": []} | {"top_logprobs": 0})).json()
+    [message] = [item for item in whole["output"] if item["type"] == "message"]
+    found = message["content"][0]["logprobs"]
+    # The end of the reasoning counts to what follows it; the call's beginning is held back.
+    said = "".join(token["token"] for token in found)
+    assert said.endswith(text)
+    assert "Hm" not in said
+    assert all(len(token["top_logprobs"]) == 2 for token in found)
+    deltas = [event for event in events if event["type"] == "response.output_text.delta"]
+    assert [token for delta in deltas for token in delta["logprobs"]] == found
+    [done] = [event for event in events if event["type"] == "response.output_text.done"]
+    assert done["logprobs"] == found
+    [message] = [item for item in plain["output"] if item["type"] == "message"]
+    assert message["content"][0]["logprobs"] == []
+
+
+def message_lines(text: str) -> list[Any]:
+    return [
+        json.loads(line.removeprefix("data: "))
+        for line in text.splitlines()
+        if line.startswith("data: ")
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from httpx import ASGITransport, AsyncClient
 
 from tests.fakes.openai_api import OpenAIApi
 
@@ -143,3 +144,32 @@ async def test_reasoning_that_is_no_text_is_named(http: httpx.AsyncClient) -> No
     response = await http.post("/v1/chat/completions", json={"messages": [turn]})
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "messages[0].reasoning"
+
+
+async def test_a_template_of_a_request_is_refused_unless_it_is_trusted(
+    http: httpx.AsyncClient,
+) -> None:
+    mine = {"chat_template": "{{ messages[0].content }}{{ bos_token | default('-') }}!"}
+    for url in ("/v1/chat/completions", "/tokenize"):
+        response = await http.post(url, json={**BODIES[url], **mine})
+        error = response.json()["error"]
+        assert (response.status_code, error["param"]) == (400, "chat_template")
+        assert "--trust-request-chat-template" in error["message"]
+    api = OpenAIApi(chat_template=TEMPLATE, trusts_templates=True)
+    transport = ASGITransport(app=api.app)
+    async with AsyncClient(transport=transport, base_url="http://test") as trusted:
+        prompts = Prompts(api, trusted)
+        assert await prompts.text("/v1/chat/completions", **mine) == "Hi-!"
+        assert (await prompts.text("/v1/chat/completions")).startswith("user:Hi;"), (
+            "for one request"
+        )
+        ids = (await trusted.post("/tokenize", json={**BODIES["/tokenize"], **mine})).json()
+        assert api.tokenizer.decode(ids["tokens"]) == "Hi-!"
+        for bad in (
+            "{% for %}",
+            "{{ ''.__class__.__mro__ }}",
+            "{% for i in range(10**9) %}{% endfor %}",
+        ):
+            body = {**BODIES["/v1/chat/completions"], "chat_template": bad}
+            response = await trusted.post("/v1/chat/completions", json=body)
+            assert response.status_code == 400, bad

@@ -72,9 +72,16 @@ BODIES: Mapping[str, dict[str, Any]] = {
     },
     "/tokenize": {"messages": HELLO},
     "/detokenize": {"tokens": [5]},
+    "/inference/v1/generate": {
+        "token_ids": [5],
+        "sampling_params": {"n": 1},
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    },
 }
 #: Where those objects are.
 PLACES = {
+    "/inference/v1/generate": ["", "sampling_params", "stream_options"],
     "/v1/chat/completions": ["", "messages[]", "stream_options"],
     "/v1/completions": ["", "stream_options"],
     "/v1/responses": [
@@ -135,6 +142,26 @@ async def test_an_unknown_field_is_named_wherever_it_is(
     assert response.headers[HEADER] == f"{front}lora_request, {front}return_hidden_states"
 
 
+async def test_the_answer_says_what_is_nearest_and_where_the_list_is(
+    http: httpx.AsyncClient,
+) -> None:
+    asked = {"max_token": 3, "Temperature": 1, "mood": "good", "x" * 5000: 1}
+    body = {"messages": HELLO, "stream_options": {"include_usages": True}, "stream": True}
+    response = await http.post("/v1/chat/completions", json={**body, **asked})
+    assert response.headers["x-baton-fields"] == (
+        "max_token is nearest to max_tokens; Temperature is nearest to temperature; "
+        "stream_options.include_usages is nearest to stream_options.include_usage; "
+        "GET /openapi.json lists the fields"
+    )
+    listed = (await http.get("/openapi.json")).json()["components"]["schemas"]["ChatBody"]
+    assert "max_tokens" in listed["properties"]
+    async with strict() as refusing:
+        response = await refusing.post("/v1/chat/completions", json={**body, **asked})
+    message = response.json()["error"]["message"]
+    assert "max_token is nearest to max_tokens; " in message
+    assert message.endswith("GET /openapi.json lists the fields")
+
+
 async def test_an_unknown_field_goes_no_further(api: OpenAIApi, http: httpx.AsyncClient) -> None:
     url = "/v1/responses"
     plain = (await http.post(url, json=BODIES[url])).json()
@@ -152,12 +179,12 @@ async def test_an_unknown_field_goes_no_further(api: OpenAIApi, http: httpx.Asyn
 async def test_strict_routers_refuse_it(url: str, place: str) -> None:
     async with strict() as http:
         assert (await http.post(url, json=BODIES[url])).status_code == 200
-        body = with_fields(BODIES[url], place, {"lora_request": 1, "kv_transfer_params": {}})
+        body = with_fields(BODIES[url], place, {"lora_request": 1, "num_ctx": {}})
         response = await http.post(url, json=body)
     assert response.status_code == 400
     error = response.json()["error"]
     front = f"{place}." if place else ""
-    assert f"{front}lora_request, {front}kv_transfer_params" in error["message"]
+    assert f"{front}lora_request, {front}num_ctx" in error["message"]
     if not url.startswith("/v1/messages"):
         assert (error["param"], error["code"]) == (f"{front}lora_request", "unknown_parameter")
 
@@ -189,9 +216,9 @@ async def test_the_log_has_each_name_once_and_not_every_name(http: httpx.AsyncCl
 
 
 async def test_an_error_names_them_too(http: httpx.AsyncClient) -> None:
-    body = {"prompt": "a", "min_tokens": 9, "max_tokens": 3, "kv_transfer_params": {}}
+    body = {"prompt": "a", "min_tokens": 9, "max_tokens": 3, "num_ctx": {}}
     response = await http.post("/v1/completions", json=body)
-    assert (response.status_code, response.headers[HEADER]) == (400, "kv_transfer_params")
+    assert (response.status_code, response.headers[HEADER]) == (400, "num_ctx")
 
 
 @pytest.mark.parametrize("url", APIS)

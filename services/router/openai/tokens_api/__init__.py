@@ -1,0 +1,1 @@
+"""Tokens in, tokens out over HTTP, as vLLM offers it."""

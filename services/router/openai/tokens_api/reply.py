@@ -1,0 +1,101 @@
+"""The reply to POST /inference/v1/generate: one object, or a chunk per piece."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from msgspec import UNSET
+
+from services.router.openai.replies.collect import collect, stop_reason
+from services.router.openai.replies.logprobs import chat_logprobs, label_of, prompt_logprobs
+from services.router.openai.replies.responses import Tally, event
+from services.router.openai.tokens_api.shapes import Generated, GeneratedChoice, token_logprobs
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterable, Sequence
+
+    from services.router.openai.replies.logprobs import ChatLogprobs
+    from services.router.openai.tokens_api.schema import GenerateBody
+    from services.router.openai.tokens_api.shapes import TokenLogprobs
+    from services.router.request.generation import AnswerPiece, TokenDetail
+
+
+class GenerateReply:
+    """Builds the reply to one request from the pieces of its answers."""
+
+    def __init__(self, *, request_id: str, model: str, body: GenerateBody) -> None:
+        self._request_id = request_id
+        self._model = model
+        self._created = int(time.time())
+        self._mode = body.output_mode or "tokens"
+        self._n = body.sampling_params.n or 1
+        self._wants_logprobs = body.sampling_params.logprobs is not None
+        options = body.stream_options
+        self._wants_usage = bool(options and options.include_usage)
+        self._wants_running_usage = bool(options and options.continuous_usage_stats)
+        self._label = label_of(as_token_ids=body.sampling_params.return_tokens_as_token_ids)
+        self._prompt_token_ids = body.token_ids if body.return_token_ids else None
+        self._has_begun = False
+        self._tally = Tally(len(body.token_ids))
+
+    def event(self, place: int, piece: AnswerPiece) -> bytes:
+        """Return the event of one piece."""
+        del place  # there is one prompt
+        self._tally.add(piece)
+        choice = GeneratedChoice(
+            piece.index,
+            piece.token_ids,
+            logprobs=self._logprobs(piece.details),
+            text=piece.text if self._mode == "text" else UNSET,
+        )
+        if piece.finish_reason is not None:
+            choice.finish_reason = piece.finish_reason.value
+            choice.stop_reason = stop_reason(piece)
+        chunk = self._generated((choice,))
+        if not self._has_begun:
+            self._has_begun = True
+            chunk.prompt_token_ids = self._prompt_token_ids
+        if self._wants_running_usage:
+            chunk.usage = self._tally.so_far()
+        return event(chunk)
+
+    def last_event(self) -> bytes:
+        """Return the event with the usage, if it was requested; otherwise empty."""
+        if not self._wants_usage:
+            return b""
+        chunk = self._generated(())
+        chunk.usage = self._tally.final()
+        return event(chunk)
+
+    async def whole(self, parts: AsyncIterable[tuple[int, AnswerPiece]]) -> Generated:
+        """Return all answers in one object."""
+        [found] = await collect(parts, num_prompts=1, n=self._n, tally=self._tally)
+        reply = self._generated(
+            [
+                GeneratedChoice(
+                    index,
+                    answer.token_ids,
+                    answer.finish_reason,
+                    answer.stop_reason,
+                    self._logprobs(answer.details),
+                    "".join(answer.texts) if self._mode == "text" else UNSET,
+                )
+                for index, answer in enumerate(found.answers)
+            ]
+        )
+        reply.usage = self._tally.final()
+        reply.prompt_token_ids = self._prompt_token_ids
+        if found.prompt_details is not None:
+            reply.prompt_logprobs = prompt_logprobs(found.prompt_details)
+        return reply
+
+    def _logprobs(self, details: Sequence[TokenDetail]) -> TokenLogprobs | ChatLogprobs | None:
+        if not self._wants_logprobs:
+            return None
+        if self._mode == "text":
+            return chat_logprobs(details, self._label)
+        return token_logprobs(details)
+
+    def _generated(self, choices: Sequence[GeneratedChoice]) -> Generated:
+        return Generated(self._request_id, self._model, self._created, choices, self._mode)
