@@ -4,7 +4,8 @@
 // taken apart first all that come first; the parts are added as a tree. A value's sum takes keys in their
 // order. Keys and values of a task with few rows are read where they lie; for many rows they become float32
 // first, once for all. Either way a row gets the same bits. The hardware cannot guess where the next chunk
-// is, so that it is fetched line for line while this one is read.
+// is, so that it is fetched line for line while this one is read, in the order of memory: then the hardware
+// guesses the next lines. A core waits for few lines at once, and drops what is fetched beyond them.
 #pragma once
 
 #include "kv_chunk.h"
@@ -29,6 +30,32 @@ inline void hold(Floats& x) {
   asm("" : "+x"(x));
 #endif
 }
+
+// Fetches the rows of a chunk, `row_bytes` each, line after line.
+class RowFetch {
+ public:
+  RowFetch(const uint8_t* const* rows, size_t row_bytes) : row_(rows), row_bytes_(row_bytes) {}
+
+  // The share of a step that reads kBytes; with less than a line only some steps have one.
+  template <int kBytes>
+  void step(int number) {
+    if constexpr (kBytes < kLineBytes)
+      if (number % (kLineBytes / kBytes) != 0) return;
+    for (int at = 0; at < kBytes; at += kLineBytes) line();
+  }
+
+ private:
+  static constexpr int kLineBytes = 64;
+
+  void line() {
+    fetch_line(*row_ + at_);
+    for (at_ += kLineBytes; at_ >= row_bytes_; at_ -= row_bytes_) ++row_;
+  }
+
+  const uint8_t* const* row_;
+  size_t row_bytes_;
+  size_t at_ = 0;  // in the row
+};
 
 // A row of `Stored` whose vectors were made float32.
 template <class Stored>
@@ -180,11 +207,12 @@ class RowChunk {
         return score<Row, kRows - 1, kFetches>(count, query, keys, scores, rows_apart);
     constexpr int kKeys = kRows == 1 ? 8 : 4;  // that are summed together
     constexpr int kStep = kRows > kTileRows ? kKeys / 2 : kKeys;
+    RowFetch next(next_->keys, row_bytes_);
     for (int key = 0; key < kChunk; key += kKeys) {
       Floats parts[kRows][kKeys];
       for (int first = 0; first < kKeys; first += kStep) {
         Floats sums[kRows][kStep] = {};
-        add_keys<Row, kFetches>(query, keys + key + first, next_->keys + key + first, sums);
+        add_keys<Row, kFetches>(query, keys + key + first, next, sums);
         for (int r = 0; r < kRows; ++r)
           for (int k = 0; k < kStep; ++k) parts[r][first + k] = sums[r][k];
       }
@@ -194,11 +222,10 @@ class RowChunk {
     }
   }
 
-  // Adds the products of some rows with some keys, and fetches those of the next chunk.
+  // Adds the products of some rows with some keys, and fetches as many of the next chunk.
   template <class Row, bool kFetches, int kRows, int kStep>
   __attribute__((always_inline)) void add_keys(const float* query, const uint8_t* const* keys,
-                                               const uint8_t* const* next,
-                                               Floats (&sums)[kRows][kStep]) const {
+                                               RowFetch& next, Floats (&sums)[kRows][kStep]) const {
     const int words = query_words(head_dim_);
     auto add = [&](int vector) {
       Floats held[kRows];
@@ -217,27 +244,12 @@ class RowChunk {
     auto add_part = [&](auto part) {
 #pragma GCC unroll 1
       for (int v = part; v < words / kLanes; v += Row::kApart) {
-        if constexpr (kFetches) fetch_keys<Row, kStep>(next, v);
+        if constexpr (kFetches) next.step<kStep * Row::kVectorBytes>(v / Row::kApart);
         add(v);
       }
     };
     add_part(std::integral_constant<int, 0>{});
     if constexpr (Row::kApart == 2) add_part(std::integral_constant<int, 1>{});
-  }
-
-  // Fetches a share of these keys, so that all vectors fetch all of them.
-  template <class Row, int kKeys>
-  static void fetch_keys(const uint8_t* const* keys, int vector) {
-    constexpr int kVectors = 64 / Row::kVectorBytes;  // of a line
-    constexpr int kCount = std::max(1, kKeys / kVectors);
-    for (int i = 0; i < kCount; ++i)
-      fetch_line(keys[(vector % kVectors * kCount + i) % kKeys] + vector / kVectors * 64);
-  }
-
-  template <class Row>
-  static void fetch_panel(const uint8_t* row, int panel) {
-    constexpr int kBytes = kPanelVectors * Row::kVectorBytes;
-    for (int at = 0; at < kBytes; at += 64) fetch_line(row + panel * kBytes + at);
   }
 
   // The same with values. So few of them are taken at a time that all panels find them in the cache.
@@ -248,6 +260,7 @@ class RowChunk {
       if (count < kRows)
         return weigh<Row, kRows - 1, kFetches>(count, weights, values, out, rows_apart);
     constexpr int kVectors = kRows > kTileRows ? kPanelVectors / 2 : kPanelVectors;
+    RowFetch next(next_->values, row_bytes_);
     for (int key = 0; key < kChunk; key += kSomeValues)
       for (int panel = 0; panel < panels_; ++panel)
         for (int first = 0; first < kPanelVectors; first += kVectors) {
@@ -256,7 +269,7 @@ class RowChunk {
           for (int r = 0; r < kRows; ++r)
             for (int v = 0; v < kVectors; ++v) sums[r][v] = load<Floats>(to + r * kPanel + v * kLanes);
           for (int k = key; k < key + kSomeValues; ++k) {
-            if (kFetches && first == 0) fetch_panel<Row>(next_->values[k], panel);
+            if constexpr (kFetches) next.step<kVectors * Row::kVectorBytes>(k);
             Floats held[kRows];
             for (int r = 0; r < kRows; ++r) held[r] = splat(weights[size_t(r) * kChunk + k]);
             for (int v = 0; v < kVectors; ++v) {
