@@ -48,12 +48,15 @@ __all__ = sorted([*_PLACES, *_ALIASES])
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        return importlib.import_module("shared.version").VERSION
     own = _ALIASES.get(name, name)
-    if own not in _PLACES:
+    if own not in _PLACES and own != "__version__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"shared.offline.{_PLACES[own]}"), own)
+    # The contract also serves programs that have nothing but `proto` on their path.
+    from shared import offline, version  # noqa: PLC0415
+
+    if own == "__version__":
+        return version.VERSION
+    return getattr(importlib.import_module(f".{_PLACES[own]}", offline.__name__), own)
 
 
 def __dir__() -> list[str]:
