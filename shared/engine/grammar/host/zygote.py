@@ -41,8 +41,9 @@ class Process(Protocol):
 def start_process(control: socket.socket) -> Process:
     """Run this package with the socket, which stays the caller's."""
     fd = control.fileno()
+    # -P: the process imports from where this one does, and the user's folder may not be among that.
     return subprocess.Popen(
-        [sys.executable, "-m", __package__, str(fd)],
+        [sys.executable, "-P", "-m", __package__, str(fd)],
         pass_fds=(fd,),
         env=environment(),
         stdin=subprocess.DEVNULL,
