@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from cli.errors import EXIT_USAGE, CommandError
-from cli.places import ROOT, python_command, python_environ
+from cli.places import ROOT, module_name, python_command, python_environ
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +26,8 @@ EVERYTHING = {"ignore_unknown_options": True, "allow_extra_args": True, "help_op
 
 def become(module: str, flags: Sequence[str]) -> NoReturn:
     """Replace this process by `python -m module flags`, with that program's signals and exit code.
+
+    `module` is a module of the repository.
 
     Raises:
         CommandError: there is no such module.
@@ -45,7 +47,7 @@ def become(module: str, flags: Sequence[str]) -> NoReturn:
 
 def _exists(module: str) -> bool:
     try:
-        return importlib.util.find_spec(module) is not None
+        return importlib.util.find_spec(module_name(module)) is not None
     except ModuleNotFoundError:
         return False
 
