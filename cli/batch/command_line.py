@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.extras import Extra, require
 from cli.flags.options import (  # noqa: TC001 read at run time by typer
     Model,
     ServedModelName,
@@ -64,6 +65,7 @@ def run_batch(
     from cli.start.run_folder import run_folder
     from cli.up_command import cluster_spec
 
+    require(*([Extra.ROUTER] if url else Extra))
     secure = from_flags(tls_cert, tls_key, tls_ca)
     options = BatchOptions(
         input=input_file,

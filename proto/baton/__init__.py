@@ -56,7 +56,14 @@ def __getattr__(name: str) -> Any:
 
     if own == "__version__":
         return version.VERSION
-    return getattr(importlib.import_module(f".{_PLACES[own]}", offline.__name__), own)
+    try:
+        module = importlib.import_module(f".{_PLACES[own]}", offline.__name__)
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"{own} needs {error.name}: pip install 'baton[worker]', or `make setup` in a checkout",
+            name=error.name,
+        ) from error
+    return getattr(module, own)
 
 
 def __dir__() -> list[str]:
