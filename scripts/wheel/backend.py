@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING, Any
 from setuptools import build_meta
 
 from scripts.wheel.imports import moved_imports
-from scripts.wheel.layout import ABOUT, source_files, wheel_files
+from scripts.wheel.layout import ABOUT, PACKAGE, source_files, wheel_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+
+    from scripts.wheel.layout import Placed
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Time of every file in the wheel, unless `SOURCE_DATE_EPOCH` says another: the first that zip has.
@@ -37,8 +39,22 @@ def build_wheel(
 ) -> str:
     """Build the wheel into that folder; return its name."""
     target = str(Path(wheel_directory).resolve())
-    with _moved_copy():
+    with _moved_copy(wheel_files(ROOT)):
         return str(build_meta.build_wheel(target, config_settings))
+
+
+def prepare_metadata_for_build_wheel(
+    metadata_directory: str, config_settings: dict[str, Any] | None = None
+) -> str:
+    """Write the metadata of the wheel into that folder; return its folder's name.
+
+    Without this function pip builds the whole wheel to read them, and then once more. They say no
+    more of the code than the package's name.
+    """
+    target = str(Path(metadata_directory).resolve())
+    marker = f"{PACKAGE}/__init__.py"
+    with _moved_copy(placed for placed in wheel_files(ROOT) if placed.target == marker):
+        return str(build_meta.prepare_metadata_for_build_wheel(target, config_settings))
 
 
 def build_sdist(sdist_directory: str, config_settings: dict[str, Any] | None = None) -> str:
@@ -62,12 +78,12 @@ def build_editable(*_: object, **__: object) -> str:
 
 
 @contextmanager
-def _moved_copy() -> Iterator[None]:
-    """Enter a copy of the repository in which everything lies below `baton`."""
+def _moved_copy(files: Iterable[Placed]) -> Iterator[None]:
+    """Enter a copy of the repository in which these files lie below `baton`."""
     with _folder() as folder:
         for name in ABOUT:
             shutil.copyfile(ROOT / name, folder / name)
-        for placed in wheel_files(ROOT):
+        for placed in files:
             target = folder / placed.target
             target.parent.mkdir(parents=True, exist_ok=True)
             if placed.source.suffix in (".py", ".pyi"):

@@ -8,8 +8,12 @@ name in a string is none of this module's business: such names are relative to t
 from __future__ import annotations
 
 import ast
+from typing import TYPE_CHECKING
 
 from scripts.wheel.layout import MOVED, PACKAGE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class ImportFormError(Exception):
@@ -23,7 +27,7 @@ def moved_imports(source: str, path: str) -> str:
         ImportFormError: an import binds the top-level name, as `import shared.errors` does.
     """
     lines = source.splitlines(keepends=True)
-    for node in ast.walk(ast.parse(source, path)):
+    for node in _statements(ast.parse(source, path)):
         if isinstance(node, ast.ImportFrom) and node.level == 0 and _is_moved(node.module):
             _move(lines, node.lineno, "from ", node.module, node.col_offset)
         elif isinstance(node, ast.Import):
@@ -32,6 +36,14 @@ def moved_imports(source: str, path: str) -> str:
                     _require_other_name(alias, path)
                     _move(lines, alias.lineno, "", alias.name, alias.col_offset)
     return "".join(lines)
+
+
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements below a node; what is below an expression is none, and is most."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+            yield child
+            yield from _statements(child)
 
 
 def _is_moved(module: str | None) -> bool:
