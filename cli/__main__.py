@@ -284,8 +284,7 @@ def bench(
     benchmark: Annotated[str, typer.Argument(help="A module of benchmarks/, e.g. serve.")],
 ) -> None:
     """Run a benchmark; its own --help lists its flags."""
-    require(Extra.ROUTER)
-    become(f"benchmarks.{benchmark}", context.args)
+    become(f"benchmarks.{benchmark}", context.args, Extra.ROUTER)
 
 
 @app.command("make-model", context_settings=EVERYTHING)
