@@ -58,6 +58,7 @@ def run_batch(
     tls_ca: TlsCa = None,
 ) -> None:
     """Answer a file of requests; run it again to continue after an interruption."""
+    require(*([Extra.ROUTER] if url else Extra))
     from cli.access import from_flags
     from cli.batch.command import BatchOptions, read_api_key
     from cli.batch.command import run_batch as run
@@ -65,7 +66,6 @@ def run_batch(
     from cli.start.run_folder import run_folder
     from cli.up_command import cluster_spec
 
-    require(*([Extra.ROUTER] if url else Extra))
     secure = from_flags(tls_cert, tls_key, tls_ca)
     options = BatchOptions(
         input=input_file,
