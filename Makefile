@@ -13,7 +13,7 @@ export TORCH
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-small demo up test test-gpu check fmt lint types arch proto proto-check size
 .PHONY: composition parity decoders bench bench-handoff bench-loading bench-guard bench-gpu bench-structured conformance overload fuzz company faults soak
-.PHONY: helm chart dashboards e2e-compose e2e-k8s e2e-trace clean
+.PHONY: wheel helm chart dashboards e2e-compose e2e-k8s e2e-trace clean
 
 help: ## List the targets
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-14s %s\n", $$1, $$2}'
@@ -77,6 +77,9 @@ proto-check: setup-small ## Fail if the committed stubs differ from proto/
 
 dashboards: setup-small ## Write the Grafana dashboards
 	@$(PY) -m scripts.dashboards
+
+wheel: setup-small ## Build the distribution into dist/
+	@PYTHONPATH= $(PY) -m pip wheel -q --no-build-isolation --no-deps --no-index --wheel-dir dist . && ls dist/baton-*.whl
 
 size: setup-small ## Lines per folder; warn of long files, fail on long functions
 	@$(PY) scripts/size.py

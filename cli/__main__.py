@@ -11,6 +11,7 @@ import typer
 from cli import keys
 from cli.batch.command_line import run_batch
 from cli.errors import EXIT_FAILED, CommandError, complain
+from cli.extras import Extra, explain, require
 from cli.flags.engine_arguments import TakesArguments
 from cli.flags.options import (
     DEFAULT_PORTS,
@@ -36,6 +37,7 @@ from cli.serve_command import serve
 from cli.up_command import cluster_spec, up
 from shared.arguments.page import help_text
 from shared.errors import BatonError
+from shared.version import VERSION
 
 app = typer.Typer(
     help="Serve large language models with prefill and decode on separate workers.",
@@ -46,6 +48,26 @@ app = typer.Typer(
 )
 
 app.add_typer(keys.app, name="keys")
+
+
+def show_version(wanted: bool) -> None:
+    """Print the version, and end the command."""
+    if wanted:
+        typer.echo(f"baton {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Hold the options of the command itself: those that need no sub-command."""
+
 
 SERVICE_FLAGS_HELP = (
     "every setting of the services is a flag here, too, for all processes that have it: "
@@ -73,6 +95,7 @@ def demo(
     start_timeout_s: StartTimeout = 180.0,
 ) -> None:
     """Start a small cluster, ask it a question, show the answer and where the time went."""
+    require(*Extra)
     from cli.demo import run_demo
     from cli.start.ports import free_port
     from cli.start.run_folder import run_folder
@@ -261,7 +284,7 @@ def bench(
     benchmark: Annotated[str, typer.Argument(help="A module of benchmarks/, e.g. serve.")],
 ) -> None:
     """Run a benchmark; its own --help lists its flags."""
-    become(f"benchmarks.{benchmark}", context.args)
+    become(f"benchmarks.{benchmark}", context.args, Extra.ROUTER)
 
 
 @app.command("make-model", context_settings=EVERYTHING)
@@ -281,6 +304,12 @@ def main() -> None:
     except CommandError as error:
         complain(error)
         sys.exit(error.exit_code)
+    except ModuleNotFoundError as error:
+        explained = explain(error)
+        if explained is None:
+            raise
+        complain(explained)
+        sys.exit(EXIT_FAILED)
     except BatonError as error:
         complain(CommandError(str(error)))
         sys.exit(EXIT_FAILED)

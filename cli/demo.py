@@ -10,6 +10,7 @@ from baton_client import ChatOptions
 from cli.chat.command import Chat, reaching
 from cli.cluster import Cluster
 from cli.errors import CommandError
+from cli.places import COMMAND
 from cli.start.interrupts import Terminated
 from cli.up import require_clean_stop, running
 
@@ -59,10 +60,10 @@ def _ask(spec: ClusterSpec, question: str, max_tokens: int, console: Console) ->
 def _show_what_next(console: Console) -> None:
     console.print("[bold]Next[/]")
     for command, purpose in (
-        ("make up", "keep a cluster running"),
-        ("./baton chat", "talk to it"),
-        ("./baton up --prefill 2 --decode 2", "more workers"),
-        ("./baton bench serve --help", "put load on it"),
-        ("./baton doctor", "check this machine and a running cluster"),
+        (f"{COMMAND} up", "keep a cluster running"),
+        (f"{COMMAND} chat", "talk to it"),
+        (f"{COMMAND} up --prefill 2 --decode 2", "more workers"),
+        (f"{COMMAND} bench serve --help", "put load on it"),
+        (f"{COMMAND} doctor", "check this machine and a running cluster"),
     ):
         console.print(f"  {command:<36}[dim]{purpose}[/]", highlight=False)

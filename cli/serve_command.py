@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from cli.errors import EXIT_USAGE, CommandError
+from cli.extras import Extra
 from cli.flags.engine_arguments import TakesArguments, translated
 from cli.flags.options import Service
 from cli.flags.passthrough import become
@@ -28,7 +29,8 @@ def serve(context: typer.Context) -> None:
     """
     first, *others = context.args or [""]
     if first in list(Service):
-        become(f"services.{first}", others)
+        extra = Extra.ROUTER if first == Service.ROUTER else Extra.WORKER
+        become(f"services.{first}", others, extra)
     command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     command.command(
         cls=TakesArguments,

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from cli.cluster import Cluster
 from cli.errors import CommandError
+from cli.places import COMMAND
 from cli.start.interrupts import Terminated, interrupts
 from cli.start.status_view import StatusView
 
@@ -82,8 +83,8 @@ def _show_doors(cluster: Cluster, console: Console) -> None:
         *_metrics_doors(cluster),
         f"  logs         {spec.log_folder}",
         "",
-        f"  ask          {key}./baton chat --address {directory}{_ca_flag(cluster)}",
-        f"  check        ./baton doctor {_doctor_flags(cluster)}{token}",
+        f"  ask          {key}{COMMAND} chat --address {directory}{_ca_flag(cluster)}",
+        f"  check        {COMMAND} doctor {_doctor_flags(cluster)}{token}",
         "  stop         Ctrl-C",
     ):
         console.print(line, highlight=False, markup=False)

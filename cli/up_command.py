@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.extras import Extra, require
 from cli.flags.options import (
     ClusterToken,
     GrpcPort,
@@ -51,6 +52,7 @@ def up(
     start_timeout_s: StartTimeout = 180.0,
 ) -> None:
     """Start a cluster on this machine and keep it running."""
+    require(*Extra)
     from cli.certs import local_certificates
     from cli.start.run_folder import run_folder
     from cli.up import run_up

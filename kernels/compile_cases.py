@@ -17,6 +17,6 @@ def all_cases() -> list[GateCase]:
     """Return every case of every package, in the order of the packages' names."""
     found: list[GateCase] = []
     for path in sorted(Path(__file__).parent.glob("*/compile_cases.py")):
-        module = importlib.import_module(f"kernels.{path.parent.name}.compile_cases")
+        module = importlib.import_module(f".{path.parent.name}.compile_cases", __package__)
         found.extend(module.cases())
     return found

@@ -1,6 +1,6 @@
 """Prints what pyproject.toml says the project needs, one requirement per line.
 
-Baton is run from its folder and never installed, so pip cannot be given the project itself.
+In the repository Baton runs from its folder, so pip is given its requirements without the project.
 `-` in place of an extra's name means the base dependencies. Standard library only: it runs before
 anything is installed.
 """

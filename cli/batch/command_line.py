@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.extras import Extra, require
 from cli.flags.options import (  # noqa: TC001 read at run time by typer
     Model,
     ServedModelName,
@@ -57,6 +58,7 @@ def run_batch(
     tls_ca: TlsCa = None,
 ) -> None:
     """Answer a file of requests; run it again to continue after an interruption."""
+    require(*([Extra.ROUTER] if url else Extra))
     from cli.access import from_flags
     from cli.batch.command import BatchOptions, read_api_key
     from cli.batch.command import run_batch as run

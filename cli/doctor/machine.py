@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.doctor.finding import fail, ok, warn
-from cli.places import ROOT
+from cli.extras import Extra, is_there, remedy
+from cli.places import IS_INSTALLED, ROOT
 from cli.start.ports import is_free
 
 if TYPE_CHECKING:
@@ -21,9 +22,14 @@ if TYPE_CHECKING:
     from cli.doctor.finding import Finding
 
 #: The router's image has no other service and no torch.
-_ONLY_ROUTER = not (ROOT / "services" / "decode").is_dir()
+_ONLY_ROUTER = (
+    not is_there(Extra.WORKER) if IS_INSTALLED else not (ROOT / "services" / "decode").is_dir()
+)
 #: Images have no Makefile; the workers' image has no web framework.
-_ONLY_WORKER = not _ONLY_ROUTER and not (ROOT / "Makefile").is_file()
+_ONLY_WORKER = not _ONLY_ROUTER and (
+    not is_there(Extra.ROUTER) if IS_INSTALLED else not (ROOT / "Makefile").is_file()
+)
+_EXTRAS = [Extra.ROUTER] * (not _ONLY_WORKER) + [Extra.WORKER] * (not _ONLY_ROUTER)
 #: By distribution: whether a process of the cluster needs it in any case.
 PACKAGES = (
     ("torch", not _ONLY_ROUTER),
@@ -66,7 +72,7 @@ def check_packages() -> Iterator[Finding]:
             yield ok(name, importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
             if needed:
-                yield fail(name, "not installed", "run `make setup`")
+                yield fail(name, "not installed", remedy(_EXTRAS))
             else:
                 yield ok(name, "not installed; nothing here needs it")
 

@@ -8,10 +8,13 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from cli.errors import EXIT_USAGE, CommandError
-from cli.places import ROOT, python_command, python_environ
+from cli.extras import require
+from cli.places import ROOT, module_name, python_command, python_environ
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from cli.extras import Extra
 
 #: Typer settings of a command that passes on every word after its first, `--help` included.
 #: `--help` of the command itself precedes the name of the program.
@@ -24,11 +27,13 @@ BEHIND_A_NAME = {
 EVERYTHING = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
 
-def become(module: str, flags: Sequence[str]) -> NoReturn:
+def become(module: str, flags: Sequence[str], extra: Extra) -> NoReturn:
     """Replace this process by `python -m module flags`, with that program's signals and exit code.
 
+    `module` is a module of the repository.
+
     Raises:
-        CommandError: there is no such module.
+        CommandError: there is no such module, or not what it needs.
     """
     if not _exists(module):
         package = module.rpartition(".")[0]
@@ -37,6 +42,7 @@ def become(module: str, flags: Sequence[str]) -> NoReturn:
             advice=f"there is: {', '.join(_runnable(package)) or 'nothing yet'}",
             exit_code=EXIT_USAGE,
         )
+    require(extra)
     command = [*python_command(module), *flags]
     sys.stdout.flush()
     sys.stderr.flush()
@@ -45,7 +51,7 @@ def become(module: str, flags: Sequence[str]) -> NoReturn:
 
 def _exists(module: str) -> bool:
     try:
-        return importlib.util.find_spec(module) is not None
+        return importlib.util.find_spec(module_name(module)) is not None
     except ModuleNotFoundError:
         return False
 

@@ -18,7 +18,7 @@ LIST_MODELS = f"/{PACKAGE}.Router/ListModels"
 
 
 def _load_pool() -> descriptor_pool.DescriptorPool:
-    data = pkgutil.get_data("baton_client", "contract.binpb")
+    data = pkgutil.get_data(__package__, "contract.binpb")
     assert data is not None
     pool = descriptor_pool.DescriptorPool()
     for file in descriptor_pb2.FileDescriptorSet.FromString(data).file:

@@ -48,12 +48,22 @@ __all__ = sorted([*_PLACES, *_ALIASES])
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        return importlib.import_module("shared.version").VERSION
     own = _ALIASES.get(name, name)
-    if own not in _PLACES:
+    if own not in _PLACES and own != "__version__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"shared.offline.{_PLACES[own]}"), own)
+    # The contract also serves programs that have nothing but `proto` on their path.
+    from shared import offline, version  # noqa: PLC0415
+
+    if own == "__version__":
+        return version.VERSION
+    try:
+        module = importlib.import_module(f".{_PLACES[own]}", offline.__name__)
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"{own} needs {error.name}: pip install 'baton[worker]', or `make setup` in a checkout",
+            name=error.name,
+        ) from error
+    return getattr(module, own)
 
 
 def __dir__() -> list[str]:

@@ -270,7 +270,7 @@ def _rpc_server(
 def main(argv: Sequence[str]) -> int:
     """Run the router until it is told to stop; return the exit code."""
     try:
-        config = load_config(RouterConfig, argv, prog="python -m services.router")
+        config = load_config(RouterConfig, argv, prog="baton serve router")
         configure_logs(
             service="router", level=config.log_level, as_json=config.log_format == "json"
         )

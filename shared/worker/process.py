@@ -81,7 +81,7 @@ def main(
     otherwise.
     """
     try:
-        config = load_config(config_type, argv, prog=f"python -m services.{role.value}")
+        config = load_config(config_type, argv, prog=f"baton serve {role.value}")
         worker = config.worker
         configure_logs(
             service=role.value, level=worker.log_level, as_json=worker.log_format == "json"

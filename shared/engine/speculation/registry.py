@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 #: Group of entry points for factories: callables that take a `ProposerContext`.
 ENTRY_POINT_GROUP = "baton.proposers"
 
-#: Imported on first use: most engines never speculate.
+#: Relative to this package. Imported on first use: most engines never speculate.
 BUILT_IN = {
-    "ngram": "shared.engine.speculation.ngram:NgramProposer",
-    "suffix": "shared.engine.speculation.suffix:SuffixProposer",
-    "draft_model": "shared.engine.speculation.drafts.draft_model:DraftModelProposer",
-    "eagle": "shared.engine.speculation.drafts.eagle:EagleProposer",
-    "eagle3": "shared.engine.speculation.drafts.eagle:Eagle3Proposer",
-    "medusa": "shared.engine.speculation.drafts.medusa:MedusaProposer",
+    "ngram": ".ngram:NgramProposer",
+    "suffix": ".suffix:SuffixProposer",
+    "draft_model": ".drafts.draft_model:DraftModelProposer",
+    "eagle": ".drafts.eagle:EagleProposer",
+    "eagle3": ".drafts.eagle:Eagle3Proposer",
+    "medusa": ".drafts.medusa:MedusaProposer",
 }
 
 
@@ -54,7 +54,7 @@ def create_proposer(context: ProposerContext) -> Proposer:
 def _load(path: str) -> Callable[[ProposerContext], Proposer]:
     module, _, name = path.partition(":")
     try:
-        factory: Any = getattr(import_module(module), name)
+        factory: Any = getattr(import_module(module, __package__), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
             f"speculative_config: cannot load {path!r} ('package.module:Class'): {error}"

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 _MODULES = {
-    BackendName.XGRAMMAR: "shared.engine.grammar.backends.xgrammar",
-    BackendName.GUIDANCE: "shared.engine.grammar.backends.guidance",
+    BackendName.XGRAMMAR: ".xgrammar",
+    BackendName.GUIDANCE: ".guidance",
 }
 
 
@@ -43,7 +43,7 @@ def create_backend(name: BackendName, table: TokenTable) -> GrammarBackend:
 
 def _create(name: BackendName, table: TokenTable) -> GrammarBackend:
     try:
-        module = import_module(_MODULES[name])
+        module = import_module(_MODULES[name], __package__)
     except ImportError as error:
         message = f"--structured-outputs-backend {name} cannot be used: {error}"
         raise ConfigError(message) from error

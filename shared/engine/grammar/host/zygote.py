@@ -39,10 +39,11 @@ class Process(Protocol):
 
 
 def start_process(control: socket.socket) -> Process:
-    """Run `python -m shared.engine.grammar.host` with this socket, which stays the caller's."""
+    """Run this package with the socket, which stays the caller's."""
     fd = control.fileno()
+    # -P: the process imports from where this one does, and the user's folder may not be among that.
     return subprocess.Popen(
-        [sys.executable, "-m", "shared.engine.grammar.host", str(fd)],
+        [sys.executable, "-P", "-m", __package__, str(fd)],
         pass_fds=(fd,),
         env=environment(),
         stdin=subprocess.DEVNULL,

@@ -1,0 +1,1 @@
+"""Builds the distribution: the repository's packages below one package, `baton`."""
