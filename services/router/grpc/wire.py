@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from baton.v1 import common_pb2, router_pb2
 from services.router.answer.wire import timings_to_wire, usage_to_wire
 from services.router.request.resume import AnswerSoFar
+from shared.errors import InvalidRequestError
 from shared.generation.params import GenerationParams
 from shared.generation.search import read_search
 from shared.request.extra_args import read_extra_args
@@ -33,7 +34,7 @@ def params_from_wire(message: router_pb2.GenerationParams) -> GenerationParams:
         best_of=message.best_of if message.HasField("best_of") else None,
         use_beam_search=message.use_beam_search,
         length_penalty=message.length_penalty if message.HasField("length_penalty") else None,
-        early_stopping=_EARLY_STOPPING[message.early_stopping],
+        early_stopping=_early_stopping(message),
     )
     # ListFields leaves out fields without presence if they are false, which is their default.
     return GenerationParams(
@@ -78,6 +79,14 @@ _EARLY_STOPPING: dict[router_pb2.EarlyStopping.ValueType, bool | Literal["never"
     router_pb2.EARLY_STOPPING_FIRST: True,
     router_pb2.EARLY_STOPPING_NEVER: "never",
 }
+
+
+def _early_stopping(message: router_pb2.GenerationParams) -> bool | Literal["never"]:
+    found = _EARLY_STOPPING.get(message.early_stopping)
+    if found is None:
+        text = f"early_stopping: there is no value {message.early_stopping}"
+        raise InvalidRequestError(text, param="early_stopping")
+    return found
 
 
 def _repetition(message: router_pb2.GenerationParams) -> RepetitionDetection | None:
