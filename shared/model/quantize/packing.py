@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import pad
 
+from shared.model.checkpoint.formats.bits import float_table
 from shared.model.checkpoint.formats.layout import WORD_BITS
-from shared.model.checkpoint.formats.unpacking import float_table
 from shared.model.linear.rounding import Element
 
 if TYPE_CHECKING:

@@ -72,7 +72,7 @@ def _int8(found: Mapping[str, TensorHeader]) -> Layout:
         codes=Array(suffix=_CODES, dtypes=("I8",)),
         scales=Array(suffix=_ROWS, dtypes=FLOATS),
         scale_factor=_INT8_FACTOR,
-        usual_order=_ORDER if _ORDER in found else None,
+        constants={_ORDER: 0} if _ORDER in found else {},
     )
 
 

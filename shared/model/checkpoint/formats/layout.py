@@ -5,7 +5,7 @@ A format is a reader of configs that returns these records. They hold no tensor,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -121,8 +121,8 @@ class Layout:
     table: str | None = None
     #: Of a JSON object in bytes, with `shape`, `blocksize` and the offset of nested scales.
     state: str | None = None
-    #: Of a scalar that is 0 if the codes are in their usual order.
-    usual_order: str | None = None
+    #: By suffix: integers that must be stored, or another reader would be needed.
+    constants: Mapping[str, int] = field(default_factory=dict)
     zeros: Array | None = None
     #: What is added to stored zeros, modulo their range.
     zero_step: int = 0

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from shared.model.checkpoint.files.tensor_files import TensorHeader
     from shared.model.checkpoint.formats.layout import Layout
 
+_INTEGERS = ("U8", "I32", "I64")
 _SCALARS: set[tuple[int, ...]] = {(), (1,), (1, 1)}
 
 
@@ -58,7 +59,7 @@ def _small_ones(
         (layout.column_groups, ("I32", "I64"), {(columns,)}),
         (layout.size, ("I64", "I32"), {(2,)}),
         (layout.table, ("F32",), {(2**layout.bits,)}),
-        (layout.usual_order, ("U8",), _SCALARS),
+        *((suffix, _INTEGERS, _SCALARS) for suffix in layout.constants),
         (None if nested is None else nested.table, ("F32",), {(256,)}),
         (None if nested is None else nested.scales, ("F32",), {(runs,)}),
     ]
