@@ -54,7 +54,9 @@ class AsStored:
             return True
         if self._implementation != "triton":
             return False
-        return isinstance(matrix, BlockMatrix) or has_even_groups(matrix)
+        if isinstance(matrix, BlockMatrix):
+            return True
+        return has_even_groups(matrix) and not matrix.has_float_zeros
 
     def keep(self, matrix: AnyMatrix, linear: FusedLinear) -> Product:
         """See `LinearMethod.keep`."""

@@ -13,7 +13,7 @@ from shared.model.linear.rounding import Element
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from shared.model.checkpoint.formats.layout import Packing
+    from shared.model.checkpoint.formats.layout import Packing, Planes
 
 #: Numbers that are unpacked at a time, in words of 64 bits.
 _AT_ONCE = 1 << 20
@@ -44,6 +44,14 @@ def unpack(lines: Tensor, packing: Packing, length: int) -> Tensor:
         numbers = numbers.unflatten(-1, (-1, len(packing.order)))
         numbers = numbers.index_select(-1, torch.tensor(packing.order)).flatten(-2)
     return numbers[:, :length].contiguous()
+
+
+def from_planes(words: Tensor, planes: Planes, size: int) -> Tensor:
+    """Return the first `size` numbers, uint8."""
+    flat, mask = words.contiguous().flatten(), 2**planes.bits - 1
+    shifts = range(planes.bits * (planes.num_parts - 1), -1, -planes.bits)
+    parts = [((flat >> shift) & mask).to(torch.uint8) for shift in shifts]
+    return torch.cat(parts)[:size]
 
 
 def whole_parts(words: Tensor, bits: int) -> Tensor:

@@ -29,11 +29,18 @@ def check_matrix(matrix: StoredMatrix, rows: int, columns: int) -> None:
     layout = matrix.layout
     if layout.state is not None:
         _check_dtype(matrix, layout.state, matrix.header(layout.state), ("U8",))
+    check_size(matrix)
     _check_array(matrix, layout.codes, rows, columns)
     if layout.has_whole_groups and layout.group and columns % layout.group:
         raise ModelLoadError(
             f"{matrix.path}: tensor {matrix.module + layout.codes.suffix!r} has {columns} columns, "
             f"which are no whole groups of {layout.group}, as quantization_config says"
+        )
+    if rows * columns % layout.scales.repeats:
+        raise ModelLoadError(
+            f"{matrix.path}: tensor {matrix.module + layout.codes.suffix!r} has {rows} rows of "
+            f"{columns} numbers, which are no whole groups of {layout.scales.repeats}, as "
+            "quantization_config says"
         )
     ranges, groups = layout.scale_shape(rows, columns)
     for array in layout.arrays[1:]:
@@ -44,6 +51,21 @@ def check_matrix(matrix: StoredMatrix, rows: int, columns: int) -> None:
             _check_dtype(matrix, suffix, header, dtypes)
             if header.shape not in shapes:
                 raise _wrong_shape(matrix, suffix, header, max(shapes, key=len))
+
+
+def check_size(matrix: StoredMatrix) -> None:
+    """Check that the tensor with the numbers of rows and columns is there, if a matrix has one.
+
+    Raises:
+        ModelLoadError: names the file and the tensor.
+    """
+    suffix = matrix.layout.size
+    if suffix is None:
+        return
+    header = matrix.header(suffix)
+    _check_dtype(matrix, suffix, header, ("I64", "I32"))
+    if header.shape != (2,):
+        raise _wrong_shape(matrix, suffix, header, (2,))
 
 
 def _small_ones(
@@ -57,7 +79,6 @@ def _small_ones(
         (layout.input_stored, FLOATS, _SCALARS),
         (layout.input_zero, (*FLOATS, "I8", "I32", "U8"), _SCALARS),
         (layout.column_groups, ("I32", "I64"), {(columns,)}),
-        (layout.size, ("I64", "I32"), {(2,)}),
         (layout.table, ("F32",), {(2**layout.bits,)}),
         *((suffix, _INTEGERS, _SCALARS) for suffix in layout.constants),
         (None if nested is None else nested.table, ("F32",), {(256,)}),

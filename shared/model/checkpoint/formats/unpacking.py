@@ -10,8 +10,19 @@ from typing import TYPE_CHECKING
 import torch
 
 from shared.errors import ModelLoadError
-from shared.model.checkpoint.formats.bits import float_table, signed, unpack, whole_parts
-from shared.model.checkpoint.formats.shapes import check_matrix, size_by_headers, stored_shape
+from shared.model.checkpoint.formats.bits import (
+    float_table,
+    from_planes,
+    signed,
+    unpack,
+    whole_parts,
+)
+from shared.model.checkpoint.formats.shapes import (
+    check_matrix,
+    check_size,
+    size_by_headers,
+    stored_shape,
+)
 from shared.model.linear.blocks import WORDS, BlockMatrix, BlockRows
 from shared.model.linear.inputs import InputRounding
 from shared.model.linear.pieces import all_finite
@@ -102,6 +113,7 @@ def stored_size(matrix: StoredMatrix, tensors: Mapping[str, Tensor]) -> tuple[in
         ModelLoadError: its tensors do not say it.
     """
     layout = matrix.layout
+    check_size(matrix)
     if layout.size is not None:
         rows, columns = tensors[layout.size].tolist()
     elif layout.state is not None:
@@ -169,7 +181,7 @@ class _Reader:
     def codes(self, rows: int, columns: int) -> Tensor:
         layout = self._layout
         values = self._array(layout.codes, rows, columns)
-        if layout.table is not None:
+        if layout.table is not None or layout.has_float_zeros:
             return values
         if layout.element is Element.INT:
             return signed(values, layout.bits, is_offset=layout.is_offset)
@@ -198,9 +210,12 @@ class _Reader:
             scales = scales / factor if layout.factor.divides else scales * factor
         if layout.scale_factor != 1.0:
             scales = scales.float() * layout.scale_factor
-        if not all_finite(scales):
-            raise _error(self._matrix, layout.scales.suffix, "has a scale that is not finite")
+        self._check_finite(scales, layout.scales, "scale")
         return scales
+
+    def _check_finite(self, values: Tensor, array: Array, what: str) -> None:
+        if not all_finite(values):
+            raise _error(self._matrix, array.suffix, f"has a {what} that is not finite")
 
     def _opened(self, places: Tensor, nested: Nested) -> Tensor:
         table, own = self._tensors[nested.table], self._tensors[nested.scales]
@@ -214,6 +229,9 @@ class _Reader:
         if layout.zeros is None:
             return None
         values = self._array(layout.zeros, ranges, groups)
+        if layout.has_float_zeros:
+            self._check_finite(values, layout.zeros, "zero")
+            return values
         if layout.zero_step:
             values = (values + layout.zero_step) & (2**layout.bits - 1)
         zeros = signed(values, layout.bits, is_offset=layout.is_offset)
@@ -242,6 +260,8 @@ class _Reader:
     def _array(self, array: Array, rows: int, columns: int) -> Tensor:
         """Numbers by row and column, packed ones as uint8."""
         tensor, packing = self._stored(array, rows, columns), array.packing
+        if array.planes is not None:
+            return from_planes(tensor, array.planes, rows * columns).view(rows, columns)
         if packing is None:
             return tensor.contiguous()
         if packing.is_along_rows:
@@ -256,7 +276,7 @@ class _Reader:
         if array.piece is not None:
             tensor = tensor.flatten(1)
         if array.is_flat:
-            tensor = tensor.reshape(rows, -1)
+            tensor = tensor.flatten().repeat(array.repeats).view(rows, -1)
         return tensor.T if array.is_turned else tensor
 
 
