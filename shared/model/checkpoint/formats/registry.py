@@ -90,8 +90,10 @@ def with_own_file(raw: Any, model_dir: Path) -> Any:
         if not path.exists():
             continue
         own = read_json(path)
+        own = own.get("quantization", own) if isinstance(own, dict) else own
         if not isinstance(own, dict):
-            raise ModelLoadError(f"{path} holds a {type(own).__name__}, not an object")
-        own = own.get("quantization", own)
+            raise ModelLoadError(
+                f"{path} holds {type(own).__name__} for a {_KEY}, which is an object"
+            )
         return {**raw, _KEY: {"quant_method": method, **own}}
     return raw
