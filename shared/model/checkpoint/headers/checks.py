@@ -62,8 +62,7 @@ def check_headers(model_dir: Path, spec: DecoderSpec) -> None:
 
 def _check_positions(model_dir: Path, files: CheckpointFiles, spec: DecoderSpec) -> None:
     """Refuse angles that no model of this size has."""
-    numbers = sum(rope.head_dim for rope in spec.ropes if rope is not None) * spec.num_positions
-    num_bytes, size = 4 * numbers, sum(path.stat().st_size for path in files.shards)
+    num_bytes, size = 4 * spec.num_angles, sum(path.stat().st_size for path in files.shards)
     if num_bytes > _ANGLES_PER_BYTE * size + _MORE_ANGLES:
         raise ModelLoadError(
             f"{model_dir / 'config.json'}: max_position_embeddings, or rope_scaling, asks for "
