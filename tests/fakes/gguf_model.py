@@ -185,6 +185,14 @@ def edit_header(
     path.write_bytes(data)
 
 
+def edit_value(path: Path, key: str, value: int) -> None:
+    """Change a whole number of a file's header."""
+    data = bytearray(path.read_bytes())
+    own = struct.pack("<Q", len(key)) + key.encode()
+    struct.pack_into("<I", data, data.index(own) + len(own) + 4, value)
+    path.write_bytes(data)
+
+
 def write_config(writer: gguf.GGUFWriter, raw: dict[str, Any]) -> None:
     """The values of an architecture."""
     rope = {**raw, **(raw.get("rope_parameters") or {})}

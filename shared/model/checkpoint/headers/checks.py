@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shared.errors import ModelLoadError
+from shared.gguf.source import refusal_of
 from shared.model.checkpoint.files.checkpoint_files import find_checkpoint_files
 from shared.model.checkpoint.formats.layout import StoredMatrix
 from shared.model.checkpoint.formats.shapes import check_matrix
@@ -49,7 +50,7 @@ def check_headers(model_dir: Path, spec: DecoderSpec) -> None:
             check_size(tensor, name, wanted[name])
         elif tensor.shape != wanted[name].shape:
             why = contradiction(spec, name, tensor.shape, wanted[name].shape)
-            raise ModelLoadError(f"{tensor.path}: {why}")
+            raise ModelLoadError(refusal_of(tensor.path, why))
         found.add(name)
     # Without a tensor its size, or the number of layers, is only the config's claim.
     missing = wanted.keys() - found
@@ -64,11 +65,12 @@ def _check_positions(model_dir: Path, files: CheckpointFiles, spec: DecoderSpec)
     """Refuse angles that no model of this size has."""
     num_bytes, size = 4 * spec.num_angles, sum(path.stat().st_size for path in files.shards)
     if num_bytes > _ANGLES_PER_BYTE * size + _MORE_ANGLES:
-        raise ModelLoadError(
-            f"{model_dir / 'config.json'}: max_position_embeddings, or rope_scaling, asks for "
-            f"{spec.num_positions} positions, whose angles take {num_bytes} bytes; all weights "
-            f"have {size}: the config is another model's"
+        why = (
+            f"max_position_embeddings, or rope_scaling, asks for {spec.num_positions} positions, "
+            f"whose angles take {num_bytes} bytes; all weights have {size}: the config is another "
+            "model's"
         )
+        raise ModelLoadError(refusal_of(model_dir / "config.json", why))
 
 
 def check_size(matrix: StoredMatrix, name: str, wanted: Stored) -> tuple[int, int]:
