@@ -55,6 +55,8 @@ _OTHERS = {
 _HALVES: dict[Type, dict[int, float]] = {
     Type.Q4_K: {0: 2e-4, 2: 15e-4},
     Type.Q6_K: {208: 4e-5},
+    Type.IQ4_NL: {0: 1e-3},
+    Type.IQ4_XS: {0: 4e-5},
 }
 #: llama.cpp's name by `model_type`.
 NAMES = {

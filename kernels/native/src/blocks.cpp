@@ -82,7 +82,8 @@ class BlockPacking {
         paired_(paired),
         num_blocks_(blocks.inner / Type::kValues),
         rows_(blocks.parts, size_t(num_blocks_) * Type::kBytes) {
-    constexpr Kind kind = Type::kBits == 4 ? Kind::kFours : Kind::kEights;
+    constexpr bool kLooks = Type::kTable != nullptr;
+    constexpr Kind kind = kLooks ? Kind::kLooked : Type::kBits == 4 ? Kind::kFours : Kind::kEights;
     const int elements = elements_per_word(kind);
     // Whole pieces of rows of 8 bits.
     const int whole = blocks.rounds_rows ? kPiece / elements : 1;
@@ -101,7 +102,9 @@ class BlockPacking {
     range.most = Type::kHigh;
     range.group = Type::kGroup;
     range.rounds_rows = blocks.rounds_rows;
+    range.table = Type::kTable;
     choose_sums(groups, range);
+    if (kLooks) put_table(*matrix_, range);
     groups.less = Type::kOffsets ? Less::kOffsets : Less::kStart;
     reserve(groups.scales, padded * groups.num_groups, kSpan, Type::kFactors);
     if (Type::kOffsets) reserve(groups.offsets, padded * groups.num_groups, kSpan, Type::kFactors);
@@ -130,7 +133,7 @@ class BlockPacking {
       uint8_t* to = codes + i * row_bytes();
       for (int b = 0; b < num_blocks_; ++b, block += Type::kBytes, to += Type::kValues * Type::kBits / 8)
         Type::codes(block, to);
-      if (matrix_->groups.is_narrow) begin_at_zero(codes + i * row_bytes());
+      if (matrix_->groups.is_narrow && Type::kTable == nullptr) begin_at_zero(codes + i * row_bytes());
       put_scales(rows_[first + i], packed_column(first + i, blocks_.columns, paired_));
     }
     put_columns(reinterpret_cast<const char*>(codes), row_bytes(), count, [&](int offset) {

@@ -68,6 +68,8 @@ def code_kind(matrix: AnyMatrix) -> CodeKind | None:
 
 def kind_of_blocks(matrix: BlockMatrix) -> CodeKind:
     """Return the library's type for the codes of blocks."""
+    if matrix.has_table:
+        return CodeKind.LOOKED
     return CodeKind.FOURS if matrix.bits <= _MOST_BITS_OF_FOURS else CodeKind.EIGHTS
 
 

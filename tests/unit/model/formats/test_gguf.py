@@ -187,6 +187,7 @@ def write_tensor(model: Path, raw: np.ndarray[Any, Any], kind: TensorType) -> Pa
 
 MIXED = {
     "llama-wide": (Type.Q8_0, Type.Q4_0, Type.Q5_1, Type.F16, Type.BF16, Type.MXFP4, Type.Q4_1),
+    "llama-wide-tied": (Type.IQ4_XS, Type.Q6_K, Type.IQ4_NL),
     "mixtral-wide": (Type.Q4_0, Type.Q8_0),
     "gpt_oss-wide": (Type.Q4_0, Type.MXFP4),
 }
@@ -225,6 +226,7 @@ def write_dense(model: Path, source: Path, folder: Path) -> Path:
         ("llama-wide", Type.Q4_0, 0.5 + 2 / 32),
         ("llama-wide-tied", Type.Q4_1, 0.5 + 4 / 32),
         ("llama-wide-tied", Type.Q8_0, 1 + 2 / 32),
+        ("llama-wide-tied", Type.IQ4_NL, 0.5 + 2 / 32),
         ("llama-wide-tied", Type.MXFP4, 0.5 + 1 / 32),
     ],
 )

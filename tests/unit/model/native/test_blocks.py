@@ -41,12 +41,14 @@ def read(name: str, rows: BlockRows) -> QuantizedMatrix:
         raise ModelLoadError(f"{name} has a scale that is not finite")
     group = FORMS[name].group
     offsets = None if found.offsets is None else torch.from_numpy(found.offsets)
+    codes, table = torch.from_numpy(found.codes).view(torch.int8), FORMS[name].table
     return QuantizedMatrix(
-        codes=torch.from_numpy(found.codes).view(torch.int8).view(-1, INNER),
+        codes=(codes if table is None else codes.view(torch.uint8)).view(-1, INNER),
         bits=FORMS[name].bits,
         scales=torch.from_numpy(found.scales).view(-1, INNER // group),
         offsets=None if offsets is None else offsets.view(-1, INNER // group),
         group=group,
+        table=None if table is None else torch.tensor(table).float(),
     )
 
 
@@ -65,7 +67,14 @@ def blocks(name: str, seed: int) -> BlockMatrix:
 def of_bytes(name: str, raw: np.ndarray[Any, Any]) -> BlockMatrix:
     rows = BlockRows(torch.from_numpy(raw), partial(read, name))
     form = FORMS[name]
-    return BlockMatrix(parts=(rows,), kind=name, columns=INNER, bits=form.bits, group=form.group)
+    return BlockMatrix(
+        parts=(rows,),
+        kind=name,
+        columns=INNER,
+        bits=form.bits,
+        group=form.group,
+        has_table=form.table is not None,
+    )
 
 
 def words(*, turned: bool, zeros: bool) -> BlockMatrix:

@@ -77,6 +77,7 @@ class GgufMatrix:
             columns=columns,
             bits=form.bits,
             group=form.group,
+            has_table=form.table is not None,
         )
 
 
@@ -91,13 +92,16 @@ def _take_apart(stored: StoredTensor, rows: BlockRows) -> QuantizedMatrix:
                 f"{stored.path}: tensor {stored.name!r} has a scale that is not finite"
             )
     codes = torch.from_numpy(found.codes).view(-1, columns)
+    if form.table is None:
+        codes = codes.view(torch.float8_e4m3fn if form.is_float else torch.int8)
     offsets = found.offsets
     return QuantizedMatrix(
-        codes=codes.view(torch.float8_e4m3fn if form.is_float else torch.int8),
+        codes=codes,
         bits=form.bits,
         scales=torch.from_numpy(found.scales).view(groups),
         offsets=None if offsets is None else torch.from_numpy(offsets).view(groups),
         group=form.group,
+        table=None if form.table is None else torch.tensor(form.table, dtype=torch.float32),
     )
 
 
