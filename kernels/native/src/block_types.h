@@ -5,6 +5,7 @@
 //   kLow, kHigh: no number is below or above
 //   codes(block, to): kValues codes as a panel has them, the first one the lowest bits
 //   scales(block, to): float16 numbers, and the factors of them that groups have, if kFactors
+//   scale(block): instead a float32 number, if kFloats
 #pragma once
 
 #include <cstdint>
@@ -90,6 +91,8 @@ inline void join_pairs(const uint8_t* __restrict from, uint8_t* __restrict to) {
   for (int i = 0; i < kCount / 2; ++i) to[i] = uint8_t(from[2 * i] | from[2 * i + 1] << 4);
 }
 
+// Twice the numbers of E2M1. The negative zero counts as zero.
+constexpr int8_t kE2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 // Numbers that are not equally far apart.
 constexpr int8_t kUneven[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
@@ -108,7 +111,7 @@ template <int kTheBits, int kTheLeast, bool kHasOffsets>
 struct Small {
   static constexpr int kValues = 32, kGroup = 32, kBits = kTheBits, kLeast = kTheLeast;
   static constexpr const int8_t* kTable = nullptr;
-  static constexpr bool kFactors = false, kOffsets = kHasOffsets;
+  static constexpr bool kFactors = false, kFloats = false, kOffsets = kHasOffsets;
   static constexpr int kBegin = kHasOffsets ? 4 : 2;  // of what follows the scale
   static constexpr int kLow = kTheLeast, kHigh = kTheLeast + 15;
   static void scales(const uint8_t* block, BlockScales* to) {
@@ -121,7 +124,7 @@ template <int kTheGroup, int kTheBits, int kTheLeast, bool kHasOffsets>
 struct Large {
   static constexpr int kValues = 256, kGroup = kTheGroup, kBits = kTheBits, kLeast = kTheLeast;
   static constexpr const int8_t* kTable = nullptr;
-  static constexpr bool kFactors = true, kOffsets = kHasOffsets;
+  static constexpr bool kFactors = true, kFloats = false, kOffsets = kHasOffsets;
   static constexpr int kLow = kTheLeast, kHigh = kTheLeast + 15;
 };
 
@@ -152,6 +155,22 @@ struct Iq4Nl : Small<4, 0, false> {
   static constexpr int kBytes = 18, kLow = kUneven[0], kHigh = kUneven[15];
   static constexpr const int8_t* kTable = kUneven;
   static void codes(const uint8_t* block, uint8_t* to) { join_nibbles<16>(block + kBegin, to); }
+};
+
+struct Mxfp4 : Small<4, 0, false> {
+  static constexpr int kBytes = 17, kLow = -12, kHigh = 12;
+  static constexpr bool kFloats = true;
+  static constexpr const int8_t* kTable = kE2m1;
+  static void codes(const uint8_t* block, uint8_t* to) { join_nibbles<16>(block + 1, to); }
+  // Half a power of two: 127 is added to its exponent. 255 is no number.
+  static float scale(const uint8_t* block) {
+    constexpr uint32_t kSmallest = 0x00200000u;  // of the exponent 0: no normal number, as that of 1
+    const uint32_t exponent = block[0];
+    const uint32_t bits = exponent == 255 ? 0x7fc00000u : exponent < 2 ? kSmallest << exponent : (exponent - 1) << 23;
+    float value;
+    std::memcpy(&value, &bits, sizeof(value));
+    return value;
+  }
 };
 
 struct Q2K : Large<16, 4, 0, true> {

@@ -47,6 +47,17 @@ class ColumnNumbers {
         factors_(at(to.factors, start)),
         shared_(at(to.shared, kFactors ? to.shared_at(start) : 0)) {}
 
+  // Of numbers that have no factors.
+  void add(float number) {
+    if (halves_ != nullptr) {
+      *halves_ = half_of(number);
+      halves_ += kPanel;
+    } else {
+      *floats_ = number;
+      floats_ += kPanel;
+    }
+  }
+
   void add(uint16_t number, const int8_t* factors) {
     if constexpr (kFactors) {
       *shared_ = widen_half(number);
@@ -106,11 +117,12 @@ class BlockPacking {
     choose_sums(groups, range);
     if (kLooks) put_table(*matrix_, range);
     groups.less = Type::kOffsets ? Less::kOffsets : Less::kStart;
-    reserve(groups.scales, padded * groups.num_groups, kSpan, Type::kFactors);
+    if (!Type::kFloats) reserve(groups.scales, padded * groups.num_groups, kSpan, Type::kFactors);
     if (Type::kOffsets) reserve(groups.offsets, padded * groups.num_groups, kSpan, Type::kFactors);
   }
 
   Matrix* run(Pool& pool, const float* bias) {
+    if constexpr (Type::kFloats) reserve_floats(pool);
     pool.run((blocks_.columns + kRowsPerTask - 1) / kRowsPerTask, [&](int task, int) {
       std::vector<uint8_t> codes(kRowsAtOnce * row_bytes());
       const int end = std::min(blocks_.columns, (task + 1) * kRowsPerTask);
@@ -142,6 +154,23 @@ class BlockPacking {
     });
   }
 
+  // Numbers of float16 are kept as such.
+  void reserve_floats(Pool& pool) {
+    std::atomic<bool> are_halves{true};
+    pool.run((blocks_.columns + kRowsPerTask - 1) / kRowsPerTask, [&](int task, int) {
+      const int end = std::min(blocks_.columns, (task + 1) * kRowsPerTask);
+      for (int row = task * kRowsPerTask; row < end && are_halves; ++row)
+        for (int b = 0; b < num_blocks_; ++b)
+          if (!is_half(Type::scale(rows_[row] + size_t(b) * Type::kBytes))) are_halves = false;
+    });
+    GroupFloats& to = matrix_->groups.scales;
+    const size_t groups = size_t(matrix_->num_panels()) * kPanel * matrix_->groups.num_groups;
+    if (are_halves)
+      to.halves.reserve(groups);
+    else
+      to.floats.reserve(groups);
+  }
+
   void begin_at_zero(uint8_t* codes) {
     for (size_t i = 0; i < row_bytes(); ++i) codes[i] = uint8_t(codes[i] - Type::kLow);
   }
@@ -151,6 +180,15 @@ class BlockPacking {
     const size_t start = size_t(column / kPanel) * groups.num_groups * kPanel + column % kPanel;
     ColumnNumbers<kSpan, Type::kFactors> scales(groups.scales, start), offsets(groups.offsets, start);
     bool finite = true;
+    if constexpr (Type::kFloats) {
+      for (int b = 0; b < num_blocks_; ++b, block += Type::kBytes) {
+        const float own = Type::scale(block);
+        scales.add(own);
+        finite &= own == own;
+      }
+      if (!finite) is_finite_ = false;
+      return;
+    }
     for (int b = 0; b < num_blocks_; ++b, block += Type::kBytes) {
       BlockScales own;
       Type::scales(block, &own);
@@ -182,7 +220,8 @@ Matrix* pack_blocks(Pool& pool, const Blocks& blocks, const float* bias, bool pa
   // By BlockType.
   static constexpr decltype(&pack<Q8>) kPack[] = {
       pack<Q4<false>>, pack<Q4<true>>, pack<Q5<false>>, pack<Q5<true>>, pack<Q8>,    pack<Q2K>,
-      pack<Q3K>,       pack<Q4K>,      pack<Q5K>,       pack<Q6K>,      pack<Iq4Nl>, pack<Iq4Xs>};
+      pack<Q3K>,       pack<Q4K>,      pack<Q5K>,       pack<Q6K>,      pack<Iq4Nl>, pack<Iq4Xs>,
+      pack<Mxfp4>};
   return kPack[int(blocks.type)](pool, blocks, bias, paired);
 }
 

@@ -227,7 +227,7 @@ def write_dense(model: Path, source: Path, folder: Path) -> Path:
         ("llama-wide-tied", Type.Q4_1, 0.5 + 4 / 32),
         ("llama-wide-tied", Type.Q8_0, 1 + 2 / 32),
         ("llama-wide-tied", Type.IQ4_NL, 0.5 + 2 / 32),
-        ("llama-wide-tied", Type.MXFP4, 0.5 + 1 / 32),
+        ("llama-wide-tied", Type.MXFP4, 0.5 + 2 / 32),
     ],
 )
 def test_the_native_executor_keeps_codes(

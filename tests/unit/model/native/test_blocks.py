@@ -40,10 +40,11 @@ def read(name: str, rows: BlockRows) -> QuantizedMatrix:
     if not np.isfinite(found.scales).all():
         raise ModelLoadError(f"{name} has a scale that is not finite")
     group = FORMS[name].group
+    element = torch.float8_e4m3fn if FORMS[name].is_float else torch.int8
     offsets = None if found.offsets is None else torch.from_numpy(found.offsets)
-    codes, table = torch.from_numpy(found.codes).view(torch.int8), FORMS[name].table
+    codes, table = torch.from_numpy(found.codes), FORMS[name].table
     return QuantizedMatrix(
-        codes=(codes if table is None else codes.view(torch.uint8)).view(-1, INNER),
+        codes=(codes if table is not None else codes.view(element)).view(-1, INNER),
         bits=FORMS[name].bits,
         scales=torch.from_numpy(found.scales).view(-1, INNER // group),
         offsets=None if offsets is None else offsets.view(-1, INNER // group),
@@ -64,6 +65,15 @@ def blocks(name: str, seed: int) -> BlockMatrix:
     return of_bytes(name, raw.reshape(ROWS, -1))
 
 
+def moderate(seed: int) -> BlockMatrix:
+    """MXFP4 whose scales are float16 numbers; those of any bytes are not."""
+    own = blocks("MXFP4", seed)
+    (rows,) = own.parts
+    exponents = rows.data.view(-1, KINDS["MXFP4"].block_bytes)[:, 0]
+    exponents.copy_(105 + exponents % 30)
+    return own
+
+
 def of_bytes(name: str, raw: np.ndarray[Any, Any]) -> BlockMatrix:
     rows = BlockRows(torch.from_numpy(raw), partial(read, name))
     form = FORMS[name]
@@ -73,7 +83,7 @@ def of_bytes(name: str, raw: np.ndarray[Any, Any]) -> BlockMatrix:
         columns=INNER,
         bits=form.bits,
         group=form.group,
-        has_table=form.table is not None,
+        has_table=form.is_float or form.table is not None,
     )
 
 
@@ -116,6 +126,7 @@ MATRICES = {
     **{
         name: (partial(blocks, name, 1), partial(blocks, name, 2)) for name in BlockType.__members__
     },
+    "MXFP4 of float16": (partial(moderate, 1), partial(moderate, 2)),
     "words": (partial(words, turned=False, zeros=False), partial(words, turned=True, zeros=True)),
 }
 

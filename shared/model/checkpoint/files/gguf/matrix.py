@@ -44,19 +44,15 @@ class GgufMatrix:
         return self.matrix()
 
     def matrix(self) -> AnyMatrix:
-        """Return all rows, those of experts one behind the other.
-
-        Raises:
-            ModelLoadError: a scale is not finite, where blocks are taken apart now.
-        """
-        part, form = self.part, FORMS[self.part.stored.type.name]
+        """Return all rows, those of experts one behind the other."""
+        part = self.part
         own = self._rows(part.stored)
         if part.between is not None:
             own = own.in_turn(self._rows(part.between))
         if part.paired_heads is not None:
             order = halves_apart(torch.arange(own.shape[0]), part.paired_heads, part.name)
             own = own.take(order)
-        return own.quantized() if form.is_float else own
+        return own
 
     def dense(self) -> torch.Tensor:
         """Return the tensor in float32."""
@@ -77,7 +73,7 @@ class GgufMatrix:
             columns=columns,
             bits=form.bits,
             group=form.group,
-            has_table=form.table is not None,
+            has_table=form.is_float or form.table is not None,
         )
 
 
