@@ -11,6 +11,8 @@ from torch.nn.functional import pad
 from shared.model.linear.rounding import Element
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from shared.model.checkpoint.formats.layout import Packing, Planes
@@ -24,6 +26,8 @@ _SPREAD: dict[int, tuple[Any, int]] = {
     4: (np.uint16, 0x0F0F),
 }
 _WORDS_AT_ONCE = 1 << 16
+#: Numbers of 4 bits in a word of 32.
+_SIDE = 8
 #: By float: bits of exponent and mantissa, and what is added to the exponent.
 _FLOATS = {Element.E2M1: (2, 1, 1), Element.E2M3: (2, 3, 1), Element.E3M2: (3, 2, 3)}
 
@@ -44,6 +48,33 @@ def unpack(lines: Tensor, packing: Packing, length: int) -> Tensor:
         numbers = numbers.unflatten(-1, (-1, len(packing.order)))
         numbers = numbers.index_select(-1, torch.tensor(packing.order)).flatten(-2)
     return numbers[:, :length].contiguous()
+
+
+def crossed(words: Tensor, order: Sequence[int]) -> Tensor:
+    """Return words of eight numbers of a column each, of words of eight numbers of a row.
+
+    words: int32 [rows, words], numbers of 4 bits; order: the place of each in a word. Returns int32
+    [columns, words]. The last rows that fill no word are left out.
+    """
+    rows, length = words.shape[0] // _SIDE, words.shape[1]
+    own = words.contiguous().numpy().view(np.uint32)[: rows * _SIDE].reshape(rows, _SIDE, length)
+    found = np.empty((length, _SIDE, rows), np.uint32)
+    places, step = list(order), max(1, _WORDS_AT_ONCE // (_SIDE * length))
+    for start in range(0, rows, step):
+        part = own[start : start + step].copy()
+        _turn(part)
+        found[:, :, start : start + step] = part[:, places].transpose(2, 1, 0)
+    return torch.from_numpy(found.reshape(length * _SIDE, rows).view(np.int32))
+
+
+def _turn(squares: np.ndarray[Any, np.dtype[np.uint32]]) -> None:
+    """Exchange number i of word k with number k of word i in squares [n, 8, m] of words."""
+    for distance, mask in ((4, 0x0000FFFF), (2, 0x00FF00FF), (1, 0x0F0F0F0F)):
+        pairs = squares.reshape(len(squares), -1, 2, distance, squares.shape[-1])
+        first, second, shift = pairs[:, :, 0], pairs[:, :, 1], np.uint32(4 * distance)
+        exchanged = ((first >> shift) ^ second) & np.uint32(mask)
+        second ^= exchanged
+        first ^= exchanged << shift
 
 
 def from_planes(words: Tensor, planes: Planes, size: int) -> Tensor:

@@ -190,13 +190,17 @@ class Layout:
     def has_words(self) -> bool:
         """Whether rows are words of eight integers of 4 bits, with scales of their own.
 
-        The first integer is the lowest one, and 8 is added to each.
+        The first integer is the lowest one, and 8 is added to each. Or they become such: those of
+        eight rows are in words, column by column.
         """
         packing = self.codes.packing
         is_plain = self.element is Element.INT and self.is_offset and self.table is None
         return (
             is_plain
-            and packing == Packing(bits=4)
+            and packing is not None
+            and packing.bits == 4
+            and (packing.order is None or not packing.is_along_rows)
+            and (self.codes.is_turned or packing.is_along_rows)
             and self.codes.dtypes == ("I32",)
             and self.codes.piece is None
             and not self.codes.is_flat

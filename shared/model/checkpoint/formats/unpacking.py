@@ -11,6 +11,7 @@ import torch
 
 from shared.errors import ModelLoadError
 from shared.model.checkpoint.formats.bits import (
+    crossed,
     float_table,
     from_planes,
     signed,
@@ -193,7 +194,10 @@ class _Reader:
 
     def words(self, rows: int, columns: int) -> Tensor:
         """The bytes of the codes of each row, see `Layout.has_words`."""
-        lines = self._stored(self._layout.codes, rows, columns)
+        lines, packing = self._stored(self._layout.codes, rows, columns), self._layout.codes.packing
+        assert packing is not None
+        if not packing.is_along_rows:
+            lines = crossed(lines.T, packing.order or range(_PER_WORD))
         return lines.contiguous().flatten().view(torch.uint8).view(rows, -1)
 
     def scales(self, ranges: int, groups: int) -> Tensor:

@@ -17,6 +17,7 @@ from shared.errors import ModelLoadError
 from shared.gguf.codes import FORMS, read_codes
 from shared.gguf.types import TYPES
 from shared.model.checkpoint.files.tensor_files import TensorHeader
+from shared.model.checkpoint.formats import awq
 from shared.model.checkpoint.formats.layout import Array, Layout, Packing, StoredMatrix
 from shared.model.checkpoint.formats.unpacking import read_matrix, read_words
 from shared.model.linear.blocks import BlockMatrix, BlockRows, quantized
@@ -122,11 +123,33 @@ def words(*, turned: bool, zeros: bool) -> BlockMatrix:
     return found
 
 
+def words_of_columns(seed: int) -> BlockMatrix:
+    """Rows as AWQ stores them: words have numbers of eight rows, in its order."""
+    draw, rows = torch.Generator().manual_seed(seed), 40
+    shapes = {".qweight": (INNER, rows // 8), ".qzeros": (INNER // 64, rows // 8)}
+    stored = {
+        name: torch.randint(-(2**31), 2**31, shape, generator=draw).int()
+        for name, shape in shapes.items()
+    }
+    stored[".scales"] = torch.rand(INNER // 64, rows, generator=draw).half()
+    headers = {
+        name: TensorHeader(None, tuple(own.shape), "F16" if name == ".scales" else "I32")  # type: ignore[arg-type]
+        for name, own in stored.items()
+    }
+    matrix = StoredMatrix("m", awq.layout_of(64), headers)
+    found = read_words(matrix, stored, rows, INNER)
+    assert found is not None
+    expected = read_matrix(matrix, stored, rows, INNER).dense(torch.float32)
+    assert torch.equal(found.dense(torch.float32), expected)
+    return found.take(range(ROWS))
+
+
 MATRICES = {
     **{
         name: (partial(blocks, name, 1), partial(blocks, name, 2)) for name in BlockType.__members__
     },
     "MXFP4 of float16": (partial(moderate, 1), partial(moderate, 2)),
+    "words of columns": (partial(words_of_columns, 1), partial(words_of_columns, 2)),
     "words": (partial(words, turned=False, zeros=False), partial(words, turned=True, zeros=True)),
 }
 
