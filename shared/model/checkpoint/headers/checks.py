@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from shared.errors import ModelLoadError
 from shared.gguf.source import refusal_of
 from shared.model.checkpoint.files.checkpoint_files import find_checkpoint_files
-from shared.model.checkpoint.formats.layout import StoredMatrix
-from shared.model.checkpoint.formats.shapes import check_matrix
 from shared.model.checkpoint.headers.contents import read_contents
 from shared.model.checkpoint.headers.shape_fields import contradiction
 from shared.model.checkpoint.headers.surplus import check_surplus
+from shared.model.checkpoint.matrices.layout import StoredMatrix
+from shared.model.checkpoint.matrices.shapes import check_matrix
 from shared.model.checkpoint.wrapper import own_name
 from shared.model.families.registry import FAMILIES
 from shared.model.weight_map import EMBEDDING, HEAD, name_of

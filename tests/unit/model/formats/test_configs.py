@@ -15,7 +15,7 @@ from shared.model.checkpoint.formats.registry import READERS, find_format
 from tests.fakes.stored.cases import ALL
 
 if TYPE_CHECKING:
-    from shared.model.checkpoint.formats.layout import Layout
+    from shared.model.checkpoint.matrices.layout import Layout
 
 PAGE = Path(__file__).parents[4] / "docs" / "checkpoints.md"
 CT = ALL["ct w8a8"].config

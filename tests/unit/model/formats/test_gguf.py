@@ -23,9 +23,9 @@ from shared.model.checkpoint.files.tensor_files import open_tensors, read_header
 from shared.model.checkpoint.headers.contents import Contents
 from shared.model.checkpoint.loading.reading import read_tensors
 from shared.model.checks import check_model
-from shared.model.linear.blocks import quantized
-from shared.model.linear.uniting import join
 from shared.model.loader import load_model
+from shared.model.matrix.blocks import quantized
+from shared.model.matrix.uniting import join
 from shared.model.weight_map import Stored, WeightPart
 from shared.request.sampling_params import SamplingParams
 from tests.fakes.family_cases import CASES

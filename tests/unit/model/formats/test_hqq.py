@@ -13,10 +13,10 @@ from safetensors.torch import save_file
 
 from shared.errors import ModelLoadError
 from shared.model.checkpoint.formats.registry import find_format
-from shared.model.linear.quantized import concatenate
 from shared.model.linear.stored import AsStored
-from shared.model.linear.uniting import unite
 from shared.model.loader import load_model
+from shared.model.matrix.quantized import concatenate
+from shared.model.matrix.uniting import unite
 from tests.fakes.stored.answers import check_answers
 from tests.fakes.stored.base import quantise_checkpoint, random_weight
 from tests.fakes.stored.hqq import Hqq

@@ -18,13 +18,13 @@ from shared.gguf.codes import FORMS, read_codes
 from shared.gguf.types import TYPES
 from shared.model.checkpoint.files.tensor_files import TensorHeader
 from shared.model.checkpoint.formats import awq
-from shared.model.checkpoint.formats.layout import Array, Layout, Packing, StoredMatrix
-from shared.model.checkpoint.formats.unpacking import read_matrix, read_words
-from shared.model.linear.blocks import BlockMatrix, BlockRows, quantized
+from shared.model.checkpoint.matrices.layout import Array, Layout, Packing, StoredMatrix
+from shared.model.checkpoint.matrices.unpacking import read_matrix, read_words
 from shared.model.linear.fused import FusedLinear
-from shared.model.linear.quantized import QuantizedMatrix
-from shared.model.linear.rounding import Element
-from shared.model.linear.uniting import join
+from shared.model.matrix.blocks import BlockMatrix, BlockRows, quantized
+from shared.model.matrix.quantized import QuantizedMatrix
+from shared.model.matrix.rounding import Element
+from shared.model.matrix.uniting import join
 from shared.model.native.packing import PackedWeight
 from shared.model.native.packing import Packing as NativePacking
 from shared.model.native.threads import LibraryThreads, ThreadPlan

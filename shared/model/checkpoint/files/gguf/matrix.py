@@ -11,14 +11,14 @@ import torch
 
 from shared.errors import ModelLoadError
 from shared.gguf.codes import FORMS, read_codes
-from shared.model.linear.blocks import BlockMatrix, BlockRows
-from shared.model.linear.quantized import QuantizedMatrix
+from shared.model.matrix.blocks import BlockMatrix, BlockRows
+from shared.model.matrix.quantized import QuantizedMatrix
 
 if TYPE_CHECKING:
     from shared.gguf.header import StoredTensor
     from shared.gguf.tensors import Part
     from shared.model.checkpoint.files.file_map import FileMap
-    from shared.model.linear.blocks import AnyMatrix
+    from shared.model.matrix.blocks import AnyMatrix
     from shared.model.weight_map import Stored
 
 

@@ -10,7 +10,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from shared.errors import ModelLoadError
-from shared.model.linear.rounding import Element, Rounding
+from shared.model.matrix.rounding import Element, Rounding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

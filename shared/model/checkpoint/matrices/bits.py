@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from torch.nn.functional import pad
 
-from shared.model.linear.rounding import Element
+from shared.model.matrix.rounding import Element
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-    from shared.model.checkpoint.formats.layout import Packing, Planes
+    from shared.model.checkpoint.matrices.layout import Packing, Planes
 
 #: Numbers that are unpacked at a time, in words of 64 bits.
 _AT_ONCE = 1 << 20

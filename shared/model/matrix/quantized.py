@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from shared.model.linear.inputs import InputRounding
+    from shared.model.matrix.inputs import InputRounding
 
 #: Numbers that are dequantised at a time.
 _AT_ONCE = 1 << 18

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 
 from shared.errors import InternalError
-from shared.model.linear.quantized import QuantizedMatrix, concatenate
+from shared.model.matrix.quantized import QuantizedMatrix, concatenate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -6,13 +6,13 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from shared.errors import ModelLoadError
-from shared.model.checkpoint.formats.layout import FLOATS, Array, StoredMatrix
+from shared.model.checkpoint.matrices.layout import FLOATS, Array, StoredMatrix
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from shared.model.checkpoint.files.tensor_files import TensorHeader
-    from shared.model.checkpoint.formats.layout import Layout
+    from shared.model.checkpoint.matrices.layout import Layout
 
 _INTEGERS = ("U8", "I32", "I64")
 _SCALARS: set[tuple[int, ...]] = {(), (1,), (1, 1)}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from shared.errors import ModelLoadError
-from shared.model.checkpoint.formats.bits import (
+from shared.model.checkpoint.matrices.bits import (
     crossed,
     float_table,
     from_planes,
@@ -18,24 +18,24 @@ from shared.model.checkpoint.formats.bits import (
     unpack,
     whole_parts,
 )
-from shared.model.checkpoint.formats.shapes import (
+from shared.model.checkpoint.matrices.shapes import (
     check_matrix,
     check_size,
     size_by_headers,
     stored_shape,
 )
-from shared.model.linear.blocks import WORDS, BlockMatrix, BlockRows
-from shared.model.linear.inputs import InputRounding
-from shared.model.linear.pieces import all_finite
-from shared.model.linear.quantized import QuantizedMatrix
-from shared.model.linear.rounding import Element
+from shared.model.matrix.blocks import WORDS, BlockMatrix, BlockRows
+from shared.model.matrix.inputs import InputRounding
+from shared.model.matrix.pieces import all_finite
+from shared.model.matrix.quantized import QuantizedMatrix
+from shared.model.matrix.rounding import Element
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor
 
-    from shared.model.checkpoint.formats.layout import Array, Layout, Nested, StoredMatrix
+    from shared.model.checkpoint.matrices.layout import Array, Layout, Nested, StoredMatrix
 
 #: Codes of 4 bits in a word of 32.
 _PER_WORD = 8

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from shared.model.linear.blocks import join_blocks, quantized
-from shared.model.linear.quantized import QuantizedMatrix, concatenate
+from shared.model.matrix.blocks import join_blocks, quantized
+from shared.model.matrix.quantized import QuantizedMatrix, concatenate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-    from shared.model.linear.blocks import AnyMatrix
+    from shared.model.matrix.blocks import AnyMatrix
 
 _BITS = 8
 
