@@ -233,7 +233,7 @@ def _spelled(kept: dict[str, Any]) -> list[bytes]:
     return [json.dumps(each).encode() for each in (*kept, *(own for part in lists for own in part))]
 
 
-def _changed_text(random: Random, text: str, kept: Sequence[bytes]) -> bytes:
+def _changed_text(random: Random, text: str, kept: Sequence[bytes] = ()) -> bytes:
     kind = random.randrange(4)
     changed = mutate(random, text.encode())
     if kind == 0 and all(each in changed for each in kept):
