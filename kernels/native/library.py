@@ -43,6 +43,7 @@ class BlockType(IntEnum):
     Q6_K = 9
     IQ4_NL = 10
     IQ4_XS = 11
+    MXFP4 = 12
 
 
 class KvFormat(IntEnum):

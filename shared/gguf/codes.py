@@ -26,7 +26,6 @@ _AT_ONCE = 1 << 19
 class Form:
     """How numbers of a type are made of codes."""
 
-    #: Bits of a code; 8 if codes are values of a table.
     bits: int
     #: Numbers that share a scale.
     group: int
@@ -35,8 +34,11 @@ class Form:
     unpack: Callable[[Bytes, Bytes], tuple[Scales, Scales | None]]
     #: Codes are E4M3, not integers.
     is_float: bool = False
+    #: The integers that codes stand for; None: themselves.
+    table: tuple[int, ...] | None = None
 
 
+_UNEVEN = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 #: By type. Those of the others share no scale, or are chosen from a table by several at once.
 FORMS: Mapping[str, Form] = {
     "Q4_0": Form(4, 32, unpacking.q4_0),
@@ -49,8 +51,8 @@ FORMS: Mapping[str, Form] = {
     "Q4_K": Form(4, 32, unpacking.q4_k),
     "Q5_K": Form(5, 32, unpacking.q5_k),
     "Q6_K": Form(6, 16, unpacking.q6_k),
-    "IQ4_NL": Form(8, 32, unpacking.iq4_nl),
-    "IQ4_XS": Form(8, 32, unpacking.iq4_xs),
+    "IQ4_NL": Form(4, 32, unpacking.iq4_nl, table=_UNEVEN),
+    "IQ4_XS": Form(4, 32, unpacking.iq4_xs, table=_UNEVEN),
     "MXFP4": Form(4, 32, unpacking.mxfp4, is_float=True),
 }
 

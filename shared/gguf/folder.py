@@ -46,6 +46,14 @@ def model_folder(model: Path) -> Path:
     return folder
 
 
+def made_of(folder: Path) -> Path | None:
+    """Return the GGUF file that a folder was made of, the first of several; None: of none."""
+    if folder.parent != _cache() / "gguf":
+        return None
+    links = sorted(folder.glob(f"model*{SUFFIX}"))
+    return links[0].resolve() if links else None
+
+
 def model_name(model: Path) -> str:
     """Return a model's name: that of its folder, or of its file without what splitting added."""
     name = model.resolve().name

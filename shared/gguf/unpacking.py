@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     Groups: TypeAlias = tuple[Scales, Scales | None]
 
 _BLANK = bytes(240)
-#: By code: values that are not equally far apart.
-_UNEVEN = np.array(
-    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8
-).tobytes()
 #: By code of E2M1: E4M3. The negative zero counts as zero.
 _MAGNITUDES = bytes([0x00, 0x30, 0x38, 0x3C, 0x40, 0x44, 0x48, 0x4C])
 _E2M1 = _MAGNITUDES + bytes([0, *(0x80 | each for each in _MAGNITUDES[1:])])
@@ -117,10 +113,9 @@ def q6_k(blocks: Bytes, codes: Bytes) -> Groups:
 
 
 def iq4_nl(blocks: Bytes, codes: Bytes) -> Groups:
-    """As Q4_0, of values that are not equally far apart."""
+    """As Q4_0, of places in a table."""
     scales, packed = _cut(blocks, 2, 16)
     _nibbles(packed, codes, 16)
-    _look_up(codes, _UNEVEN)
     return _halves(scales), None
 
 
@@ -128,7 +123,6 @@ def iq4_xs(blocks: Bytes, codes: Bytes) -> Groups:
     """As IQ4_NL; a group's scale has 6 bits, less 32."""
     scale, high, low, packed = _cut(blocks, 2, 2, 4, 128)
     _nibbles(packed, codes, 16)
-    _look_up(codes, _UNEVEN)
     own = np.empty((len(low), 8), np.uint8)
     for group in range(8):
         nibble = low[:, group // 2] >> group % 2 * 4 & 15

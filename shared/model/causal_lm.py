@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from kernels.kv_write.cache import PagedCache
     from shared.model.attention.base import AttentionBackend, AttentionMetadata
     from shared.model.linear.base import LinearMethod
-    from shared.model.linear.blocks import AnyMatrix
+    from shared.model.matrix.blocks import AnyMatrix
     from shared.model.spec import DecoderSpec
 
 

@@ -64,9 +64,10 @@ def rotation_tables(spec: DecoderSpec, dtype: torch.dtype) -> list[Tensor]:
         if rope is not None:
             tables.append(cos_sin_table(rope, spec.num_positions, dtype))
             continue
-        (head_dim,) = {own.kv_shape[2] for own in spec.attentions.values() if own.rope is None}
-        ones = torch.ones(spec.num_positions, head_dim // 2, dtype=dtype, device="cpu")
-        tables.append(torch.cat((ones, torch.zeros_like(ones)), dim=-1))
+        size = spec.rotated_size(rope)
+        table = torch.zeros(spec.num_positions, size, dtype=dtype, device="cpu")
+        table[:, : size // 2] = 1
+        tables.append(table)
     return tables
 
 

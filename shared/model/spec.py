@@ -276,6 +276,19 @@ class DecoderSpec:
                 found.append(mixer.rope)
         return tuple(found)
 
+    @property
+    def num_angles(self) -> int:
+        """Numbers in the tables of all rotations; that of layers which rotate nothing is one."""
+        dims = sum(self.rotated_size(rope) for rope in self.ropes)
+        return dims * self.num_positions
+
+    def rotated_size(self, rope: RopeConfig | None) -> int:
+        """Return the numbers of a head that a rotation's table has for each position."""
+        if rope is not None:
+            return rope.head_dim
+        (head_dim,) = {own.kv_shape[2] for own in self.attentions.values() if own.rope is None}
+        return head_dim
+
     def qk_norm(self, mixer: AttentionSpec) -> NormSpec:
         """Return the norm of queries and keys of a layer that has one."""
         return replace(self.norm, has_bias=False, has_weight=mixer.has_qk_norm_weights)

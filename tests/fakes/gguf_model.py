@@ -55,6 +55,8 @@ _OTHERS = {
 _HALVES: dict[Type, dict[int, float]] = {
     Type.Q4_K: {0: 2e-4, 2: 15e-4},
     Type.Q6_K: {208: 4e-5},
+    Type.IQ4_NL: {0: 1e-3},
+    Type.IQ4_XS: {0: 4e-5},
 }
 #: llama.cpp's name by `model_type`.
 NAMES = {
@@ -182,6 +184,14 @@ def edit_header(
         own = b"general.architecture"
         at = data.index(own) + len(own) + 12
         data[at : at + len(architecture)] = architecture.encode()
+    path.write_bytes(data)
+
+
+def edit_value(path: Path, key: str, value: int) -> None:
+    """Change a whole number of a file's header."""
+    data = bytearray(path.read_bytes())
+    own = struct.pack("<Q", len(key)) + key.encode()
+    struct.pack_into("<I", data, data.index(own) + len(own) + 4, value)
     path.write_bytes(data)
 
 

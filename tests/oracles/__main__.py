@@ -16,7 +16,7 @@ import torch
 
 from tests.oracles.base import FOLDER
 
-LIBRARIES = ("quark", "gptqmodel", "autoawq", "autoround", "modelopt", "torchao")
+LIBRARIES = ("quark", "gptqmodel", "autoawq", "autoround", "modelopt", "torchao", "hqq")
 
 
 def main() -> None:

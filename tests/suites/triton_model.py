@@ -23,8 +23,8 @@ from shared.model.feed_forwards import (
 from shared.model.linear.fused import FusedLinear
 from shared.model.linear.narrow import Narrow
 from shared.model.linear.packed import PackedProduct
-from shared.model.linear.quantized import QuantizedMatrix
 from shared.model.linear.stored import AsStored
+from shared.model.matrix.quantized import QuantizedMatrix
 from shared.model.mixers import (
     AttentionSpec,
     DeltaSpec,

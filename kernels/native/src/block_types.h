@@ -1,17 +1,15 @@
 // llama.cpp's blocks taken apart. A type has
 //   kValues, kBytes: of a block; kGroup: numbers that share a scale
 //   kBits: 4 or 8, of a code in a panel; kLeast: what is added to one of 4 bits, negated
-//   kLow, kHigh: no code is below or above
+//   kTable: sixteen integers that codes of 4 bits stand for; null: they stand for themselves
+//   kLow, kHigh: no number is below or above
 //   codes(block, to): kValues codes as a panel has them, the first one the lowest bits
 //   scales(block, to): float16 numbers, and the factors of them that groups have, if kFactors
+//   scale(block): instead a float32 number, if kFloats
 #pragma once
 
 #include <cstdint>
 #include <cstring>
-
-#if defined(__SSSE3__)
-#include <immintrin.h>
-#endif
 
 namespace baton {
 
@@ -93,21 +91,10 @@ inline void join_pairs(const uint8_t* __restrict from, uint8_t* __restrict to) {
   for (int i = 0; i < kCount / 2; ++i) to[i] = uint8_t(from[2 * i] | from[2 * i + 1] << 4);
 }
 
-// Replaces codes of 4 bits by values that are not equally far apart.
-template <int kCount>
-inline void look_up_uneven(uint8_t* codes) {
-  alignas(16) static constexpr int8_t kUneven[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                                     1,    13,   25,  38,  53,  69,  89,  113};
-#if defined(__SSSE3__)
-  const __m128i table = _mm_load_si128(reinterpret_cast<const __m128i*>(kUneven));
-  for (int i = 0; i < kCount; i += 16) {
-    __m128i* own = reinterpret_cast<__m128i*>(codes + i);
-    _mm_storeu_si128(own, _mm_shuffle_epi8(table, _mm_loadu_si128(own)));
-  }
-#else
-  for (int i = 0; i < kCount; ++i) codes[i] = uint8_t(kUneven[codes[i]]);
-#endif
-}
+// Twice the numbers of E2M1. The negative zero counts as zero.
+constexpr int8_t kE2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+// Numbers that are not equally far apart.
+constexpr int8_t kUneven[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
 // Scales and minima of eight groups with 6 bits: of the last four, two bits are beside the first four.
 inline void six_bits(const uint8_t* __restrict from, BlockScales* to) {
@@ -123,7 +110,8 @@ inline void six_bits(const uint8_t* __restrict from, BlockScales* to) {
 template <int kTheBits, int kTheLeast, bool kHasOffsets>
 struct Small {
   static constexpr int kValues = 32, kGroup = 32, kBits = kTheBits, kLeast = kTheLeast;
-  static constexpr bool kFactors = false, kOffsets = kHasOffsets;
+  static constexpr const int8_t* kTable = nullptr;
+  static constexpr bool kFactors = false, kFloats = false, kOffsets = kHasOffsets;
   static constexpr int kBegin = kHasOffsets ? 4 : 2;  // of what follows the scale
   static constexpr int kLow = kTheLeast, kHigh = kTheLeast + 15;
   static void scales(const uint8_t* block, BlockScales* to) {
@@ -135,7 +123,8 @@ struct Small {
 template <int kTheGroup, int kTheBits, int kTheLeast, bool kHasOffsets>
 struct Large {
   static constexpr int kValues = 256, kGroup = kTheGroup, kBits = kTheBits, kLeast = kTheLeast;
-  static constexpr bool kFactors = true, kOffsets = kHasOffsets;
+  static constexpr const int8_t* kTable = nullptr;
+  static constexpr bool kFactors = true, kFloats = false, kOffsets = kHasOffsets;
   static constexpr int kLow = kTheLeast, kHigh = kTheLeast + 15;
 };
 
@@ -162,11 +151,25 @@ struct Q8 : Small<8, 0, false> {
   static void codes(const uint8_t* block, uint8_t* to) { std::memcpy(to, block + kBegin, 32); }
 };
 
-struct Iq4Nl : Small<8, 0, false> {
-  static constexpr int kBytes = 18, kLow = -127, kHigh = 113;
-  static void codes(const uint8_t* block, uint8_t* to) {
-    spread_nibbles<16>(block + kBegin, to);
-    look_up_uneven<32>(to);
+struct Iq4Nl : Small<4, 0, false> {
+  static constexpr int kBytes = 18, kLow = kUneven[0], kHigh = kUneven[15];
+  static constexpr const int8_t* kTable = kUneven;
+  static void codes(const uint8_t* block, uint8_t* to) { join_nibbles<16>(block + kBegin, to); }
+};
+
+struct Mxfp4 : Small<4, 0, false> {
+  static constexpr int kBytes = 17, kLow = -12, kHigh = 12;
+  static constexpr bool kFloats = true;
+  static constexpr const int8_t* kTable = kE2m1;
+  static void codes(const uint8_t* block, uint8_t* to) { join_nibbles<16>(block + 1, to); }
+  // Half a power of two: 127 is added to its exponent. 255 is no number.
+  static float scale(const uint8_t* block) {
+    constexpr uint32_t kSmallest = 0x00200000u;  // of the exponent 0: no normal number, as that of 1
+    const uint32_t exponent = block[0];
+    const uint32_t bits = exponent == 255 ? 0x7fc00000u : exponent < 2 ? kSmallest << exponent : (exponent - 1) << 23;
+    float value;
+    std::memcpy(&value, &bits, sizeof(value));
+    return value;
   }
 };
 
@@ -239,11 +242,11 @@ struct Q6K : Large<16, 8, 0, false> {
   }
 };
 
-struct Iq4Xs : Large<32, 8, 0, false> {
-  static constexpr int kBytes = 136, kLow = -127, kHigh = 113;
+struct Iq4Xs : Large<32, 4, 0, false> {
+  static constexpr int kBytes = 136, kLow = kUneven[0], kHigh = kUneven[15];
+  static constexpr const int8_t* kTable = kUneven;
   static void codes(const uint8_t* block, uint8_t* to) {
-    for (int run = 0; run < 8; ++run) spread_nibbles<16>(block + 8 + run * 16, to + run * 32);
-    look_up_uneven<kValues>(to);
+    for (int run = 0; run < 8; ++run) join_nibbles<16>(block + 8 + run * 16, to + run * 16);
   }
   static void scales(const uint8_t* block, BlockScales* to) {
     const uint8_t *high = block + 2, *low = block + 4;

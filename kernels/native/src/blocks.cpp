@@ -47,6 +47,17 @@ class ColumnNumbers {
         factors_(at(to.factors, start)),
         shared_(at(to.shared, kFactors ? to.shared_at(start) : 0)) {}
 
+  // Of numbers that have no factors.
+  void add(float number) {
+    if (halves_ != nullptr) {
+      *halves_ = half_of(number);
+      halves_ += kPanel;
+    } else {
+      *floats_ = number;
+      floats_ += kPanel;
+    }
+  }
+
   void add(uint16_t number, const int8_t* factors) {
     if constexpr (kFactors) {
       *shared_ = widen_half(number);
@@ -82,7 +93,8 @@ class BlockPacking {
         paired_(paired),
         num_blocks_(blocks.inner / Type::kValues),
         rows_(blocks.parts, size_t(num_blocks_) * Type::kBytes) {
-    constexpr Kind kind = Type::kBits == 4 ? Kind::kFours : Kind::kEights;
+    constexpr bool kLooks = Type::kTable != nullptr;
+    constexpr Kind kind = kLooks ? Kind::kLooked : Type::kBits == 4 ? Kind::kFours : Kind::kEights;
     const int elements = elements_per_word(kind);
     // Whole pieces of rows of 8 bits.
     const int whole = blocks.rounds_rows ? kPiece / elements : 1;
@@ -101,13 +113,16 @@ class BlockPacking {
     range.most = Type::kHigh;
     range.group = Type::kGroup;
     range.rounds_rows = blocks.rounds_rows;
+    range.table = Type::kTable;
     choose_sums(groups, range);
+    if (kLooks) put_table(*matrix_, range);
     groups.less = Type::kOffsets ? Less::kOffsets : Less::kStart;
-    reserve(groups.scales, padded * groups.num_groups, kSpan, Type::kFactors);
+    if (!Type::kFloats) reserve(groups.scales, padded * groups.num_groups, kSpan, Type::kFactors);
     if (Type::kOffsets) reserve(groups.offsets, padded * groups.num_groups, kSpan, Type::kFactors);
   }
 
   Matrix* run(Pool& pool, const float* bias) {
+    if constexpr (Type::kFloats) reserve_floats(pool);
     pool.run((blocks_.columns + kRowsPerTask - 1) / kRowsPerTask, [&](int task, int) {
       std::vector<uint8_t> codes(kRowsAtOnce * row_bytes());
       const int end = std::min(blocks_.columns, (task + 1) * kRowsPerTask);
@@ -130,13 +145,30 @@ class BlockPacking {
       uint8_t* to = codes + i * row_bytes();
       for (int b = 0; b < num_blocks_; ++b, block += Type::kBytes, to += Type::kValues * Type::kBits / 8)
         Type::codes(block, to);
-      if (matrix_->groups.is_narrow) begin_at_zero(codes + i * row_bytes());
+      if (matrix_->groups.is_narrow && Type::kTable == nullptr) begin_at_zero(codes + i * row_bytes());
       put_scales(rows_[first + i], packed_column(first + i, blocks_.columns, paired_));
     }
     put_columns(reinterpret_cast<const char*>(codes), row_bytes(), count, [&](int offset) {
       const int to = packed_column(first + offset, blocks_.columns, paired_);
       return matrix_->panels.data() + size_t(to / kPanel) * matrix_->words * kPanel + to % kPanel;
     });
+  }
+
+  // Numbers of float16 are kept as such.
+  void reserve_floats(Pool& pool) {
+    std::atomic<bool> are_halves{true};
+    pool.run((blocks_.columns + kRowsPerTask - 1) / kRowsPerTask, [&](int task, int) {
+      const int end = std::min(blocks_.columns, (task + 1) * kRowsPerTask);
+      for (int row = task * kRowsPerTask; row < end && are_halves; ++row)
+        for (int b = 0; b < num_blocks_; ++b)
+          if (!is_half(Type::scale(rows_[row] + size_t(b) * Type::kBytes))) are_halves = false;
+    });
+    GroupFloats& to = matrix_->groups.scales;
+    const size_t groups = size_t(matrix_->num_panels()) * kPanel * matrix_->groups.num_groups;
+    if (are_halves)
+      to.halves.reserve(groups);
+    else
+      to.floats.reserve(groups);
   }
 
   void begin_at_zero(uint8_t* codes) {
@@ -148,6 +180,15 @@ class BlockPacking {
     const size_t start = size_t(column / kPanel) * groups.num_groups * kPanel + column % kPanel;
     ColumnNumbers<kSpan, Type::kFactors> scales(groups.scales, start), offsets(groups.offsets, start);
     bool finite = true;
+    if constexpr (Type::kFloats) {
+      for (int b = 0; b < num_blocks_; ++b, block += Type::kBytes) {
+        const float own = Type::scale(block);
+        scales.add(own);
+        finite &= own == own;
+      }
+      if (!finite) is_finite_ = false;
+      return;
+    }
     for (int b = 0; b < num_blocks_; ++b, block += Type::kBytes) {
       BlockScales own;
       Type::scales(block, &own);
@@ -179,7 +220,8 @@ Matrix* pack_blocks(Pool& pool, const Blocks& blocks, const float* bias, bool pa
   // By BlockType.
   static constexpr decltype(&pack<Q8>) kPack[] = {
       pack<Q4<false>>, pack<Q4<true>>, pack<Q5<false>>, pack<Q5<true>>, pack<Q8>,    pack<Q2K>,
-      pack<Q3K>,       pack<Q4K>,      pack<Q5K>,       pack<Q6K>,      pack<Iq4Nl>, pack<Iq4Xs>};
+      pack<Q3K>,       pack<Q4K>,      pack<Q5K>,       pack<Q6K>,      pack<Iq4Nl>, pack<Iq4Xs>,
+      pack<Mxfp4>};
   return kPack[int(blocks.type)](pool, blocks, bias, paired);
 }
 

@@ -20,6 +20,7 @@ enum class BlockType : int {
   kQ6K = 9,
   kIq4Nl = 10,
   kIq4Xs = 11,
+  kMxfp4 = 12,
 };
 
 // A weight [columns, inner]: its columns are the rows of all parts.

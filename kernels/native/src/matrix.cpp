@@ -191,13 +191,6 @@ int first_code(const Matrix& matrix, const Codes& codes) {
   return matrix.kind == Kind::kFours || matrix.groups.is_narrow ? codes.least : 0;
 }
 
-void put_table(Matrix& matrix, const Codes& codes) {
-  constexpr int kNumbers = 16;
-  uint8_t* to = matrix.groups.table;
-  for (size_t i = 0; i < sizeof(matrix.groups.table); ++i)
-    to[i] = uint8_t(codes.table[i % kNumbers] - first_code(matrix, codes));
-}
-
 void put_codes(Matrix& matrix, const Codes& codes, size_t source, int column) {
   const size_t panel = column / kPanel;
   uint32_t* to = matrix.panels.data() + panel * matrix.words * kPanel + column % kPanel;
@@ -267,6 +260,13 @@ void choose_sums(GroupScales& to, const Codes& codes) {
     to.has_halves |= to.is_narrow && !fits(-codes.least, kPiece / 4);
   }
   to.zero = is_fours || to.is_narrow ? -codes.least : 0;
+}
+
+void put_table(Matrix& matrix, const Codes& codes) {
+  constexpr int kNumbers = 16;
+  uint8_t* to = matrix.groups.table;
+  for (size_t i = 0; i < sizeof(matrix.groups.table); ++i)
+    to[i] = uint8_t(codes.table[i % kNumbers] - first_code(matrix, codes));
 }
 
 Matrix* pack_codes(Pool& pool, const Codes& codes, const float* bias, bool paired) {

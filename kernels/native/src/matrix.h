@@ -112,6 +112,9 @@ struct Codes {
 // 8 bits are added, and the zero. `to` has its number of groups.
 void choose_sums(GroupScales& to, const Codes& codes);
 
+// Keeps the table of such codes, from what products begin at.
+void put_table(Matrix& matrix, const Codes& codes);
+
 Matrix* pack_codes(Pool& pool, const Codes& codes, const float* bias, bool paired);
 
 // Where column `column` of the unpacked weight lies among the packed ones.

@@ -1,4 +1,4 @@
-// How a format rounds rows before a product; shared/model/linear/inputs.py computes the same numbers.
+// How a format rounds rows before a product; shared/model/matrix/inputs.py computes the same numbers.
 //
 // A row is rounded by itself, so its result does not depend on the batch.
 #pragma once

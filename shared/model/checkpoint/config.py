@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import ModelLoadError
+from shared.gguf.source import refusal_of
 from shared.model.checkpoint.files.json_file import read_json
 from shared.model.checkpoint.formats.registry import find_format, with_own_file
 from shared.model.checkpoint.wrapper import is_wrapped, unwrap
@@ -33,7 +34,7 @@ def load_spec(model_dir: Path) -> DecoderSpec:
     try:
         return parse_spec(raw)
     except ModelLoadError as error:
-        raise ModelLoadError(f"{model_dir / 'config.json'}: {error}") from error
+        raise ModelLoadError(refusal_of(model_dir / "config.json", str(error))) from error
 
 
 def read_config(model_dir: Path) -> Any:

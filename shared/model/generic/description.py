@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from shared.errors import ModelLoadError
+from shared.gguf.source import refusal_of
 from shared.model.checkpoint.config import read_config
 from shared.model.checkpoint.formats.registry import find_format, with_own_file
 from shared.model.families.sizes import check_size
@@ -29,7 +30,6 @@ def load_config(model_dir: Path, *, trust_remote_code: bool) -> PretrainedConfig
     Raises:
         ModelLoadError: transformers does not know the model, or it is none that can be computed.
     """
-    path = model_dir / "config.json"
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(
             model_dir, local_files_only=True, trust_remote_code=trust_remote_code
@@ -41,9 +41,9 @@ def load_config(model_dir: Path, *, trust_remote_code: bool) -> PretrainedConfig
         why = _first_line(error)
         if not trust_remote_code and "trust_remote_code" in str(error):
             why = "the model has Python code of its own, which --trust-remote-code runs"
-        raise ModelLoadError(f"{path}: {why}") from error
+        raise ModelLoadError(refusal_of(model_dir / "config.json", why)) from error
     if reason is not None:
-        raise ModelLoadError(f"{path}: {reason}")
+        raise ModelLoadError(refusal_of(model_dir / "config.json", reason))
     return config
 
 
@@ -56,10 +56,11 @@ def describe(model_dir: Path, *, trust_remote_code: bool) -> DecoderSpec:
     try:
         return _described(config, model_dir)
     except ModelLoadError as error:
-        raise ModelLoadError(f"{model_dir / 'config.json'}: {error}") from error
+        raise ModelLoadError(refusal_of(model_dir / "config.json", str(error))) from error
     except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
-        message = f"{model_dir / 'config.json'}: a value is wrong: {error}"
-        raise ModelLoadError(message) from error
+        raise ModelLoadError(
+            refusal_of(model_dir / "config.json", f"a value is wrong: {error}")
+        ) from error
 
 
 def _described(config: PretrainedConfig, model_dir: Path) -> DecoderSpec:

@@ -13,8 +13,8 @@ import torch
 
 from shared.errors import InternalError
 from shared.model.checkpoint.files.tensor_files import open_tensors
-from shared.model.checkpoint.formats.layout import StoredMatrix
 from shared.model.checkpoint.loading.reading import open_matrix
+from shared.model.checkpoint.matrices.layout import StoredMatrix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from shared.model.checkpoint.files.tensor_files import TensorHeader
     from shared.model.linear.base import LinearMethod
-    from shared.model.linear.quantized import QuantizedMatrix
+    from shared.model.matrix.quantized import QuantizedMatrix
 
 
 @dataclass(frozen=True, slots=True)

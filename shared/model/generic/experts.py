@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from shared.model.generic.entries import Entries
     from shared.model.linear.base import LinearMethod
-    from shared.model.linear.quantized import QuantizedMatrix
+    from shared.model.matrix.quantized import QuantizedMatrix
 
 
 class OwnExperts(nn.Module):

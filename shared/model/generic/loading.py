@@ -13,8 +13,8 @@ from transformers.pytorch_utils import Conv1D
 
 from shared.errors import ModelLoadError
 from shared.model.checkpoint.formats.base import Module
-from shared.model.checkpoint.formats.layout import StoredMatrix
 from shared.model.checkpoint.headers.parts import Parts, all_headers
+from shared.model.checkpoint.matrices.layout import StoredMatrix
 from shared.model.generic.attention import NAME, register
 from shared.model.generic.description import load_config
 from shared.model.generic.entries import open_entries

@@ -11,8 +11,8 @@ from shared.errors import InternalError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from shared.model.linear.blocks import AnyMatrix
     from shared.model.linear.fused import FusedLinear
+    from shared.model.matrix.blocks import AnyMatrix
 
 
 class UnlikeInputsError(Exception):

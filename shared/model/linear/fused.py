@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.functional import linear
 
 from shared.model.linear.base import DENSE, UnlikeInputsError
-from shared.model.linear.uniting import join
+from shared.model.matrix.uniting import join
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from shared.model.linear.base import LinearMethod, Product
-    from shared.model.linear.blocks import AnyMatrix
+    from shared.model.matrix.blocks import AnyMatrix
 
 
 class FusedLinear(nn.Module):

@@ -14,9 +14,9 @@ from kernels.quantized_matmul.groups import can_multiply
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from shared.model.linear.inputs import InputRounding
     from shared.model.linear.packed import PackedProduct
-    from shared.model.linear.quantized import QuantizedMatrix
+    from shared.model.matrix.inputs import InputRounding
+    from shared.model.matrix.quantized import QuantizedMatrix
 
 _MOST_BITS_OF_FOURS = 4
 

@@ -13,19 +13,19 @@ import torch
 
 from kernels.device import multiplies_float8
 from kernels.weight_only_matmul.packing import pack_codes
-from shared.model.linear.blocks import BlockMatrix, quantized
-from shared.model.linear.ordering import has_even_groups, in_groups
 from shared.model.linear.packed import PackedProduct, make_workspaces
 from shared.model.linear.rounded import CodedProduct, RoundedProduct, UnitsProduct, has_codes
+from shared.model.matrix.blocks import BlockMatrix, quantized
+from shared.model.matrix.ordering import has_even_groups, in_groups
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from shared.model.linear.base import Product
-    from shared.model.linear.blocks import AnyMatrix
     from shared.model.linear.fused import FusedLinear
-    from shared.model.linear.inputs import InputRounding
-    from shared.model.linear.quantized import QuantizedMatrix
+    from shared.model.matrix.blocks import AnyMatrix
+    from shared.model.matrix.inputs import InputRounding
+    from shared.model.matrix.quantized import QuantizedMatrix
 
 
 class AsStored:
@@ -54,7 +54,9 @@ class AsStored:
             return True
         if self._implementation != "triton":
             return False
-        return isinstance(matrix, BlockMatrix) or has_even_groups(matrix)
+        if isinstance(matrix, BlockMatrix):
+            return True
+        return has_even_groups(matrix) and not matrix.has_float_zeros
 
     def keep(self, matrix: AnyMatrix, linear: FusedLinear) -> Product:
         """See `LinearMethod.keep`."""

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kernels.native.library import BlockRows, Blocks, BlockType, CodeKind, Codes
-from shared.model.linear.pieces import joined_as_floats
+from shared.model.matrix.pieces import joined_as_floats
 from shared.model.native.codes import CodesRecord
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from shared.model.linear.blocks import BlockMatrix
-    from shared.model.linear.blocks import BlockRows as StoredRows
+    from shared.model.matrix.blocks import BlockMatrix
+    from shared.model.matrix.blocks import BlockRows as StoredRows
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,17 +10,17 @@ import torch
 from kernels.native.library import CodeKind, Codes, Grid
 from kernels.native.library import Rounding as RoundingRecord
 from kernels.native.library import ScaleRule as NativeScaleRule
-from shared.model.linear.blocks import BlockMatrix
-from shared.model.linear.ordering import has_even_groups, in_groups
-from shared.model.linear.rounding import Element, ScaleRule
+from shared.model.matrix.blocks import BlockMatrix
+from shared.model.matrix.ordering import has_even_groups, in_groups
+from shared.model.matrix.rounding import Element, ScaleRule
 from shared.model.native.tables import integer_table, places
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from shared.model.linear.blocks import AnyMatrix
-    from shared.model.linear.inputs import InputRounding
-    from shared.model.linear.quantized import QuantizedMatrix
+    from shared.model.matrix.blocks import AnyMatrix
+    from shared.model.matrix.inputs import InputRounding
+    from shared.model.matrix.quantized import QuantizedMatrix
 
 #: Codes that the library packs into a word of 32 bits.
 _PER_WORD = {
@@ -68,6 +68,8 @@ def code_kind(matrix: AnyMatrix) -> CodeKind | None:
 
 def kind_of_blocks(matrix: BlockMatrix) -> CodeKind:
     """Return the library's type for the codes of blocks."""
+    if matrix.has_table:
+        return CodeKind.LOOKED
     return CodeKind.FOURS if matrix.bits <= _MOST_BITS_OF_FOURS else CodeKind.EIGHTS
 
 

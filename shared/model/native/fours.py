@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kernels.native.library import CodeKind, Kind
-from shared.model.linear.nearest import GROUP, round_to_codes
+from shared.model.matrix.nearest import GROUP, round_to_codes
 from shared.model.native.codes import code_kind
 from shared.model.native.packing import Packing
 
 if TYPE_CHECKING:
-    from shared.model.linear.blocks import AnyMatrix
     from shared.model.linear.fused import FusedLinear
+    from shared.model.matrix.blocks import AnyMatrix
     from shared.model.native.threads import LibraryThreads
 
 

@@ -17,8 +17,8 @@ from shared.errors import InternalError
 from shared.model.experts import Experts
 from shared.model.feed_forwards import GroupScore, RouterScores
 from shared.model.layers import GatedMLP, NoNorm, OffsetRMSNorm, PlainMLP
-from shared.model.linear.blocks import WORDS, BlockMatrix
 from shared.model.linear.scratch import Scratch
+from shared.model.matrix.blocks import WORDS, BlockMatrix
 from shared.model.mixing.latent import LatentAttention
 from shared.model.mixing.recurrent import RecurrentMixer
 from shared.model.native.blocks import blocks_record, words_record
@@ -53,9 +53,9 @@ if TYPE_CHECKING:
     from shared.model.decoder_layer import DecoderLayer
     from shared.model.layer_inputs import InputGate, LayerInputs
     from shared.model.layers import Norm
-    from shared.model.linear.blocks import AnyMatrix
     from shared.model.linear.fused import FusedLinear
-    from shared.model.linear.quantized import QuantizedMatrix
+    from shared.model.matrix.blocks import AnyMatrix
+    from shared.model.matrix.quantized import QuantizedMatrix
     from shared.model.mixing.grouped import Attention
     from shared.model.native.codes import CodesRecord
     from shared.model.native.threads import LibraryThreads
@@ -195,6 +195,7 @@ class Packing:
         """Return all weights of a model loaded with this method; it is empty afterwards."""
         self._scratch = Scratch()
         spec = model.spec
+        model.cos_sin = []  # no two sets of tables at a time
         tables = [self._keep(table) for table in rotation_tables(spec, torch.float32)]
         layers = tuple(self._pack_layer(layer, spec, tables) for layer in model.decoder_layers)
         tied = model.lm_head is model.embedding

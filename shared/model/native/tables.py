@@ -10,7 +10,7 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from shared.model.linear.quantized import QuantizedMatrix
+    from shared.model.matrix.quantized import QuantizedMatrix
 
 _BITS = 4
 #: Twice the numbers of E2M1, in the order of their codes.

@@ -6,13 +6,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from shared.model.linear.rounding import Element, ScaleRule
+from shared.model.matrix.rounding import Element, ScaleRule
 from shared.model.quantize.output import KvCache
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shared.model.linear.rounding import Rounding
+    from shared.model.matrix.rounding import Rounding
     from shared.model.quantize.output import Choices
     from shared.model.quantize.scheme import Scheme
 

@@ -19,7 +19,7 @@ from shared.model.quantize.nearest import as_matrix, by_number, code_dtype, enco
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from shared.model.linear.quantized import QuantizedMatrix
+    from shared.model.matrix.quantized import QuantizedMatrix
     from shared.model.quantize.scheme import Scheme
 
 #: Columns after which the columns behind are updated.

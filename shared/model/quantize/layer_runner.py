@@ -17,10 +17,10 @@ from shared.errors import ConfigError
 from shared.model.attention.base import AttentionMetadata
 from shared.model.attention.registry import get_backend
 from shared.model.causal_lm import CausalLM
-from shared.model.checkpoint.formats.layout import StoredMatrix
 from shared.model.checkpoint.headers.contents import Contents
 from shared.model.checkpoint.loading.reading import read_tensors
 from shared.model.checkpoint.loading.weights import fill
+from shared.model.checkpoint.matrices.layout import StoredMatrix
 from shared.model.checkpoint.wrapper import own_name
 from shared.model.decoder_layer import DecoderLayer
 from shared.model.linear.base import DENSE, MadeOfDense

@@ -8,9 +8,9 @@ import torch
 from torch.nn.functional import pad
 
 from shared.errors import ModelLoadError
-from shared.model.linear.inputs import CODES, bounds, round_to, scale_of
-from shared.model.linear.quantized import QuantizedMatrix
-from shared.model.linear.rounding import Element, ScaleRule
+from shared.model.matrix.inputs import CODES, bounds, round_to, scale_of
+from shared.model.matrix.quantized import QuantizedMatrix
+from shared.model.matrix.rounding import Element, ScaleRule
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,4 +1,4 @@
-"""Makes the stored tensors of a matrix: the inverse of `formats.unpacking`."""
+"""Makes the stored tensors of a matrix: the inverse of `matrices.unpacking`."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import pad
 
-from shared.model.checkpoint.formats.layout import WORD_BITS
-from shared.model.checkpoint.formats.unpacking import float_table
-from shared.model.linear.rounding import Element
+from shared.model.checkpoint.matrices.bits import float_table
+from shared.model.checkpoint.matrices.layout import WORD_BITS
+from shared.model.matrix.rounding import Element
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from shared.model.checkpoint.formats.layout import Array, Layout, Packing
-    from shared.model.linear.quantized import QuantizedMatrix
+    from shared.model.checkpoint.matrices.layout import Array, Layout, Packing
+    from shared.model.matrix.quantized import QuantizedMatrix
 
 #: Numbers that are packed at a time, in words of 64 bits.
 _AT_ONCE = 1 << 20

@@ -8,7 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from shared.errors import ConfigError
-from shared.model.linear.rounding import ScaleRule
+from shared.model.matrix.rounding import ScaleRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -11,10 +11,10 @@ from shared.model.checkpoint.config import parse_spec, read_config
 from shared.model.checkpoint.files.checkpoint_files import find_checkpoint_files
 from shared.model.checkpoint.files.tensor_files import TensorHeader
 from shared.model.checkpoint.formats.base import Module
-from shared.model.checkpoint.formats.layout import FLOATS
 from shared.model.checkpoint.formats.patterns import matches
 from shared.model.checkpoint.formats.registry import READERS, with_own_file
 from shared.model.checkpoint.headers.contents import Contents, read_contents
+from shared.model.checkpoint.matrices.layout import FLOATS
 from shared.model.checkpoint.wrapper import unwrap
 from shared.model.checks import check_model, uses_transformers
 from shared.model.mixers import AttentionSpec
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from shared.model.checkpoint.formats.base import StoredFormat
-    from shared.model.checkpoint.formats.layout import Layout
+    from shared.model.checkpoint.matrices.layout import Layout
     from shared.model.quantize.output import Choices, OutputFormat
     from shared.model.quantize.plan import Matrix, Source
     from shared.model.spec import DecoderSpec

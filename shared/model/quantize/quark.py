@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import ConfigError
-from shared.model.linear.rounding import Element, ScaleRule
+from shared.model.matrix.rounding import Element, ScaleRule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shared.model.linear.rounding import Rounding
+    from shared.model.matrix.rounding import Rounding
     from shared.model.quantize.output import Choices
     from shared.model.quantize.scheme import Scheme
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from shared.errors import ConfigError
-from shared.model.linear.rounding import Element, Rounding, ScaleRule
+from shared.model.matrix.rounding import Element, Rounding, ScaleRule
 
 #: Rows and columns of a block, as DeepSeek stores.
 _BLOCK = 128

@@ -8,9 +8,9 @@ from safetensors.torch import save_file
 
 from shared.model.checkpoint.files.tensor_files import read_headers
 from shared.model.checkpoint.formats.base import Module
-from shared.model.checkpoint.formats.layout import StoredMatrix
 from shared.model.checkpoint.formats.registry import find_format
-from shared.model.checkpoint.formats.unpacking import read_matrix
+from shared.model.checkpoint.matrices.layout import StoredMatrix
+from shared.model.checkpoint.matrices.unpacking import read_matrix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from shared.model.linear.quantized import QuantizedMatrix
+    from shared.model.matrix.quantized import QuantizedMatrix
 
 
 def read(

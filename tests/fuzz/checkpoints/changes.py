@@ -212,7 +212,7 @@ def change_config(
     raw = json.loads(text)
     kept = {key: raw[key] for key in keep if key in raw}
     if random.random() < 0.04:
-        path.write_bytes(_changed_text(random, text))
+        path.write_bytes(_changed_text(random, text, _spelled(kept)))
         return
     key = "quantization_config"
     for _ in range(random.choice((1, 1, 1, 2, 3))):
@@ -227,11 +227,18 @@ def change_config(
     path.write_text(json.dumps(raw))
 
 
-def _changed_text(random: Random, text: str) -> bytes:
+def _spelled(kept: dict[str, Any]) -> list[bytes]:
+    """Keys and values as any text of JSON has them."""
+    lists = [value if isinstance(value, list) else [value] for value in kept.values()]
+    return [json.dumps(each).encode() for each in (*kept, *(own for part in lists for own in part))]
+
+
+def _changed_text(random: Random, text: str, kept: Sequence[bytes] = ()) -> bytes:
     kind = random.randrange(4)
-    if kind == 0:
-        return mutate(random, text.encode())
-    if kind == 1:
+    changed = mutate(random, text.encode())
+    if kind == 0 and all(each in changed for each in kept):
+        return changed
+    if kind <= 1:
         return text.encode()[: random.randrange(len(text))]
     depth = random.choice((500, 5000, 200_000))
     deep = "[" * depth + "]" * depth if kind == 2 else '{"a":' * depth + "1" + "}" * depth

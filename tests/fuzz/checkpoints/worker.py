@@ -86,11 +86,7 @@ def _load(model: Path, request: dict[str, Any]) -> int:
     (answer,), (logits,) = driver.generate([[0]], 1)
     assert logits.shape == (1, spec.vocab_size)
     assert 0 <= answer[0] < spec.vocab_size
-    return sum(
-        spec.num_positions * rope.head_dim * loaded.dtype.itemsize
-        for rope in spec.ropes
-        if rope is not None
-    )
+    return spec.num_angles * loaded.dtype.itemsize
 
 
 def _status() -> dict[str, int]:

@@ -15,6 +15,7 @@ from tests.fakes.live_worker import BLOCK_SIZE, MAX_NUM_BATCHED_TOKENS, live_pai
 from tests.fakes.stored.answers import Meaning
 from tests.fakes.stored.base import quantise_checkpoint
 from tests.fakes.stored.cases import WITH_INPUTS
+from tests.fakes.stored.hqq import Hqq
 from tests.fakes.stored.models import FAMILIES, wants_of
 from tests.fakes.transformers_models import random_model, save
 from tests.integration.worker.asking import assert_idle, expect, prompt_of
@@ -73,6 +74,18 @@ async def test_rounded_inputs_are_handed_over_as_transformers_rounds_them(
     (prompt, answer), *_ = await answers(tmp_path / "stored", tmp_path, NATIVE)
     theirs = Meaning(plain, writer).logits(prompt, answer)
     assert theirs.argmax(dim=-1).tolist() == answer
+
+
+async def test_weights_with_zeros_of_floats_are_handed_over(tmp_path: Path) -> None:
+    """They become dense while they are loaded."""
+    model_type, sizes = FAMILIES["qwen2"]
+    plain = save(random_model(model_type, seed=3, **sizes), tmp_path / "plain")
+    writer = Hqq()
+    dense = quantise_checkpoint(plain, tmp_path / "stored", writer, wants_of(plain))
+    save_file(dense, plain / "model.safetensors", metadata={"format": "pt"})
+    for prompt, answer in await answers(tmp_path / "stored", tmp_path, NATIVE):
+        theirs = Meaning(plain).logits(prompt, answer)
+        assert theirs.argmax(dim=-1).tolist() == answer
 
 
 @pytest.mark.parametrize("kind", SIZES)

@@ -113,7 +113,7 @@ def cut(folder: Path) -> None:
             config(architectures=["BloomForCausalLM"], model_type="bloom"),
             "Bloom.* does not let others compute its attention; --model-impl transformers cannot",
         ),
-        (config(quantization_config={"quant_method": "hqq"}), "quant_method 'hqq' is not"),
+        (config(quantization_config={"quant_method": "bitnet"}), "quant_method 'bitnet' is not"),
         (
             config(rope_scaling={"rope_type": "longrope"}),
             "rope_type 'longrope' needs the parameter",

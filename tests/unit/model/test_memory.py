@@ -12,7 +12,7 @@ import pytest
 
 from tests.fakes.stored.base import quantise_checkpoint
 from tests.fakes.stored.compressed import INT4, Compressed
-from tests.unit.model.checkpoints import write
+from tests.unit.model.checkpoints import edit_json, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,6 +116,15 @@ def test_narrow_weights_are_never_there_in_full(folder: Path, settings: dict[str
     largest = 4096 * 512 * 4
     allowed = weights + 2 * shard + largest + full // 4 + (8 << 20)
     assert peak < allowed < weights + full
+
+
+def test_angles_are_there_once_natively(folder: Path) -> None:
+    """In float32, and not in the model's dtype beside it."""
+    positions, head_dim = 1 << 20, 16
+    edit_json(write(folder / "long") / "config.json", max_position_embeddings=positions)
+    _, peak = peak_bytes("ours", folder, name="long", dtype="bfloat16", attention_backend="native")
+    table = positions * head_dim * 4
+    assert table < peak < table + (24 << 20) < table + table // 2
 
 
 @pytest.mark.parametrize("backend", ["native", "torch"])

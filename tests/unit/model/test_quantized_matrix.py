@@ -9,9 +9,9 @@ import torch
 
 from kernels.native.library import Kind
 from shared.model.linear.fused import FusedLinear
-from shared.model.linear.quantized import QuantizedMatrix, concatenate
 from shared.model.linear.stored import AsStored
-from shared.model.linear.uniting import unite
+from shared.model.matrix.quantized import QuantizedMatrix, concatenate
+from shared.model.matrix.uniting import unite
 from shared.model.native.packing import PackedWeight, Packing
 from shared.model.native.threads import LibraryThreads, ThreadPlan
 from tests.unit.model.native.test_fours import multiply

@@ -1,1 +1,1 @@
-"""Checkpoints of few bits per number: what each format stores, and the matrices made of it."""
+"""What the configs of checkpoints of few bits per number say: a file for each format."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from shared.model.checkpoint.files.tensor_files import TensorHeader
     from shared.model.checkpoint.formats.base import Module
-    from shared.model.checkpoint.formats.layout import Layout
+    from shared.model.checkpoint.matrices.layout import Layout
 
 _WHERE = "quantization_config.extra_config"
 #: By packing: what is added to stored zeros; None: the packing of AWQ.

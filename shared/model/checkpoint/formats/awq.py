@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from shared.errors import ModelLoadError
 from shared.model.checkpoint.formats.gptq import AUTO_ROUND
-from shared.model.checkpoint.formats.layout import FLOATS, Array, Layout, Packing
 from shared.model.checkpoint.formats.settings import Settings
-from shared.model.linear.rounding import Element
+from shared.model.checkpoint.matrices.layout import FLOATS, Array, Layout, Packing
+from shared.model.matrix.rounding import Element
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

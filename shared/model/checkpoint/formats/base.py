@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from shared.model.checkpoint.files.tensor_files import TensorHeader
-    from shared.model.checkpoint.formats.layout import Layout
+    from shared.model.checkpoint.matrices.layout import Layout
 
 
 @dataclass(frozen=True, slots=True)

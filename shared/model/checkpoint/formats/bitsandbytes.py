@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import ModelLoadError
-from shared.model.checkpoint.formats.layout import FLOATS, Array, Layout, Nested, Packing
 from shared.model.checkpoint.formats.settings import Settings
-from shared.model.linear.rounding import Element
+from shared.model.checkpoint.matrices.layout import FLOATS, Array, Layout, Nested, Packing
+from shared.model.matrix.rounding import Element
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,7 +72,7 @@ def _int8(found: Mapping[str, TensorHeader]) -> Layout:
         codes=Array(suffix=_CODES, dtypes=("I8",)),
         scales=Array(suffix=_ROWS, dtypes=FLOATS),
         scale_factor=_INT8_FACTOR,
-        usual_order=_ORDER if _ORDER in found else None,
+        constants={_ORDER: 0} if _ORDER in found else {},
     )
 
 

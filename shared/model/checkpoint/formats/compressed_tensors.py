@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import ModelLoadError
-from shared.model.checkpoint.formats.layout import (
+from shared.model.checkpoint.formats.patterns import matches
+from shared.model.checkpoint.formats.settings import Settings
+from shared.model.checkpoint.matrices.layout import (
     FLOAT8,
     FLOATS,
     Array,
@@ -14,9 +16,7 @@ from shared.model.checkpoint.formats.layout import (
     Layout,
     Packing,
 )
-from shared.model.checkpoint.formats.patterns import matches
-from shared.model.checkpoint.formats.settings import Settings
-from shared.model.linear.rounding import Element, Rounding, ScaleRule
+from shared.model.matrix.rounding import Element, Rounding, ScaleRule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

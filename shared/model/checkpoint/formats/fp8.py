@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import ModelLoadError
-from shared.model.checkpoint.formats.layout import FLOAT8, FLOATS, Array, Layout
 from shared.model.checkpoint.formats.settings import Settings
-from shared.model.linear.rounding import Element, Rounding, ScaleRule
+from shared.model.checkpoint.matrices.layout import FLOAT8, FLOATS, Array, Layout
+from shared.model.matrix.rounding import Element, Rounding, ScaleRule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

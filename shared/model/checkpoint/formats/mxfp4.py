@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from shared.model.checkpoint.formats.layout import Array, Layout, Packing
 from shared.model.checkpoint.formats.settings import Settings
-from shared.model.linear.rounding import Element
+from shared.model.checkpoint.matrices.layout import Array, Layout, Packing
+from shared.model.matrix.rounding import Element
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

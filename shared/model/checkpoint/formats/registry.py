@@ -12,6 +12,7 @@ from shared.model.checkpoint.formats.bitsandbytes import read_bitsandbytes
 from shared.model.checkpoint.formats.compressed_tensors import read_compressed_tensors
 from shared.model.checkpoint.formats.fp8 import read_fbgemm, read_fp8
 from shared.model.checkpoint.formats.gptq import read_gptq
+from shared.model.checkpoint.formats.hqq import read_hqq
 from shared.model.checkpoint.formats.modelopt import read_modelopt
 from shared.model.checkpoint.formats.mxfp4 import read_mxfp4
 from shared.model.checkpoint.formats.quark import read_quark
@@ -33,6 +34,7 @@ READERS: Mapping[str, Callable[[Mapping[str, Any]], StoredFormat]] = {
     "bitsandbytes": read_bitsandbytes,
     "fp8": read_fp8,
     "fbgemm_fp8": read_fbgemm,
+    "hqq": read_hqq,
     "mxfp4": read_mxfp4,
     "quark": read_quark,
     "modelopt": read_modelopt,
@@ -40,8 +42,6 @@ READERS: Mapping[str, Callable[[Mapping[str, Any]], StoredFormat]] = {
 }
 #: Others that are known by name, and why they are not read.
 _UNREAD = {
-    "hqq": "its zeros are no integers, its codes are in planes of the whole matrix, and "
-    "transformers 5 neither reads nor writes it",
     "bitnet": "its linears have norms and inputs of their own",
 }
 _KEY = "quantization_config"
@@ -90,8 +90,10 @@ def with_own_file(raw: Any, model_dir: Path) -> Any:
         if not path.exists():
             continue
         own = read_json(path)
+        own = own.get("quantization", own) if isinstance(own, dict) else own
         if not isinstance(own, dict):
-            raise ModelLoadError(f"{path} holds a {type(own).__name__}, not an object")
-        own = own.get("quantization", own)
+            raise ModelLoadError(
+                f"{path} holds {type(own).__name__} for a {_KEY}, which is an object"
+            )
         return {**raw, _KEY: {"quant_method": method, **own}}
     return raw

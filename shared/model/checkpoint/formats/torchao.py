@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import ModelLoadError
-from shared.model.checkpoint.formats.layout import FLOATS, Array, Layout
 from shared.model.checkpoint.formats.settings import Settings
-from shared.model.linear.rounding import Element
+from shared.model.checkpoint.matrices.layout import FLOATS, Array, Layout
+from shared.model.matrix.rounding import Element
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

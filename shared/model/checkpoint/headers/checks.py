@@ -10,12 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shared.errors import ModelLoadError
+from shared.gguf.source import refusal_of
 from shared.model.checkpoint.files.checkpoint_files import find_checkpoint_files
-from shared.model.checkpoint.formats.layout import StoredMatrix
-from shared.model.checkpoint.formats.shapes import check_matrix
 from shared.model.checkpoint.headers.contents import read_contents
 from shared.model.checkpoint.headers.shape_fields import contradiction
 from shared.model.checkpoint.headers.surplus import check_surplus
+from shared.model.checkpoint.matrices.layout import StoredMatrix
+from shared.model.checkpoint.matrices.shapes import check_matrix
 from shared.model.checkpoint.wrapper import own_name
 from shared.model.families.registry import FAMILIES
 from shared.model.weight_map import EMBEDDING, HEAD, name_of
@@ -49,7 +50,7 @@ def check_headers(model_dir: Path, spec: DecoderSpec) -> None:
             check_size(tensor, name, wanted[name])
         elif tensor.shape != wanted[name].shape:
             why = contradiction(spec, name, tensor.shape, wanted[name].shape)
-            raise ModelLoadError(f"{tensor.path}: {why}")
+            raise ModelLoadError(refusal_of(tensor.path, why))
         found.add(name)
     # Without a tensor its size, or the number of layers, is only the config's claim.
     missing = wanted.keys() - found
@@ -62,14 +63,14 @@ def check_headers(model_dir: Path, spec: DecoderSpec) -> None:
 
 def _check_positions(model_dir: Path, files: CheckpointFiles, spec: DecoderSpec) -> None:
     """Refuse angles that no model of this size has."""
-    numbers = sum(rope.head_dim for rope in spec.ropes if rope is not None) * spec.num_positions
-    num_bytes, size = 4 * numbers, sum(path.stat().st_size for path in files.shards)
+    num_bytes, size = 4 * spec.num_angles, sum(path.stat().st_size for path in files.shards)
     if num_bytes > _ANGLES_PER_BYTE * size + _MORE_ANGLES:
-        raise ModelLoadError(
-            f"{model_dir / 'config.json'}: max_position_embeddings, or rope_scaling, asks for "
-            f"{spec.num_positions} positions, whose angles take {num_bytes} bytes; all weights "
-            f"have {size}: the config is another model's"
+        why = (
+            f"max_position_embeddings, or rope_scaling, asks for {spec.num_positions} positions, "
+            f"whose angles take {num_bytes} bytes; all weights have {size}: the config is another "
+            "model's"
         )
+        raise ModelLoadError(refusal_of(model_dir / "config.json", why))
 
 
 def check_size(matrix: StoredMatrix, name: str, wanted: Stored) -> tuple[int, int]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shared.model.checkpoint.files.tensor_files import TensorHeader
-    from shared.model.checkpoint.formats.layout import StoredMatrix
+    from shared.model.checkpoint.matrices.layout import StoredMatrix
     from shared.model.spec import DecoderSpec
     from shared.model.weight_map import WeightMap
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from shared.errors import ModelLoadError
 from shared.model.checkpoint.files.tensor_files import read_headers
-from shared.model.checkpoint.formats.layout import StoredMatrix
+from shared.model.checkpoint.matrices.layout import StoredMatrix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from shared.model.checkpoint.files.tensor_files import TensorHeader
     from shared.model.checkpoint.formats.base import Module, StoredFormat
-    from shared.model.checkpoint.formats.layout import Layout
+    from shared.model.checkpoint.matrices.layout import Layout
 
 #: What the name of most matrices has behind that of their module.
 DENSE = ".weight"

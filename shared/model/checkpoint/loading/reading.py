@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from shared.model.checkpoint.files.gguf.file import GgufFile
 from shared.model.checkpoint.files.tensor_files import open_tensors
-from shared.model.checkpoint.formats.layout import StoredMatrix
-from shared.model.checkpoint.formats.unpacking import read_matrix, read_words, stored_size
 from shared.model.checkpoint.headers.checks import check_size
+from shared.model.checkpoint.matrices.layout import StoredMatrix
+from shared.model.checkpoint.matrices.unpacking import read_matrix, read_words, stored_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from shared.model.checkpoint.files.tensor_files import TensorFile
     from shared.model.checkpoint.headers.contents import Contents
-    from shared.model.linear.blocks import AnyMatrix
-    from shared.model.linear.quantized import QuantizedMatrix
+    from shared.model.matrix.blocks import AnyMatrix
+    from shared.model.matrix.quantized import QuantizedMatrix
     from shared.model.weight_map import Stored
 
 

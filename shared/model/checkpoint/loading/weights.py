@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from shared.model.checkpoint.files.checkpoint_files import CheckpointFiles
     from shared.model.checkpoint.loading.reading import OpenMatrix
-    from shared.model.linear.blocks import AnyMatrix
+    from shared.model.matrix.blocks import AnyMatrix
     from shared.model.weight_map import Stored, WeightPart
 
 log = structlog.get_logger(__name__)

@@ -137,7 +137,10 @@ def test_ends_of_sequence_are_one_or_several() -> None:
         ({"head_dim": 9}, "head_dim 9 is odd"),
         ({"hidden_size": 50, "head_dim": 8}, "not a multiple of 6 heads"),
         ({"hidden_act": "mish"}, "hidden_act 'mish'"),
-        ({"quantization_config": {"quant_method": "hqq"}}, "quant_method 'hqq' is not supported"),
+        (
+            {"quantization_config": {"quant_method": "bitnet"}},
+            "quant_method 'bitnet' is not supported",
+        ),
         ({"rope_scaling": {"type": "ntk"}}, "rope_type 'ntk' is not supported"),
         ({"rope_scaling": {"rope_type": "linear"}}, "'linear' needs the parameter 'factor'"),
         ({"rope_scaling": {"rope_type": "linear", "factor": "a"}}, "has a wrong parameter"),

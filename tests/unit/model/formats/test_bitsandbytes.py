@@ -11,13 +11,13 @@ from safetensors.torch import load_file, save_file
 
 from shared.errors import ModelLoadError
 from shared.model.checkpoint.formats.base import Module
-from shared.model.checkpoint.formats.layout import StoredMatrix
 from shared.model.checkpoint.formats.registry import find_format
 from shared.model.checkpoint.headers.parts import Parts, all_headers
 from shared.model.checkpoint.loading.reading import open_matrix
+from shared.model.checkpoint.matrices.layout import StoredMatrix
 from shared.model.checks import check_model
-from shared.model.linear.quantized import concatenate
 from shared.model.loader import load_model
+from shared.model.matrix.quantized import concatenate
 from tests.fakes.stored.answers import check_answers
 from tests.fakes.stored.base import quantise_checkpoint
 from tests.fakes.stored.bits_and_bytes import Eights, Fours
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from shared.model.linear.quantized import QuantizedMatrix
+    from shared.model.matrix.quantized import QuantizedMatrix
     from tests.fakes.stored.base import Writer
 
 #: Linears of [6, 64] that bitsandbytes 0.50.2 wrote on a CPU, and what it made of them.

@@ -15,7 +15,7 @@ from shared.model.checkpoint.formats.registry import READERS, find_format
 from tests.fakes.stored.cases import ALL
 
 if TYPE_CHECKING:
-    from shared.model.checkpoint.formats.layout import Layout
+    from shared.model.checkpoint.matrices.layout import Layout
 
 PAGE = Path(__file__).parents[4] / "docs" / "checkpoints.md"
 CT = ALL["ct w8a8"].config
@@ -58,7 +58,7 @@ def torchao(kind: str, version: int = 2, **data: Any) -> dict[str, Any]:
     ("config", "message"),
     [
         ({"quant_method": "unheard"}, "'unheard' is not supported: it is unknown; supported: comp"),
-        ({"quant_method": "hqq", "nbits": 4}, "'hqq' is not supported: its zeros are no"),
+        ({"quant_method": "bitnet", "bits": 2}, "'bitnet' is not supported: its linears have"),
         (torchao("Int4WeightOnlyConfig"), "Int4WeightOnlyConfig is not read: it rounds inputs, or"),
         (torchao("Int8DynamicActivationInt8WeightConfig"), "is not read: it rounds inputs, or"),
         (torchao("Int8WeightOnlyConfig", 1), "Int8WeightOnlyConfig of version 1 is not read"),

@@ -23,13 +23,13 @@ from shared.model.checkpoint.files.tensor_files import open_tensors, read_header
 from shared.model.checkpoint.headers.contents import Contents
 from shared.model.checkpoint.loading.reading import read_tensors
 from shared.model.checks import check_model
-from shared.model.linear.blocks import quantized
-from shared.model.linear.uniting import join
 from shared.model.loader import load_model
+from shared.model.matrix.blocks import quantized
+from shared.model.matrix.uniting import join
 from shared.model.weight_map import Stored, WeightPart
 from shared.request.sampling_params import SamplingParams
 from tests.fakes.family_cases import CASES
-from tests.fakes.gguf_model import add_tokenizer, edit_header, export, finish, split
+from tests.fakes.gguf_model import add_tokenizer, edit_header, edit_value, export, finish, split
 from tests.fakes.paged_driver import PagedDriver
 from tests.fakes.transformers_models import logits_after, random_model, random_prompt, save
 
@@ -187,6 +187,7 @@ def write_tensor(model: Path, raw: np.ndarray[Any, Any], kind: TensorType) -> Pa
 
 MIXED = {
     "llama-wide": (Type.Q8_0, Type.Q4_0, Type.Q5_1, Type.F16, Type.BF16, Type.MXFP4, Type.Q4_1),
+    "llama-wide-tied": (Type.IQ4_XS, Type.Q6_K, Type.IQ4_NL),
     "mixtral-wide": (Type.Q4_0, Type.Q8_0),
     "gpt_oss-wide": (Type.Q4_0, Type.MXFP4),
 }
@@ -225,7 +226,8 @@ def write_dense(model: Path, source: Path, folder: Path) -> Path:
         ("llama-wide", Type.Q4_0, 0.5 + 2 / 32),
         ("llama-wide-tied", Type.Q4_1, 0.5 + 4 / 32),
         ("llama-wide-tied", Type.Q8_0, 1 + 2 / 32),
-        ("llama-wide-tied", Type.MXFP4, 0.5 + 1 / 32),
+        ("llama-wide-tied", Type.IQ4_NL, 0.5 + 2 / 32),
+        ("llama-wide-tied", Type.MXFP4, 0.5 + 2 / 32),
     ],
 )
 def test_the_native_executor_keeps_codes(
@@ -337,6 +339,30 @@ def test_a_header_that_claims_too_much_is_refused(
     with pytest.raises(ConfigError, match=why) as caught:
         model_folder(model)
     assert str(model) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "why"),
+    [
+        ("attention.head_count_kv", 3, "num_key_value_heads is llama.attention.head_count_kv"),
+        ("attention.head_count", 64, "hidden_size is llama.embedding_length"),
+        ("embedding_length", 7, "hidden_size is llama.embedding_length"),
+        ("feed_forward_length", 7, "intermediate_size is llama.feed_forward_length"),
+        ("context_length", 2**30, "max_position_embeddings is llama.context_length"),
+    ],
+)
+def test_a_config_that_is_refused_is_the_files(
+    key: str, value: int, why: str, plain: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """The made folder, which users do not know, is not named."""
+    model = export(plain("llama"), tmp_path / "model.gguf")
+    edit_value(model, f"llama.{key}", value)
+    with pytest.raises(ModelLoadError) as caught:
+        check_model(model_folder(model))
+    text = str(caught.value)
+    assert text.startswith(f"{model}: ")
+    assert text.count("/") == str(model).count("/")
+    assert why in text
 
 
 def test_a_truncated_file_is_refused(plain: Callable[[str], Path], tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 from shared.errors import ModelLoadError
-from shared.model.linear.quantized import concatenate
 from shared.model.linear.rounded import CodedProduct, RoundedProduct, has_codes
+from shared.model.matrix.quantized import concatenate
 from tests.fakes.stored.base import random_weight
 from tests.fakes.stored.cases import ALL, WITH_INPUTS
 from tests.fakes.stored.compressed import INT4, Compressed

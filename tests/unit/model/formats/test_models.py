@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from structlog.testing import capture_logs
 
-from shared.errors import ConfigError
+from shared.errors import ConfigError, ModelLoadError
 from shared.model.causal_lm import CausalLM
 from shared.model.checks import check_model
 from shared.model.loader import load_model
@@ -209,6 +209,16 @@ def test_codes_stay_narrow_where_inputs_are_rounded(
     outer = 2 * dense.embedding.nbytes
     of_projections = (narrow.num_weight_bytes - outer) / (dense.num_weight_bytes - outer)
     assert 0.25 <= of_projections < 0.3
+
+
+@pytest.mark.parametrize("text", ["5", '{"quantization": 5}'])
+def test_a_file_of_the_config_that_is_no_object_is_refused_by_name(
+    text: str, plain: Callable[[str], Path], tmp_path: Path
+) -> None:
+    shutil.copytree(plain("phi3"), tmp_path, dirs_exist_ok=True)
+    (tmp_path / "quant_config.json").write_text(text)
+    with pytest.raises(ModelLoadError, match=r"quant_config.json holds int for a quantization_con"):
+        check_model(tmp_path)
 
 
 def test_the_config_may_have_a_file_of_its_own(

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from shared.model.linear.fused import FusedLinear
-from shared.model.linear.inputs import InputRounding
-from shared.model.linear.quantized import QuantizedMatrix
 from shared.model.linear.rounded import RoundedProduct
-from shared.model.linear.rounding import Element, Rounding
 from shared.model.linear.stored import AsStored
+from shared.model.matrix.inputs import InputRounding
+from shared.model.matrix.quantized import QuantizedMatrix
+from shared.model.matrix.rounding import Element, Rounding
 from tests.fakes.interpreted import run_interpreted
 from tests.suites.triton_stored import CHECKS
 

@@ -35,6 +35,7 @@ WITH_LOGITS = [name for name, each in RECORDINGS.items() if LOGITS in each.oracl
 CHANGED = [
     "autoawq-32",
     "autoround-2-uneven",
+    "hqq-4",
     "torchao-int4-uneven",
     "gptqmodel-3-order",
     "gptqmodel-8-uneven",

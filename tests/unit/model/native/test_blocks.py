@@ -17,13 +17,14 @@ from shared.errors import ModelLoadError
 from shared.gguf.codes import FORMS, read_codes
 from shared.gguf.types import TYPES
 from shared.model.checkpoint.files.tensor_files import TensorHeader
-from shared.model.checkpoint.formats.layout import Array, Layout, Packing, StoredMatrix
-from shared.model.checkpoint.formats.unpacking import read_matrix, read_words
-from shared.model.linear.blocks import BlockMatrix, BlockRows, quantized
+from shared.model.checkpoint.formats import awq
+from shared.model.checkpoint.matrices.layout import Array, Layout, Packing, StoredMatrix
+from shared.model.checkpoint.matrices.unpacking import read_matrix, read_words
 from shared.model.linear.fused import FusedLinear
-from shared.model.linear.quantized import QuantizedMatrix
-from shared.model.linear.rounding import Element
-from shared.model.linear.uniting import join
+from shared.model.matrix.blocks import BlockMatrix, BlockRows, quantized
+from shared.model.matrix.quantized import QuantizedMatrix
+from shared.model.matrix.rounding import Element
+from shared.model.matrix.uniting import join
 from shared.model.native.packing import PackedWeight
 from shared.model.native.packing import Packing as NativePacking
 from shared.model.native.threads import LibraryThreads, ThreadPlan
@@ -40,13 +41,16 @@ def read(name: str, rows: BlockRows) -> QuantizedMatrix:
     if not np.isfinite(found.scales).all():
         raise ModelLoadError(f"{name} has a scale that is not finite")
     group = FORMS[name].group
+    element = torch.float8_e4m3fn if FORMS[name].is_float else torch.int8
     offsets = None if found.offsets is None else torch.from_numpy(found.offsets)
+    codes, table = torch.from_numpy(found.codes), FORMS[name].table
     return QuantizedMatrix(
-        codes=torch.from_numpy(found.codes).view(torch.int8).view(-1, INNER),
+        codes=(codes if table is not None else codes.view(element)).view(-1, INNER),
         bits=FORMS[name].bits,
         scales=torch.from_numpy(found.scales).view(-1, INNER // group),
         offsets=None if offsets is None else offsets.view(-1, INNER // group),
         group=group,
+        table=None if table is None else torch.tensor(table).float(),
     )
 
 
@@ -62,10 +66,26 @@ def blocks(name: str, seed: int) -> BlockMatrix:
     return of_bytes(name, raw.reshape(ROWS, -1))
 
 
+def moderate(seed: int) -> BlockMatrix:
+    """MXFP4 whose scales are float16 numbers; those of any bytes are not."""
+    own = blocks("MXFP4", seed)
+    (rows,) = own.parts
+    exponents = rows.data.view(-1, KINDS["MXFP4"].block_bytes)[:, 0]
+    exponents.copy_(105 + exponents % 30)
+    return own
+
+
 def of_bytes(name: str, raw: np.ndarray[Any, Any]) -> BlockMatrix:
     rows = BlockRows(torch.from_numpy(raw), partial(read, name))
     form = FORMS[name]
-    return BlockMatrix(parts=(rows,), kind=name, columns=INNER, bits=form.bits, group=form.group)
+    return BlockMatrix(
+        parts=(rows,),
+        kind=name,
+        columns=INNER,
+        bits=form.bits,
+        group=form.group,
+        has_table=form.is_float or form.table is not None,
+    )
 
 
 def words(*, turned: bool, zeros: bool) -> BlockMatrix:
@@ -103,10 +123,33 @@ def words(*, turned: bool, zeros: bool) -> BlockMatrix:
     return found
 
 
+def words_of_columns(seed: int) -> BlockMatrix:
+    """Rows as AWQ stores them: words have numbers of eight rows, in its order."""
+    draw, rows = torch.Generator().manual_seed(seed), 40
+    shapes = {".qweight": (INNER, rows // 8), ".qzeros": (INNER // 64, rows // 8)}
+    stored = {
+        name: torch.randint(-(2**31), 2**31, shape, generator=draw).int()
+        for name, shape in shapes.items()
+    }
+    stored[".scales"] = torch.rand(INNER // 64, rows, generator=draw).half()
+    headers = {
+        name: TensorHeader(None, tuple(own.shape), "F16" if name == ".scales" else "I32")  # type: ignore[arg-type]
+        for name, own in stored.items()
+    }
+    matrix = StoredMatrix("m", awq.layout_of(64), headers)
+    found = read_words(matrix, stored, rows, INNER)
+    assert found is not None
+    expected = read_matrix(matrix, stored, rows, INNER).dense(torch.float32)
+    assert torch.equal(found.dense(torch.float32), expected)
+    return found.take(range(ROWS))
+
+
 MATRICES = {
     **{
         name: (partial(blocks, name, 1), partial(blocks, name, 2)) for name in BlockType.__members__
     },
+    "MXFP4 of float16": (partial(moderate, 1), partial(moderate, 2)),
+    "words of columns": (partial(words_of_columns, 1), partial(words_of_columns, 2)),
     "words": (partial(words, turned=False, zeros=False), partial(words, turned=True, zeros=True)),
 }
 

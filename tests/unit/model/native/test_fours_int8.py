@@ -15,8 +15,8 @@ from kernels.native.library import Kind
 from shared.errors import ConfigError
 from shared.model.checks import check_model
 from shared.model.linear.fused import FusedLinear
-from shared.model.linear.nearest import round_to_codes
 from shared.model.loader import load_model
+from shared.model.matrix.nearest import round_to_codes
 from shared.model.native.fours import PackingFours
 from shared.model.native.packing import PackedWeight, Packing
 from shared.model.native.threads import LibraryThreads, ThreadPlan
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from shared.model.linear.quantized import QuantizedMatrix
+    from shared.model.matrix.quantized import QuantizedMatrix
     from shared.model.native.model import NativeCausalLM
 
 PIECE = 32

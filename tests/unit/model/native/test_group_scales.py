@@ -7,7 +7,7 @@ import torch
 
 from kernels.native.library import Kind
 from shared.model.linear.fused import FusedLinear
-from shared.model.linear.quantized import QuantizedMatrix
+from shared.model.matrix.quantized import QuantizedMatrix
 from shared.model.native.packing import PackedWeight, Packing
 from shared.model.native.threads import LibraryThreads, ThreadPlan
 from tests.unit.model.native.test_fours import multiply

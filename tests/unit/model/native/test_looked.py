@@ -9,9 +9,9 @@ import torch
 
 from kernels.native.library import CodeKind, Kind
 from shared.model.linear.fused import FusedLinear
-from shared.model.linear.inputs import InputRounding
-from shared.model.linear.quantized import QuantizedMatrix
-from shared.model.linear.rounding import Element, Rounding, ScaleRule
+from shared.model.matrix.inputs import InputRounding
+from shared.model.matrix.quantized import QuantizedMatrix
+from shared.model.matrix.rounding import Element, Rounding, ScaleRule
 from shared.model.native.codes import code_kind, has_pieces
 from shared.model.native.packing import Packing
 from shared.model.native.threads import LibraryThreads, ThreadPlan

@@ -9,10 +9,10 @@ import torch
 
 from kernels.native.library import Kind
 from shared.model.linear.fused import FusedLinear
-from shared.model.linear.inputs import InputRounding
-from shared.model.linear.quantized import QuantizedMatrix
 from shared.model.linear.rounded import RoundedProduct
-from shared.model.linear.rounding import Element, Rounding, ScaleRule
+from shared.model.matrix.inputs import InputRounding
+from shared.model.matrix.quantized import QuantizedMatrix
+from shared.model.matrix.rounding import Element, Rounding, ScaleRule
 from shared.model.native.packing import Packing
 from shared.model.native.threads import LibraryThreads, ThreadPlan
 from tests.unit.model.native.test_fours import COLUMNS, INNER, NUM_ROWS, multiply

@@ -14,9 +14,9 @@ from safetensors.torch import save_file
 from shared.errors import ModelLoadError
 from shared.model.checkpoint.files.tensor_files import TensorHeader, read_headers
 from shared.model.checkpoint.formats.base import Module
-from shared.model.checkpoint.formats.layout import StoredMatrix
 from shared.model.checkpoint.formats.registry import READERS
-from shared.model.checkpoint.formats.unpacking import read_matrix
+from shared.model.checkpoint.matrices.layout import StoredMatrix
+from shared.model.checkpoint.matrices.unpacking import read_matrix
 from shared.model.quantize.compressed_tensors import CompressedTensorsOutput
 from shared.model.quantize.gptq import Hessian, quantise_for
 from shared.model.quantize.nearest import by_number, encode, find_scales, round_to_nearest
@@ -30,8 +30,8 @@ from tests.fakes.stored.compressed import Compressed
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from shared.model.checkpoint.formats.layout import Layout
-    from shared.model.linear.quantized import QuantizedMatrix
+    from shared.model.checkpoint.matrices.layout import Layout
+    from shared.model.matrix.quantized import QuantizedMatrix
     from shared.model.quantize.output import OutputFormat
     from shared.model.quantize.scheme import Scheme
 

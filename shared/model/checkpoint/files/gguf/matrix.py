@@ -11,14 +11,14 @@ import torch
 
 from shared.errors import ModelLoadError
 from shared.gguf.codes import FORMS, read_codes
-from shared.model.linear.blocks import BlockMatrix, BlockRows
-from shared.model.linear.quantized import QuantizedMatrix
+from shared.model.matrix.blocks import BlockMatrix, BlockRows
+from shared.model.matrix.quantized import QuantizedMatrix
 
 if TYPE_CHECKING:
     from shared.gguf.header import StoredTensor
     from shared.gguf.tensors import Part
     from shared.model.checkpoint.files.file_map import FileMap
-    from shared.model.linear.blocks import AnyMatrix
+    from shared.model.matrix.blocks import AnyMatrix
     from shared.model.weight_map import Stored
 
 
@@ -44,19 +44,15 @@ class GgufMatrix:
         return self.matrix()
 
     def matrix(self) -> AnyMatrix:
-        """Return all rows, those of experts one behind the other.
-
-        Raises:
-            ModelLoadError: a scale is not finite, where blocks are taken apart now.
-        """
-        part, form = self.part, FORMS[self.part.stored.type.name]
+        """Return all rows, those of experts one behind the other."""
+        part = self.part
         own = self._rows(part.stored)
         if part.between is not None:
             own = own.in_turn(self._rows(part.between))
         if part.paired_heads is not None:
             order = halves_apart(torch.arange(own.shape[0]), part.paired_heads, part.name)
             own = own.take(order)
-        return own.quantized() if form.is_float else own
+        return own
 
     def dense(self) -> torch.Tensor:
         """Return the tensor in float32."""
@@ -77,6 +73,7 @@ class GgufMatrix:
             columns=columns,
             bits=form.bits,
             group=form.group,
+            has_table=form.is_float or form.table is not None,
         )
 
 
@@ -91,13 +88,16 @@ def _take_apart(stored: StoredTensor, rows: BlockRows) -> QuantizedMatrix:
                 f"{stored.path}: tensor {stored.name!r} has a scale that is not finite"
             )
     codes = torch.from_numpy(found.codes).view(-1, columns)
+    if form.table is None:
+        codes = codes.view(torch.float8_e4m3fn if form.is_float else torch.int8)
     offsets = found.offsets
     return QuantizedMatrix(
-        codes=codes.view(torch.float8_e4m3fn if form.is_float else torch.int8),
+        codes=codes,
         bits=form.bits,
         scales=torch.from_numpy(found.scales).view(groups),
         offsets=None if offsets is None else torch.from_numpy(offsets).view(groups),
         group=form.group,
+        table=None if form.table is None else torch.tensor(form.table, dtype=torch.float32),
     )
 
 

@@ -5,12 +5,12 @@ A format is a reader of configs that returns these records. They hold no tensor,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING
 
 from shared.errors import ModelLoadError
-from shared.model.linear.rounding import Element, Rounding
+from shared.model.matrix.rounding import Element, Rounding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,6 +36,31 @@ class Packing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Planes:
+    """All numbers of a matrix, row behind row, in as many parts as a word has numbers.
+
+    Word i has number i of each part, that of the first part in its highest bits. The words lie in
+    rows of a group, or in columns of one.
+    """
+
+    bits: int
+    group: int
+    is_along_rows: bool = True
+
+    @property
+    def num_parts(self) -> int:
+        """Numbers of a word: of 8 bits, or of 32 if they have 3."""
+        return 10 if self.bits == 3 else 8 // self.bits
+
+    def shape(self, size: int) -> tuple[int, int]:
+        """Return the shape of the words of so many numbers."""
+        groups = size // self.group
+        if self.is_along_rows:
+            return -(-groups // self.num_parts), self.group
+        return -(-self.group // self.num_parts), groups
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Array:
     """A stored tensor of numbers by row and column."""
 
@@ -50,9 +75,16 @@ class Array:
     piece: int | None = None
     #: All are in one column, line by line.
     is_flat: bool = False
+    #: How its words lie, if numbers of a word are far apart.
+    planes: Planes | None = None
+    #: It has the numbers of the first of so many equal parts of the rows, line by line, and so of
+    #: every part.
+    repeats: int = 1
 
     def shape(self, rows: int, columns: int, dtype: str) -> tuple[int, ...]:
         """Return the stored shape of a matrix, in this dtype."""
+        if self.planes is not None:
+            return self.planes.shape(rows * columns)
         if self.packing is not None:
             word = WORD_BITS[dtype]
             if self.packing.is_along_rows:
@@ -62,7 +94,7 @@ class Array:
         if self.piece is not None:
             return rows, columns // self.piece, self.piece
         if self.is_flat:
-            return rows * columns, 1
+            return rows * columns // self.repeats, 1
         return (columns, rows) if self.is_turned else (rows, columns)
 
     def size(self, shape: tuple[int, ...], dtype: str) -> tuple[int, int]:
@@ -121,9 +153,11 @@ class Layout:
     table: str | None = None
     #: Of a JSON object in bytes, with `shape`, `blocksize` and the offset of nested scales.
     state: str | None = None
-    #: Of a scalar that is 0 if the codes are in their usual order.
-    usual_order: str | None = None
+    #: By suffix: integers that must be stored, or another reader would be needed.
+    constants: Mapping[str, int] = field(default_factory=dict)
     zeros: Array | None = None
+    #: Zeros are floats. Codes are from 0 on, and W is computed in its own dtype.
+    has_float_zeros: bool = False
     #: What is added to stored zeros, modulo their range.
     zero_step: int = 0
     #: Integers are stored with half of their range added, zeros too. Otherwise as two's complement.
@@ -156,13 +190,17 @@ class Layout:
     def has_words(self) -> bool:
         """Whether rows are words of eight integers of 4 bits, with scales of their own.
 
-        The first integer is the lowest one, and 8 is added to each.
+        The first integer is the lowest one, and 8 is added to each. Or they become such: those of
+        eight rows are in words, column by column.
         """
         packing = self.codes.packing
         is_plain = self.element is Element.INT and self.is_offset and self.table is None
         return (
             is_plain
-            and packing == Packing(bits=4)
+            and packing is not None
+            and packing.bits == 4
+            and (packing.order is None or not packing.is_along_rows)
+            and (self.codes.is_turned or packing.is_along_rows)
             and self.codes.dtypes == ("I32",)
             and self.codes.piece is None
             and not self.codes.is_flat

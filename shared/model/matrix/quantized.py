@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from shared.model.linear.inputs import InputRounding
+    from shared.model.matrix.inputs import InputRounding
 
 #: Numbers that are dequantised at a time.
 _AT_ONCE = 1 << 18
@@ -22,19 +22,20 @@ _AT_ONCE = 1 << 18
 class QuantizedMatrix:
     """A weight W [rows, columns], W[n, k] = (codes[n, k] - zeros[n', g]) * scales[n', g].
 
+    The difference and the product are rounded to float32, or to the dtype of W if zeros are floats.
     With offsets it is codes[n, k] * scales[n', g] - offsets[n', g] instead, each operation rounded
     to float32. n' is the range of rows, g the group of columns that n and k are in. Rows are
     outputs. With a table, table[codes[n, k]] stands for codes[n, k].
     """
 
     #: int8, float8_e4m3fn or float8_e5m2 [rows, columns]. Floats of fewer bits are exact in E4M3.
-    #: uint8 with a table.
+    #: uint8 with a table, or with zeros that are floats.
     codes: Tensor
     #: Bits of a code as it is stored.
     bits: int
     #: Float32, float16 or bfloat16 [row ranges, groups], exactly as stored.
     scales: Tensor
-    #: int8 of the same shape; None: all are 0.
+    #: int8 or floats of the same shape; None: all are 0.
     zeros: Tensor | None = None
     #: Float32 or float16 of the same shape, never beside zeros; None: all are 0.
     offsets: Tensor | None = None
@@ -57,6 +58,11 @@ class QuantizedMatrix:
         """Numbers of rows and columns."""
         rows, columns = self.codes.shape
         return rows, columns
+
+    @property
+    def has_float_zeros(self) -> bool:
+        """Whether zeros are no integers."""
+        return self.zeros is not None and self.zeros.is_floating_point()
 
     @property
     def num_bytes(self) -> int:
@@ -83,13 +89,14 @@ class QuantizedMatrix:
         step = max(1, _AT_ONCE // max(1, columns))
         for start in range(0, rows, step):
             at = torch.arange(start, min(start + step, rows), device=self.codes.device)
-            values = _numbers(self.codes[start : start + step], self.table)
+            dtype = out.dtype if self.has_float_zeros else torch.float32
+            values = _numbers(self.codes[start : start + step], self.table).to(dtype)
             grouped = self._by_group(values)
             if self.zeros is not None:
-                grouped -= self._for_groups(self.zeros[at // self.row_range].float())
-            grouped *= self._for_groups(self.scales[at // self.row_range].float())
+                grouped -= self._for_groups(self.zeros[at // self.row_range].to(dtype))
+            grouped *= self._for_groups(self.scales[at // self.row_range].to(dtype))
             if self.offsets is not None:
-                grouped -= self._for_groups(self.offsets[at // self.row_range].float())
+                grouped -= self._for_groups(self.offsets[at // self.row_range].to(dtype))
             out[start : start + step].copy_(values)
 
     def take(self, rows: Sequence[int] | Tensor) -> QuantizedMatrix:
@@ -221,7 +228,7 @@ def _joined(parts: Sequence[Tensor]) -> Tensor:
 
 def _numbers(codes: Tensor, table: Tensor | None) -> Tensor:
     """Codes as float32. Those of floats are looked up: PyTorch takes five times as long."""
-    if codes.dtype == torch.int8:
+    if codes.dtype == torch.int8 or (codes.dtype == torch.uint8 and table is None):
         return codes.float()
     if table is None:
         every = torch.arange(256, dtype=torch.uint8, device=codes.device)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 
 from shared.errors import InternalError
-from shared.model.linear.quantized import QuantizedMatrix, concatenate
+from shared.model.matrix.quantized import QuantizedMatrix, concatenate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -64,7 +64,7 @@ class BlockRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockMatrix:
-    """See `QuantizedMatrix`, which `quantized` makes of it. Its codes are integers."""
+    """See `QuantizedMatrix`, which `quantized` makes of it. Codes are integers, or mean some."""
 
     parts: tuple[BlockRows, ...]
     #: The type of blocks, as llama.cpp names it; or `WORDS`.
@@ -72,6 +72,8 @@ class BlockMatrix:
     columns: int
     bits: int
     group: int
+    #: Codes are places in a table of integers.
+    has_table: bool = False
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import pad
 
-from shared.model.linear.rounding import Element, Rounding, ScaleRule
+from shared.model.matrix.rounding import Element, Rounding, ScaleRule
 
 if TYPE_CHECKING:
     from torch import Tensor

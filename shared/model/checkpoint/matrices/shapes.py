@@ -6,14 +6,15 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from shared.errors import ModelLoadError
-from shared.model.checkpoint.formats.layout import FLOATS, Array, StoredMatrix
+from shared.model.checkpoint.matrices.layout import FLOATS, Array, StoredMatrix
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from shared.model.checkpoint.files.tensor_files import TensorHeader
-    from shared.model.checkpoint.formats.layout import Layout
+    from shared.model.checkpoint.matrices.layout import Layout
 
+_INTEGERS = ("U8", "I32", "I64")
 _SCALARS: set[tuple[int, ...]] = {(), (1,), (1, 1)}
 
 
@@ -28,11 +29,18 @@ def check_matrix(matrix: StoredMatrix, rows: int, columns: int) -> None:
     layout = matrix.layout
     if layout.state is not None:
         _check_dtype(matrix, layout.state, matrix.header(layout.state), ("U8",))
+    check_size(matrix)
     _check_array(matrix, layout.codes, rows, columns)
     if layout.has_whole_groups and layout.group and columns % layout.group:
         raise ModelLoadError(
             f"{matrix.path}: tensor {matrix.module + layout.codes.suffix!r} has {columns} columns, "
             f"which are no whole groups of {layout.group}, as quantization_config says"
+        )
+    if rows * columns % layout.scales.repeats:
+        raise ModelLoadError(
+            f"{matrix.path}: tensor {matrix.module + layout.codes.suffix!r} has {rows} rows of "
+            f"{columns} numbers, which are no whole groups of {layout.scales.repeats}, as "
+            "quantization_config says"
         )
     ranges, groups = layout.scale_shape(rows, columns)
     for array in layout.arrays[1:]:
@@ -43,6 +51,21 @@ def check_matrix(matrix: StoredMatrix, rows: int, columns: int) -> None:
             _check_dtype(matrix, suffix, header, dtypes)
             if header.shape not in shapes:
                 raise _wrong_shape(matrix, suffix, header, max(shapes, key=len))
+
+
+def check_size(matrix: StoredMatrix) -> None:
+    """Check that the tensor with the numbers of rows and columns is there, if a matrix has one.
+
+    Raises:
+        ModelLoadError: names the file and the tensor.
+    """
+    suffix = matrix.layout.size
+    if suffix is None:
+        return
+    header = matrix.header(suffix)
+    _check_dtype(matrix, suffix, header, ("I64", "I32"))
+    if header.shape != (2,):
+        raise _wrong_shape(matrix, suffix, header, (2,))
 
 
 def _small_ones(
@@ -56,9 +79,8 @@ def _small_ones(
         (layout.input_stored, FLOATS, _SCALARS),
         (layout.input_zero, (*FLOATS, "I8", "I32", "U8"), _SCALARS),
         (layout.column_groups, ("I32", "I64"), {(columns,)}),
-        (layout.size, ("I64", "I32"), {(2,)}),
         (layout.table, ("F32",), {(2**layout.bits,)}),
-        (layout.usual_order, ("U8",), _SCALARS),
+        *((suffix, _INTEGERS, _SCALARS) for suffix in layout.constants),
         (None if nested is None else nested.table, ("F32",), {(256,)}),
         (None if nested is None else nested.scales, ("F32",), {(runs,)}),
     ]

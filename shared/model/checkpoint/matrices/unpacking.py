@@ -5,40 +5,40 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
-from torch.nn.functional import pad
 
 from shared.errors import ModelLoadError
-from shared.model.checkpoint.formats.shapes import check_matrix, size_by_headers, stored_shape
-from shared.model.linear.blocks import WORDS, BlockMatrix, BlockRows
-from shared.model.linear.inputs import InputRounding
-from shared.model.linear.pieces import all_finite
-from shared.model.linear.quantized import QuantizedMatrix
-from shared.model.linear.rounding import Element
+from shared.model.checkpoint.matrices.bits import (
+    crossed,
+    float_table,
+    from_planes,
+    signed,
+    unpack,
+    whole_parts,
+)
+from shared.model.checkpoint.matrices.shapes import (
+    check_matrix,
+    check_size,
+    size_by_headers,
+    stored_shape,
+)
+from shared.model.matrix.blocks import WORDS, BlockMatrix, BlockRows
+from shared.model.matrix.inputs import InputRounding
+from shared.model.matrix.pieces import all_finite
+from shared.model.matrix.quantized import QuantizedMatrix
+from shared.model.matrix.rounding import Element
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor
 
-    from shared.model.checkpoint.formats.layout import Array, Layout, Nested, Packing, StoredMatrix
+    from shared.model.checkpoint.matrices.layout import Array, Layout, Nested, StoredMatrix
 
-#: Numbers that are unpacked at a time, in words of 64 bits.
-_AT_ONCE = 1 << 20
-#: By bits of a number: words with a byte for each of those in a byte, and the bits that are theirs.
-_SPREAD: dict[int, tuple[Any, int]] = {
-    1: (np.uint64, 0x0101010101010101),
-    2: (np.uint32, 0x03030303),
-    4: (np.uint16, 0x0F0F),
-}
-_WORDS_AT_ONCE = 1 << 16
 #: Codes of 4 bits in a word of 32.
 _PER_WORD = 8
-#: By float: bits of exponent and mantissa, and what is added to the exponent.
-_FLOATS = {Element.E2M1: (2, 1, 1), Element.E2M3: (2, 3, 1), Element.E3M2: (3, 2, 3)}
 
 
 def read_matrix(
@@ -87,7 +87,7 @@ def read_words(
 
 def _of_words(group: int, columns: int, rows: BlockRows) -> QuantizedMatrix:
     assert rows.scales is not None
-    codes = _signed(_whole_parts(rows.all(), 4), 4, is_offset=True)
+    codes = signed(whole_parts(rows.all(), 4), 4, is_offset=True)
     return QuantizedMatrix(
         codes=codes.view(-1, columns), bits=4, scales=rows.scales, zeros=rows.zeros, group=group
     )
@@ -101,8 +101,9 @@ def _checked(
     layout = matrix.layout
     if layout.size is not None and tensors[layout.size].tolist() != [rows, columns]:
         raise _error(matrix, layout.size, f"is not {[rows, columns]}")
-    if layout.usual_order is not None and int(tensors[layout.usual_order]):
-        raise _error(matrix, layout.usual_order, "is not 0: its codes are in another order")
+    for suffix, wanted in layout.constants.items():
+        if int(tensors[suffix]) != wanted:
+            raise _error(matrix, suffix, f"is not {wanted} but {int(tensors[suffix])}")
     return _Reader(matrix, tensors, read_state(matrix, tensors, rows, columns))
 
 
@@ -113,6 +114,7 @@ def stored_size(matrix: StoredMatrix, tensors: Mapping[str, Tensor]) -> tuple[in
         ModelLoadError: its tensors do not say it.
     """
     layout = matrix.layout
+    check_size(matrix)
     if layout.size is not None:
         rows, columns = tensors[layout.size].tolist()
     elif layout.state is not None:
@@ -180,10 +182,10 @@ class _Reader:
     def codes(self, rows: int, columns: int) -> Tensor:
         layout = self._layout
         values = self._array(layout.codes, rows, columns)
-        if layout.table is not None:
+        if layout.table is not None or layout.has_float_zeros:
             return values
         if layout.element is Element.INT:
-            return _signed(values, layout.bits, is_offset=layout.is_offset)
+            return signed(values, layout.bits, is_offset=layout.is_offset)
         if values.dtype.is_floating_point:
             return values
         table = float_table(layout.element).view(torch.uint8)
@@ -192,7 +194,10 @@ class _Reader:
 
     def words(self, rows: int, columns: int) -> Tensor:
         """The bytes of the codes of each row, see `Layout.has_words`."""
-        lines = self._stored(self._layout.codes, rows, columns)
+        lines, packing = self._stored(self._layout.codes, rows, columns), self._layout.codes.packing
+        assert packing is not None
+        if not packing.is_along_rows:
+            lines = crossed(lines.T, packing.order or range(_PER_WORD))
         return lines.contiguous().flatten().view(torch.uint8).view(rows, -1)
 
     def scales(self, ranges: int, groups: int) -> Tensor:
@@ -209,9 +214,12 @@ class _Reader:
             scales = scales / factor if layout.factor.divides else scales * factor
         if layout.scale_factor != 1.0:
             scales = scales.float() * layout.scale_factor
-        if not all_finite(scales):
-            raise _error(self._matrix, layout.scales.suffix, "has a scale that is not finite")
+        self._check_finite(scales, layout.scales, "scale")
         return scales
+
+    def _check_finite(self, values: Tensor, array: Array, what: str) -> None:
+        if not all_finite(values):
+            raise _error(self._matrix, array.suffix, f"has a {what} that is not finite")
 
     def _opened(self, places: Tensor, nested: Nested) -> Tensor:
         table, own = self._tensors[nested.table], self._tensors[nested.scales]
@@ -225,9 +233,12 @@ class _Reader:
         if layout.zeros is None:
             return None
         values = self._array(layout.zeros, ranges, groups)
+        if layout.has_float_zeros:
+            self._check_finite(values, layout.zeros, "zero")
+            return values
         if layout.zero_step:
             values = (values + layout.zero_step) & (2**layout.bits - 1)
-        zeros = _signed(values, layout.bits, is_offset=layout.is_offset)
+        zeros = signed(values, layout.bits, is_offset=layout.is_offset)
         return zeros if zeros.any() else None
 
     def column_groups(self, columns: int, groups: int) -> Tensor | None:
@@ -253,11 +264,13 @@ class _Reader:
     def _array(self, array: Array, rows: int, columns: int) -> Tensor:
         """Numbers by row and column, packed ones as uint8."""
         tensor, packing = self._stored(array, rows, columns), array.packing
+        if array.planes is not None:
+            return from_planes(tensor, array.planes, rows * columns).view(rows, columns)
         if packing is None:
             return tensor.contiguous()
         if packing.is_along_rows:
-            return _unpack(tensor, packing, columns)
-        return _unpack(tensor.T, packing, rows).T.contiguous()
+            return unpack(tensor, packing, columns)
+        return unpack(tensor.T, packing, rows).T.contiguous()
 
     def _stored(self, array: Array, rows: int, columns: int) -> Tensor:
         """Elements by row and column, of which one may have several numbers."""
@@ -267,78 +280,8 @@ class _Reader:
         if array.piece is not None:
             tensor = tensor.flatten(1)
         if array.is_flat:
-            tensor = tensor.reshape(rows, -1)
+            tensor = tensor.flatten().repeat(array.repeats).view(rows, -1)
         return tensor.T if array.is_turned else tensor
-
-
-def _unpack(lines: Tensor, packing: Packing, length: int) -> Tensor:
-    """The first `length` numbers of each line of words, uint8."""
-    # Flat, since a line of one word may have any step.
-    flat, bits = lines.contiguous().flatten(), packing.bits
-    words = flat.view(torch.uint8).unflatten(0, (len(lines), -1))
-    if bits in _SPREAD:
-        numbers = _whole_parts(words, bits)
-    elif bits == 8:
-        numbers = words
-    else:
-        step = max(1, _AT_ONCE // max(1, length))
-        numbers = torch.cat([_straddling(part, bits) for part in words.split(step)])
-    if packing.order is not None:
-        numbers = numbers.unflatten(-1, (-1, len(packing.order)))
-        numbers = numbers.index_select(-1, torch.tensor(packing.order)).flatten(-2)
-    return numbers[:, :length].contiguous()
-
-
-def _whole_parts(words: Tensor, bits: int) -> Tensor:
-    """Numbers of which several are a byte: each in a byte of a wider word.
-
-    Few at a time, and so in the cache. With NumPy, as PyTorch's threads would wait for each other
-    after each operation, and for long on a busy machine.
-    """
-    dtype, mask = _SPREAD[bits]
-    numbers = np.empty((*words.shape[:-1], words.shape[-1] * 8 // bits), np.uint8)
-    own, to = words.numpy().reshape(-1), numbers.reshape(-1).view(dtype)
-    for start in range(0, len(own), _WORDS_AT_ONCE):
-        part = own[start : start + _WORDS_AT_ONCE].astype(dtype)
-        spread = part.copy()
-        for place in range(1, 8 // bits):
-            spread |= part << place * (8 - bits)
-        np.bitwise_and(spread, mask, out=to[start : start + _WORDS_AT_ONCE])
-    return torch.from_numpy(numbers)
-
-
-def _straddling(words: Tensor, bits: int) -> Tensor:
-    """Numbers that may have bits in two bytes: eight of them are in `bits` bytes."""
-    groups = pad(words, (0, -words.shape[1] % bits)).unflatten(-1, (-1, bits)).long()
-    whole = (groups << torch.arange(0, 8 * bits, 8)).sum(dim=-1, keepdim=True)
-    numbers: Tensor = (whole >> torch.arange(0, 8 * bits, bits)) & (2**bits - 1)
-    return numbers.flatten(-2).to(torch.uint8)
-
-
-def _signed(values: Tensor, bits: int, *, is_offset: bool) -> Tensor:
-    """Integers as int8, from 0 on if half of their range is added, or as two's complement."""
-    if values.dtype == torch.int8:
-        return values
-    if values.dtype == torch.int32:
-        return (values - (1 << (bits - 1)) if is_offset else values).to(torch.int8)
-    if bits == 8:
-        return (values ^ 128).view(torch.int8) if is_offset else values.view(torch.int8)
-    half = 1 << (bits - 1)
-    own = values.view(torch.int8)
-    return own - half if is_offset else (own ^ half) - half
-
-
-def float_table(element: Element) -> Tensor:
-    """Return all floats of a type of less than 8 bits, by code, in E4M3."""
-    exponent_bits, mantissa_bits, bias = _FLOATS[element]
-    code = torch.arange(1 << (1 + exponent_bits + mantissa_bits))
-    mantissa = (code & ((1 << mantissa_bits) - 1)).float() / (1 << mantissa_bits)
-    exponent = (code >> mantissa_bits) & ((1 << exponent_bits) - 1)
-    small = torch.ldexp(mantissa, torch.tensor(1 - bias))
-    large = torch.ldexp(1 + mantissa, exponent - bias)
-    magnitude = torch.where(exponent == 0, small, large)
-    is_negative = code >> (exponent_bits + mantissa_bits) == 1
-    return torch.where(is_negative, -magnitude, magnitude).to(torch.float8_e4m3fn)
 
 
 def _error(matrix: StoredMatrix, suffix: str, what: str) -> ModelLoadError:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import pad
 
-from shared.model.linear.quantized import QuantizedMatrix
+from shared.model.matrix.quantized import QuantizedMatrix
 
 if TYPE_CHECKING:
     from torch import Tensor

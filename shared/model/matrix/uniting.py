@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from shared.model.linear.blocks import join_blocks, quantized
-from shared.model.linear.quantized import QuantizedMatrix, concatenate
+from shared.model.matrix.blocks import join_blocks, quantized
+from shared.model.matrix.quantized import QuantizedMatrix, concatenate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-    from shared.model.linear.blocks import AnyMatrix
+    from shared.model.matrix.blocks import AnyMatrix
 
 _BITS = 8
 
@@ -37,14 +37,25 @@ def join(parts: Sequence[AnyMatrix], *, alike: bool) -> AnyMatrix | None:
 def unite(parts: Sequence[QuantizedMatrix]) -> QuantizedMatrix | None:
     """Return one matrix with the rows of all: codes of 8 bits, in the largest group that cuts none.
 
-    None: some codes are no integers, or have zeros beside others' offsets, or groups are uneven.
+    None: some codes are no integers and stand for none, or have zeros beside others' offsets, or
+    groups are uneven.
     """
+    parts = [_spelled_out(part) for part in parts]
     columns = parts[0].shape[1]
     group = gcd(*(min(part.group, columns) for part in parts))
     if columns % group or not all(_is_plain(part) for part in parts):
         return None
     has_offsets = any(part.offsets is not None for part in parts)
     return concatenate([_in_groups(part.by_rows(), group, has_offsets) for part in parts])
+
+
+def _spelled_out(part: QuantizedMatrix) -> QuantizedMatrix:
+    """Integers of 8 bits in place of codes that stand for such."""
+    table = part.table
+    if table is None or (table != table.to(torch.int8)).any():
+        return part
+    codes = table.to(torch.int8).index_select(0, part.codes.flatten().int())
+    return replace(part, codes=codes.view(part.shape), bits=_BITS, table=None)
 
 
 def _is_plain(part: QuantizedMatrix) -> bool:
