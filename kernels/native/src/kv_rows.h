@@ -23,13 +23,6 @@ inline FourFloats sums_of(const Floats* x) {
 #endif
 }
 
-// Keeps a vector in a register: compilers would load it again for each product.
-inline void hold(Floats& x) {
-#if defined(__x86_64__)
-  asm("" : "+x"(x));
-#endif
-}
-
 // A row of `Stored` whose vectors were made float32.
 template <class Stored>
 struct WideRow {

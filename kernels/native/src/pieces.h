@@ -111,25 +111,28 @@ __attribute__((always_inline)) inline void add_unit(const PieceRows& rows, const
   auto row = [&](int r, int word) { return splat(rows.words[r * rows.stride + word]); };
   auto codes = [&](int v, int word) { return source.at(piece, word, v * kLanes); };
   // What there is less of is held in registers.
+  auto add = [&](typename Dot::Sum& sum, Words codes, Words numbers) {
+    sum = Dot::add(sum, codes, numbers);
+    if constexpr (kRows <= kTileRows) hold(sum);
+  };
   auto add_word = [&](int word) {
     if constexpr (kRows <= kVectors) {
       Words held[kRows];
       for (int r = 0; r < kRows; ++r) held[r] = row(r, word);
       for (int v = 0; v < kVectors; ++v) {
         const Words now = codes(v, word);
-        for (int r = 0; r < kRows; ++r) acc[r][v] = Dot::add(acc[r][v], now, held[r]);
+        for (int r = 0; r < kRows; ++r) add(acc[r][v], now, held[r]);
       }
     } else {
       Words held[kVectors];
       for (int v = 0; v < kVectors; ++v) held[v] = codes(v, word);
       for (int r = 0; r < kRows; ++r) {
         const Words now = row(r, word);
-        for (int v = 0; v < kVectors; ++v) acc[r][v] = Dot::add(acc[r][v], held[v], now);
+        for (int v = 0; v < kVectors; ++v) add(acc[r][v], held[v], now);
       }
     }
   };
-  // Of several rows, unrolled, compilers keep products in memory until they add them.
-  if constexpr (kRows == 1) {
+  if constexpr (kRows <= kTileRows) {
 #pragma GCC unroll 8
     for (int word = 0; word < kWords; ++word) add_word(start + word);
   } else {

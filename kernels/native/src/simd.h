@@ -42,6 +42,17 @@ inline void store(T* to, Vector v) {
   std::memcpy(to, &v, sizeof(v));
 }
 
+// Keeps a vector in a register, and what it is made of in its order: compilers would load an operand again for
+// each product, or add up products that they keep in memory.
+template <class Vector>
+inline void hold(Vector& x) {
+#if defined(__AVX512F__)
+  asm("" : "+v"(x));
+#elif defined(__x86_64__)
+  asm("" : "+x"(x));
+#endif
+}
+
 inline Floats splat(float x) {
 #if defined(__AVX512F__)
   return (Floats)_mm512_set1_ps(x);
