@@ -19,7 +19,11 @@
 namespace baton {
 
 // Query rows of one task: the packing of a chunk is shared by all of them.
+#if defined(__AVX512F__)
 constexpr int kQueryRows = 8 * kTileRows;
+#else
+constexpr int kQueryRows = 32 * kTileRows;
+#endif
 // Keys whose weighted values are gathered apart: few enough that a short window is work for several threads.
 constexpr int kSpan = 4 * kChunk;
 constexpr float kMasked = -1e30f;
@@ -269,7 +273,8 @@ class AttentionKernel {
     for (int key = first; key < end; key += kChunk, turn ^= 1) {
       const ChunkRows& here = s.places[turn];
       locate<Stored>(task, key + kChunk, keys, s.places[turn ^ 1], s);
-      s.chunk.template read<Stored>(here, s.places[turn ^ 1], cache.row_bytes(), rows);
+      s.chunk.template read<Stored>(here, s.places[turn ^ 1], cache.row_bytes(), rows,
+                                     std::min(kChunk, keys.end - key));
       if constexpr (Stored::kHasScales) {
         read_scales(here.key_scales, s.key_scales);
         read_scales(here.value_scales, s.value_scales);
@@ -277,7 +282,7 @@ class AttentionKernel {
       s.chunk.template multiply_keys<Stored>(rows, s.query.data(), s.scores.data(), kQueryRows);
       for (int row = 0; row < rows; ++row) {
         const int position = first_position + row / task.num_heads;
-        weigh<Stored>(row, seen.first(position) - key, position - key, sums, s);
+        weigh_some<Stored>(row, seen.first(position) - key, position - key, keys.end - key, sums, s);
       }
       s.chunk.template add_values<Stored>(rows, s.weights.data(), sums.out);
     }
@@ -352,16 +357,25 @@ class AttentionKernel {
     }
   }
 
-  // Turns a row's scores into weights and scales down what it has gathered so far. Counted from
-  // the first key of these kChunk, the row sees those from `first` to `last`.
+  // The same for those of these kChunk keys that a row of the task sees: before `end`.
   template <class Stored>
+  void weigh_some(int row, int first, int last, int end, const Sums& sums, Scratch& s) const {
+    if (end > kPanel)
+      weigh<Stored, 2>(row, first, last, sums, s);
+    else
+      weigh<Stored, 1>(row, first, last, sums, s);
+  }
+
+  // Turns a row's scores into weights and scales down what it has gathered so far. Counted from
+  // the first key of these kChunk, the row sees those from `first` to `last`; it reads kPanels of scores.
+  template <class Stored, int kPanels>
   void weigh(int row, int first, int last, const Sums& sums, Scratch& s) const {
-    constexpr int kVectors = kChunk / kLanes;
+    constexpr int kVectors = kPanels * kPanelVectors;
     if (last < 0 || first >= kChunk) {
       std::memset(s.weights.data() + row * kWeightWords, 0, kWeightWords * sizeof(uint32_t));
       return;
     }
-    const bool partial = last < kChunk - 1 || first > 0;
+    const bool partial = last < kVectors * kLanes - 1 || first > 0;
     Floats x[kVectors];
     Floats largest = splat(kMasked);
     for (int v = 0; v < kVectors; ++v) {
@@ -389,6 +403,8 @@ class AttentionKernel {
       else
         narrow(weights + v * kLanes, weight);
     }
+    if constexpr (kVectors * kLanes < kChunk)
+      std::fill(weights + kVectors * kLanes, weights + kChunk, typename Chunk<Dot>::Operand{});
     sums.largest[row] = now;
     if (now == before) {
       sums.total[row] += total;

@@ -1,6 +1,7 @@
 // Four codes of a column times four numbers of a row, bytes all, added in each lane.
 //
-// A sum begins with what the zero of the codes makes of it: less `zero` times the sum of the row's numbers.
+// A sum begins with what the zero of the codes makes of it: less `zero` times the sum of the row's numbers. That
+// is the same for all columns, a word of the row: `start` makes it, `begin` puts it into each lane.
 #pragma once
 
 #include <algorithm>
@@ -13,34 +14,10 @@ namespace baton {
 
 // Of the numbers of a row, sums of those that meet the lower two bytes of words of codes, and the upper two.
 struct RowSums {
-  int16_t lower;
-  int16_t upper;
+  int32_t lower = 0;
+  int32_t upper = 0;
+  int32_t total() const { return lower + upper; }
 };
-
-// Both sums in each lane.
-inline Words pairs_of(const RowSums& sums) {
-  uint32_t word;
-  std::memcpy(&word, &sums, sizeof(word));
-  return splat(word);
-}
-
-inline Words add_pairs(Words one, Words other) {
-#if defined(__AVX2__) && !defined(__AVX512F__)
-  return (Words)_mm256_add_epi16((__m256i)one, (__m256i)other);
-#else
-  return ((one + other) & 0xffffu) | ((one & 0xffff0000u) + (other & 0xffff0000u));
-#endif
-}
-
-// The sum of each pair, times `factor`.
-inline Ints sum_pairs(Words pairs, int factor) {
-#if defined(__AVX2__) && !defined(__AVX512F__)
-  return (Ints)_mm256_madd_epi16((__m256i)pairs, _mm256_set1_epi16(int16_t(factor)));
-#else
-  const Ints upper = reinterpret_cast<Ints>(pairs) >> 16, lower = reinterpret_cast<Ints>(pairs << 16) >> 16;
-  return (lower + upper) * factor;
-#endif
-}
 
 #if defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && !defined(__AVX512F__))
 // codes: without a sign.
@@ -57,13 +34,17 @@ inline Ints dot_bytes(Ints sum, Words codes, Words row) {
 struct CodeDot {
 #if defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && !defined(__AVX512F__))
   using Sum = Ints;
-  static Sum start(int zero, Words pairs) { return sum_pairs(pairs, -zero); }
+  static uint32_t start(int zero, const RowSums& sums) { return uint32_t(-zero * sums.total()); }
+  static Sum begin(uint32_t start) { return Ints{} + int32_t(start); }
   static Sum add(Sum sum, Words codes, Words row) { return dot_bytes(sum, codes, row); }
   static Ints total(Sum sum) { return sum; }
 #elif defined(__AVX512BW__) || (defined(__AVX2__) && !defined(__AVX512F__))
   // Of 16 bits, and modulo 2^16: only the last of them has to fit.
   typedef uint16_t Sum __attribute__((vector_size(4 * kLanes)));
-  static Sum start(int zero, Words pairs) { return (Sum)pairs * uint16_t(-zero); }
+  static uint32_t start(int zero, const RowSums& sums) {
+    return uint32_t(uint16_t(-zero * sums.lower)) | uint32_t(uint16_t(-zero * sums.upper)) << 16;
+  }
+  static Sum begin(uint32_t start) { return (Sum)splat(start); }
 #if defined(__AVX512BW__)
   static Sum add(Sum sum, Words codes, Words row) {
     return sum + (Sum)_mm512_maddubs_epi16((__m512i)codes, (__m512i)row);
@@ -81,7 +62,8 @@ struct CodeDot {
 #endif
 #else
   using Sum = Ints;
-  static Sum start(int zero, Words pairs) { return sum_pairs(pairs, -zero); }
+  static uint32_t start(int zero, const RowSums& sums) { return uint32_t(-zero * sums.total()); }
+  static Sum begin(uint32_t start) { return Ints{} + int32_t(start); }
   static Sum add(Sum sum, Words codes, Words row) {
     for (int byte = 0; byte < 4; ++byte) {
       const Ints code = reinterpret_cast<Ints>(codes >> (8 * byte) & 0xffu);
@@ -103,14 +85,15 @@ inline bool fits_dot(int most, int zero, int words, int row) {
 // Codes with a sign, times numbers from -127 on.
 struct ByteDot {
   using Sum = Ints;
+  static Sum begin(uint32_t start) { return Ints{} + int32_t(start); }
 #if defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && !defined(__AVX512F__))
-  static Sum start(int zero, Words pairs) { return sum_pairs(pairs, -128 - zero); }
+  static uint32_t start(int zero, const RowSums& sums) { return uint32_t((-128 - zero) * sums.total()); }
   // Codes are multiplied without a sign.
   static Sum add(Sum sum, Words codes, Words row) {
     return dot_bytes(sum, codes ^ 0x80808080u, row);
   }
 #else
-  static Sum start(int zero, Words pairs) { return sum_pairs(pairs, -zero); }
+  static uint32_t start(int zero, const RowSums& sums) { return uint32_t(-zero * sums.total()); }
 #if defined(__AVX2__) && !defined(__AVX512F__)
   // Magnitudes times the row's numbers with the codes' signs: two products are below 2^15.
   static Sum add(Sum sum, Words codes, Words row) {

@@ -157,7 +157,7 @@ class PanelChunk {
 
   // Packs a chunk, and fetches the next one.
   template <class Stored>
-  void read(const ChunkRows& here, const ChunkRows& next, size_t row_bytes, int) {
+  void read(const ChunkRows& here, const ChunkRows& next, size_t row_bytes, int, int) {
     using Pack = Packing<Dot, Stored>;
     for (int i = 0; i < kChunk; i += kLanes)
       Pack::pack_keys(here.keys + i, next.keys + i, head_dim_,

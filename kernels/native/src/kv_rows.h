@@ -2,13 +2,14 @@
 //
 // A score's sum has a part for each lane, which takes the head's vectors in their order, of those that are
 // taken apart first all that come first; the parts are added as a tree. A value's sum takes keys in their
-// order. Keys and values of a task with few rows are read where they lie; for many rows they become float32
-// first, once for all. Either way a row gets the same bits. The hardware cannot guess where the next chunk
-// is, so that it is fetched line for line while this one is read, in the order of memory: then the hardware
-// guesses the next lines. A core waits for few lines at once, and drops what is fetched beyond them.
+// order. Keys and values of a task with few rows are read where they lie, or become float32 first if they do
+// not fill panels; many rows are those of `WideChunk`. Either way a row gets the same bits. The hardware cannot
+// guess where the next chunk is, so that it is fetched line for line while this one is read, in the order of
+// memory: then the hardware guesses the next lines. A core waits for few lines at once, and drops what is fetched
+// beyond them.
 #pragma once
 
-#include "kv_chunk.h"
+#include "kv_wide.h"
 
 namespace baton {
 
@@ -21,13 +22,6 @@ inline FourFloats sums_of(const Floats* x) {
   return (FourFloats)_mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1));
 #else
   return FourFloats{sum(x[0]), sum(x[1]), sum(x[2]), sum(x[3])};
-#endif
-}
-
-// Keeps a vector in a register: compilers would load it again for each product.
-inline void hold(Floats& x) {
-#if defined(__x86_64__)
-  asm("" : "+x"(x));
 #endif
 }
 
@@ -89,7 +83,8 @@ class RowChunk {
         panels_(panels_of(head_dim)),
         stride_(panels_ * kPanel + kLineWords),
         keys_(size_t(kChunk) * stride_),
-        values_(size_t(kChunk) * stride_) {
+        values_(size_t(kChunk) * stride_),
+        wide_(query_words(head_dim) / kLanes, panels_) {
     for (int i = 0; i < kChunk; ++i) {
       wide_keys_[i] = reinterpret_cast<const uint8_t*>(keys_.data() + size_t(i) * stride_);
       wide_values_[i] = reinterpret_cast<const uint8_t*>(values_.data() + size_t(i) * stride_);
@@ -111,13 +106,19 @@ class RowChunk {
       widen<Stored>(reinterpret_cast<const uint8_t*>(from), reinterpret_cast<float*>(to), head_dim);
   }
 
-  // Reads a chunk for `num_rows` rows. It must outlive the products.
+  // Reads a chunk for `num_rows` rows, of which all see only the first `num_keys` keys. It must outlive the
+  // products.
   template <class Stored>
-  void read(const ChunkRows& here, const ChunkRows& next, size_t row_bytes, int num_rows) {
+  void read(const ChunkRows& here, const ChunkRows& next, size_t row_bytes, int num_rows, int num_keys) {
+    has_many_rows_ = num_rows > kFewRows;
+    if (has_many_rows_) {
+      wide_.read<Stored>(here, next, row_bytes, head_dim_, num_keys);
+      return;
+    }
     here_ = &here;
     next_ = &next;
     row_bytes_ = row_bytes;
-    is_wide_ = num_rows > kFewRows || head_dim_ % kPanel != 0;
+    is_wide_ = head_dim_ % kPanel != 0;
     if (is_wide_) {
       widen_all<Stored>(here.keys, next.keys, keys_.data());
       widen_all<Stored>(here.values, next.values, values_.data());
@@ -128,6 +129,10 @@ class RowChunk {
   template <class Stored>
   void multiply_keys(int num_rows, const uint32_t* query, float* scores, int rows_apart) const {
     const float* rows = reinterpret_cast<const float*>(query);
+    if (has_many_rows_) {
+      wide_.multiply_keys(num_rows, rows, scores, rows_apart);
+      return;
+    }
     for_tiles(num_rows, [&](auto tile, int row, int count) {
       using Tile = decltype(tile);
       score<typename Tile::template Row<Stored>, Tile::kRows, Tile::kFetches>(
@@ -140,6 +145,10 @@ class RowChunk {
   template <class Stored>
   void add_values(int num_rows, const uint32_t* weights, float* out) const {
     const float* rows = reinterpret_cast<const float*>(weights);
+    if (has_many_rows_) {
+      wide_.add_values(num_rows, rows, out);
+      return;
+    }
     for_tiles(num_rows, [&](auto tile, int row, int count) {
       using Tile = decltype(tile);
       weigh<typename Tile::template Row<Stored>, Tile::kRows, Tile::kFetches>(
@@ -294,6 +303,8 @@ class RowChunk {
   const ChunkRows* next_ = nullptr;
   size_t row_bytes_ = 0;
   bool is_wide_ = false;
+  WideChunk wide_;
+  bool has_many_rows_ = false;
 };
 
 }  // namespace baton

@@ -117,6 +117,11 @@ void put_table(Matrix& matrix, const Codes& codes);
 
 Matrix* pack_codes(Pool& pool, const Codes& codes, const float* bias, bool paired);
 
+// Whether codes are without a sign and of few bits, so that CodeDot multiplies them.
+inline bool has_code_dot(const Matrix& matrix) {
+  return matrix.kind == Kind::kFours || matrix.groups.is_narrow;
+}
+
 // Where column `column` of the unpacked weight lies among the packed ones.
 inline int packed_column(int column, int columns, bool paired) {
   if (!paired) return column;

@@ -11,24 +11,23 @@
 
 namespace baton {
 
-struct HalfPiece {
+// Of a unit, a piece or half of one, what all columns of a matrix are multiplied with.
+struct RowUnit {
   float scale;
-  RowSums sums;
+  uint32_t start;  // what a sum begins with: see CodeDot and ByteDot
+  int32_t total;   // of the numbers
+  float shift;     // the same times `scale`
 };
 
-struct Piece {
-  HalfPiece halves[2];  // their scales differ only if a format has groups of halves
-};
-
-// Rows as words. Those of bytes have one scale each, or pieces.
+// Rows as words. Those of bytes have one scale each, or units.
 struct Rows {
   const uint32_t* words;
   size_t stride;
   int count;
   const float* scales = nullptr;
   const int32_t* offsets = nullptr;  // what is added to the bytes of a row
-  const Piece* pieces = nullptr;  // [row][pieces_stride]
-  size_t pieces_stride = 0;
+  const RowUnit* units = nullptr;  // [row][units_stride]
+  size_t units_stride = 0;
 };
 
 // Rounded numbers of a piece, as vectors of integers, become bytes; in the order of the nibbles of words of
@@ -51,20 +50,34 @@ inline void store_piece(int8_t* to, const Words* numbers) {
 #endif
 }
 
-// Sums of the 16 numbers of half a piece.
-inline HalfPiece sum_half(const int8_t* numbers, float scale) {
-  int32_t sums[2] = {0, 0};
-  for (int i = 0; i < kPiece / 2; ++i) sums[i / 2 % 2] += numbers[i];
-  return {scale, {int16_t(sums[0]), int16_t(sums[1])}};
+// How many units a piece has for a matrix.
+inline int units_of_piece(const Matrix& matrix) { return matrix.groups.has_halves ? 2 : 1; }
+
+inline RowUnit unit_of(const Matrix& matrix, const int8_t* numbers, int count, float scale) {
+  RowSums sums;
+  for (int i = 0; i < count; i += 4) {
+    sums.lower += numbers[i] + numbers[i + 1];
+    sums.upper += numbers[i + 2] + numbers[i + 3];
+  }
+  const int zero = matrix.groups.start();
+  const uint32_t start = has_code_dot(matrix) ? CodeDot::start(zero, sums) : ByteDot::start(zero, sums);
+  return {scale, start, sums.total(), float(sums.total()) * scale};
 }
 
-inline Piece piece_of(const int8_t* numbers, float low_scale, float high_scale) {
-  return {sum_half(numbers, low_scale), sum_half(numbers + kPiece / 2, high_scale)};
+// Writes the units of a piece. The scales of its halves differ only if a format has groups of halves.
+inline void put_units(RowUnit* to, const Matrix& matrix, const int8_t* numbers, float low_scale,
+                      float high_scale) {
+  if (!matrix.groups.has_halves) {
+    to[0] = unit_of(matrix, numbers, kPiece, low_scale);
+    return;
+  }
+  to[0] = unit_of(matrix, numbers, kPiece / 2, low_scale);
+  to[1] = unit_of(matrix, numbers + kPiece / 2, kPiece / 2, high_scale);
 }
 
-// Symmetric int8 with a scale for the piece. It begins with `count` numbers, and ends with zeros.
+// Symmetric int8 with a scale for the piece, which is returned. It begins with `count` numbers, and ends with zeros.
 template <bool kInNibbles, class Element>
-inline Piece round_piece(int8_t* to, const Element* from, int count) {
+inline float round_piece(int8_t* to, const Element* from, int count) {
   constexpr int kVectors = kPiece / kLanes;
   constexpr float kRounds = 12582912.0f;  // 1.5 * 2^23
   Floats numbers[kVectors], largest{};
@@ -78,13 +91,15 @@ inline Piece round_piece(int8_t* to, const Element* from, int count) {
   for (int v = 0; v < kVectors; ++v)
     codes[v] = reinterpret_cast<Words>(numbers[v] * inverse + kRounds) - reinterpret_cast<Words>(splat(kRounds));
   store_piece<kInNibbles>(to, codes);
-  return piece_of(to, scale, scale);
+  return scale;
 }
 
 // Integers that a format rounds a row to, by piece. Those of E2M1 are twice its numbers. A group is the whole
 // row, some pieces or half of one.
 template <bool kInNibbles, class From>
-inline void encode_pieces(const Rounding& own, const From* from, int size, int8_t* to, Piece* pieces) {
+inline void encode_pieces(const Matrix& matrix, const From* from, int8_t* to, RowUnit* units) {
+  const Rounding& own = matrix.rounding;
+  const int size = matrix.inner;
   const Rounder rounder(own);
   const float factor = own.grid == Grid::kE2M1 ? 2.0f : 1.0f;
   const int group = own.group == 0 ? size : own.group, part = group == kPiece / 2 ? group : kPiece;
@@ -104,7 +119,8 @@ inline void encode_pieces(const Rounding& own, const From* from, int size, int8_
       for (int half = start * 2 / kPiece; half < 2; ++half) scales[half] = scale / factor;
     }
     store_piece<kInNibbles>(to + first, codes);
-    *pieces++ = piece_of(to + first, scales[0], scales[1]);
+    put_units(units, matrix, to + first, scales[0], scales[1]);
+    units += units_of_piece(matrix);
   }
 }
 
@@ -151,8 +167,8 @@ class Operands {
     words_.reserve(count * stride_);
     scales_.reserve(count);
     offsets_.reserve(count);
-    pieces_stride_ = round_up(bytes, kPiece) / kPiece;
-    pieces_.reserve(count * pieces_stride_);
+    units_stride_ = round_up(bytes, 2 * kPiece) / kPiece + kLineWords * sizeof(uint32_t) / sizeof(RowUnit);
+    units_.reserve(count * units_stride_);
   }
 
   // Row `row` becomes what `matrix` takes of these.
@@ -188,8 +204,8 @@ class Operands {
                 count,
                 scales_.data() + first,
                 offsets_.data() + first,
-                pieces_.data() + first * pieces_stride_,
-                pieces_stride_};
+                units_.data() + first * units_stride_,
+                units_stride_};
   }
 
  private:
@@ -204,13 +220,15 @@ class Operands {
 
   template <bool kInNibbles, class From>
   void put_pieces(int row, int8_t* to, const From* from, const Matrix& matrix) {
-    Piece* pieces = pieces_.data() + row * pieces_stride_;
+    RowUnit* units = units_.data() + row * units_stride_;
     if (matrix.rounding.grid != Grid::kNone) {
-      encode_pieces<kInNibbles>(matrix.rounding, from, matrix.inner, to, pieces);
+      encode_pieces<kInNibbles>(matrix, from, to, units);
       return;
     }
-    for (int i = 0; i < matrix.inner; i += kPiece)
-      *pieces++ = round_piece<kInNibbles>(to + i, from + i, matrix.inner - i);
+    for (int i = 0; i < matrix.inner; i += kPiece, units += units_of_piece(matrix)) {
+      const float scale = round_piece<kInNibbles>(to + i, from + i, matrix.inner - i);
+      put_units(units, matrix, to + i, scale, scale);
+    }
   }
 
   template <class From>
@@ -238,8 +256,8 @@ class Operands {
   size_t stride_ = 0;
   Buffer<float> scales_;
   Buffer<int32_t> offsets_;
-  Buffer<Piece> pieces_;
-  size_t pieces_stride_ = 0;
+  Buffer<RowUnit> units_;
+  size_t units_stride_ = 0;
 };
 
 }  // namespace baton

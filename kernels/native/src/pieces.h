@@ -79,47 +79,60 @@ struct UnitScales {
   }
 };
 
+// A tile of few rows has whole panels. More rows have half a panel at a time: a product takes a register until it
+// is added, and then none is left for a third row of the tile.
+#if defined(__AVX2__) && !defined(__AVX512F__)
+constexpr int kUnitRows = 6, kUnitVectors = 2;
+#else
+constexpr int kUnitRows = kTileRows, kUnitVectors = kPanelVectors;
+#endif
+
 struct PieceRows {
   const uint32_t* words;
   size_t stride;
-  const Piece* pieces;
-  size_t pieces_stride;
+  const RowUnit* units;
+  size_t units_stride;
 };
 
-inline PieceRows rows_from(const Rows& rows, int row, int piece) {
+inline PieceRows rows_from(const Rows& rows, int row, int piece, int units_of_piece) {
   return PieceRows{rows.words + size_t(row) * rows.stride + piece * kRowWords, rows.stride,
-                   rows.pieces + size_t(row) * rows.pieces_stride + piece, rows.pieces_stride};
+                   rows.units + size_t(row) * rows.units_stride + piece * units_of_piece, rows.units_stride};
 }
 
-// Of a row's unit that begins with word `word` of a piece: sums of the numbers, as vectors of pairs.
-template <int kWords>
-inline Words unit_pairs(const Piece& piece, int word) {
-  if constexpr (kWords == kRowWords)
-    return add_pairs(pairs_of(piece.halves[0].sums), pairs_of(piece.halves[1].sums));
-  return pairs_of(piece.halves[word / kWords].sums);
-}
-
-// sums [kRows][kPanelVectors] += rows . a unit of a panel, that begins with word `start` of its piece. The
-// numbers of its group lie from `group` on.
-template <class Source, class Dot, int kRows, int kWords, Less kLess>
+// sums [kRows][kPanelVectors] += rows . kVectors of a unit of a panel, that begins with word `start` of its
+// piece. The numbers of its group lie from `group` on.
+template <class Source, class Dot, int kRows, int kVectors, int kWords, Less kLess>
 __attribute__((always_inline)) inline void add_unit(const PieceRows& rows, const Source& source,
-                                                    const uint32_t* piece, int start, int zero,
+                                                    const uint32_t* piece, int start,
                                                     const UnitScales<kWords>& scales, int group, Floats* sums) {
-  typename Dot::Sum acc[kRows][kPanelVectors];
-  for (int r = 0; r < kRows; ++r) {
-    const auto first = Dot::start(zero, unit_pairs<kWords>(rows.pieces[r * rows.pieces_stride], start));
-    for (int v = 0; v < kPanelVectors; ++v) acc[r][v] = first;
-  }
+  typename Dot::Sum acc[kRows][kVectors];
+  for (int r = 0; r < kRows; ++r)
+    for (int v = 0; v < kVectors; ++v) acc[r][v] = Dot::begin(rows.units[r * rows.units_stride].start);
+  auto row = [&](int r, int word) { return splat(rows.words[r * rows.stride + word]); };
+  auto codes = [&](int v, int word) { return source.at(piece, word, v * kLanes); };
+  // What there is less of is held in registers.
+  auto add = [&](typename Dot::Sum& sum, Words codes, Words numbers) {
+    sum = Dot::add(sum, codes, numbers);
+    if constexpr (kRows <= kTileRows) hold(sum);
+  };
   auto add_word = [&](int word) {
-    Words held[kRows];
-    for (int r = 0; r < kRows; ++r) held[r] = splat(rows.words[r * rows.stride + word]);
-    for (int v = 0; v < kPanelVectors; ++v) {
-      const Words codes = source.at(piece, word, v * kLanes);
-      for (int r = 0; r < kRows; ++r) acc[r][v] = Dot::add(acc[r][v], codes, held[r]);
+    if constexpr (kRows <= kVectors) {
+      Words held[kRows];
+      for (int r = 0; r < kRows; ++r) held[r] = row(r, word);
+      for (int v = 0; v < kVectors; ++v) {
+        const Words now = codes(v, word);
+        for (int r = 0; r < kRows; ++r) add(acc[r][v], now, held[r]);
+      }
+    } else {
+      Words held[kVectors];
+      for (int v = 0; v < kVectors; ++v) held[v] = codes(v, word);
+      for (int r = 0; r < kRows; ++r) {
+        const Words now = row(r, word);
+        for (int v = 0; v < kVectors; ++v) add(acc[r][v], held[v], now);
+      }
     }
   };
-  // Of several rows, unrolled, compilers keep products in memory until they add them.
-  if constexpr (kRows == 1) {
+  if constexpr (kRows <= kTileRows) {
 #pragma GCC unroll 8
     for (int word = 0; word < kWords; ++word) add_word(start + word);
   } else {
@@ -127,42 +140,15 @@ __attribute__((always_inline)) inline void add_unit(const PieceRows& rows, const
     for (int word = 0; word < kWords; ++word) add_word(start + word);
   }
   for (int r = 0; r < kRows; ++r) {
-    const Piece& piece_of_row = rows.pieces[r * rows.pieces_stride];
-    const Floats row_scale = splat(piece_of_row.halves[start / kWords].scale);
-    Ints total{};
-    if constexpr (kLess != Less::kStart) total = sum_pairs(unit_pairs<kWords>(piece_of_row, start), 1);
-    const Floats offset_scale = __builtin_convertvector(total, Floats) * row_scale;
-    for (int v = 0; v < kPanelVectors; ++v) {
+    const RowUnit& unit = rows.units[r * rows.units_stride];
+    for (int v = 0; v < kVectors; ++v) {
       const int at = group + v * kLanes;
       Floats& sum = sums[r * kPanelVectors + v];
       Ints exact = Dot::total(acc[r][v]);
-      if constexpr (kLess == Less::kZeros) exact -= load<Ints>(scales.zeros + at) * total;
-      sum += __builtin_convertvector(exact, Floats) * load<Floats>(scales.scales + at) * row_scale;
-      if constexpr (kLess == Less::kOffsets) sum -= load<Floats>(scales.offsets + at) * offset_scale;
+      if constexpr (kLess == Less::kZeros) exact -= load<Ints>(scales.zeros + at) * unit.total;
+      sum += __builtin_convertvector(exact, Floats) * load<Floats>(scales.scales + at) * splat(unit.scale);
+      if constexpr (kLess == Less::kOffsets) sum -= load<Floats>(scales.offsets + at) * splat(unit.shift);
     }
-  }
-}
-
-// The same for `count` pieces. ahead: words from `from` on, to what is fetched meanwhile; 0: nothing is.
-template <class Source, class Dot, int kRows, int kWords, Less kLess>
-__attribute__((noinline)) void add_units(PieceRows rows, const Source source, const uint32_t* from,
-                                         const UnitScales<kWords>& scales, int zero, int count, int ahead,
-                                         Floats* sums) {
-  constexpr int kPieceSize = Source::kPieceWords * kPanel;
-  int group = 0, left = scales.left;
-  for (int piece = 0; piece < count; ++piece, from += kPieceSize) {
-    if (ahead > 0)
-      for (int w = 0; w < kPieceSize; w += kLineWords) prefetch(from + ahead + w);
-    for (int start = 0; start < kRowWords; start += kWords) {
-      if (left == 0) {
-        group += kPanel;
-        left = scales.per_group;
-      }
-      --left;
-      add_unit<Source, Dot, kRows, kWords, kLess>(rows, source, from, start, zero, scales, group, sums);
-    }
-    rows.words += kRowWords;
-    ++rows.pieces;
   }
 }
 
@@ -171,17 +157,40 @@ template <int kWords>
 struct Units {
   const UnitScales<kWords>& scales;
   Less less;
-  int zero;
   int count;  // pieces
 };
 
-template <class Source, class Dot, int kWords, int kRows = kTileRows>
+// The same for all pieces, of the columns from `column` on. ahead: words from `from` on, to what is fetched
+// meanwhile; 0: nothing is.
+template <class Source, class Dot, int kRows, int kVectors, int kWords, Less kLess>
+__attribute__((noinline)) void add_units(PieceRows rows, const Source source, const uint32_t* from,
+                                         const Units<kWords>& units, int column, int ahead, Floats* sums) {
+  constexpr int kPieceSize = Source::kPieceWords * kPanel;
+  int group = column, left = units.scales.left;
+  sums += column / kLanes;
+  for (int piece = 0; piece < units.count; ++piece, from += kPieceSize) {
+    if (ahead > 0)
+      for (int w = 0; w < kPieceSize; w += kLineWords) prefetch(from + ahead + w);
+    for (int start = 0; start < kRowWords; start += kWords) {
+      if (left == 0) {
+        group += kPanel;
+        left = units.scales.per_group;
+      }
+      --left;
+      add_unit<Source, Dot, kRows, kVectors, kWords, kLess>(rows, source, from + column, start, units.scales,
+                                                            group, sums);
+      ++rows.units;
+    }
+    rows.words += kRowWords;
+  }
+}
+
+template <class Source, class Dot, int kVectors, int kRows, int kWords>
 inline void add_units_of(int num_rows, const PieceRows& rows, const Source& source, const uint32_t* from,
-                         const Units<kWords>& units, int ahead, Floats* sums) {
+                         const Units<kWords>& units, int column, int ahead, Floats* sums) {
   if (num_rows == kRows) {
     auto add = [&]<Less kLess>() {
-      add_units<Source, Dot, kRows, kWords, kLess>(rows, source, from, units.scales, units.zero, units.count,
-                                                   ahead, sums);
+      add_units<Source, Dot, kRows, kVectors, kWords, kLess>(rows, source, from, units, column, ahead, sums);
     };
     switch (units.less) {
       case Less::kStart:
@@ -192,7 +201,7 @@ inline void add_units_of(int num_rows, const PieceRows& rows, const Source& sour
         return add.template operator()<Less::kOffsets>();
     }
   } else if constexpr (kRows > 1) {
-    add_units_of<Source, Dot, kWords, kRows - 1>(num_rows, rows, source, from, units, ahead, sums);
+    add_units_of<Source, Dot, kVectors, kRows - 1>(num_rows, rows, source, from, units, column, ahead, sums);
   }
 }
 
@@ -211,26 +220,27 @@ void multiply_pieces(const Source source, const Rows& rows, int first, int count
   constexpr int kPieceSize = Source::kPieceWords * kPanel, kUnits = kRowWords / kWords;
   const int pieces = matrix.words / Source::kPieceWords;
   alignas(64) uint32_t unpacked[Source::kIsPlain ? 1 : kSharedPieces * kRowWords * kPanel];
-  const bool unpacks = !Source::kIsPlain && count > kTileRows;
   UnitScales<kWords> scales;
   std::fill(sums, sums + size_t(count) * kPanelVectors, Floats{});
   for (int piece = 0; piece < pieces; piece += kSharedPieces) {
     const int now = std::min(kSharedPieces, pieces - piece);
     const uint32_t* from = matrix.panel(panel) + size_t(piece) * kPieceSize;
     scales.take(matrix, panel, piece * kUnits, now * kUnits);
-    const Units<kWords> units{scales, matrix.groups.less, matrix.groups.start(), now};
-    if (unpacks) {
-      unpack_pieces(source, from, now, unpacked);
-      for (int w = 0; w < now * kPieceSize; w += kLineWords) prefetch(from + kSharedPieces * kPieceSize + w);
+    const Units<kWords> units{scales, matrix.groups.less, now};
+    if (count <= kTileRows) {
+      add_units_of<Source, Dot, kPanelVectors, kTileRows>(count, rows_from(rows, first, piece, kUnits), source,
+                                                          from, units, 0, kAheadSize, sums);
+      continue;
     }
-    for_row_groups(count, [&](int row, int n) {
-      const PieceRows own = rows_from(rows, first + row, piece);
-      auto* to = sums + size_t(row) * kPanelVectors;
-      if (unpacks)
-        add_units_of<ByteWords, Dot>(n, own, ByteWords{}, unpacked, units, 0, to);
-      else
-        add_units_of<Source, Dot>(n, own, source, from, units, row == 0 ? kAheadSize : 0, to);
-    });
+    if (!Source::kIsPlain) unpack_pieces(source, from, now, unpacked);
+    for (int w = 0; w < now * kPieceSize; w += kLineWords) prefetch(from + kSharedPieces * kPieceSize + w);
+    const uint32_t* plain = Source::kIsPlain ? from : unpacked;
+    for (int column = 0; column < kPanel; column += kUnitVectors * kLanes)
+      for_row_groups<kUnitRows>(count, [&](int row, int n) {
+        add_units_of<ByteWords, Dot, kUnitVectors, kUnitRows>(n, rows_from(rows, first + row, piece, kUnits),
+                                                              ByteWords{}, plain, units, column, 0,
+                                                              sums + size_t(row) * kPanelVectors);
+      });
   }
 }
 
@@ -248,13 +258,14 @@ void multiply_units(const Source source, const Rows& rows, int first, int count,
 inline void multiply_integers(const Rows& rows, int first, int count, const Matrix& matrix, int panel,
                               Floats* sums) {
   const LookedWords looked{load<Words>(matrix.groups.table)};
+  const bool has_codes = has_code_dot(matrix);
   if (matrix.kind == Kind::kFours)
     multiply_units<CodeDot>(NibbleWords{}, rows, first, count, matrix, panel, sums);
-  else if (matrix.kind == Kind::kLooked && matrix.groups.is_narrow)
+  else if (matrix.kind == Kind::kLooked && has_codes)
     multiply_units<CodeDot>(looked, rows, first, count, matrix, panel, sums);
   else if (matrix.kind == Kind::kLooked)
     multiply_units<ByteDot>(looked, rows, first, count, matrix, panel, sums);
-  else if (matrix.groups.is_narrow)
+  else if (has_codes)
     multiply_units<CodeDot>(ByteWords{}, rows, first, count, matrix, panel, sums);
   else
     multiply_units<ByteDot>(ByteWords{}, rows, first, count, matrix, panel, sums);

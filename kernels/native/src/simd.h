@@ -42,6 +42,17 @@ inline void store(T* to, Vector v) {
   std::memcpy(to, &v, sizeof(v));
 }
 
+// Keeps a vector in a register, and what it is made of in its order: compilers would load an operand again for
+// each product, or add up products that they keep in memory.
+template <class Vector>
+inline void hold(Vector& x) {
+#if defined(__AVX512F__)
+  asm("" : "+v"(x));
+#elif defined(__x86_64__)
+  asm("" : "+x"(x));
+#endif
+}
+
 inline Floats splat(float x) {
 #if defined(__AVX512F__)
   return (Floats)_mm512_set1_ps(x);
@@ -68,10 +79,24 @@ inline Floats max(Floats a, Floats b) {
 #endif
 }
 
+inline Floats min(Floats a, Floats b) {
+#if defined(__AVX512F__)
+  return (Floats)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined(__AVX__)
+  return (Floats)_mm256_min_ps((__m256)a, (__m256)b);
+#else
+  return a < b ? a : b;
+#endif
+}
+
 // Lanes in a fixed order, so that a sum never depends on what was computed beside it.
 inline float sum(Floats v) {
 #if defined(__AVX512F__)
   return _mm512_reduce_add_ps((__m512)v);
+#elif defined(__AVX__)
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 #else
   float lanes[kLanes];
   store(lanes, v);
@@ -84,6 +109,10 @@ inline float sum(Floats v) {
 inline float max_lane(Floats v) {
 #if defined(__AVX512F__)
   return _mm512_reduce_max_ps((__m512)v);
+#elif defined(__AVX__)
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
+  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 #else
   float lanes[kLanes];
   store(lanes, v);
@@ -104,8 +133,9 @@ __attribute__((always_inline)) inline Floats exp2(Floats x) {
 #else
   const auto vanishes = x < -126.0f;
   x = max(x, splat(-126.0f));
-  x = x > 127.0f ? splat(127.0f) : x;
-  const Floats n = (x + 12582912.0f) - 12582912.0f;  // 1.5 * 2^23 rounds
+  x = min(splat(127.0f), x);
+  const Floats shifted = x + 12582912.0f;  // 1.5 * 2^23 rounds, and leaves n in the low bits
+  const Floats n = shifted - 12582912.0f;
 #endif
   const Floats r = x - n;
   Floats p = splat(1.3264727267e-3f);
@@ -117,8 +147,9 @@ __attribute__((always_inline)) inline Floats exp2(Floats x) {
 #if defined(__AVX512F__)
   return (Floats)_mm512_scalef_ps((__m512)p, (__m512)n);
 #else
-  const Ints exponent = __builtin_convertvector(n, Ints) + 127;
-  return vanishes ? Floats{} : p * reinterpret_cast<Floats>(exponent << 23);
+  // From -126 on the product with 2^n is a normal number: n is added to the exponent.
+  const Words result = reinterpret_cast<Words>(p) + (reinterpret_cast<Words>(shifted) << 23);
+  return vanishes ? Floats{} : bits_as<Floats>(result);
 #endif
 }
 
