@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
 
 from shared.model.causal_lm import CausalLM
 from shared.model.loader import load_model
@@ -17,6 +16,8 @@ from tests.fakes.paged_driver import PagedDriver
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+    import torch
 
 #: With the number of layers whose feed-forwards get the rows of all tokens.
 MODELS = {
