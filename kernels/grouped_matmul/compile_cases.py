@@ -24,12 +24,16 @@ _NUMBERS = ("num_groups", "out_features", "in_features", "repeats")
 _STRIDES = ("stride_x", "stride_group", "stride_weight", "stride_out")
 #: Experts and features of a row: Qwen3-30B-A3B, and gpt-oss, whose experts have biases.
 _PLAIN, _WITH_BIAS = (128, 2048), (32, 2880)
+#: Nemotron 3: what experts without gates give to their second product.
+_UNGATED = (128, 1856)
 
 
 def cases() -> Iterator[GateCase]:
     """Yield all tiles, with and without a bias and a last step of fewer features."""
     for tiles, sizes in product(HALF_TILES, (_PLAIN, _WITH_BIAS)):
         yield _case("bf16", tiles, *sizes)
+    for tiles in HALF_TILES:
+        yield _case("bf16", tiles, *_UNGATED)
     yield _case("fp16", HALF_TILES[0], *_PLAIN)
     for sizes in (_PLAIN, _WITH_BIAS):
         yield _case("fp32", FULL_TILES[0], *sizes)

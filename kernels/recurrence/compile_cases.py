@@ -18,8 +18,9 @@ _PLACES = {"states": "*fp32", "blocks": "*i32", "query_start_loc": "*i32"}
 _STRIDES = ("stride_rows", "stride_states")
 #: Qwen3-Next and Qwen3.5; and sizes that are no power of two.
 _DELTA_SIZES = ((128, 128), (24, 40))
-#: Granite 4 and Bamba, Nemotron-H: numbers of a head, and of a state's row.
-_MAMBA_SIZES = ((64, 128), (80, 96))
+#: Numbers of a head, and of a state's row: Granite 4, Bamba and Nemotron-H; no power of two; the
+#: larger Falcon-H1, whose factors are on the rows that kernels read.
+_MAMBA_SIZES = ((64, 128), (80, 96), (128, 256))
 
 
 def cases() -> Iterator[GateCase]:
@@ -46,6 +47,8 @@ def cases() -> Iterator[GateCase]:
             ("scan", mamba_scan_kernel, {}, mamba.NUM_WARPS),
             ("chunks", chunked_mamba_kernel, mamba.CHUNK_CONSTANTS, mamba.CHUNK_WARPS),
         ):
+            if more and state_dim > mamba.MOST_CHUNKED:
+                continue
             yield _scan_case(
                 f"mamba_{name} head {head_dim} state {state_dim}",
                 kernel,

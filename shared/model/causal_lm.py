@@ -21,6 +21,7 @@ from shared.model.linear.base import DENSE
 from shared.model.linear.fused import FusedLinear
 from shared.model.rope_table import rotation_tables
 from shared.model.spec import NormPlace
+from shared.model.token_rows import TokenRows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
 
 class CausalLM(nn.Module):
     """A whole decoder. Weights are uninitialised until the loader fills them."""
+
+    #: The place of the last layer that keeps something: behind its mixer only wanted tokens are
+    #: computed.
+    _narrowing: int
 
     def __init__(
         self,
@@ -84,6 +89,7 @@ class CausalLM(nn.Module):
         #: By rotation of the decoder.
         self.cos_sin = [table.to(self.embedding.device) for table in rotation_tables(spec, dtype)]
         self._needs_positions = spec.has_temperatures
+        self._narrowing = _last_keeping(spec, range(spec.num_layers))
         self._captured: dict[int, Tensor] = {}
         self._captured_layers: frozenset[int] = frozenset()
 
@@ -116,26 +122,42 @@ class CausalLM(nn.Module):
         tokens into `kv_caches`, one per group of the spec.
         """
         self._captured = {}
-        cos_sin = [table[positions] for table in self.cos_sin]
-        batches = [metadata.of_group(number) for number in range(len(kv_caches))]
-        if self._needs_positions:
-            batches = [replace(batch, positions=positions) for batch in batches]
+        wanted, narrowing = metadata.wanted, self._narrowing
+        if wanted is not None and max(self._captured_layers, default=0) > narrowing:
+            every = replace(metadata, wanted=None)
+            return self.forward(token_ids, positions, kv_caches, every)[wanted]
         x, inputs = self.enter(token_ids, positions)
+        rows = self._rows(positions, inputs, metadata, len(kv_caches))
         residual: Tensor | None = None
         if self._captured_layers:
             self._keep(0, x)
         for number, layer in enumerate(self.decoder_layers):
-            group, rope = layer.attention.group, layer.attention.rope
-            angles = positions if rope is None else cos_sin[rope]
-            x, residual = layer(x, residual, angles, kv_caches[group], batches[group])
-            row = None if inputs is None else inputs[:, number]
-            x, residual = layer.finish(x, residual, row)
+            left = wanted if number == narrowing else None
+            x, residual = rows.through(layer, x, residual, kv_caches, wanted=left)
+            if left is not None:
+                if not len(x):
+                    return x
+                rows = rows.only(left, metadata.wanted_list)
+            x, residual = layer.finish(x, residual, rows.input_of(number))
             if self._captured_layers:
                 self._keep(number + 1, x, residual)
         assert residual is not None  # there is a layer
-        if metadata.wanted is not None:
-            x, residual = x[metadata.wanted], residual[metadata.wanted]
         return self.norm.of_sum(x, residual)[0]
+
+    def _rows(
+        self,
+        positions: Tensor,
+        inputs: Tensor | None,
+        metadata: AttentionMetadata,
+        num_groups: int,
+    ) -> TokenRows:
+        """All tokens of a step."""
+        batches = [metadata.of_group(number) for number in range(num_groups)]
+        if metadata.wanted is not None:
+            batches = [replace(batch, wanted=None) for batch in batches]
+        if self._needs_positions:
+            batches = [replace(batch, positions=positions) for batch in batches]
+        return TokenRows(positions, [table[positions] for table in self.cos_sin], inputs, batches)
 
     def enter(self, token_ids: Tensor, positions: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return what the first layer reads [n, hidden], and the layers' own inputs, if any."""
@@ -166,6 +188,7 @@ class CausalLM(nn.Module):
         """Return a model of these layers only, on the same weights."""
         short = copy.copy(self)
         short.decoder_layers = [self.decoder_layers[number] for number in numbers]
+        short._narrowing = _last_keeping(self.spec, numbers)
         return short
 
     @property
@@ -198,6 +221,12 @@ class CausalLM(nn.Module):
     def _keep(self, layer: int, x: Tensor, residual: Tensor | None = None) -> None:
         if layer in self._captured_layers:
             self._captured[layer] = x if residual is None else x + residual
+
+
+def _last_keeping(spec: DecoderSpec, numbers: Sequence[int]) -> int:
+    """Return the place, among these layers, of the last that keeps something; else the last."""
+    places = (place for place, number in enumerate(numbers) if spec.keeps(number))
+    return max(places, default=len(numbers) - 1)
 
 
 def _join(spec: DecoderSpec, layers: Sequence[DecoderLayer]) -> None:

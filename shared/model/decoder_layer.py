@@ -107,7 +107,8 @@ class DecoderLayer(nn.Module):
         """Map [num_tokens, hidden] to the next addend and residual, of the same shape.
 
         Their addition is left to the next norm, which reads the sum. The first layer gets no
-        residual.
+        residual. Where `metadata.wanted` names tokens, only theirs are returned: keys, values and
+        states are those of all, and nothing behind them is computed for the others.
         """
         mixer_factor, feed_forward_factor = self._multipliers
         if self._place is NormPlace.SUM:
@@ -120,6 +121,10 @@ class DecoderLayer(nn.Module):
         else:
             x, residual = self.attention_norm.of_sum(x, residual)
         mixed = self.attention(x, cos_sin, kv_cache, metadata)
+        if metadata.wanted is not None:
+            x, residual, mixed = (part[metadata.wanted] for part in (x, residual, mixed))
+            if not len(mixed):
+                return mixed, residual
         if self._place is NormPlace.ALONE:
             return _scaled(mixed, mixer_factor), residual
         if self._place in (NormPlace.PARALLEL, NormPlace.PARALLEL_TWO):
@@ -164,7 +169,12 @@ class DecoderLayer(nn.Module):
         """As `forward`; nothing is added to what this returns."""
         if residual is not None:
             x = x + residual
-        x = self.attention_norm(x + self.attention(x, cos_sin, kv_cache, metadata))
+        x = x + self.attention(x, cos_sin, kv_cache, metadata)
+        if metadata.wanted is not None:
+            x = x[metadata.wanted]
+            if not len(x):
+                return x, x
+        x = self.attention_norm(x)
         x = self.mlp_norm(x + self._fed_forward(x, x))
         return torch.zeros_like(x), x
 

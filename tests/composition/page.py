@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tests.composition.axes import AXES
 from tests.composition.cover import rows, wanted
-from tests.composition.rules import INEXACT, RULES, rule_of
+from tests.composition.rules import INEXACT, ROUNDED_KV, RULES, rule_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,6 +48,7 @@ def page() -> str:
         _matrix(),
         _rules("Refused by name", refused),
         _rules("Equal up to a near tie", [INEXACT]),
+        _rules("Log probabilities with the distance of rounding", [ROUNDED_KV]),
         _rules("Without a meaning together", unmeant),
     )
     return "\n".join(f"{part.strip()}\n" for part in parts)

@@ -15,9 +15,10 @@ from baton.v1 import common_pb2, router_pb2
 from shared.request.beam_search import BeamOptions
 from shared.request.sampling_params import SamplingParams
 from tests.composition.axes import GRAMMARS, REQUESTS
-from tests.composition.rules import is_exact
+from tests.composition.near_ties import distance_to_itself
+from tests.composition.rules import ROUNDED_KV, is_exact
 from tests.e2e.asking import prompt_of, until
-from tests.e2e.stream import WAIT_S, Stream, check, expected, late_stop, read_grpc
+from tests.e2e.stream import LOGPROB_BOUND, WAIT_S, Stream, check, expected, late_stop, read_grpc
 
 if TYPE_CHECKING:
     from shared.engine.llm import LLM
@@ -91,6 +92,7 @@ class Asked:
         """`prompt`: of the row's request."""
         self._engine = engine
         self._is_exact = is_exact(row)
+        self._rounds_kv = ROUNDED_KV.breaks(row)
         self._in_order = row["prefix from"] == "prefill's cache" and row["fault"] == "none"
         self.plain = Stream("plain", prompt_of(45, seed=12), {"temperature": 0.0})
         if row["fault"].startswith("decode"):
@@ -129,7 +131,7 @@ class Asked:
             check_until_tie(self._engine, self.plain)
             return
         for stream in self.streams:
-            check(self._engine, stream)
+            check(self._engine, stream, logprob_bound=self._bound(stream))
         if self.beams is not None:
             self.beams.check(self._engine)
         if "prompt_logprobs" in self.own.params:
@@ -141,6 +143,12 @@ class Asked:
         replays = sum(s.usage.num_replays for s in self.streams if s.usage is not None)
         return replays + (self.beams.num_replays if self.beams else 0)
 
+    def _bound(self, stream: Stream) -> float:
+        """By how much a log probability may differ."""
+        if not self._rounds_kv or "logprobs" not in stream.params:
+            return LOGPROB_BOUND
+        return max(LOGPROB_BOUND, distance_to_itself(self._engine, stream))
+
     def _check_scores(self) -> None:
         wanted = self._engine.generate(
             [self.own.prompt], SamplingParams(max_tokens=1, prompt_logprobs=2, ignore_eos=True)
@@ -148,7 +156,7 @@ class Asked:
         assert wanted is not None
         scores = [detail.logprobs.chosen.logprob for detail in self.own.prompt_details[1:]]
         assert scores == pytest.approx(
-            [position.chosen.logprob for position in wanted[1:] if position], abs=1e-3
+            [position.chosen.logprob for position in wanted[1:] if position], abs=LOGPROB_BOUND
         )
 
 

@@ -162,6 +162,15 @@ INEXACT = Rule(
     "bits makes that visible: tokens are equal up to the first near tie",
 )
 
+#: A log probability may differ by as much as the engine differs from itself: see `near_ties`.
+ROUNDED_KV = Rule(
+    ("executor", ("torch", "transformers")),
+    ("KV format", ("int8", "fp8", STORED_SCALES)),
+    "of PyTorch's sums that lie between two numbers of 8 bits the last bit says which one is "
+    "stored: tokens are equal, and a log probability differs by no more than one engine's does if "
+    "all that is so near to a tie is rounded up, or down; never below 0.001",
+)
+
 
 def is_exact(row: Row) -> bool:
     """Whether every token must be that of one engine."""

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Of an answer, unless its request says otherwise.
 NUM_TOKENS = 160
+#: By how much log probabilities may differ.
+LOGPROB_BOUND = 1e-3
 WAIT_S = 60.0
 
 
@@ -58,12 +60,18 @@ class Stream:
 
 def expected(oracle: LLM, stream: Stream) -> list[CompletionOutput]:
     """What one engine that does it all answers."""
+    n, stop = stream.params.get("n", 1), stream.params.get("stop", ())
+    return list(answer_of(oracle, stream.prompt, sampling_of(stream), n=n, stop=stop).outputs)
+
+
+def sampling_of(stream: Stream) -> SamplingParams:
+    """What an engine is asked for."""
     params = {"ignore_eos": True, "max_tokens": NUM_TOKENS, **stream.params}
-    n, stop = params.pop("n", 1), params.pop("stop", ())
+    for name in ("n", "stop"):
+        params.pop(name, None)
     if "grammar" in params:
         params["grammar"] = grammar_from_wire(common_pb2.Grammar(**params["grammar"]))
-    sampling = SamplingParams(**params)
-    return list(answer_of(oracle, stream.prompt, sampling, n=n, stop=stop).outputs)
+    return SamplingParams(**params)
 
 
 def late_stop(oracle: LLM, stream: Stream) -> str:
@@ -101,7 +109,7 @@ def read_grpc(cluster: Cluster) -> Callable[[Stream], None]:
     return read
 
 
-def check(oracle: LLM, stream: Stream) -> None:
+def check(oracle: LLM, stream: Stream, *, logprob_bound: float = LOGPROB_BOUND) -> None:
     """Fail unless the answers are the oracle's, whatever happened to them."""
     assert stream.error is None, (stream.name, stream.error)
     answers = expected(oracle, stream)
@@ -111,7 +119,7 @@ def check(oracle: LLM, stream: Stream) -> None:
             assert tuple(stream.token_ids[answer.index]) == answer.token_ids, stream.name
     if "logprobs" in stream.params:
         wanted = [position.chosen.logprob for position in answers[0].logprobs]
-        assert stream.logprobs == pytest.approx(wanted, abs=1e-3)
+        assert stream.logprobs == pytest.approx(wanted, abs=logprob_bound)
     if stream.usage is not None:
         sources = stream.usage.sources
         total = sources.computed + sources.local_hit + sources.transferred

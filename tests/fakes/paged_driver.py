@@ -147,7 +147,7 @@ class PagedDriver:
             spans = list(zip(active, num_new, ends, strict=True))
             last = metadata.query_start_loc[1:].long() - 1
             if wants_last:
-                metadata = replace(metadata, wanted=last)
+                metadata = replace(metadata, wanted=last, wanted_list=last.tolist())
             hidden = self.model.forward(
                 torch.tensor([t for i, n, end in spans for t in tokens[i][end - n : end]]),
                 torch.tensor([p for _, n, end in spans for p in range(end - n, end)]),
@@ -170,7 +170,8 @@ class PagedDriver:
         caches, tables = self._make_groups([length])
         metadata = self._metadata([length], [length], tables)
         if wanted is not None:
-            metadata = replace(metadata, wanted=torch.tensor(wanted, dtype=torch.int64))
+            at = torch.tensor(wanted, dtype=torch.int64)
+            metadata = replace(metadata, wanted=at, wanted_list=wanted)
         hidden = self.model.forward(torch.tensor(tokens), torch.arange(length), caches, metadata)
         return self.model.compute_logits(hidden).clone()
 

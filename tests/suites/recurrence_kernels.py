@@ -32,6 +32,8 @@ NUM_BLOCKS, STATE_SIZE = 16, 3000
 CHANNELS, FIRST = 135, 411
 DELTA = DeltaShape(num_key_heads=2, num_heads=4, key_dim=12, value_dim=18, first=FIRST)
 MAMBA = MambaShape(num_heads=4, head_dim=18, num_groups=2, state_dim=20, first=FIRST)
+#: Whose chunks would need too many registers.
+WIDE = MAMBA._replace(head_dim=4, state_dim=130)
 
 
 def make_batch(
@@ -109,29 +111,29 @@ def follow_delta(implementation: str) -> Recurrence:
     return Recurrence(compute, [rows, decays, rates], DELTA.numbers, define)
 
 
-def follow_mamba(implementation: str) -> Recurrence:
+def follow_mamba(implementation: str, shape: MambaShape = MAMBA) -> Recurrence:
     num = sum(LENS)
-    rows = random(num, MAMBA.inner_size + 2 * MAMBA.group_size)
-    decays, steps = (random(num, MAMBA.num_heads, seed=seed).sigmoid() for seed in (1, 2))
-    skip = random(MAMBA.num_heads, seed=3)
+    rows = random(num, shape.inner_size + 2 * shape.group_size)
+    decays, steps = (random(num, shape.num_heads, seed=seed).sigmoid() for seed in (1, 2))
+    skip = random(shape.num_heads, seed=3)
 
     def compute(given: list[Tensor], batch: StateBatch) -> Tensor:
         rows, decays, steps = given
-        return mamba_scan(rows, decays, steps, skip, MAMBA, batch, implementation=implementation)
+        return mamba_scan(rows, decays, steps, skip, shape, batch, implementation=implementation)
 
     def define(given: list[Tensor], held: Tensor) -> tuple[Tensor, Tensor]:
-        state = held.view(MAMBA.num_heads, MAMBA.head_dim, MAMBA.state_dim).clone()
-        out = torch.empty(len(given[0]), MAMBA.num_heads, MAMBA.head_dim, dtype=torch.float64)
+        state = held.view(shape.num_heads, shape.head_dim, shape.state_dim).clone()
+        out = torch.empty(len(given[0]), shape.num_heads, shape.head_dim, dtype=torch.float64)
         for token, (row, decays, steps) in enumerate(zip(*given, strict=True)):
-            x, *others = row.split((MAMBA.inner_size, MAMBA.group_size, MAMBA.group_size))
+            x, *others = row.split((shape.inner_size, shape.group_size, shape.group_size))
             b, c = (part.view(2, -1).repeat_interleave(2, dim=0) for part in others)
-            value = x.view(MAMBA.num_heads, -1)
+            value = x.view(shape.num_heads, -1)
             state *= decays[:, None, None]
             state += torch.einsum("hd,hn->hdn", steps[:, None] * value, b)
             out[token] = torch.einsum("hdn,hn->hd", state, c) + skip[:, None].double() * value
         return out, state.flatten()
 
-    return Recurrence(compute, [rows, decays, steps], MAMBA.numbers, define)
+    return Recurrence(compute, [rows, decays, steps], shape.numbers, define)
 
 
 def check(make: Callable[[str], Recurrence], implementation: str) -> None:
@@ -188,6 +190,7 @@ def checks(implementation: str) -> dict[str, Callable[[], None]]:
         "conv-bf16": partial(convolve, dtype=torch.bfloat16, kernel_size=3, has_bias=False),
         "delta": follow_delta,
         "mamba": follow_mamba,
+        "mamba-wide": partial(follow_mamba, shape=WIDE),
     }
     found: dict[str, Callable[[], None]] = {}
     for name, make in makes.items():

@@ -28,7 +28,9 @@ from shared.model.matrix.quantized import QuantizedMatrix
 from shared.model.mixers import (
     AttentionSpec,
     DeltaSpec,
+    GatedNorm,
     LatentAttentionSpec,
+    MambaFactors,
     MambaSpec,
     QkNorm,
     ShortConvSpec,
@@ -46,7 +48,7 @@ if TYPE_CHECKING:
 HEAD_DIM, NUM_KV_HEADS, BLOCK_SIZE = 16, 2, 16
 PROMPTS = ((3, 5, 8), (7,) * 21)
 #: Experts of all kinds: plain ones beside one that all share; with biases, and inputs that are
-#: weighted.
+#: weighted; without gates, of projected rows.
 EXPERTS = (
     ExpertsSpec(
         router=RouterSpec(num_experts=7, num_chosen=3),
@@ -60,6 +62,11 @@ EXPERTS = (
         ),
         expert=FeedForwardSpec(inner_size=20, bias=True, activation=Activation.CLAMPED),
         scales_input=True,
+    ),
+    ExpertsSpec(
+        router=RouterSpec(num_experts=6, num_chosen=3),
+        expert=FeedForwardSpec(inner_size=36, is_gated=False, activation=Activation.RELU2),
+        latent_size=28,
     ),
 )
 
@@ -96,6 +103,15 @@ STATES = (
     ShortConvSpec(width=48, kernel_size=3),
     DeltaSpec(num_key_heads=2, num_heads=4, key_dim=12, value_dim=10, kernel_size=4),
     MambaSpec(num_heads=6, head_dim=10, num_groups=2, state_dim=12, kernel_size=4),
+    MambaSpec(
+        num_heads=6,
+        head_dim=10,
+        num_groups=2,
+        state_dim=12,
+        kernel_size=4,
+        norm=GatedNorm.NONE,
+        factors=MambaFactors(gate=0.7, x=1.4, b=0.6, c=1.2, step=0.8),
+    ),
 )
 
 
@@ -158,9 +174,9 @@ def check_same_tokens(**changes: Any) -> None:
 
 def check_experts() -> None:
     """All experts of a layer in one product, of which the host reads nothing."""
-    check_same_tokens(feed_forwards=EXPERTS)
-    model = make_model("triton", feed_forwards=EXPERTS)
-    shape = (2, 2, 2, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM)
+    check_same_tokens(num_layers=len(EXPERTS), feed_forwards=EXPERTS)
+    model = make_model("triton", num_layers=len(EXPERTS), feed_forwards=EXPERTS)
+    shape = (2, len(EXPERTS), 2, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM)
     metadata = make_metadata((1,), (1,), ((1,),), BLOCK_SIZE)
     with _Launches() as counted, _kernels_counted_by(counted):
         model.forward(torch.tensor([3]), torch.tensor([0]), (torch.zeros(shape),), metadata)

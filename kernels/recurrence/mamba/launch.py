@@ -21,6 +21,9 @@ _ROWS = 16
 NUM_WARPS = 4
 #: Of the kernel with chunks: products of float32 run on ordinary cores, out of registers.
 CHUNK_WARPS = 8
+#: Longer rows of a state spill its registers: their prompts go token by token.
+MOST_CHUNKED = 128
+_ALL_TOKENS = 2**31 - 1
 #: Its constants besides: the least tokens that products of matrices take.
 CHUNK_CONSTANTS = {"CHUNK": 16}
 
@@ -47,7 +50,8 @@ def launch(
     out = torch.empty(len(rows), shape.num_heads, shape.head_dim, device=rows.device)
     tiles = triton.cdiv(shape.head_dim, _ROWS)
     launches: list[tuple[Any, dict[str, int], int]] = [(mamba_scan_kernel, {}, NUM_WARPS)]
-    if batch.has_long:
+    most_tokens = MOST_SINGLE if shape.state_dim <= MOST_CHUNKED else _ALL_TOKENS
+    if batch.has_long and shape.state_dim <= MOST_CHUNKED:
         launches.append((chunked_mamba_kernel, CHUNK_CONSTANTS, CHUNK_WARPS))
     for kernel, more, num_warps in launches:
         kernel[(len(batch.query_lens_list), shape.num_heads, tiles)](
@@ -59,7 +63,7 @@ def launch(
             batch.blocks,
             batch.query_start_loc,
             out,
-            MOST_SINGLE,
+            most_tokens,
             shape.num_heads,
             shape.num_heads // shape.num_groups,
             rows.stride(0),

@@ -18,7 +18,7 @@ from shared.errors import InternalError
 from shared.model.attention.base import AttentionMetadata
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import torch
     from numpy.typing import NDArray
@@ -147,7 +147,8 @@ class BatchBuilder:
             at["logits_at"][:num_logits] = places
         if num_padding:
             self._pad(packed, num_seqs, num_padding)
-        return self._batch(plan, packed, starts, ends.tolist(), num_padding, num_logits)
+        wanted = None if num_logits is None else places
+        return self._batch(plan, packed, starts, ends.tolist(), num_padding, wanted)
 
     def _batch(
         self,
@@ -156,10 +157,10 @@ class BatchBuilder:
         starts: list[int],
         seq_lens: list[int],
         num_padding: int,
-        num_logits: int | None,
+        logits_at: Sequence[int] | None,
     ) -> Batch:
         on = self._buffers.upload(packed)
-        last = None if num_logits is None else on["logits_at"][:num_logits]
+        last = None if logits_at is None else on["logits_at"][: len(logits_at)]
         keeps_all = self.keeps_hidden or bool(plan.scores)
         first, *others = (
             AttentionMetadata(
@@ -170,6 +171,7 @@ class BatchBuilder:
                 query_lens_list=plan.num_new_tokens + [1] * num_padding,
                 seq_lens_list=seq_lens + [1] * num_padding,
                 wanted=None if keeps_all else last,
+                wanted_list=() if keeps_all or logits_at is None else logits_at,
                 states=on["states"] if len(on["states"]) else None,
             )
             for block_tables, slots in packed.by_group

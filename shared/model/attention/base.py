@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
+
+import torch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,6 +37,8 @@ class AttentionMetadata:
     seq_lens_list: Sequence[int]
     #: int64, ascending: tokens whose hidden states the model returns, in this order; None: all.
     wanted: Tensor | None = None
+    #: The same numbers on the host.
+    wanted_list: Sequence[int] = ()
     #: int32 [num_state_groups, num_seqs, 2]: the block with a sequence's state before its tokens,
     #: -1 if there are none before, and the block for its state after them. None without states.
     states: Tensor | None = None
@@ -47,6 +53,28 @@ class AttentionMetadata:
         Groups with states have no tables and slots of their own: they read `states` of this one.
         """
         return self.others[number - 1] if 0 < number <= len(self.others) else self
+
+    def of_tokens(self, tokens: Tensor, places: Sequence[int]) -> AttentionMetadata:
+        """Return a batch in which each of these tokens is a sequence, for layers that keep nothing.
+
+        places: `tokens` on the host. Tables are those of the tokens' sequences; without states.
+        """
+        ends = list(accumulate(self.query_lens_list))
+        rows = [bisect_right(ends, place) for place in places]
+        lengths = [
+            self.seq_lens_list[row] - (ends[row] - 1 - place)
+            for row, place in zip(rows, places, strict=True)
+        ]
+        device, num = tokens.device, len(places)
+        return AttentionMetadata(
+            query_start_loc=torch.arange(num + 1, dtype=torch.int32, device=device),
+            seq_lens=torch.tensor(lengths, dtype=torch.int32, device=device),
+            block_tables=self.block_tables[torch.tensor(rows, device=device)],
+            slot_mapping=self.slot_mapping[tokens],
+            query_lens_list=[1] * num,
+            seq_lens_list=lengths,
+            positions=None if self.positions is None else self.positions[tokens],
+        )
 
 
 class AttentionBackend(Protocol):

@@ -6,6 +6,7 @@ Memory has one layer, what it keeps of a few sequences, and the residual streams
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,6 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
-from shared.errors import ConfigError
 from shared.model.attention.base import AttentionMetadata
 from shared.model.attention.registry import get_backend
 from shared.model.causal_lm import CausalLM
@@ -64,16 +64,7 @@ class LayerRunner:
     def __init__(
         self, spec: DecoderSpec, contents: Contents, sequences: Sequence[Sequence[int]]
     ) -> None:
-        """contents: of the dense checkpoint, which the first layer's inputs come from.
-
-        Raises:
-            ConfigError: a layer reads what is within the one before it.
-        """
-        if any(layer.norms is NormPlace.BESIDE for layer in spec.layers):
-            raise ConfigError(
-                f"{spec.architecture} has layers beside each other, which are not run one by one: "
-                "quantise it without --calibrate"
-            )
+        """contents: of the dense checkpoint, which the first layer's inputs come from."""
         self._spec = spec
         self._contents = contents
         self._tables = rotation_tables(spec, torch.float32)
@@ -87,6 +78,9 @@ class LayerRunner:
         self._caches = _make_caches(spec, num_blocks, max(self._lengths))
         #: float32 [num_tokens, hidden] of each sequence.
         self.streams: list[Tensor] = []
+        #: Of each sequence, where the next layer reads beside the one before it: what that one
+        #: adds, and the stream in front of it.
+        self._addends: list[tuple[Tensor, Tensor]] = []
         self._rows: list[Tensor | None] = []
         model = _without_layers(spec, contents)
         for each in sequences:
@@ -124,40 +118,62 @@ class LayerRunner:
         """Move the streams behind a layer as these files have it: quantised."""
         method = AsStored(torch.device("cpu"), implementation="torch")
         own = self._load(layer, contents, spec, method)
+        addends: list[tuple[Tensor, Tensor]] = []
         for batch in self._batches:
-            self.streams[batch.start : batch.stop] = self._run(own, layer, batch)
+            parts = self._run(own, layer, batch)
+            self.streams[batch.start : batch.stop] = [x + residual for x, residual in parts]
+            addends += parts if self._is_beside(layer + 1) else ()
+        self._addends = addends
+
+    def _is_beside(self, layer: int) -> bool:
+        """Whether there is such a layer, and it reads what the one before it reads."""
+        layers = self._spec.layers[layer : layer + 1]
+        return any(own.norms is NormPlace.BESIDE for own in layers)
 
     def _load(
         self, layer: int, contents: Contents, spec: DecoderSpec, method: LinearMethod
     ) -> DecoderLayer:
-        """Return a layer with its weights."""
-        own = DecoderLayer(
+        """Return a layer with its weights, and the norm that it reads of the one before it."""
+        own = self._made(layer, method)
+        if not self._spec.shares_kv:
+            own.attention.place = 0  # the caches have one layer only
+        model = nn.Module()
+        model.layers = nn.ModuleDict({str(layer): own})
+        _fill_parts(model, spec, contents, lambda part: part.layer == layer)
+        if self._is_beside(layer):
+            with torch.device("meta"):
+                before = self._made(layer - 1, DENSE)
+            before.attention_norm.to_empty(device="cpu")
+            model.layers = nn.ModuleDict({str(layer - 1): before})
+            # Norms stay as the dense checkpoint has them.
+            _fill_parts(model, self._spec, self._contents, partial(_is_norm_of, layer - 1))
+            own.read_beside(before)
+        return own
+
+    def _made(self, layer: int, method: LinearMethod) -> DecoderLayer:
+        return DecoderLayer(
             spec=self._spec,
             layer=layer,
             backend=get_backend("torch"),
             dtype=torch.float32,
             method=method,
         )
-        if not self._spec.shares_kv:
-            own.attention.place = 0  # the caches have one layer only
-        model = nn.Module()
-        model.layers = nn.ModuleDict({str(layer): own})
-        _fill_parts(model, spec, contents, lambda part: part.layer == layer)
-        return own
 
-    def _run(self, layer: DecoderLayer, number: int, batch: range) -> list[Tensor]:
-        """Return the streams of some sequences behind a layer."""
+    def _run(self, layer: DecoderLayer, number: int, batch: range) -> list[tuple[Tensor, Tensor]]:
+        """Return the two addends of the streams of some sequences behind a layer."""
         own = slice(batch.start, batch.stop)
         lengths, rows = self._lengths[own], [each for each in self._rows[own] if each is not None]
         metadata = self._metadata(batch)
         assert metadata.positions is not None
         rope, group = layer.attention.rope, layer.attention.group
         angles = metadata.positions if rope is None else self._tables[rope][metadata.positions]
-        stream = torch.cat(self.streams[own])
-        x, residual = layer(stream, None, angles, self._caches[group], metadata.of_group(group))
+        before, residual = torch.cat(self.streams[own]), None
+        if self._is_beside(number):
+            before, residual = map(torch.cat, zip(*self._addends[own], strict=True))
+        x, residual = layer(before, residual, angles, self._caches[group], metadata.of_group(group))
         row = torch.cat(rows)[:, number] if rows else None
         x, residual = layer.finish(x, residual, row)
-        return list((x + residual).split(lengths))
+        return list(zip(x.split(lengths), residual.split(lengths), strict=True))
 
     def _metadata(self, batch: range) -> AttentionMetadata:
         """The sequences of a batch, each of which has all tokens in one block of each group."""
@@ -236,6 +252,11 @@ def _rounds(watched: dict[str, _Watched]) -> Iterator[dict[str, _Watched]]:
         some[path] = each
         size += own
     yield some
+
+
+def _is_norm_of(layer: int, part: WeightPart) -> bool:
+    """Whether a weight is that of the norm in front of a layer's mixer."""
+    return part.layer == layer and "attention_norm" in part.module.split(".")
 
 
 def _without_layers(spec: DecoderSpec, contents: Contents) -> CausalLM:

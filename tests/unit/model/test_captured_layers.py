@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -37,7 +38,7 @@ def hidden_states(loaded: LoadedModel, token_ids: torch.Tensor, wanted: Any) -> 
     )
     metadata = make_metadata([length], [length], [table], BLOCK_SIZE)
     if wanted is not None:
-        object.__setattr__(metadata, "wanted", torch.tensor(wanted))
+        metadata = replace(metadata, wanted=torch.tensor(wanted), wanted_list=wanted)
     return loaded.model.forward(token_ids, torch.arange(length), (cache,), metadata).clone()
 
 

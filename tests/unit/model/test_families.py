@@ -95,6 +95,18 @@ def test_greedy_answers_equal_those_of_transformers(
 
 
 @pytest.mark.parametrize("case", CASES)
+def test_wanted_tokens_alone_have_the_logits_that_they_have_beside_all(
+    case: str, oracle: Callable[[str], tuple[transformers.PreTrainedModel, Path]]
+) -> None:
+    loaded = load_model(oracle(case)[1], attention_backend="torch")
+    driver = PagedDriver(loaded.model, block_size=BLOCK_SIZE, chunk=CHUNK)
+    tokens = random_prompt(2 * WINDOW + 5, vocab_size=321, seed=3)
+    wanted = [2, WINDOW, len(tokens) - 2, len(tokens) - 1]
+    found, every = driver.score(tokens, wanted=wanted), driver.score(tokens)
+    torch.testing.assert_close(found, every[wanted], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_the_hub_s_spelling_of_a_config_means_the_same(
     case: str, oracle: Callable[[str], tuple[transformers.PreTrainedModel, Path]]
 ) -> None:

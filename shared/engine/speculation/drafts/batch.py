@@ -69,6 +69,7 @@ def pack(
             query_lens_list=lens.tolist(),
             seq_lens_list=seq_lens.tolist(),
             wanted=None if wanted is None else last[list(wanted)],
+            wanted_list=() if wanted is None else (ends - 1)[list(wanted)].tolist(),
         ),
         last=last,
     )

@@ -64,9 +64,9 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def tiny(case: str, folder: Path) -> Path:
+def tiny(case: str, folder: Path, **more: Any) -> Path:
     model_type, settings = CASES.get(case, (case, {}))
-    return save(random_model(model_type, seed=3, **settings), folder)
+    return save(random_model(model_type, seed=3, **settings, **more), folder)
 
 
 def dense_of(name: str, tensor: Tensor, *, is_turned: bool) -> Tensor:
@@ -242,11 +242,17 @@ def test_scales_of_keys_and_values_are_those_of_their_largest(
     assert load_model(tmp_path / "out").kv_scales is not None
 
 
-def test_a_calibrated_model_is_nearer_to_its_source(tmp_path: Path) -> None:
-    source = write(tmp_path / "source", vocab_size=321, weight_std=0.05)
+@pytest.mark.parametrize(("case", "group"), [(None, 32), ("falcon_h1", GROUP)])
+def test_a_calibrated_model_is_nearer_to_its_source(
+    case: str | None, group: int, tmp_path: Path
+) -> None:
+    if case is None:
+        source = write(tmp_path / "source", vocab_size=321, weight_std=0.05)
+    else:
+        source = tiny(case, tmp_path / "source", std=0.05)
     seen, unseen = texts(*range(40, 60)), texts(61)
-    make(source, tmp_path / "plain", group=32)
-    make(source, tmp_path / "calibrated", group=32, calibration=seen)
+    make(source, tmp_path / "plain", group=group)
+    make(source, tmp_path / "calibrated", group=group, calibration=seen)
     logits = [
         PagedDriver(
             load_model(tmp_path / name, attention_backend="torch").model, block_size=8, chunk=64
@@ -257,7 +263,9 @@ def test_a_calibrated_model_is_nearer_to_its_source(tmp_path: Path) -> None:
     assert calibrated < 0.8 * plain
 
 
-@pytest.mark.parametrize("case", ["gemma4-shared", "gpt_oss", "deepseek_v3", "qwen3_5"])
+@pytest.mark.parametrize(
+    "case", ["gemma4-shared", "gpt_oss", "deepseek_v3", "qwen3_5", "falcon_h1"]
+)
 def test_every_kind_of_layer_can_be_calibrated(case: str, tmp_path: Path) -> None:
     source = tiny(case, tmp_path / "source")
     make(source, tmp_path / "out", group=GROUP, calibration=texts(30, 5))

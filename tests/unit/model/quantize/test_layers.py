@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from shared.errors import ConfigError
 from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.config import load_spec
 from shared.model.checkpoint.files.checkpoint_files import find_checkpoint_files
@@ -22,13 +21,15 @@ if TYPE_CHECKING:
 
 TEXTS = [random_prompt(n, vocab_size=321, seed=n) for n in (30, 1, 17)]
 #: Windows and caps; layers that read another one's KV, with inputs of their own; experts; latent
-#: attention; states; learned positions and a projected embedding.
+#: attention; states; two mixers of the same rows; learned positions and a projected embedding.
 FAMILIES = [
     "gemma2-caps",
     "gemma4-shared",
     "gpt_oss",
     "deepseek_v3",
     "qwen3_5_moe",
+    "falcon_h1",
+    "falcon_h1-norm-first",
     "opt-350m",
 ]
 
@@ -36,15 +37,6 @@ FAMILIES = [
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
-
-
-def test_layers_beside_each_other_are_refused(tmp_path: Path) -> None:
-    model_type, settings = CASES["falcon_h1"]
-    save(random_model(model_type, **settings), tmp_path)
-    spec = load_spec(tmp_path)
-    contents = read_contents(find_checkpoint_files(tmp_path).shards, spec)
-    with pytest.raises(ConfigError, match="beside each other"):
-        LayerRunner(spec, contents, TEXTS)
 
 
 @pytest.mark.parametrize("case", FAMILIES)
