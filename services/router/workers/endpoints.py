@@ -226,6 +226,8 @@ class EndpointPool:
             return
         endpoint.ready = False
         self._left_s[endpoint.record.role] = time.monotonic()
+        # The same process may live on at its address as another incarnation.
+        self._sessions.renew(endpoint.record.address)
         if (task := self._checks.pop(worker, None)) is not None:
             task.cancel()
         log.info("worker_gone", worker=str(worker))

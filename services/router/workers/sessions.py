@@ -48,6 +48,8 @@ class SessionPool:
         self._channels = channels
         self._max_idle_looks = max(1, round(stall_s / LOOK_S))
         self._sessions: dict[str, Session] = {}
+        #: Those of workers that left; the worker ends them.
+        self._old: list[Session] = []
 
     def start(
         self, address: str, request: decode_pb2.DecodeRequest, *, timeout_s: float, peer: str
@@ -62,6 +64,12 @@ class SessionPool:
             )
         return session.start(request, timeout_s=timeout_s, peer=peer)
 
+    def renew(self, address: str) -> None:
+        """Begin another session with the next answer; answers of the present one go on."""
+        session = self._sessions.pop(address, None)
+        if session is not None:
+            self._old = [each for each in (*self._old, session) if not each.ended]
+
     async def drop(self, address: str) -> None:
         """End the session and the channel to an address that no worker serves any more."""
         session = self._sessions.pop(address, None)
@@ -71,7 +79,7 @@ class SessionPool:
 
     async def close(self) -> None:
         """End every session; workers cancel what runs in them. Channels stay."""
-        sessions, self._sessions = list(self._sessions.values()), {}
+        sessions, self._sessions = [*self._sessions.values(), *self._old], {}
         await asyncio.gather(*(session.close() for session in sessions))
 
 
