@@ -12,6 +12,8 @@ from services.router.admission.admission import Admission, AdmissionLimits
 from services.router.admission.tenant_limits import TenantLimits
 from services.router.answer.pipeline import Pipeline
 from services.router.answer.planner import AnswerPlanner, LatencyBounds
+from services.router.fleet.fleet import Fleet
+from services.router.fleet.orders import Orders
 from services.router.model_text import load_text
 from services.router.models import ServedModels
 from services.router.routing.chooser import WorkerChooser
@@ -62,11 +64,12 @@ class RouterParts:
     refused: Callable[[], Sequence[RefusedWorker]]
     endpoints: EndpointPool
     control: WorkerControl
+    fleet: Fleet
     admission: Admission
     planner: AnswerPlanner
     limits: TenantLimits
     pipeline: Pipeline
-    #: The task that follows the directory; it ends only by a bug.
+    #: The task that follows the directory and the workers' weights; it ends only by a bug.
     following: asyncio.Task[None]
 
 
@@ -102,8 +105,9 @@ async def open_parts(
         await directory.close()
 
 
-async def _follow(directory: RouterDirectory, endpoints: EndpointPool) -> None:
+async def _follow(directory: RouterDirectory, endpoints: EndpointPool, fleet: Fleet) -> None:
     async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(fleet.keep_up())
         tasks.create_task(directory.follow())
         tasks.create_task(endpoints.run())
 
@@ -121,6 +125,7 @@ def _build(
     )
     chooser = _chooser(config, endpoints, directory.index)
     admission = _admission(config, endpoints, chooser)
+    fleet = Fleet(endpoints, Orders(channels), sessions, admission)
     planner = AnswerPlanner(
         models=models,
         sampling=SamplingResolver(text.tokenizer, vocab_size=text.vocab_size, limits=config.limits),
@@ -148,11 +153,12 @@ def _build(
         refused=directory.refused,
         endpoints=endpoints,
         control=WorkerControl(endpoints, channels),
+        fleet=fleet,
         admission=admission,
         planner=planner,
         limits=TenantLimits(),
         pipeline=pipeline,
-        following=asyncio.create_task(_follow(directory, endpoints)),
+        following=asyncio.create_task(_follow(directory, endpoints, fleet)),
     )
 
 

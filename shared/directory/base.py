@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from shared.identity import Role, WorkerId
 
 
-#: Labels of a worker: the version of its weights, and its stage if it takes no requests.
+#: Labels of a worker: the version of its weights, where they are if they came by an update, and
+#: its stage if it takes no requests.
 WEIGHT_VERSION = "weight_version"
+WEIGHT_PATH = "weight_path"
 STAGE = "stage"
 
 
@@ -53,6 +55,11 @@ class WorkerRecord:
     def weight_version(self) -> str:
         """The operator's name of its weights; empty if the worker is too old to tell."""
         return self.labels.get(WEIGHT_VERSION, "")
+
+    @property
+    def weight_path(self) -> str:
+        """Folder of weights that came by an update; empty: they are those of its settings."""
+        return self.labels.get(WEIGHT_PATH, "")
 
     @property
     def sleeps(self) -> bool:

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from baton.v1 import common_pb2, transfer_pb2, worker_pb2
 from shared.connector.instrumented import TransferCounters
-from shared.directory.base import WEIGHT_VERSION, WorkerRecord
+from shared.directory.base import WorkerRecord
 from shared.directory.probe import probe_digest
 from shared.engine.engine import Engine
 from shared.engine.engine_thread import EngineThread
@@ -106,7 +106,7 @@ class WorkerParts:
             max_model_len=self.max_model_len,
             identity=model_identity(self.peer_info.model_fingerprint, self.layout.format).hex(),
             generation=self.weights.generation,
-            labels={WEIGHT_VERSION: self.weights.version},
+            labels=self.weights.labels,
             probe=probe_digest(bytes.fromhex(self.peer_info.namespace), self.layout.block_size),
         )
 

@@ -17,6 +17,7 @@ from services.router.doors.schema_docs import document_bodies
 from services.router.openai.chat import ChatCompletions
 from services.router.openai.completions import Completions
 from services.router.openai.health import HealthEndpoints
+from services.router.openai.lifecycle import LifecycleEndpoints, add_lifecycle
 from services.router.openai.models import ModelEndpoints
 from services.router.openai.not_offered import add_refusals
 from services.router.openai.operators import OperatorEndpoints
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from services.router.dashboard.routes import Dashboard
     from services.router.doors.auth import Authenticator
     from services.router.openai.backend import Backend
+    from services.router.openai.lifecycle import Fleet
     from services.router.openai.operators import Cluster
 
 #: The endpoints read their bodies themselves, so the schemas are listed for the framework here.
@@ -69,6 +71,7 @@ def create_app(
     registry: CollectorRegistry,
     version: str,
     cluster: Cluster | None = None,
+    fleet: Fleet | None = None,
     rate_headers: Callable[[Tenant], Sequence[tuple[str, str]]] | None = None,
     keys: Authenticator | None = None,
     open_metrics: bool = False,
@@ -81,6 +84,7 @@ def create_app(
     not_ready_because: called on every GET /ready and /health; returns what is missing, or nothing.
     notes: returns the parts that are missing though requests can be served.
     cluster: without it there are no paths for its operators.
+    fleet: without it there are no paths that change all workers.
     rate_headers: returns the rate-limit headers of a tenant.
     keys: without it every client may use every path.
     traced: clients may pass a trace context with a request.
@@ -91,6 +95,8 @@ def create_app(
     _add_generation(app, backend, cluster)
     _add_models(app, backend)
     _add_health(app, HealthEndpoints(not_ready_because, notes, registry=registry, version=version))
+    if fleet is not None:
+        add_lifecycle(app, LifecycleEndpoints(fleet, backend.limits))
     if dashboard is not None:
         dashboard.add_to(app)
     # Last: paths are tried in order.

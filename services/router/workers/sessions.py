@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 import grpc
 
-from baton.v1 import decode_pb2, decode_pb2_grpc
+from baton.v1 import common_pb2, decode_pb2, decode_pb2_grpc
 from services.router.workers.pieces import merge_into
 from shared.errors import (
     BatonError,
@@ -63,6 +63,11 @@ class SessionPool:
                 has_heartbeats=session is not None and session.has_heartbeats,
             )
         return session.start(request, timeout_s=timeout_s, peer=peer)
+
+    def abort_answers(self) -> None:
+        """End all answers now, with the finish reason `abort`."""
+        for session in (*self._sessions.values(), *self._old):
+            session.abort_answers()
 
     def renew(self, address: str) -> None:
         """Begin another session with the next answer; answers of the present one go on."""
@@ -123,6 +128,11 @@ class Session:
         """Drop the answer; with `cancel`, tell the worker to cancel it."""
         if self._answers.pop(answer_id, None) is not None and cancel and not self.ended:
             self._outgoing.put_nowait(decode_pb2.SessionRequest(answer_id=answer_id, cancel=True))
+
+    def abort_answers(self) -> None:
+        """See SessionPool."""
+        for answer in list(self._answers.values()):
+            answer.abort()
 
     async def close(self) -> None:
         """End the call and all answers that still run."""
@@ -227,6 +237,11 @@ class AnswerCall:
     def cancel(self) -> None:
         """Cancel the answer if it has not ended. Safe to repeat."""
         self._end(cancel=True)
+
+    def abort(self) -> None:
+        """End the answer with what has arrived, and cancel it at the worker."""
+        self._end(cancel=True)
+        self.push(decode_pb2.DecodeResponse(finish_reason=common_pb2.FINISH_REASON_ABORT))
 
     def push(self, piece: decode_pb2.DecodeResponse) -> None:
         """Add a piece that has arrived.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shared.directory.base import WEIGHT_PATH, WEIGHT_VERSION
 from shared.errors import InvalidRequestError
 from shared.model.families.registry import register_named
 from shared.model.loader import load_model
@@ -27,6 +28,14 @@ class WeightSource:
     #: Chosen by the operator; shown in answers.
     version: str
     generation: int
+    #: Whether they came by an update, not by the settings.
+    is_update: bool = True
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What the worker's record says of them."""
+        labels = {WEIGHT_VERSION: self.version}
+        return labels | {WEIGHT_PATH: str(self.folder)} if self.is_update else labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +62,8 @@ class Weights:
 
 def first_source(config: WorkerConfig) -> WeightSource:
     """Return the source in the settings."""
-    return WeightSource(config.model.folder, FIRST_VERSION, config.model.model_generation)
+    settings = config.model
+    return WeightSource(settings.folder, FIRST_VERSION, settings.model_generation, is_update=False)
 
 
 def load_weights(config: WorkerConfig, source: WeightSource) -> Weights:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from shared.directory.base import STAGE, WEIGHT_VERSION, WorkerLoad
+from shared.directory.base import STAGE, WorkerLoad
 from shared.identity import WorkerId
 from shared.kv.identity import model_identity
 from shared.rpc.channel import ChannelPool
@@ -74,5 +74,5 @@ def _record(worker: WorkerId, site: Site, last: LastLife) -> WorkerRecord:
         worker=worker,
         identity=identity,
         generation=cycle.source.generation,
-        labels={WEIGHT_VERSION: cycle.source.version, STAGE: cycle.stage.value},
+        labels=cycle.source.labels | {STAGE: cycle.stage.value},
     )
