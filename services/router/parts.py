@@ -89,11 +89,12 @@ async def open_parts(
         ConfigError: the model's directory cannot be used.
     """
     channels = ChannelPool(token=token, certificates=certificates)
+    order_channels = ChannelPool(token=token, certificates=certificates)
     sessions = SessionPool(channels, stall_s=config.stream_stall_s)
     directory = make_directory(
         config.redis_url, password_file=config.redis_password_file, token=token
     )
-    parts = _build(config, channels, sessions, directory)
+    parts = _build(config, channels, Orders(order_channels), sessions, directory)
     try:
         yield parts
     finally:
@@ -101,6 +102,7 @@ async def open_parts(
         with suppress(asyncio.CancelledError):
             await parts.following
         await sessions.close()
+        await order_channels.close()
         await channels.close()
         await directory.close()
 
@@ -113,7 +115,11 @@ async def _follow(directory: RouterDirectory, endpoints: EndpointPool, fleet: Fl
 
 
 def _build(
-    config: RouterConfig, channels: ChannelPool, sessions: SessionPool, directory: RouterDirectory
+    config: RouterConfig,
+    channels: ChannelPool,
+    orders: Orders,
+    sessions: SessionPool,
+    directory: RouterDirectory,
 ) -> RouterParts:
     text = load_text(config)
     canary = Canary(channels, sessions)
@@ -125,7 +131,7 @@ def _build(
     )
     chooser = _chooser(config, endpoints, directory.index)
     admission = _admission(config, endpoints, chooser)
-    fleet = Fleet(endpoints, Orders(channels), sessions, admission)
+    fleet = Fleet(endpoints, orders, sessions, admission)
     planner = AnswerPlanner(
         models=models,
         sampling=SamplingResolver(text.tokenizer, vocab_size=text.vocab_size, limits=config.limits),

@@ -16,13 +16,14 @@ from shared.errors import BatonError, InvalidRequestError, UnavailableError
 from shared.identity import Role
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Mapping
 
     from services.router.admission.admission import Admission
     from services.router.fleet.orders import Orders
     from services.router.workers.endpoint import Endpoint
     from services.router.workers.endpoints import EndpointPool
     from services.router.workers.sessions import SessionPool
+    from shared.identity import WorkerId
 
 log = structlog.get_logger(__name__)
 
@@ -210,19 +211,21 @@ class Fleet:
         try:
             ids, lost = await update.commit()
             await self._until(
-                lambda: (
-                    {each.record.worker for each in self._workers()} >= set(ids)
-                    and all(each.usable or each.record.sleeps for each in self._of(ids))
-                ),
-                "ready with the new weights",
+                lambda: {each.record.worker for each in self._workers()} >= set(ids), "back"
             )
+            if not keep_paused:
+                # A paused worker answers no canary.
+                await self._pause.release_workers()
+                await self._until(lambda: self._are_ready(ids), "ready with the new weights")
         finally:
             if not keep_paused:
                 await self._pause.end()
         return lost
 
-    def _of(self, ids: Collection[object]) -> Sequence[Endpoint]:
-        return [each for each in self._workers() if each.record.worker in ids]
+    def _are_ready(self, ids: Collection[WorkerId]) -> bool:
+        """Return whether all of these that are still there can be used, or sleep."""
+        found = [each for each in self._workers() if each.record.worker in ids]
+        return all(each.usable or each.record.sleeps for each in found)
 
     async def _until(self, condition: Callable[[], bool], state: str) -> None:
         """Wait until the router knows of all workers what they have reported.
@@ -247,6 +250,7 @@ class Fleet:
                 update = WeightUpdate(self._orders, [each], weights)
                 await update.prepare()
                 await update.commit()
+        await self._orders.keep({each.record.address for each in self._workers()})
         if self._admission.is_held:
             states = (await self._states()).values()
             if not any(state.paused for state in states):

@@ -12,7 +12,7 @@ from shared.errors import BatonError, InvalidRequestError, UnavailableError, Uns
 from shared.rpc.status import from_rpc_error
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
     from services.router.workers.endpoint import Endpoint
     from shared.rpc.channel import ChannelPool
@@ -24,10 +24,22 @@ QUICK_S = 10.0
 
 
 class Orders:
-    """Calls the Lifecycle service of workers."""
+    """Calls the Lifecycle service of workers.
+
+    Its channels are its own: those of requests are closed when a worker leaves, and an order goes on
+    while the process at the address becomes another incarnation.
+    """
 
     def __init__(self, channels: ChannelPool) -> None:
+        """Take the channels, which only orders use; the caller closes them."""
         self._channels = channels
+        self._used: set[str] = set()
+
+    async def keep(self, addresses: Collection[str]) -> None:
+        """Close the channels to all other addresses. No order must be running there."""
+        for address in self._used.difference(addresses):
+            await self._channels.drop(address)
+        self._used.intersection_update(addresses)
 
     async def one(
         self,
@@ -39,9 +51,10 @@ class Orders:
         Raises:
             BatonError: the worker's, or that it cannot be reached.
         """
-        stub: lifecycle_pb2_grpc.LifecycleAsyncStub = lifecycle_pb2_grpc.LifecycleStub(
-            self._channels.get(endpoint.record.address)
-        )
+        address = endpoint.record.address
+        self._used.add(address)
+        channel = self._channels.get(address)
+        stub: lifecycle_pb2_grpc.LifecycleAsyncStub = lifecycle_pb2_grpc.LifecycleStub(channel)
         try:
             return await order(stub)
         except grpc.RpcError as error:

@@ -69,10 +69,15 @@ class FleetPause:
 
     async def end(self) -> list[BatonError]:
         """Let all go on; return the errors of workers that could not be told. Safe to repeat."""
+        failed = await self.release_workers()
+        self._admission.release()
+        return failed
+
+    async def release_workers(self) -> list[BatonError]:
+        """Let workers go on, without requests of this router yet."""
         request = lifecycle_pb2.ResumeRequest()
         everyone = [*self._endpoints.of_role(Role.PREFILL), *self._endpoints.of_role(Role.DECODE)]
         answers = await self._orders.each(
             everyone, lambda stub: stub.Resume(request, timeout=QUICK_S)
         )
-        self._admission.release()
         return [answer for answer in answers.values() if isinstance(answer, BatonError)]
