@@ -60,6 +60,7 @@ class LoadedModel:
                 for each in dataclasses.fields(settings.engine)
             },
         )
+        self.profiler_dir = settings.profiler_dir
         self.defaults = GenerationDefaults.choose(
             self.folder, settings.generation_config, settings.override_generation_config
         )

@@ -15,6 +15,7 @@ from shared.connector.instrumented import TransferCounters
 from shared.directory.base import WorkerRecord
 from shared.directory.probe import probe_digest
 from shared.engine.engine import Engine
+from shared.engine.engine_metrics import EngineCollector
 from shared.engine.engine_thread import EngineThread
 from shared.engine.grammar.build import build_grammars
 from shared.identity import Role, WorkerId
@@ -27,7 +28,7 @@ from shared.telemetry.tracing_settings import open_tracer
 from shared.version import VERSION
 from shared.worker.health.gate import RequestGate
 from shared.worker.health.grammar_metrics import GrammarCollector
-from shared.worker.health.metrics import EngineCollector, TransferCollector
+from shared.worker.health.metrics import TransferCollector
 from shared.worker.health.release_meter import ReleaseMeter
 from shared.worker.peers.breaker import BreakerMetrics
 from shared.worker.peers.connectors import open_connectors

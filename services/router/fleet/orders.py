@@ -26,8 +26,8 @@ QUICK_S = 10.0
 class Orders:
     """Calls the Lifecycle service of workers.
 
-    Its channels are its own: those of requests are closed when a worker leaves, and an order goes on
-    while the process at the address becomes another incarnation.
+    Its channels are its own: those of requests are closed when a worker leaves, and an order goes
+    on while the process at the address becomes another incarnation.
     """
 
     def __init__(self, channels: ChannelPool) -> None:
