@@ -159,7 +159,6 @@ def _http_app(
         ),
         version=VERSION,
         cluster=OperatedCluster(config, parts),
-        fleet=parts.fleet,
         rate_headers=parts.limits.headers,
         keys=keys,
         open_metrics=config.access.open_metrics,

@@ -132,13 +132,7 @@ def _build(
     chooser = _chooser(config, endpoints, directory.index)
     admission = _admission(config, endpoints, chooser)
     fleet = Fleet(endpoints, orders, sessions, admission)
-    planner = AnswerPlanner(
-        models=models,
-        sampling=SamplingResolver(text.tokenizer, vocab_size=text.vocab_size, limits=config.limits),
-        chooser=chooser,
-        request_timeout_s=config.request_timeout_s,
-        bounds=LatencyBounds(max_ttft_ms=config.max_ttft_ms, max_itl_ms=config.max_itl_ms),
-    )
+    planner = _planner(config, models, text.tokenizer, chooser)
     pipeline = Pipeline(
         tokenizer=text.tokenizer,
         planner=planner,
@@ -165,6 +159,18 @@ def _build(
         limits=TenantLimits(),
         pipeline=pipeline,
         following=asyncio.create_task(_follow(directory, endpoints, fleet)),
+    )
+
+
+def _planner(
+    config: RouterConfig, models: ServedModels, tokenizer: Tokenizer, chooser: WorkerChooser
+) -> AnswerPlanner:
+    return AnswerPlanner(
+        models=models,
+        sampling=SamplingResolver(tokenizer, vocab_size=models.vocab_size, limits=config.limits),
+        chooser=chooser,
+        request_timeout_s=config.request_timeout_s,
+        bounds=LatencyBounds(max_ttft_ms=config.max_ttft_ms, max_itl_ms=config.max_itl_ms),
     )
 
 

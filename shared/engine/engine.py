@@ -72,7 +72,6 @@ class Engine:
             measure=partial(largest_step_bytes, loaded, self.layout, config),
         )
         self.model_fingerprint = loaded.fingerprint
-        self.vocab_size = loaded.spec.vocab_size
         #: Root of the block hashes; workers share blocks only if their roots are equal.
         self.namespace = read_namespace(loaded, self.layout)
         self._pool = BlockPool(self.num_blocks)
@@ -108,6 +107,11 @@ class Engine:
         self._profile: StepProfile | None = None
         #: Error that broke the engine, if any. Then all sequences have failed.
         self.broken: Exception | None = None
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens that the model has logits for."""
+        return self._parts.loaded.spec.vocab_size
 
     @property
     def kv_memory(self) -> KVMemory | None:

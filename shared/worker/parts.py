@@ -147,8 +147,7 @@ async def open_parts(
         connectors = await open_connectors(config, worker, engine, transfers, stack)
         channels = _channels(token, certificates, stack)
         info = _peer_info(worker, engine, connectors)
-        grammars = _grammars(config, engine, thread, read_token_table)
-        stack.callback(grammars.close)
+        grammars = _grammars(config, engine, thread, read_token_table, stack)
         metrics = _metrics(config, role, engine, thread, transfers, connectors, grammars)
         breakers = BreakerMetrics(metrics)
         peers = PeerBook(info=info, connectors=connectors, channels=channels)
@@ -248,11 +247,16 @@ def _metrics(
 
 
 def _grammars(
-    config: WorkerConfig, engine: Engine, thread: EngineThread, read: ReadTokenTable
+    config: WorkerConfig,
+    engine: Engine,
+    thread: EngineThread,
+    read: ReadTokenTable,
+    stack: AsyncExitStack,
 ) -> GrammarCompiler:
     model = config.model.folder
     grammars = build_grammars(config.engine, lambda: read(model, engine.vocab_size))
     grammars.on_news(thread.wake)
+    stack.callback(grammars.close)
     return grammars
 
 

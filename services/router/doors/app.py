@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from services.router.dashboard.routes import Dashboard
     from services.router.doors.auth import Authenticator
     from services.router.openai.backend import Backend
-    from services.router.openai.lifecycle import Fleet
     from services.router.openai.operators import Cluster
 
 #: The endpoints read their bodies themselves, so the schemas are listed for the framework here.
@@ -71,7 +70,6 @@ def create_app(
     registry: CollectorRegistry,
     version: str,
     cluster: Cluster | None = None,
-    fleet: Fleet | None = None,
     rate_headers: Callable[[Tenant], Sequence[tuple[str, str]]] | None = None,
     keys: Authenticator | None = None,
     open_metrics: bool = False,
@@ -84,7 +82,6 @@ def create_app(
     not_ready_because: called on every GET /ready and /health; returns what is missing, or nothing.
     notes: returns the parts that are missing though requests can be served.
     cluster: without it there are no paths for its operators.
-    fleet: without it there are no paths that change all workers.
     rate_headers: returns the rate-limit headers of a tenant.
     keys: without it every client may use every path.
     traced: clients may pass a trace context with a request.
@@ -95,8 +92,6 @@ def create_app(
     _add_generation(app, backend, cluster)
     _add_models(app, backend)
     _add_health(app, HealthEndpoints(not_ready_because, notes, registry=registry, version=version))
-    if fleet is not None:
-        add_lifecycle(app, LifecycleEndpoints(fleet, backend.limits))
     if dashboard is not None:
         dashboard.add_to(app)
     # Last: paths are tried in order.
@@ -140,6 +135,8 @@ def _add_generation(app: FastAPI, backend: Backend, cluster: Cluster | None) -> 
     chat, completions = ChatCompletions(backend), Completions(backend)
     if cluster is not None:
         _add_operators(app, OperatorEndpoints(backend, cluster, chat, completions))
+        if cluster.fleet is not None:
+            add_lifecycle(app, LifecycleEndpoints(cluster.fleet, backend.limits))
     _add_other_apis(app, backend, chat)
     app.add_api_route("/v1/chat/completions", chat.create, methods=["POST"], tags=["generate"])
     app.add_api_route("/v1/completions", completions.create, methods=["POST"], tags=["generate"])
