@@ -66,6 +66,11 @@ class EngineHome:
         return self._engine
 
     @property
+    def num_weight_bytes(self) -> int:
+        """Memory of the present weights."""
+        return 0 if self._loaded is None else self._loaded.num_weight_bytes
+
+    @property
     def is_sleeping(self) -> bool:
         """Whether there is no engine."""
         return self._asleep is not None

@@ -7,6 +7,7 @@ import gzip
 import json
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
 from baton import LLM, AsyncEngineArgs, AsyncLLMEngine, SamplingParams
@@ -50,6 +51,10 @@ def llm(first: Path, tmp_path: Path) -> Iterator[LLM]:
     llm.close()
 
 
+def rss() -> int:
+    return int(psutil.Process().memory_info().rss)
+
+
 def tokens(llm: LLM) -> list[int]:
     [output] = llm.generate(PROMPT, GREEDY, use_tqdm=False)
     return list(output.outputs[0].token_ids)
@@ -68,6 +73,24 @@ def test_an_engine_wakes_up_as_it_fell_asleep(llm: LLM, level: int) -> None:
     assert llm.is_sleeping()
     assert llm.wake_up(["kv_cache"])
     assert tokens(llm) == before
+
+
+def test_a_sleeping_engine_gives_its_memory_back(tmp_path: Path) -> None:
+    spec = CheckpointSpec(
+        architecture="qwen3", num_layers=1, hidden_size=256, num_heads=4, num_kv_heads=2,
+        head_dim=64, intermediate_size=256, vocab_size=40_000, max_position_embeddings=512,
+        dtype="float32", seed=3,
+    )  # fmt: skip
+    write_random_checkpoint(tmp_path / "wide", spec)
+    llm = LLM(model=tmp_path / "wide", **SIZES)
+    before, awake = tokens(llm), rss()
+    num_bytes = llm.llm_engine.model.core.home.num_weight_bytes
+    assert num_bytes > 40_000_000
+    llm.sleep(level=1)
+    assert awake - rss() > 0.9 * num_bytes
+    assert llm.wake_up()
+    assert tokens(llm) == before
+    llm.close()
 
 
 def test_other_weights_in_the_folder_do_not_wake_up_as_the_same(
