@@ -12,7 +12,7 @@ export TORCH
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-small demo up test test-gpu check fmt lint types arch proto proto-check size
-.PHONY: composition parity decoders bench bench-handoff bench-loading bench-guard bench-gpu bench-structured conformance overload fuzz company faults soak
+.PHONY: composition parity decoders bench bench-handoff bench-loading bench-guard bench-gpu bench-structured conformance overload fuzz company updates faults soak
 .PHONY: wheel helm chart dashboards e2e-compose e2e-k8s e2e-trace clean
 
 help: ## List the targets
@@ -54,6 +54,9 @@ fuzz: setup ## Over 100,000 cases of input that nobody meant, on every surface, 
 
 company: setup ## 1,000 plain answers beside every kind of neighbour, per engine and cluster
 	@BATON_COMPANY=full $(PY) -m pytest -q --timeout 1100 tests/unit/engine/test_company.py tests/e2e/test_company.py
+
+updates: setup ## Train for twenty steps while serving, each step's weights on all workers
+	@BATON_UPDATES=20 $(PY) -m pytest -q --timeout 1100 tests/e2e/test_weight_updates.py
 
 check: lint types arch proto-check size ## What CI runs before the tests; never edits files
 

@@ -22,18 +22,18 @@ from shared.worker.peers.breaker import PeerBreaker
 from shared.worker.process import main
 
 if TYPE_CHECKING:
-    from shared.rpc.server import RpcServer
+    from shared.rpc.service_switch import ServiceSet
     from shared.worker.parts import WorkerParts
 
 
-def add_decode(config: DecodeConfig, parts: WorkerParts, server: RpcServer) -> None:
+def add_decode(config: DecodeConfig, parts: WorkerParts, services: ServiceSet) -> None:
     """Serve `baton.v1.Decode`."""
     hand_off = HandOff(
         peers=parts.peers,
         channels=parts.channels,
         own_source=lambda num_blocks: common_pb2.PrefixSource(
             worker=worker_id_to_wire(parts.worker),
-            address=config.worker.address(server.port),
+            address=config.worker.address(services.port),
             num_blocks=num_blocks,
         ),
         breaker=PeerBreaker(
@@ -61,7 +61,7 @@ def add_decode(config: DecodeConfig, parts: WorkerParts, server: RpcServer) -> N
         metrics=DecodeMetrics(parts.metrics),
         tracer=parts.tracer,
     )
-    decode_pb2_grpc.add_DecodeServicer_to_server(servicer, server.server)
+    decode_pb2_grpc.add_DecodeServicer_to_server(servicer, services.server)
 
 
 def _hidden_policy(config: DecodeConfig, parts: WorkerParts) -> HiddenPolicy | None:

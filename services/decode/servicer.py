@@ -53,10 +53,16 @@ class DecodeServicer(decode_pb2_grpc.DecodeServicer):
     async def Session(  # noqa: N802 the name in the contract
         self, request_iterator: AsyncIterator[decode_pb2.SessionRequest], context: Context
     ) -> AsyncIterator[decode_pb2.SessionResponse]:
-        """Stream many answers. When the call ends, all of them are cancelled."""
-        async with aclosing(AnswerSession(self._answers).run(request_iterator)) as responses:
+        """Stream many answers. When the call ends, all of them are cancelled.
+
+        It ends behind the last one when the gate is over.
+        """
+        async with aclosing(self._session().run(request_iterator)) as responses:
             async for response in responses:
                 yield response
+
+    def _session(self) -> AnswerSession:
+        return AnswerSession(self._answers, over=self._gate.over)
 
     async def _answers(
         self, request: decode_pb2.DecodeRequest

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from baton.v1 import decode_pb2
 from shared.errors import InvalidRequestError, WorkerLostError
@@ -32,8 +32,10 @@ HEARTBEAT_S = 1.0
 class AnswerSession:
     """One router's answers on this worker. The call is the lease of all of them."""
 
-    def __init__(self, generate: Generate) -> None:
+    def __init__(self, generate: Generate, *, over: asyncio.Event) -> None:
+        """`over`: set when no answer will begin any more."""
         self._generate = generate
+        self._over = over
         self._answers: dict[int, asyncio.Task[None]] = {}
         self._events: deque[decode_pb2.AnswerEvent] = deque()
         self._has_news = asyncio.Event()
@@ -43,7 +45,7 @@ class AnswerSession:
     async def run(
         self, requests: AsyncIterator[decode_pb2.SessionRequest]
     ) -> AsyncGenerator[decode_pb2.SessionResponse, None]:
-        """Answer until the router ends its side and the last answer has ended.
+        """Answer until the router ends its side, or this worker is over, and the last answer ended.
 
         When this is closed, every answer has been cancelled and has freed what it held.
 
@@ -53,9 +55,11 @@ class AnswerSession:
         reading = asyncio.create_task(self._read(requests))
         reading.add_done_callback(lambda _: self._has_news.set())
         beating = asyncio.create_task(self._beat())
+        ending = asyncio.create_task(self._over.wait())
+        ending.add_done_callback(lambda _: self._has_news.set())
         try:
             yield decode_pb2.SessionResponse()
-            while not (reading.done() and not self._answers and not self._events):
+            while not self._is_done(reading):
                 await self._has_news.wait()
                 self._has_news.clear()
                 if self._is_quiet:
@@ -66,7 +70,11 @@ class AnswerSession:
                 if reading.done():
                     reading.result()
         finally:
-            await run_to_end(self._close(reading, beating))
+            await run_to_end(self._close(reading, beating, ending))
+
+    def _is_done(self, reading: asyncio.Task[None]) -> bool:
+        is_ending = reading.done() or self._over.is_set()
+        return is_ending and not self._answers and not self._events
 
     async def _beat(self) -> None:
         """Have an empty message sent after each `HEARTBEAT_S` without another message."""
@@ -126,7 +134,7 @@ class AnswerSession:
             message.events.append(event)
         return message
 
-    async def _close(self, *others: asyncio.Task[None]) -> None:
+    async def _close(self, *others: asyncio.Task[Any]) -> None:
         tasks = [*others, *self._answers.values()]
         for task in tasks:
             task.cancel()

@@ -16,11 +16,11 @@ from shared.text.token_table import read_token_table
 from shared.worker.process import main
 
 if TYPE_CHECKING:
-    from shared.rpc.server import RpcServer
+    from shared.rpc.service_switch import ServiceSet
     from shared.worker.parts import WorkerParts
 
 
-def add_prefill(config: PrefillConfig, parts: WorkerParts, server: RpcServer) -> None:
+def add_prefill(config: PrefillConfig, parts: WorkerParts, services: ServiceSet) -> None:
     """Serve `baton.v1.Prefill`."""
     servicer = PrefillServicer(
         worker=parts.worker,
@@ -35,7 +35,7 @@ def add_prefill(config: PrefillConfig, parts: WorkerParts, server: RpcServer) ->
         is_healthy=lambda: not parts.gate.unhealthy,
         watch=PrefillWatch(PrefillMetrics(parts.metrics), parts.tracer),
     )
-    prefill_pb2_grpc.add_PrefillServicer_to_server(servicer, server.server)
+    prefill_pb2_grpc.add_PrefillServicer_to_server(servicer, services.server)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from services.router.config import RouterConfig
+    from services.router.fleet.fleet import Fleet
     from services.router.parts import RouterParts
 
 #: Settings whose values are secrets, or may contain one.
@@ -24,6 +25,11 @@ class OperatedCluster:
     def __init__(self, config: RouterConfig, parts: RouterParts) -> None:
         self._config = config
         self._parts = parts
+
+    @property
+    def fleet(self) -> Fleet:
+        """See Cluster."""
+        return self._parts.fleet
 
     def num_requests(self) -> int:
         """See Cluster."""

@@ -12,6 +12,8 @@ from services.router.admission.admission import Admission, AdmissionLimits
 from services.router.admission.tenant_limits import TenantLimits
 from services.router.answer.pipeline import Pipeline
 from services.router.answer.planner import AnswerPlanner, LatencyBounds
+from services.router.fleet.fleet import Fleet
+from services.router.fleet.orders import Orders
 from services.router.model_text import load_text
 from services.router.models import ServedModels
 from services.router.routing.chooser import WorkerChooser
@@ -62,11 +64,12 @@ class RouterParts:
     refused: Callable[[], Sequence[RefusedWorker]]
     endpoints: EndpointPool
     control: WorkerControl
+    fleet: Fleet
     admission: Admission
     planner: AnswerPlanner
     limits: TenantLimits
     pipeline: Pipeline
-    #: The task that follows the directory; it ends only by a bug.
+    #: The task that follows the directory and the workers' weights; it ends only by a bug.
     following: asyncio.Task[None]
 
 
@@ -86,11 +89,12 @@ async def open_parts(
         ConfigError: the model's directory cannot be used.
     """
     channels = ChannelPool(token=token, certificates=certificates)
+    order_channels = ChannelPool(token=token, certificates=certificates)
     sessions = SessionPool(channels, stall_s=config.stream_stall_s)
     directory = make_directory(
         config.redis_url, password_file=config.redis_password_file, token=token
     )
-    parts = _build(config, channels, sessions, directory)
+    parts = _build(config, channels, Orders(order_channels), sessions, directory)
     try:
         yield parts
     finally:
@@ -98,18 +102,24 @@ async def open_parts(
         with suppress(asyncio.CancelledError):
             await parts.following
         await sessions.close()
+        await order_channels.close()
         await channels.close()
         await directory.close()
 
 
-async def _follow(directory: RouterDirectory, endpoints: EndpointPool) -> None:
+async def _follow(directory: RouterDirectory, endpoints: EndpointPool, fleet: Fleet) -> None:
     async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(fleet.keep_up())
         tasks.create_task(directory.follow())
         tasks.create_task(endpoints.run())
 
 
 def _build(
-    config: RouterConfig, channels: ChannelPool, sessions: SessionPool, directory: RouterDirectory
+    config: RouterConfig,
+    channels: ChannelPool,
+    orders: Orders,
+    sessions: SessionPool,
+    directory: RouterDirectory,
 ) -> RouterParts:
     text = load_text(config)
     canary = Canary(channels, sessions)
@@ -121,13 +131,8 @@ def _build(
     )
     chooser = _chooser(config, endpoints, directory.index)
     admission = _admission(config, endpoints, chooser)
-    planner = AnswerPlanner(
-        models=models,
-        sampling=SamplingResolver(text.tokenizer, vocab_size=text.vocab_size, limits=config.limits),
-        chooser=chooser,
-        request_timeout_s=config.request_timeout_s,
-        bounds=LatencyBounds(max_ttft_ms=config.max_ttft_ms, max_itl_ms=config.max_itl_ms),
-    )
+    fleet = Fleet(endpoints, orders, sessions, admission)
+    planner = _planner(config, models, text.tokenizer, chooser)
     pipeline = Pipeline(
         tokenizer=text.tokenizer,
         planner=planner,
@@ -149,11 +154,24 @@ def _build(
         refused=directory.refused,
         endpoints=endpoints,
         control=WorkerControl(endpoints, channels),
+        fleet=fleet,
         admission=admission,
         planner=planner,
         limits=TenantLimits(),
         pipeline=pipeline,
-        following=asyncio.create_task(_follow(directory, endpoints)),
+        following=asyncio.create_task(_follow(directory, endpoints, fleet)),
+    )
+
+
+def _planner(
+    config: RouterConfig, models: ServedModels, tokenizer: Tokenizer, chooser: WorkerChooser
+) -> AnswerPlanner:
+    return AnswerPlanner(
+        models=models,
+        sampling=SamplingResolver(tokenizer, vocab_size=models.vocab_size, limits=config.limits),
+        chooser=chooser,
+        request_timeout_s=config.request_timeout_s,
+        bounds=LatencyBounds(max_ttft_ms=config.max_ttft_ms, max_itl_ms=config.max_itl_ms),
     )
 
 

@@ -118,6 +118,20 @@ def kv_events(word: str) -> list[str]:
     return found
 
 
+def profiler(word: str) -> list[str]:
+    """Return the words for PyTorch's profiler; none where nothing is to be profiled.
+
+    Raises:
+        ConfigError: another profiler is asked for, or a key is unknown.
+    """
+    given = _object("--profiler-config", word)
+    kind, folder = given.pop("profiler", None), given.pop("torch_profiler_dir", "")
+    _require_nothing("--profiler-config", given)
+    if kind not in {None, "torch"}:
+        raise ConfigError("--profiler-config: the only profiler is torch")
+    return ["--profiler-dir", str(folder)] if kind and folder else []
+
+
 def _object(flag: str, word: str) -> dict[str, Any]:
     try:
         given = json.loads(word)

@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from shared.identity import Role, WorkerId
 
 
+#: Labels of a worker: the version of its weights, where they are if they came by an update, and
+#: its stage if it takes no requests.
+WEIGHT_VERSION = "weight_version"
+WEIGHT_PATH = "weight_path"
+STAGE = "stage"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRecord:
     """A worker's registration. Constant for its incarnation."""
@@ -43,6 +50,21 @@ class WorkerRecord:
     generation_identity: str = ""
     #: Unix time of its first registration.
     joined_ms: int = 0
+
+    @property
+    def weight_version(self) -> str:
+        """The operator's name of its weights; empty if the worker is too old to tell."""
+        return self.labels.get(WEIGHT_VERSION, "")
+
+    @property
+    def weight_path(self) -> str:
+        """Folder of weights that came by an update; empty: they are those of its settings."""
+        return self.labels.get(WEIGHT_PATH, "")
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether it has no KV cache, and takes no requests until it wakes up."""
+        return STAGE in self.labels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

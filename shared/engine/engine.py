@@ -20,6 +20,7 @@ from shared.engine.pipeline.build import build_pipeline
 from shared.engine.pipeline.counters import EngineCounters
 from shared.engine.pipeline.postprocess import Postprocessor
 from shared.engine.pipeline.step_pipeline import failure
+from shared.engine.profile import StepProfile
 from shared.engine.schedule.scheduler import build_scheduler, check_scheduler
 from shared.engine.sequence.sequence import Sequence, Status
 from shared.engine.step.model_parts import build_model_parts
@@ -35,6 +36,7 @@ from shared.request.answer import FinishReason
 if TYPE_CHECKING:
     from collections.abc import Callable
     from collections.abc import Sequence as Seq
+    from pathlib import Path
 
     from shared.engine.config import EngineConfig
     from shared.engine.engine_stats import EngineStats
@@ -70,7 +72,6 @@ class Engine:
             measure=partial(largest_step_bytes, loaded, self.layout, config),
         )
         self.model_fingerprint = loaded.fingerprint
-        self.vocab_size = loaded.spec.vocab_size
         #: Root of the block hashes; workers share blocks only if their roots are equal.
         self.namespace = read_namespace(loaded, self.layout)
         self._pool = BlockPool(self.num_blocks)
@@ -103,8 +104,14 @@ class Engine:
         self._events: list[EngineEvent] = []
         #: Whether nothing could be scheduled; only a call from outside can change that.
         self._stalled = False
+        self._profile: StepProfile | None = None
         #: Error that broke the engine, if any. Then all sequences have failed.
         self.broken: Exception | None = None
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens that the model has logits for."""
+        return self._parts.loaded.spec.vocab_size
 
     @property
     def kv_memory(self) -> KVMemory | None:
@@ -242,7 +249,7 @@ class Engine:
 
     def begin_step(self) -> list[EngineEvent]:
         """Do the first half of `step`: return the events that are known before the computation."""
-        return self.take_events() + self._guarded(self._schedule)
+        return self.take_events() + self._guarded(self._schedule, "schedule")
 
     def take_events(self) -> list[EngineEvent]:
         """Return the events of calls since the last step, which otherwise the next step returns."""
@@ -251,7 +258,7 @@ class Engine:
 
     def end_step(self) -> list[EngineEvent]:
         """Do the second half of `step`, the computation. No other call may come in between."""
-        return self._guarded(self._finish)
+        return self._guarded(self._finish, "compute")
 
     def take_cache_changes(self) -> list[CacheChange]:
         """Return the changes of prefix lookup since the last call, by tier."""
@@ -276,6 +283,27 @@ class Engine:
             accepted_per_pos=self._steps.accepted_per_pos,
         )
 
+    def start_profile(self) -> None:
+        """Record every step from now on.
+
+        Raises:
+            InvalidRequestError: that is done already.
+        """
+        if self._profile is not None:
+            raise InvalidRequestError("the engine is being profiled already")
+        self._profile = StepProfile()
+
+    def stop_profile(self, folder: Path, prefix: str) -> Path:
+        """End the record; return its file in `folder`, whose name begins with `prefix`.
+
+        Raises:
+            InvalidRequestError: there is no record.
+        """
+        profile, self._profile = self._profile, None
+        if profile is None:
+            raise InvalidRequestError("the engine is not being profiled")
+        return profile.stop(folder, prefix)
+
     def check_integrity(self) -> None:
         """Raise InternalError if the bookkeeping contradicts itself."""
         check_scheduler(self._scheduler, draft_blocks=self._steps.draft_blocks)
@@ -286,11 +314,14 @@ class Engine:
         self.cached.close()
         self._parts.arena.close()
 
-    def _guarded(self, half: Callable[[], list[EngineEvent]]) -> list[EngineEvent]:
+    def _guarded(self, half: Callable[[], list[EngineEvent]], name: str) -> list[EngineEvent]:
         if self.broken is not None:
             return []
         try:
-            return half()
+            if self._profile is None:
+                return half()
+            with self._profile.part(name):
+                return half()
         except Exception as error:  # any error must end all requests
             log.exception("engine_broken")
             self.broken = error

@@ -48,6 +48,8 @@ class EngineThread:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._broken = asyncio.Event()
+        #: Whether no step follows until `resume`. Written in the thread.
+        self._paused = False
         #: The thread's progress; may be read in any thread.
         self.progress = EngineProgress()
         self._stopped_by: Exception | None = UnavailableError("the engine has not been started")
@@ -201,9 +203,23 @@ class EngineThread:
         """
         return await self._call(self._engine.cached.snapshots, then=at_cut)
 
+    async def pause(self) -> None:
+        """Begin no step until `resume`; returns when none runs. Commands are still taken."""
+        await self._call(partial(self._set_paused, paused=True))
+
+    async def resume(self) -> None:
+        """Go on stepping."""
+        await self._call(partial(self._set_paused, paused=False))
+
     async def reset_prefix_cache(self) -> int:
         """See `Engine.reset_prefix_cache`."""
         return await self._call(self._engine.reset_prefix_cache)
+
+    def _set_paused(self, *, paused: bool) -> None:
+        self._paused = paused
+
+    def _may_step(self) -> bool:
+        return not self._paused and self._engine.has_work()
 
     def _register(self, stream: RequestStream) -> None:
         self._streams[stream.request_id] = stream
@@ -240,7 +256,7 @@ class EngineThread:
         Returns False after the command to stop.
         """
         go_on = self._take_commands()
-        if go_on and self._engine.has_work():
+        if go_on and self._may_step():
             # A peer can start with admitted sequences while this step is still computed.
             news = self._news(self._engine.begin_step())
             self._post([self._stats_note(), *news] if news else [])
@@ -256,7 +272,7 @@ class EngineThread:
         go_on = True
         while go_on:
             try:
-                command = self._next_command(wait=not replies and not self._engine.has_work())
+                command = self._next_command(wait=not replies and not self._may_step())
             except queue.Empty:
                 break
             if command is None:

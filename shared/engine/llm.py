@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shared.engine.config import EngineConfig
-from shared.engine.engine import Engine
+from shared.engine.engine_home import EngineHome
 from shared.engine.grammar.build import build_grammars
 from shared.engine.offline.beams import PromptBeams, run_searches
 from shared.engine.offline.defaults import read_default_sampling
@@ -33,6 +33,7 @@ from shared.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from shared.engine.engine import Engine
     from shared.engine.offline.prompts import Prompt
     from shared.request.answer import PositionLogprobs
 
@@ -71,8 +72,8 @@ class LLM:
         self._model_dir = model_folder(Path(model_dir))
         config = _engine_config(engine_settings)
         self._default_sampling = read_default_sampling(self._model_dir, generation_config)
-        loaded = load_model(
-            self._model_dir,
+        load = partial(
+            load_model,
             dtype=dtype,
             load_format=load_format,
             seed=seed,
@@ -85,12 +86,22 @@ class LLM:
             bind=cpu_threads_bind,
             cpu_int4_compute=cpu_int4_compute,
         )
-        self.engine = Engine(loaded, config)
+        #: Owns the engine, and changes its weights.
+        self.home = EngineHome(self._model_dir, config, load)
         #: Compiler of the sequences' grammars; made from the tokenizer on first use.
         self.grammars = build_grammars(config, self._token_table)
-        self._model_eos = loaded.spec.eos_token_ids
+        self._model_eos = self.home.eos_token_ids
         self._has_tokenizer = (self._model_dir / "tokenizer.json").is_file()
         self._request_ids = count()
+
+    @property
+    def engine(self) -> Engine:
+        """The present engine.
+
+        Raises:
+            UnavailableError: it sleeps.
+        """
+        return self.home.engine
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -210,7 +221,7 @@ class LLM:
     def close(self) -> None:
         """Free the KV memory."""
         self.grammars.close()
-        self.engine.close()
+        self.home.close()
 
     def _with_eos(self, sampling: SamplingParams) -> SamplingParams:
         if sampling.eos_token_ids:

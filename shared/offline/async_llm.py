@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from shared.engine.engine_thread import EngineThread
-from shared.errors import InternalError, InvalidRequestError
+from shared.errors import InternalError, InvalidRequestError, UnavailableError
+from shared.offline.changing import Changes, require_mode
 from shared.offline.loaded import LoadedModel
 from shared.offline.refused import Refusing, refuse_adapter
 
@@ -32,9 +34,15 @@ class AsyncLLM(Refusing):
     def __init__(self, model: LoadedModel) -> None:
         """Take a loaded model, and own it."""
         self.model = model
+        self._changes = Changes(model)
         self._thread = EngineThread(model.core.engine)
         self._starting: asyncio.Task[None] | None = None
         self._running: dict[str, RunningRequest] = {}
+        #: Set while no request runs, and while requests may begin.
+        self._paused = False
+        self._idle, self._may_begin = asyncio.Event(), asyncio.Event()
+        self._idle.set()
+        self._may_begin.set()
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArgs, **_: Any) -> AsyncLLM:
@@ -65,11 +73,15 @@ class AsyncLLM(Refusing):
         refuse_adapter(lora_request)
         if request_id in self._running:
             raise InvalidRequestError(f"request {request_id} is running already")
+        if self._changes.is_sleeping:
+            raise UnavailableError("the engine sleeps: call wake_up first")
+        await self._may_begin.wait()
         await self._started()
         running, parts = await asyncio.to_thread(
             self.model.start, request_id, prompt, sampling_params, priority=priority
         )
         self._running[request_id] = running
+        self._idle.clear()
         events: asyncio.Queue[tuple[str, EngineEvent | BaseException]] = asyncio.Queue()
         followers = [asyncio.create_task(self._follow(part, events)) for part in parts]
         try:
@@ -84,6 +96,8 @@ class AsyncLLM(Refusing):
                     yield output
         finally:
             self._running.pop(request_id, None)
+            if not self._running:
+                self._idle.set()
             for follower in followers:
                 follower.cancel()
             await asyncio.gather(*followers, return_exceptions=True)
@@ -110,6 +124,62 @@ class AsyncLLM(Refusing):
             return False
         await self._thread.reset_prefix_cache()
         return True
+
+    async def pause_generation(self, *, mode: str = "abort", clear_cache: bool = True) -> None:
+        """Compute nothing until `resume_generation`; requests that come wait.
+
+        `mode`: running ones end (abort), finish (wait) or stop (keep). The cache is kept: other
+        weights never use it.
+        """
+        if mode not in ("abort", "wait", "keep"):
+            message = f"mode must be abort, wait or keep, not {mode!r}"
+            raise InvalidRequestError(message, param="mode")
+        self._paused = True
+        await self._hold(mode)
+
+    async def resume_generation(self) -> None:
+        """Let requests go on."""
+        self._paused = False
+        if not self._changes.is_sleeping:
+            await self._thread.resume()
+            self._may_begin.set()
+
+    async def is_paused(self) -> bool:
+        """Return whether requests wait."""
+        return self._paused
+
+    async def sleep(self, level: int = 1, mode: str = "abort") -> None:
+        """See `LLMEngine.sleep`."""
+        require_mode(mode, num_requests=0)
+        async with self._changed(mode):
+            await asyncio.to_thread(self._changes.sleep, level)
+
+    async def wake_up(self, tags: list[str] | None = None) -> bool:
+        """See `LLMEngine.wake_up`."""
+        async with self._changed("wait"):
+            return await asyncio.to_thread(self._changes.wake_up, tags)
+
+    async def is_sleeping(self) -> bool:
+        """Return whether memory was given back."""
+        return self._changes.is_sleeping
+
+    async def update_weights(self, request: Any, weight_version: str | None = None) -> None:
+        """See `LLMEngine.update_weights`; running requests finish before."""
+        async with self._changed("wait"):
+            await asyncio.to_thread(self._changes.update_weights, request, weight_version)
+
+    async def get_weight_version(self) -> str:
+        """Return the version of the present weights."""
+        return self.model.core.home.weight_version
+
+    async def start_profile(self, profile_prefix: str | None = None) -> None:
+        """See `LLMEngine.start_profile`."""
+        await self._started()
+        await self._thread.call(lambda _: self._changes.start_profile(profile_prefix))
+
+    async def stop_profile(self) -> None:
+        """See `LLMEngine.stop_profile`."""
+        await self._thread.call(lambda _: self._changes.stop_profile())
 
     async def check_health(self) -> None:
         """Return if requests can be served.
@@ -143,6 +213,32 @@ class AsyncLLM(Refusing):
         """
         self._thread.join()
         self.model.close()
+
+    @asynccontextmanager
+    async def _changed(self, mode: str) -> AsyncIterator[None]:
+        """Let no request run in the context; afterwards a thread steps the engine that is there."""
+        if not self._changes.is_sleeping:
+            await self._hold(mode)
+            await self._thread.stop()
+        try:
+            yield
+        finally:
+            if not self._changes.is_sleeping:
+                self._thread = EngineThread(self.model.core.engine)
+                self._starting = None
+                if not self._paused:
+                    self._may_begin.set()
+
+    async def _hold(self, mode: str) -> None:
+        """Let no request begin; return when none computes."""
+        await self._started()
+        self._may_begin.clear()
+        if mode == "keep":
+            await self._thread.pause()
+            return
+        if mode == "abort":
+            await self.abort(list(self._running))
+        await self._idle.wait()
 
     async def _started(self) -> None:
         if self._starting is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path  # noqa: TC003 read at run time by the settings loader
 from typing import TYPE_CHECKING, Any, Self
 
 import structlog
@@ -22,7 +23,6 @@ from shared.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +36,7 @@ class EngineSettings:
     num_threads: int | None = setting(None, help="threads for computing")
     cpu_threads_bind: str | None = setting(None, help="cores of the threads")
     max_logprobs: int = setting(20, help="alternatives per token; -1: as many as there are tokens")
+    profiler_dir: Path | None = setting(None, help="directory for the files of profiles")
     generation_config: str = setting("auto", help="where default values of sampling come from")
     override_generation_config: str | None = setting(None, help="values that replace those")
 

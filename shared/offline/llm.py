@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from shared.engine.offline.request_output import CompletionOutput as Beam
+    from shared.offline.metrics import Metric
     from shared.offline.model_config import ModelConfig
 
     Message = Mapping[str, Any]
@@ -178,6 +179,38 @@ class LLM(Refusing):
     ) -> bool:
         """Forget all cached prefixes; return whether none was in use."""
         return self.llm_engine.reset_prefix_cache()
+
+    def sleep(self, level: int = 1, mode: str = "abort") -> None:
+        """See `LLMEngine.sleep`."""
+        self.llm_engine.sleep(level, mode)
+
+    def wake_up(self, tags: list[str] | None = None) -> bool:
+        """See `LLMEngine.wake_up`."""
+        return self.llm_engine.wake_up(tags)
+
+    def is_sleeping(self) -> bool:
+        """Return whether memory was given back."""
+        return self.llm_engine.is_sleeping()
+
+    def update_weights(self, request: Any, weight_version: str | None = None) -> None:
+        """See `LLMEngine.update_weights`."""
+        self.llm_engine.update_weights(request, weight_version)
+
+    def get_weight_version(self) -> str:
+        """Return the version of the present weights."""
+        return self.llm_engine.get_weight_version()
+
+    def start_profile(self, profile_prefix: str | None = None) -> None:
+        """See `LLMEngine.start_profile`."""
+        self.llm_engine.start_profile(profile_prefix)
+
+    def stop_profile(self) -> None:
+        """See `LLMEngine.stop_profile`."""
+        self.llm_engine.stop_profile()
+
+    def get_metrics(self) -> list[Metric]:
+        """Return all metrics as they are now."""
+        return self.llm_engine.get_metrics()
 
     def close(self) -> None:
         """Free the engine's memory."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import InvalidRequestError
+from shared.offline.changing import Changes, require_mode
 from shared.offline.loaded import LoadedModel
 from shared.offline.model_config import ModelConfig
 from shared.offline.refused import Refusing, refuse_adapter
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from shared.offline.engine_args import EngineArgs
+    from shared.offline.metrics import Metric
     from shared.offline.outputs import RequestOutput
     from shared.offline.running import RunningRequest
     from shared.offline.sampling_params import SamplingParams
@@ -24,6 +26,7 @@ class LLMEngine(Refusing):
     def __init__(self, model: LoadedModel) -> None:
         """Take a loaded model; `shutdown` frees it."""
         self.model = model
+        self._changes = Changes(model)
         self._requests: dict[str, RunningRequest] = {}
         #: Requests by the ids that the engine has for their answers.
         self._owners: dict[str, RunningRequest] = {}
@@ -126,14 +129,76 @@ class LLMEngine(Refusing):
         """Forget all cached prefixes; return whether none was in use."""
         if self._requests:
             return False
-        while self.model.core.engine.has_work():  # what was aborted gives its blocks back
-            self.model.core.engine.step()
+        self._settle()
         self.model.core.engine.reset_prefix_cache()
         return True
+
+    def sleep(self, level: int = 1, mode: str = "abort") -> None:
+        """Give the memory of weights and KV back to the system.
+
+        `level` 1: `wake_up` gives the same weights; 2: what their folder has then.
+
+        Raises:
+            InvalidRequestError: level or mode is wrong, or requests run that are to finish.
+        """
+        require_mode(mode, num_requests=len(self._requests))
+        self._end_all()
+        self._changes.sleep(level)
+
+    def wake_up(self, tags: list[str] | None = None) -> bool:
+        """Load what `sleep` gave back: all, or `weights` and `kv_cache` in two calls.
+
+        Returns whether requests can be served.
+
+        Raises:
+            InvalidRequestError: a tag is unknown, or the KV cache is to come before the weights.
+            ModelLoadError: the weights cannot be loaded, or are not the same after level 1.
+        """
+        return self._changes.wake_up(tags)
+
+    def is_sleeping(self) -> bool:
+        """Return whether memory was given back."""
+        return self._changes.is_sleeping
+
+    def update_weights(self, request: Any, weight_version: str | None = None) -> None:
+        """Take the weights of a folder; requests that run end before.
+
+        Raises:
+            InvalidRequestError, ModelLoadError: they are of another model, or cannot be loaded; the
+                present ones stay.
+        """
+        self._end_all()
+        self._changes.update_weights(request, weight_version)
+
+    def get_weight_version(self) -> str:
+        """Return the version of the present weights."""
+        return self.model.core.home.weight_version
+
+    def start_profile(self, profile_prefix: str | None = None) -> None:
+        """Record every step from now on, by PyTorch's profiler."""
+        self._changes.start_profile(profile_prefix)
+
+    def stop_profile(self) -> None:
+        """End the record; its file is in `profiler_dir`, or in the system's temporary folder."""
+        self._changes.stop_profile()
+
+    def get_metrics(self) -> list[Metric]:
+        """Return all metrics as they are now."""
+        return self._changes.get_metrics()
 
     def shutdown(self) -> None:
         """Free the engine's memory."""
         self.model.close()
+
+    def _end_all(self) -> None:
+        if not self._changes.is_sleeping:
+            self.abort_request(list(self._requests))
+            self._settle()
+
+    def _settle(self) -> None:
+        """Step until what was aborted has given its blocks back."""
+        while self.model.core.engine.has_work():
+            self.model.core.engine.step()
 
     def _forget(self, request_id: str) -> None:
         running = self._requests.pop(request_id, None)

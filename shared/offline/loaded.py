@@ -62,6 +62,7 @@ class LoadedModel:
             },
         )
         self._limits = dataclasses.replace(_LIMITS, max_logprobs=settings.max_logprobs)
+        self.profiler_dir = settings.profiler_dir
         self.defaults = GenerationDefaults.choose(
             self.folder, settings.generation_config, settings.override_generation_config
         )

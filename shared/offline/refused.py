@@ -8,8 +8,7 @@ from shared.errors import UnsupportedError
 
 _POOLING = "Baton has no pooling models yet: it generates text"
 _ADAPTERS = "Baton serves no adapters yet: merge one into its model"
-_SLEEP = "Baton does not sleep: close the engine, and make it again"
-_PROFILE = "Baton profiles nothing: run py-spy or perf on this process"
+_PUSHED = "weights come from a folder, in one step: update_weights with its path"
 _CODE = "Baton runs no functions in its engine"
 #: By method of `LLM`, `LLMEngine` and `AsyncLLM`.
 REFUSED = {
@@ -22,14 +21,11 @@ REFUSED = {
     "remove_lora": _ADAPTERS,
     "list_loras": _ADAPTERS,
     "pin_lora": _ADAPTERS,
-    "sleep": _SLEEP,
-    "wake_up": _SLEEP,
-    "start_profile": _PROFILE,
-    "stop_profile": _PROFILE,
     "collective_rpc": _CODE,
     "apply_model": _CODE,
-    "pause_generation": "Baton does not pause: end requests with abort",
-    "resume_generation": "Baton does not pause: end requests with abort",
+    "init_weight_transfer_engine": _PUSHED,
+    "start_weight_update": _PUSHED,
+    "finish_weight_update": _PUSHED,
 }
 
 
@@ -40,10 +36,6 @@ class Refusing:
         if name not in REFUSED:
             raise AttributeError(f"{type(self).__name__} has no {name}")
         return lambda *_, **__: refuse(name)
-
-    def is_sleeping(self) -> bool:
-        """Return False."""
-        return False
 
 
 def refuse(name: str) -> NoReturn:

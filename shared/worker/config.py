@@ -133,6 +133,9 @@ class WorkerConfig:
         30.0,
         help="seconds between an idle worker's requests to itself, which show whether it works",
     )
+    profiler_dir: Path | None = setting(
+        None, help="directory for the files of /start_profile; without it nothing is profiled"
+    )
     log_level: str = setting("info", help="debug, info, warning or error")
     log_format: Literal["console", "json"] = setting(
         "console", help="console: columns for people; json: one object per line"

@@ -15,23 +15,20 @@ from shared.connector.instrumented import TransferCounters
 from shared.directory.base import WorkerRecord
 from shared.directory.probe import probe_digest
 from shared.engine.engine import Engine
+from shared.engine.engine_metrics import EngineCollector
 from shared.engine.engine_thread import EngineThread
 from shared.engine.grammar.build import build_grammars
 from shared.identity import Role, WorkerId
 from shared.kv.identity import model_identity
-from shared.model.families.registry import register_named
-from shared.model.loader import load_model
 from shared.rpc.channel import ChannelPool
 from shared.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
-from shared.rpc.tls.files import open_certificates
-from shared.rpc.tls.identity import PeerRole
 from shared.rpc.wire import worker_id_to_wire
 from shared.telemetry.build_info import add_build_info
 from shared.telemetry.tracing_settings import open_tracer
 from shared.version import VERSION
 from shared.worker.health.gate import RequestGate
 from shared.worker.health.grammar_metrics import GrammarCollector
-from shared.worker.health.metrics import EngineCollector, TransferCollector
+from shared.worker.health.metrics import TransferCollector
 from shared.worker.health.release_meter import ReleaseMeter
 from shared.worker.peers.breaker import BreakerMetrics
 from shared.worker.peers.connectors import open_connectors
@@ -48,11 +45,13 @@ if TYPE_CHECKING:
     from shared.engine.step.hidden import HiddenPool
     from shared.kv.content_log import ContentLog
     from shared.kv.layout import KVLayout
+    from shared.model.loader import LoadedModel
     from shared.rpc.auth import ClusterToken
     from shared.rpc.tls.files import CertificateFiles
     from shared.telemetry.tracing import Tracer
     from shared.text.token_table import TokenTable
     from shared.worker.config import WorkerConfig
+    from shared.worker.lifecycle.weights import Weights, WeightSource
     from shared.worker.reuse.prefix_reuse import PrefixReuse
 
     #: Function that reads the token table of a model's folder, given its number of logits.
@@ -71,13 +70,14 @@ class WorkerParts:
     config: WorkerConfig
     role: Role
     worker: WorkerId
+    #: Where the weights of this incarnation come from.
+    weights: WeightSource
     engine: EngineThread
     layout: KVLayout
     #: Hidden states of prompts: their blocks, and those that the engine's proposer needs.
     hidden: HiddenPool
     max_model_len: int
     connectors: Sequence[Connector]
-    certificates: CertificateFiles | None
     channels: ChannelPool
     peers: PeerBook
     reuse: PrefixReuse
@@ -106,7 +106,8 @@ class WorkerParts:
             num_blocks=self.engine.stats().num_blocks,
             max_model_len=self.max_model_len,
             identity=model_identity(self.peer_info.model_fingerprint, self.layout.format).hex(),
-            generation=self.config.model.model_generation,
+            generation=self.weights.generation,
+            labels=self.weights.labels,
             probe=probe_digest(bytes.fromhex(self.peer_info.namespace), self.layout.block_size),
         )
 
@@ -127,26 +128,26 @@ async def open_parts(
     config: WorkerConfig,
     role: Role,
     *,
+    weights: Weights,
     read_token_table: ReadTokenTable,
     token: ClusterToken | None = None,
+    certificates: CertificateFiles | None = None,
 ) -> AsyncIterator[WorkerParts]:
-    """Load the model, start the engine and the connectors; close all of them at the end.
+    """Start the engine and the connectors, a new incarnation; close all of them at the end.
 
-    Raises ConfigError or ModelLoadError: the worker cannot start as configured.
+    Raises ConfigError: the worker cannot start as configured.
     """
     worker = WorkerId.born(config.name)
-    certificates = open_certificates(config.tls, PeerRole(role.value))
     async with AsyncExitStack() as stack:
         tracer = _tracer(role, worker, stack)
-        engine = await asyncio.to_thread(_build_engine, config, role)
+        engine = await asyncio.to_thread(_build_engine, config, role, weights.loaded)
         contents = engine.record_contents() if config.kv_events_endpoint else None
         thread = await _started(engine, stack)
         transfers = TransferCounters()
         connectors = await open_connectors(config, worker, engine, transfers, stack)
         channels = _channels(token, certificates, stack)
         info = _peer_info(worker, engine, connectors)
-        grammars = _grammars(config, engine, thread, read_token_table)
-        stack.callback(grammars.close)
+        grammars = _grammars(config, engine, thread, read_token_table, stack)
         metrics = _metrics(config, role, engine, thread, transfers, connectors, grammars)
         breakers = BreakerMetrics(metrics)
         peers = PeerBook(info=info, connectors=connectors, channels=channels)
@@ -154,12 +155,12 @@ async def open_parts(
             config=config,
             role=role,
             worker=worker,
+            weights=weights.source,
             engine=thread,
             layout=engine.layout,
             hidden=engine.hidden,
             max_model_len=engine.max_model_len,
             connectors=connectors,
-            certificates=certificates,
             channels=channels,
             peers=peers,
             reuse=_reuse(config, worker, engine, thread, peers, channels, metrics, breakers),
@@ -246,36 +247,24 @@ def _metrics(
 
 
 def _grammars(
-    config: WorkerConfig, engine: Engine, thread: EngineThread, read: ReadTokenTable
+    config: WorkerConfig,
+    engine: Engine,
+    thread: EngineThread,
+    read: ReadTokenTable,
+    stack: AsyncExitStack,
 ) -> GrammarCompiler:
     model = config.model.folder
     grammars = build_grammars(config.engine, lambda: read(model, engine.vocab_size))
     grammars.on_news(thread.wake)
+    stack.callback(grammars.close)
     return grammars
 
 
-def _build_engine(config: WorkerConfig, role: Role) -> Engine:
-    settings = config.model
+def _build_engine(config: WorkerConfig, role: Role, loaded: LoadedModel) -> Engine:
     engine = config.engine
     if role is Role.PREFILL:
         # It samples one token per request: speculation is useless.
         engine = replace(engine, speculative_config=None)
-    if settings.model_class:
-        register_named(settings.model_class)
-    loaded = load_model(
-        settings.folder,
-        dtype=settings.dtype,
-        load_format=settings.load_format,
-        seed=settings.model_seed,
-        device=config.engine.device,
-        attention_backend=settings.attention_backend,
-        model_impl=settings.model_impl,
-        trust_remote_code=settings.trust_remote_code,
-        quantization=settings.quantization,
-        num_threads=config.num_threads,
-        bind=config.cpu_threads_bind,
-        cpu_int4_compute=settings.cpu_int4_compute,
-    )
     return Engine(loaded, engine)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -25,9 +26,11 @@ from shared.engine.model_settings import ModelSettings
 from shared.identity import Role
 from shared.kv.identity import KVIdentity
 from shared.rpc.server import RpcServer
+from shared.rpc.service_switch import ServiceSet, ServiceSwitch
 from shared.rpc.wire import worker_id_to_wire
 from shared.text.token_table import read_token_table
 from shared.worker.config import WorkerConfig
+from shared.worker.lifecycle.weights import first_source, load_weights
 from shared.worker.parts import open_parts
 from shared.worker.peers.transfer_servicer import TransferServicer
 from shared.worker.reuse_settings import ReusePolicy, ReuseSettings
@@ -188,13 +191,20 @@ async def live_worker(
         reuse=ReuseSettings(reuse_policy=policy, reuse_patience_ms=patience_ms),
         engine=EngineConfig(num_blocks=num_blocks, **(usual | engine)),
     )
-    async with open_parts(config, Role.DECODE, read_token_table=read_token_table) as parts:
+    weights = await asyncio.to_thread(load_weights, config, first_source(config))
+    async with open_parts(
+        config, Role.DECODE, weights=weights, read_token_table=read_token_table
+    ) as parts:
         server = RpcServer(())
-        add_decode(DecodeConfig(worker=config, transfer_stall_s=stall_s), parts, server)
+        services = ServiceSet(server)
+        add_decode(DecodeConfig(worker=config, transfer_stall_s=stall_s), parts, services)
         # Two roles in one process, which count the same things.
         as_prefill = replace(parts, metrics=CollectorRegistry())
-        add_prefill(PrefillConfig(worker=config), as_prefill, server)
-        _add_worker_services(parts, server, servicer)
+        add_prefill(PrefillConfig(worker=config), as_prefill, services)
+        _add_worker_services(parts, services, servicer)
+        switch = ServiceSwitch()
+        switch.put(services)
+        server.server.add_generic_rpc_handlers((switch,))
         await server.start("127.0.0.1:0")
         try:
             yield LiveWorker(parts, f"127.0.0.1:{server.port}")
@@ -203,7 +213,7 @@ async def live_worker(
 
 
 def _add_worker_services(
-    parts: WorkerParts, server: RpcServer, servicer: Callable[..., TransferServicer]
+    parts: WorkerParts, services: ServiceSet, servicer: Callable[..., TransferServicer]
 ) -> None:
     transfer_pb2_grpc.add_TransferServicer_to_server(
         servicer(
@@ -212,7 +222,7 @@ def _add_worker_services(
             connectors=parts.connectors,
             engine=parts.engine,
         ),
-        server.server,
+        services.server,
     )
     worker_pb2_grpc.add_WorkerServicer_to_server(
         WorkerServicer(
@@ -222,7 +232,7 @@ def _add_worker_services(
             num_open_transfers=lambda: parts.transfers.num_open,
             releases=parts.releases,
         ),
-        server.server,
+        services.server,
     )
 
 

@@ -25,13 +25,14 @@ from tests.fakes import tiny_tokenizer
 from tests.fakes.scripted_generator import ScriptedGenerator, Speaker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from fastapi import FastAPI
     from starlette.requests import Request
 
     from services.router.cors_settings import CorsSettings
     from services.router.doors.auth import Authenticator
+    from services.router.fleet.pause import PauseMode
     from services.router.request.generation import Explainer, GenerationRequest
     from tests.fakes.scripted_generator import Step
 
@@ -40,10 +41,69 @@ MAX_MODEL_LEN = 512
 LIMITS = RequestLimits(max_body_bytes=100_000, max_prompts=4, max_n=8, max_stop_strings=4)
 
 
+class FakeFleet:
+    """Notes what it is told to do; with a `failure` it refuses."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+        self.failure: Exception | None = None
+        self.serves = True
+
+    def _note(self, *what: Any) -> None:
+        if self.failure is not None:
+            raise self.failure
+        self.told.append(what)
+
+    async def pause(self, mode: PauseMode, timeout_s: float) -> None:
+        """See Fleet."""
+        self._note("pause", mode, timeout_s)
+
+    async def resume(self) -> None:
+        """See Fleet."""
+        self._note("resume")
+
+    async def is_paused(self) -> bool:
+        """See Fleet."""
+        return ("resume",) not in self.told
+
+    async def sleep(self, level: int, mode: PauseMode, timeout_s: float) -> None:
+        """See Fleet."""
+        self._note("sleep", level, mode, timeout_s)
+
+    async def wake_up(self, tags: Collection[str]) -> bool:
+        """See Fleet."""
+        self._note("wake_up", *tags)
+        return self.serves
+
+    async def is_sleeping(self) -> bool:
+        """See Fleet."""
+        return not self.serves
+
+    async def update_weights(
+        self, path: str, version: str | None, mode: PauseMode, timeout_s: float
+    ) -> Mapping[str, str]:
+        """See Fleet."""
+        self._note("update_weights", path, version, mode, timeout_s)
+        return {"decode-1": "lost"}
+
+    async def weight_versions(self) -> Mapping[str, str]:
+        """See Fleet."""
+        return {"decode-0": "v1"} if self.serves else {"decode-0": "v1", "decode-1": "v2"}
+
+    async def start_profile(self, prefix: str) -> None:
+        """See Fleet."""
+        self._note("start_profile", prefix)
+
+    async def stop_profile(self) -> Mapping[str, str]:
+        """See Fleet."""
+        return {"decode-0": "/traces/decode-0.json"}
+
+
 class FakeCluster:
     """What operators see and do; a test sets what it is."""
 
-    def __init__(self) -> None:
+    def __init__(self, fleet: FakeFleet | None = None) -> None:
+        self.fleet = fleet or FakeFleet()
         self.load = 0
         self.can_reset = True
         self.num_resets = 0

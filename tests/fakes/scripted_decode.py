@@ -168,7 +168,9 @@ class ScriptedDecode(decode_pb2_grpc.DecodeServicer, worker_pb2_grpc.WorkerServi
         self, request_iterator: AsyncIterator[decode_pb2.SessionRequest], context: Context
     ) -> AsyncIterator[decode_pb2.SessionResponse]:
         """Many answers over one call."""
-        session = AnswerSession(lambda request: self.Generate(request, context))
+        session = AnswerSession(
+            lambda request: self.Generate(request, context), over=asyncio.Event()
+        )
         async with aclosing(session.run(request_iterator)) as responses:
             async for response in responses:
                 if response.events or self.heartbeats:

@@ -81,7 +81,22 @@ class Admission:
         self._mean_output = 0.0
         self._is_entering = False
         self._timer: asyncio.TimerHandle | None = None
+        self._is_held = False
         self.num_inside = 0
+
+    @property
+    def is_held(self) -> bool:
+        """Whether no request is admitted."""
+        return self._is_held
+
+    def hold(self) -> None:
+        """Admit no request until `release`: those that arrive wait, as long as others do."""
+        self._is_held = True
+
+    def release(self) -> None:
+        """Admit requests again. Safe to repeat."""
+        self._is_held = False
+        self.look()
 
     @property
     def num_queued(self) -> int:
@@ -177,7 +192,7 @@ class Admission:
         self.look()
 
     def _may_enter(self, num_tokens: int) -> bool:
-        if self.num_inside >= self._limits.max_concurrent_requests:
+        if self._is_held or self.num_inside >= self._limits.max_concurrent_requests:
             return False
         # While no request is admitted, the estimate of the workers' room delays no request.
         return not self.num_inside or self._has_room(num_tokens)

@@ -121,6 +121,8 @@ class AnswerStream:
                     identity = ""
                 booking.add_tokens(len(piece.token_ids))
                 if piece.finish_reason is not None:
+                    version = route.decode.record.weight_version
+                    piece = msgspec.structs.replace(piece, weight_version=version)
                     self._learn(call, booking)
                 yield piece
                 if piece.finish_reason is not None:

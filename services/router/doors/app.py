@@ -19,6 +19,7 @@ from services.router.openai.chat import ChatCompletions
 from services.router.openai.chat_batch import ChatBatch, ChatBatchBody
 from services.router.openai.completions import Completions
 from services.router.openai.health import HealthEndpoints
+from services.router.openai.lifecycle import LifecycleEndpoints, add_lifecycle
 from services.router.openai.models import ModelEndpoints
 from services.router.openai.not_offered import add_refusals
 from services.router.openai.operators import OperatorEndpoints
@@ -161,6 +162,8 @@ def _add_generation(app: FastAPI, backend: Backend, cluster: Cluster | None) -> 
     chat, completions = ChatCompletions(backend), Completions(backend)
     if cluster is not None:
         _add_operators(app, OperatorEndpoints(backend, cluster, chat, completions))
+        if cluster.fleet is not None:
+            add_lifecycle(app, LifecycleEndpoints(cluster.fleet, backend.limits))
     _add_other_apis(app, backend, chat)
     app.add_api_route("/v1/chat/completions", chat.create, methods=["POST"], tags=["generate"])
     app.add_api_route("/v1/completions", completions.create, methods=["POST"], tags=["generate"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from services.router.admission.caller import ANYBODY, Caller
+from services.router.openai.lifecycle import LIFECYCLE_PATHS
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -24,6 +25,7 @@ OPERATOR_PATHS = frozenset(
         "/load",
         "/server_info",
         "/reset_prefix_cache",
+        *LIFECYCLE_PATHS,
     }
 )
 

@@ -22,9 +22,7 @@ _IMAGES = "this server generates text: it takes and makes no images"
 _FILES = "this server keeps no files and runs no jobs: `baton run-batch` answers a file of requests"
 _STATE = "this server keeps no state between requests: send the whole conversation"
 
-_SLEEP = "workers do not sleep: stop them, and start them again"
-_PAUSE = "workers do not pause: `--drain-mode` says what becomes of their requests when they stop"
-_PROFILE = "this server profiles nothing: run py-spy or perf on a worker's process"
+_PUSHED = "weights come from a folder, in one step: POST /update_weights with its `path`"
 _ADAPTERS = "this server has no adapters: merge one into its model, and serve the result"
 
 _TRAINING = "this server trains nothing"
@@ -55,14 +53,9 @@ NOT_OFFERED: dict[str, str] = {
     "/v1/containers": "this server executes nothing",
     "/v1/vector_stores": _STATE,
     "/v1/conversations": _STATE,
-    "/sleep": _SLEEP,
-    "/wake_up": _SLEEP,
-    "/is_sleeping": _SLEEP,
-    "/pause": _PAUSE,
-    "/resume": _PAUSE,
-    "/is_paused": _PAUSE,
-    "/start_profile": _PROFILE,
-    "/stop_profile": _PROFILE,
+    "/init_weight_transfer_engine": _PUSHED,
+    "/start_weight_update": _PUSHED,
+    "/finish_weight_update": _PUSHED,
     "/collective_rpc": "this server runs no code of its clients in its workers",
     "/reset_mm_cache": _IMAGES,
     "/reset_encoder_cache": _IMAGES,

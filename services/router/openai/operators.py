@@ -18,10 +18,16 @@ if TYPE_CHECKING:
     from services.router.openai.backend import Backend
     from services.router.openai.chat import ChatCompletions
     from services.router.openai.completions import Completions
+    from services.router.openai.lifecycle import Fleet
 
 
 class Cluster(Protocol):
     """The cluster as its operators see it."""
+
+    @property
+    def fleet(self) -> Fleet | None:
+        """All workers as one; None: there are no paths that change them."""
+        ...
 
     def num_requests(self) -> int:
         """Return the requests that this router has let in and not answered."""

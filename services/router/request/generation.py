@@ -91,6 +91,8 @@ class AnswerPiece(msgspec.Struct, frozen=True, kw_only=True):
     timings: Timings | None = None
     #: The weights of the worker that writes; in the first piece from that worker.
     identity: str = ""
+    #: The operator's name of these weights; in the answer's last piece.
+    weight_version: str = ""
 
 
 class Generator(Protocol):

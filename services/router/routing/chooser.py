@@ -13,6 +13,7 @@ from services.router.routing.book import Book
 from services.router.routing.estimator import Estimator, Holdings
 from services.router.routing.filters import (
     Accepted,
+    Awake,
     FitsContext,
     NotDraining,
     NotExcluded,
@@ -53,6 +54,7 @@ WORKERS = (Role.PREFILL, Role.DECODE)
 FILTERS: tuple[Filter, ...] = (
     Accepted(),
     SameIdentity(),
+    Awake(),
     NotDraining(),
     Ready(),
     NotExcluded(),

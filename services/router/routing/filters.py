@@ -31,6 +31,16 @@ class SameIdentity:
         return not request.identity or identity_of(endpoint.record) == request.identity
 
 
+class Awake:
+    """The worker has its weights and a KV cache."""
+
+    reason = "asleep"
+
+    def keeps(self, request: RoutingRequest, endpoint: Endpoint) -> bool:
+        """See Filter."""
+        return not endpoint.record.sleeps
+
+
 class NotDraining:
     """The worker takes new work."""
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from services.router.workers.canary import Check
     from services.router.workers.generations import Generations
     from services.router.workers.sessions import SessionPool
-    from shared.directory.base import RegistryEvent, WorkerRegistry
+    from shared.directory.base import RegistryEvent, WorkerRecord, WorkerRegistry
     from shared.identity import WorkerId
 
 log = structlog.get_logger(__name__)
@@ -98,7 +98,10 @@ class EndpointPool:
 
     def not_ready_because(self) -> list[str]:
         """Return what is missing before a request can be served; empty if ready."""
-        return [] if self.is_ready else ["no decode worker is ready"]
+        if self.is_ready:
+            return []
+        asleep = any(endpoint.record.sleeps for endpoint in self.of_role(Role.DECODE))
+        return ["the decode workers are asleep" if asleep else "no decode worker is ready"]
 
     def notes(self) -> list[str]:
         """Return the parts that are missing though requests can be served."""
@@ -115,6 +118,10 @@ class EndpointPool:
         while not condition():
             self._changed.clear()
             await self._changed.wait()
+
+    def updated_to(self) -> WorkerRecord | None:
+        """Return a record with the weights that the cluster was updated to last, if it was."""
+        return self._generations.updated_to
 
     def max_model_len(self) -> int:
         """Return the longest sequence that any decode worker takes.
@@ -195,7 +202,8 @@ class EndpointPool:
             endpoint = self._endpoints[worker] = self._new(event)
             self._generations.joined(event.record)
             self._judge()
-            self._start_check(endpoint)
+            if not event.record.sleeps:
+                self._start_check(endpoint)
         self._changed.set()
 
     def _new(self, event: RegistryEvent) -> Endpoint:
@@ -226,6 +234,8 @@ class EndpointPool:
             return
         endpoint.ready = False
         self._left_s[endpoint.record.role] = time.monotonic()
+        # The same process may live on at its address as another incarnation.
+        self._sessions.renew(endpoint.record.address)
         if (task := self._checks.pop(worker, None)) is not None:
             task.cancel()
         log.info("worker_gone", worker=str(worker))

@@ -33,10 +33,15 @@ class Generations:
         self._began_s = clock()
         #: By known identity: the time until which it is kept without a worker.
         self._held_until_s: dict[tuple[int, str], float] = {}
+        #: A worker of the newest generation that came by an update; older ones are not used.
+        self.updated_to: WorkerRecord | None = None
 
     def joined(self, record: WorkerRecord) -> None:
         """Record a worker that has joined."""
         self._held_until_s.setdefault(_key(record), 0.0)
+        newest = self.updated_to
+        if record.weight_path and (newest is None or record.generation > newest.generation):
+            self.updated_to = record
 
     def left(self, record: WorkerRecord, *, in_order: bool) -> None:
         """Record a worker that has left; `in_order`: it deregistered, its lease did not end."""
@@ -57,6 +62,12 @@ class Generations:
 
     def refusal(self, record: WorkerRecord, records: Collection[WorkerRecord]) -> str:
         """Return why the worker must not be used; empty if it may. `records`: all live workers."""
+        newest = self.updated_to
+        if newest is not None and record.generation < newest.generation:
+            return (
+                f"its weights are version {record.weight_version!r}, and the cluster was updated "
+                f"to version {newest.weight_version!r}"
+            )
         expected = self.identity(record.generation, records)
         own = identity_of(record)
         if expected in (None, own):

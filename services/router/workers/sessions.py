@@ -48,6 +48,8 @@ class SessionPool:
         self._channels = channels
         self._max_idle_looks = max(1, round(stall_s / LOOK_S))
         self._sessions: dict[str, Session] = {}
+        #: Those of workers that left; the worker ends them.
+        self._old: list[Session] = []
 
     def start(
         self, address: str, request: decode_pb2.DecodeRequest, *, timeout_s: float, peer: str
@@ -62,6 +64,17 @@ class SessionPool:
             )
         return session.start(request, timeout_s=timeout_s, peer=peer)
 
+    def abort_answers(self) -> None:
+        """End all answers now, with the finish reason `abort`."""
+        for session in (*self._sessions.values(), *self._old):
+            session.abort_answers()
+
+    def renew(self, address: str) -> None:
+        """Begin another session with the next answer; answers of the present one go on."""
+        session = self._sessions.pop(address, None)
+        if session is not None:
+            self._old = [each for each in (*self._old, session) if not each.ended]
+
     async def drop(self, address: str) -> None:
         """End the session and the channel to an address that no worker serves any more."""
         session = self._sessions.pop(address, None)
@@ -71,7 +84,7 @@ class SessionPool:
 
     async def close(self) -> None:
         """End every session; workers cancel what runs in them. Channels stay."""
-        sessions, self._sessions = list(self._sessions.values()), {}
+        sessions, self._sessions = [*self._sessions.values(), *self._old], {}
         await asyncio.gather(*(session.close() for session in sessions))
 
 
@@ -115,6 +128,11 @@ class Session:
         """Drop the answer; with `cancel`, tell the worker to cancel it."""
         if self._answers.pop(answer_id, None) is not None and cancel and not self.ended:
             self._outgoing.put_nowait(decode_pb2.SessionRequest(answer_id=answer_id, cancel=True))
+
+    def abort_answers(self) -> None:
+        """See SessionPool."""
+        for answer in list(self._answers.values()):
+            answer.abort()
 
     async def close(self) -> None:
         """End the call and all answers that still run."""

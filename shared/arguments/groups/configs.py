@@ -14,7 +14,7 @@ from shared.arguments.base import (
 )
 from shared.arguments.groups.compiling import CHOSEN
 from shared.arguments.groups.model import NO_MEDIA
-from shared.arguments.values import key_of_speculation, kv_events, structured_outputs
+from shared.arguments.values import key_of_speculation, kv_events, profiler, structured_outputs
 
 CONFIGS = (
     value("--reasoning-parser", "", Same()),
@@ -59,9 +59,13 @@ CONFIGS = (
     json_object("--engram-config", Refused("Baton has no memory of n-grams")),
     json_object("--additional-config", Refused("there is no platform that could read it")),
     json_object("--aux-output-config", Refused("Baton returns tokens, text and logprobs")),
-    json_object("--profiler-config", Refused("use py-spy or perf on a worker's process")),
+    json_object(
+        "--profiler-config", Spelled("--profiler-dir", profiler, "profiler, torch_profiler_dir")
+    ),
     value("--performance-mode", "balanced", Inert(CHOSEN)),
-    json_object("--weight-transfer-config", Refused("weights change with --model-generation")),
+    json_object(
+        "--weight-transfer-config", Refused("weights come from a folder: POST /update_weights")
+    ),
     switch("--fail-on-environ-validation", Inert("a bad variable BATON_… always ends the start")),
     value("--shutdown-timeout", "0", renamed("--drain-grace-s")),
     switch("--tokens-only", Refused("the router needs a tokenizer; gRPC takes token ids")),

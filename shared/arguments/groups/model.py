@@ -18,7 +18,7 @@ from shared.arguments.values import either, length
 NO_POOLING = "Baton has no pooling models yet"
 NO_MEDIA = "Baton takes text and token ids only"
 IN_FOLDER = "it is read from the model's folder; put a changed copy of the folder in its place"
-NO_SLEEP = "Baton's workers do not sleep; stop them, and start them again"
+SLEEP = "every worker can sleep, and gives all its memory back"
 
 MODEL = (
     value("--model", "Qwen/Qwen3-0.6B", Same("a folder, a GGUF file or a name on the hub")),
@@ -97,9 +97,9 @@ MODEL = (
     json_object("--pooler-config", Refused(NO_POOLING)),
     value("--generation-config", "auto", Same("auto, vllm or a folder")),
     json_object("--override-generation-config", Same()),
-    switch("--enable-sleep-mode", Refused(NO_SLEEP)),
-    switch("--sleep-mode-offload-cudagraph", Refused(NO_SLEEP)),
-    words("--sleep-preserve-parameter-names", "[]", Refused(NO_SLEEP)),
+    switch("--enable-sleep-mode", Inert(SLEEP)),
+    switch("--sleep-mode-offload-cudagraph", Inert(SLEEP)),
+    words("--sleep-preserve-parameter-names", "[]", Inert(SLEEP)),
     switch("--enable-cumem-allocator", Inert("memory of weights is never given back in part")),
     switch("--enable-nccl-comm-suspend", Inert("workers do not use NCCL")),
     value("--model-impl", "auto", Same()),

@@ -1,6 +1,6 @@
 """Counts the requests in a worker; closed to new ones while the worker is full, drains or is stuck.
 
-It can also end running requests.
+It can also hold new requests back, and end running ones.
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ class RequestGate:
         self._reason: Callable[[], BatonError] | None = None
         self._empty = asyncio.Event()
         self._empty.set()
+        self._is_free = asyncio.Event()
+        self._is_free.set()
+        #: Set when no request will ever enter again: long calls without one end.
+        self.over = asyncio.Event()
         #: Called when a request has ended.
         self.on_leave: Callable[[], None] = lambda: None
         self._listeners: list[Callable[[], None]] = []
@@ -62,6 +66,7 @@ class RequestGate:
             WorkerLostError: the worker makes no progress.
             OverloadedError: the gate is full; another worker may have a place.
         """
+        await self._is_free.wait()
         if self.draining:
             raise DrainingError(f"{self._worker_name} is draining and takes no new requests")
         if self.unhealthy:
@@ -91,6 +96,19 @@ class RequestGate:
             if not self._num_inside:
                 self._empty.set()
 
+    @property
+    def is_held(self) -> bool:
+        """Whether new requests wait."""
+        return not self._is_free.is_set()
+
+    def hold(self) -> None:
+        """Let new requests wait until `release` or the end of the gate."""
+        self._is_free.clear()
+
+    def release(self) -> None:
+        """Let the requests in that wait."""
+        self._is_free.set()
+
     def expel(self, reason: Callable[[], BatonError]) -> int:
         """End every running request with `reason` soon; return their number."""
         self._reason = reason
@@ -101,8 +119,9 @@ class RequestGate:
         return len(asked)
 
     def close(self) -> None:
-        """Refuse all new requests from now on."""
+        """Refuse all new requests from now on, and those that wait."""
         self.draining = True
+        self._is_free.set()
         self._tell()
 
     def set_unhealthy(self, reason: str) -> None:

@@ -19,10 +19,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AsyncExitStack
 
+    from shared.directory.base import WorkerRecord
     from shared.directory.lease import Lease
     from shared.directory.redis.directory import RedisDirectory
+    from shared.identity import WorkerId
     from shared.rpc.auth import ClusterToken
+    from shared.rpc.channel import ChannelPool
+    from shared.worker.config import WorkerConfig
+    from shared.worker.health.gate import RequestGate
     from shared.worker.health.liveness import Watchdog
+    from shared.worker.join.membership import HasBlocks
     from shared.worker.parts import WorkerParts
 
 #: Time of delay after which an event loop counts as serving no request.
@@ -38,6 +44,18 @@ class LeaseSource:
 
 
 @dataclass(frozen=True, slots=True)
+class Member:
+    """What a directory hears of a worker."""
+
+    record: WorkerRecord
+    engine: HasBlocks
+    #: Called in the heart's thread.
+    load: Callable[[], WorkerLoad]
+    #: Its changes are reported at once.
+    gate: RequestGate | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Joined:
     """A worker's membership of one directory. `task` ends early only if the worker is refused."""
 
@@ -47,7 +65,12 @@ class Joined:
 
 
 def open_places(
-    parts: WorkerParts, stack: AsyncExitStack, *, token: ClusterToken | None
+    config: WorkerConfig,
+    worker: WorkerId,
+    channels: ChannelPool,
+    stack: AsyncExitStack,
+    *,
+    token: ClusterToken | None,
 ) -> Sequence[LeaseSource]:
     """Open the directories of the settings; the stack closes their connections.
 
@@ -56,13 +79,12 @@ def open_places(
     Raises:
         ConfigError: the URL of Redis is invalid.
     """
-    config, worker = parts.config, parts.worker
     url = config.redis_url
     if url is None:
         return [
             LeaseSource(
-                RemoteDirectory(parts.channels.get(address)),
-                partial(RemoteLease, worker, partial(parts.channels.blocking, address)),
+                RemoteDirectory(channels.get(address)),
+                partial(RemoteLease, worker, partial(channels.blocking, address)),
             )
             for address in config.directory
         ]
@@ -96,26 +118,33 @@ def load_of(parts: WorkerParts, watchdog: Watchdog, loop: LoopWatch) -> WorkerLo
     )
 
 
-def join(
-    parts: WorkerParts, address: str, place: LeaseSource, watchdog: Watchdog, stack: AsyncExitStack
-) -> Joined:
-    """Keep the worker, served at `address`, in a directory until the stack closes."""
+def member_of(parts: WorkerParts, address: str, watchdog: Watchdog) -> Member:
+    """Return what a directory hears of a worker that serves at `address`."""
+    loop = LoopWatch(asyncio.get_running_loop())
+    return Member(
+        parts.record(address), parts.engine, partial(load_of, parts, watchdog, loop), parts.gate
+    )
+
+
+def join(member: Member, place: LeaseSource, stack: AsyncExitStack) -> Joined:
+    """Keep the worker in a directory until the stack closes."""
     membership = Membership(
-        record=parts.record(address),
+        record=member.record,
         registry=place.directory,
         blocks=place.directory,
-        engine=parts.engine,
+        engine=member.engine,
     )
-    parts.engine.on_cache_change(membership.note)
+    member.engine.on_cache_change(membership.note)
     heart = Heart(
         place.open_lease,
-        load=partial(load_of, parts, watchdog, LoopWatch(asyncio.get_running_loop())),
+        load=member.load,
         period_s=settings.HEARTBEAT_S,
         on_beat=membership.on_beat,
     )
     task = asyncio.create_task(membership.run())
     heart.start()
-    parts.gate.on_change(heart.beat_soon)
+    if member.gate is not None:
+        member.gate.on_change(heart.beat_soon)
 
     async def end() -> None:
         await heart.stop()

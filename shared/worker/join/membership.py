@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from shared.directory.base import BlockDirectory, WorkerRecord, WorkerRegistry
-    from shared.engine.engine_thread import EngineThread
     from shared.engine.sequence.events import CacheChange
+    from shared.kv.tier import BlockTier
 
 log = structlog.get_logger(__name__)
 
@@ -50,6 +50,20 @@ MAX_PENDING_CHANGES = 10_000
 MAX_HASHES_PER_UPDATE = 1024
 
 
+class HasBlocks(Protocol):
+    """The blocks that a directory hears of; an `EngineThread` has some."""
+
+    def on_cache_change(self, callback: Callable[[CacheChange], None]) -> None:
+        """See `EngineThread.on_cache_change`."""
+        ...
+
+    async def tier_snapshots(
+        self, at_cut: Callable[[], None] | None = None
+    ) -> dict[BlockTier, list[bytes]]:
+        """See `EngineThread.tier_snapshots`."""
+        ...
+
+
 class Membership:
     """One worker's entry in the directory. Call `run` until cancelled, then `leave`."""
 
@@ -59,7 +73,7 @@ class Membership:
         record: WorkerRecord,
         registry: WorkerRegistry,
         blocks: BlockDirectory,
-        engine: EngineThread,
+        engine: HasBlocks,
     ) -> None:
         self._record = record
         self._registry = registry

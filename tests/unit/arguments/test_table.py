@@ -30,6 +30,7 @@ SAMPLES = {
     "--attention-config": '{"backend": "TRITON_ATTN"}',
     "--structured-outputs-config": '{"backend": "xgrammar", "reasoning_parser": "think"}',
     "--kv-events-config": '{"enable_kv_cache_events": true, "topic": "t"}',
+    "--profiler-config": '{"profiler": "torch", "torch_profiler_dir": "/traces"}',
     "--log-level": "DEBUG",
     "--device-memory-utilization": "0.5",
     "--spec-method": "ngram",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from services.router.workers.generations import Generations
-from shared.directory.base import WorkerRecord
+from shared.directory.base import WEIGHT_PATH, WEIGHT_VERSION, WorkerRecord
 from shared.identity import Role, WorkerId
 
 HOLD_S = 60.0
@@ -129,3 +131,18 @@ def test_older_workers_are_known_by_their_block_hashes(generations: Generations)
     alike = record("alike", "", joined_ms=0)
     assert not generations.refusal(alike, [old, alike])
     assert generations.refusal(A, [old, A])
+
+
+def test_weights_from_before_an_update_are_not_used(clock: Clock) -> None:
+    generations = Generations(hold_s=HOLD_S, clock=clock)
+    old = record("a", X, joined_ms=1)
+    labels = {WEIGHT_VERSION: "v2", WEIGHT_PATH: "/weights/v2"}
+    new = replace(record("b", Y, joined_ms=2, generation=1), labels=labels)
+    generations.joined(old)
+    assert generations.refusal(old, [old]) == ""
+    generations.joined(new)
+    assert "was updated to version 'v2'" in generations.refusal(old, [old, new])
+    assert generations.refusal(new, [old, new]) == ""
+    generations.left(new, in_order=False)
+    assert "was updated" in generations.refusal(old, [old])
+    assert generations.updated_to == new

@@ -106,6 +106,7 @@ class ChatReply:
         if piece.finish_reason is not None:
             choice.finish_reason = piece.finish_reason.value
             choice.stop_reason = stop_reason(piece)
+            choice.weight_version = piece.weight_version or UNSET
         chunk = self._chunk((choice,))
         if is_first_of_all:
             self._show_prompt(chunk)
@@ -128,6 +129,7 @@ class ChatReply:
         if events and isinstance(events[-1], Finish):
             choices[-1].finish_reason = events[-1].reason
             choices[-1].stop_reason = events[-1].stop_reason
+            choices[-1].weight_version = piece.weight_version or UNSET
         is_first_of_all = not self._templates
         if template is None:
             self._begin(piece.index, choices)
@@ -207,6 +209,7 @@ class ChatReply:
         if parsed.finish is not None:
             choice.finish_reason = parsed.finish.reason
         choice.stop_reason = answer.stop_reason
+        choice.weight_version = answer.weight_version or UNSET
         if self._wants_logprobs:
             choice.logprobs = chat_logprobs(answer.details, self._label)
         if self._wants_token_ids:

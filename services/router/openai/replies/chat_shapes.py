@@ -64,6 +64,8 @@ class ChunkChoice(msgspec.Struct):
     finish_reason: str | None = None
     stop_reason: str | int | UnsetType | None = UNSET
     token_ids: Sequence[int] | UnsetType = UNSET
+    #: In the answer's last chunk.
+    weight_version: str | UnsetType = UNSET
 
 
 class ChatChunk(msgspec.Struct):
@@ -117,6 +119,7 @@ class Choice(msgspec.Struct):
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     token_ids: list[int] | UnsetType = UNSET
+    weight_version: str | UnsetType = UNSET
 
 
 class ChatCompletion(msgspec.Struct):

@@ -21,6 +21,7 @@ class CollectedAnswer:
     details: list[TokenDetail] = field(default_factory=list)
     finish_reason: str | None = None
     stop_reason: str | int | None = None
+    weight_version: str = ""
 
 
 @dataclass(slots=True)
@@ -47,6 +48,7 @@ async def collect(
         if piece.finish_reason is not None:
             answer.finish_reason = piece.finish_reason.value
             answer.stop_reason = stop_reason(piece)
+            answer.weight_version = piece.weight_version
     return prompts
 
 

@@ -38,6 +38,8 @@ class CompletionChoice(msgspec.Struct):
     token_ids: Sequence[int] | UnsetType = UNSET
     prompt_token_ids: Sequence[int] | UnsetType = UNSET
     prompt_logprobs: list[dict[int, PromptToken] | None] | UnsetType = UNSET
+    #: In the answer's last part.
+    weight_version: str | UnsetType = UNSET
 
 
 class Completion(msgspec.Struct):
@@ -118,6 +120,7 @@ class CompletionReply:
         if piece.finish_reason is not None:
             choice.finish_reason = piece.finish_reason.value
             choice.stop_reason = stop_reason(piece)
+            choice.weight_version = piece.weight_version or UNSET
         if self._wants_token_ids:
             choice.token_ids = piece.token_ids
             if is_first:
@@ -148,6 +151,7 @@ class CompletionReply:
         choice = CompletionChoice(index, prompt.text + "".join(answer.texts))
         choice.finish_reason = answer.finish_reason
         choice.stop_reason = answer.stop_reason
+        choice.weight_version = answer.weight_version or UNSET
         if self._wants_logprobs:
             self._logprobs[index] = CompletionLogprobsWriter(self._label)
             choice.logprobs = self._write_logprobs(index, answer.details, with_prompt=True)

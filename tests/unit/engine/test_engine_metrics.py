@@ -6,10 +6,10 @@ from dataclasses import asdict
 
 from prometheus_client import CollectorRegistry
 
+from shared.engine.engine_metrics import EngineCollector
 from shared.engine.engine_stats import EngineStats
 from shared.engine.offload.stats import TierCounters, TierStats
 from shared.kv.tier import BlockTier
-from shared.worker.health.metrics import EngineCollector
 
 
 def registry(stats: EngineStats) -> CollectorRegistry:

@@ -1,0 +1,1 @@
+"""Changes of all workers as one: pauses, sleep, new weights, profiles."""

@@ -1,0 +1,257 @@
+"""All workers as one, for operators and training loops. One change at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import structlog
+
+from baton.v1 import lifecycle_pb2
+from services.router.fleet.orders import QUICK_S, succeeded
+from services.router.fleet.pause import FleetPause, PauseMode
+from services.router.fleet.update import COMMIT_S, PREPARE_S, NewWeights, WeightUpdate
+from shared.errors import BatonError, InvalidRequestError, UnavailableError
+from shared.identity import Role
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Collection, Mapping
+
+    from services.router.admission.admission import Admission
+    from services.router.fleet.orders import Orders
+    from services.router.workers.endpoint import Endpoint
+    from services.router.workers.endpoints import EndpointPool
+    from services.router.workers.sessions import SessionPool
+    from shared.identity import WorkerId
+
+log = structlog.get_logger(__name__)
+
+#: Interval at which old weights of a worker that came back, and forgotten pauses, are looked for.
+LOOK_S = 2.0
+#: Time until the router knows that a worker is back in use.
+READY_S = 60.0
+WEIGHTS, KV_CACHE = "weights", "kv_cache"
+TAGS = (WEIGHTS, KV_CACHE)
+_ALL = "all workers"
+
+
+class Fleet:
+    """See `services.router.openai.lifecycle.Fleet`. `keep_up` runs beside it."""
+
+    def __init__(
+        self,
+        endpoints: EndpointPool,
+        orders: Orders,
+        sessions: SessionPool,
+        admission: Admission,
+    ) -> None:
+        self._endpoints = endpoints
+        self._orders = orders
+        self._admission = admission
+        self._pause = FleetPause(endpoints, orders, sessions, admission)
+        self._changing = asyncio.Lock()
+
+    async def keep_up(self) -> None:
+        """Until cancelled, bring weights up to date where they are not, and end forgotten pauses.
+
+        A worker that was lost in an update starts again with the weights of its settings.
+        """
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if self._changing.locked():
+                continue
+            try:
+                async with self._changing:
+                    await self._look()
+            except BatonError as error:
+                log.warning("keep_up_failed", error=str(error))
+
+    async def pause(self, mode: PauseMode, timeout_s: float) -> None:
+        """Hold all requests; see `FleetPause.begin`."""
+        async with self._change():
+            await self._pause.begin(mode, timeout_s)
+
+    async def resume(self) -> None:
+        """Let all requests go on."""
+        async with self._change():
+            for error in await self._pause.end():
+                raise error
+
+    async def is_paused(self) -> bool:
+        """Return whether all workers hold requests."""
+        states = await self._states()
+        return bool(states) and all(state.paused for state in states.values())
+
+    async def sleep(self, level: int, mode: PauseMode, timeout_s: float) -> None:
+        """Have all workers give their memory back.
+
+        Raises:
+            BatonError: one could not; the others wake up again.
+        """
+        if mode is PauseMode.KEEP:
+            raise InvalidRequestError(
+                "mode must be abort or wait: sleep keeps no request's KV", param="mode"
+            )
+        async with self._change():
+            await self._pause.begin(mode, timeout_s)
+            request = lifecycle_pb2.SleepRequest(level=level)
+            workers = self._workers()
+            try:
+                succeeded(
+                    await self._orders.each(
+                        workers, lambda stub: stub.Sleep(request, timeout=COMMIT_S)
+                    )
+                )
+            except BaseException:
+                await self._wake(TAGS)
+                raise
+            await self._until(lambda: all(each.record.sleeps for each in self._workers()), "asleep")
+            # Requests are refused with the reason, as long as the workers sleep.
+            self._admission.release()
+
+    async def wake_up(self, tags: Collection[str]) -> bool:
+        """Have all workers load what the tags name; return whether they serve.
+
+        Raises:
+            BatonError: a worker could not.
+        """
+        async with self._change():
+            return await self._wake(tags)
+
+    async def is_sleeping(self) -> bool:
+        """Return whether a worker sleeps."""
+        return any(each.record.sleeps for each in self._workers())
+
+    async def update_weights(
+        self, path: str, version: str | None, mode: PauseMode, timeout_s: float
+    ) -> Mapping[str, str]:
+        """Replace the weights of all workers, or of none; return lost workers' errors.
+
+        Running requests finish or end before, by `mode`.
+
+        Raises:
+            BatonError: a worker could not prepare, or requests did not finish; all is as before.
+        """
+        if mode is PauseMode.KEEP:
+            raise InvalidRequestError(
+                "mode must be abort or wait: an answer has one version of the weights", param="mode"
+            )
+        async with self._change():
+            was_paused = any(state.paused for state in (await self._states()).values())
+            workers = self._workers()
+            if not workers:
+                raise UnavailableError("no worker is registered")
+            generation = 1 + max(each.record.generation for each in workers)
+            weights = NewWeights(path, version or str(generation), generation)
+            update = WeightUpdate(self._orders, workers, weights)
+            await update.prepare()
+            try:
+                await self._pause.begin(mode, timeout_s)
+            except BaseException:
+                await update.drop()
+                raise
+            # From here on there is no way back: a request must not cancel the rest.
+            finishing = asyncio.create_task(self._commit(update, keep_paused=was_paused))
+            return await asyncio.shield(finishing)
+
+    async def weight_versions(self) -> Mapping[str, str]:
+        """Return the version of each worker's weights, by its name."""
+        return {each.name: each.record.weight_version for each in self._workers()}
+
+    async def start_profile(self, prefix: str) -> None:
+        """Have all workers record what they compute."""
+        request = lifecycle_pb2.StartProfileRequest(prefix=prefix)
+        succeeded(
+            await self._orders.each(
+                self._workers(), lambda stub: stub.StartProfile(request, timeout=QUICK_S)
+            )
+        )
+
+    async def stop_profile(self) -> Mapping[str, str]:
+        """End the records; return each worker's file, by its name."""
+        request = lifecycle_pb2.StopProfileRequest()
+        answers = succeeded(
+            await self._orders.each(
+                self._workers(), lambda stub: stub.StopProfile(request, timeout=COMMIT_S)
+            )
+        )
+        return {endpoint.name: answer.path for endpoint, answer in answers.items()}
+
+    def _workers(self) -> list[Endpoint]:
+        return [*self._endpoints.of_role(Role.DECODE), *self._endpoints.of_role(Role.PREFILL)]
+
+    @asynccontextmanager
+    async def _change(self) -> AsyncIterator[None]:
+        async with self._changing:
+            yield
+
+    async def _states(self) -> dict[Endpoint, lifecycle_pb2.GetStateResponse]:
+        request = lifecycle_pb2.GetStateRequest()
+        return succeeded(
+            await self._orders.each(
+                self._workers(), lambda stub: stub.GetState(request, timeout=QUICK_S)
+            )
+        )
+
+    async def _wake(self, tags: Collection[str]) -> bool:
+        request = lifecycle_pb2.WakeUpRequest(weights=WEIGHTS in tags, kv_cache=KV_CACHE in tags)
+        answers = succeeded(
+            await self._orders.each(
+                self._workers(), lambda stub: stub.WakeUp(request, timeout=PREPARE_S)
+            )
+        )
+        serve = all(each.stage == lifecycle_pb2.STAGE_SERVING for each in answers.values())
+        if serve:
+            await self._until(lambda: all(each.usable for each in self._workers()), "awake")
+            await self._pause.end()
+        return serve
+
+    async def _commit(self, update: WeightUpdate, *, keep_paused: bool) -> Mapping[str, str]:
+        try:
+            ids, lost = await update.commit()
+            await self._until(
+                lambda: {each.record.worker for each in self._workers()} >= set(ids), "back"
+            )
+            if not keep_paused:
+                # A paused worker answers no canary.
+                await self._pause.release_workers()
+                await self._until(lambda: self._are_ready(ids), "ready with the new weights")
+        finally:
+            if not keep_paused:
+                await self._pause.end()
+        return lost
+
+    def _are_ready(self, ids: Collection[WorkerId]) -> bool:
+        """Return whether all of these that are still there can be used, or sleep."""
+        found = [each for each in self._workers() if each.record.worker in ids]
+        return all(each.usable or each.record.sleeps for each in found)
+
+    async def _until(self, condition: Callable[[], bool], state: str) -> None:
+        """Wait until the router knows of all workers what they have reported.
+
+        Raises:
+            UnavailableError: that took too long.
+        """
+        try:
+            async with asyncio.timeout(READY_S):
+                await self._endpoints.wait_until(condition)
+        except TimeoutError as error:
+            raise UnavailableError(f"{_ALL} were not {state} within {READY_S:g} s") from error
+
+    async def _look(self) -> None:
+        """Update workers with weights from before the last update; end a forgotten pause."""
+        newest = self._endpoints.updated_to()
+        if newest is not None:
+            old = [each for each in self._workers() if each.record.generation < newest.generation]
+            for each in old:
+                log.warning("weights_out_of_date", worker=each.name, version=newest.weight_version)
+                weights = NewWeights(newest.weight_path, newest.weight_version, newest.generation)
+                update = WeightUpdate(self._orders, [each], weights)
+                await update.prepare()
+                await update.commit()
+        await self._orders.keep({each.record.address for each in self._workers()})
+        if self._admission.is_held:
+            states = (await self._states()).values()
+            if not any(state.paused for state in states):
+                self._admission.release()

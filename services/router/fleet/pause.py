@@ -1,0 +1,83 @@
+"""A pause of all workers: decode workers first, since their requests need prefill workers."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from baton.v1 import lifecycle_pb2
+from services.router.fleet.orders import QUICK_S, succeeded
+from shared.errors import BatonError
+from shared.identity import Role
+
+if TYPE_CHECKING:
+    from services.router.admission.admission import Admission
+    from services.router.fleet.orders import Orders
+    from services.router.workers.endpoints import EndpointPool
+    from services.router.workers.sessions import SessionPool
+
+
+class PauseMode(StrEnum):
+    """What becomes of running requests; vLLM's names."""
+
+    ABORT = "abort"
+    WAIT = "wait"
+    KEEP = "keep"
+
+
+_MODES = {
+    PauseMode.ABORT: lifecycle_pb2.PAUSE_MODE_ABORT,
+    PauseMode.WAIT: lifecycle_pb2.PAUSE_MODE_WAIT,
+    PauseMode.KEEP: lifecycle_pb2.PAUSE_MODE_KEEP,
+}
+
+
+class FleetPause:
+    """Holds the requests of this router in its queue, and those of others at the workers."""
+
+    def __init__(
+        self, endpoints: EndpointPool, orders: Orders, sessions: SessionPool, admission: Admission
+    ) -> None:
+        self._endpoints = endpoints
+        self._orders = orders
+        self._sessions = sessions
+        self._admission = admission
+
+    async def begin(self, mode: PauseMode, timeout_s: float) -> None:
+        """Return when no worker computes.
+
+        With ABORT, this router's answers end with the finish reason `abort`, and other routers send
+        their requests again after the pause.
+
+        Raises:
+            BatonError: a worker did not pause in time; all go on.
+        """
+        self._admission.hold()
+        request = lifecycle_pb2.PauseRequest(mode=_MODES[mode], timeout_s=timeout_s)
+        try:
+            if mode is PauseMode.ABORT:
+                self._sessions.abort_answers()
+            for role in (Role.DECODE, Role.PREFILL):
+                answers = await self._orders.each(
+                    self._endpoints.of_role(role),
+                    lambda stub: stub.Pause(request, timeout=timeout_s + QUICK_S),
+                )
+                succeeded(answers)
+        except BaseException:
+            await self.end()
+            raise
+
+    async def end(self) -> list[BatonError]:
+        """Let all go on; return the errors of workers that could not be told. Safe to repeat."""
+        failed = await self.release_workers()
+        self._admission.release()
+        return failed
+
+    async def release_workers(self) -> list[BatonError]:
+        """Let workers go on, without requests of this router yet."""
+        request = lifecycle_pb2.ResumeRequest()
+        everyone = [*self._endpoints.of_role(Role.PREFILL), *self._endpoints.of_role(Role.DECODE)]
+        answers = await self._orders.each(
+            everyone, lambda stub: stub.Resume(request, timeout=QUICK_S)
+        )
+        return [answer for answer in answers.values() if isinstance(answer, BatonError)]

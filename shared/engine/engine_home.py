@@ -1,0 +1,164 @@
+"""The engine of a program: it can sleep, and take other weights of its model.
+
+Each change ends the engine and begins another one, so that nothing computed with other weights
+stays.
+"""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shared.engine.engine import Engine
+from shared.errors import InvalidRequestError, ModelLoadError, UnavailableError
+from shared.model.checkpoint.loading.heap import give_back_free
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from pathlib import Path
+
+    from shared.engine.config import EngineConfig
+    from shared.model.loader import LoadedModel
+
+#: Version of weights that were never updated, and the parts that wake up; as in vLLM.
+FIRST_VERSION = "default"
+WEIGHTS, KV_CACHE = "weights", "kv_cache"
+TAGS = (WEIGHTS, KV_CACHE)
+#: Levels of sleep: 1 wakes up with the same weights, 2 with what the folder has then.
+LEVELS = (1, 2)
+
+
+@dataclass(slots=True)
+class _Asleep:
+    #: Fingerprint that the weights must come back with; None: any.
+    fingerprint: str | None
+    #: None until they are awake.
+    loaded: LoadedModel | None = None
+
+
+class EngineHome:
+    """Owns an engine, or what is left of it while it sleeps."""
+
+    def __init__(
+        self, folder: Path, config: EngineConfig, load: Callable[[Path], LoadedModel]
+    ) -> None:
+        """Load the model with `load`, and make the engine."""
+        self._folder = folder
+        self._config = config
+        self._load = load
+        self._asleep: _Asleep | None = None
+        self.weight_version = FIRST_VERSION
+        self._loaded: LoadedModel | None = load(folder)
+        #: What no change of weights changes.
+        self.eos_token_ids = self._loaded.spec.eos_token_ids
+        self._engine: Engine | None = Engine(self._loaded, config)
+
+    @property
+    def engine(self) -> Engine:
+        """The present engine.
+
+        Raises:
+            UnavailableError: it sleeps.
+        """
+        if self._engine is None:
+            raise UnavailableError("the engine sleeps: call wake_up first")
+        return self._engine
+
+    @property
+    def num_weight_bytes(self) -> int:
+        """Memory of the present weights."""
+        return 0 if self._loaded is None else self._loaded.num_weight_bytes
+
+    @property
+    def is_sleeping(self) -> bool:
+        """Whether there is no engine."""
+        return self._asleep is not None
+
+    def sleep(self, level: int) -> None:
+        """Return the memory of weights and KV to the system. Safe to repeat.
+
+        Raises:
+            InvalidRequestError: the level is not 1 or 2, or the engine has work.
+        """
+        if level not in LEVELS:
+            raise InvalidRequestError(f"level must be 1 or 2, not {level}", param="level")
+        if self._asleep is not None:
+            return
+        self._require_idle()
+        assert self._loaded is not None  # it is awake
+        self._asleep = _Asleep(self._loaded.fingerprint if level == 1 else None)
+        self._end_engine()
+
+    def wake_up(self, tags: Collection[str] = TAGS) -> bool:
+        """Load what the tags name; return whether the engine is back. Safe to repeat.
+
+        Raises:
+            InvalidRequestError: a tag is unknown, or the KV cache is to come before the weights.
+            ModelLoadError: the weights cannot be loaded, or are not the same after level 1.
+        """
+        unknown = sorted(set(tags) - set(TAGS))
+        if unknown:
+            message = f"tags may be weights and kv_cache, not {unknown[0]!r}"
+            raise InvalidRequestError(message, param="tags")
+        asleep = self._asleep
+        if asleep is None:
+            return True
+        if asleep.loaded is None:
+            if WEIGHTS not in tags:
+                raise InvalidRequestError("wake up the weights first", param="tags")
+            asleep.loaded = self._load_same(asleep.fingerprint)
+        if KV_CACHE not in tags:
+            return False
+        self._begin_engine(asleep.loaded)
+        return True
+
+    def update_weights(self, folder: Path, version: str | None) -> None:
+        """Take the weights of a folder. They are loaded beside the present ones first.
+
+        Raises:
+            InvalidRequestError: the engine has work, or they are of another model.
+            ModelLoadError: they cannot be loaded; the present ones stay.
+        """
+        self._require_idle()
+        loaded = self._load(folder)
+        asleep = self._asleep
+        present = self._loaded if asleep is None else asleep.loaded
+        if present is not None and (loaded.spec, loaded.dtype) != (present.spec, present.dtype):
+            raise InvalidRequestError(f"{folder} is another model", param="path")
+        del present
+        self._folder, self.weight_version = folder, version or folder.name
+        if asleep is not None:
+            asleep.fingerprint, asleep.loaded = loaded.fingerprint, loaded
+            return
+        self._end_engine()
+        self._begin_engine(loaded)
+
+    def close(self) -> None:
+        """Free the memory."""
+        self._end_engine()
+
+    def _require_idle(self) -> None:
+        if self._engine is not None and self._engine.has_work():
+            raise InvalidRequestError("requests are running: end them first")
+
+    def _load_same(self, fingerprint: str | None) -> LoadedModel:
+        loaded = self._load(self._folder)
+        if fingerprint not in (None, loaded.fingerprint):
+            raise ModelLoadError(
+                f"{self._folder} has other weights than those that fell asleep: sleep with level 2 "
+                "to wake up with what is there"
+            )
+        return loaded
+
+    def _begin_engine(self, loaded: LoadedModel) -> None:
+        self._engine = Engine(loaded, self._config)
+        self._loaded, self._asleep = loaded, None
+
+    def _end_engine(self) -> None:
+        if self._engine is not None:
+            self._engine.close()
+        self._engine = self._loaded = None
+        # Reference cycles keep the memory of an engine and its model otherwise.
+        gc.collect()
+        give_back_free()

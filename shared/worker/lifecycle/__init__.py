@@ -1,0 +1,1 @@
+"""Changes of a running worker: its stages, its weights, pauses and profiles."""

@@ -1,0 +1,92 @@
+"""The weights of one life of a worker, with where they come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shared.directory.base import WEIGHT_PATH, WEIGHT_VERSION
+from shared.errors import InvalidRequestError
+from shared.model.families.registry import register_named
+from shared.model.loader import load_model
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shared.model.loader import LoadedModel
+    from shared.worker.config import WorkerConfig
+
+#: Version of weights that were never updated, as in vLLM.
+FIRST_VERSION = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSource:
+    """A checkpoint, and the names of its weights."""
+
+    folder: Path
+    #: Chosen by the operator; shown in answers.
+    version: str
+    generation: int
+    #: Whether they came by an update, not by the settings.
+    is_update: bool = True
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What the worker's record says of them."""
+        labels = {WEIGHT_VERSION: self.version}
+        return labels | {WEIGHT_PATH: str(self.folder)} if self.is_update else labels
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Loaded weights: what computes, and its source. The two never part."""
+
+    source: WeightSource
+    loaded: LoadedModel
+
+    def check_replaces(self, present: LoadedModel) -> None:
+        """Check that these are weights of the same model.
+
+        Raises:
+            InvalidRequestError: they are not; names the part that differs.
+        """
+        for name in ("spec", "dtype"):
+            if getattr(self.loaded, name) != getattr(present, name):
+                raise InvalidRequestError(
+                    f"{self.source.folder} is another model: its {name} differs; start workers "
+                    "with it instead",
+                    param="path",
+                )
+
+
+def first_source(config: WorkerConfig) -> WeightSource:
+    """Return the source in the settings."""
+    settings = config.model
+    return WeightSource(settings.folder, FIRST_VERSION, settings.model_generation, is_update=False)
+
+
+def load_weights(config: WorkerConfig, source: WeightSource) -> Weights:
+    """Load weights as the settings say. Takes the memory of a model beside what is loaded.
+
+    Raises:
+        ConfigError, ModelLoadError: the checkpoint cannot be used like this.
+    """
+    settings = config.model
+    if settings.model_class:
+        register_named(settings.model_class)
+    loaded = load_model(
+        source.folder,
+        dtype=settings.dtype,
+        load_format=settings.load_format,
+        seed=settings.model_seed,
+        device=config.engine.device,
+        attention_backend=settings.attention_backend,
+        model_impl=settings.model_impl,
+        trust_remote_code=settings.trust_remote_code,
+        quantization=settings.quantization,
+        num_threads=config.num_threads,
+        bind=config.cpu_threads_bind,
+        cpu_int4_compute=settings.cpu_int4_compute,
+    )
+    return Weights(source, loaded)

@@ -1,0 +1,1 @@
+"""The lives of a worker process: with an engine, or asleep."""

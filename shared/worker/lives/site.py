@@ -1,0 +1,69 @@
+"""What all lives of a worker process share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable  # noqa: TC003 read at run time by dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from shared.directory.base import WorkerRecord
+    from shared.identity import Role
+    from shared.rpc.auth import ClusterToken
+    from shared.rpc.server import RpcServer
+    from shared.rpc.service_switch import ServiceSet, ServiceSwitch
+    from shared.rpc.tls.files import CertificateFiles
+    from shared.worker.config import WorkerConfig
+    from shared.worker.lifecycle.lifecycle import Lifecycle
+    from shared.worker.lifecycle.profiling import Profiling
+    from shared.worker.lifecycle.stage import Ending
+    from shared.worker.parts import ReadTokenTable, WorkerParts
+
+
+@dataclass(frozen=True, slots=True)
+class LastLife:
+    """A life with an engine that has ended."""
+
+    ending: Ending
+    record: WorkerRecord
+    kv_format: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """The process around a life."""
+
+    config: WorkerConfig
+    role: Role
+    lifecycle: Lifecycle
+    profiling: Profiling
+    #: Listens from the first life on.
+    server: RpcServer
+    #: The services of the present life.
+    switch: ServiceSwitch
+    #: Adds the service of the worker's role.
+    add_service: Callable[[WorkerParts, ServiceSet], None]
+    read_token_table: ReadTokenTable
+    token: ClusterToken | None
+    certificates: CertificateFiles | None
+    #: Set by a signal.
+    stopping: asyncio.Event
+
+    async def open(self) -> str:
+        """Serve the switch's services from now on; return the address for other processes."""
+        config, server = self.config, self.server
+        if server.port:
+            await server.set_serving(serving=True)
+        else:
+            await server.start(f"{config.host}:{config.port}")
+        return config.address(server.port)
+
+    async def close(self, no_services: ServiceSet) -> None:
+        """Serve nothing but orders until the next life opens; without one, end all calls."""
+        if not self.lifecycle.turning.is_set():
+            await self.server.stop(0)
+            return
+        self.switch.put(no_services)
+        await self.server.set_serving(serving=False)

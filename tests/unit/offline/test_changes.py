@@ -1,0 +1,183 @@
+"""What programs change of a running engine: sleep, weights, profiles, metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from baton import LLM, AsyncEngineArgs, AsyncLLMEngine, SamplingParams
+from shared.errors import InvalidRequestError, ModelLoadError, UnavailableError, UnsupportedError
+from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
+from shared.offline.metrics import Counter, Gauge, Histogram
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SIZES: dict[str, Any] = {"dtype": "float32", "num_blocks": 32, "block_size": 16, "num_threads": 1}
+GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+PROMPT = {"prompt_token_ids": [7, 8, 9] * 12}
+
+
+def written(path: Path, seed: int, **sizes: Any) -> Path:
+    spec = CheckpointSpec(
+        architecture="qwen3", num_layers=2, hidden_size=96, num_heads=6, num_kv_heads=2,
+        head_dim=80, intermediate_size=160, vocab_size=321, max_position_embeddings=512,
+        dtype="float32", seed=seed, **sizes,
+    )  # fmt: skip
+    write_random_checkpoint(path, spec)
+    return path
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("first") / "a", 1)
+
+
+@pytest.fixture(scope="module")
+def second(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("second") / "b", 2)
+
+
+@pytest.fixture
+def llm(first: Path, tmp_path: Path) -> Iterator[LLM]:
+    llm = LLM(model=first, profiler_dir=tmp_path, **SIZES)
+    yield llm
+    llm.close()
+
+
+def rss() -> int:
+    return int(psutil.Process().memory_info().rss)
+
+
+def tokens(llm: LLM) -> list[int]:
+    [output] = llm.generate(PROMPT, GREEDY, use_tqdm=False)
+    return list(output.outputs[0].token_ids)
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_an_engine_wakes_up_as_it_fell_asleep(llm: LLM, level: int) -> None:
+    before = tokens(llm)
+    llm.sleep(level)
+    assert llm.is_sleeping()
+    with pytest.raises(UnavailableError, match="sleeps"):
+        tokens(llm)
+    with pytest.raises(InvalidRequestError, match="weights first"):
+        llm.wake_up(["kv_cache"])
+    assert not llm.wake_up(["weights"])
+    assert llm.is_sleeping()
+    assert llm.wake_up(["kv_cache"])
+    assert tokens(llm) == before
+
+
+def test_a_sleeping_engine_gives_its_memory_back(tmp_path: Path) -> None:
+    spec = CheckpointSpec(
+        architecture="qwen3", num_layers=1, hidden_size=256, num_heads=4, num_kv_heads=2,
+        head_dim=64, intermediate_size=256, vocab_size=40_000, max_position_embeddings=512,
+        dtype="float32", seed=3,
+    )  # fmt: skip
+    write_random_checkpoint(tmp_path / "wide", spec)
+    llm = LLM(model=tmp_path / "wide", **SIZES)
+    before, awake = tokens(llm), rss()
+    num_bytes = llm.llm_engine.model.core.home.num_weight_bytes
+    assert num_bytes > 40_000_000
+    llm.sleep(level=1)
+    assert awake - rss() > 0.9 * num_bytes
+    assert llm.wake_up()
+    assert tokens(llm) == before
+    llm.close()
+
+
+def test_other_weights_in_the_folder_do_not_wake_up_as_the_same(
+    tmp_path: Path, second: Path
+) -> None:
+    folder = written(tmp_path / "model", 1)
+    llm = LLM(model=folder, **SIZES)
+    llm.sleep(level=1)
+    written(folder, 2)
+    with pytest.raises(ModelLoadError, match="other weights"):
+        llm.wake_up()
+    llm.update_weights(second)
+    assert llm.wake_up()
+    llm.close()
+
+
+def test_new_weights_answer_as_their_own_engine(llm: LLM, second: Path) -> None:
+    before = tokens(llm)
+    assert llm.get_weight_version() == "default"
+    llm.update_weights({"update_info": {"path": str(second)}}, weight_version="v2")
+    after = tokens(llm)
+    own = LLM(model=second, **SIZES)
+    assert after == tokens(own) != before
+    own.close()
+    assert llm.get_weight_version() == "v2"
+
+
+def test_weights_that_cannot_be_taken_change_nothing(llm: LLM, tmp_path: Path) -> None:
+    before = tokens(llm)
+    with pytest.raises(InvalidRequestError, match="another model"):
+        llm.update_weights(written(tmp_path / "wide", 1, tie_word_embeddings=True))
+    with pytest.raises(UnsupportedError, match="path of a folder"):
+        llm.update_weights({"update_info": {"names": ["w"]}})
+    assert tokens(llm) == before
+
+
+def test_a_profile_is_a_file_of_its_steps(llm: LLM, tmp_path: Path) -> None:
+    llm.start_profile("here")
+    tokens(llm)
+    llm.stop_profile()
+    [path] = tmp_path.glob("here.*.pt.trace.json.gz")
+    names = {
+        event.get("name") for event in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    }
+    assert {"baton.schedule", "baton.compute"} <= names
+
+
+def test_metrics_have_vllms_names_and_kinds(llm: LLM) -> None:
+    tokens(llm)
+    found = {metric.name: metric for metric in llm.get_metrics()}
+    running, made = found["vllm:num_requests_running"], found["vllm:generation_tokens"]
+    sizes = found["vllm:iteration_tokens_total"]
+    assert isinstance(running, Gauge)
+    assert isinstance(made, Counter)
+    assert isinstance(sizes, Histogram)
+    assert (running.value, made.value) == (0, 6)
+    assert sizes.count == sizes.buckets["+Inf"] == 6
+
+
+def test_an_engine_with_an_event_loop_pauses_sleeps_and_takes_weights(
+    first: Path, second: Path
+) -> None:
+    async def run() -> None:
+        engine = AsyncLLMEngine.from_engine_args(AsyncEngineArgs(first, **SIZES))
+        numbers = iter(range(99))
+
+        async def ask() -> list[int]:
+            outputs = engine.generate(PROMPT, GREEDY, str(next(numbers)))
+            *_, last = [list(output.outputs[0].token_ids) async for output in outputs]
+            return last
+
+        before = await ask()
+        await engine.pause_generation(mode="keep")
+        waiting = asyncio.create_task(ask())
+        await asyncio.sleep(0)
+        assert await engine.is_paused()
+        assert not waiting.done()
+        await engine.resume_generation()
+        assert await waiting == before
+        await engine.sleep(level=2)
+        assert await engine.is_sleeping()
+        with pytest.raises(UnavailableError):
+            await ask()
+        assert await engine.wake_up()
+        assert await ask() == before
+        await engine.update_weights(str(second))
+        assert await ask() != before
+        await engine.aclose()
+
+    asyncio.run(run())
