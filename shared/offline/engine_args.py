@@ -20,8 +20,10 @@ from shared.engine.model_settings import (
     ModelSettings,  # noqa: TC001 read at run time by the settings loader
 )
 from shared.errors import ConfigError
+from shared.offline.argument_parser import add_engine_arguments
 
 if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
     from collections.abc import Iterator, Sequence
 
 log = structlog.get_logger(__name__)
@@ -67,6 +69,27 @@ class EngineArgs:
         self.model = str(model)
         self._arguments = arguments
         self._line: tuple[str, ...] = ()
+
+    @staticmethod
+    def add_cli_args(parser: ArgumentParser) -> ArgumentParser:
+        """Add every argument to a program's parser, and return it."""
+        # A switch of ours is no flag of its own: `--no-…` belongs to it.
+        ours = {flag for flag in flags_of(EngineSettings) if not flag.startswith("--no-")}
+        return add_engine_arguments(parser, ours)
+
+    @classmethod
+    def from_cli_args(cls, args: Namespace) -> Self:
+        """Take the arguments out of a parser's result, and leave the program's own.
+
+        Raises:
+            ConfigError: no model is named.
+        """
+        known = flags_of(EngineSettings) | ARGUMENTS.keys()
+        values = {name: value for name, value in vars(args).items() if _flag(name) in known}
+        model = values.pop("model", None)
+        if model is None:
+            raise ConfigError("no model is named: --model")
+        return cls(model, **values)
 
     @classmethod
     def from_words(cls, model: str | Path, words: Sequence[str]) -> Self:

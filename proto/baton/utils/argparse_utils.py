@@ -1,0 +1,3 @@
+"""The parser of vLLM's example programs."""
+
+from shared.offline.argument_parser import FlexibleArgumentParser as FlexibleArgumentParser
