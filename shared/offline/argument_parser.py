@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shared.arguments.base import Kind
 from shared.arguments.spelling import join_keys, read_flags
@@ -13,6 +13,8 @@ from shared.arguments.table import ARGUMENTS, SHORT
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+#: A parser, or a group of one.
+Container = TypeVar("Container", bound=argparse._ActionsContainer)
 _OBJECTS = frozenset(each.name for each in ARGUMENTS.values() if each.kind is Kind.OBJECT)
 
 
@@ -32,14 +34,14 @@ class FlexibleArgumentParser(argparse.ArgumentParser):
         return super().parse_known_args(_usual(words, own), namespace)
 
 
-def add_engine_arguments(
-    parser: argparse.ArgumentParser, ours: Iterable[str]
-) -> argparse.ArgumentParser:
-    """Add every argument of vLLM's and the flags `ours`; return the parser.
+def add_engine_arguments(parser: Container, ours: Iterable[str]) -> Container:
+    """Add every argument of vLLM's and the flags `ours` to a parser or a group; return it.
 
     What a command line does not name is None in its result.
     """
-    group = parser.add_argument_group("engine", "docs/arguments.md says what each means")
+    group: argparse._ActionsContainer = parser
+    if isinstance(parser, argparse.ArgumentParser):
+        group = parser.add_argument_group("engine", "docs/arguments.md says what each means")
     group.add_argument("--model", help="folder, GGUF file or name on the hub")
     for argument in ARGUMENTS.values():
         names = [argument.name, *([argument.short] if argument.short else [])]

@@ -20,10 +20,10 @@ from shared.engine.model_settings import (
     ModelSettings,  # noqa: TC001 read at run time by the settings loader
 )
 from shared.errors import ConfigError
-from shared.offline.argument_parser import add_engine_arguments
+from shared.offline.argument_parser import Container, add_engine_arguments
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
+    from argparse import Namespace
     from collections.abc import Iterator, Sequence
 
 log = structlog.get_logger(__name__)
@@ -71,8 +71,8 @@ class EngineArgs:
         self._line: tuple[str, ...] = ()
 
     @staticmethod
-    def add_cli_args(parser: ArgumentParser) -> ArgumentParser:
-        """Add every argument to a program's parser, and return it."""
+    def add_cli_args(parser: Container) -> Container:
+        """Add every argument to a program's parser, or a group of it, and return that."""
         # A switch of ours is no flag of its own: `--no-…` belongs to it.
         ours = {flag for flag in flags_of(EngineSettings) if not flag.startswith("--no-")}
         return add_engine_arguments(parser, ours)

@@ -208,7 +208,7 @@ def test_what_is_not_offered_is_refused_by_name(given: dict[str, Any]) -> None:
         SamplingParams(**given)
 
 
-@pytest.mark.parametrize("name", ["embed", "collective_rpc", "start_weight_update", "add_lora"])
+@pytest.mark.parametrize("name", ["embed", "collective_rpc", "add_lora"])
 def test_methods_that_are_not_offered_give_the_reason(llm: LLM, name: str) -> None:
     with pytest.raises(UnsupportedError, match=f"{name}: Baton"):
         getattr(llm, name)("x")
@@ -383,7 +383,8 @@ def test_the_model_says_what_it_is(llm: LLM) -> None:
 def test_a_program_s_parser_takes_the_engine_s_arguments() -> None:
     parser = FlexibleArgumentParser()
     parser.add_argument("--max-tokens", type=int)
-    EngineArgs.add_cli_args(parser).set_defaults(model=str(SHIPPED_MODEL))
+    group = EngineArgs.add_cli_args(parser.add_argument_group("the engine"))
+    group.set_defaults(model=str(SHIPPED_MODEL))
     line = (
         "--max_num_seqs 8 -tp 1 --no-enable-prefix-caching --max-tokens 3 --num-blocks 99 "
         "--speculative-config.method ngram --speculative-config.num_speculative_tokens 2"
