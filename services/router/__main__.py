@@ -51,6 +51,7 @@ from shared.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from ssl import SSLContext
 
     from fastapi import FastAPI
 
@@ -102,9 +103,7 @@ async def serve(config: RouterConfig) -> None:
         http = HttpServer(
             _http_app(config, parts, generator, metrics, keys, stopping, tracer, dashboard),
             drain_grace_s=config.drain_grace_s,
-            tls=None
-            if certificates is None
-            else https_context(certificates, require_client=config.tls_client_certs),
+            tls=_https(config, certificates),
             limits=config.limits,
         )
         settle_memory()
@@ -188,6 +187,12 @@ def front(
     if tracer is not None:
         observers.append(RequestTracer(tracer, model=model))
     return WatchedGenerator(limited(config, parts, registry), observers)
+
+
+def _https(config: RouterConfig, certificates: CertificateFiles | None) -> SSLContext | None:
+    if certificates is None:
+        return None
+    return https_context(certificates, require_client=config.tls_client_certs)
 
 
 def _instance() -> str:
