@@ -29,6 +29,7 @@ from services.router.grpc.health import reporting_health
 from services.router.grpc.server import RouterServicer
 from services.router.openai.backend import Backend
 from services.router.openai.reading.unknown_fields import UnknownFields
+from services.router.openai.responses_api.stored.keeper import open_keeper
 from services.router.operated import OperatedCluster
 from services.router.parts import open_parts
 from services.router.security import DIRECTORY_SERVICE, ROUTER_SERVICE, open_security
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from services.router.admission.keys import KeyRing
+    from services.router.openai.responses_api.stored.keeper import ResponseKeeper
     from services.router.parts import RouterParts
     from services.router.request.generation import Generator
     from services.router.security import RouterSecurity
@@ -97,11 +99,12 @@ async def serve(config: RouterConfig) -> None:
             stack.push_async_callback(tracer.close)
         dashboard = Dashboard(DashboardState(parts, name=_instance(), version=VERSION))
         generator = front(config, parts, metrics, tracer, dashboard.state)
+        keeper = await stack.enter_async_context(open_keeper(config.responses))
         rpc = _rpc_server(config, parts, generator, security, certificates, tracer)
         await rpc.start(*config.grpc_addresses, serving=False)
         stack.push_async_callback(rpc.stop, 0)
         http = HttpServer(
-            _http_app(config, parts, generator, metrics, keys, stopping, tracer, dashboard),
+            _http_app(config, parts, generator, metrics, keys, stopping, tracer, dashboard, keeper),
             drain_grace_s=config.drain_grace_s,
             tls=_https(config, certificates),
             limits=config.limits,
@@ -130,6 +133,7 @@ def _http_app(
     stopping: asyncio.Event,
     tracer: Tracer | None,
     dashboard: Dashboard,
+    keeper: ResponseKeeper | None,
 ) -> FastAPI:
     def not_ready_because() -> Sequence[str]:
         if stopping.is_set():
@@ -146,6 +150,7 @@ def _http_app(
             explainer=parts.planner,
             aborter=parts.pipeline,
             trusts_templates=config.trust_request_chat_template,
+            responses=keeper,
             limits=config.limits,
             unknown_fields=UnknownFields(strict=config.strict_fields),
         ),

@@ -7,6 +7,7 @@ from pathlib import Path  # noqa: TC003 read at run time by the settings loader
 from typing import Literal
 
 from services.router.cors_settings import CorsSettings
+from services.router.response_settings import ResponseSettings
 from shared.config import flag_name, setting
 from shared.errors import ConfigError
 from shared.generation.limits import RequestLimits
@@ -145,6 +146,7 @@ class RouterConfig:
     )
     hub: HubSettings = field(default_factory=HubSettings)
     cors: CorsSettings = field(default_factory=CorsSettings)
+    responses: ResponseSettings = field(default_factory=ResponseSettings)
     access: AccessSettings = field(default_factory=AccessSettings)
     tls: TlsSettings = field(default_factory=TlsSettings)
     limits: RequestLimits = field(default_factory=RequestLimits)
@@ -154,9 +156,7 @@ class RouterConfig:
             port = getattr(self, name)
             if port is not None and not 0 <= port < 2**16:
                 raise ConfigError(f"{flag_name(name)} must be a port, not {port}")
-        if self.share_ports and self.own_grpc_port is None and self.redis_url is None:
-            message = "--share-ports needs --own-grpc-port: workers must reach every router"
-            raise ConfigError(message)
+        self._check_sharing()
         self._check_tls()
         for name in (
             "max_concurrent_requests",
@@ -181,6 +181,18 @@ class RouterConfig:
         ):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{flag_name(name)} must not be negative")
+
+    def _check_sharing(self) -> None:
+        if not self.share_ports:
+            return
+        if self.own_grpc_port is None and self.redis_url is None:
+            message = "--share-ports needs --own-grpc-port: workers must reach every router"
+            raise ConfigError(message)
+        if self.responses.responses_store == "memory":
+            raise ConfigError(
+                "--share-ports and --responses-store memory exclude each other: a router does not "
+                "know the responses of another"
+            )
 
     def _check_tls(self) -> None:
         encrypted = self.tls.tls_cert is not None

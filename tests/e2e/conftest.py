@@ -126,7 +126,14 @@ def guarded(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     cluster = Cluster(
         checkpoint,
         folder,
-        router_flags=("--api-keys", str(disk.path), "--log-level", "debug"),
+        router_flags=(
+            "--api-keys",
+            str(disk.path),
+            "--log-level",
+            "debug",
+            "--responses-store",
+            "memory",
+        ),
         token=(cluster_token_file(folder), CLUSTER_TOKEN),
         operator_key=disk.keys["ops"],
     )

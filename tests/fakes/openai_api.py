@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from services.router.cors_settings import CorsSettings
     from services.router.doors.auth import Authenticator
     from services.router.fleet.pause import PauseMode
+    from services.router.openai.responses_api.stored.keeper import ResponseKeeper
     from services.router.request.generation import Explainer, GenerationRequest
     from tests.fakes.scripted_generator import Step
 
@@ -138,11 +139,13 @@ class OpenAIApi:
         strict_fields: bool = False,
         max_model_len: int = MAX_MODEL_LEN,
         trusts_templates: bool = False,
+        responses: ResponseKeeper | None = None,
     ) -> None:
         self._unknown_fields = UnknownFields(strict=strict_fields)
         self._door: dict[str, Any] = {"keys": keys, "open_metrics": open_metrics, "cors": cors}
         self._explainer = explainer
         self._trusts_templates = trusts_templates
+        self._responses = responses
         self._formats = formats or ChatFormats()
         self._chat_template = chat_template
         self._max_model_len = max_model_len
@@ -178,6 +181,7 @@ class OpenAIApi:
             limits=self.limits,
             explainer=self._explainer,
             trusts_templates=self._trusts_templates,
+            responses=self._responses,
             unknown_fields=self._unknown_fields,
             caller_of=_caller_of,
         )

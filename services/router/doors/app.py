@@ -27,6 +27,7 @@ from services.router.openai.reading.request_id import RequestIdMiddleware
 from services.router.openai.reading.unknown_fields import IgnoredFieldsMiddleware
 from services.router.openai.responses_api.endpoint import Responses
 from services.router.openai.responses_api.schema import ResponsesBody
+from services.router.openai.responses_api.stored.endpoint import StoredEndpoints
 from services.router.openai.route import RouteEndpoint
 from services.router.openai.schema.chat import ChatBody
 from services.router.openai.schema.completion import CompletionBody
@@ -200,14 +201,23 @@ def _add_tokens(
 def _add_other_apis(app: FastAPI, backend: Backend, chat: ChatCompletions) -> None:
     """Add the APIs that translate their requests to chats."""
     responses, messages = Responses(backend, chat), Messages(backend, chat)
-    one, tags = "/v1/responses/{response_id}", list[str | Enum](["generate"])
+    tags = list[str | Enum](["generate"])
     app.add_api_route("/v1/responses", responses.create, methods=["POST"], tags=tags)
     app.add_api_route("/v1/responses/input_tokens", responses.count, methods=["POST"], tags=tags)
-    for path, method in ((one, "GET"), (one, "DELETE"), (f"{one}/{{rest}}", "GET")):
-        app.add_api_route(path, responses.stored, methods=[method], include_in_schema=False)
-    app.add_api_route(f"{one}/cancel", responses.stored, methods=["POST"], include_in_schema=False)
+    _add_stored(app, StoredEndpoints(backend))
     app.add_api_route("/v1/messages", messages.create, methods=["POST"], tags=tags)
     app.add_api_route("/v1/messages/count_tokens", messages.count, methods=["POST"], tags=tags)
+
+
+def _add_stored(app: FastAPI, stored: StoredEndpoints) -> None:
+    one = "/v1/responses/{response_id}"
+    for path, method, endpoint in (
+        (one, "GET", stored.retrieve),
+        (one, "DELETE", stored.delete),
+        (f"{one}/cancel", "POST", stored.cancel),
+        (f"{one}/input_items", "GET", stored.input_items),
+    ):
+        app.add_api_route(path, endpoint, methods=[method], tags=["generate"])
 
 
 def _add_models(app: FastAPI, backend: Backend) -> None:

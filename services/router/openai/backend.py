@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from services.router.admission.caller import Caller
     from services.router.openai.models import ServedModel
+    from services.router.openai.responses_api.stored.keeper import ResponseKeeper
     from services.router.openai.schema.chat import ChatPromptFields
     from services.router.request.generation import Aborter, Explainer, Generator
     from shared.text.chat_template import ChatTemplate
@@ -38,6 +39,8 @@ class Backend:
     explainer: Explainer | None = None
     #: None: requests cannot be aborted by name.
     aborter: Aborter | None = None
+    #: None: responses are not stored.
+    responses: ResponseKeeper | None = None
     #: Formats of the model's tool calls and reasoning.
     formats: ChatFormats = field(default_factory=ChatFormats)
     limits: RequestLimits = field(default_factory=RequestLimits)

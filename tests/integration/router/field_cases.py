@@ -289,6 +289,12 @@ APIS: dict[str, dict[str, Case]] = {
             lambda seen: seen.sampling.logprobs == 2,
             {"include": ["message.output_text.logprobs"]},
         ),
+        "store": Case(False, lambda seen: seen.json.get("store") is False),
+        "previous_response_id": Case(
+            "resp_1", lambda seen: "previous_response_not_found" in seen.text
+        ),
+        # The last one: what it began goes on beside the requests that follow.
+        "background": Case(True, lambda seen: seen.json.get("status") == "queued"),
     },
     "/v1/messages": {
         **SAMPLING,

@@ -13,6 +13,8 @@ from baton.v1 import decode_pb2
 from scripts.api_table import APIS as DOCUMENTED
 from services.router.config import RouterConfig
 from services.router.doors.app import create_app
+from services.router.openai.responses_api.stored.keeper import ResponseKeeper
+from services.router.openai.responses_api.stored.memory import MemoryStore, StoreLimits
 from shared.generation.params import GenerationParams
 from tests.fakes import tiny_tokenizer
 from tests.fakes.scripted_decode import Script, Step, position, with_logprobs
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from tests.integration.router.conftest import Bench
 
 pytestmark = pytest.mark.integration
+
+STORE = StoreLimits(max_entries=100, max_bytes=1 << 20, max_age_s=60)
 
 
 @pytest.fixture
@@ -57,9 +61,11 @@ async def test_every_documented_field_does_what_it_says(bench: Bench, url: str) 
         return with_logprobs(request, *ids[: request.sampling.max_tokens])
 
     worker.answer = answer
+    keeper = ResponseKeeper(MemoryStore(STORE))
     pipeline = Recorded(bench.parts.pipeline)
+    backend = bench.backend(pipeline)
     app = create_app(
-        replace(bench.backend(pipeline), formats=bench.parts.formats, trusts_templates=True),
+        replace(backend, formats=bench.parts.formats, trusts_templates=True, responses=keeper),
         not_ready_because=bench.parts.endpoints.not_ready_because,
         registry=CollectorRegistry(),
         version="test",
@@ -71,6 +77,7 @@ async def test_every_documented_field_does_what_it_says(bench: Bench, url: str) 
             problem = await check(http, worker, bench, pipeline, url, name, case)
             if problem:
                 problems.append(f"{name}: {problem}")
+    await keeper.stop()
     assert not problems, "\n".join(problems)
 
 

@@ -1,1 +1,1 @@
-"""POST /v1/responses, OpenAI's newer API: text and functions, without stored state."""
+"""POST /v1/responses, OpenAI's newer API: text and functions."""

@@ -1,14 +1,12 @@
-"""POST /v1/responses, and the refusal of requests for stored responses."""
+"""POST /v1/responses, and the number of tokens of its body."""
 
 from __future__ import annotations
 
 import time
-from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 import msgspec
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
-from starlette.exceptions import HTTPException
 
 from services.router.openai.endpoint import answer
 from services.router.openai.errors import FieldError
@@ -18,12 +16,19 @@ from services.router.openai.replies.answers import stream_answers
 from services.router.openai.replies.responses import json_response
 from services.router.openai.responses_api.reply import ResponseReply
 from services.router.openai.responses_api.schema import LOGPROBS, REFUSED, ResponsesBody
+from services.router.openai.responses_api.stored.conversation import (
+    check_state,
+    items_json,
+    items_until,
+)
+from services.router.openai.responses_api.stored.record import Record, new_id, recorded
 from services.router.openai.responses_api.translate import NAMES, chat_fields
 from shared.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from services.router.openai.backend import Backend
     from services.router.openai.chat import ChatCompletions, PreparedChat
+    from services.router.openai.responses_api.stored.keeper import ResponseKeeper
 
 
 class InputTokens(msgspec.Struct):
@@ -34,7 +39,7 @@ class InputTokens(msgspec.Struct):
 
 
 class Responses:
-    """The endpoints of the Responses API. Conversations are kept by the client."""
+    """The endpoints that read a body of the Responses API."""
 
     def __init__(self, backend: Backend, chat: ChatCompletions) -> None:
         self._backend = backend
@@ -43,14 +48,21 @@ class Responses:
     async def create(self, request: Request) -> Response:
         """Return the next items of a conversation, whole or as a stream."""
         body, chat = await self._prepare(request)
+        keeper = None if body.store is False else self._backend.responses
         reply = ResponseReply(
             body,
             chat.new_reader(),
             request_id=request.state.request_id,
             model=self._backend.models.resolve(body.model),
             num_prompt_tokens=len(chat.generation.prompt_token_ids),
+            stored_id=None if keeper is None else new_id(),
         )
         parts = stream_answers(self._backend.generator, [chat.generation])
+        if keeper is not None:
+            record = self._record(request, body, keeper)
+            if body.background:
+                return json_response(await keeper.runs.start(parts, reply, record))
+            parts = recorded(parts, reply, record)
         return await answer(request, parts, reply, stream=bool(body.stream), edge=reply)
 
     async def count(self, request: Request) -> Response:
@@ -58,20 +70,33 @@ class Responses:
         _, chat = await self._prepare(request)
         return json_response(InputTokens(len(chat.generation.prompt_token_ids)))
 
-    async def stored(self) -> Response:
-        """Refuse the request: no responses are stored."""
-        message = "responses are not stored here, so none can be requested"
-        raise HTTPException(HTTPStatus.NOT_FOUND, message)
-
     async def _prepare(self, request: Request) -> tuple[ResponsesBody, PreparedChat]:
         arrival_s = time.monotonic()
         raw = await read_body(request, self._backend.limits)
         body = parse_body(request, ResponsesBody, raw, self._backend.unknown_fields)
         refuse_fields(body, REFUSED)
         _refuse_options(body)
+        check_state(body, self._backend.responses)
+        if self._backend.responses is not None and body.previous_response_id:
+            store, tenant = self._backend.responses.store, self._tenant(request)
+            before = await items_until(store, tenant, body.previous_response_id)
+            body = body.model_copy(update={"input": [*before, *body.input]})
+            # Long conversations are tokenised in a thread, like long bodies.
+            raw += items_json(before)
         with params_named(NAMES):
             fields = chat_body(chat_fields(body))
             return body, await self._chat.prepare(request, fields, raw, arrival_s)
+
+    def _record(self, request: Request, body: ResponsesBody, keeper: ResponseKeeper) -> Record:
+        return Record(
+            keeper.store,
+            tenant=self._tenant(request),
+            items=items_json(body.input),
+            background=bool(body.background),
+        )
+
+    def _tenant(self, request: Request) -> str:
+        return self._backend.caller_of(request).tenant.name
 
 
 def _refuse_options(body: ResponsesBody) -> None:

@@ -111,7 +111,7 @@ class Response(msgspec.Struct):
     object: str = "response"
     background: bool = False
     store: bool = False
-    previous_response_id: None = None
+    previous_response_id: str | None = None
     service_tier: str = "default"
     truncation: str = "disabled"
     error: ResponseError | None = None

@@ -60,14 +60,20 @@ class ResponseReply:
         request_id: str,
         model: str,
         num_prompt_tokens: int,
+        stored_id: str | None = None,
     ) -> None:
+        """`stored_id`: id of a response that is stored; others are named by their request."""
         self._response = _skeleton(body, request_id=request_id, model=model)
+        if stored_id is not None:
+            self._response.id, self._response.store = stored_id, True
+        self._request_id = request_id
         self._reader = reader
         self._items = ItemWriter(request_id)
         self._thought = ThoughtCount()
         self._tally = Tally(num_prompt_tokens)
         self._num_events = 0
         self._finish_reason: str | None = None
+        self._final: out.Response | None = None
 
     def event(self, place: int, piece: AnswerPiece) -> bytes:
         """Return the events for one piece; the first ones describe the response."""
@@ -80,28 +86,48 @@ class ResponseReply:
 
     def last_event(self) -> bytes:
         """Return the event with the whole response."""
-        response = self._ended()
+        response = self.ended()
         kinds = {COMPLETED: out.Completed, INCOMPLETE: out.Incomplete}
         return self._encode([kinds.get(response.status, out.Failed)(response=response)])
 
     def failed(self, error: Exception, *, request_id: str) -> bytes:
         """Return the event that ends a stream with an error."""
-        detail = error_detail(error, request_id=request_id)
+        del request_id  # known already
+        return self._encode([out.Failed(response=self.failure(error))])
+
+    def begun(self, status: str) -> out.Response:
+        """Return the response before its first item."""
+        return msgspec.structs.replace(self._response, status=status)
+
+    def failure(self, error: Exception) -> out.Response:
+        """Return the response with the items that were finished before the error."""
+        detail = error_detail(error, request_id=self._request_id)
         code = _CODES.get(error_status(error), "server_error")
-        response = msgspec.structs.replace(
+        return msgspec.structs.replace(
             self._response,
             status="failed",
             output=self._items.items,
             error=out.ResponseError(code, detail.message),
         )
-        return self._encode([out.Failed(response=response)])
+
+    def cancelled(self) -> out.Response:
+        """Return the response with what there was of it when it was cancelled."""
+        for _ in self._items.close(INCOMPLETE):
+            pass
+        return msgspec.structs.replace(self._response, status="cancelled", output=self._items.items)
 
     async def whole(self, parts: AsyncIterable[tuple[int, AnswerPiece]]) -> out.Response:
         """Return the whole response."""
         async for _, piece in parts:
             for _ in self._advance(piece):
                 pass
-        return self._ended()
+        return self.ended()
+
+    def ended(self) -> out.Response:
+        """Return the whole response, after the last piece; each call returns the same object."""
+        if self._final is None:
+            self._final = self._end()
+        return self._final
 
     def _advance(self, piece: AnswerPiece) -> Iterator[out.Event]:
         self._tally.add(piece)
@@ -116,7 +142,7 @@ class ResponseReply:
             yield from self._items.ensure_message()
             yield from self._items.close(COMPLETED if event.reason in _WHOLE else INCOMPLETE)
 
-    def _ended(self) -> out.Response:
+    def _end(self) -> out.Response:
         cost = self._tally.final()
         details = cost.prompt_tokens_details
         response = msgspec.structs.replace(
@@ -172,6 +198,8 @@ def _skeleton(body: ResponsesBody, *, request_id: str, model: str) -> out.Respon
         tools=[{"strict": None, **tool.model_dump()} for tool in body.tools or ()],
         top_p=body.top_p,
         user=_user(body),
+        background=bool(body.background),
+        previous_response_id=body.previous_response_id or None,
     )
 
 

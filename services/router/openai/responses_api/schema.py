@@ -26,10 +26,8 @@ REFUSED: dict[str, str] = {
     **REFUSED_EVERYWHERE,
     "enable_response_messages": "the answer's items are all there is",
     "previous_input_messages": "send the whole conversation as input",
-    "previous_response_id": "responses are not stored here; send the whole conversation as input",
     "conversation": "conversations are not stored here; send the whole conversation as input",
-    "background": "responses are not stored here; wait for the answer, or stream it",
-    "background_options": "responses are not stored here; wait for the answer, or stream it",
+    "background_options": "responses in the background have no options",
     "prompt": "prompts are not stored here; send instructions and input",
     "context_management": "the conversation is never compacted here",
     "moderation": "nothing is moderated here",
@@ -47,7 +45,6 @@ IGNORED: dict[str, str] = {
     "prompt_cache_retention": "prefixes are kept for as long as there is room",
     "safety_identifier": "nothing is done with it",
     "service_tier": "see priority",
-    "store": "nothing is stored; the answer says `store: false`",
     "stream_options": "there is no obfuscation; usage always comes",
     "user": "only repeated in the answer",
 }
@@ -271,5 +268,11 @@ class ResponsesBody(Body, SamplingExtras):
         return LOGPROBS in (self.include or ())
 
     stream: bool | None = None
+    #: Where responses are stored, all are, unless this is false.
+    store: bool | None = None
+    #: The response that the input goes on from.
+    previous_response_id: str | None = None
+    #: Return at once; the response is fetched later.
+    background: bool | None = None
     #: Beyond OpenAI's API, as in chat.
     stop: Any = None

@@ -1,0 +1,1 @@
+"""Stored responses: the store, conversations that go on, and responses in the background."""
