@@ -36,6 +36,8 @@ class ToolChoice:
 
     mode: str = "auto"
     function: str | None = None
+    #: Names of the only tools that count; None: all.
+    allowed: tuple[str, ...] | None = None
 
     @property
     def is_forced(self) -> bool:
@@ -88,6 +90,12 @@ def use_tools(
         if not specs:
             message = f"tool_choice: no tool is called {choice.function[:128]!r}"
             raise InvalidRequestError(message, param="tool_choice.function.name")
+    if choice.allowed is not None:
+        specs = _allowed(specs, choice.allowed)
+        if not choice.is_forced:
+            # No grammar keeps such an answer from other calls: the model is not shown the others.
+            names = {spec.name for spec in specs}
+            tools = [tool for tool in tools if tool["function"]["name"] in names]
     return ToolUse(
         offered=list(tools),
         callable=specs,
@@ -95,6 +103,15 @@ def use_tools(
         # A choice by name allows one call.
         parallel=parallel and choice.function is None,
     )
+
+
+def _allowed(specs: Sequence[ToolSpec], names: Sequence[str]) -> tuple[ToolSpec, ...]:
+    known = {spec.name for spec in specs}
+    for name in names:
+        if name not in known:
+            message = f"tool_choice: no tool is called {name[:128]!r}"
+            raise InvalidRequestError(message, param="tool_choice.allowed_tools.tools")
+    return tuple(spec for spec in specs if spec.name in names)
 
 
 def check_tools(tools: Sequence[Mapping[str, Any]], limits: RequestLimits) -> None:

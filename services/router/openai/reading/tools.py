@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from services.router.openai.schema.chat import ChatBody, Tool
     from shared.generation.limits import RequestLimits
 
+_ALLOWED_MODES = ("auto", "required")
+
 
 def read_tools(body: ChatBody, limits: RequestLimits) -> ToolUse:
     """Return the use of tools that the three fields ask for.
@@ -36,7 +38,7 @@ def template_tools(tools: Sequence[Tool] | None) -> list[dict[str, Any]] | None:
 
 
 def _read_choice(value: Any) -> ToolChoice:
-    """Return the choice: one of the modes, or the name of a function."""
+    """Return the choice: one of the modes, the name of a function, or some of the tools."""
     if value is None:
         return ToolChoice()
     if isinstance(value, str):
@@ -48,12 +50,41 @@ def _read_choice(value: Any) -> ToolChoice:
         message = "tool_choice must be a string or an object that names a function"
         raise FieldError(message, param="tool_choice", code="invalid_type")
     kind = value.get("type")
+    if kind == "allowed_tools":
+        return _read_allowed(value.get("allowed_tools"))
     if kind != "function":
-        message = f"tool_choice of type {str(kind)[:64]} is not supported, only function is"
-        raise UnsupportedError(message, param="tool_choice.type")
+        message = f"tool_choice of type {str(kind)[:64]} is not supported, only function and "
+        raise UnsupportedError(message + "allowed_tools are", param="tool_choice.type")
+    return ToolChoice(function=_function_name(value, "tool_choice"))
+
+
+def _read_allowed(value: Any) -> ToolChoice:
+    """Return the choice among some of the tools."""
+    param = "tool_choice.allowed_tools"
+    if not isinstance(value, dict):
+        raise FieldError(f"{param} must be an object", param=param, code="invalid_type")
+    mode, tools = value.get("mode"), value.get("tools")
+    if mode not in _ALLOWED_MODES:
+        message = f"{param}.mode must be one of {', '.join(_ALLOWED_MODES)}"
+        raise FieldError(message, param=f"{param}.mode")
+    if not isinstance(tools, list) or not tools:
+        message = f"{param}.tools must be a list of at least one tool"
+        raise FieldError(message, param=f"{param}.tools", code="invalid_type")
+    names = tuple(_allowed_name(tool, f"{param}.tools[{i}]") for i, tool in enumerate(tools))
+    return ToolChoice(mode=mode, allowed=names)
+
+
+def _allowed_name(tool: Any, param: str) -> str:
+    if not isinstance(tool, dict) or tool.get("type") != "function":
+        message = f"{param} must be an object of type function"
+        raise UnsupportedError(message, param=param)
+    return _function_name(tool, param)
+
+
+def _function_name(value: dict[str, Any], param: str) -> str:
     function = value.get("function")
     name = function.get("name") if isinstance(function, dict) else None
     if not isinstance(name, str):
-        message = "tool_choice.function.name must be a string"
-        raise FieldError(message, param="tool_choice.function.name", code="invalid_type")
-    return ToolChoice(function=name)
+        message = f"{param}.function.name must be a string"
+        raise FieldError(message, param=f"{param}.function.name", code="invalid_type")
+    return name

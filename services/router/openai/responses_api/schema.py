@@ -157,22 +157,45 @@ Tool = Annotated[FunctionTool, BeforeValidator(only("a tool", "function"))]
 
 
 class NamedTool(InputObject):
-    """The one function that must be called."""
+    """A function, by its name; as a choice, the one that must be called."""
 
     type: Literal["function"]
     name: str
 
 
+class AllowedTools(InputObject):
+    """Some of the tools, which alone count."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[
+        list[Annotated[NamedTool, BeforeValidator(only("an allowed tool", "function"))]],
+        Field(min_length=1),
+    ]
+
+
+_CHOICES = ("function", "allowed_tools")
+
+
 def _check_choice(value: Any) -> Any:
     if value is None or isinstance(value, str):
         return value
-    return only("tool_choice", "function")(value)
+    return only("tool_choice", *_CHOICES)(value)
+
+
+def _choice_tag(value: Any) -> str:
+    if isinstance(value, str):
+        return "(mode)"
+    kind = value.get("type") if isinstance(value, dict) else value.type
+    return f"({kind})"
 
 
 Mode = Literal["none", "auto", "required"]
 Choice = Annotated[
-    Annotated[Mode, Tag("(mode)")] | Annotated[NamedTool, Tag("(function)")],
-    Discriminator(lambda value: "(mode)" if isinstance(value, str) else "(function)"),
+    Annotated[Mode, Tag("(mode)")]
+    | Annotated[NamedTool, Tag("(function)")]
+    | Annotated[AllowedTools, Tag("(allowed_tools)")],
+    Discriminator(_choice_tag),
     BeforeValidator(_check_choice),
 ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from services.router.openai.responses_api.schema import (
+    AllowedTools,
     FunctionCallItem,
     FunctionCallOutputItem,
     JsonSchemaFormat,
@@ -69,7 +70,10 @@ def _tool_fields(body: ResponsesBody) -> dict[str, Any]:
     }
 
 
-def _choice(choice: str | NamedTool | None) -> Any:
+def _choice(choice: str | NamedTool | AllowedTools | None) -> Any:
+    if isinstance(choice, AllowedTools):
+        allowed = {"mode": choice.mode, "tools": [_choice(tool) for tool in choice.tools]}
+        return {"type": "allowed_tools", "allowed_tools": allowed}
     if isinstance(choice, NamedTool):
         return {"type": "function", "function": {"name": choice.name}}
     return choice

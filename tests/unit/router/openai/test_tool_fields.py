@@ -33,6 +33,10 @@ def function(**fields: Any) -> Any:
     return [{"type": "function", "function": {"name": "f", **fields}}]
 
 
+def allowed(mode: str, *tools: Any) -> Any:
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": list(tools)}}
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "code"),
     [
@@ -60,8 +64,34 @@ def function(**fields: Any) -> Any:
         ({"tools": [TIME], "tool_choice": 5}, "tool_choice", "invalid_type"),
         (
             {"tools": [TIME], "tool_choice": {"type": "allowed_tools"}},
-            "tool_choice.type",
+            "tool_choice.allowed_tools",
+            "invalid_type",
+        ),
+        ({"tool_choice": {"type": "custom"}}, "tool_choice.type", "unsupported_parameter"),
+        (
+            {"tools": [TIME], "tool_choice": allowed("none", TIME)},
+            "tool_choice.allowed_tools.mode",
+            "invalid_value",
+        ),
+        (
+            {"tools": [TIME], "tool_choice": allowed("auto")},
+            "tool_choice.allowed_tools.tools",
+            "invalid_type",
+        ),
+        (
+            {"tools": [TIME], "tool_choice": allowed("auto", {"type": "mcp"})},
+            "tool_choice.allowed_tools.tools[0]",
             "unsupported_parameter",
+        ),
+        (
+            {"tools": [TIME], "tool_choice": allowed("auto", {"type": "function"})},
+            "tool_choice.allowed_tools.tools[0].function.name",
+            "invalid_type",
+        ),
+        (
+            {"tools": [TIME], "tool_choice": allowed("required", TIME, WEATHER)},
+            "tool_choice.allowed_tools.tools",
+            "invalid_value",
         ),
         (
             {"tools": [TIME], "tool_choice": {"type": "function"}},
@@ -103,7 +133,13 @@ FORCED = '[{"name": "get_weather", "arguments": {"city": "Rom"}}]'
 
 
 @pytest.mark.parametrize(
-    ("choice", "names"), [("required", {"get_weather", "get_time"}), (WEATHER, {"get_weather"})]
+    ("choice", "names"),
+    [
+        ("required", {"get_weather", "get_time"}),
+        (WEATHER, {"get_weather"}),
+        (allowed("required", WEATHER), {"get_weather"}),
+        (allowed("required", WEATHER, TIME), {"get_weather", "get_time"}),
+    ],
 )
 async def test_required_calls_are_held_to_a_grammar(
     api: OpenAIApi, http: httpx.AsyncClient, choice: Any, names: set[str]
@@ -122,6 +158,37 @@ async def test_required_calls_are_held_to_a_grammar(
     assert {one["properties"]["name"]["const"] for one in offered} == names
     prompt = api.tokenizer.decode(api.generator.requests[-1].prompt_token_ids, False)
     assert "get_time" in prompt, "the prompt is the same, whatever must be called"
+
+
+async def test_tools_that_are_not_allowed_are_not_shown(
+    api: OpenAIApi, http: httpx.AsyncClient
+) -> None:
+    body = {"messages": HELLO, "max_tokens": 90, "tools": [WEATHER, TIME]}
+    await http.post(CHAT, json={**body, "tool_choice": allowed("auto", WEATHER)})
+    await http.post(CHAT, json={**body, "tools": [WEATHER]})
+    some, alone = api.generator.requests[-2:]
+    assert some.prompt_token_ids == alone.prompt_token_ids
+    assert some.params.grammar is None
+
+
+async def test_allowed_tools_of_a_response(api: OpenAIApi, http: httpx.AsyncClient) -> None:
+    tools = [{"type": "function", **tool["function"]} for tool in (WEATHER, TIME)]
+    some = {
+        "type": "allowed_tools",
+        "mode": "auto",
+        "tools": [{"type": "function", "name": "get_time"}],
+    }
+    body = {"input": "Hi", "max_output_tokens": 90}
+    reply = (
+        await http.post("/v1/responses", json={**body, "tools": tools, "tool_choice": some})
+    ).json()
+    assert reply["tool_choice"] == some
+    await http.post("/v1/responses", json={**body, "tools": tools[1:]})
+    first, second = api.generator.requests[-2:]
+    assert first.prompt_token_ids == second.prompt_token_ids
+    wrong = {**some, "tools": [{"type": "function", "name": "f"}]}
+    refused = await http.post("/v1/responses", json={**body, "tools": tools, "tool_choice": wrong})
+    assert refused.json()["error"]["param"] == "tool_choice.allowed_tools.tools"
 
 
 @pytest.mark.parametrize(
