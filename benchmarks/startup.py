@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 from tqdm import tqdm
 
+from benchmarks.offline import first_token
 from benchmarks.offline.command import command, model_of
 from benchmarks.offline.report import check_output, describe_times, write_output
 from benchmarks.offline.settings import StartupSettings
-from cli.places import python_command, python_environ
+from cli.places import PREFIX, python_command, python_environ
 from shared.errors import ModelLoadError
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def _start(model: str, words: Sequence[str], environ: Mapping[str, str]) -> floa
         ModelLoadError: the process failed.
     """
     done = subprocess.run(
-        [*python_command("benchmarks.offline.first_token"), model, *words],
+        [*python_command(first_token.__name__.removeprefix(PREFIX)), model, *words],
         env={**python_environ(), **environ},
         capture_output=True,
         text=True,

@@ -123,7 +123,6 @@ REQUEST_FIELDS = frozenset(
         "include_reasoning",
         "reasoning_effort",
         "truncate_prompt_tokens",
-        "truncation_side",
     }
 )
 #: Options of chats that are not written as a single field.
@@ -186,6 +185,8 @@ def _write_options(
             _CHAT_WRITERS[name](request, value)
         elif name in _PARAM_WRITERS:
             _PARAM_WRITERS[name](request.params, value)
+        elif name == "truncation_side":
+            request.truncation_side = _side(value)
         else:
             target = request if name in REQUEST_FIELDS else request.params
             write_scalar(target, name, value, param=name)
@@ -227,8 +228,15 @@ def _write_budget(params: contract.GenerationParams, value: Any) -> None:
         write_scalar(params, "thinking_token_budget", budget, param="thinking_token_budget")
 
 
+def _side(value: Any) -> str:
+    if not isinstance(value, str) or value not in {"left", "right"}:
+        raise invalid("truncation_side", "it must be left or right")
+    return value
+
+
 def _write_early_stopping(params: contract.GenerationParams, value: Any) -> None:
-    if value not in (True, False, "never"):
+    # 0 and 1 equal False and True, and are neither.
+    if not (isinstance(value, bool) or (isinstance(value, str) and value == "never")):
         raise invalid("early_stopping", "it must be true, false or never")
     if value:
         name = "NEVER" if value == "never" else "FIRST"

@@ -20,10 +20,20 @@ PLACES = {
     "cli": "baton/cli",
     "client/baton_client": "baton/baton_client",
     "models/pydoc/checkpoint": "baton/models/pydoc/checkpoint",
-    # `baton bench serve`; the other benchmarks measure the repository.
+    # What `baton bench` has of vLLM's; the other benchmarks measure the repository.
     "benchmarks/__init__.py": "baton/benchmarks/__init__.py",
-    "benchmarks/serve.py": "baton/benchmarks/serve.py",
-    "benchmarks/load": "baton/benchmarks/load",
+    **{
+        f"benchmarks/{name}": f"baton/benchmarks/{name}"
+        for name in (
+            "latency.py",
+            "load",
+            "offline",
+            "serve.py",
+            "startup.py",
+            "sweep",
+            "throughput.py",
+        )
+    },
 }
 #: Of our images only, whose paths they know; what compiles for GPUs that are not there.
 LEFT_OUT = ("cli/healthcheck.py", "kernels/compile_gate", "kernels/compile_cases.py")

@@ -30,7 +30,7 @@ class StepProfile:
 
     def part(self, name: str) -> AbstractContextManager[object]:
         """Return a context whose time is recorded under a name."""
-        return record_function(f"baton.{name}")
+        return record_function(f"baton: {name}")
 
     def stop(self, folder: Path, prefix: str) -> Path:
         """End the record; return the file that it was written to."""

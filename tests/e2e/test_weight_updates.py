@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
+import psutil
 import pytest
 
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
@@ -207,7 +208,7 @@ def test_a_profile_is_a_file_per_worker(updated: Cluster) -> None:
     assert set(files) == set(updated.workers)
     for path in files.values():
         events = json.loads(gzip.decompress(Path(path).read_bytes()))["traceEvents"]
-        assert "baton.compute" in {event.get("name") for event in events}
+        assert "baton: compute" in {event.get("name") for event in events}
     assert "not being profiled" in refused(updated, "/stop_profile")
 
 
@@ -252,8 +253,15 @@ def test_a_worker_that_is_killed_before_the_commit_leaves_all_on_the_old_version
         update = pool.submit(
             refused, updated, "/update_weights", path=str(folder), weight_version="lost"
         )
-        wait(lambda: all("version=lost" in each.log.read_text() for each in workers))
-        updated.workers["prefill-0"].kill()
+        # The answer must not end before the kill: its worker is stopped until then.
+        decode = psutil.Process(updated.workers["decode-0"].popen.pid)
+        wait(lambda: "version=lost" in updated.workers["decode-0"].log.read_text())
+        decode.suspend()
+        try:
+            wait(lambda: all("version=lost" in each.log.read_text() for each in workers))
+            updated.workers["prefill-0"].kill()
+        finally:
+            decode.resume()
         assert "prefill-0" in update.result()
         assert running.result()["weight_version"] == version
     restart(updated, "prefill-0")

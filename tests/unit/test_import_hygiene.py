@@ -32,7 +32,9 @@ def test_package_markers_hold_a_docstring_and_nothing_else(package: str) -> None
 
 def test_proto_is_a_path_root_with_one_package() -> None:
     # It names the classes of the engine in a program; see docs/adr/0001-packaging.md.
-    assert list((ROOT / "proto").rglob("__init__.py")) == [ROOT / "proto" / "baton" / "__init__.py"]
+    package = ROOT / "proto" / "baton"
+    found = set((ROOT / "proto").rglob("__init__.py"))
+    assert found == {package / "__init__.py", package / "utils" / "__init__.py"}
 
 
 def test_transformers_is_not_confused_by_our_kernels_folder() -> None:
