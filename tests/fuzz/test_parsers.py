@@ -72,7 +72,7 @@ def cut(text: str, cuts: list[int]) -> list[str]:
     return [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
 
 
-@profile(400, 40_000)
+@profile(250, 40_000)
 @given(st.sampled_from([row.names[0] for row in TOOL_ROWS]), st.data(), CUTS, st.booleans())
 def test_tool_calls(name: str, data: st.DataObject, cuts: list[int], is_forced: bool) -> None:
     known = TOOL_FORMATS[name]
@@ -89,7 +89,7 @@ def test_tool_calls(name: str, data: st.DataObject, cuts: list[int], is_forced: 
     COUNTS["parsers: tool calls"] += 3
 
 
-@profile(200, 20_000)
+@profile(120, 20_000)
 @given(
     st.sampled_from([row.names[0] for row in REASONING_ROWS]),
     st.sampled_from(["", "<think>\n", "</think>\n\n"]),
@@ -106,7 +106,7 @@ def test_reasoning(name: str, prompt: str, data: st.DataObject, cuts: list[int])
     COUNTS["parsers: reasoning"] += 2
 
 
-@profile(200, 20_000)
+@profile(120, 20_000)
 @given(
     st.sampled_from([row.names[0] for row in REASONING_ROWS]),
     st.sampled_from([row.names[0] for row in TOOL_ROWS]),
