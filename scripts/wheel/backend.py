@@ -108,7 +108,7 @@ def _copy() -> Iterator[None]:
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    """Enter a temporary folder whose files everyone may read, and nobody else may write."""
+    """Enter a temporary folder whose files all users may read, and only this one may write."""
     old = os.umask(0o022)
     os.environ.setdefault("SOURCE_DATE_EPOCH", _EPOCH)
     try:
