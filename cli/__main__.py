@@ -75,6 +75,8 @@ SERVICE_FLAGS_HELP = (
     "and the same with prefill or router. They are listed by `baton serve decode --help`, "
     "`baton serve prefill --help` and `baton serve router --help`"
 )
+#: Benchmarks that load a model themselves; the others ask a server.
+BENCHMARKS_OF_ENGINES = frozenset({"latency", "startup", "throughput"})
 DEFAULT_QUESTION = "What does os.path.join do?"
 
 
@@ -284,7 +286,8 @@ def bench(
     benchmark: Annotated[str, typer.Argument(help="A module of benchmarks/, e.g. serve.")],
 ) -> None:
     """Run a benchmark; its own --help lists its flags."""
-    become(f"benchmarks.{benchmark}", context.args, Extra.ROUTER)
+    extra = Extra.WORKER if benchmark in BENCHMARKS_OF_ENGINES else Extra.ROUTER
+    become(f"benchmarks.{benchmark}", context.args, extra)
 
 
 @app.command("make-model", context_settings=EVERYTHING)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -14,6 +14,9 @@ from rich.text import Text
 from benchmarks.sweep.combinations import read_combinations
 from benchmarks.sweep.experiment import Experiment
 from shared.errors import BatonError, ConfigError
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
@@ -80,10 +83,9 @@ def plot(
     out: Picture = None,
 ) -> None:
     """Draw one number of the results over another."""
-    from benchmarks.sweep.plots import plot_lines, read_results  # noqa: PLC0415 matplotlib is slow
-
+    plots = _plots()
     path = out or folder / f"{var_y}-over-{var_x}.png"
-    plot_lines(read_results(folder), path, var_x=var_x, var_y=var_y, curve_by=curve_by)
+    plots.plot_lines(plots.read_results(folder), path, var_x=var_x, var_y=var_y, curve_by=curve_by)
     print(f"plot: {path}")
 
 
@@ -97,12 +99,24 @@ def plot_pareto(
     out: Picture = None,
 ) -> None:
     """Draw throughput against the speed that one user sees, and the best trade between them."""
-    from benchmarks.sweep import plots  # noqa: PLC0415 matplotlib is slow
-
+    plots = _plots()
     path = out or folder / "pareto.png"
     results = plots.read_results(folder)
     plots.plot_pareto(results, path, user_count_var=user_count_var, label_by=label_by)
     print(f"plot: {path}")
+
+
+def _plots() -> ModuleType:
+    """Return the module that draws.
+
+    Raises:
+        ConfigError: matplotlib is not installed.
+    """
+    try:
+        from benchmarks.sweep import plots  # noqa: PLC0415 matplotlib is slow, and optional
+    except ModuleNotFoundError as error:
+        raise ConfigError("pictures need matplotlib: pip install matplotlib") from error
+    return plots
 
 
 def main() -> None:
