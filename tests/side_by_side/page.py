@@ -28,9 +28,14 @@ the JSON (of each kind of event, in a stream), `type`, `code` and `param` of err
 greedy answers. vLLM's answers are recorded in `tests/side_by_side/recorded.json`, and
 `tests/integration/router/test_side_by_side.py` holds Baton to them.
 
-| endpoint | requests | same | differ |
-|---|---:|---:|---:|
+Of the requests that differ, *keys* do so in keys alone: those that one of the two has beside the
+other's, or leaves out as null. *status*: another status. *other*: words of errors, types, texts.
+
+| endpoint | requests | same | keys | status | other |
+|---|---:|---:|---:|---:|---:|
 """
+#: From nothing to most.
+_KINDS = ("same", "keys", "status", "other")
 _RULES = """
 ## Reasons
 
@@ -49,12 +54,26 @@ def page(recording: Recording, found: Sequence[Difference]) -> str:
 
 
 def _counts(recording: Recording, found: Sequence[Difference]) -> Iterator[str]:
-    asked = Counter(_endpoint(key) for key in recording.answers)
-    differ = Counter(_endpoint(key) for key in {each.key for each in found})
-    for endpoint, number in asked.items():
-        yield f"| `{endpoint}` | {number} | {number - differ[endpoint]} | {differ[endpoint]} |"
-    total, other = asked.total(), differ.total()
-    yield f"| all | {total} | {total - other} | {other} |"
+    kinds = dict.fromkeys(recording.answers, "same")
+    for each in found:
+        kind = _kind(each, recording)
+        if _KINDS.index(kind) > _KINDS.index(kinds[each.key]):
+            kinds[each.key] = kind
+    by_endpoint: dict[str, Counter[str]] = defaultdict(Counter)
+    for key, kind in kinds.items():
+        by_endpoint[f"`{_endpoint(key)}`"][kind] += 1
+        by_endpoint["all"][kind] += 1
+    total = by_endpoint.pop("all")
+    for endpoint, counts in (*by_endpoint.items(), ("all", total)):
+        cells = " | ".join(str(counts[kind]) for kind in _KINDS)
+        yield f"| {endpoint} | {counts.total()} | {cells} |"
+
+
+def _kind(found: Difference, recording: Recording) -> str:
+    if found.aspect == "status":
+        return "status"
+    rule = rule_of(found, recording.fields)
+    return "keys" if rule is not None and rule.is_of_keys else "other"
 
 
 def _reasons(recording: Recording, found: Sequence[Difference]) -> Iterator[str]:

@@ -27,6 +27,10 @@ class Rule:
     aspect: str = "*"
     vllm: str = "*"
     baton: str = "*"
+    #: It depends on draws or on how fast tokens come: there may be no difference.
+    is_of_chance: bool = False
+    #: A client that knows the other server finds all that it reads: keys beside vLLM's, and nulls.
+    is_of_keys: bool = False
     when: Callable[[Difference, Mapping[str, Collection[str]]], bool] | None = None
 
     def holds(self, found: Difference, known: Mapping[str, Collection[str]]) -> bool:
@@ -178,10 +182,12 @@ SHAPES = (
     Rule(
         reason="A probe's answer says what is missing; vLLM's is empty.",
         where="* /health *", aspect="media type",
+        is_of_keys=True,
     ),
     Rule(
         reason="A probe's answer says what is missing; vLLM's is empty.",
         where="* /ping *", aspect="media type",
+        is_of_keys=True,
     ),
     Rule(
         reason="Both paths say how many requests ended; vLLM's second one says nothing.",
@@ -202,6 +208,7 @@ SHAPES = (
     Rule(
         reason="The version of each worker, beside the one of all.",
         where="GET /weight_info *", aspect="workers",
+        is_of_keys=True,
     ),
     Rule(
         reason="What /inference/v1/generate does by default is left out of its body.",
@@ -214,31 +221,42 @@ SHAPES = (
     Rule(
         reason="As in Anthropic's API: `ping`, what was read from a cache, `stop_sequence`.",
         where="POST /v1/messages *", vllm="-",
+        is_of_keys=True,
     ),
     Rule(
         reason="Where the prompt's KV came from, and how long each stage took.",
         aspect="*timings or *usage.prompt_tokens_details",
+        is_of_keys=True,
     ),
     Rule(
         reason="The version of the weights, in each answer of chat and completions.",
         aspect="*choices[].weight_version", vllm="-",
+        is_of_keys=True,
     ),
     Rule(
         reason="Null is left out where Baton would never have a value: hand-over by the client, "
         "experts, masks, images, metrics, tiers, other media.",
         vllm="null", baton="-",
+        is_of_keys=True,
     ),
     Rule(
         reason="Each chunk of a stream has the model, the time and the prompt's keys.",
         where=_GENERATE, aspect="first: * or middle: * or last: * or usage: *",
+        is_of_keys=True,
     ),
     Rule(
         reason="The role comes with the first text instead of before it.",
-        where="POST /v1/chat/completions *", aspect="first: * or middle",
+        where="POST /v1/chat/completions *",
+        aspect="first or first: * or middle or last: choices[].delta.role", is_of_chance=True,
+    ),
+    Rule(
+        reason="Tokens that arrive together are one chunk.",
+        aspect="middle", baton="-", is_of_chance=True,
     ),
     Rule(
         reason="The last token's text comes with the end where there is one.",
-        where="POST /v1/chat/completions *", aspect="last: choices[].delta.content",
+        where="POST /v1/chat/completions *",
+        aspect="last: choices[].delta.content", is_of_chance=True,
     ),
     Rule(
         reason="The prompt's tokens come with the first chunk alone, if they are asked for.",
@@ -273,6 +291,7 @@ SHAPES = (
     Rule(
         reason="Counts per turn are of vLLM's own tools, which Baton does not run.",
         where=_RESPONSES, aspect="*_per_turn or *tool_output_tokens", baton="-",
+        is_of_keys=True,
     ),
     Rule(
         reason="A reply names the server that made it.",
@@ -280,7 +299,7 @@ SHAPES = (
     ),
     Rule(
         reason="Without a seed, draws differ.",
-        where="* temperature null", aspect="text or choices* or *content*",
+        where="* temperature null", aspect="text or choices* or *content*", is_of_chance=True,
     ),
     Rule(
         reason="From one seed each has draws of its own.",

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
+
 from services.router.chat.tools import hold_to_calls, plan_reading
 from services.router.openai.endpoint import answer, encode
 from services.router.openai.errors import FieldError
