@@ -26,7 +26,10 @@ _FLAGS = (
     "--max-model-len", "2048",
     "--max-num-seqs", "16",
     "--seed", "0",
+    "--enable-auto-tool-choice",
     "--tool-call-parser", "hermes",
+    "--enable-scale-out",
+    "--enable-tokenizer-info-endpoint",
     "--trust-request-chat-template",
 )  # fmt: skip
 #: For vLLM: endpoints that it has only if asked.
