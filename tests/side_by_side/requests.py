@@ -57,7 +57,7 @@ def _fields() -> Iterator[Ask]:
 
 
 def _ask(path: str, name: str, kind: str, fields: Mapping[str, Any]) -> Ask:
-    return Ask(path=path, field=name, kind=kind, body=BODIES[path] | fields)
+    return Ask(path=path, field=name, kind=kind, body={**BODIES[path], **fields})
 
 
 def _known(path: str, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def _nested() -> Iterator[Ask]:
     for name in _NESTED:
         values = VALUES[name]
         for kind, value in values.kinds():
-            params = _GREEDY | values.beside | {name: value}
+            params = {**_GREEDY, **values.beside, name: value}
             yield _ask(path, f"sampling_params.{name}", kind, {"sampling_params": params})
 
 

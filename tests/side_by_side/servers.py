@@ -32,12 +32,6 @@ _FLAGS = (
     "--enable-tokenizer-info-endpoint",
     "--trust-request-chat-template",
 )  # fmt: skip
-#: For vLLM: endpoints that it has only if asked.
-_VLLM_FLAGS = (
-    "--enable-auto-tool-choice",
-    "--enable-scale-out",
-    "--enable-tokenizer-info-endpoint",
-)
 
 
 @contextmanager
@@ -51,7 +45,7 @@ def vllm(folder: Path) -> Iterator[str]:
         "VLLM_CPU_KVCACHE_SPACE": "1",
     }
     process = ChildProcess(
-        [*command, "--port", str(port), *_FLAGS, *_VLLM_FLAGS],
+        [*command, "--port", str(port), *_FLAGS],
         env=environ,
         log=folder / "vllm.log",
     )
