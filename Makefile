@@ -12,7 +12,7 @@ export TORCH
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-small demo up test test-gpu check fmt lint types arch proto proto-check size
-.PHONY: composition parity decoders bench bench-handoff bench-loading bench-guard bench-gpu bench-structured conformance overload fuzz company updates faults soak
+.PHONY: composition parity side-by-side decoders bench bench-handoff bench-loading bench-guard bench-gpu bench-structured conformance overload fuzz company updates faults soak
 .PHONY: wheel helm chart dashboards e2e-compose e2e-k8s e2e-trace clean
 
 help: ## List the targets
@@ -42,6 +42,9 @@ test-gpu: setup ## The tests that need a GPU; fails if there is none
 
 parity: setup ## Every configuration like transformers, a quarter of an hour; writes docs/parity.md
 	@$(PY) -m tests.parity
+
+side-by-side: setup ## The same requests to vLLM and to Baton, four minutes; writes docs/side_by_side.md (needs benchmarks/peers/install.sh vllm)
+	@$(PY) -m tests.side_by_side $(SIDE)
 
 decoders: setup ## Every causal model type of transformers, three minutes; writes docs/decoders.md
 	@$(PY) -m tests.parity.decoders

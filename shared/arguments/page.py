@@ -21,10 +21,11 @@ TITLES: dict[type, str] = {
 }
 _HEAD = """# vLLM's engine arguments
 
-`baton serve MODEL`, `baton up` and the services know every engine argument of vLLM 0.32, and those
-of earlier versions that are gone. Forms are vLLM's, too: `--max_num_seqs`, `-tp 1`, `4k` (4,000),
-`4K` (4,096), `None`, `--speculative-config.method ngram`, lists with spaces, and
-`--config FILE.yaml`. Written by `python -m scripts.arguments_page`.
+`baton serve MODEL`, `baton up` and the services know every engine argument of vLLM 0.32, those of
+earlier versions that are gone, and the flags of `vllm serve` about its server. Forms are vLLM's,
+too: `--max_num_seqs`, `-tp 1`, `4k` (4,000), `4K` (4,096), `None`,
+`--speculative-config.method ngram`, lists with spaces, and `--config FILE.yaml`. Written by
+`python -m scripts.arguments_page`.
 """
 
 

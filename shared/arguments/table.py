@@ -14,6 +14,7 @@ from shared.arguments.groups.multimodal import LORA, MULTIMODAL
 from shared.arguments.groups.observing import OBSERVING
 from shared.arguments.groups.parallel import PARALLEL
 from shared.arguments.groups.scheduling import SCHEDULING
+from shared.arguments.groups.serving import SERVING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +32,7 @@ GROUPS: Mapping[str, tuple[Argument, ...]] = MappingProxyType(
         "adapters": LORA,
         "logs and metrics": OBSERVING,
         "kernels": COMPILING,
+        "server": SERVING,
         "other": CONFIGS,
     }
 )

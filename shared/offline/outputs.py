@@ -80,8 +80,14 @@ def completion(
         else None,
         logprobs=None if logprobs is None else [position(each, tokenizer) for each in logprobs],
         finish_reason=None if answer.finish_reason is None else answer.finish_reason.value,
-        stop_reason=answer.stop_reason,
+        stop_reason=_stop_reason(answer.stop_reason, tokenizer),
     )
+
+
+def _stop_reason(found: str | int | None, tokenizer: Tokenizer | None) -> str | int | None:
+    if tokenizer is None or isinstance(found, str):
+        return found
+    return tokenizer.stop_reason(found)
 
 
 def position(found: PositionLogprobs, tokenizer: Tokenizer | None) -> dict[int, Logprob]:

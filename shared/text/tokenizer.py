@@ -147,8 +147,18 @@ class Tokenizer:
         known = [t for t in self.special_tokens.values() if self.token_id(t) is not None]
         self._tokenizer.add_special_tokens(known)
 
+    def stop_reason(self, stop_token_id: int | None) -> int | None:
+        """Return the token that ended an answer; None if it is the usual end, as in vLLM.
+
+        That is the tokenizer's own end token. Others of the model's end tokens are named.
+        """
+        return None if stop_token_id == self._own_eos() else stop_token_id
+
+    def _own_eos(self) -> int | None:
+        return self.token_id(self.special_tokens.get("eos_token", ""))
+
     def _all_eos(self, configured: Sequence[int]) -> tuple[int, ...]:
-        own = self.token_id(self.special_tokens.get("eos_token", ""))
+        own = self._own_eos()
         ids = [*configured] if own is None else [own, *configured]
         return tuple(dict.fromkeys(ids))
 

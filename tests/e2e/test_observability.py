@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import secrets
 import time
 import urllib.request
@@ -17,6 +19,8 @@ from scripts.e2e.spans import STAGES, spans_under
 from tests.e2e.asking import prompt_of
 from tests.e2e.conftest import ENGINE_FLAGS
 from tests.e2e.processes import Cluster
+from tests.e2e.prometheus import Prometheus
+from tests.e2e.vllm_dashboards import queries
 from tests.fakes.metrics_table import documented, exposed
 from tests.fakes.otlp_collector import ExportedSpan, OtlpCollector
 from tests.fakes.ports import free_port
@@ -28,6 +32,9 @@ if TYPE_CHECKING:
 SPANS = spans_under("text_completion tiny")
 UNEXPLAINED = 0.05
 NUM_TOKENS = 250
+#: Grafana's `$__rate_interval`, here.
+WINDOW = "20s"
+PROMETHEUS_TIMEOUT_S = 30.0
 #: The samples that the dashboard in vLLM's examples queries, by `model_name`.
 DASHBOARD = {
     "vllm:prompt_tokens_total",
@@ -63,13 +70,16 @@ class Observed:
         text = (self.folder / f"{name}.log").read_text(encoding="utf-8")
         return [json.loads(line) for line in text.splitlines()]
 
+    def address(self, name: str) -> str:
+        """Host and port of a process's metrics."""
+        if name == "router":
+            return self.cluster.url.removeprefix("http://")
+        argv = self.cluster.workers[name].argv
+        return f"127.0.0.1:{argv[argv.index('--metrics-port') + 1]}"
+
     def metrics(self, name: str) -> str:
         """Of a process, as Prometheus reads them."""
-        url = f"{self.cluster.url}/metrics"
-        if name != "router":
-            argv = self.cluster.workers[name].argv
-            url = f"http://127.0.0.1:{argv[argv.index('--metrics-port') + 1]}/metrics"
-        with urllib.request.urlopen(url, timeout=10) as response:
+        with urllib.request.urlopen(f"http://{self.address(name)}/metrics", timeout=10) as response:
             return str(response.read().decode())
 
 
@@ -195,6 +205,27 @@ def test_metrics_are_those_of_the_documentation(observed: Observed, name: str) -
     assert {n: kind for n, (kind, _) in found.items()} == {n: r.kind for n, r in expected.items()}
     labels = {n: found for n, (_, found) in found.items() if found is not None}
     assert labels == {n: expected[n].labels for n in labels}
+
+
+def test_every_query_of_vllm_s_dashboards_returns_data(observed: Observed, tmp_path: Path) -> None:
+    targets = [observed.address(name) for name in ("router", "prefill-0", "decode-0")]
+    waiting = list(queries("tiny", WINDOW))
+    with Prometheus(targets, tmp_path / "prometheus") as prometheus:
+        deadline_s = time.monotonic() + PROMETHEUS_TIMEOUT_S
+        for seed in itertools.count():
+            # A rate is of what happens while Prometheus looks. Each prompt is asked twice.
+            complete(observed, num_tokens=NUM_TOKENS, seed=100 + seed // 2 % 20)
+            # The first one without data says whether it is worth asking for the others.
+            while waiting and has_data(prometheus.values(waiting[0])):
+                del waiting[0]
+            if not waiting or time.monotonic() > deadline_s:
+                break
+        assert not waiting, "\n".join((*waiting[:1], *prometheus.errors()))
+
+
+def has_data(values: list[float]) -> bool:
+    """Whether a panel would show something."""
+    return any(not math.isnan(value) for value in values)
 
 
 def test_vllm_s_dashboard_finds_its_metrics(observed: Observed) -> None:

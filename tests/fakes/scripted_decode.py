@@ -59,13 +59,22 @@ def say(*token_ids: int, per_step: int = 1, **rest: Any) -> Script:
 
 def with_logprobs(request: decode_pb2.DecodeRequest, *token_ids: int, **rest: Any) -> Script:
     """An answer of these tokens with the log probabilities that `request` asks for."""
-    if not request.sampling.HasField("logprobs"):
-        return say(*token_ids, **rest)
-    steps = []
-    for token_id in token_ids:
-        top = {token_id + place: -1.0 - place for place in range(request.sampling.logprobs)}
-        extra = decode_pb2.DecodeResponse(logprobs=[position(token_id, -1.0, top)])
-        steps.append(Step(token_ids=(token_id,), extra=extra))
+    sampling = request.sampling
+    extras = [decode_pb2.DecodeResponse() for _ in token_ids]
+    if sampling.HasField("logprobs"):
+        named = sampling.logprob_token_ids.ids
+        for token_id, extra in zip(token_ids, extras, strict=True):
+            ids = named or range(token_id, token_id + sampling.logprobs)
+            top = {each: -1.0 - place for place, each in enumerate(ids)}
+            extra.logprobs.append(position(token_id, -1.0, top))
+    if sampling.HasField("prompt_logprobs"):
+        others = request.token_ids[1:]
+        positions = [common_pb2.PositionLogprobs(), *(position(i, -1.0, {i: -1.0}) for i in others)]
+        extras[0].prompt_logprobs.positions.extend(positions)
+    steps = [
+        Step(token_ids=(token_id,), extra=extra)
+        for token_id, extra in zip(token_ids, extras, strict=True)
+    ]
     return Script(steps, **rest)
 
 

@@ -22,6 +22,7 @@ from services.router.openai.schema.tokenize import (
     TokenizeChatBody,
     TokenizeTextBody,
 )
+from tests.fakes.error_words import CLIENT_ERRORS
 from tests.fuzz.cases import open_site, profile
 from tests.fuzz.mutation import VALUES, mutate
 from tests.fuzz.router_site import start_router
@@ -89,7 +90,7 @@ SCHEMAS = {
     "/tokenize": (TokenizeTextBody, TokenizeChatBody),
     "/detokenize": (DetokenizeBody,),
 }
-CLIENT_ERRORS = ("invalid_request_error", "not_found_error", "request_too_large")
+REFUSALS = (*CLIENT_ERRORS, "not_found_error", "request_too_large", "PayloadTooLargeError")
 FIELDS = {
     path: sorted(
         {name for schema in schemas for name in schema.model_fields}
@@ -163,7 +164,7 @@ def test_json(fuzzed: tuple[Site, RouterSite], sent: tuple[str, bytes]) -> None:
     if status != 200:
         error = json.loads(body)["error"]
         assert error["message"]
-        assert error["type"] in (("rate_limit_error",) if status == 429 else CLIENT_ERRORS)
+        assert error["type"] in (("rate_limit_error",) if status == 429 else REFUSALS)
     # A stream that has begun says in an event what went wrong.
     assert b"server_error" not in body, (body, sent)
     assert b"event: error" not in body, (body, sent)

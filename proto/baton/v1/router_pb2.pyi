@@ -1028,7 +1028,7 @@ class GenerateResponse(_message.Message):
     stop_string: _builtins.str
     """The cause of its end: a stop string, or `repetition_detected` …"""
     stop_token_id: _builtins.int
-    """… or a token."""
+    """… or a token other than the tokenizer's own end token."""
     resumed: _builtins.bool
     """Whether the server supports `resume_from`: this piece follows the client's part."""
     reading: Global___Reading.ValueType

@@ -195,7 +195,7 @@ class AnswerStream:
             details=tuple(token_detail(self._tokenizer, position) for position in details),
             finish_reason=reason,
             stop_string=stop_string,
-            stop_token_id=stop_token_id,
+            stop_token_id=self._tokenizer.stop_reason(stop_token_id),
             prompt_details=(
                 prompt_details(self._tokenizer, message.prompt_logprobs)
                 if message.HasField("prompt_logprobs")

@@ -30,13 +30,14 @@ def add_error_handlers(app: FastAPI) -> None:
 def error_response(error: Exception, *, path: str, request_id: str) -> Response:
     """Return the response to a request for `path` that ended with this error."""
     headers = error_headers(error)
-    body = error_json
     if anthropic.is_anthropic(path):
         # Header with the request's id for Anthropic's clients.
         headers["request-id"] = request_id
-        body = anthropic.error_json
+        body = anthropic.error_json(error, request_id=request_id)
+    else:
+        body = error_json(error, request_id=request_id, path=path)
     return Response(
-        body(error, request_id=request_id),
+        body,
         status_code=error_status(error),
         headers=headers,
         media_type="application/json",

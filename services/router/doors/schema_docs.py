@@ -57,10 +57,7 @@ _ANSWER_OR_NAMED_EVENTS: dict[str, Any] = {
 }
 #: Content types of bodies that are not JSON, or not only JSON.
 _CONTENT: dict[str, dict[str, Any]] = {
-    "/metrics": {
-        "text/plain": {"schema": {"type": "string"}},
-        "application/openmetrics-text": {"schema": {"type": "string"}},
-    },
+    "/metrics": {"text/plain": {"schema": {"type": "string"}}},
     "/v1/chat/completions": _ANSWER_OR_STREAM,
     "/v1/completions": _ANSWER_OR_STREAM,
     "/inference/v1/generate": _ANSWER_OR_STREAM,

@@ -40,4 +40,4 @@ class AbortEndpoint:
         caller = backend.caller_of(request)
         tenant = None if caller.is_operator else caller.tenant
         num = self._aborter.abort(frozenset(body.request_ids), tenant=tenant)
-        return json_response({"num_aborted": num})
+        return json_response({"status": "aborted", "aborted": num})

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
-from msgspec import UNSET
 
 from services.router.chat.tools import hold_to_calls, plan_reading
 from services.router.openai.endpoint import answer, encode
@@ -84,7 +83,7 @@ class ChatCompletions:
             role=answer_role(body),
             echoed=echoed_text(body, echo=body.echo),
             prompt_token_ids=chat.generation.prompt_token_ids,
-            prompt_text=chat.prompt if body.return_prompt_text else UNSET,
+            prompt_text=chat.prompt if body.return_prompt_text else None,
         )
         return ChatReply(
             head,

@@ -28,7 +28,7 @@ from services.router.openai.reading.prompts import (
 from services.router.openai.reading.request_id import generation_ids, request_names, response_id
 from services.router.openai.replies.answers import stream_answers
 from services.router.openai.replies.completion_reply import CompletionReply, EchoedPrompt
-from services.router.openai.schema.completion import CompletionBody
+from services.router.openai.schema.completion import DEFAULT_MAX_TOKENS, CompletionBody
 from services.router.parsers.budget import bound_thinking, end_of
 from services.router.request.generation import GenerationRequest
 from shared.generation.limits import ALL, check_answers, check_num_tokens, check_texts
@@ -127,7 +127,7 @@ class Completions:
         ]
 
     def _read_params(self, body: CompletionBody) -> GenerationParams:
-        max_tokens = body.max_tokens
+        max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
         if max_tokens == 0:
             if not body.echo:
                 message = "max_tokens must be at least 1 unless echo is true"
@@ -151,13 +151,12 @@ class Completions:
     ) -> list[GenerationParams]:
         """Return one set of parameters per prompt, after a check that the prompt fits."""
         models, tokenizer = self._backend.models, self._backend.tokenizer
-        is_default = "max_tokens" not in body.model_fields_set
+        is_default = body.max_tokens is None
         fitted = []
         for i, prompt in enumerate(prompts):
             param = "prompt" if len(prompts) == 1 else f"prompt[{i}]"
-            wanted = None if is_default else body.max_tokens
             check_num_tokens(len(prompt.token_ids), self._backend.limits, param=param)
-            check_prompt(prompt.token_ids, models, param=param, max_tokens=wanted)
+            check_prompt(prompt.token_ids, models, param=param, max_tokens=body.max_tokens)
             # A default length is reduced to the space left in the context.
             room = models.max_model_len - len(prompt.token_ids)
             end = end_of(prompt.token_ids, tokenizer)

@@ -9,6 +9,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from services.router.openai.dialect import class_of, is_vllms
 from shared.errors import (
     AuthenticationError,
     InvalidRequestError,
@@ -38,6 +39,10 @@ _KINDS: dict[int, tuple[str, str | None]] = {
 }
 
 
+#: Keys are checked before it matters whose API it is.
+_OF_KEYS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+
+
 class FieldError(InvalidRequestError):
     """A field of the body is wrong. `code` is OpenAI's code for the kind of error."""
 
@@ -52,7 +57,8 @@ class ErrorDetail(msgspec.Struct):
     message: str
     type: str
     param: str | None = None
-    code: str | None = None
+    #: The status, in vLLM's words.
+    code: str | int | None = None
 
 
 class ErrorBody(msgspec.Struct):
@@ -70,9 +76,15 @@ def error_status(error: Exception) -> int:
     return http_status(error)
 
 
-def error_json(error: Exception, *, request_id: str) -> bytes:
-    """Return the body for any exception. Bugs and failures inside the cluster are not described."""
-    return _JSON.encode(ErrorBody(error_detail(error, request_id=request_id)))
+def error_json(error: Exception, *, request_id: str, path: str = "") -> bytes:
+    """Return the body for any exception. Bugs and failures inside the cluster are not described.
+
+    `path`: of the request; it decides on the words, see dialect.py.
+    """
+    detail, status = error_detail(error, request_id=request_id), error_status(error)
+    if is_vllms(path, detail.param) and status not in _OF_KEYS:
+        detail = ErrorDetail(detail.message, class_of(status), detail.param, status)
+    return _JSON.encode(ErrorBody(detail))
 
 
 def error_detail(error: Exception, *, request_id: str) -> ErrorDetail:

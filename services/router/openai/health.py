@@ -5,8 +5,8 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
-from fastapi import Request, Response
-from prometheus_client.exposition import choose_encoder
+from fastapi import Response
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
 from services.router.openai.replies.responses import json_response
 
@@ -63,7 +63,11 @@ class HealthEndpoints:
         """Return Baton's version."""
         return json_response({"version": self._version})
 
-    async def metrics(self, request: Request) -> Response:
-        """Return Prometheus metrics in the format that the scraper accepts."""
-        encoder, content_type = choose_encoder(request.headers.get("accept", ""))
-        return Response(encoder(self._registry), headers={"content-type": content_type})
+    async def metrics(self) -> Response:
+        """Return the metrics in Prometheus' text format.
+
+        Not in OpenMetrics, for which Prometheus asks first: prometheus_client writes an underscore
+        for the colon in vLLM's names there.
+        """
+        text = generate_latest(self._registry)
+        return Response(text, headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})

@@ -85,6 +85,7 @@ class AnswerPiece(msgspec.Struct, frozen=True, kw_only=True):
     details: tuple[TokenDetail, ...] = ()
     finish_reason: FinishReason | None = None
     stop_string: str | None = None
+    #: Not the tokenizer's own end token: an answer that it ends has no other cause.
     stop_token_id: int | None = None
     prompt_details: tuple[TokenDetail | None, ...] | None = None
     usage: Usage | None = None

@@ -89,6 +89,9 @@ def _app(
 
     def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         if environ["PATH_INFO"] != "/health":
+            # Always the text format. Prometheus asks for OpenMetrics first, where
+            # prometheus_client writes an underscore for the colon in vLLM's names.
+            environ.pop("HTTP_ACCEPT", None)
             answer: Iterable[bytes] = metrics(environ, start_response)
             return answer
         if serving():

@@ -90,7 +90,7 @@ async def test_the_end_token_is_counted_and_not_shown(bench: Bench) -> None:
     answer = await bench.answer()
     assert answer.text() == "ab"
     assert answer.last.finish_reason is FinishReason.STOP
-    assert answer.last.stop_token_id == EOS
+    assert answer.last.stop_token_id is None
     assert answer.last.usage is not None
     assert answer.last.usage.completion_tokens == 3
 

@@ -70,7 +70,7 @@ async def http(api: OpenAIApi) -> AsyncIterator[httpx.AsyncClient]:
 
 def body_of(fields: dict[str, Any], *, is_chat: bool) -> dict[str, Any]:
     """The body with the same fields; a chat has its number of alternatives elsewhere."""
-    body = {"messages": MESSAGES} if is_chat else {"prompt": "Hi there", "max_tokens": None}
+    body = {"messages": MESSAGES} if is_chat else {"prompt": "Hi there"}
     body |= {name: value for name, value in fields.items() if name != "logprobs"}
     if "logprobs" in fields:
         number = fields["logprobs"]
@@ -83,7 +83,8 @@ def body_of(fields: dict[str, Any], *, is_chat: bool) -> dict[str, Any]:
 async def ask(baton: AsyncBaton, fields: dict[str, Any], *, is_chat: bool) -> Generation:
     if is_chat:
         return await baton.chat(MESSAGES, **fields)
-    return await baton.generate("Hi there", **fields)
+    # Completions have a default length over HTTP.
+    return await baton.generate("Hi there", max_tokens=16, **fields)
 
 
 def told(request: GenerationRequest) -> dict[str, Any]:

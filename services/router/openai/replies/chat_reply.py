@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from services.router.chat.whole import WholeAnswer
 from services.router.openai.replies.chat_shapes import (
@@ -21,7 +21,7 @@ from services.router.openai.replies.chat_shapes import (
 )
 from services.router.openai.replies.collect import collect, stop_reason
 from services.router.openai.replies.logprobs import chat_logprobs, label_of, prompt_logprobs
-from services.router.openai.replies.responses import EventTemplate, Tally, event
+from services.router.openai.replies.responses import FINGERPRINT, EventTemplate, Tally, event
 from services.router.parsers.events import ContentDelta, Finish
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ class ChatHead:
     #: Text before every answer.
     echoed: str
     prompt_token_ids: tuple[int, ...]
-    #: UNSET unless the client wants it.
-    prompt_text: str | UnsetType = UNSET
+    #: None unless the client wants it.
+    prompt_text: str | None = None
 
 
 class ChatReply:
@@ -108,6 +108,8 @@ class ChatReply:
             choice.stop_reason = stop_reason(piece)
             choice.weight_version = piece.weight_version or UNSET
         chunk = self._chunk((choice,))
+        if piece.finish_reason is not None and not self._wants_usage:
+            chunk.system_fingerprint = FINGERPRINT
         if is_first_of_all:
             self._show_prompt(chunk)
         if self._wants_token_ids:
@@ -137,6 +139,8 @@ class ChatReply:
             choices = [ChunkChoice(piece.index, Delta())]
         chunks = [self._chunk((choice,)) for choice in choices]
         if chunks:
+            if choices[-1].finish_reason is not None and not self._wants_usage:
+                chunks[-1].system_fingerprint = FINGERPRINT
             self._describe(piece, chunks, is_first_of_all=is_first_of_all)
         return b"".join(map(event, chunks))
 
@@ -174,6 +178,7 @@ class ChatReply:
         chunk = self._chunk(())
         chunk.usage = self._tally.final()
         chunk.timings = self._tally.timings
+        chunk.system_fingerprint = FINGERPRINT
         return event(chunk)
 
     async def whole(self, parts: AsyncIterable[tuple[int, AnswerPiece]]) -> ChatCompletion:
@@ -218,7 +223,8 @@ class ChatReply:
 
     def _show_prompt(self, reply: ChatCompletion | ChatChunk) -> None:
         """Add the prompt's tokens and text, if they were requested."""
-        reply.prompt_text = self._head.prompt_text
+        if self._head.prompt_text is not None:
+            reply.prompt_text = self._head.prompt_text
         if self._wants_token_ids:
             reply.prompt_token_ids = self._head.prompt_token_ids
 

@@ -11,7 +11,7 @@ from services.router.openai.replies.logprobs import (  # noqa: TC001 read at run
     ChatLogprobs,
     PromptToken,
 )
-from services.router.openai.replies.responses import UsageBody  # noqa: TC001 read at run time by msgspec
+from services.router.openai.replies.responses import FINGERPRINT, UsageBody
 from services.router.parsers.events import (
     ContentDelta,
     Finish,
@@ -76,6 +76,8 @@ class ChatChunk(msgspec.Struct):
     model: str
     choices: tuple[ChunkChoice, ...]
     object: str = "chat.completion.chunk"
+    #: In the chunk of the usage, or in the answers' last chunks.
+    system_fingerprint: str | UnsetType = UNSET
     usage: UsageBody | UnsetType = UNSET
     timings: Timings | UnsetType | None = UNSET
     prompt_token_ids: Sequence[int] | UnsetType = UNSET
@@ -103,8 +105,9 @@ class Message(msgspec.Struct):
     role: str
     content: str | None
     refusal: str | None = None
-    #: Set for reasoning models only. The same text under both names.
-    reasoning: str | UnsetType | None = UNSET
+    #: Null of models that do not reason.
+    reasoning: str | None = None
+    #: The same text under vLLM's older name; set for reasoning models only.
     reasoning_content: str | UnsetType | None = UNSET
     #: Set only if there are calls.
     tool_calls: list[ToolCall] | UnsetType = UNSET
@@ -118,7 +121,7 @@ class Choice(msgspec.Struct):
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None
-    token_ids: list[int] | UnsetType = UNSET
+    token_ids: list[int] | None = None
     weight_version: str | UnsetType = UNSET
 
 
@@ -132,9 +135,10 @@ class ChatCompletion(msgspec.Struct):
     usage: UsageBody
     timings: Timings | None
     object: str = "chat.completion"
-    prompt_token_ids: Sequence[int] | UnsetType = UNSET
-    prompt_text: str | UnsetType = UNSET
-    prompt_logprobs: list[dict[int, PromptToken] | None] | UnsetType = UNSET
+    system_fingerprint: str = FINGERPRINT
+    prompt_token_ids: Sequence[int] | None = None
+    prompt_text: str | None = None
+    prompt_logprobs: list[dict[int, PromptToken] | None] | None = None
 
 
 def delta_of(event: ChatEvent) -> Delta:

@@ -17,7 +17,13 @@ from services.router.openai.replies.logprobs import (
     label_of,
     prompt_logprobs,
 )
-from services.router.openai.replies.responses import EventTemplate, Tally, UsageBody, event
+from services.router.openai.replies.responses import (
+    FINGERPRINT,
+    EventTemplate,
+    Tally,
+    UsageBody,
+    event,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Sequence
@@ -35,9 +41,10 @@ class CompletionChoice(msgspec.Struct):
     logprobs: CompletionLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None
-    token_ids: Sequence[int] | UnsetType = UNSET
-    prompt_token_ids: Sequence[int] | UnsetType = UNSET
-    prompt_logprobs: list[dict[int, PromptToken] | None] | UnsetType = UNSET
+    #: Null in whole answers that they are not asked for.
+    token_ids: Sequence[int] | UnsetType | None = UNSET
+    prompt_token_ids: Sequence[int] | UnsetType | None = UNSET
+    prompt_logprobs: list[dict[int, PromptToken] | None] | UnsetType | None = UNSET
     #: In the answer's last part.
     weight_version: str | UnsetType = UNSET
 
@@ -50,6 +57,8 @@ class Completion(msgspec.Struct):
     model: str
     choices: Sequence[CompletionChoice]
     object: str = "text_completion"
+    #: Not in the middle of a stream.
+    system_fingerprint: str | UnsetType = UNSET
     usage: UsageBody | UnsetType = UNSET
     timings: Timings | UnsetType | None = UNSET
 
@@ -126,6 +135,8 @@ class CompletionReply:
             if is_first:
                 choice.prompt_token_ids = self._prompts[place].token_ids
         chunk = self._completion((choice,))
+        if piece.finish_reason is not None and not self._wants_usage:
+            chunk.system_fingerprint = FINGERPRINT
         if self._wants_running_usage:
             chunk.usage = self._tally.so_far()
         return chunk
@@ -155,9 +166,10 @@ class CompletionReply:
         if self._wants_logprobs:
             self._logprobs[index] = CompletionLogprobsWriter(self._label)
             choice.logprobs = self._write_logprobs(index, answer.details, with_prompt=True)
-        if self._wants_token_ids:
-            choice.token_ids = answer.token_ids
-            choice.prompt_token_ids = prompt.token_ids
+        asked = self._wants_token_ids
+        choice.token_ids = answer.token_ids if asked else None
+        choice.prompt_token_ids = prompt.token_ids if asked else None
+        choice.prompt_logprobs = None
         if self._wants_prompt_logprobs:
             choice.prompt_logprobs = prompt_logprobs(self._prompt_details.get(place, ()))
         return choice
@@ -177,4 +189,5 @@ class CompletionReply:
         reply = self._completion(choices)
         reply.usage = self._tally.final()
         reply.timings = self._tally.timings
+        reply.system_fingerprint = FINGERPRINT
         return reply

@@ -8,6 +8,7 @@ import msgspec
 from starlette.responses import Response
 
 from shared.errors import InternalError
+from shared.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from services.router.usage import Timings, Usage
 
 JSON = msgspec.json.Encoder()
+#: `system_fingerprint` of answers: what wrote them.
+FINGERPRINT = f"baton-{VERSION}"
 
 
 class PromptTokensDetails(msgspec.Struct):

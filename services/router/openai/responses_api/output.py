@@ -112,6 +112,8 @@ class Response(msgspec.Struct):
     background: bool = False
     store: bool = False
     previous_response_id: str | None = None
+    max_tool_calls: int | None = None
+    top_logprobs: int | None = None
     service_tier: str = "default"
     truncation: str = "disabled"
     error: ResponseError | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from services.router.parsers.events import ChatEvent, ChatReader
     from services.router.request.generation import AnswerPiece
 
+_Ignored = TypeVar("_Ignored", str, int)
 #: OpenAI's error codes by status; its other codes describe errors of a request.
 _CODES = {429: "rate_limit_exceeded"}
 #: Finish reasons of complete answers.
@@ -197,12 +198,15 @@ def _skeleton(body: ResponsesBody, *, request_id: str, model: str) -> out.Respon
         tool_choice=choice if isinstance(choice, str) else choice.model_dump(),
         tools=[{"strict": None, **tool.model_dump()} for tool in body.tools or ()],
         top_p=body.top_p,
-        user=_user(body),
+        user=_ignored(body, "user", str),
+        max_tool_calls=_ignored(body, "max_tool_calls", int),
+        top_logprobs=body.top_logprobs,
         background=bool(body.background),
         previous_response_id=body.previous_response_id or None,
     )
 
 
-def _user(body: ResponsesBody) -> str | None:
-    user = (body.model_extra or {}).get("user")
-    return user if isinstance(user, str) else None
+def _ignored(body: ResponsesBody, name: str, kind: type[_Ignored]) -> _Ignored | None:
+    """Return a field that only the answer repeats, if it is of its kind."""
+    value = (body.model_extra or {}).get(name)
+    return value if isinstance(value, kind) else None

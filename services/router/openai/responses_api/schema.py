@@ -34,6 +34,16 @@ REFUSED: dict[str, str] = {
 }
 #: The value of `include` that asks for log probabilities; others ask for data of OpenAI's tools.
 LOGPROBS = "message.output_text.logprobs"
+Included = Literal[
+    "message.output_text.logprobs",
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+    "message.input_image.image_url",
+    "reasoning.encrypted_content",
+    "web_search_call.action.sources",
+    "web_search_call.results",
+]
 #: Fields that are accepted and change nothing.
 IGNORED: dict[str, str] = {
     **IGNORED_EVERYWHERE,
@@ -281,7 +291,7 @@ class ResponsesBody(Body, SamplingExtras):
     metadata: Metadata | None = None
     truncation: Literal["disabled", "auto"] | None = None
     #: Only message.output_text.logprobs asks for something that there is.
-    include: list[str] | None = None
+    include: list[Included] | None = None
     #: Alternatives per token, if `include` asks for log probabilities.
     top_logprobs: NumLogprobs | None = None
 

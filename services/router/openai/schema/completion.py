@@ -7,6 +7,9 @@ from typing import Any
 from services.router.openai.schema.base import GenerationBody
 from services.router.openai.schema.field_types import NumLogprobs, NumTokens  # noqa: TC001 read at run time
 
+#: OpenAI's. Null is the default as well, as in vLLM.
+DEFAULT_MAX_TOKENS = 16
+
 
 class CompletionBody(GenerationBody):
     """A request to continue one or several prompts."""
@@ -16,6 +19,6 @@ class CompletionBody(GenerationBody):
 
     #: A string, a list of token ids, or a list of either; reading/prompts.py checks.
     prompt: Any
-    #: OpenAI's default. null: the rest of the context, as in vLLM.
-    max_tokens: NumTokens | None = 16
+    #: Default: DEFAULT_MAX_TOKENS.
+    max_tokens: NumTokens | None = None
     logprobs: NumLogprobs | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from msgspec import UNSET
@@ -10,7 +11,12 @@ from msgspec import UNSET
 from services.router.openai.replies.collect import collect, stop_reason
 from services.router.openai.replies.logprobs import chat_logprobs, label_of, prompt_logprobs
 from services.router.openai.replies.responses import Tally, event
-from services.router.openai.tokens_api.shapes import Generated, GeneratedChoice, token_logprobs
+from services.router.openai.tokens_api.shapes import (
+    Generated,
+    GeneratedChoice,
+    WeightVersion,
+    token_logprobs,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Sequence
@@ -37,12 +43,15 @@ class GenerateReply:
         self._label = label_of(as_token_ids=body.sampling_params.return_tokens_as_token_ids)
         self._prompt_token_ids = body.token_ids if body.return_token_ids else None
         self._has_begun = False
+        #: Of each answer so far.
+        self._num_tokens: Counter[int] = Counter()
         self._tally = Tally(len(body.token_ids))
 
     def event(self, place: int, piece: AnswerPiece) -> bytes:
         """Return the event of one piece."""
         del place  # there is one prompt
         self._tally.add(piece)
+        self._num_tokens[piece.index] += len(piece.token_ids)
         choice = GeneratedChoice(
             piece.index,
             piece.token_ids,
@@ -52,6 +61,8 @@ class GenerateReply:
         if piece.finish_reason is not None:
             choice.finish_reason = piece.finish_reason.value
             choice.stop_reason = stop_reason(piece)
+            num_tokens = self._num_tokens[piece.index]
+            choice.weight_versions = _versions(piece.weight_version, num_tokens)
         chunk = self._generated((choice,))
         if not self._has_begun:
             self._has_begun = True
@@ -80,6 +91,7 @@ class GenerateReply:
                     answer.stop_reason,
                     self._logprobs(answer.details),
                     "".join(answer.texts) if self._mode == "text" else UNSET,
+                    _versions(answer.weight_version, len(answer.token_ids)),
                 )
                 for index, answer in enumerate(found.answers)
             ]
@@ -99,3 +111,8 @@ class GenerateReply:
 
     def _generated(self, choices: Sequence[GeneratedChoice]) -> Generated:
         return Generated(self._request_id, self._model, self._created, choices, self._mode)
+
+
+def _versions(version: str, num_tokens: int) -> tuple[WeightVersion] | None:
+    """Workers of before versions have none."""
+    return (WeightVersion(version, 0, num_tokens),) if version else None

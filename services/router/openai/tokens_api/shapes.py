@@ -42,6 +42,14 @@ class TokenLogprobs(msgspec.Struct):
     content: list[PositionLogprobs]
 
 
+class WeightVersion(msgspec.Struct):
+    """The version of the weights that wrote the tokens from `start` to before `end`."""
+
+    version: str
+    start: int
+    end: int
+
+
 class GeneratedChoice(msgspec.Struct):
     """An answer, or a part of one."""
 
@@ -52,6 +60,8 @@ class GeneratedChoice(msgspec.Struct):
     logprobs: TokenLogprobs | ChatLogprobs | None = None
     #: In text mode only.
     text: str | UnsetType = UNSET
+    #: In the answer's last part. There is one: an answer is of one version.
+    weight_versions: tuple[WeightVersion] | None = None
 
 
 class Generated(msgspec.Struct):

@@ -39,7 +39,8 @@ async def test_an_answer_is_whole(api: OpenAIApi, http: httpx.AsyncClient) -> No
     assert reply["id"].startswith("chatcmpl-")
     assert (reply["object"], reply["model"]) == ("chat.completion", MODEL)
     [choice] = reply["choices"]
-    assert choice["message"] == {"role": "assistant", "content": "Hello runner", "refusal": None}
+    message = {"role": "assistant", "content": "Hello runner", "refusal": None, "reasoning": None}
+    assert choice["message"] == message
     assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", 0)
     assert choice["logprobs"] is None
     prompt = api.tokenizer.encode("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")

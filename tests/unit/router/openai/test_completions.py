@@ -172,8 +172,9 @@ async def test_the_default_length_is_cut_to_the_context(
 ) -> None:
     await complete(http, [5] * (MAX_MODEL_LEN - 3))
     assert api.generator.requests[0].params.max_tokens == 3
+    # Null says nothing, as in vLLM.
     await complete(http, [5], max_tokens=None)
-    assert api.generator.requests[1].params.max_tokens is None
+    assert api.generator.requests[1].params.max_tokens == 16
 
 
 async def test_what_vllms_load_generator_sends_is_accepted(

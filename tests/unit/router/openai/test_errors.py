@@ -10,6 +10,7 @@ import pytest
 from services.router.openai.errors import error_json, error_status
 from services.router.request.generation import AnswerPiece
 from shared import errors
+from tests.fakes.error_words import code_of, type_of
 from tests.fakes.openai_api import LIMITS, MAX_MODEL_LEN
 
 if TYPE_CHECKING:
@@ -97,9 +98,9 @@ async def test_wrong_fields_are_named(
 ) -> None:
     base: dict[str, Any] = {"messages": HELLO} if url == CHAT else {"prompt": "a"}
     error = read_error(await http.post(url, json={**base, **fields}), 400)
-    assert (error["param"], error["code"]) == (param, code)
+    assert (error["param"], error["code"]) == (param, code_of(url, param, code))
     assert param.split("[")[0].split(".")[0] in error["message"] or code.startswith("context")
-    assert error["type"] == "invalid_request_error"
+    assert error["type"] == type_of(url, param)
     assert api.generator.requests == []
 
 
@@ -199,7 +200,9 @@ async def test_unknown_models_are_not_found(http: httpx.AsyncClient) -> None:
     body = {"model": "other", "messages": HELLO, "prompt": "a", "tokens": [5]}
     for url in (CHAT, COMPLETIONS, "/tokenize", "/detokenize"):
         error = read_error(await http.post(url, json=body), 404)
-        assert (error["param"], error["code"]) == ("model", "model_not_found")
+        code = code_of(url, "model", "model_not_found", 404)
+        assert (error["param"], error["code"]) == ("model", code)
+        assert error["type"] == type_of(url, "model", 404)
 
 
 async def test_unknown_routes_and_methods(http: httpx.AsyncClient) -> None:

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from shared.request.beam_search import BeamOptions
+from tests.fakes.error_words import code_of
 from tests.fakes.openai_api import LIMITS, OpenAIApi
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ async def test_what_cannot_be_done_is_named(
     response = await http.post(url, json={**PROMPTS[url], **fields})
     assert response.status_code == 400, response.text
     error = response.json()["error"]
-    assert (error["param"], error["code"]) == (param, code)
+    assert (error["param"], error["code"]) == (param, code_of(url, param, code))
     assert param.split(".")[0].split("[")[0] in error["message"]
     assert api.generator.requests == []
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from prometheus_client import Gauge
+
 if TYPE_CHECKING:
     import httpx
 
@@ -30,12 +32,15 @@ async def test_version(http: httpx.AsyncClient) -> None:
     assert (await http.get("/version")).json() == {"version": "1.2.3"}
 
 
-async def test_metrics_come_in_the_format_asked_for(http: httpx.AsyncClient) -> None:
-    plain = await http.get("/metrics")
-    assert "baton_tests_total 0.0" in plain.text
-    assert plain.headers["content-type"].startswith("text/plain")
-    openmetrics = await http.get("/metrics", headers={"accept": "application/openmetrics-text"})
-    assert openmetrics.text.endswith("# EOF\n")
+async def test_metrics_keep_their_names_in_every_format(
+    api: OpenAIApi, http: httpx.AsyncClient
+) -> None:
+    Gauge("vllm:tests", "A name as vLLM's are", registry=api.registry)
+    for accepted in ("*/*", "application/openmetrics-text;version=1.0.0,text/plain"):
+        metrics = await http.get("/metrics", headers={"accept": accepted})
+        assert metrics.headers["content-type"].startswith("text/plain")
+        assert "\nbaton_tests_total 0.0\n" in metrics.text
+        assert "\nvllm:tests 0.0\n" in metrics.text
 
 
 async def test_the_document_describes_the_bodies(http: httpx.AsyncClient) -> None:

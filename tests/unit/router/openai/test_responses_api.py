@@ -12,6 +12,7 @@ from openai.types.responses import Response as OfficialResponse
 from services.router.request.generation import AnswerPiece
 from shared.errors import WorkerLostError
 from shared.request.answer import FinishReason
+from tests.fakes.error_words import code_of
 from tests.fakes.official_events import response_events, without_times
 from tests.fakes.openai_api import MODEL, OpenAIApi
 from tests.fakes.tool_api import tool_api
@@ -180,7 +181,7 @@ async def test_wrong_fields_are_named(
     response = await http.post(URL, json={"input": "Hi", **fields})
     assert response.status_code == 400, response.text
     error = response.json()["error"]
-    assert (error["param"], error["code"]) == (param, code), error
+    assert (error["param"], error["code"]) == (param, code_of(URL, param, code)), error
     assert "(" not in error["param"]
     assert not api.generator.requests
 
