@@ -17,7 +17,7 @@ SECTION_ROWS: tuple[Row[ToolFormat], ...] = (
         format=SectionFormat(
             section="<｜tool▁calls▁begin｜>",
             call="<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
-            header_end="\n```json\n",
+            header_ends=("\n```json\n",),
             call_end="```<｜tool▁call▁end｜>",
             section_end="<｜tool▁calls▁end｜>",
         ),
@@ -31,7 +31,7 @@ SECTION_ROWS: tuple[Row[ToolFormat], ...] = (
         format=SectionFormat(
             section="<｜tool▁calls▁begin｜>",
             call="<｜tool▁call▁begin｜>",
-            header_end="<｜tool▁sep｜>",
+            header_ends=("<｜tool▁sep｜>",),
             call_end="<｜tool▁call▁end｜>",
             section_end="<｜tool▁calls▁end｜>",
         ),
@@ -45,7 +45,7 @@ SECTION_ROWS: tuple[Row[ToolFormat], ...] = (
         format=SectionFormat(
             section="<|tool_calls_section_begin|>",
             call="<|tool_call_begin|>",
-            header_end="<|tool_call_argument_begin|>",
+            header_ends=("<|tool_call_argument_begin|>",),
             call_end="<|tool_call_end|>",
             section_end="<|tool_calls_section_end|>",
             header=re.compile(r"(?P<id>(?:functions\.)?(?P<name>.+?):\d+)"),

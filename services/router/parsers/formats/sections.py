@@ -22,8 +22,8 @@ class SectionFormat(HeldToList):
 
     section: str
     call: str
-    #: Between the header and the arguments.
-    header_end: str
+    #: Each of them may stand between the header and the arguments.
+    header_ends: tuple[str, ...]
     call_end: str
     section_end: str
     #: Pattern of the header. Its group `name` is the function's; if it has a group `id`, that is
@@ -33,7 +33,7 @@ class SectionFormat(HeldToList):
     @property
     def special_tokens(self) -> tuple[str, ...]:
         """See ToolFormat."""
-        ends = (self.header_end, self.call_end, self.section_end)
+        ends = (*self.header_ends, self.call_end, self.section_end)
         return tokens_in(self.section, self.call, *ends)
 
     def parser(self, tools: Tools) -> TextParser:
@@ -68,7 +68,7 @@ class SectionParser(JsonMachine):
 
     def _call(self) -> Steps[None]:
         marks = self._marks
-        text, _ = yield from self.name_until((marks.header_end,))
+        text, _ = yield from self.name_until(marks.header_ends)
         header = marks.header.fullmatch(text)
         if header is None:
             raise MalformedError

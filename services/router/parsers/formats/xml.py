@@ -27,8 +27,8 @@ class XmlFormat(HeldToList):
     #: Around calls; None: each call stands alone.
     block: tuple[str, str] | None = None
     call: str
-    #: Behind the function's name. None: the next tag ends it.
-    name_end: str | None = ">"
+    #: Each of them ends the function's name. The next tag may be one of them.
+    name_ends: tuple[str, ...] = (">",)
     key: str
     #: Behind an argument's name; for each, the types that it says the value has.
     key_ends: tuple[tuple[str, frozenset[str]], ...] = ((">", frozenset()),)
@@ -38,6 +38,11 @@ class XmlFormat(HeldToList):
     call_end: str
     #: Whether a line break at each end of a value belongs to the format.
     trims_lines: bool = False
+
+    @property
+    def starts(self) -> tuple[str, ...]:
+        """The tags that may begin calls: models forget the one around them."""
+        return (self.call, *(self.block or ())[:1])
 
     @property
     def special_tokens(self) -> tuple[str, ...]:
@@ -56,26 +61,27 @@ class XmlParser(MarkMachine):
 
     def __init__(self, tags: XmlFormat, tools: Tools) -> None:
         super().__init__()
-        self._tags = tags
-        self._tools = tools
-        end = tags.value_end
-        self._value_ends = ("\n" + end, end) if tags.trims_lines else (end,)
+        self.tags = tags
+        self.tools = tools
 
     def run(self) -> Steps[None]:
         """See Machine."""
-        # Models forget the tag around calls.
-        starts = (self._tags.call, *(self._tags.block or ())[:1])
-        yield from self.read_text(first_chars(starts), lambda: self._calls(starts))
+        yield from self.read_text(first_chars(self.tags.starts), self.calls)
 
-    def _calls(self, starts: tuple[str, ...]) -> Steps[None]:
-        block, call = self._tags.block, self._tags.call
-        mark = yield from self.one_of(starts)
+    def calls(self) -> Steps[None]:
+        """Read the calls of a block, or one call without it.
+
+        Raises:
+            MalformedError: other text follows.
+        """
+        block, call = self.tags.block, self.tags.call
+        mark = yield from self.one_of(self.tags.starts)
         if mark != call:
             yield from self.skip_space()
             yield from self.expect(call)
         while True:
             self.in_tail = False
-            yield from self._call()
+            yield from self.call()
             if block is None:
                 return
             yield from self.skip_space()
@@ -83,49 +89,83 @@ class XmlParser(MarkMachine):
             if mark != call:
                 return
 
-    def _call(self) -> Steps[None]:
-        tags = self._tags
-        ends = (tags.key, tags.call_end) if tags.name_end is None else (tags.name_end,)
-        name, mark = yield from self.name_until(ends)
+    def call(self) -> Steps[None]:
+        """Read a call behind its tag.
+
+        Raises:
+            MalformedError: it is none, or breaks off.
+        """
+        name, mark = yield from self.name_until(self.tags.name_ends)
         check_name(name)
         self.begin_call(name)
         self.arguments("{")
+        yield from self.members(name, mark)
+        self.arguments("}")
+        self.end_arguments()
+        self.drop()
+
+    def members(self, function: str, mark: str) -> Steps[None]:
+        """Read arguments up to the end of the call. `mark`: the one behind the name.
+
+        Raises:
+            MalformedError: other text follows, or the call breaks off.
+        """
+        tags = self.tags
         separator = ""
         while True:
             if mark not in (tags.key, tags.call_end):
                 yield from self.skip_space()
                 mark = yield from self.one_of((tags.key, tags.call_end))
             if mark == tags.call_end:
-                break
-            yield from self._argument(name, separator)
+                return
+            yield from self._argument(function, separator)
             separator, mark = ", ", ""
-        self.arguments("}")
-        self.end_arguments()
-        self.drop()
+
+    def begin_value(self) -> Steps[frozenset[str]]:
+        """Read the text before a value; return the types that it says the value has.
+
+        Raises:
+            MalformedError: other text follows.
+        """
+        if self.tags.value:
+            yield from self.skip_space()
+            yield from self.expect(self.tags.value)
+        return frozenset()
+
+    def value(self, types: frozenset[str], ends: tuple[str, ...]) -> Steps[None]:
+        """Read a value up to one of `ends`, and pass it on as JSON.
+
+        Raises:
+            MalformedError: it breaks off.
+        """
+        yield from (self._string(ends) if types == _STRING else self._other(types, ends))
+
+    def types(self, function: str, key: str) -> frozenset[str]:
+        """Return the types of an argument; empty if no schema says them."""
+        tool = self.tools.get(function)
+        return types_of(tool.parameters, key) if tool else frozenset()
 
     def _argument(self, function: str, separator: str) -> Steps[None]:
-        said = dict(self._tags.key_ends)
+        tags = self.tags
+        said = dict(tags.key_ends)
         key, mark = yield from self.name_until(tuple(said))
-        if self._tags.value:
-            yield from self.skip_space()
-            yield from self.expect(self._tags.value)
+        types = yield from self.begin_value()
         self.drop()
         self.arguments(f"{separator}{string(key)}: ")
-        tool = self._tools.get(function)
-        types = said[mark] or (types_of(tool.parameters, key) if tool else frozenset())
-        if self._tags.trims_lines and self.char == "\n":
+        if tags.trims_lines and self.char == "\n":
             yield from self.skip()
-        yield from (self._string() if types == _STRING else self._other(types))
+        ends = ("\n" + tags.value_end, tags.value_end) if tags.trims_lines else (tags.value_end,)
+        yield from self.value(types or said[mark] or self.types(function, key), ends)
 
-    def _string(self) -> Steps[None]:
+    def _string(self, ends: tuple[str, ...]) -> Steps[None]:
         self.arguments('"')
-        yield from self.until(self._value_ends, lambda text: self.arguments(inside_string(text)))
+        yield from self.until(ends, lambda text: self.arguments(inside_string(text)))
         self.arguments('"')
 
-    def _other(self, types: frozenset[str]) -> Steps[None]:
+    def _other(self, types: frozenset[str], ends: tuple[str, ...]) -> Steps[None]:
         parts: list[str] = []
         try:
-            yield from self.until(self._value_ends, parts.append)
+            yield from self.until(ends, parts.append)
         except MalformedError:
             # The answer was cut off: arguments hold what the model wrote.
             self.arguments("".join(parts))

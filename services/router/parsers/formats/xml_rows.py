@@ -23,7 +23,7 @@ def _dsml(block: str, gap: str = "") -> XmlFormat:
     return XmlFormat(
         block=(f"<{mark}{block}>", f"</{mark}{block}>"),
         call=f'<{mark}invoke name="',
-        name_end='">',
+        name_ends=('">',),
         key=f'<{mark}parameter name="',
         key_ends=(('" string="true">', _STRING), ('" string="false">', NO_STRING), *_QUOTED),
         value_end=f"</{mark}parameter>",
@@ -35,7 +35,7 @@ def _invoke_tags(block: str) -> XmlFormat:
     return XmlFormat(
         block=(f"<{block}>", f"</{block}>"),
         call='<invoke name="',
-        name_end='">',
+        name_ends=('">',),
         key='<parameter name="',
         key_ends=_QUOTED,
         value_end="</parameter>",
@@ -74,7 +74,7 @@ XML_ROWS: tuple[Row[ToolFormat], ...] = (
         names=("glm45", "glm47", "ling3", "poolside_v1"),
         format=XmlFormat(
             call="<tool_call>",
-            name_end=None,
+            name_ends=("<arg_key>", "</tool_call>"),
             key="<arg_key>",
             key_ends=(("</arg_key>", frozenset()),),
             value="<arg_value>",
@@ -129,7 +129,7 @@ XML_ROWS: tuple[Row[ToolFormat], ...] = (
         format=XmlFormat(
             block=("<｜tool_calls_begin｜>", "<｜tool_calls_end｜>"),
             call='<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="',
-            name_end='">',
+            name_ends=('">',),
             key='<steptml:parameter name="',
             key_ends=_QUOTED,
             value_end="</steptml:parameter>",
