@@ -11,6 +11,8 @@ from services.router.parsers.row import Row
 if TYPE_CHECKING:
     from services.router.parsers.base import ToolFormat
 
+_PLAMO_ARGUMENTS = "<|plamo:end_tool_name:plamo|><|plamo:begin_tool_arguments:plamo|>"
+
 SECTION_ROWS: tuple[Row[ToolFormat], ...] = (
     Row(
         names=("deepseek_v3",),
@@ -54,5 +56,24 @@ SECTION_ROWS: tuple[Row[ToolFormat], ...] = (
         "<|tool_call_argument_begin|>{…}<|tool_call_end|>…`; the call's id is the model's",
         families="Kimi K2",
         signs=(("<|tool_calls_section_begin|>",),),
+    ),
+    Row(
+        names=("plamo3",),
+        format=SectionFormat(
+            section="<|plamo:begin_tool_requests:plamo|>",
+            call="<|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>",
+            header_ends=(
+                f"{_PLAMO_ARGUMENTS}<|plamo:constrain|>json<|plamo:msg|>",
+                f"{_PLAMO_ARGUMENTS}<|plamo:msg|>",
+            ),
+            call_end="<|plamo:end_tool_arguments:plamo|><|plamo:end_tool_request:plamo|>",
+            section_end="<|plamo:end_tool_requests:plamo|>",
+            parts=("<|plamo:begin_", "<|plamo:end_", ":plamo|>"),
+        ),
+        writes="`<|plamo:begin_tool_requests:plamo|><|plamo:begin_tool_request:plamo|>"
+        "<|plamo:begin_tool_name:plamo|>f<|plamo:end_tool_name:plamo|>"
+        "<|plamo:begin_tool_arguments:plamo|><|plamo:constrain|>json<|plamo:msg|>{…}…`",
+        families="PLaMo 3",
+        signs=(("<|plamo:begin_tool_request",),),
     ),
 )

@@ -26,6 +26,8 @@ class SectionFormat(HeldToList):
     header_ends: tuple[str, ...]
     call_end: str
     section_end: str
+    #: Tokens that are parts of marks.
+    parts: tuple[str, ...] = ()
     #: Pattern of the header. Its group `name` is the function's; if it has a group `id`, that is
     #: the call's id, which the model's chat template expects back.
     header: re.Pattern[str] = re.compile("(?P<name>.*)")
@@ -34,7 +36,7 @@ class SectionFormat(HeldToList):
     def special_tokens(self) -> tuple[str, ...]:
         """See ToolFormat."""
         ends = (*self.header_ends, self.call_end, self.section_end)
-        return tokens_in(self.section, self.call, *ends)
+        return (*tokens_in(self.section, self.call, *ends), *self.parts)
 
     def parser(self, tools: Tools) -> TextParser:
         """See ToolFormat."""

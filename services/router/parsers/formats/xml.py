@@ -49,7 +49,9 @@ class XmlFormat(HeldToList):
         """See ToolFormat."""
         ends = (mark for mark, _ in self.key_ends)
         value = (*ends, self.value, self.value_end)
-        return tokens_in(*(self.block or ()), self.call, self.key, *value, self.call_end)
+        return tokens_in(
+            *(self.block or ()), self.call, *self.name_ends, self.key, *value, self.call_end
+        )
 
     def parser(self, tools: Tools) -> TextParser:
         """See ToolFormat."""
@@ -74,8 +76,16 @@ class XmlParser(MarkMachine):
         Raises:
             MalformedError: other text follows.
         """
-        block, call = self.tags.block, self.tags.call
         mark = yield from self.one_of(self.tags.starts)
+        yield from self.calls_behind(mark)
+
+    def calls_behind(self, mark: str) -> Steps[None]:
+        """Read the calls behind the tag that begins them.
+
+        Raises:
+            MalformedError: other text follows.
+        """
+        block, call = self.tags.block, self.tags.call
         if mark != call:
             yield from self.skip_space()
             yield from self.expect(call)
@@ -97,12 +107,17 @@ class XmlParser(MarkMachine):
         """
         name, mark = yield from self.name_until(self.tags.name_ends)
         check_name(name)
+        name = self.function(name)
         self.begin_call(name)
         self.arguments("{")
         yield from self.members(name, mark)
         self.arguments("}")
         self.end_arguments()
         self.drop()
+
+    def function(self, written: str) -> str:
+        """Return the name of the function that a model calls by this name."""
+        return written
 
     def members(self, function: str, mark: str) -> Steps[None]:
         """Read arguments up to the end of the call. `mark`: the one behind the name.
@@ -132,13 +147,15 @@ class XmlParser(MarkMachine):
             yield from self.expect(self.tags.value)
         return frozenset()
 
-    def value(self, types: frozenset[str], ends: tuple[str, ...]) -> Steps[None]:
-        """Read a value up to one of `ends`, and pass it on as JSON.
+    def value(self, types: frozenset[str], ends: tuple[str, ...], begin: str = "") -> Steps[None]:
+        """Read a value up to one of `ends`, and pass it on as JSON. `begin` has been read.
 
         Raises:
             MalformedError: it breaks off.
         """
-        yield from (self._string(ends) if types == _STRING else self._other(types, ends))
+        yield from (
+            self._text(ends, begin) if types == _STRING else self._typed(types, ends, begin)
+        )
 
     def types(self, function: str, key: str) -> frozenset[str]:
         """Return the types of an argument; empty if no schema says them."""
@@ -157,15 +174,15 @@ class XmlParser(MarkMachine):
         ends = ("\n" + tags.value_end, tags.value_end) if tags.trims_lines else (tags.value_end,)
         yield from self.value(types or said[mark] or self.types(function, key), ends)
 
-    def _string(self, ends: tuple[str, ...]) -> Steps[None]:
+    def _text(self, ends: tuple[str, ...], begin: str) -> Steps[None]:
         self.arguments('"')
-        yield from self.until(ends, lambda text: self.arguments(inside_string(text)))
+        yield from self.until(ends, lambda text: self.arguments(inside_string(text)), begin=begin)
         self.arguments('"')
 
-    def _other(self, types: frozenset[str], ends: tuple[str, ...]) -> Steps[None]:
+    def _typed(self, types: frozenset[str], ends: tuple[str, ...], begin: str) -> Steps[None]:
         parts: list[str] = []
         try:
-            yield from self.until(ends, parts.append)
+            yield from self.until(ends, parts.append, begin=begin)
         except MalformedError:
             # The answer was cut off: arguments hold what the model wrote.
             self.arguments("".join(parts))
