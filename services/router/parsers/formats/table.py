@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from services.router.parsers.formats.gemma import GemmaFormat
-from services.router.parsers.formats.harmony import HarmonyCalls
-from services.router.parsers.formats.inkling import InklingCalls
 from services.router.parsers.formats.json_rows import JSON_ROWS
 from services.router.parsers.formats.kimi_k3 import KimiK3Format
-from services.router.parsers.formats.muse_glimmer import MuseGlimmerCalls
+from services.router.parsers.formats.messages.harmony import HarmonyCalls
+from services.router.parsers.formats.messages.inkling import InklingCalls
+from services.router.parsers.formats.messages.muse_glimmer import MuseGlimmerCalls
 from services.router.parsers.formats.pythonic import PythonicFormat
 from services.router.parsers.formats.section_rows import SECTION_ROWS
-from services.router.parsers.formats.xml_rows import XML_ROWS
+from services.router.parsers.formats.tags.rows import XML_ROWS
 from services.router.parsers.row import Row
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from services.router.parsers.formats.harmony import HarmonyReasoning
-from services.router.parsers.formats.inkling import InklingReasoning
 from services.router.parsers.formats.kimi_k3 import SILENT, THINK, THINK_END, TOOLS
-from services.router.parsers.formats.muse_glimmer import MuseGlimmerReasoning
+from services.router.parsers.formats.messages.harmony import HarmonyReasoning
+from services.router.parsers.formats.messages.inkling import InklingReasoning
+from services.router.parsers.formats.messages.muse_glimmer import MuseGlimmerReasoning
 from services.router.parsers.reasoning.kept import KeptThinkFormat
 from services.router.parsers.reasoning.think import ThinkFormat
 from services.router.parsers.row import Row

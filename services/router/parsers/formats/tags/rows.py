@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from services.router.parsers.formats.hunyuan import HunyuanFormat
-from services.router.parsers.formats.k2_horizon import K2HorizonFormat
-from services.router.parsers.formats.minicpm5 import MiniCpm5Format
-from services.router.parsers.formats.minimax_m3 import MinimaxM3Format
-from services.router.parsers.formats.xml import XmlFormat
+from services.router.parsers.formats.tags.hunyuan import HunyuanFormat
+from services.router.parsers.formats.tags.k2_horizon import K2HorizonFormat
+from services.router.parsers.formats.tags.minicpm5 import MiniCpm5Format
+from services.router.parsers.formats.tags.minimax_m3 import MinimaxM3Format
+from services.router.parsers.formats.tags.tagged import XmlFormat
 from services.router.parsers.row import Row
 from services.router.parsers.syntax.values import NO_STRING
 

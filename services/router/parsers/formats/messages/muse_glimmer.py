@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from services.router.parsers.base import ReasoningMarks
 from services.router.parsers.events import ContentDelta, ReasoningDelta
 from services.router.parsers.formats.json_list import HeldToList
-from services.router.parsers.formats.xml import XmlFormat, XmlParser
+from services.router.parsers.formats.tags.tagged import XmlFormat, XmlParser
 from services.router.parsers.syntax.messages import MessageMachine
 
 if TYPE_CHECKING:

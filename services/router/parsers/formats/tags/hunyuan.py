@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from services.router.parsers.formats.json_list import HeldToList
-from services.router.parsers.formats.xml import XmlFormat, XmlParser
+from services.router.parsers.formats.tags.tagged import XmlFormat, XmlParser
 
 if TYPE_CHECKING:
     from services.router.parsers.base import TextParser, Tools

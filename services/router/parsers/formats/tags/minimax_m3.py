@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from services.router.parsers.formats.xml import XmlFormat, XmlParser
+from services.router.parsers.formats.tags.tagged import XmlFormat, XmlParser
 from services.router.parsers.syntax.machine import MalformedError
 from services.router.parsers.syntax.nested import element_json
 from services.router.parsers.syntax.values import string

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from services.router.parsers.formats.xml import XmlFormat, XmlParser
+from services.router.parsers.formats.tags.tagged import XmlFormat, XmlParser
 from services.router.parsers.syntax.json_call import JsonMachine
 from services.router.parsers.syntax.marks import tokens_in
 from services.router.parsers.syntax.values import NO_STRING
