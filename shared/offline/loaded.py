@@ -103,6 +103,7 @@ class LoadedModel:
             "stop": wanted.stop,
             "include_stop_str_in_output": wanted.include_stop_str_in_output,
             "skip_special_tokens": wanted.skip_special_tokens,
+            "spaces_between_special_tokens": wanted.spaces_between_special_tokens,
             "min_tokens": wanted.min_tokens,
         }
         has_text = params.detokenize and self.has_tokenizer

@@ -180,6 +180,7 @@ class SamplingParams:
             logprob_token_ids=_ids(self.logprob_token_ids),
             stream_interval=self.stream_interval,
             skip_special_tokens=self.skip_special_tokens,
+            spaces_between_special_tokens=self.spaces_between_special_tokens,
             repetition_detection=read_repetition(self.repetition_detection),
             grammar=None if self.structured_outputs is None else self.structured_outputs.spec(),
         )
