@@ -8,7 +8,7 @@ import math
 import os
 import subprocess
 import sys
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -31,7 +31,6 @@ from shared.engine.llm import LLM as Oracle  # noqa: N811 a class, whose name is
 from shared.errors import ConfigError, InvalidRequestError, UnsupportedError
 from shared.request.beam_search import BeamOptions
 from shared.request.sampling_params import SamplingParams as TokenSampling
-from tests.fakes.logits_processors import NoRepeat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,16 +41,6 @@ SIZES: dict[str, Any] = {
     "num_blocks": 128,
     "max_logprobs": 30,
 }
-#: Of vLLM 0.32's SamplingParams, without those that begin with an underscore.
-VLLM_NAMES = """
-    n presence_penalty frequency_penalty repetition_penalty temperature watermarking top_p top_k
-    min_p seed stop stop_token_ids ignore_eos max_tokens min_tokens logprobs prompt_logprobs
-    prompt_logprob_token_ids prompt_logprob_start logprob_token_ids flat_logprobs detokenize
-    skip_special_tokens spaces_between_special_tokens include_stop_str_in_output output_kind
-    stream_interval skip_clone output_text_buffer_length structured_outputs logit_bias
-    allowed_token_ids extra_args bad_words skip_reading_prefix_cache thinking_token_budget
-    repetition_detection routed_experts_prompt_start trace_decode_token_ids
-    """
 PROMPTS = ["What does os.path.join do?", "How do I sort a list?", "def add(a, b):"]
 GREEDY = SamplingParams(temperature=0, max_tokens=8)
 
@@ -209,15 +198,6 @@ def test_a_wrong_parameter_is_named(llm: LLM, field: str, value: Any) -> None:
     assert not llm.llm_engine.has_unfinished_requests()
 
 
-@pytest.mark.parametrize(
-    "given",
-    [{"thinking_token_budget": 3}, {"flat_logprobs": True}, {"trace_decode_token_ids": [1]}],
-)
-def test_what_is_not_offered_is_refused_by_name(given: dict[str, Any]) -> None:
-    with pytest.raises(UnsupportedError, match=next(iter(given))):
-        SamplingParams(**given)
-
-
 @pytest.mark.parametrize("name", ["embed", "collective_rpc", "add_lora"])
 def test_methods_that_are_not_offered_give_the_reason(llm: LLM, name: str) -> None:
     with pytest.raises(UnsupportedError, match=f"{name}: Baton"):
@@ -241,16 +221,6 @@ def test_a_request_may_compute_all_of_its_prompt(llm: LLM) -> None:
     [hit] = llm.generate("It is what it is. " * 20, GREEDY)
     assert (again.num_cached_tokens, again.outputs[0].text) == (0, first.outputs[0].text)
     assert hit.num_cached_tokens
-
-
-def test_parameters_have_the_names_of_vllm() -> None:
-    assert {field.name for field in fields(SamplingParams)} == set(VLLM_NAMES.split())
-
-
-@pytest.mark.parametrize("processor", [NoRepeat, "tests.fakes.logits_processors:NoRepeat"])
-def test_processors_of_logits_are_classes_or_their_names(processor: Any) -> None:
-    args = EngineArgs(SHIPPED_MODEL, logits_processors=[processor])
-    assert args.settings().engine.logits_processors == ("tests.fakes.logits_processors:NoRepeat",)
 
 
 class TestEngine:
