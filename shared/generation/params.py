@@ -53,6 +53,8 @@ class GenerationParams:
     #: End an answer that repeats itself.
     repetition_detection: RepetitionDetection | None = None
     skip_special_tokens: bool = True
+    #: False: an added token behind another one is its bare text, if special tokens are not skipped.
+    spaces_between_special_tokens: bool = True
     #: Special tokens that are part of the text in any case: parsers of the answer need them.
     shown_token_ids: frozenset[int] = frozenset()
     #: Most tokens of reasoning before the answer; None: any number.

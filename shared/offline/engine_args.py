@@ -166,6 +166,8 @@ def _words(name: str, value: Any) -> Iterator[str]:
 
 
 def _word(value: Any) -> str:
+    if isinstance(value, type):
+        return f"{value.__module__}:{value.__qualname__}"
     return str(value.value if isinstance(value, Enum) else value)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import cached_property
+from secrets import token_bytes
 from typing import TYPE_CHECKING, Any
 
 from shared.engine import llm as engine_llm
@@ -103,6 +104,7 @@ class LoadedModel:
             "stop": wanted.stop,
             "include_stop_str_in_output": wanted.include_stop_str_in_output,
             "skip_special_tokens": wanted.skip_special_tokens,
+            "spaces_between_special_tokens": wanted.spaces_between_special_tokens,
             "min_tokens": wanted.min_tokens,
         }
         has_text = params.detokenize and self.has_tokenizer
@@ -125,7 +127,10 @@ class LoadedModel:
                         # The first answer scores the prompt; the others may use its prefix.
                         prompt_logprobs=None if index else sampling.prompt_logprobs,
                     ),
-                    cache_salt=read.cache_salt,
+                    # Under a salt of its own nothing is cached yet.
+                    cache_salt=token_bytes(16)
+                    if params.skip_reading_prefix_cache
+                    else read.cache_salt,
                     priority=priority,
                 )
             )

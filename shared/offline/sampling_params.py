@@ -22,9 +22,16 @@ _NOT_OFFERED: dict[str, tuple[Any, ...]] = {
     "prompt_logprob_token_ids": (None,),
     "prompt_logprob_start": (None, 0),
     "flat_logprobs": (False,),
-    "skip_reading_prefix_cache": (None, False),
     "thinking_token_budget": (None,),
     "trace_decode_token_ids": (None,),
+}
+#: What to do instead, where there is something.
+_INSTEAD = {
+    "watermarking": "no engine here marks its answers",
+    "prompt_logprob_token_ids": "prompt_logprobs has the most likely tokens of every position",
+    "prompt_logprob_start": "prompt_logprobs has every position",
+    "flat_logprobs": "log probabilities are lists of mappings",
+    "trace_decode_token_ids": "a processor of the engine's logits_processors can force tokens",
 }
 
 
@@ -149,7 +156,8 @@ class SamplingParams:
         for name, silent in _NOT_OFFERED.items():
             value = getattr(self, name)
             if not any(value is each or value == each for each in silent):
-                raise UnsupportedError(f"{name} is not supported here", param=name)
+                instead = f": {_INSTEAD[name]}" if name in _INSTEAD else ""
+                raise UnsupportedError(f"{name} is not supported here{instead}", param=name)
         if self.stop and not self.detokenize:
             raise InvalidRequestError("stop needs detokenize", param="stop")
         if self.repetition_detection and not self.detokenize:
@@ -180,6 +188,7 @@ class SamplingParams:
             logprob_token_ids=_ids(self.logprob_token_ids),
             stream_interval=self.stream_interval,
             skip_special_tokens=self.skip_special_tokens,
+            spaces_between_special_tokens=self.spaces_between_special_tokens,
             repetition_detection=read_repetition(self.repetition_detection),
             grammar=None if self.structured_outputs is None else self.structured_outputs.spec(),
         )

@@ -25,6 +25,7 @@ def beam_text(
     prompt_ids: Sequence[int],
     *,
     skip_special_tokens: bool,
+    spaces_between_special_tokens: bool = True,
     include_stop_str_in_output: bool = False,
 ) -> str:
     """Return the text of an answer, as a stream of its tokens would have given it."""
@@ -33,5 +34,6 @@ def beam_text(
         prompt_ids=prompt_ids,
         include_stop_str_in_output=include_stop_str_in_output,
         skip_special_tokens=skip_special_tokens,
+        spaces_between_special_tokens=spaces_between_special_tokens,
     )
     return text.feed(beam.token_ids, final=True, stop_token_id=beam.stop_token_id).text

@@ -40,6 +40,7 @@ class AnswerText:
         include_stop_str_in_output: bool = False,
         min_tokens: int = 0,
         skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
         shown_token_ids: frozenset[int] = frozenset(),
         repeats: Callable[[int], bool] | None = None,
     ) -> None:
@@ -51,6 +52,7 @@ class AnswerText:
         self._detokenizer = IncrementalDetokenizer(
             tokenizer,
             skip_special_tokens=skip_special_tokens,
+            spaces_between_special_tokens=spaces_between_special_tokens,
             shown_token_ids=shown_token_ids,
             prompt_ids=prompt_ids,
         )

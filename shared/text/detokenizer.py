@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from shared.text.decode_scheme import SchemeKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from shared.text.tokenizer import Tokenizer
 
@@ -32,7 +32,9 @@ class IncrementalDetokenizer:
     """The text of one answer. All pieces joined are the decoding of all ids.
 
     `prompt_ids` precede the answer: tokenizers that drop the space at the beginning of a text must
-    not drop it between prompt and answer.
+    not drop it between prompt and answer. Without `spaces_between_special_tokens`, where special
+    tokens are not skipped, an added token behind another one is its bare text, as in vLLM: some
+    decoders write a space between them.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class IncrementalDetokenizer:
         tokenizer: Tokenizer,
         *,
         skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
         shown_token_ids: frozenset[int] = frozenset(),
         prompt_ids: Sequence[int] = (),
     ) -> None:
@@ -57,6 +60,8 @@ class IncrementalDetokenizer:
             case SchemeKind.OTHER:
                 tail = [i for i in prompt_ids[-4 * _CONTEXT :] if i not in self._skipped]
                 self._stream = _WindowStream(tokenizer, tail[-_CONTEXT:])
+        if not skip_special_tokens and not spaces_between_special_tokens:
+            self._stream = _UnspacedStream(self._stream, tokenizer.added_tokens)
 
     def feed(self, ids: Sequence[int]) -> str:
         """Add ids; return the text that became final."""
@@ -159,3 +164,26 @@ class _WindowStream:
         # Special tokens to be skipped were removed before.
         before = self._tokenizer.decode(self._ids[: self._num_read], skip_special_tokens=False)
         return self._tokenizer.decode(self._ids, skip_special_tokens=False)[len(before) :]
+
+
+class _UnspacedStream:
+    """Writes each added token that follows another one as its bare text."""
+
+    def __init__(self, stream: _Stream, added_tokens: Mapping[int, str]) -> None:
+        self._stream = stream
+        self._added_tokens = added_tokens
+        self._is_behind_added = False
+
+    def feed(self, ids: Iterable[int]) -> str:
+        return "".join(map(self._text, ids))
+
+    def flush(self) -> str:
+        return self._stream.flush()
+
+    def _text(self, token_id: int) -> str:
+        text = self._stream.feed((token_id,))
+        bare = self._added_tokens.get(token_id)
+        if bare is not None and self._is_behind_added:
+            text = bare
+        self._is_behind_added = bare is not None
+        return text

@@ -52,6 +52,8 @@ class Tokenizer:
         self._mark_special()
         self.scheme = DecodeScheme.of(tokenizer)
         added = tokenizer.get_added_tokens_decoder()
+        #: Texts of the tokens that were added to the model's own, by id.
+        self.added_tokens = {i: str(token.content) for i, token in added.items()}
         self.special_token_ids = frozenset(i for i, token in added.items() if token.special)
         self.eos_token_ids = self._all_eos(eos_token_ids)
         #: Every id of the tokenizer is below this; the model may have more logits.

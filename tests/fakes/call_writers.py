@@ -152,6 +152,124 @@ def _gemma(begin: str, end: str, quote: str) -> Writer:
     )
 
 
+def _keyed(call: Call, sep: str, between: str, suffix: str, prefix: str = "") -> str:
+    name, arguments = call
+
+    def tag(word: str, end: str = "") -> str:
+        return f"<{end}{prefix}{word}{suffix}>"
+
+    values = (
+        f"{tag('arg_key')}{key}{tag('arg_key', '/')}{between}"
+        f"{tag('arg_value')}{_plain(value)}{tag('arg_value', '/')}{between}"
+        for key, value in arguments.items()
+    )
+    return f"{tag('tool_call')}{name}{sep}{between}{''.join(values)}{tag('tool_call', '/')}"
+
+
+def _hunyuan(calls: Sequence[Call]) -> str:
+    blocks = "\n".join(_keyed(call, "<tool_sep>", "\n", "") for call in calls)
+    return f"<tool_calls>\n{blocks}\n</tool_calls>"
+
+
+def hunyuan_4(calls: Sequence[Call]) -> str:
+    """The same without a separator, with a suffix in each tag."""
+    blocks = "".join(_keyed(call, "", "", ":opensource") for call in calls)
+    return f"<tool_calls:opensource>{blocks}</tool_calls:opensource>"
+
+
+def _k2_horizon(calls: Sequence[Call]) -> str:
+    blocks = "\n".join(_keyed(call, "", "\n", "", "ifm|") for call in calls)
+    return f"<ifm|tool_calls>\n{blocks}\n</ifm|tool_calls>"
+
+
+def _element(value: Any, prefix: str) -> str:
+    match value:
+        case dict():
+            return "".join(_tagged(key, item, prefix) for key, item in value.items())
+        case list():
+            return "".join(_tagged("item", item, prefix) for item in value)
+    return _plain(value)
+
+
+def _tagged(name: str, value: Any, prefix: str) -> str:
+    return f"{prefix}<{name}>{_element(value, prefix)}{prefix}</{name}>"
+
+
+def _minimax_m3(calls: Sequence[Call]) -> str:
+    prefix = "]<]minimax[>["
+    blocks = "".join(
+        f'{prefix}<invoke name="{name}">'
+        + "".join(_tagged(key, value, prefix) for key, value in arguments.items())
+        + f"{prefix}</invoke>\n"
+        for name, arguments in calls
+    )
+    return f"{prefix}<tool_call>\n{blocks}{prefix}</tool_call>"
+
+
+def _minicpm5(calls: Sequence[Call]) -> str:
+    def value(given: Any) -> str:
+        text = _plain(given)
+        return f"<![CDATA[{text}]]>" if set("<&") & set(text) else text
+
+    return "\n".join(
+        f'<function name="{name}">'
+        + "".join(f'<param name="{key}">{value(given)}</param>' for key, given in arguments.items())
+        + "</function>"
+        for name, arguments in calls
+    )
+
+
+def _plamo3(calls: Sequence[Call]) -> str:
+    def tag(word: str, text: str) -> str:
+        return f"<|plamo:begin_{word}:plamo|>{text}<|plamo:end_{word}:plamo|>"
+
+    blocks = (
+        tag(
+            "tool_request",
+            tag("tool_name", name)
+            + tag("tool_arguments", f"<|plamo:constrain|>json<|plamo:msg|>{dumps(arguments)}"),
+        )
+        for name, arguments in calls
+    )
+    return tag("tool_requests", "".join(blocks))
+
+
+def _kimi_k3(calls: Sequence[Call]) -> str:
+    def element(name: str, attributes: str, text: str) -> str:
+        return f"<|open|>{name}{attributes}<|sep|>{text}<|close|>{name}<|sep|>"
+
+    def argument(key: str, value: Any) -> str:
+        kinds = {str: "string", bool: "boolean", list: "array", dict: "object", type(None): "null"}
+        kind = kinds.get(type(value), "number")
+        return element("argument", f' key="{key}" type="{kind}"', _plain(value))
+
+    blocks = (
+        element(
+            "call", f' tool="{name}" index="{i}"', "".join(map(argument, given, given.values()))
+        )
+        for i, (name, given) in enumerate(calls, start=1)
+    )
+    return element("tools", "", "".join(blocks))
+
+
+def _muse_glimmer(calls: Sequence[Call]) -> str:
+    def parameter(key: str, value: Any) -> str:
+        return f'<atem:parameter name="{key}">{_plain(value)}</atem:parameter>'
+
+    return "<|start|>assistant".join(
+        f" to={call[0]}<|message|><atem:function_calls>\n"
+        f"{_invoked([call], 'atem:', parameter)}</atem:function_calls><|eom|>"
+        for call in calls
+    )
+
+
+def _inkling(calls: Sequence[Call]) -> str:
+    return "<|message_model|>".join(
+        f"{call[0]}<|content_invoke_tool_json|>{_object(call, arguments='args')}<|end_message|>"
+        for call in calls
+    )
+
+
 #: By the first name of the format's row.
 WRITERS: dict[str, Writer] = {
     "hermes": _each("<tool_call>\n", "\n</tool_call>"),
@@ -177,10 +295,15 @@ WRITERS: dict[str, Writer] = {
     "deepseek_v3": _deepseek_v3,
     "deepseek_v31": _deepseek_v31,
     "kimi_k2": _kimi,
+    "plamo3": _plamo3,
     "qwen3_coder": _function_tags("tool_call", "<parameter={}>\n{}\n</parameter>\n", _plain),
     "seed_oss": _function_tags("seed:tool_call", "<parameter={}>{}</parameter>\n", str),
     "glm45": _glm,
+    "hy_v3": _hunyuan,
+    "k2_horizon": _k2_horizon,
     "minimax_m2": _invokes("minimax:tool_call"),
+    "minimax_m3": _minimax_m3,
+    "minicpm5": _minicpm5,
     "dots": _invokes("dots_function_call"),
     "deepseek_v32": _dsml("function_calls"),
     "deepseek_v4": _dsml("tool_calls"),
@@ -192,4 +315,7 @@ WRITERS: dict[str, Writer] = {
     "openai": _harmony,
     "functiongemma": _gemma("<start_function_call>", "<end_function_call>", "<escape>"),
     "gemma4": _gemma("<|tool_call>", "<tool_call|>", '<|"|>'),
+    "kimi_k3": _kimi_k3,
+    "muse_glimmer": _muse_glimmer,
+    "inkling": _inkling,
 }

@@ -82,3 +82,26 @@ class Shift:
 def broken(context: ProcessorContext) -> NoRepeat:
     """Cannot be made."""
     raise ValueError(f"not with {context.vocab_size} tokens")
+
+
+class Script:
+    """Leaves only the tokens `script`, one after the other: what a random model would never say."""
+
+    is_argmax_invariant = False
+
+    def __init__(self, context: ProcessorContext) -> None:
+        pass
+
+    def new_request(self, request: NewRequest) -> deque[int] | None:
+        script = request.params.extra_args.get("script")
+        return None if script is None else deque(script)  # type: ignore[arg-type]  # tests send lists
+
+    def update(self, state: deque[int], token_ids: Sequence[int]) -> None:
+        for _ in token_ids:
+            state.popleft()
+
+    def apply(self, logits: torch.Tensor, states: Sequence[deque[int]]) -> None:
+        for row, state in enumerate(states):
+            kept = logits[row, state[0]].item()
+            logits[row] = float("-inf")
+            logits[row, state[0]] = kept

@@ -33,13 +33,17 @@ WORDS = (
     '{"name": "f"', '"name"', '"arguments"', '"parameters"', '"type"', ': {"a": 1}', "{}", '"f"',
     ":", ",", ";", '"', "'", "\\", "\\ud800", "null", "f", "g-h", "f(a=1", "a=", "=", "\n", " ",
     "é", "🙂", "\0", "\u2028", "1e999", "-1",
+    " to=f", "<atem:function_calls>", '<atem:invoke name="f">', "</atem:invoke>", "<|message|>",
+    "<|open|>call ", 'tool="f"', "<|open|>argument ", 'key="a"', "<|open|>json", "<|sep|>", "<a>",
 )  # fmt: skip
 TEXTS = st.one_of(
     st.lists(st.sampled_from(WORDS), max_size=40).map("".join),
     st.lists(st.one_of(st.sampled_from(WORDS), st.text(max_size=3)), max_size=40).map("".join),
 )
-#: Its headers are no text, wherever they are.
-HARMONY = ("openai", "openai_gptoss")
+#: Marks of these are no text, wherever they are; the last one adds a mark to the text.
+UNLIKE_TEXT = {
+    "openai", "openai_gptoss", "muse_glimmer", "inkling", "kimi_k3", "minimax_m2_append_think",
+}  # fmt: skip
 
 
 @functools.cache
@@ -81,7 +85,7 @@ def test_tool_calls(name: str, data: st.DataObject, cuts: list[int], is_forced: 
     said = read(new_parser(TOOLS), [text])
     assert read(new_parser(TOOLS), cut(text, cuts)) == said
     assert read(new_parser(TOOLS), text) == said
-    if is_forced or name not in HARMONY:
+    if is_forced or name not in UNLIKE_TEXT:
         check_nothing_lost(text, said)
     for call_name, arguments in said.calls:
         assert call_name
@@ -101,7 +105,7 @@ def test_reasoning(name: str, prompt: str, data: st.DataObject, cuts: list[int])
     text = data.draw(words_of(known))
     said = read(known.parser(prompt), [text])
     assert read(known.parser(prompt), cut(text, cuts)) == said
-    if name not in HARMONY:
+    if name not in UNLIKE_TEXT:
         check_nothing_lost(text, said, tags=tags_of(known))
     COUNTS["parsers: reasoning"] += 2
 
@@ -128,7 +132,7 @@ def test_answers_by_both_doors(
     )
     said = read(AnswerParser(plan, prompt), [text])
     assert read(AnswerParser(plan, prompt), cut(text, cuts)) == said
-    if not {reasoning, name} & set(HARMONY):
+    if not {reasoning, name} & UNLIKE_TEXT:
         check_nothing_lost(text, said, tags=tags_of(REASONING_FORMATS[reasoning]))
     writer = AnswerWriter(reader=plan.new_reader(prompt), reading=router_pb2.Reading.READING_DELTAS)
     pieces = [AnswerPiece(index=0, text=piece) for piece in cut(text, cuts)]
@@ -158,5 +162,5 @@ def test_what_is_repeated_for_ever_is_read_once(name: str) -> None:
     for word in REPEATED:
         text = word * (20_000 // len(word))
         said = read(TOOL_FORMATS[name].parser(TOOLS), [text, *text[:100], text])
-        if name not in HARMONY:
+        if name not in UNLIKE_TEXT:
             check_nothing_lost(text + text[:100] + text, said)

@@ -124,6 +124,7 @@ class BeamAnswers:
                 self._tokenizer,
                 self._prompt_ids,
                 skip_special_tokens=self._params.skip_special_tokens,
+                spaces_between_special_tokens=self._params.spaces_between_special_tokens,
                 include_stop_str_in_output=self._params.include_stop_str_in_output,
             ),
             token_ids=beam.token_ids,

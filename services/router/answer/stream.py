@@ -215,6 +215,7 @@ def new_text(
         include_stop_str_in_output=params.include_stop_str_in_output,
         min_tokens=params.min_tokens,
         skip_special_tokens=params.skip_special_tokens,
+        spaces_between_special_tokens=params.spaces_between_special_tokens,
         shown_token_ids=params.shown_token_ids,
         repeats=repeats_as(params.repetition_detection),
     )

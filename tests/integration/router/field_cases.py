@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from baton.v1 import decode_pb2
+    from shared.generation.params import GenerationParams
 
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}:{{ m.content }};{% endfor %}"
@@ -41,8 +42,9 @@ class Seen:
     asked: list[decode_pb2.DecodeRequest]
     prompt: str
     #: Of the pipeline's request. Pieces of an answer are as long as time makes them: how long they
-    #: have to be is for test_interval.py.
-    stream_interval: int | None = None
+    #: have to be is for test_interval.py; this tokenizer writes no spaces between special tokens:
+    #: test_detokenizer.py has others.
+    params: GenerationParams
 
     @property
     def sampling(self) -> Any:
@@ -157,6 +159,9 @@ SAMPLING: dict[str, Case] = {
         {"stop": "stop", "stop_sequences": ["stop"]},
     ),
     "skip_special_tokens": Case(False, lambda seen: "<|im_start|>" in seen.text),
+    "spaces_between_special_tokens": Case(
+        False, lambda seen: not seen.params.spaces_between_special_tokens
+    ),
     "request_id": Case("mine", lambda seen: seen.headers["x-request-id"] == "mine"),
     "cache_salt": Case("salt", lambda seen: seen.asked[0].cache_salt),
     "priority": Case(3, lambda seen: seen.asked[0].priority == 3),
@@ -193,7 +198,7 @@ OPENAI: dict[str, Case] = {
     "return_token_ids": Case(True, lambda seen: seen.choice.get("token_ids")),
     "max_tokens": wire(33, "max_tokens"),
     "truncate_prompt_tokens": Case(2, lambda seen: len(seen.asked[0].token_ids) == 2),
-    "stream_interval": Case(5, lambda seen: seen.stream_interval == 5, {"stream": True}),
+    "stream_interval": Case(5, lambda seen: seen.params.stream_interval == 5, {"stream": True}),
     "truncation_side": Case(
         "right",
         lambda seen: seen.prompt[-1] not in "i:",

@@ -146,5 +146,5 @@ async def ask(
         response.headers,
         asked,
         prompt,
-        pipeline.params.stream_interval,
+        pipeline.params,
     )

@@ -198,15 +198,6 @@ def test_a_wrong_parameter_is_named(llm: LLM, field: str, value: Any) -> None:
     assert not llm.llm_engine.has_unfinished_requests()
 
 
-@pytest.mark.parametrize(
-    "given",
-    [{"thinking_token_budget": 3}, {"flat_logprobs": True}, {"skip_reading_prefix_cache": True}],
-)
-def test_what_is_not_offered_is_refused_by_name(given: dict[str, Any]) -> None:
-    with pytest.raises(UnsupportedError, match=next(iter(given))):
-        SamplingParams(**given)
-
-
 @pytest.mark.parametrize("name", ["embed", "collective_rpc", "add_lora"])
 def test_methods_that_are_not_offered_give_the_reason(llm: LLM, name: str) -> None:
     with pytest.raises(UnsupportedError, match=f"{name}: Baton"):
@@ -221,6 +212,15 @@ def test_the_prefix_cache_is_forgotten(llm: LLM) -> None:
     assert llm.generate(long, GREEDY)[0].num_cached_tokens
     assert llm.reset_prefix_cache()
     assert llm.generate(long, GREEDY)[0].num_cached_tokens == 0
+
+
+def test_a_request_may_compute_all_of_its_prompt(llm: LLM) -> None:
+    [first] = llm.generate("It is what it is. " * 20, GREEDY)
+    alone = replace(GREEDY, skip_reading_prefix_cache=True)
+    [again] = llm.generate("It is what it is. " * 20, alone)
+    [hit] = llm.generate("It is what it is. " * 20, GREEDY)
+    assert (again.num_cached_tokens, again.outputs[0].text) == (0, first.outputs[0].text)
+    assert hit.num_cached_tokens
 
 
 class TestEngine:

@@ -34,6 +34,12 @@ BYTE_LEVEL = TOKENIZERS["byte_level"]
 LLAMA2 = TOKENIZERS["llama2"]
 
 
+def _without_decoder() -> HfTokenizer:
+    tokenizer = _wordpiece()
+    tokenizer.decoder = None
+    return tokenizer
+
+
 def _stream(tokenizer: Tokenizer, pieces: list[list[int]], *, skip: bool = True) -> list[str]:
     detokenizer = IncrementalDetokenizer(tokenizer, skip_special_tokens=skip)
     return [*(detokenizer.feed(piece) for piece in pieces), detokenizer.flush()]
@@ -133,3 +139,31 @@ def test_a_token_costs_the_same_late_in_the_answer(name: str) -> None:
     feed(20_000)
     late = min(feed(2000) for _ in range(3))
     assert late < 4 * early + 0.01
+
+
+@pytest.mark.parametrize(
+    ("made", "spaced", "bare"),
+    [
+        (_wordpiece(), "he [A] [B] a [A]", "he [A][B] a [A]"),
+        (_without_decoder(), "he [A] [B] a [A]", "he [A][B] a [A]"),
+        (tiny_tokenizer.byte_level(), "he[A][B]a[A]", "he[A][B]a[A]"),
+        (tiny_tokenizer.sentencepiece(), "he[A][B]a[A]", "he[A][B]a[A]"),
+    ],
+    ids=["wordpiece", "no decoder", "byte level", "sentencepiece"],
+)
+def test_added_tokens_have_no_spaces_between_them_if_asked(
+    made: HfTokenizer, spaced: str, bare: str
+) -> None:
+    """What vLLM 0.32's detokenizer writes: of most decoders' texts the option changes nothing."""
+    made.add_special_tokens(["[A]"])
+    made.add_tokens(["[B]"])
+    tokenizer = Tokenizer(made)
+    ids = [i for text in ("he", "[A]", "[B]", "a", "[A]") for i in tokenizer.encode(text)]
+    for spaces, text in ((True, spaced), (False, bare)):
+        detokenizer = IncrementalDetokenizer(
+            tokenizer, skip_special_tokens=False, spaces_between_special_tokens=spaces
+        )
+        assert detokenizer.feed(ids) + detokenizer.flush() == text
+    skipping = IncrementalDetokenizer(tokenizer, spaces_between_special_tokens=False)
+    expected = tokenizer.decode(ids, skip_special_tokens=True)
+    assert skipping.feed(ids) + skipping.flush() == expected

@@ -41,6 +41,8 @@ class SamplingFields(BaseModel):
     thinking_token_budget: Annotated[int, Field(ge=-1, le=INT32_MAX)] | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
+    #: False, with special tokens in the text: none of the decoder's spaces between two of them.
+    spaces_between_special_tokens: bool | None = None
     #: The request's id, unless the header x-request-id has one, as in vLLM.
     request_id: str | None = None
     cache_salt: Annotated[str, Field(min_length=1, max_length=1024)] | None = None

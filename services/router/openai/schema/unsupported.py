@@ -54,7 +54,6 @@ IGNORED: dict[str, str] = {
     "routed_experts_prompt_start": "experts of tokens are not returned",
     "safety_identifier": "nothing is done with it",
     "service_tier": "see priority",
-    "spaces_between_special_tokens": "the model's own decoder says where there are spaces",
     "store": "nothing is stored",
     "user": "nothing is done with it",
 }

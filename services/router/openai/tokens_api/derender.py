@@ -119,6 +119,7 @@ class DerenderEndpoints:
             include_stop_str_in_output=bool(body.include_stop_str_in_output),
             min_tokens=body.min_tokens or 0,
             skip_special_tokens=body.skip_special_tokens is not False,
+            spaces_between_special_tokens=body.spaces_between_special_tokens is not False,
             shown_token_ids=shown,
         )
 

@@ -16,7 +16,7 @@ from services.router.openai.reading.request_id import generation_ids, request_na
 from services.router.openai.replies.answers import stream_answers
 from services.router.openai.schema.unsupported import refuse_unsupported
 from services.router.openai.tokens_api.reply import GenerateReply
-from services.router.openai.tokens_api.schema import REFUSED, GenerateBody
+from services.router.openai.tokens_api.schema import REFUSED, REFUSED_SAMPLING, GenerateBody
 from services.router.parsers.budget import bound_thinking, end_of
 from services.router.parsers.plan import ReadingPlan
 from services.router.request.generation import GenerationRequest
@@ -44,6 +44,7 @@ class TokenGeneration:
         body = parse_body(request, GenerateBody, raw, backend.unknown_fields)
         refuse_fields(body, REFUSED)
         refuse_unsupported(body.sampling_params)
+        refuse_fields(body.sampling_params, REFUSED_SAMPLING)
         generation = self._read(request, body, arrival_s)
         reply = GenerateReply(
             request_id=request.state.request_id,

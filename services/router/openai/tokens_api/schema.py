@@ -30,6 +30,12 @@ IGNORED: dict[str, str] = {
     "token_offsets": "offsets of /render are for the client",
     "reasoning_parser_kwargs": "the prompt's tokens say whether it has begun the reasoning",
 }
+#: Fields of vLLM's SamplingParams that would change the answer, and why they are refused.
+REFUSED_SAMPLING: dict[str, str] = {
+    "prompt_logprob_token_ids": "prompt_logprobs has the most likely tokens of every position",
+    "prompt_logprob_start": "prompt_logprobs has every position",
+    "trace_decode_token_ids": "the workers' own logits processors can force tokens",
+}
 #: Fields of vLLM's SamplingParams that change nothing here.
 _SILENT = {
     "detokenize",
@@ -45,7 +51,7 @@ _SILENT = {
 class TokenSampling(GenerationBody):
     """Sampling parameters with the names of vLLM's `SamplingParams`."""
 
-    ignored = GenerationBody.ignored | _SILENT
+    ignored = GenerationBody.ignored | _SILENT | REFUSED_SAMPLING.keys()
 
     #: null: the rest of the context.
     max_tokens: Annotated[NumTokens, Field(ge=1)] | None = None

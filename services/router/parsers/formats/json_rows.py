@@ -20,7 +20,7 @@ JSON_ROWS: tuple[Row[ToolFormat], ...] = (
         writes='`<tool_call>{"name": …, "arguments": {…}}</tool_call>`, anywhere',
         families="Hermes, Qwen 2.5, Qwen 3, Granite 4, ERNIE 4.5",
         signs=(("<tool_call>",),),
-        unlike=("<function=", "<arg_key>", "<|tool_call|>"),
+        unlike=("<function=", "<arg_key>", "<|tool_call|>", "]<]minimax[>["),
     ),
     Row(
         names=("longcat",),
@@ -35,6 +35,7 @@ JSON_ROWS: tuple[Row[ToolFormat], ...] = (
         writes="`<tool_calls>[{…}, {…}]</tool_calls>`, also a call a line without brackets",
         families="Jamba, Hunyuan A13B, MiniMax M1",
         signs=(("<tool_calls>",),),
+        unlike=("<arg_key>",),
     ),
     Row(
         names=("granite",),
@@ -74,12 +75,12 @@ JSON_ROWS: tuple[Row[ToolFormat], ...] = (
         signs=(("<|function_call|>",), ("function call<|role_sep|>",)),
     ),
     Row(
-        names=("cohere_command3",),
+        names=("cohere_command3", "cohere_command4"),
         format=MarkedJsonFormat(
             begins=("<|START_ACTION|>",), ends=("<|END_ACTION|>",), arguments="parameters"
         ),
         writes='`<|START_ACTION|>[{"tool_name": …, "parameters": {…}}]<|END_ACTION|>`',
-        families="Command R7B, Command A",
+        families="Command R7B, Command A, Command A+",
         signs=(("<|START_ACTION|>",),),
     ),
     Row(

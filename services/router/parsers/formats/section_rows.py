@@ -11,13 +11,15 @@ from services.router.parsers.row import Row
 if TYPE_CHECKING:
     from services.router.parsers.base import ToolFormat
 
+_PLAMO_ARGUMENTS = "<|plamo:end_tool_name:plamo|><|plamo:begin_tool_arguments:plamo|>"
+
 SECTION_ROWS: tuple[Row[ToolFormat], ...] = (
     Row(
         names=("deepseek_v3",),
         format=SectionFormat(
             section="<｜tool▁calls▁begin｜>",
             call="<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
-            header_end="\n```json\n",
+            header_ends=("\n```json\n",),
             call_end="```<｜tool▁call▁end｜>",
             section_end="<｜tool▁calls▁end｜>",
         ),
@@ -31,7 +33,7 @@ SECTION_ROWS: tuple[Row[ToolFormat], ...] = (
         format=SectionFormat(
             section="<｜tool▁calls▁begin｜>",
             call="<｜tool▁call▁begin｜>",
-            header_end="<｜tool▁sep｜>",
+            header_ends=("<｜tool▁sep｜>",),
             call_end="<｜tool▁call▁end｜>",
             section_end="<｜tool▁calls▁end｜>",
         ),
@@ -45,7 +47,7 @@ SECTION_ROWS: tuple[Row[ToolFormat], ...] = (
         format=SectionFormat(
             section="<|tool_calls_section_begin|>",
             call="<|tool_call_begin|>",
-            header_end="<|tool_call_argument_begin|>",
+            header_ends=("<|tool_call_argument_begin|>",),
             call_end="<|tool_call_end|>",
             section_end="<|tool_calls_section_end|>",
             header=re.compile(r"(?P<id>(?:functions\.)?(?P<name>.+?):\d+)"),
@@ -54,5 +56,24 @@ SECTION_ROWS: tuple[Row[ToolFormat], ...] = (
         "<|tool_call_argument_begin|>{…}<|tool_call_end|>…`; the call's id is the model's",
         families="Kimi K2",
         signs=(("<|tool_calls_section_begin|>",),),
+    ),
+    Row(
+        names=("plamo3",),
+        format=SectionFormat(
+            section="<|plamo:begin_tool_requests:plamo|>",
+            call="<|plamo:begin_tool_request:plamo|><|plamo:begin_tool_name:plamo|>",
+            header_ends=(
+                f"{_PLAMO_ARGUMENTS}<|plamo:constrain|>json<|plamo:msg|>",
+                f"{_PLAMO_ARGUMENTS}<|plamo:msg|>",
+            ),
+            call_end="<|plamo:end_tool_arguments:plamo|><|plamo:end_tool_request:plamo|>",
+            section_end="<|plamo:end_tool_requests:plamo|>",
+            parts=("<|plamo:begin_", "<|plamo:end_", ":plamo|>"),
+        ),
+        writes="`<|plamo:begin_tool_requests:plamo|><|plamo:begin_tool_request:plamo|>"
+        "<|plamo:begin_tool_name:plamo|>f<|plamo:end_tool_name:plamo|>"
+        "<|plamo:begin_tool_arguments:plamo|><|plamo:constrain|>json<|plamo:msg|>{…}…`",
+        families="PLaMo 3",
+        signs=(("<|plamo:begin_tool_request",),),
     ),
 )

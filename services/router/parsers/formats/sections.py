@@ -22,10 +22,12 @@ class SectionFormat(HeldToList):
 
     section: str
     call: str
-    #: Between the header and the arguments.
-    header_end: str
+    #: Each of them may stand between the header and the arguments.
+    header_ends: tuple[str, ...]
     call_end: str
     section_end: str
+    #: Tokens that are parts of marks.
+    parts: tuple[str, ...] = ()
     #: Pattern of the header. Its group `name` is the function's; if it has a group `id`, that is
     #: the call's id, which the model's chat template expects back.
     header: re.Pattern[str] = re.compile("(?P<name>.*)")
@@ -33,8 +35,8 @@ class SectionFormat(HeldToList):
     @property
     def special_tokens(self) -> tuple[str, ...]:
         """See ToolFormat."""
-        ends = (self.header_end, self.call_end, self.section_end)
-        return tokens_in(self.section, self.call, *ends)
+        ends = (*self.header_ends, self.call_end, self.section_end)
+        return (*tokens_in(self.section, self.call, *ends), *self.parts)
 
     def parser(self, tools: Tools) -> TextParser:
         """See ToolFormat."""
@@ -68,7 +70,7 @@ class SectionParser(JsonMachine):
 
     def _call(self) -> Steps[None]:
         marks = self._marks
-        text, _ = yield from self.name_until((marks.header_end,))
+        text, _ = yield from self.name_until(marks.header_ends)
         header = marks.header.fullmatch(text)
         if header is None:
             raise MalformedError

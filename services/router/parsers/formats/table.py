@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from services.router.parsers.formats.gemma import GemmaFormat
-from services.router.parsers.formats.harmony import HarmonyCalls
 from services.router.parsers.formats.json_rows import JSON_ROWS
+from services.router.parsers.formats.kimi_k3 import KimiK3Format
+from services.router.parsers.formats.messages.harmony import HarmonyCalls
+from services.router.parsers.formats.messages.inkling import InklingCalls
+from services.router.parsers.formats.messages.muse_glimmer import MuseGlimmerCalls
 from services.router.parsers.formats.pythonic import PythonicFormat
 from services.router.parsers.formats.section_rows import SECTION_ROWS
-from services.router.parsers.formats.xml_rows import XML_ROWS
+from services.router.parsers.formats.tags.rows import XML_ROWS
 from services.router.parsers.row import Row
 
 if TYPE_CHECKING:
@@ -62,6 +65,32 @@ _OTHER_ROWS: tuple[Row[ToolFormat], ...] = (
         writes='`<|tool_call>call:f{city:<|"|>Rome<|"|>}<tool_call|>`',
         families="Gemma 4",
         signs=(("<|tool_call>",),),
+    ),
+    Row(
+        names=("kimi_k3",),
+        format=KimiK3Format(),
+        writes='`<|open|>tools<|sep|><|open|>call tool="f" index="1"<|sep|>'
+        '<|open|>argument key="city" type="string"<|sep|>Rome<|close|>argument<|sep|>'
+        "<|close|>call<|sep|><|close|>tools<|sep|>`, also one `json` for all arguments",
+        families="Kimi K3",
+        signs=(("<|open|>tools<|sep|>",), ("<|open|>", "<|close|>", "<|sep|>")),
+    ),
+    Row(
+        names=("muse_glimmer",),
+        format=MuseGlimmerCalls(),
+        writes="`<|start|>assistant to=f<|message|><atem:function_calls>"
+        '<atem:invoke name="f"><atem:parameter name="city">Rome</atem:parameter></atem:invoke>'
+        "</atem:function_calls><|eom|>`, among reasoning",
+        families="Muse Glimmer",
+        signs=(("<atem:function_calls>",),),
+    ),
+    Row(
+        names=("inkling",),
+        format=InklingCalls(),
+        writes='`<|message_model|>f<|content_invoke_tool_json|>{"name": …, "args": {…}}'
+        "<|end_message|>`, among reasoning",
+        families="Inkling",
+        signs=(("<|content_invoke_tool_json|>",),),
     ),
 )
 

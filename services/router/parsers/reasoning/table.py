@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from services.router.parsers.formats.harmony import HarmonyReasoning
+from services.router.parsers.formats.kimi_k3 import SILENT, THINK, THINK_END, TOOLS
+from services.router.parsers.formats.messages.harmony import HarmonyReasoning
+from services.router.parsers.formats.messages.inkling import InklingReasoning
+from services.router.parsers.formats.messages.muse_glimmer import MuseGlimmerReasoning
+from services.router.parsers.reasoning.kept import KeptThinkFormat
 from services.router.parsers.reasoning.think import ThinkFormat
 from services.router.parsers.row import Row
 
@@ -41,6 +45,78 @@ REASONING_ROWS: tuple[Row[ReasoningFormat], ...] = (
         writes="`<|channel>thought…<channel|>`",
         families="Gemma 4",
         signs=(("<|channel>",),),
+    ),
+    Row(
+        names=("muse_glimmer",),
+        format=MuseGlimmerReasoning(),
+        writes="` to=self<|message|>…<|eom|>`, before and between calls",
+        families="Muse Glimmer",
+        signs=(("<atem:function_calls>",), ("to=self",)),
+    ),
+    Row(
+        names=("inkling",),
+        format=InklingReasoning(),
+        writes="`<|content_thinking|>…<|end_message|>`, before and between calls",
+        families="Inkling",
+        signs=(("<|content_thinking|>",),),
+    ),
+    Row(
+        names=("kimi_k3",),
+        format=ThinkFormat(begins=(THINK,), ends=(THINK_END,), calls=(TOOLS,), silent=SILENT),
+        writes="`<|open|>think<|sep|>…<|close|>think<|sep|>`, then the answer in "
+        "`<|open|>response<|sep|>…<|close|>response<|sep|>`, or calls",
+        families="Kimi K3",
+        signs=((THINK,), ("<|open|>", "<|close|>", "<|sep|>")),
+    ),
+    Row(
+        names=("plamo3",),
+        format=ThinkFormat(
+            begins=("<|plamo:begin_think:plamo|>",),
+            ends=("<|plamo:end_think:plamo|>",),
+            calls=("<|plamo:begin_tool_requests:plamo|>",),
+        ),
+        writes="`<|plamo:begin_think:plamo|>…<|plamo:end_think:plamo|>`; requests end it as well",
+        families="PLaMo 3",
+        signs=(("<|plamo:begin_think",),),
+    ),
+    Row(
+        names=("k2_horizon",),
+        format=ThinkFormat(
+            begins=("<ifm|think>", "<ifm|think_fast>", "<ifm|think_faster>"),
+            ends=("</ifm|think>", "</ifm|think_fast>", "</ifm|think_faster>"),
+            calls=("<ifm|tool_calls>",),
+        ),
+        writes="`<ifm|think>…</ifm|think>`, also `think_fast` and `think_faster`; calls end it as "
+        "well",
+        families="K2 Horizon",
+        signs=(("<ifm|think>",), ("<ifm|think_fast>",)),
+    ),
+    Row(
+        names=("minimax_m3",),
+        format=ThinkFormat(begins=("<mm:think>",), ends=("</mm:think>",)),
+        writes="`<mm:think>…</mm:think>`",
+        families="MiniMax M3",
+        signs=(("<mm:think>",),),
+    ),
+    Row(
+        names=("hy_v3", "hy_v4"),
+        format=ThinkFormat(
+            begins=("<think>", "<think:opensource>"), ends=("</think>", "</think:opensource>")
+        ),
+        writes="`<think>…</think>`, also `<think:opensource>…</think:opensource>`",
+        families="Hunyuan 3, 4",
+        signs=(("<think:opensource>",), ("<think>", "<tool_sep>")),
+    ),
+    Row(
+        names=("cohere_command4",),
+        format=ThinkFormat(
+            begins=("<|START_THINKING|>",),
+            ends=("<|END_THINKING|>",),
+            answer=("<|START_TEXT|>", "<|END_TEXT|>"),
+        ),
+        writes="`<|START_THINKING|>…<|END_THINKING|>`, then `<|START_TEXT|>…<|END_TEXT|>` or calls",
+        families="Command A+",
+        signs=(("<|START_THINKING|>", "<|START_TEXT|>"),),
     ),
     Row(
         names=("cohere_command3",),
@@ -99,6 +175,7 @@ REASONING_ROWS: tuple[Row[ReasoningFormat], ...] = (
             "ling3",
             "mimo",
             "nemotron_v3",
+            "poolside_v1",
         ),
         format=ThinkFormat(),
         writes="`<think>…</think>` before the answer; the chat template may open it, or close it "
@@ -112,5 +189,11 @@ REASONING_ROWS: tuple[Row[ReasoningFormat], ...] = (
         writes="the same, but an answer begins within the reasoning even where nothing opens it; "
         "never chosen by `auto`",
         families="DeepSeek R1, MiniMax M2, OLMo 3, Step 3, Step 3.5",
+    ),
+    Row(
+        names=("minimax_m2_append_think",),
+        format=KeptThinkFormat(),
+        writes="the same, and it stays in `content` behind `<think>`; never chosen by `auto`",
+        families="MiniMax M2, for clients that send the reasoning back",
     ),
 )

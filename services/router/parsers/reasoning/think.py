@@ -31,18 +31,21 @@ class ThinkFormat:
     """See ReasoningFormat. Of several spellings of a mark, the first is the usual one."""
 
     begins: tuple[str, ...] = ("<think>",)
+    #: For each of `begins` the mark that closes it. A model may mix them.
     ends: tuple[str, ...] = ("</think>",)
     #: Marks of calls that end the reasoning as well, and belong to what follows.
     calls: tuple[str, ...] = ()
     #: Marks around the text after the reasoning, if the model writes any.
     answer: tuple[str, str] | None = None
+    #: Marks that are dropped from the text after the reasoning, wherever they are.
+    silent: tuple[str, ...] = ()
     #: Whether answers begin within the reasoning even where nothing opens it.
     opens_unsaid: bool = False
 
     @property
     def special_tokens(self) -> tuple[str, ...]:
         """See ReasoningFormat."""
-        return tokens_in(*self.begins, *self.ends, *self.calls, *(self.answer or ()))
+        return tokens_in(*self.begins, *self.ends, *self.calls, *(self.answer or ()), *self.silent)
 
     def parser(self, prompt: str) -> TextParser:
         """See ReasoningFormat."""
@@ -53,8 +56,11 @@ class ThinkFormat:
         opening = self._opening(prompt)
         if opening is Opening.BEYOND:
             return None
-        is_open = opening is Opening.INSIDE
-        return ReasoningMarks(begin=self.begins[0], end=self.ends[0], is_open=is_open)
+        end = prompt.rstrip()
+        pairs = zip(self.begins, self.ends, strict=True)
+        pair = next((pair for pair in pairs if end.endswith(pair[0])), None)
+        begin, end = pair or (self.begins[0], self.ends[0])
+        return ReasoningMarks(begin=begin, end=end, is_open=opening is Opening.INSIDE)
 
     def _opening(self, prompt: str) -> Opening:
         end = prompt.rstrip()
@@ -89,7 +95,9 @@ class ThinkParser(MarkMachine):
             ends = (*self._marks.ends, *self._marks.calls)
             yield from self.read_text(first_chars(ends), lambda: self._end(ends), once=True)
         if self._marks.answer is None:
-            yield from self.read_text("")
+            silent = self._marks.silent
+            self.holds_space = bool(silent)
+            yield from self.read_text(first_chars(silent), lambda: self._silent(silent))
         else:
             yield from self._answer(*self._marks.answer)
 
@@ -116,6 +124,10 @@ class ThinkParser(MarkMachine):
         else:
             yield from self.skip_space()
             self.drop()
+
+    def _silent(self, marks: tuple[str, ...]) -> Steps[None]:
+        yield from self.one_of(marks)
+        self.drop()
 
     def _answer(self, begin: str, end: str) -> Steps[None]:
         if not self._in_answer:

@@ -12,7 +12,7 @@ from services.router.parsers.syntax.machine import MalformedError, check_text
 from services.router.parsers.syntax.marks import MarkMachine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from services.router.parsers.syntax.machine import Steps
 
@@ -34,8 +34,10 @@ def any_name(name: str) -> bool:
 class JsonMachine(MarkMachine):
     """A machine that can parse calls in JSON."""
 
-    def call_object(self, is_known: IsKnown = any_name) -> Steps[None]:
-        """Read one call.
+    def call_object(
+        self, is_known: IsKnown = any_name, arguments: Sequence[str] = _ARGUMENTS
+    ) -> Steps[None]:
+        """Read one call. `arguments`: the keys that they may have.
 
         The call begins as soon as its name and the first brace of its arguments are known. From
         there on it is a call, whatever text follows.
@@ -48,17 +50,17 @@ class JsonMachine(MarkMachine):
         self.in_tail = False
         yield from self.skip_space()
         name: str | None = None
-        arguments: str | None = None
+        held: str | None = None
         while self.char != "}":
             key = yield from self._key()
             if key in _NAMES and name is None:
                 name = yield from self._string()
                 if not is_known(name):
                     raise MalformedError
-                if arguments is not None:
-                    self.whole_call(name, arguments)
-            elif key in _ARGUMENTS and arguments is None:
-                arguments = yield from self._arguments(name)
+                if held is not None:
+                    self.whole_call(name, held)
+            elif key in arguments and held is None:
+                held = yield from self._arguments(name)
             elif key in _IGNORED:
                 yield from self._value()
             else:
@@ -67,7 +69,7 @@ class JsonMachine(MarkMachine):
         yield from self.advance()
         if name is None:
             raise MalformedError
-        if arguments is None:
+        if held is None:
             self.whole_call(name, "{}")
         self.drop()
 

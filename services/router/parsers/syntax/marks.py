@@ -49,6 +49,14 @@ class MarkMachine(Machine):
             if seen in left:
                 return seen
 
+    def beginning_of(self, mark: str) -> Steps[str]:
+        """Read the mark, or as much of it as is there; return what was read."""
+        for place, expected in enumerate(mark):
+            if self.char != expected:
+                return mark[:place]
+            yield from self.skip()
+        return mark
+
     def name_until(self, marks: Sequence[str]) -> Steps[tuple[str, str]]:
         """Hold the text up to one of the marks; return it without white space, and the mark.
 
@@ -72,15 +80,16 @@ class MarkMachine(Machine):
         *,
         is_held: bool = False,
         keeps_rest: bool = False,
+        begin: str = "",
     ) -> Steps[str]:
         """Read up to one of the marks, and return it. `take` gets the text as soon as it is sure,
-        also in empty parts. With `is_held` it is held as well.
+        also in empty parts. With `is_held` it is held as well. `begin`: text that was read before.
 
         Raises:
             MalformedError: the text ends before a mark. If it ends with the beginning of one, that
                 is dropped, or `keeps_rest`.
         """
-        kept = ""
+        kept = begin
         starts = first_chars(marks)
         pattern = pattern_of(starts)
         while self.char:

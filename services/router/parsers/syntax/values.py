@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
-_NESTED = frozenset({"array", "object"})
+NESTED = frozenset({"array", "object"})
 #: Everything but strings, for values whose format says that they are none.
-NO_STRING = _NESTED | {"null", "boolean", "integer", "number"}
+NO_STRING = NESTED | {"null", "boolean", "integer", "number"}
 _NAMES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 _WORDS = {
     "true": ("boolean", "true"),
@@ -32,7 +32,28 @@ def types_of(parameters: Mapping[str, Any], key: str) -> frozenset[str]:
     """Return the JSON types that the argument `key` may have; empty if the schema does not say."""
     properties = parameters.get("properties")
     schema = properties.get(key) if isinstance(properties, dict) else None
-    return frozenset(_types(schema, parameters, _MAX_DEPTH))
+    return types_in(schema, parameters)
+
+
+def types_in(schema: Any, root: Mapping[str, Any]) -> frozenset[str]:
+    """Return the JSON types that a schema names; `root` is what its references mean."""
+    return frozenset(kind for option in alternatives(schema, root) for kind in _types(option))
+
+
+def alternatives(
+    schema: Any, root: Mapping[str, Any], depth: int = _MAX_DEPTH
+) -> list[Mapping[str, Any]]:
+    """Return the schemas of which a value has to fit one, with references followed."""
+    if not isinstance(schema, dict) or not depth:
+        return []
+    if not {"type", "enum", "const"}.isdisjoint(schema):
+        return [schema]
+    parts = schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf")
+    if isinstance(parts, list):
+        return [found for part in parts for found in alternatives(part, root, depth - 1)]
+    if "$ref" in schema:
+        return alternatives(_referenced(schema["$ref"], root), root, depth - 1)
+    return [schema]
 
 
 def as_json(text: str, types: frozenset[str]) -> str:
@@ -51,7 +72,7 @@ def as_json(text: str, types: frozenset[str]) -> str:
         return bare
     if found == "number" and "integer" in types and float(bare).is_integer():
         return bare
-    if not found and types & _NESTED and bare[:1] in "{[":
+    if not found and types & NESTED and bare[:1] in "{[":
         # Some templates write objects and lists as Python does.
         with suppress(MalformedError):
             return literal(bare)
@@ -84,21 +105,14 @@ def _refuse(text: str) -> NoReturn:
     raise ValueError(text)
 
 
-def _types(schema: Any, root: Mapping[str, Any], depth: int) -> set[str]:
-    if not isinstance(schema, dict) or not depth:
-        return set()
+def _types(schema: Mapping[str, Any]) -> set[str]:
     given = schema.get("type")
     if isinstance(given, str):
         return {given}
     if isinstance(given, list):
         return {kind for kind in given if isinstance(kind, str)}
     values = schema.get("enum", [schema["const"]] if "const" in schema else None)
-    if isinstance(values, list):
-        return {_value_type(value) for value in values}
-    parts = schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf")
-    if isinstance(parts, list):
-        return {kind for part in parts for kind in _types(part, root, depth - 1)}
-    return _types(_referenced(schema.get("$ref"), root), root, depth - 1)
+    return {_value_type(value) for value in values} if isinstance(values, list) else set()
 
 
 def _value_type(value: Any) -> str:

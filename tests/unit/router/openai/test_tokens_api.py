@@ -128,6 +128,7 @@ async def test_every_parameter_is_that_of_the_other_endpoints(
         ({"features": {"mm_hashes": {}}}, "features"),
         ({"kv_transfer_params": {"do_remote_decode": True}}, "kv_transfer_params"),
         ({"sampling_params": {"prompt_embeds": "x"}}, "prompt_embeds"),
+        ({"sampling_params": {"trace_decode_token_ids": [5]}}, "trace_decode_token_ids"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
     ],
 )

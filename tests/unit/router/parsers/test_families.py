@@ -25,8 +25,10 @@ from tests.suites.text_parsers import (
 
 #: Calls of these may only begin an answer.
 UNMARKED = ("llama3_json", "json", "pythonic")
-#: Formats whose calls stand in the text. test_harmony.py has the other one.
-IN_TEXT = [name for name in WRITERS if name != "openai"]
+#: An answer is a row of messages. They have their own tests: test_harmony.py, test_messages.py.
+MESSAGES = ("openai", "muse_glimmer", "inkling")
+#: Formats whose calls stand in the text.
+IN_TEXT = [name for name in WRITERS if name not in MESSAGES]
 #: Text that is in no format's marks.
 PLAIN = st.text(st.sampled_from("aZ é🙂\"'\\{}[](),:;=&\t1"), max_size=8)
 VALUES = st.recursive(
@@ -36,13 +38,24 @@ VALUES = st.recursive(
     ),
     max_leaves=4,
 )
-CALLS = st.lists(
-    st.tuples(
-        st.sampled_from(["get_weather", "a.b-c"]),
-        st.dictionaries(st.sampled_from(["city", "days", "x_1"]), VALUES, max_size=3),
+
+
+def calls_of(values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Call]]:
+    keys = st.sampled_from(["city", "days", "x_1"])
+    arguments = st.dictionaries(keys, values, max_size=3)
+    names = st.sampled_from(["get_weather", "a.b-c"])
+    return st.lists(st.tuples(names, arguments), min_size=1, max_size=3)
+
+
+CALLS = calls_of(VALUES)
+#: Nested values are plain text in this format: only texts that no other value has are told apart.
+NESTED = st.recursive(
+    st.one_of(st.integers(-99, 99), st.booleans(), st.sampled_from(["a", "É\n🙂", "x <b>"])),
+    lambda inner: st.one_of(
+        st.lists(inner, min_size=1, max_size=3),
+        st.dictionaries(st.sampled_from("kl"), inner, min_size=1, max_size=2),
     ),
-    min_size=1,
-    max_size=3,
+    max_leaves=4,
 )
 TYPICAL: list[Call] = [
     ("get_weather", {"city": "Zürich", "days": 2}),
@@ -89,8 +102,9 @@ def test_whole_answers_are_read(name: str) -> None:
 
 
 @settings(max_examples=200)
-@given(st.sampled_from(list(WRITERS)), CALLS, st.data())
-def test_random_calls_are_read_back(name: str, calls: list[Call], data: st.DataObject) -> None:
+@given(st.sampled_from(list(WRITERS)), st.data())
+def test_random_calls_are_read_back(name: str, data: st.DataObject) -> None:
+    calls = data.draw(calls_of(NESTED) if name == "minimax_m3" else CALLS)
     # Where arguments are plain text, one name has one type, or text would be taken for another.
     calls = [(f"{function}{i}", arguments) for i, (function, arguments) in enumerate(calls)]
     text = WRITERS[name](calls)
@@ -158,6 +172,14 @@ THOUGHTS = {
     "mistral": "[THINK]Hm?[/THINK]",
     "seed_oss": "<seed:think>Hm?</seed:think>\n",
     "gemma4": "<|channel>thought\nHm?<channel|>",
+    "muse_glimmer": " to=self<|message|>Hm?<|eom|>",
+    "inkling": "<|content_thinking|>Hm?<|end_message|>",
+    "kimi_k3": "<|open|>think<|sep|>Hm?<|close|>think<|sep|>\n",
+    "plamo3": "<|plamo:begin_think:plamo|>Hm?<|plamo:end_think:plamo|>",
+    "k2_horizon": "<ifm|think_fast>\nHm?\n</ifm|think_fast>\n",
+    "minimax_m3": "<mm:think>Hm?</mm:think>",
+    "hy_v3": "<think:opensource>Hm?</think:opensource>",
+    "cohere_command4": "<|START_THINKING|>Hm?<|END_THINKING|>",
     "cohere_command3": "<|START_THINKING|>Hm?<|END_THINKING|>",
     "granite": "Here is my thought process: Hm? Here is my response: ",
     "hunyuan_a13b": "<think>\nHm?\n</think>\n",
@@ -171,7 +193,8 @@ THOUGHTS = {
 @pytest.mark.parametrize("reasoning", THOUGHTS)
 @pytest.mark.parametrize("name", ["hermes", "qwen3_coder", "kimi_k2", "pythonic"])
 def test_calls_follow_every_kind_of_reasoning(reasoning: str, name: str) -> None:
-    assert [row.names[0] for row in REASONING_ROWS] == list(THOUGHTS)
+    rows = [row.names[0] for row in REASONING_ROWS]
+    assert [*THOUGHTS, "minimax_m2_append_think"] == rows
     plan = ReadingPlan(
         tools=TOOL_FORMATS[name],
         offered=tools_of(TYPICAL),

@@ -122,7 +122,7 @@ def test_pieces_are_given_out_as_soon_as_they_are_certain(name: str) -> None:
     text = json.loads((FOLDER / "tools" / f"{name}.json").read_text())[0]["text"]
     parser = TOOL_FORMATS[name].parser(TOOLS)
     fed = [bool(parser.feed(char)) for char in text]
-    least = len('{"city": "Zürich", "days": 2}' if '"city"' in text else "Zürich")
+    least = len('{"city": "Zürich", "days": 2}' if '"city":' in text else "Zürich")
     assert sum(fed) >= (1 if "(" in text else least)
 
 

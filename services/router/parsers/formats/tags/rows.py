@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from services.router.parsers.formats.xml import XmlFormat
+from services.router.parsers.formats.tags.hunyuan import HunyuanFormat
+from services.router.parsers.formats.tags.k2_horizon import K2HorizonFormat
+from services.router.parsers.formats.tags.minicpm5 import MiniCpm5Format
+from services.router.parsers.formats.tags.minimax_m3 import MinimaxM3Format
+from services.router.parsers.formats.tags.tagged import XmlFormat
 from services.router.parsers.row import Row
 from services.router.parsers.syntax.values import NO_STRING
 
@@ -23,7 +27,7 @@ def _dsml(block: str, gap: str = "") -> XmlFormat:
     return XmlFormat(
         block=(f"<{mark}{block}>", f"</{mark}{block}>"),
         call=f'<{mark}invoke name="',
-        name_end='">',
+        name_ends=('">',),
         key=f'<{mark}parameter name="',
         key_ends=(('" string="true">', _STRING), ('" string="false">', NO_STRING), *_QUOTED),
         value_end=f"</{mark}parameter>",
@@ -35,7 +39,7 @@ def _invoke_tags(block: str) -> XmlFormat:
     return XmlFormat(
         block=(f"<{block}>", f"</{block}>"),
         call='<invoke name="',
-        name_end='">',
+        name_ends=('">',),
         key='<parameter name="',
         key_ends=_QUOTED,
         value_end="</parameter>",
@@ -74,7 +78,7 @@ XML_ROWS: tuple[Row[ToolFormat], ...] = (
         names=("glm45", "glm47", "ling3", "poolside_v1"),
         format=XmlFormat(
             call="<tool_call>",
-            name_end=None,
+            name_ends=("<arg_key>", "</tool_call>"),
             key="<arg_key>",
             key_ends=(("</arg_key>", frozenset()),),
             value="<arg_value>",
@@ -84,6 +88,25 @@ XML_ROWS: tuple[Row[ToolFormat], ...] = (
         writes="`<tool_call>f<arg_key>city</arg_key><arg_value>Rome</arg_value></tool_call>`",
         families="GLM 4.5, 4.6, 4.7, Ling 3",
         signs=(("<arg_key>",),),
+        unlike=("<tool_sep>",),
+    ),
+    Row(
+        names=("hy_v3", "hy_v4"),
+        format=HunyuanFormat(),
+        writes="`<tool_calls><tool_call>f<tool_sep><arg_key>city</arg_key>"
+        "<arg_value>Rome</arg_value></tool_call></tool_calls>`, also without `<tool_sep>`, and "
+        "with `:opensource` in each tag",
+        families="Hunyuan 3, 4",
+        signs=(("<tool_sep>",), ("<tool_call:opensource>",)),
+    ),
+    Row(
+        names=("k2_horizon",),
+        format=K2HorizonFormat(),
+        writes="`<ifm|tool_calls><ifm|tool_call>f<ifm|arg_key>city</ifm|arg_key>"
+        "<ifm|arg_value>Rome</ifm|arg_value></ifm|tool_call></ifm|tool_calls>`, also with types, "
+        "or JSON in `<ifm|tool_call>`",
+        families="K2 Horizon",
+        signs=(("<ifm|tool_call",),),
     ),
     Row(
         names=("minimax_m2",),
@@ -94,9 +117,24 @@ XML_ROWS: tuple[Row[ToolFormat], ...] = (
         signs=(("<minimax:tool_call>",),),
     ),
     Row(
+        names=("minimax_m3",),
+        format=MinimaxM3Format(),
+        writes="the same with `]<]minimax[>[` before every tag, and `<city>Rome</city>` for an "
+        "argument",
+        families="MiniMax M3",
+        signs=(("]<]minimax[>[",),),
+    ),
+    Row(
+        names=("minicpm5",),
+        format=MiniCpm5Format(),
+        writes='`<function name="f"><param name="city">Rome</param></function>`',
+        families="MiniCPM 5",
+        signs=(('<function name="', '<param name="'),),
+    ),
+    Row(
         names=("dots",),
         format=_invoke_tags("dots_function_call"),
-        writes="the same between `<dots_function_call>` and `</dots_function_call>`",
+        writes="as `minimax_m2` between `<dots_function_call>` and `</dots_function_call>`",
         families="dots.llm",
         signs=(("<dots_function_call>",),),
     ),
@@ -129,7 +167,7 @@ XML_ROWS: tuple[Row[ToolFormat], ...] = (
         format=XmlFormat(
             block=("<｜tool_calls_begin｜>", "<｜tool_calls_end｜>"),
             call='<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="',
-            name_end='">',
+            name_ends=('">',),
             key='<steptml:parameter name="',
             key_ends=_QUOTED,
             value_end="</steptml:parameter>",

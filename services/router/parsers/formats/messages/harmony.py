@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from services.router.parsers.base import ReasoningMarks
 from services.router.parsers.events import ContentDelta, ReasoningDelta
 from services.router.parsers.formats.json_list import HeldToList
-from services.router.parsers.syntax.marks import MarkMachine
+from services.router.parsers.syntax.messages import MessageMachine
 
 if TYPE_CHECKING:
     from services.router.parsers.base import TextParser, Tools
@@ -59,7 +59,7 @@ class HarmonyReasoning:
         return ReasoningMarks(begin=CHANNEL, end=END, is_open=False)
 
 
-class HarmonyParser(MarkMachine):
+class HarmonyParser(MessageMachine):
     """Parses messages. Text that is in none is content.
 
     Messages to functions are calls if the request has tools, and otherwise content. Messages to
@@ -68,11 +68,7 @@ class HarmonyParser(MarkMachine):
 
     def __init__(self, tools: Tools) -> None:
         super().__init__()
-        self.holds_space = False
         self._tools = tools
-        #: The kinds of messages that there were: a line break comes between two of a kind.
-        self._seen: set[type[ContentDelta | ReasoningDelta]] = set()
-        self._needs_break = False
 
     def run(self) -> Steps[None]:
         """See Machine."""
@@ -89,30 +85,17 @@ class HarmonyParser(MarkMachine):
         channel = _CHANNEL.search(header)
         is_reasoning = channel is not None and channel[1] == "analysis"
         if recipient is None:
-            yield from self._spoken(ReasoningDelta if is_reasoning else ContentDelta)
+            yield from self.spoken(ReasoningDelta if is_reasoning else ContentDelta, _ENDS)
             return
         function = recipient[1].removeprefix(FUNCTIONS)
         if function == recipient[1] and function not in self._tools:
-            yield from self._spoken(ReasoningDelta)
+            yield from self.spoken(ReasoningDelta, _ENDS)
         elif self._tools:
             yield from self._call(function)
         else:
-            yield from self._spoken(ContentDelta)
+            yield from self.spoken(ContentDelta, _ENDS)
 
     def _call(self, function: str) -> Steps[None]:
         self.begin_call(function)
         yield from self.until(_ENDS, self.arguments)
         self.end_arguments()
-
-    def _spoken(self, kind: type[ContentDelta | ReasoningDelta]) -> Steps[None]:
-        self.speak(kind)
-        self._needs_break = kind in self._seen
-
-        def take(text: str) -> None:
-            if text:
-                self._seen.add(kind)
-                self.text("\n" + text if self._needs_break else text)
-                self._needs_break = False
-
-        yield from self.until(_ENDS, take, keeps_rest=True)
-        self.speak(ContentDelta)

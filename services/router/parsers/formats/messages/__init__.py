@@ -1,0 +1,1 @@
+"""Formats of answers that are rows of messages, calls and reasoning among them."""

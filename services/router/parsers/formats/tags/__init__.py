@@ -1,0 +1,1 @@
+"""Formats of calls whose arguments stand between tags."""
