@@ -144,8 +144,8 @@ void multiply_block(const Rows& rows, const Matrix& matrix, int panel, int block
 // from any thread.
 template <class Dot, class Put>
 void multiply(Pool& pool, const Rows& rows, const Matrix& matrix, Put&& put) {
-  const Tasks tasks(rows, matrix, longest_run(pool, matrix.num_panels()), true);
-  pool.run(tasks.count, [&](int task, int) {
+  const Tasks tasks(pool, rows, matrix, 0);
+  pool.run(tasks.count(), [&](int task, int) {
     tasks.take(task, [&](int panel, int block) {
       multiply_block<Dot>(rows, matrix, panel, block, put);
     });
@@ -162,18 +162,20 @@ struct Product {
 // The same for several products at once; `row` counts the rows of all of them.
 template <class Dot, class Put>
 void multiply_each(Pool& pool, const std::vector<Product>& products, Put&& put) {
-  int panels = 0;
-  for (const Product& product : products) panels += product.matrix->num_panels();
-  auto split = [&, longest = longest_run(pool, panels)](const Product& product) {
-    return Tasks(product.rows, *product.matrix, longest, &product == &products.back());
-  };
+  int behind = 0;
+  for (const Product& product : products) behind += product.matrix->num_panels();
+  std::vector<Tasks> tasks;
   std::vector<int> ends;
   int total = 0;
-  for (const Product& product : products) ends.push_back(total += split(product).count);
+  for (const Product& product : products) {
+    behind -= product.matrix->num_panels();
+    tasks.emplace_back(pool, product.rows, *product.matrix, behind);
+    ends.push_back(total += tasks.back().count());
+  }
   pool.run(total, [&](int task, int) {
     const size_t index = std::upper_bound(ends.begin(), ends.end(), task) - ends.begin();
     const Product& product = products[index];
-    split(product).take(task - (index ? ends[index - 1] : 0), [&](int panel, int block) {
+    tasks[index].take(task - (index ? ends[index - 1] : 0), [&](int panel, int block) {
       multiply_block<Dot>(product.rows, *product.matrix, panel, block,
                           [&](int row, int column, const Floats* values) {
                             put(product.first + row, column, values);

@@ -11,43 +11,45 @@ namespace baton {
 
 inline int blocks_of(const Rows& rows) { return (rows.count + kTaskRows - 1) / kTaskRows; }
 
-// Panels that one task takes one after the other: what it fetches ahead at the end of one is the next.
-constexpr int kRunWords = 64 * 1024;
-// Runs for each thread at least, if there are so many panels.
-constexpr int kRunsPerThread = 8;
-
-// Panels of a run at most, of `panels` that all threads share.
-inline int longest_run(const Pool& pool, int panels) {
-  return std::max(1, panels / (kRunsPerThread * pool.num_threads()));
-}
-
-// The tasks of one product. Its panels are taken in runs, and the last quarter of the last product one
-// by one, so that threads end at about the same time. Blocks of a panel are neighbours: it is read from
-// memory once.
-struct Tasks {
-  int blocks;
-  int size;      // panels of a run
-  int num_runs;  // with several blocks none, nor without rows
-  int count;
-
-  Tasks(const Rows& rows, const Matrix& matrix, int longest, bool is_last)
-      : blocks(blocks_of(rows)),
-        size(std::clamp(kRunWords / (matrix.words * kPanel), 1, longest)) {
-    const int panels = matrix.num_panels();
-    num_runs = blocks == 1 ? (is_last ? panels * 3 / 4 : panels) / size : 0;
-    count = num_runs + (panels - num_runs * size) * blocks;
+// The tasks of one product. Its panels are taken in runs: what a thread fetches ahead at the end of a panel is the
+// next one of its run. A run is a part of what is left of all products, so that threads end at about the same time.
+// Blocks of a panel are neighbours: it is read from memory once.
+class Tasks {
+ public:
+  // behind: panels of the products that follow this one.
+  Tasks(const Pool& pool, const Rows& rows, const Matrix& matrix, int behind)
+      : blocks_(blocks_of(rows)) {
+    const int panels = matrix.num_panels(), parts = 2 * pool.num_threads();
+    while (blocks_ == 1 && num_runs_ < kMostRuns && first() < panels) {
+      const int start = first(), left = panels - start;
+      starts_[++num_runs_] = start + std::clamp((left + behind) / parts, 1, left);
+    }
+    count_ = num_runs_ + (panels - first()) * blocks_;
   }
+
+  int count() const { return count_; }
 
   // Calls body(panel, block) for what task `task` takes.
   template <class Body>
   void take(int task, Body&& body) const {
-    if (task < num_runs) {
-      for (int i = 0; i < size; ++i) body(task * size + i, 0);
+    if (task < num_runs_) {
+      for (int panel = starts_[task]; panel < starts_[task + 1]; ++panel) body(panel, 0);
       return;
     }
-    const int own = task - num_runs;
-    body(num_runs * size + own / blocks, own % blocks);
+    const int own = task - num_runs_;
+    body(first() + own / blocks_, own % blocks_);
   }
+
+ private:
+  static constexpr int kMostRuns = 64;
+
+  // The first panel behind the runs.
+  int first() const { return starts_[num_runs_]; }
+
+  int blocks_;
+  int num_runs_ = 0;  // with several blocks none, nor without rows
+  int count_;
+  int starts_[kMostRuns + 1] = {};
 };
 
 }  // namespace baton
