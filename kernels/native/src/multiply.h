@@ -108,6 +108,8 @@ __attribute__((noinline)) void multiply_kind(const Rows& rows, int first, int co
     case Kind::kEights:
       multiply_stored<SignedBytes, Element>(rows, first, count, matrix, panel, sums);
       return;
+    case Kind::kSixes:  // only in pieces
+      return;
     case Kind::kLooked:
       multiply_stored<LookedBytes, Element>(rows, first, count, matrix, panel, sums);
       return;

@@ -61,6 +61,19 @@ struct LookedWords {
   }
 };
 
+// Halves of bytes, and two more bits of each: see `join_sixes`.
+struct SixWords {
+  static constexpr int kPieceWords = 6;
+  static constexpr bool kIsPlain = false;
+  Words at(const uint32_t* piece, int word, int column) const {
+    const uint32_t* from = piece + word / 4 * 3 * kPanel + column;
+    const int shift = 2 * (word % 4);
+    const Words lower = load<Words>(from + word % 4 / 2 * kPanel), upper = load<Words>(from + 2 * kPanel);
+    return ((word % 2 ? lower >> 4 : lower) & 0x0f0f0f0fu) |
+           ((shift < 4 ? upper << (4 - shift) : upper >> (shift - 4)) & 0x30303030u);
+  }
+};
+
 // The numbers of some units of a panel, by group: each is [kPanel].
 template <int kWords>
 struct UnitScales {
@@ -73,7 +86,7 @@ struct UnitScales {
 
   void take(const Matrix& matrix, int panel, int unit, int count) {
     const GroupScales& from = matrix.groups;
-    const int codes = from.group_words * elements_per_word(matrix.kind), of_unit = kWords * 4;
+    const int codes = from.group_words * 32 / bits_of(matrix.kind), of_unit = kWords * 4;
     per_group = from.num_groups > 1 ? codes / of_unit : matrix.words;
     const int first = unit / per_group, last = (unit + count - 1) / per_group;
     left = per_group - unit % per_group;
@@ -273,13 +286,15 @@ void multiply_units(const Source source, const Rows& rows, int first, int count,
     multiply_pieces<Source, Dot, kRowWords>(source, rows, first, count, matrix, panel, sums);
 }
 
-// The same for integers of 4 or 8 bits.
+// The same for integers of 4, 6 or 8 bits.
 inline void multiply_integers(const Rows& rows, int first, int count, const Matrix& matrix, int panel,
                               Floats* sums) {
   const LookedWords looked{load<Words>(matrix.groups.table)};
   const bool has_codes = has_code_dot(matrix);
   if (matrix.kind == Kind::kFours)
     multiply_units<CodeDot>(NibbleWords{}, rows, first, count, matrix, panel, sums);
+  else if (matrix.kind == Kind::kSixes)
+    multiply_units<CodeDot>(SixWords{}, rows, first, count, matrix, panel, sums);
   else if (matrix.kind == Kind::kLooked && has_codes)
     multiply_units<CodeDot>(looked, rows, first, count, matrix, panel, sums);
   else if (matrix.kind == Kind::kLooked)
