@@ -94,26 +94,23 @@ class BlockPacking {
         num_blocks_(blocks.inner / Type::kValues),
         rows_(blocks.parts, size_t(num_blocks_) * Type::kBytes) {
     constexpr bool kLooks = Type::kTable != nullptr;
-    constexpr Kind kind = kLooks ? Kind::kLooked : Type::kBits == 4 ? Kind::kFours : Kind::kEights;
-    const int elements = elements_per_word(kind);
-    // Whole pieces of rows of 8 bits.
-    const int whole = blocks.rounds_rows ? kPiece / elements : 1;
-    const int words = round_up(blocks.inner / elements, whole);
-    const int packed = packed_columns(blocks.columns, paired);
-    const size_t padded = size_t(panels_of(packed)) * kPanel;
-    matrix_.reset(new Matrix{kind, packed, blocks.inner, words, HugeBuffer<uint32_t>(padded * words),
-                             Buffer<float>(padded), {}, {}, {}});
-    GroupScales& groups = matrix_->groups;
-    groups.group_words = Type::kGroup / elements;
-    groups.num_groups = blocks.inner / Type::kGroup;
-    groups.rounds_rows = blocks.rounds_rows != 0;
     Codes range{};
-    range.kind = kind;
+    range.kind = kLooks ? Kind::kLooked : Type::kBits == 4 ? Kind::kFours : Kind::kEights;
+    range.inner = blocks.inner;
     range.least = Type::kLow;
     range.most = Type::kHigh;
     range.group = Type::kGroup;
     range.rounds_rows = blocks.rounds_rows;
     range.table = Type::kTable;
+    const Kind kind = kind_of(range);
+    const int words = words_of(range), packed = packed_columns(blocks.columns, paired);
+    const size_t padded = size_t(panels_of(packed)) * kPanel;
+    matrix_.reset(new Matrix{kind, packed, blocks.inner, words, HugeBuffer<uint32_t>(padded * words),
+                             Buffer<float>(padded), {}, {}, {}});
+    GroupScales& groups = matrix_->groups;
+    groups.group_words = Type::kGroup * bits_of(kind) / 32;
+    groups.num_groups = blocks.inner / Type::kGroup;
+    groups.rounds_rows = blocks.rounds_rows != 0;
     choose_sums(groups, range);
     if (kLooks) put_table(*matrix_, range);
     groups.less = Type::kOffsets ? Less::kOffsets : Less::kStart;
@@ -137,15 +134,14 @@ class BlockPacking {
  private:
   static constexpr int kSpan = Type::kValues / Type::kGroup;
 
-  size_t row_bytes() const { return size_t(blocks_.inner) * Type::kBits / 8; }
+  size_t row_bytes() const { return size_t(blocks_.inner) * bits_of(matrix_->kind) / 8; }
 
   void pack_rows(int first, int count, uint8_t* codes) {
     for (int i = 0; i < count; ++i) {
-      const uint8_t* block = rows_[first + i];
-      uint8_t* to = codes + i * row_bytes();
-      for (int b = 0; b < num_blocks_; ++b, block += Type::kBytes, to += Type::kValues * Type::kBits / 8)
-        Type::codes(block, to);
-      if (matrix_->groups.is_narrow && Type::kTable == nullptr) begin_at_zero(codes + i * row_bytes());
+      if (matrix_->kind == Kind::kSixes)
+        put_sixes(rows_[first + i], codes + i * row_bytes());
+      else
+        put_codes(rows_[first + i], codes + i * row_bytes());
       put_scales(rows_[first + i], packed_column(first + i, blocks_.columns, paired_));
     }
     put_columns(reinterpret_cast<const char*>(codes), row_bytes(), count, [&](int offset) {
@@ -171,8 +167,22 @@ class BlockPacking {
       to.floats.reserve(groups);
   }
 
-  void begin_at_zero(uint8_t* codes) {
-    for (size_t i = 0; i < row_bytes(); ++i) codes[i] = uint8_t(codes[i] - Type::kLow);
+  void put_codes(const uint8_t* block, uint8_t* to) {
+    constexpr int kCodesBytes = Type::kValues * Type::kBits / 8;
+    for (int b = 0; b < num_blocks_; ++b, block += Type::kBytes, to += kCodesBytes) Type::codes(block, to);
+  }
+
+  // Codes that begin at 0.
+  void put_sixes(const uint8_t* block, uint8_t* to) {
+    constexpr int kPieces = Type::kValues / kSixesNumbers;
+    uint8_t own[Type::kValues];
+    uint32_t words[kPieces * kSixesWords];
+    for (int b = 0; b < num_blocks_; ++b, block += Type::kBytes, to += sizeof(words)) {
+      Type::codes(block, own);
+      for (uint8_t& code : own) code = uint8_t(code - Type::kLow);
+      join_sixes(own, kPieces, words);
+      std::memcpy(to, words, sizeof(words));
+    }
   }
 
   void put_scales(const uint8_t* block, int column) {

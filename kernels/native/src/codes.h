@@ -57,6 +57,12 @@ struct Floats8 {
 // Numbers of a piece: its weights and those of the rows stay in the first-level cache.
 constexpr int kPieceNumbers = 64;
 
+// Fetches the line that begins `v` columns behind `from`, if one does, of the piece after the next one.
+template <class Code>
+inline void fetch_codes(const uint32_t* from, int v) {
+  if (v % kLineWords == 0) prefetch(from + 2 * kPieceNumbers / Code::kPerWord * kPanel + v);
+}
+
 // The scales of a vector of columns, and what is added to a product of code and scale.
 template <class Code>
 struct ColumnScale {
@@ -120,6 +126,7 @@ __attribute__((noinline)) void multiply_codes_tile(WideRows rows, const Matrix& 
     for (int w = first; w < end; ++w, from += kPanel)
 #pragma GCC unroll 8
       for (int v = 0; v < kPanelVectors; ++v) {
+        fetch_codes<Code>(from, v * kLanes);
         const Words words = load<Words>(from + v * kLanes);
 #pragma GCC unroll 8
         for (int place = 0; place < Code::kPerWord; ++place) {
@@ -150,6 +157,7 @@ __attribute__((noinline)) void unpack_codes(const Matrix& matrix, int panel, int
     for (int v = 0; v < kPanel; v += kLanes) {
       const ColumnScale<Code> scale(matrix.groups, panel, group, v);
       for (int w = first; w < end; ++w) {
+        fetch_codes<Code>(from + size_t(w) * kPanel, v);
         const Words words = load<Words>(from + size_t(w) * kPanel + v);
 #pragma GCC unroll 8
         for (int place = 0; place < Code::kPerWord; ++place)
@@ -181,8 +189,6 @@ void multiply_codes(const Element* rows, size_t stride, int count, const Matrix&
     const int piece = std::min(kWords, matrix.words - word), numbers = piece * Code::kPerWord;
     const WideRows wide =
         widen_rows(rows, stride, count, word * Code::kPerWord, numbers, memory);
-    const uint32_t* ahead = matrix.panel(panel) + size_t(word + 2 * kWords) * kPanel;
-    for (int w = 0; w < piece * kPanel; w += kLineWords) prefetch(ahead + w);
     if (count <= kTileRows) {
       multiply_codes_rows<Code>(count, wide, matrix, panel, word, piece, sums);
       continue;

@@ -1,6 +1,7 @@
 // Numbers of groups of codes, as small as they can be kept without a loss.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 
@@ -71,12 +72,28 @@ struct GroupFloats {
     }
   }
 
+  // Fetches what `read` needs.
+  void fetch(size_t index, int count) const {
+    fetch_of(halves, index, count);
+    fetch_of(floats, index, count);
+    fetch_of(factors, index, count);
+    if (shared.size() > 0) fetch_of(shared, shared_at(index), std::max(count >> span_bits, kPanel));
+  }
+
   float one(size_t index) const {
 #if defined(__F16C__)
     if (halves.size() > 0) return _cvtsh_ss(halves[index]);
 #endif
     if (factors.size() > 0) return float(factors[index]) * shared[shared_at(index)];
     return floats[index];
+  }
+
+ private:
+  template <class Number>
+  static void fetch_of(const HugeBuffer<Number>& numbers, size_t index, int count) {
+    if (numbers.size() == 0) return;
+    const char* from = reinterpret_cast<const char*>(numbers.data() + index);
+    for (size_t at = 0; at < count * sizeof(Number); at += kLineWords * sizeof(uint32_t)) prefetch(from + at);
   }
 };
 

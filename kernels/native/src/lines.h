@@ -31,6 +31,21 @@ inline void join_codes(const int8_t* from, int inner, int least, int bits, uint3
   }
 }
 
+constexpr int kSixesNumbers = 32, kSixesWords = 6;
+
+// Makes 6 words of each 32 codes, below 64. In place of 16 codes there are two words of the lower 4 bits of bytes
+// 0 to 7 and 8 to 15, as halves of bytes, and one of the upper 2 bits of each four bytes.
+inline void join_sixes(const uint8_t* codes, int pieces, uint32_t* to) {
+  for (int half = 0; half < 2 * pieces; ++half, codes += kSixesNumbers / 2, to += kSixesWords / 2) {
+    uint32_t words[4];
+    std::memcpy(words, codes, sizeof(words));
+    for (int i = 0; i < 2; ++i)
+      to[i] = (words[2 * i] & 0x0f0f0f0fu) | (words[2 * i + 1] & 0x0f0f0f0fu) << 4;
+    to[2] = 0;
+    for (int i = 0; i < 4; ++i) to[2] |= (words[i] >> 4 & 0x03030303u) << (2 * i);
+  }
+}
+
 // Writes words of a column to its place in a panel.
 inline void put_words(const uint32_t* words, int count, uint32_t* to) {
   for (int w = 0; w < count; ++w) to[size_t(w) * kPanel] = words[w];

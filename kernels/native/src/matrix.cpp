@@ -130,7 +130,7 @@ void reserve_columns(Matrix& matrix, size_t padded) {
 }
 
 void reserve_scales(Pool& pool, GroupScales& to, const Codes& codes, size_t padded) {
-  to.group_words = codes.group / elements_per_word(codes.kind);
+  to.group_words = codes.group * bits_of(kind_of(codes)) / 32;
   to.num_groups = (codes.inner + codes.group - 1) / codes.group;
   const size_t count = size_t(codes.columns) * to.num_groups, room = padded * to.num_groups;
   reserve_numbers(pool, to.scales, codes.scales, codes, to.num_groups, padded);
@@ -197,7 +197,14 @@ void put_codes(Matrix& matrix, const Codes& codes, size_t source, int column) {
   const int8_t* from = codes.codes + source * codes.inner;
   std::vector<uint32_t> words(matrix.words);
   const int first = matrix.kind == Kind::kLooked ? 0 : first_code(matrix, codes);
-  join_codes(from, matrix.inner, first, 32 / elements_per_word(matrix.kind), words.data());
+  if (matrix.kind == Kind::kSixes) {
+    const int pieces = matrix.words / kSixesWords;
+    std::vector<uint8_t> own(size_t(pieces) * kSixesNumbers);
+    for (int i = 0; i < matrix.inner; ++i) own[i] = uint8_t(from[i] - first);
+    join_sixes(own.data(), pieces, words.data());
+  } else {
+    join_codes(from, matrix.inner, first, bits_of(matrix.kind), words.data());
+  }
   put_words(words.data(), matrix.words, to);
   if (matrix.kind == Kind::kInt8) {
     matrix.scales[column] = codes.scales[source];
@@ -217,9 +224,19 @@ void put_groups(Matrix& matrix, const Codes& codes, size_t source, int column) {
     scales.zeros[(panel * groups + group) * kPanel + at] = uint8_t(codes.zeros[own + group] - first_code(matrix, codes));
 }
 
-// The code at one place of a word, without its zero.
-float number_at(const Matrix& matrix, uint32_t word, int place) {
+// A code of three words of 6 bits.
+float six_at(const uint32_t* from, int place) {
+  const int word = place / 4, byte = place % 4 * 8;
+  const uint32_t lower = from[size_t(word / 2) * kPanel] >> (byte + word % 2 * 4) & 15u;
+  const uint32_t upper = from[2 * kPanel] >> (byte + word * 2) & 3u;
+  return float(lower | upper << 4);
+}
+
+// The code at one place of a word, or of what words hold together, without its zero.
+float number_at(const Matrix& matrix, const uint32_t* from, int place) {
   const Kind kind = matrix.kind;
+  if (kind == Kind::kSixes) return six_at(from, place);
+  const uint32_t word = *from;
   if (kind == Kind::kLooked) return float(int8_t(matrix.groups.table[word >> (4 * place) & 15u]));
   if (kind == Kind::kFours) return float(word >> (4 * place) & 15u);
   if (kind == Kind::kEights) return float(int8_t(word >> (8 * place)));
@@ -233,32 +250,56 @@ float number_at(const Matrix& matrix, uint32_t word, int place) {
 void unpack_codes_column(const Matrix& matrix, int column, float* to) {
   const GroupScales& own = matrix.groups;
   const uint32_t* from = matrix.panel(column / kPanel) + column % kPanel;
-  const int elements = elements_per_word(matrix.kind);
-  for (int word = 0; word < matrix.words && word * elements < matrix.inner; ++word) {
-    const int group = word / own.group_words;
+  const int together = matrix.kind == Kind::kSixes ? kSixesWords / 2 : 1;
+  const int elements = 32 * together / bits_of(matrix.kind);
+  for (int word = 0, left = matrix.inner; left > 0; word += together, left -= elements) {
+    const int group = std::min(word / own.group_words, own.num_groups - 1);
     const size_t at = (size_t(column / kPanel) * own.num_groups + group) * kPanel + column % kPanel;
     float zero = float(own.zero);
     if (own.zeros.size() > 0)
       zero = matrix.kind == Kind::kFours ? float(own.zeros[at]) : float(int8_t(own.zeros[at]));
     const float scale = own.scales.one(at);
     const float offset = own.offsets.empty() ? 0.0f : own.offsets.one(at);
-    for (int place = 0; place < elements; ++place, ++to)
-      *to = (number_at(matrix, from[size_t(word) * kPanel], place) - zero) * scale - offset;
+    for (int place = 0; place < std::min(elements, left); ++place, ++to)
+      *to = (number_at(matrix, from + size_t(word) * kPanel, place) - zero) * scale - offset;
   }
 }
 
 }  // namespace
 
-// Only rows of codes of 4 bits may have a -128.
+namespace {
+
+// Whether sums of so many words of codes, from the least one on, fit 16 bits. Only rows of codes of 4 bits may
+// have a -128.
+bool fits_words(const Codes& codes, int words) {
+  const int row = codes.kind == Kind::kFours ? 128 : 127;
+  return fits_dot(codes.most - codes.least, -codes.least, words, row);
+}
+
+bool is_narrow(const Codes& codes) {
+  const bool may_be = codes.kind != Kind::kFours && codes.zeros == nullptr && codes.rounds_rows;
+  return may_be && fits_words(codes, kPiece / 8);
+}
+
+}  // namespace
+
+Kind kind_of(const Codes& codes) {
+  const bool has_few = codes.kind == Kind::kEights && codes.most - codes.least < 64;
+  return has_few && is_narrow(codes) ? Kind::kSixes : codes.kind;
+}
+
+int words_of(const Codes& codes) {
+  if (kind_of(codes) == Kind::kSixes) return (codes.inner + kSixesNumbers - 1) / kSixesNumbers * kSixesWords;
+  const int elements = elements_per_word(codes.kind), words = (codes.inner + elements - 1) / elements;
+  // Whole pieces of rows of 8 bits.
+  return codes.rounds_rows ? round_up(words, kPiece / elements) : words;
+}
+
 void choose_sums(GroupScales& to, const Codes& codes) {
-  to.has_halves = codes.group == kPiece / 2 && to.num_groups > 1;
+  to.is_narrow = is_narrow(codes);
+  to.has_halves = (codes.group == kPiece / 2 && to.num_groups > 1) ||
+                  (to.is_narrow && !fits_words(codes, kPiece / 4));
   const bool is_fours = codes.kind == Kind::kFours;
-  const int range = codes.most - codes.least, row = is_fours ? 128 : 127;
-  auto fits = [&](int zero, int words) { return fits_dot(range, zero, words, row); };
-  if (!is_fours && codes.zeros == nullptr && codes.rounds_rows) {
-    to.is_narrow = fits(-codes.least, kPiece / 8);
-    to.has_halves |= to.is_narrow && !fits(-codes.least, kPiece / 4);
-  }
   to.zero = is_fours || to.is_narrow ? -codes.least : 0;
 }
 
@@ -270,14 +311,11 @@ void put_table(Matrix& matrix, const Codes& codes) {
 }
 
 Matrix* pack_codes(Pool& pool, const Codes& codes, const float* bias, bool paired) {
-  const int elements = elements_per_word(codes.kind);
-  const int own_words = (codes.inner + elements - 1) / elements;
-  // Whole pieces of rows of 8 bits.
-  const int words = codes.rounds_rows ? round_up(own_words, kPiece / elements) : own_words;
+  const int words = words_of(codes);
   const int packed = packed_columns(codes.columns, paired);
   const size_t padded = size_t(panels_of(packed)) * kPanel;
   auto matrix = std::unique_ptr<Matrix>(
-      new Matrix{codes.kind, packed, codes.inner, words, HugeBuffer<uint32_t>(padded * words),
+      new Matrix{kind_of(codes), packed, codes.inner, words, HugeBuffer<uint32_t>(padded * words),
                  Buffer<float>(padded), {}, {}, {}});
   if (codes.kind == Kind::kInt8)
     reserve_columns(*matrix, padded);

@@ -19,6 +19,7 @@ enum class Kind : int {
   kEights = 4,   // integers of 8 bits
   kFloat8s = 5,  // E4M3
   kLooked = 6,   // places of 4 bits in a table of integers
+  kSixes = 7,    // integers of 6 bits, only for rows of bytes in pieces: see `join_sixes`
 };
 
 inline bool is_coded(Kind kind) { return kind >= Kind::kFours; }
@@ -26,9 +27,14 @@ inline bool is_coded(Kind kind) { return kind >= Kind::kFours; }
 // Whether there are two codes in a byte.
 inline bool is_packed(Kind kind) { return kind == Kind::kFours || kind == Kind::kLooked; }
 
-inline int elements_per_word(Kind kind) {
-  return kind == Kind::kFloat32 ? 1 : kind == Kind::kBFloat16 ? 2 : is_packed(kind) ? 8 : 4;
+// Of a number.
+inline int bits_of(Kind kind) {
+  if (kind == Kind::kSixes) return 6;
+  return kind == Kind::kFloat32 ? 32 : kind == Kind::kBFloat16 ? 16 : is_packed(kind) ? 4 : 8;
 }
+
+// Of numbers that words hold whole.
+inline int elements_per_word(Kind kind) { return 32 / bits_of(kind); }
 
 // Numbers of a row of 8 bits that share a scale, where a row has several.
 constexpr int kPiece = 32;
@@ -107,6 +113,12 @@ struct Codes {
   int rounds_rows;
   const BlockRows* rows;  // of kFours: words as a matrix has them, of all columns
 };
+
+// The kind of the matrix: codes of 8 bits that span few numbers take 6, and begin at 0.
+Kind kind_of(const Codes& codes);
+
+// The words of a column of a matrix of codes.
+int words_of(const Codes& codes);
 
 // Chooses how products of such codes (`kind`, `least`, `most`, `zeros`, `group`, `rounds_rows`) with rows of
 // 8 bits are added, and the zero. `to` has its number of groups.

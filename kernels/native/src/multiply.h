@@ -9,6 +9,7 @@
 #include "operands.h"
 #include "pieces.h"
 #include "rows.h"
+#include "tasks.h"
 #include "wide.h"
 
 namespace baton {
@@ -107,6 +108,8 @@ __attribute__((noinline)) void multiply_kind(const Rows& rows, int first, int co
     case Kind::kEights:
       multiply_stored<SignedBytes, Element>(rows, first, count, matrix, panel, sums);
       return;
+    case Kind::kSixes:  // only in pieces
+      return;
     case Kind::kLooked:
       multiply_stored<LookedBytes, Element>(rows, first, count, matrix, panel, sums);
       return;
@@ -120,8 +123,6 @@ __attribute__((noinline)) void multiply_kind(const Rows& rows, int first, int co
       multiply_panel<BFloat16Dot>(rows, first, count, matrix.panel(panel), matrix.words, sums);
   }
 }
-
-inline int blocks_of(const Rows& rows) { return (rows.count + kTaskRows - 1) / kTaskRows; }
 
 // One block of the rows times one panel.
 template <class Dot, class Put>
@@ -140,52 +141,13 @@ void multiply_block(const Rows& rows, const Matrix& matrix, int panel, int block
   }
 }
 
-// Panels that one task takes one after the other: what it fetches ahead at the end of one is the next.
-constexpr int kRunWords = 64 * 1024;
-// Runs for each thread at least, if there are so many panels.
-constexpr int kRunsPerThread = 8;
-
-// Panels of a run at most, of `panels` that all threads share.
-inline int longest_run(const Pool& pool, int panels) {
-  return std::max(1, panels / (kRunsPerThread * pool.num_threads()));
-}
-
-// The tasks of one product. Its panels are taken in runs, and the last quarter of the last product one
-// by one, so that threads end at about the same time. Blocks of a panel are neighbours: it is read from
-// memory once.
-struct Tasks {
-  int blocks;
-  int size;      // panels of a run
-  int num_runs;  // with several blocks none, nor without rows
-  int count;
-
-  Tasks(const Rows& rows, const Matrix& matrix, int longest, bool is_last)
-      : blocks(blocks_of(rows)),
-        size(std::clamp(kRunWords / (matrix.words * kPanel), 1, longest)) {
-    const int panels = matrix.num_panels();
-    num_runs = blocks == 1 ? (is_last ? panels * 3 / 4 : panels) / size : 0;
-    count = num_runs + (panels - num_runs * size) * blocks;
-  }
-
-  // Calls body(panel, block) for what task `task` takes.
-  template <class Body>
-  void take(int task, Body&& body) const {
-    if (task < num_runs) {
-      for (int i = 0; i < size; ++i) body(task * size + i, 0);
-      return;
-    }
-    const int own = task - num_runs;
-    body(num_runs * size + own / blocks, own % blocks);
-  }
-};
-
 // Calls put(row, column, values) with float32 results, bias added: values[v] are the columns from
 // column + v * kLanes on. The columns past the matrix's last one are zero. Each (row, panel) once,
 // from any thread.
 template <class Dot, class Put>
 void multiply(Pool& pool, const Rows& rows, const Matrix& matrix, Put&& put) {
-  const Tasks tasks(rows, matrix, longest_run(pool, matrix.num_panels()), true);
-  pool.run(tasks.count, [&](int task, int) {
+  const Tasks tasks(pool, rows, matrix, 0);
+  pool.run(tasks.count(), [&](int task, int) {
     tasks.take(task, [&](int panel, int block) {
       multiply_block<Dot>(rows, matrix, panel, block, put);
     });
@@ -202,18 +164,20 @@ struct Product {
 // The same for several products at once; `row` counts the rows of all of them.
 template <class Dot, class Put>
 void multiply_each(Pool& pool, const std::vector<Product>& products, Put&& put) {
-  int panels = 0;
-  for (const Product& product : products) panels += product.matrix->num_panels();
-  auto split = [&, longest = longest_run(pool, panels)](const Product& product) {
-    return Tasks(product.rows, *product.matrix, longest, &product == &products.back());
-  };
+  int behind = 0;
+  for (const Product& product : products) behind += product.matrix->num_panels();
+  std::vector<Tasks> tasks;
   std::vector<int> ends;
   int total = 0;
-  for (const Product& product : products) ends.push_back(total += split(product).count);
+  for (const Product& product : products) {
+    behind -= product.matrix->num_panels();
+    tasks.emplace_back(pool, product.rows, *product.matrix, behind);
+    ends.push_back(total += tasks.back().count());
+  }
   pool.run(total, [&](int task, int) {
     const size_t index = std::upper_bound(ends.begin(), ends.end(), task) - ends.begin();
     const Product& product = products[index];
-    split(product).take(task - (index ? ends[index - 1] : 0), [&](int panel, int block) {
+    tasks[index].take(task - (index ? ends[index - 1] : 0), [&](int panel, int block) {
       multiply_block<Dot>(product.rows, *product.matrix, panel, block,
                           [&](int row, int column, const Floats* values) {
                             put(product.first + row, column, values);

@@ -18,6 +18,20 @@ constexpr int kSharedPieces = 8;
 // Words that are fetched ahead.
 constexpr int kAheadSize = kSharedPieces / 2 * kRowWords * kPanel;
 
+// Lines that are fetched meanwhile, `step` at a time: more at once than a core waits for would hold it up.
+struct Ahead {
+  const uint32_t* next;
+  int lines;
+  int step;
+
+  void fetch() {
+    const int now = std::min(step, lines);
+    for (int line = 0; line < now; ++line) prefetch(next + line * kLineWords);
+    next += now * kLineWords;
+    lines -= now;
+  }
+};
+
 // Where the words of a piece come from, each of four codes as a row has its numbers: words of bytes themselves.
 struct ByteWords {
   static constexpr int kPieceWords = kRowWords;
@@ -47,6 +61,19 @@ struct LookedWords {
   }
 };
 
+// Halves of bytes, and two more bits of each: see `join_sixes`.
+struct SixWords {
+  static constexpr int kPieceWords = 6;
+  static constexpr bool kIsPlain = false;
+  Words at(const uint32_t* piece, int word, int column) const {
+    const uint32_t* from = piece + word / 4 * 3 * kPanel + column;
+    const int shift = 2 * (word % 4);
+    const Words lower = load<Words>(from + word % 4 / 2 * kPanel), upper = load<Words>(from + 2 * kPanel);
+    return ((word % 2 ? lower >> 4 : lower) & 0x0f0f0f0fu) |
+           ((shift < 4 ? upper << (4 - shift) : upper >> (shift - 4)) & 0x30303030u);
+  }
+};
+
 // The numbers of some units of a panel, by group: each is [kPanel].
 template <int kWords>
 struct UnitScales {
@@ -59,14 +86,18 @@ struct UnitScales {
 
   void take(const Matrix& matrix, int panel, int unit, int count) {
     const GroupScales& from = matrix.groups;
-    const int codes = from.group_words * elements_per_word(matrix.kind), of_unit = kWords * 4;
+    const int codes = from.group_words * 32 / bits_of(matrix.kind), of_unit = kWords * 4;
     per_group = from.num_groups > 1 ? codes / of_unit : matrix.words;
     const int first = unit / per_group, last = (unit + count - 1) / per_group;
     left = per_group - unit % per_group;
     const size_t at = (size_t(panel) * from.num_groups + first) * kPanel;
     const int size = (last + 1 - first) * kPanel;
     from.scales.read(at, size, scales);
-    if (from.less == Less::kOffsets) from.offsets.read(at, size, offsets);
+    from.scales.fetch(at + size, size);
+    if (from.less == Less::kOffsets) {
+      from.offsets.read(at, size, offsets);
+      from.offsets.fetch(at + size, size);
+    }
     if (from.less != Less::kZeros) return;
     for (int i = 0; i < size; i += kLanes) store(zeros + i, zeros_at(from, matrix.kind, at + i));
   }
@@ -160,17 +191,15 @@ struct Units {
   int count;  // pieces
 };
 
-// The same for all pieces, of the columns from `column` on. ahead: words from `from` on, to what is fetched
-// meanwhile; 0: nothing is.
+// The same for all pieces, of the columns from `column` on.
 template <class Source, class Dot, int kRows, int kVectors, int kWords, Less kLess>
 __attribute__((noinline)) void add_units(PieceRows rows, const Source source, const uint32_t* from,
-                                         const Units<kWords>& units, int column, int ahead, Floats* sums) {
+                                         const Units<kWords>& units, int column, Ahead& ahead, Floats* sums) {
   constexpr int kPieceSize = Source::kPieceWords * kPanel;
   int group = column, left = units.scales.left;
   sums += column / kLanes;
   for (int piece = 0; piece < units.count; ++piece, from += kPieceSize) {
-    if (ahead > 0)
-      for (int w = 0; w < kPieceSize; w += kLineWords) prefetch(from + ahead + w);
+    ahead.fetch();
     for (int start = 0; start < kRowWords; start += kWords) {
       if (left == 0) {
         group += kPanel;
@@ -187,7 +216,7 @@ __attribute__((noinline)) void add_units(PieceRows rows, const Source source, co
 
 template <class Source, class Dot, int kVectors, int kRows, int kWords>
 inline void add_units_of(int num_rows, const PieceRows& rows, const Source& source, const uint32_t* from,
-                         const Units<kWords>& units, int column, int ahead, Floats* sums) {
+                         const Units<kWords>& units, int column, Ahead& ahead, Floats* sums) {
   if (num_rows == kRows) {
     auto add = [&]<Less kLess>() {
       add_units<Source, Dot, kRows, kVectors, kWords, kLess>(rows, source, from, units, column, ahead, sums);
@@ -227,18 +256,21 @@ void multiply_pieces(const Source source, const Rows& rows, int first, int count
     const uint32_t* from = matrix.panel(panel) + size_t(piece) * kPieceSize;
     scales.take(matrix, panel, piece * kUnits, now * kUnits);
     const Units<kWords> units{scales, matrix.groups.less, now};
+    constexpr int kPieceLines = kPieceSize / kLineWords;
     if (count <= kTileRows) {
+      Ahead ahead{from + kAheadSize, now * kPieceLines, kPieceLines};
       add_units_of<Source, Dot, kPanelVectors, kTileRows>(count, rows_from(rows, first, piece, kUnits), source,
-                                                          from, units, 0, kAheadSize, sums);
+                                                          from, units, 0, ahead, sums);
       continue;
     }
     if (!Source::kIsPlain) unpack_pieces(source, from, now, unpacked);
-    for (int w = 0; w < now * kPieceSize; w += kLineWords) prefetch(from + kSharedPieces * kPieceSize + w);
+    const int calls = (count + kUnitRows - 1) / kUnitRows * (kPanelVectors / kUnitVectors);
+    Ahead ahead{from + kSharedPieces * kPieceSize, now * kPieceLines, (kPieceLines + calls - 1) / calls};
     const uint32_t* plain = Source::kIsPlain ? from : unpacked;
     for (int column = 0; column < kPanel; column += kUnitVectors * kLanes)
       for_row_groups<kUnitRows>(count, [&](int row, int n) {
         add_units_of<ByteWords, Dot, kUnitVectors, kUnitRows>(n, rows_from(rows, first + row, piece, kUnits),
-                                                              ByteWords{}, plain, units, column, 0,
+                                                              ByteWords{}, plain, units, column, ahead,
                                                               sums + size_t(row) * kPanelVectors);
       });
   }
@@ -254,13 +286,15 @@ void multiply_units(const Source source, const Rows& rows, int first, int count,
     multiply_pieces<Source, Dot, kRowWords>(source, rows, first, count, matrix, panel, sums);
 }
 
-// The same for integers of 4 or 8 bits.
+// The same for integers of 4, 6 or 8 bits.
 inline void multiply_integers(const Rows& rows, int first, int count, const Matrix& matrix, int panel,
                               Floats* sums) {
   const LookedWords looked{load<Words>(matrix.groups.table)};
   const bool has_codes = has_code_dot(matrix);
   if (matrix.kind == Kind::kFours)
     multiply_units<CodeDot>(NibbleWords{}, rows, first, count, matrix, panel, sums);
+  else if (matrix.kind == Kind::kSixes)
+    multiply_units<CodeDot>(SixWords{}, rows, first, count, matrix, panel, sums);
   else if (matrix.kind == Kind::kLooked && has_codes)
     multiply_units<CodeDot>(looked, rows, first, count, matrix, panel, sums);
   else if (matrix.kind == Kind::kLooked)

@@ -248,6 +248,17 @@ def test_the_native_executor_keeps_codes(
     assert answers(model, "native", dtype="float32")[0] == answers(dense, "native")[0]
 
 
+@pytest.mark.parametrize("kind", [Type.Q4_0, Type.Q5_0, Type.Q6_K, Type.Q8_0])
+def test_rows_of_the_embedding_are_read_out_of_a_head_in_codes(
+    kind: Type, plain: Callable[[str], Path], tmp_path: Path
+) -> None:
+    model = export(plain("llama-wide-tied"), tmp_path / "model.gguf", kind=of_kinds(kind))
+    own = load_model(model_folder(model), attention_backend="native", dtype="bfloat16").model
+    with open_tensors(model) as file:
+        rows = file.get_tensor("model.embed_tokens.weight").float()
+    assert torch.equal(own.embed(torch.arange(len(rows))), rows)
+
+
 def test_divisors_of_frequencies_are_read(plain: Callable[[str], Path], tmp_path: Path) -> None:
     """Llama 3.1's scheme is a tensor in these files."""
     scheme = {

@@ -1,0 +1,55 @@
+// How a product is split into tasks for the pool.
+#pragma once
+
+#include <algorithm>
+
+#include "matrix.h"
+#include "operands.h"
+#include "pool.h"
+
+namespace baton {
+
+inline int blocks_of(const Rows& rows) { return (rows.count + kTaskRows - 1) / kTaskRows; }
+
+// The tasks of one product. Its panels are taken in runs: what a thread fetches ahead at the end of a panel is the
+// next one of its run. A run is a part of what is left of all products, so that threads end at about the same time.
+// Blocks of a panel are neighbours: it is read from memory once.
+class Tasks {
+ public:
+  // behind: panels of the products that follow this one.
+  Tasks(const Pool& pool, const Rows& rows, const Matrix& matrix, int behind)
+      : blocks_(blocks_of(rows)) {
+    const int panels = matrix.num_panels(), parts = 2 * pool.num_threads();
+    while (blocks_ == 1 && num_runs_ < kMostRuns && first() < panels) {
+      const int start = first(), left = panels - start;
+      starts_[++num_runs_] = start + std::clamp((left + behind) / parts, 1, left);
+    }
+    count_ = num_runs_ + (panels - first()) * blocks_;
+  }
+
+  int count() const { return count_; }
+
+  // Calls body(panel, block) for what task `task` takes.
+  template <class Body>
+  void take(int task, Body&& body) const {
+    if (task < num_runs_) {
+      for (int panel = starts_[task]; panel < starts_[task + 1]; ++panel) body(panel, 0);
+      return;
+    }
+    const int own = task - num_runs_;
+    body(first() + own / blocks_, own % blocks_);
+  }
+
+ private:
+  static constexpr int kMostRuns = 64;
+
+  // The first panel behind the runs.
+  int first() const { return starts_[num_runs_]; }
+
+  int blocks_;
+  int num_runs_ = 0;  // with several blocks none, nor without rows
+  int count_;
+  int starts_[kMostRuns + 1] = {};
+};
+
+}  // namespace baton
