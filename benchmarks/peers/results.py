@@ -29,6 +29,8 @@ class Sample:
     value: float
     #: Cores that processes outside the benchmark kept busy meanwhile.
     background_cores: float = 0.0
+    #: How fast memory was read before and behind the visit, the higher one; None in older files.
+    read_gb_s: float | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,6 +64,17 @@ class Results:
         for (metric, system), own in values.items():
             summaries.setdefault(metric, {})[system] = summarise(own)
         return summaries
+
+    def limits_of(self, model: str, system: str, metric: str) -> dict[str, float]:
+        """Limits beside an engine's result; memory's is that of the same visits, if it is known."""
+        rates = [
+            sample.read_gb_s
+            for sample in self.samples
+            if (sample.section, sample.model) == ("engine", model)
+            and (sample.system, sample.metric) == (system, metric)
+            and sample.read_gb_s is not None
+        ]
+        return self.limits | ({"dram_read_gb_s": median(rates)} if rates else {})
 
     def save(self, path: Path) -> None:
         """Write the file, whole or not at all."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from ctypes import POINTER, c_float, c_int, c_size_t, c_void_p
+from ctypes import POINTER, c_float, c_int, c_size_t, c_uint32, c_void_p
 from enum import IntEnum
 
 from kernels.native.build import NativeUnavailableError, build_library
@@ -389,6 +389,14 @@ _SIGNATURES = {
     "baton_matrix_delete": (None, (c_void_p,)),
     "baton_checksum_blocks": (None, (c_void_p, c_int, c_size_t, c_void_p)),
     "baton_copy_blocks": (None, (c_void_p, c_void_p, c_int, c_size_t, c_void_p)),
+    "baton_choose_tokens": (
+        c_int,
+        (c_void_p, c_void_p, c_size_t, c_int, c_int, c_void_p, c_void_p),
+    ),
+    "baton_draw_uniforms": (
+        None,
+        (c_void_p, c_void_p, c_void_p, c_uint32, c_int, c_void_p),
+    ),
     "baton_decoder_new": (c_void_p, (c_void_p, POINTER(Shape), POINTER(Weights), c_int)),
     "baton_decoder_delete": (None, (c_void_p,)),
     "baton_decoder_forward": (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernels.sampling import drawing, reference
+from kernels.sampling import drawing, native, reference
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,6 +47,8 @@ def choose_tokens(
         return drawing.choose_tokens(logits, numbers, filters)
     if implementation == "reference":
         return reference.choose_tokens(logits, numbers, filters)
+    if implementation == "native":
+        return native.launch(logits, numbers, filters)
     if implementation == "triton":
         from kernels.sampling.kernel import launch  # noqa: PLC0415 Triton is optional
 

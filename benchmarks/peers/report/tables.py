@@ -13,6 +13,7 @@ from benchmarks.peers.statistics import advantage, best
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from benchmarks.peers.machine.limits import Share
     from benchmarks.peers.measures import Metric
     from benchmarks.peers.results import Results
     from benchmarks.peers.statistics import Summary
@@ -97,7 +98,10 @@ def share_grid(results: Results, model: str) -> Grid | None:
         columns.append(
             {
                 (share.metric, share.title): share
-                for share in shares(MODELS[model], model, medians, results.limits)
+                for metric, value in medians.items()
+                for share in shares(
+                    MODELS[model], model, {metric: value}, results.limits_of(model, system, metric)
+                )
             }
         )
     found_keys = dict.fromkeys(key for column in columns for key in column)
@@ -106,10 +110,18 @@ def share_grid(results: Results, model: str) -> Grid | None:
     rows = []
     for metric, title in keys:
         found = [column.get((metric, title)) for column in columns]
-        limit = next(share for share in found if share is not None)
         cells = [NOTHING if share is None else f"{share.part:.0%}" for share in found]
-        rows.append([METRICS[metric].title, title, f"{limit.limit:.0f} {limit.unit}", *cells])
+        rows.append(
+            [METRICS[metric].title, title, _span([share for share in found if share]), *cells]
+        )
     return Grid([model, "share", "limit", *systems], rows) if rows else None
+
+
+def _span(shares: Sequence[Share]) -> str:
+    """The lowest and the highest limit, or the one that all have."""
+    limits = [f"{limit:.0f}" for limit in sorted(share.limit for share in shares)]
+    ends = dict.fromkeys((limits[0], limits[-1]))
+    return f"{' to '.join(ends)} {shares[0].unit}"
 
 
 def standing(row: Mapping[str, Summary], metric: Metric, comparison: Comparison) -> str:

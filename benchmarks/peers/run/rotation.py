@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from benchmarks.peers.engines.process import PeerError, PeerUnavailableError
 from benchmarks.peers.machine.background import Background, ThisProcess
+from benchmarks.peers.machine.description import measured_cores
+from benchmarks.peers.machine.read_rate import ReadRate
 from benchmarks.peers.measures import prompts_for
 from benchmarks.peers.results import Sample
 
@@ -32,6 +34,7 @@ class Rotation:
         self._results = results
         self._note = note
         self._contestants: list[Contestant] = []
+        self._read_rate = ReadRate(len(set(measured_cores())))
         #: Seconds of the last visit, by measure and system.
         self.costs_s: dict[tuple[str, str], float] = {}
 
@@ -95,6 +98,7 @@ class Rotation:
         self, contestant: Contestant, measure: Measure, repetition: int
     ) -> Iterator[Sample]:
         prompts = prompts_for(self.model, seed=visit_seed(measure.name, repetition))
+        read_gb_s = self._read_rate.gb_s()
         trees = contestant.trees
         for tree in trees:
             tree.resume()
@@ -106,6 +110,7 @@ class Rotation:
         finally:
             for tree in trees:
                 tree.pause()
+        read_gb_s = max(read_gb_s, self._read_rate.gb_s())
         for metric, value in values:
             yield Sample(
                 section=contestant.section,
@@ -114,6 +119,7 @@ class Rotation:
                 metric=metric,
                 value=value,
                 background_cores=round(cores, 3),
+                read_gb_s=round(read_gb_s, 2),
             )
 
 

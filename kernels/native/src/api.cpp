@@ -1,6 +1,7 @@
 // What Python calls. Nothing throws across this border: a null pointer means no memory.
 #include "blocks.h"
 #include "checksum.h"
+#include "choice.h"
 #include "decoder.h"
 #include "linear.h"
 
@@ -50,6 +51,18 @@ void baton_checksum_blocks(const void* const* from, int count, size_t size, uint
 void baton_copy_blocks(void* const* to, const void* const* from, int count, size_t size,
                        uint64_t* checksums) {
   for (int i = 0; i < count; ++i) checksums[i] = copy_checksum(to[i], from[i], size);
+}
+
+int baton_choose_tokens(Pool* pool, const float* logits, size_t stride, int rows, int vocab,
+                        const RowChoice* choices, int64_t* tokens) try {
+  choose_tokens(pool, logits, stride, rows, vocab, choices, tokens);
+  return 0;
+} catch (const std::bad_alloc&) {
+  return 1;
+}
+void baton_draw_uniforms(const uint64_t* seeds, const uint32_t* indices, const uint32_t* positions,
+                         uint32_t purpose, int count, double* numbers) {
+  draw_uniforms(seeds, indices, positions, purpose, count, numbers);
 }
 
 Decoder* baton_decoder_new(Pool* pool, const Shape* shape, const Weights* weights,

@@ -122,6 +122,19 @@ inline float max_lane(Floats v) {
 #endif
 }
 
+// A bit for each lane in which a comparison holds, the first lane's the lowest.
+inline uint32_t lanes_where(Ints holds) {
+#if defined(__AVX512F__)
+  return _mm512_test_epi32_mask((__m512i)holds, (__m512i)holds);
+#elif defined(__AVX__)
+  return uint32_t(_mm256_movemask_ps((__m256)holds));
+#else
+  uint32_t bits = 0;
+  for (int i = 0; i < kLanes; ++i) bits |= uint32_t(holds[i] != 0) << i;
+  return bits;
+#endif
+}
+
 constexpr float kLog2E = 1.44269504f;
 
 // 2^x with a relative error under 2e-7: 2^n times a minimax polynomial (fitted to the relative error,

@@ -57,13 +57,19 @@ class Sampled:
     logprobs: PositionLogprobs | None = None
 
 
-def sample(logits: torch.Tensor, states: Sequence[SamplingState]) -> list[Sampled]:
-    """Return one token per row of `logits` [n, vocab], which may be overwritten."""
+def sample(
+    logits: torch.Tensor, states: Sequence[SamplingState], implementation: str = "torch"
+) -> list[Sampled]:
+    """Return one token per row of `logits` [n, vocab], which may be overwritten.
+
+    implementation: of `kernels.sampling`: the one of the rows beside these, so that what a request
+    asks for besides its tokens changes none of them.
+    """
     logits = logits.float()
     wanting = [row for row, state in enumerate(states) if state.params.logprobs is not None]
     raw_logprobs = logits[wanting].log_softmax(dim=-1) if wanting else None
     adjust(logits, states)
-    token_ids = _choose(logits, states)
+    token_ids = _choose(logits, states, implementation)
     if raw_logprobs is None:
         return [Sampled(token_id) for token_id in token_ids]
     records = output_logprobs(
@@ -82,7 +88,9 @@ def adjust(logits: torch.Tensor, states: Sequence[SamplingState]) -> None:
             stage(logits, states)
 
 
-def _choose(logits: torch.Tensor, states: Sequence[SamplingState]) -> list[int | None]:
+def _choose(
+    logits: torch.Tensor, states: Sequence[SamplingState], implementation: str
+) -> list[int | None]:
     params = [state.params for state in states]
     chosen: list[int] = choose_tokens(
         logits,
@@ -91,6 +99,7 @@ def _choose(logits: torch.Tensor, states: Sequence[SamplingState]) -> list[int |
         top_k=torch.tensor([p.top_k for p in params], device=logits.device),
         top_p=logits.new_tensor([p.top_p for p in params]),
         min_p=logits.new_tensor([p.min_p for p in params]),
+        implementation=implementation,
     ).tolist()
     # No allowed token gives -inf, a broken model NaN; neither may become text.
     return [None if token_id < 0 else token_id for token_id in chosen]

@@ -18,6 +18,7 @@ from shared.engine.step.hidden import HiddenKeeper, HiddenPool
 from shared.engine.step.model_runner import ModelRunner
 from shared.engine.step.row_states import RowStates
 from shared.engine.step.state_rollback import StateRollback
+from shared.engine.step.token_choice import chooser_of
 
 if TYPE_CHECKING:
     from shared.engine.config import EngineConfig
@@ -77,7 +78,9 @@ def build_model_parts(
         batches,
         RowStates(processors),
         HiddenKeeper(loaded.model, hidden),
+        chooser_of(loaded.model, device),
         max_num_seqs=config.max_num_seqs,
+        feeds_on_device=config.overlaps_steps,
         graphs=graphs,
         rollback=_rollback(arena, layout),
     )

@@ -15,7 +15,7 @@ import torch
 from shared.engine.sampler.logprobs import position_logprobs
 from shared.engine.sampler.sampler import sample
 from shared.engine.step.readback import HostReadback, PinnedReadback
-from shared.engine.step.token_choice import NOTHING, choose_tokens
+from shared.engine.step.token_choice import NOTHING
 from shared.engine.step.verification import Drafted, verify
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from shared.engine.step.readback import PendingTokens, Readback
     from shared.engine.step.row_states import RowState, RowStates
     from shared.engine.step.state_rollback import KeptStates, StateRollback
+    from shared.engine.step.token_choice import TokenChooser
     from shared.engine.step.verification import Verified
     from shared.model.attention.base import AttentionMetadata
     from shared.request.answer import PositionLogprobs
@@ -117,17 +118,24 @@ class ModelRunner:
         batches: BatchBuilder,
         rows: RowStates,
         keeper: HiddenKeeper,
+        chooser: TokenChooser,
         *,
         max_num_seqs: int,
+        feeds_on_device: bool = True,
         graphs: DecodeGraphs | None = None,
         rollback: StateRollback | None = None,
     ) -> None:
-        """Make the runner. `rollback` is that of a model with states."""
+        """Make the runner. `rollback` is that of a model with states.
+
+        `feeds_on_device`: whether a step may be launched before the host has the last one's tokens.
+        """
         self._model = model
         self._kv_caches = kv_caches
         self._batches = batches
         self._rows = rows
         self._keeper = keeper
+        self._chooser = chooser
+        self._feeds_on_device = feeds_on_device
         self._graphs = graphs
         self._rollback = rollback
         self._hidden_needs: HiddenNeeds | None = None
@@ -180,10 +188,10 @@ class ModelRunner:
         else:
             logits, kept = self._run_eagerly(batch, result)
         if logits is not None and plan.num_drafts:
-            _verify_at_once(logits, plan, states, result)
+            _verify_at_once(logits, plan, states, result, self._chooser)
             later = []
         elif logits is not None and len(later) < len(states):
-            _sample_at_once(logits, plan, states, result)
+            _sample_at_once(logits, plan, states, result, self._chooser)
         pending = self._choose(logits, batch, states, later)
         return RunningStep(result, pending, [plan.sampled[i] for i in later], kept, before)
 
@@ -215,7 +223,7 @@ class ModelRunner:
         logits = None
         if batch.plan.sampled:
             last = hidden if batch.logits_at is None else hidden[batch.logits_at]
-            logits = self._model.compute_logits(last).float()
+            logits = self._model.compute_logits(last)
         for score in batch.plan.scores:
             begin = batch.starts[score.place]
             result.prompt_logprobs[score.place] = self._score(hidden[begin:], score)
@@ -246,8 +254,9 @@ class ModelRunner:
         # There are no drafts here: the next token follows the last computed one.
         ends, sampled = batch.metadata.seq_lens_list, batch.plan.sampled
         positions = [ends[sampled[i]] for i in later]
-        chosen = choose_tokens(logits, states, positions)
-        self._last_tokens.index_copy_(0, rows, chosen.to_feed)
+        chosen = self._chooser.choose(logits, states, positions)
+        if self._feeds_on_device:
+            self._last_tokens.index_copy_(0, rows, chosen.to_feed)
         return self._readback.start(chosen.for_host)
 
     def _score(self, hidden: torch.Tensor, score: PromptScore) -> list[PositionLogprobs]:
@@ -255,14 +264,18 @@ class ModelRunner:
         records: list[PositionLogprobs] = []
         for start in range(0, len(score.token_ids), _PROMPT_LOGPROB_ROWS):
             targets = score.token_ids[start : start + _PROMPT_LOGPROB_ROWS]
-            logits = self._model.compute_logits(hidden[start : start + len(targets)]).float()
+            logits = self._model.compute_logits(hidden[start : start + len(targets)])
             num_top = [score.num_top] * len(targets)
             records += position_logprobs(logits.log_softmax(dim=-1), targets, num_top)
         return records
 
 
 def _verify_at_once(
-    logits: torch.Tensor, plan: StepPlan, states: list[RowState], result: StepResult
+    logits: torch.Tensor,
+    plan: StepPlan,
+    states: list[RowState],
+    result: StepResult,
+    chooser: TokenChooser,
 ) -> None:
     """Check the drafts, and sample for sequences without drafts."""
     masks = {mask.place: mask.bits for mask in plan.masks}
@@ -278,7 +291,7 @@ def _verify_at_once(
             masks.get(place),
         )
         rows.append(drafted)
-    for place, verified in zip(plan.sampled, verify(logits, rows), strict=True):
+    for place, verified in zip(plan.sampled, verify(logits, rows, chooser), strict=True):
         if place in plan.num_drafts:
             result.verified[place] = verified
         else:
@@ -288,7 +301,11 @@ def _verify_at_once(
 
 
 def _sample_at_once(
-    logits: torch.Tensor, plan: StepPlan, states: list[RowState], result: StepResult
+    logits: torch.Tensor,
+    plan: StepPlan,
+    states: list[RowState],
+    result: StepResult,
+    chooser: TokenChooser,
 ) -> None:
     """Sample for sequences whose next token the host must know before it can continue."""
     masks = {mask.place: mask.bits[0] for mask in plan.masks}
@@ -299,7 +316,8 @@ def _sample_at_once(
             state.sampling.mask = masks.get(plan.sampled[i])
             now.append(i)
             sampling.append(state.sampling)
-    for i, choice in zip(now, sample(logits[now], sampling), strict=True):
+    choices = sample(logits[now], sampling, chooser.implementation)
+    for i, choice in zip(now, choices, strict=True):
         result.token_ids[plan.sampled[i]] = choice.token_id
         if choice.logprobs is not None:
             result.logprobs[plan.sampled[i]] = choice.logprobs

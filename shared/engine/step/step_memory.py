@@ -20,7 +20,7 @@ from shared.engine.memory.kv_format import choose_format
 from shared.engine.sampler.processors.attached import ProcessorSet
 from shared.engine.step.plan import RowStart
 from shared.engine.step.row_states import RowState
-from shared.engine.step.token_choice import choose_tokens
+from shared.engine.step.token_choice import chooser_of
 from shared.errors import InternalError
 from shared.model.attention.base import AttentionMetadata
 from shared.model.checkpoint.loading.heap import give_back_free
@@ -132,7 +132,8 @@ class _Step:
         hidden = model.forward(self._token_ids, self._positions, self._arena.groups, self._metadata)
         rows = hidden[:1].expand(num_rows, -1).contiguous()
         row = RowState(RowStart(0, _SAMPLING, False, array("q"), 0), ProcessorSet())
-        choose_tokens(model.compute_logits(rows).float(), [row] * num_rows, [1] * num_rows)
+        logits = model.compute_logits(rows)
+        chooser_of(model, logits.device).choose(logits, [row] * num_rows, [1] * num_rows)
 
 
 def _representatives(layers: Sequence[LayerSpec]) -> list[int]:

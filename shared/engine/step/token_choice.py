@@ -7,16 +7,19 @@ are. So a step can be sampled, and the next one fed, before the host has got any
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 
 from kernels.sampling import choose_tokens as choose
-from shared.engine.sampler.random import uniforms
+from kernels.sampling import native
+from shared.engine.sampler.random import Purpose, uniforms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Seq
+
+    from numpy.typing import NDArray
 
     from shared.engine.step.row_states import RowState
 
@@ -34,11 +37,97 @@ class Chosen:
     for_host: torch.Tensor
 
 
-def choose_tokens(logits: torch.Tensor, states: Seq[RowState], positions: Seq[int]) -> Chosen:
-    """Return one token per row of `logits` [n, vocab], float32, which may be overwritten.
+class TokenChooser(Protocol):
+    """One implementation. One thread, between the model's calls."""
 
-    positions: position of each token, counted from the prompt's beginning.
-    """
+    @property
+    def implementation(self) -> str:
+        """Its name in `kernels.sampling`, for rows that need more than parameters and positions."""
+        ...
+
+    def choose(self, logits: torch.Tensor, states: Seq[RowState], positions: Seq[int]) -> Chosen:
+        """Return one token per row of `logits` [n, vocab], float32, which may be overwritten.
+
+        positions: position of each token, counted from the prompt's beginning.
+        """
+        ...
+
+
+@runtime_checkable
+class NativelyComputed(Protocol):
+    """A model of the native library."""
+
+    @property
+    def pool(self) -> int:
+        """The library's threads. Between the model's calls they have no work."""
+        ...
+
+
+def chooser_of(model: object, device: torch.device) -> TokenChooser:
+    """Return the fastest implementation for the logits of a model on a device."""
+    if isinstance(model, NativelyComputed):
+        return NativeChooser(model.pool)
+    return DeviceChooser("triton" if device.type == "cuda" else "torch")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceChooser:
+    """On the device of the logits, by PyTorch or Triton."""
+
+    implementation: str
+
+    def choose(self, logits: torch.Tensor, states: Seq[RowState], positions: Seq[int]) -> Chosen:
+        """See `TokenChooser.choose`."""
+        return _choose_on_device(logits, states, positions, self.implementation)
+
+
+class NativeChooser:
+    """By the native library. Parameters are kept from step to step: only positions change."""
+
+    implementation = "native"
+
+    def __init__(self, pool: int) -> None:
+        """Make the chooser. The pool's threads share the rows."""
+        self._pool = pool
+        self._states: list[RowState] = []
+        self._choices = np.empty(0, native.ROW_CHOICE)
+        self._seeds = np.empty(0, np.uint64)
+        self._sample_indices = np.empty(0, np.uint32)
+        self._are_greedy = True
+
+    def choose(self, logits: torch.Tensor, states: Seq[RowState], positions: Seq[int]) -> Chosen:
+        """See `TokenChooser.choose`."""
+        if states != self._states:
+            self._follow(list(states))
+        if not self._are_greedy:
+            self._choices["number"] = native.draw_uniforms(
+                self._seeds, self._sample_indices, np.array(positions, np.uint32), Purpose.SAMPLE
+            )
+        return _chosen(native.choose_rows(logits, self._choices, self._pool))
+
+    def _follow(self, states: list[RowState]) -> None:
+        params = [state.params for state in states]
+        self._states = states
+        self._are_greedy = all(state.is_greedy for state in states)
+        self._seeds = np.array([p.fixed_seed for p in params], np.uint64)
+        self._sample_indices = np.array([p.sample_index for p in params], np.uint32)
+        self._choices = np.array(
+            [
+                (0.0, p.top_k, 0.0 if p.is_greedy else p.temperature, p.top_p, p.min_p, 0.0)
+                for p in params
+            ],
+            native.ROW_CHOICE,
+        )
+
+
+def _chosen(tokens: NDArray[np.int64]) -> Chosen:
+    for_host = torch.from_numpy(tokens)
+    return Chosen(for_host if tokens.min(initial=0) >= 0 else for_host.clamp(min=0), for_host)
+
+
+def _choose_on_device(
+    logits: torch.Tensor, states: Seq[RowState], positions: Seq[int], implementation: str
+) -> Chosen:
     if all(state.is_greedy for state in states):
         return _most_likely(logits)
     params = [state.params for state in states]
@@ -63,7 +152,7 @@ def choose_tokens(logits: torch.Tensor, states: Seq[RowState], positions: Seq[in
         top_k=on_device[2].long(),
         top_p=on_device[3].float(),
         min_p=on_device[4].float(),
-        implementation="triton" if logits.device.type == "cuda" else "torch",
+        implementation=implementation,
     )
     return Chosen(tokens.clamp(min=0), tokens)
 

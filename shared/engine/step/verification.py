@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from shared.engine.sampler.logprobs import output_logprobs
 from shared.engine.sampler.sampler import Sampled, adjust, sample
 from shared.engine.step.rejection import accept_drawn, distribution
-from shared.engine.step.token_choice import NOTHING, choose_tokens
+from shared.engine.step.token_choice import NOTHING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Seq
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from shared.engine.sampler.sampling_state import SamplingState
     from shared.engine.step.row_states import RowState
+    from shared.engine.step.token_choice import TokenChooser
     from shared.request.answer import PositionLogprobs
 
 
@@ -63,7 +64,7 @@ class Drafted:
         return sampling.ahead(self.draft_ids[:num_drafts], mask)
 
 
-def verify(logits: torch.Tensor, rows: Seq[Drafted]) -> list[Verified]:
+def verify(logits: torch.Tensor, rows: Seq[Drafted], chooser: TokenChooser) -> list[Verified]:
     """Check every sequence's drafts.
 
     logits: float32 [sum of 1 + k, vocab], which may be overwritten.
@@ -75,32 +76,35 @@ def verify(logits: torch.Tensor, rows: Seq[Drafted]) -> list[Verified]:
         for i, row in enumerate(rows)
         if row.probs is not None and not row.state.is_greedy
     }
-    sampled = _sample_rows(logits, rows)
+    sampled = _sample_rows(logits, rows, chooser)
     return [
         drawn[i] if i in drawn else _compare(sampled[start:end], row.draft_ids)
         for i, (row, start, end) in enumerate(zip(rows, starts, ends, strict=True))
     ]
 
 
-def _sample_rows(logits: torch.Tensor, rows: Seq[Drafted]) -> list[Sampled]:
+def _sample_rows(logits: torch.Tensor, rows: Seq[Drafted], chooser: TokenChooser) -> list[Sampled]:
     """Return the result of every row of `logits`, given all drafts before it as tokens."""
     each = [(row, num) for row in rows for num in range(1 + len(row.draft_ids))]
     simple = [at for at, (row, _) in enumerate(each) if not row.state.needs_host]
     if len(simple) == len(each):
-        return _choose_rows(logits, each)
+        return _choose_rows(logits, each, chooser)
     others = [at for at, (row, _) in enumerate(each) if row.state.needs_host]
     states = [row.ahead(num) for row, num in (each[at] for at in others)]
-    found = dict(zip(others, sample(logits[others], states), strict=True))
+    others_chosen = sample(logits[others], states, chooser.implementation)
+    found = dict(zip(others, others_chosen, strict=True))
     if simple:
-        some = _choose_rows(logits[simple], [each[at] for at in simple])
+        some = _choose_rows(logits[simple], [each[at] for at in simple], chooser)
         found |= zip(simple, some, strict=True)
     return [found[at] for at in range(len(each))]
 
 
-def _choose_rows(logits: torch.Tensor, rows: Seq[tuple[Drafted, int]]) -> list[Sampled]:
+def _choose_rows(
+    logits: torch.Tensor, rows: Seq[tuple[Drafted, int]], chooser: TokenChooser
+) -> list[Sampled]:
     states = [row.state for row, _ in rows]
     positions = [row.position + num for row, num in rows]
-    tokens = choose_tokens(logits, states, positions).for_host.tolist()
+    tokens = chooser.choose(logits, states, positions).for_host.tolist()
     return [Sampled(None if token == NOTHING else token) for token in tokens]
 
 

@@ -104,6 +104,11 @@ class NativeCausalLM:
         self._captured: dict[int, Tensor] = {}
 
     @property
+    def pool(self) -> int:
+        """The library's threads: they have no work between the model's calls."""
+        return self.threads.pool
+
+    @property
     def is_recordable(self) -> bool:
         """See `CausalModel.is_recordable`."""
         return self.spec.is_recordable

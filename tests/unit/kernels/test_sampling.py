@@ -10,9 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.sampling import choose_tokens
+from kernels.native.library import load_library
+from kernels.sampling import choose_tokens, native
 from kernels.sampling.selection import weighted_threshold
+from shared.engine.sampler.random import Purpose, uniforms
 from tests.fakes.interpreted import run_interpreted
+from tests.fakes.tensors import random
 from tests.suites.sampling import checks, make_filters, numbers_for
 
 if TYPE_CHECKING:
@@ -21,11 +24,57 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CHECKS = checks("torch", num_draws=20000)
+NATIVE_CHECKS = checks("native", num_draws=20000)
 
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_torch_chooses_as_defined(name: str) -> None:
     CHECKS[name]()
+
+
+@pytest.mark.parametrize("name", NATIVE_CHECKS)
+def test_the_library_chooses_as_defined(name: str) -> None:
+    NATIVE_CHECKS[name]()
+
+
+def test_threads_and_extreme_temperatures_change_nothing_else() -> None:
+    library = load_library()
+    pool = library.baton_pool_new(2, None)
+    logits = random(9, 3001) * 4
+    logits[4, 7:] = float("-inf")
+    choices = np.zeros(9, native.ROW_CHOICE)
+    choices["number"] = numbers_for(9)
+    choices["temperature"] = [1.0, 0.0, 1e-30, 1e30, 1e30, 0.5, 1.0, 1.0, 1.0]
+    choices["top_p"] = [1.0, 1.0, 0.5, 0.9, 0.9, 0.3, 1e-9, 0.99999, 1.0]
+    choices["top_k"] = [0, 0, 0, 40, 0, 2900, 0, 0, 1]
+    together = native.choose_rows(logits, choices, pool)
+    library.baton_pool_delete(pool)
+    alone = [
+        native.choose_rows(logits[row : row + 1], choices[row : row + 1], None)[0]
+        for row in range(9)
+    ]
+    assert together.tolist() == alone
+    best = logits.argmax(dim=-1)
+    assert together[[1, 2, 6, 8]].tolist() == best[[1, 2, 6, 8]].tolist()
+    assert together[4] < 7
+
+
+@given(
+    seed=st.integers(0, 2**64 - 1),
+    sample_index=st.integers(0, 2**31),
+    position=st.integers(0, 2**31),
+    purpose=st.sampled_from(Purpose),
+)
+def test_the_library_draws_the_same_numbers(
+    seed: int, sample_index: int, position: int, purpose: Purpose
+) -> None:
+    own = native.draw_uniforms(
+        np.array([seed], np.uint64),
+        np.array([sample_index], np.uint32),
+        np.array([position], np.uint32),
+        purpose,
+    )
+    assert own == uniforms([seed], [sample_index], [position], purpose)
 
 
 @pytest.fixture(scope="module")

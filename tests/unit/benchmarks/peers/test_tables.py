@@ -7,6 +7,7 @@ import pytest
 from benchmarks.peers.machine.limits import kv_bytes, num_linear_weights, prefill_flops, shares
 from benchmarks.peers.models import MODELS
 from benchmarks.peers.report.tables import engine_grid, serving_grid, share_grid, show, show_number
+from benchmarks.peers.results import Sample
 from benchmarks.peers.serving.measures import INTERFERENCE_METRICS, RATE_METRICS
 from benchmarks.peers.statistics import Summary
 from tests.fakes.bench_results import make_results
@@ -55,6 +56,23 @@ def test_a_share_is_work_done_over_the_limit() -> None:
         "time to first token, 1024-token prompt",
         "decode, batch 1, context 32",
     ]
+
+
+def test_a_share_of_the_read_rate_is_held_against_its_own_visits() -> None:
+    results = make_results()
+    results.limits["dram_read_gb_s"] = 40.0
+    results.samples = [
+        Sample(
+            section="engine", model="small", system=system, metric="decode_b1_ctx32",
+            value=100.0, read_gb_s=rate,
+        )
+        for system, rate in (("baton", 20.0), ("baton", 30.0), ("vllm", None))
+    ]  # fmt: skip
+    grid = share_grid(results, "small")
+    assert grid is not None
+    spec = MODELS["small"]
+    reached = (num_linear_weights(spec) * 2 + kv_bytes(spec, 96)) * 100 / 1e9
+    assert grid.rows[0][2:] == ["25 to 40 GB/s", f"{reached / 25:.0%}", f"{reached / 40:.0%}"]
 
 
 def test_sizes_are_those_of_the_models() -> None:

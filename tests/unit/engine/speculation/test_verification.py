@@ -13,6 +13,7 @@ from shared.engine.sampler.sampler import sample
 from shared.engine.sampler.sampling_state import SamplingState
 from shared.engine.step.plan import RowStart
 from shared.engine.step.row_states import RowState
+from shared.engine.step.token_choice import DeviceChooser
 from shared.engine.step.verification import Drafted, verify
 from shared.request.grammar.spec import Thinking
 from shared.request.sampling_params import SamplingParams
@@ -87,7 +88,7 @@ def test_tokens_are_those_without_speculation(seed: int) -> None:
         checked.append(drafted(params, draft))
         blocks.append(rows)
         expected.append(one_by_one(rows, params, draft))
-    found = verify(torch.cat(blocks), checked)
+    found = verify(torch.cat(blocks), checked, DeviceChooser("torch"))
     for verified, one in zip(found, expected, strict=True):
         assert verified.token_ids == [s.token_id for s in one]
         assert verified.logprobs == [s.logprobs for s in one if s.logprobs is not None]
@@ -105,7 +106,7 @@ def test_a_row_without_a_choice_ends_it(params: dict[str, Any], drawn: bool) -> 
     rows[0, 4] = 20.0
     rows[1] = float("nan")
     probs = torch.nn.functional.one_hot(torch.tensor([4, 4]), VOCAB).float() if drawn else None
-    (verified,) = verify(rows, [drafted(params, [4, 4], probs)])
+    (verified,) = verify(rows, [drafted(params, [4, 4], probs)], DeviceChooser("torch"))
     assert (verified.token_ids, verified.num_accepted, verified.is_stuck) == ([4], 1, True)
 
 
@@ -114,7 +115,7 @@ def test_drawn_drafts_have_logprobs_too() -> None:
     raw = rows.log_softmax(dim=-1)
     params = {"temperature": 1.0, "logprobs": 1, "frequency_penalty": 0.5}
     probs = torch.full((2, VOCAB), 1 / VOCAB)
-    (verified,) = verify(rows, [drafted(params, [2, 3], probs)])
+    (verified,) = verify(rows, [drafted(params, [2, 3], probs)], DeviceChooser("torch"))
     assert len(verified.logprobs) == len(verified.token_ids) == verified.num_accepted + 1
     for place, (token_id, record) in enumerate(
         zip(verified.token_ids, verified.logprobs, strict=True)
