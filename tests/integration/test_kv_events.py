@@ -16,7 +16,8 @@ from shared.kv.change_log import CacheChange
 from shared.kv.content_log import ContentLog
 from shared.kv.identity import KVIdentity, block_key
 from shared.kv.tier import BlockTier
-from shared.worker.kv_events import END_OF_REPLAY, KvEventPublisher
+from shared.worker.kv_events.cache_events import CacheEvents
+from shared.worker.kv_events.publisher import END_OF_REPLAY, KvEventPublisher
 from tests.fakes.engines import make_engine, make_request
 
 if TYPE_CHECKING:
@@ -36,9 +37,8 @@ class Bench:
             endpoint="tcp://127.0.0.1:*",
             replay_endpoint="tcp://127.0.0.1:*",
             topic="kv",
-            block_size=BLOCK_SIZE,
-            contents=contents,
         )
+        self._events = CacheEvents(contents, block_size=BLOCK_SIZE)
         self._context = zmq.asyncio.Context()
         self.subscriber = self._context.socket(zmq.SUB)
         self.subscriber.subscribe("kv")
@@ -48,9 +48,12 @@ class Bench:
         """Until an event arrives: a subscription takes its time."""
         self.subscriber.connect(self.publisher.endpoints[0])
         while not await self.subscriber.poll(20):
-            self.publisher.note(CacheChange(removed=(HASHES[0],)))
+            self.note(CacheChange(removed=(HASHES[0],)))
         while await self.subscriber.poll(50):
             await self.subscriber.recv_multipart()
+
+    def note(self, change: CacheChange) -> None:
+        self.publisher.publish(self._events.of(change))
 
     async def receive(self) -> tuple[int, list[Any]]:
         async with asyncio.timeout(10):
@@ -94,7 +97,7 @@ async def bench() -> AsyncIterator[Bench]:
 async def test_what_is_stored_comes_with_tokens_and_parents_in_runs(bench: Bench) -> None:
     bench.contents.note(HASHES[:3], range(12), first=0, block_size=BLOCK_SIZE)
     bench.contents.note(HASHES, range(24), first=5, block_size=BLOCK_SIZE)
-    bench.publisher.note(CacheChange(stored=(*HASHES[:3], HASHES[5])))
+    bench.note(CacheChange(stored=(*HASHES[:3], HASHES[5])))
     _, events = await bench.receive()
     assert events == [
         ["BlockStored", LOW[:3], None, list(range(12)), BLOCK_SIZE, None, "GPU"],
@@ -107,8 +110,8 @@ async def test_events_of_other_groups_have_their_number(bench: Bench) -> None:
     keys = [block_key(block_hash, 1) for block_hash in HASHES[:2]]
     for names in (HASHES[:2], keys):
         bench.contents.note(names, range(8), first=0, block_size=BLOCK_SIZE)
-    bench.publisher.note(CacheChange(stored=(HASHES[0], keys[0], HASHES[1], keys[1])))
-    bench.publisher.note(CacheChange(removed=(keys[1],)))
+    bench.note(CacheChange(stored=(HASHES[0], keys[0], HASHES[1], keys[1])))
+    bench.note(CacheChange(removed=(keys[1],)))
     first, events = await bench.receive()
     plain = ["BlockStored", LOW[:2], None, list(range(8)), BLOCK_SIZE, None, "GPU"]
     assert events == [plain, [*plain, None, None, 1]]
@@ -116,9 +119,9 @@ async def test_events_of_other_groups_have_their_number(bench: Bench) -> None:
 
 
 async def test_removals_clears_and_lower_tiers(bench: Bench) -> None:
-    bench.publisher.note(CacheChange(cleared=True, removed=(HASHES[1],)))
-    bench.publisher.note(CacheChange(stored=(HASHES[2],), tier=BlockTier.HOST))
-    bench.publisher.note(CacheChange(removed=(HASHES[2],), tier=BlockTier.DISK))
+    bench.note(CacheChange(cleared=True, removed=(HASHES[1],)))
+    bench.note(CacheChange(stored=(HASHES[2],), tier=BlockTier.HOST))
+    bench.note(CacheChange(removed=(HASHES[2],), tier=BlockTier.DISK))
     first, events = await bench.receive()
     assert events == [["AllBlocksCleared"], ["BlockRemoved", [LOW[1]], "GPU"]]
     assert await bench.receive() == (
@@ -129,7 +132,7 @@ async def test_removals_clears_and_lower_tiers(bench: Bench) -> None:
 
 async def test_what_was_missed_is_sent_again(bench: Bench) -> None:
     for block_hash in HASHES:
-        bench.publisher.note(CacheChange(stored=(block_hash,)))
+        bench.note(CacheChange(stored=(block_hash,)))
     first, _ = await bench.receive()
     assert await bench.replay(first + 2) == list(range(first + 2, first + len(HASHES)))
     assert await bench.replay(10**6) == []
@@ -170,6 +173,4 @@ async def test_an_endpoint_that_is_taken_is_a_clear_error(bench: Bench) -> None:
             endpoint=bench.publisher.endpoints[0],
             replay_endpoint=None,
             topic="",
-            block_size=BLOCK_SIZE,
-            contents=ContentLog(),
         )

@@ -16,7 +16,7 @@ from shared.worker.health.metrics_server import serve_metrics
 from shared.worker.health.self_check import SelfCheck
 from shared.worker.join.drain import drain
 from shared.worker.join.joining import join, leave, member_of, open_places, reason_of
-from shared.worker.kv_events import publish_kv_events
+from shared.worker.kv_events.publisher import publish_kv_events
 from shared.worker.lifecycle.lifecycle import Life
 from shared.worker.lifecycle.pause import END_S
 from shared.worker.lifecycle.stage import Ending
