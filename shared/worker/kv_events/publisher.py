@@ -1,14 +1,16 @@
 """The sockets on which a worker publishes its cache changes.
 
-Frames of the PUB socket are [topic, sequence as u64 big-endian, msgpack of an EventBatch]; the
-sequence starts at 0 with the process. The replay socket (ROUTER) takes 8 bytes, a first sequence,
-and answers with [sequence, batch] for each batch that it still has, then [-1, empty].
+Frames of the PUB socket are [topic, sequence as u64 big-endian, msgpack of an EventBatch]. The
+sequence starts at 0 with the process, and goes on when the worker begins another life, with other
+weights or after sleep. The replay socket (ROUTER) takes 8 bytes, a first sequence, and answers with
+[sequence, batch] for each batch that it still has, then [-1, empty].
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
+from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -18,15 +20,13 @@ import zmq.asyncio
 
 from shared.errors import ConfigError
 from shared.rpc.cancellation import running
-from shared.worker.kv_events.cache_events import CacheEvents
-from shared.worker.kv_events.events import EventBatch
+from shared.worker.kv_events.events import AllBlocksCleared, EventBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from contextlib import AsyncExitStack
+    from collections.abc import AsyncIterator, Iterable
 
+    from shared.worker.config import WorkerConfig
     from shared.worker.kv_events.events import Event
-    from shared.worker.parts import WorkerParts
 
 log = structlog.get_logger(__name__)
 
@@ -34,6 +34,8 @@ log = structlog.get_logger(__name__)
 MAX_REPLAY_BATCHES = 10_000
 #: Maximum of batches that wait for a slow subscriber; it misses further ones.
 HIGH_WATER_MARK = 100_000
+#: For the last events of a process, in milliseconds.
+LINGER_MS = 200
 END_OF_REPLAY = (-1).to_bytes(8, "big", signed=True)
 
 
@@ -99,29 +101,31 @@ class KvEventPublisher:
             await self._replay.send_multipart((client, b"", END_OF_REPLAY, b""))
 
     def close(self) -> None:
-        """Close the sockets; unsent events are lost."""
-        self._publisher.close(linger=0)
+        """Close the sockets; events that take longer to send are lost."""
+        self._publisher.close(linger=LINGER_MS)
         if self._replay is not None:
             self._replay.close(linger=0)
         self._context.term()
 
 
-async def publish_kv_events(parts: WorkerParts, stack: AsyncExitStack) -> None:
-    """Publish until the stack closes, if the settings ask for it.
+@asynccontextmanager
+async def open_publisher(config: WorkerConfig) -> AsyncIterator[KvEventPublisher | None]:
+    """Publish and answer until the context closes, if the settings ask for it; else yield None.
 
     Raises:
         ConfigError: an endpoint cannot be bound.
     """
-    config = parts.config
-    if config.kv_events_endpoint is None or parts.contents is None:
+    if config.kv_events_endpoint is None:
+        yield None
         return
     publisher = KvEventPublisher(
         endpoint=config.kv_events_endpoint,
         replay_endpoint=config.kv_events_replay_endpoint,
         topic=config.kv_events_topic,
     )
-    stack.callback(publisher.close)
-    events = CacheEvents(parts.contents, block_size=parts.layout.block_size)
-    parts.engine.on_cache_change(lambda change: publisher.publish(events.of(change)))
-    await stack.enter_async_context(running(publisher.answer()))
-    log.info("kv_events", endpoints=publisher.endpoints)
+    with closing(publisher):
+        log.info("kv_events", endpoints=publisher.endpoints)
+        # To subscribers that knew an earlier process at this endpoint.
+        publisher.publish([AllBlocksCleared()])
+        async with running(publisher.answer()):
+            yield publisher
