@@ -19,6 +19,7 @@ import structlog
 
 from baton.v1 import lifecycle_pb2_grpc
 from shared.config import load_config
+from shared.engine.offload.build import forget_disk
 from shared.errors import ConfigError, ModelLoadError
 from shared.model.checkpoint.loading.heap import give_back_free
 from shared.rpc.auth import AuthInterceptor, ClusterToken
@@ -178,6 +179,9 @@ async def _live(site: Site) -> Ending:
         # Reference cycles keep an engine's and a model's memory otherwise.
         gc.collect()
         give_back_free()
+        if lifecycle.replaces(last.fingerprint):
+            namespace = bytes.fromhex(last.record.namespace)
+            await asyncio.to_thread(forget_disk, site.config.engine, namespace)
         if lifecycle.stage is Stage.SERVING:
             last = await serve_life(site)
             ending = last.ending

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -76,6 +77,22 @@ class BlockFolder:
                 "worker a folder of its own"
             ) from error
         return cls(path, lock, namespace, layout)
+
+    @staticmethod
+    def forget(root: Path, namespace: bytes) -> None:
+        """Delete a namespace's sub-folder with all blocks, unless a worker has it."""
+        path = root / namespace.hex()
+        try:
+            lock = os.open(path / "lock", os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path)
+        except OSError as error:
+            log.warning("kv_offload_forget_failed", folder=str(path), error=str(error))
+        finally:
+            os.close(lock)
 
     def scan(self) -> list[bytes]:
         """Return hashes of complete-looking files, least recently used first; delete others."""

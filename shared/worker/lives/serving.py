@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING
 
 import structlog
 
 from baton.v1 import transfer_pb2_grpc, worker_pb2_grpc
+from shared.errors import UnavailableError
 from shared.rpc.service_switch import ServiceSet
 from shared.telemetry.vllm_names import WORKER_NAMES, exposed_metrics
 from shared.worker.health.liveness import Liveness, Watchdog
@@ -78,7 +79,12 @@ async def serve_life(site: Site) -> LastLife:
         if ending is Ending.TURNED:
             await parts.gate.wait_empty(END_S)
         await asyncio.gather(*(leave(one) for one in joined))
-        return LastLife(ending, member.record, parts.layout.format)
+        fingerprint = parts.peer_info.model_fingerprint
+        if ending is Ending.TURNED and lifecycle.replaces(fingerprint):
+            # No time is spent on saving what other weights cannot use.
+            with suppress(UnavailableError):
+                await parts.engine.reset_prefix_cache()
+        return LastLife(ending, member.record, parts.layout.format, fingerprint)
 
 
 def _add_worker_services(parts: WorkerParts, services: ServiceSet) -> None:

@@ -30,6 +30,8 @@ class LastLife:
     ending: Ending
     record: WorkerRecord
     kv_format: str
+    #: Of its weights.
+    fingerprint: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,6 +137,42 @@ def test_new_weights_answer_as_their_own_engine(llm: LLM, second: Path) -> None:
     assert llm.get_weight_version() == "v2"
 
 
+def test_blocks_of_old_weights_do_not_stay_on_disk(
+    first: Path, second: Path, tmp_path: Path
+) -> None:
+    """Nor are they found: only an engine that wakes up with the same weights has its blocks."""
+    tiers = {
+        "kv_offload_host_gib": 0.01,
+        "kv_offload_disk_gib": 0.1,
+        "kv_offload_disk_dir": tmp_path,
+        "kv_offload_always_load": True,
+    }
+    llm = LLM(model=first, **SIZES, **tiers)
+
+    def ask() -> tuple[int | None, list[int]]:
+        [output] = llm.generate(PROMPT, GREEDY, use_tqdm=False)
+        return output.num_cached_tokens, list(output.outputs[0].token_ids)
+
+    _, before = ask()
+    llm.sleep(level=1)
+    old = set(tmp_path.rglob("*.kv"))
+    assert len(old) == 2
+    llm.wake_up()
+    assert ask() == (32, before)
+    for sleeps in (False, True):
+        if sleeps:
+            llm.sleep(level=2)
+            old |= set(tmp_path.rglob("*.kv"))
+        llm.update_weights(first if sleeps else second)
+        llm.wake_up()
+        assert not [path for path in old if path.exists()]
+        assert len(list(tmp_path.iterdir())) == 1
+        num_cached, after = ask()
+        assert num_cached == 0
+        assert (after == before) == sleeps
+    llm.close()
+
+
 def test_weights_that_cannot_be_taken_change_nothing(llm: LLM, tmp_path: Path) -> None:
     before = tokens(llm)
     with pytest.raises(InvalidRequestError, match="another model"):
