@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import weakref
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,12 +44,13 @@ SUFFIX = ".kv"
 class BlockFolder:
     """Block files by hash.
 
-    Call `open` first; call from one thread only; `close` unlocks the folder.
+    Call `open` first; call from one thread only; `close` unlocks the folder. Without `close` it is
+    unlocked when nothing refers to this.
     """
 
     def __init__(self, path: Path, lock: int, namespace: bytes, layout: KVLayout) -> None:
         self.path = path
-        self._lock = lock
+        self._unlock = weakref.finalize(self, os.close, lock)
         self._namespace = namespace
         self._layout = layout_fingerprint(layout)
         self.file_bytes = layout.block_bytes + HEADER_BYTES
@@ -159,7 +161,7 @@ class BlockFolder:
 
     def close(self) -> None:
         """Unlock the folder for other workers."""
-        os.close(self._lock)
+        self._unlock()
 
     def _entries(self) -> Iterator[os.DirEntry[str]]:
         for folder in sorted(self.path.iterdir()):
