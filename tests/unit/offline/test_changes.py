@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from baton import LLM, AsyncEngineArgs, AsyncLLMEngine, SamplingParams
 from cli.places import python_environ
@@ -177,6 +178,13 @@ def test_weights_that_cannot_be_taken_change_nothing(llm: LLM, tmp_path: Path) -
     before = tokens(llm)
     with pytest.raises(InvalidRequestError, match="another model"):
         llm.update_weights(written(tmp_path / "wide", 1, tie_word_embeddings=True))
+    part = written(tmp_path / "part", 3)
+    [path] = part.glob("*.safetensors")
+    tensors = load_file(path)
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, path, metadata={"format": "pt"})
+    with pytest.raises(ModelLoadError, match=r"layers\.1\.mlp\.up_proj"):
+        llm.update_weights(part)
     with pytest.raises(UnsupportedError, match="path of a folder"):
         llm.update_weights({"update_info": {"names": ["w"]}})
     assert tokens(llm) == before
@@ -223,6 +231,10 @@ def test_an_engine_with_an_event_loop_pauses_sleeps_and_takes_weights(
         await asyncio.sleep(0)
         assert await engine.is_paused()
         assert not waiting.done()
+        await engine.resume_generation()
+        assert await waiting == before
+        await engine.pause_generation(mode="wait", clear_cache=True)
+        waiting = asyncio.create_task(ask())
         await engine.resume_generation()
         assert await waiting == before
         await engine.sleep(level=2)
