@@ -9,12 +9,11 @@ import gzip
 import json
 import os
 import shutil
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import httpx
 import psutil
@@ -26,20 +25,25 @@ from tests.e2e.cache_follower import CacheFollower
 from tests.e2e.conftest import BLOCK_SIZE, ENGINE_FLAGS
 from tests.e2e.processes import Cluster, Process
 from tests.e2e.training import Trainer, greedy
+from tests.e2e.updating import (
+    NUM_TOKENS,
+    PROMPTS,
+    Load,
+    ask,
+    cached_tokens,
+    one_answer,
+    post,
+    refused,
+    version_of,
+    wait,
+)
 from tests.fakes.ports import free_port
 from tests.fakes.redis_server import RedisServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 NUM_UPDATES = int(os.environ.get("BATON_UPDATES", "3"))
-NUM_TOKENS = 6
-#: More than a block each, and the second begins as the first.
-PROMPTS = (
-    prompt_of(40, seed=1),
-    prompt_of(40, seed=1) + prompt_of(20, seed=2),
-    prompt_of(70, seed=3),
-)
 FIRST = "default"
 
 
@@ -127,59 +131,6 @@ def followers(updated: Cluster) -> Iterator[dict[str, CacheFollower]]:
         each.close()
 
 
-class Load:
-    """Clients that ask the same prompts again and again."""
-
-    def __init__(self, cluster: Cluster, num_clients: int = 2) -> None:
-        self._cluster = cluster
-        self._stopped = threading.Event()
-        self.answers: list[tuple[int, list[int], str]] = []
-        self.failures: list[str] = []
-        self._threads = [threading.Thread(target=self._run, args=(i,)) for i in range(num_clients)]
-
-    def __enter__(self) -> Load:
-        for each in self._threads:
-            each.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        for each in self._threads:
-            each.join()
-
-    def _run(self, first: int) -> None:
-        with httpx.Client(timeout=60) as client:
-            number = first
-            while not self._stopped.is_set():
-                number += 1
-                place = number % len(PROMPTS)
-                reply = ask(client, self._cluster, PROMPTS[place])
-                if "choices" not in reply:
-                    self.failures.append(str(reply))
-                    continue
-                [choice] = reply["choices"]
-                self.answers.append((place, choice["token_ids"], choice["weight_version"]))
-
-
-def ask(client: httpx.Client, cluster: Cluster, prompt: tuple[int, ...], **more: Any) -> Any:
-    body = {
-        "model": cluster.model.name,
-        "prompt": list(prompt),
-        "max_tokens": NUM_TOKENS,
-        "temperature": 0,
-        "ignore_eos": True,
-        "return_token_ids": True,
-        **more,
-    }
-    return client.post(f"{cluster.url}/v1/completions", json=body).json()
-
-
-def post(cluster: Cluster, door: str, **body: Any) -> Any:
-    reply = httpx.post(f"{cluster.url}{door}", json=body or None, timeout=120)
-    assert reply.status_code == 200, reply.text
-    return reply.json()
-
-
 def test_each_answer_is_of_the_version_that_it_names(
     updated: Cluster, checkpoint: Path, tmp_path: Path
 ) -> None:
@@ -213,14 +164,6 @@ def test_each_answer_is_of_the_version_that_it_names(
         wanted = expected[version][place]
         assert tokens == wanted[: len(tokens)], version
     updated.wait_idle()
-
-
-def cached_tokens(cluster: Cluster, prompt: tuple[int, ...]) -> tuple[int, list[int]]:
-    """Of a prompt: how many were cached, and the answer."""
-    with httpx.Client(timeout=60) as client:
-        reply = ask(client, cluster, prompt)
-    details = reply["usage"]["prompt_tokens_details"] or {}
-    return details.get("cached_tokens") or 0, reply["choices"][0]["token_ids"]
 
 
 def keys_of_blocks(server: RedisServer | None) -> set[bytes]:
@@ -266,23 +209,6 @@ def test_no_block_of_old_weights_is_left_anywhere(
         again = CacheFollower(*each.endpoints)
         assert again.read() == held
         again.close()
-
-
-def version_of(cluster: Cluster) -> str | None:
-    found: str | None = httpx.get(f"{cluster.url}/weight_info").json()["weight_version"]
-    return found
-
-
-def one_answer(cluster: Cluster, prompt: tuple[int, ...] = PROMPTS[0], **more: Any) -> Any:
-    with httpx.Client(timeout=60) as client:
-        [choice] = ask(client, cluster, prompt, **more)["choices"]
-        return choice
-
-
-def refused(cluster: Cluster, door: str, **body: Any) -> str:
-    reply = httpx.post(f"{cluster.url}{door}", json=body or None, timeout=60)
-    assert reply.status_code >= 400
-    return str(reply.json()["error"]["message"])
 
 
 def test_weights_that_one_worker_cannot_load_change_nothing(
@@ -390,13 +316,6 @@ def restart(cluster: Cluster, name: str) -> None:
     num_joined = process.log.read_text().count("registered")
     process.start()
     wait(lambda: process.log.read_text().count("registered") > num_joined)
-
-
-def wait(condition: Callable[[], object], timeout_s: float = 30) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_worker_that_is_killed_before_the_commit_leaves_all_on_the_old_version(
