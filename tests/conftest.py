@@ -7,6 +7,7 @@ import gc
 import os
 import resource
 import signal
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from tests.accounting.tiers import TIERS
 from tests.fakes.warm_process import warm_grammars
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Iterator
 
     from xdist.scheduler import LoadFileScheduling
 
@@ -98,6 +99,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _tier_of(path: Path) -> str:
     tier = path.relative_to(HERE).parts[0] if path.is_relative_to(HERE) else ""
     return tier if tier in TIERS else ""
+
+
+@pytest.fixture(autouse=True)
+def _no_tier_is_left_open() -> Iterator[None]:
+    """An engine that a test forgets fails this test, not the later ones of the process."""
+    before = _tier_threads()
+    yield
+    assert not _tier_threads() - before
+
+
+def _tier_threads() -> set[threading.Thread]:
+    return {each for each in threading.enumerate() if each.name.startswith("kv-offload")}
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

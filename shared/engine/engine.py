@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from shared.engine.config import EngineConfig
     from shared.engine.engine_stats import EngineStats
+    from shared.engine.offload.offload import KVOffload
     from shared.engine.sequence.events import CacheChange, EngineEvent
     from shared.engine.sequence.request import EngineRequest
     from shared.engine.step.decode_graphs import GraphRecorder
@@ -88,17 +90,16 @@ class Engine:
         )
         #: The pool's blocks for hidden states of prompts, and the states wanted from peers.
         self.hidden = self._parts.hidden
-        offload = build_offload(
-            config, self.layout, self._parts.arena, self._pool, namespace=self.namespace
-        )
-        #: The content of all tiers.
-        self.cached = CachedBlocks(self._pool, self.prefix_cache, offload)
-        self._scheduler = build_scheduler(self._pool, self.prefix_cache, offload, config)
-        self._counters = EngineCounters()
-        self._postprocessor = Postprocessor(self._scheduler, max_model_len=self.max_model_len)
-        self._steps = build_pipeline(
-            config, self._parts, self._pool, self._scheduler, self._postprocessor, self._counters
-        )
+        with ExitStack() as on_failure:
+            on_failure.callback(self._parts.arena.close)
+            offload = build_offload(
+                config, self.layout, self._parts.arena, self._pool, namespace=self.namespace
+            )
+            #: The content of all tiers.
+            self.cached = CachedBlocks(self._pool, self.prefix_cache, offload)
+            on_failure.callback(self.cached.close)
+            self._build_steps(config, offload)
+            on_failure.pop_all()
         self._validator = RequestValidator(self.vocab_size, self.max_model_len)
         self._arrivals = count()
         self._events: list[EngineEvent] = []
@@ -107,6 +108,14 @@ class Engine:
         self._profile: StepProfile | None = None
         #: Error that broke the engine, if any. Then all sequences have failed.
         self.broken: Exception | None = None
+
+    def _build_steps(self, config: EngineConfig, offload: KVOffload | None) -> None:
+        self._scheduler = build_scheduler(self._pool, self.prefix_cache, offload, config)
+        self._counters = EngineCounters()
+        self._postprocessor = Postprocessor(self._scheduler, max_model_len=self.max_model_len)
+        self._steps = build_pipeline(
+            config, self._parts, self._pool, self._scheduler, self._postprocessor, self._counters
+        )
 
     @property
     def vocab_size(self) -> int:

@@ -7,10 +7,12 @@ stays.
 from __future__ import annotations
 
 import gc
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shared.engine.engine import Engine
+from shared.engine.offload.build import forget_disk
 from shared.errors import InvalidRequestError, ModelLoadError, UnavailableError
 from shared.model.checkpoint.loading.heap import give_back_free
 
@@ -53,6 +55,8 @@ class EngineHome:
         #: What no change of weights changes.
         self.eos_token_ids = self._loaded.spec.eos_token_ids
         self._engine: Engine | None = Engine(self._loaded, config)
+        #: Of the blocks that the last engine may have left on disk.
+        self._namespace = self._engine.namespace
 
     @property
     def engine(self) -> Engine:
@@ -131,6 +135,10 @@ class EngineHome:
         if asleep is not None:
             asleep.fingerprint, asleep.loaded = loaded.fingerprint, loaded
             return
+        if self._engine is not None and loaded.fingerprint != self._engine.model_fingerprint:
+            # No time is spent on saving what other weights cannot use.
+            with suppress(UnavailableError):
+                self._engine.reset_prefix_cache()
         self._end_engine()
         self._begin_engine(loaded)
 
@@ -154,6 +162,9 @@ class EngineHome:
     def _begin_engine(self, loaded: LoadedModel) -> None:
         self._engine = Engine(loaded, self._config)
         self._loaded, self._asleep = loaded, None
+        if self._engine.namespace != self._namespace:
+            forget_disk(self._config, self._namespace)
+            self._namespace = self._engine.namespace
 
     def _end_engine(self) -> None:
         if self._engine is not None:

@@ -125,17 +125,19 @@ class AsyncLLM(Refusing):
         await self._thread.reset_prefix_cache()
         return True
 
-    async def pause_generation(self, *, mode: str = "abort", clear_cache: bool = True) -> None:
+    async def pause_generation(self, *, mode: str = "abort", clear_cache: bool = False) -> None:
         """Compute nothing until `resume_generation`; requests that come wait.
 
-        `mode`: running ones end (abort), finish (wait) or stop (keep). The cache is kept: other
-        weights never use it.
+        `mode`: running ones end (abort), finish (wait) or stop (keep). The cache is kept unless
+        `clear_cache` says otherwise, since other weights never use it; with `keep` it always is.
         """
         if mode not in ("abort", "wait", "keep"):
             message = f"mode must be abort, wait or keep, not {mode!r}"
             raise InvalidRequestError(message, param="mode")
         self._paused = True
         await self._hold(mode)
+        if clear_cache and mode != "keep" and not self._changes.is_sleeping:
+            await self._thread.reset_prefix_cache()
 
     async def resume_generation(self) -> None:
         """Let requests go on."""

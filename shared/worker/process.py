@@ -19,6 +19,7 @@ import structlog
 
 from baton.v1 import lifecycle_pb2_grpc
 from shared.config import load_config
+from shared.engine.offload.build import forget_disk
 from shared.errors import ConfigError, ModelLoadError
 from shared.model.checkpoint.loading.heap import give_back_free
 from shared.rpc.auth import AuthInterceptor, ClusterToken
@@ -30,6 +31,7 @@ from shared.rpc.tls.server import ServerTls
 from shared.rpc.watched_file import following
 from shared.telemetry.logs import configure_logs
 from shared.worker.checks import check_worker
+from shared.worker.kv_events.publisher import open_publisher
 from shared.worker.lifecycle.lifecycle import Lifecycle
 from shared.worker.lifecycle.profiling import Profiling
 from shared.worker.lifecycle.servicer import LifecycleServicer
@@ -125,11 +127,10 @@ async def run_worker(
     check_worker(config, role)
     path = config.access.cluster_token
     token = None if path is None else ClusterToken(path)
-    stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    stopping = _stopped_by_signals()
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(following([] if token is None else [token.file]))
+        events = await stack.enter_async_context(open_publisher(config))
         lifecycle = Lifecycle(config)
         await lifecycle.load_first()
         certificates = open_certificates(config.tls, PeerRole(role.value))
@@ -150,6 +151,7 @@ async def run_worker(
                 switch=switch,
                 add_service=add_service,
                 read_token_table=read_token_table,
+                events=events,
                 token=token,
                 certificates=certificates,
                 stopping=stopping,
@@ -157,6 +159,14 @@ async def run_worker(
         )
     log.info("stopped", name=config.name)
     return EXIT_BROKEN if ending is Ending.BROKEN else 0
+
+
+def _stopped_by_signals() -> asyncio.Event:
+    """Return an event that SIGTERM and SIGINT set from now on."""
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    return stopping
 
 
 async def _live(site: Site) -> Ending:
@@ -169,6 +179,9 @@ async def _live(site: Site) -> Ending:
         # Reference cycles keep an engine's and a model's memory otherwise.
         gc.collect()
         give_back_free()
+        if lifecycle.replaces(last.fingerprint):
+            namespace = bytes.fromhex(last.record.namespace)
+            await asyncio.to_thread(forget_disk, site.config.engine, namespace)
         if lifecycle.stage is Stage.SERVING:
             last = await serve_life(site)
             ending = last.ending

@@ -8,11 +8,12 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import threading
+import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import httpx
 import psutil
@@ -20,32 +21,97 @@ import pytest
 
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from tests.e2e.asking import prompt_of
-from tests.e2e.conftest import ENGINE_FLAGS
-from tests.e2e.processes import Cluster
+from tests.e2e.cache_follower import CacheFollower
+from tests.e2e.conftest import BLOCK_SIZE, ENGINE_FLAGS
+from tests.e2e.processes import Cluster, Process
 from tests.e2e.training import Trainer, greedy
+from tests.e2e.updating import (
+    NUM_TOKENS,
+    PROMPTS,
+    Load,
+    ask,
+    cached_tokens,
+    one_answer,
+    post,
+    refused,
+    version_of,
+    wait,
+)
+from tests.fakes.ports import free_port
+from tests.fakes.redis_server import RedisServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 NUM_UPDATES = int(os.environ.get("BATON_UPDATES", "3"))
-NUM_TOKENS = 6
-#: More than a block each, and the second begins as the first.
-PROMPTS = (
-    prompt_of(40, seed=1),
-    prompt_of(40, seed=1) + prompt_of(20, seed=2),
-    prompt_of(70, seed=3),
-)
 FIRST = "default"
 
 
+#: Over half of a host tier's blocks, and more than it holds.
+LONG = prompt_of(600, seed=4)
+#: Of a block: two layers, keys and values, two heads of 80 floats.
+BLOCK_BYTES = 2 * 2 * 2 * 80 * 4 * BLOCK_SIZE
+TIER_FLAGS = (
+    "--kv-offload-host-gib", str(30 * BLOCK_BYTES / 2**30),
+    "--kv-offload-disk-gib", "0.1",
+    "--kv-offload-always-load",
+)  # fmt: skip
+#: Time in which the directory forgets what is gone.
+FORGET_S = 5.0
+
+
 @pytest.fixture(scope="module")
-def updated(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster whose weights the tests change."""
-    made = Cluster(checkpoint, tmp_path_factory.mktemp("updated"))
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The usual model with 19 MB of weights: enough to see in a process's memory."""
+    path = tmp_path_factory.mktemp("models") / "wide"
+    spec = CheckpointSpec(
+        architecture="qwen3", num_layers=2, hidden_size=96, num_heads=6, num_kv_heads=2,
+        head_dim=80, intermediate_size=8_000, vocab_size=321, max_position_embeddings=2048,
+        dtype="float32", seed=7,
+    )  # fmt: skip
+    write_random_checkpoint(path, spec)
+    return path
+
+
+@pytest.fixture(scope="module")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer | None]:
+    """The directory; None where there is no Redis: then it is the router's own."""
+    if shutil.which("redis-server") is None:
+        yield None
+        return
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="module")
+def disks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of each worker's disk tier."""
+    return tmp_path_factory.mktemp("disks")
+
+
+@pytest.fixture(scope="module")
+def updated(
+    checkpoint: Path,
+    redis_server: RedisServer | None,
+    disks: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Cluster]:
+    """A cluster whose weights the tests change; with all that remembers blocks."""
+    redis_url = None if redis_server is None else redis_server.url
+    made = Cluster(checkpoint, tmp_path_factory.mktemp("updated"), redis_url=redis_url)
+    profiles = str(tmp_path_factory.mktemp("profiles"))
     try:
-        flags = (*ENGINE_FLAGS, "--profiler-dir", str(tmp_path_factory.mktemp("profiles")))
-        made.add_worker("prefill", "prefill-0", *flags)
-        made.add_worker("decode", "decode-0", *flags, "--local-prefill-threshold", "0")
+        for role, *own in (("prefill",), ("decode", "--local-prefill-threshold", "0")):
+            name = f"{role}-0"
+            made.add_worker(
+                role, name, *ENGINE_FLAGS, *TIER_FLAGS, *own,
+                "--kv-offload-disk-dir", str(disks / name),
+                "--kv-events-endpoint", f"tcp://127.0.0.1:{free_port()}",
+                "--kv-events-replay-endpoint", f"tcp://127.0.0.1:{free_port()}",
+                "--profiler-dir", profiles,
+            )  # fmt: skip
         made.wait_ready()
         yield made
     finally:
@@ -53,57 +119,16 @@ def updated(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     assert set(codes.values()) == {0}
 
 
-class Load:
-    """Clients that ask the same prompts again and again."""
-
-    def __init__(self, cluster: Cluster, num_clients: int = 2) -> None:
-        self._cluster = cluster
-        self._stopped = threading.Event()
-        self.answers: list[tuple[int, list[int], str]] = []
-        self.failures: list[str] = []
-        self._threads = [threading.Thread(target=self._run, args=(i,)) for i in range(num_clients)]
-
-    def __enter__(self) -> Load:
-        for each in self._threads:
-            each.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stopped.set()
-        for each in self._threads:
-            each.join()
-
-    def _run(self, first: int) -> None:
-        with httpx.Client(timeout=60) as client:
-            number = first
-            while not self._stopped.is_set():
-                number += 1
-                place = number % len(PROMPTS)
-                reply = ask(client, self._cluster, PROMPTS[place])
-                if "choices" not in reply:
-                    self.failures.append(str(reply))
-                    continue
-                [choice] = reply["choices"]
-                self.answers.append((place, choice["token_ids"], choice["weight_version"]))
-
-
-def ask(client: httpx.Client, cluster: Cluster, prompt: tuple[int, ...], **more: Any) -> Any:
-    body = {
-        "model": cluster.model.name,
-        "prompt": list(prompt),
-        "max_tokens": NUM_TOKENS,
-        "temperature": 0,
-        "ignore_eos": True,
-        "return_token_ids": True,
-        **more,
-    }
-    return client.post(f"{cluster.url}/v1/completions", json=body).json()
-
-
-def post(cluster: Cluster, door: str, **body: Any) -> Any:
-    reply = httpx.post(f"{cluster.url}{door}", json=body or None, timeout=120)
-    assert reply.status_code == 200, reply.text
-    return reply.json()
+@pytest.fixture
+def followers(updated: Cluster) -> Iterator[dict[str, CacheFollower]]:
+    """Subscribers to the events of each worker."""
+    made = {}
+    for name, process in updated.workers.items():
+        at = process.argv.index("--kv-events-endpoint")
+        made[name] = CacheFollower(process.argv[at + 1], process.argv[at + 3])
+    yield made
+    for each in made.values():
+        each.close()
 
 
 def test_each_answer_is_of_the_version_that_it_names(
@@ -141,21 +166,49 @@ def test_each_answer_is_of_the_version_that_it_names(
     updated.wait_idle()
 
 
-def version_of(cluster: Cluster) -> str | None:
-    found: str | None = httpx.get(f"{cluster.url}/weight_info").json()["weight_version"]
-    return found
+def keys_of_blocks(server: RedisServer | None) -> set[bytes]:
+    """The names of the directory's sets of blocks: one for each incarnation that has some."""
+    if server is None:
+        return set()
+    with server.client() as client:
+        return set(client.keys("*:blocks:*"))
 
 
-def one_answer(cluster: Cluster, prompt: tuple[int, ...] = PROMPTS[0], **more: Any) -> Any:
-    with httpx.Client(timeout=60) as client:
-        [choice] = ask(client, cluster, prompt, **more)["choices"]
-        return choice
-
-
-def refused(cluster: Cluster, door: str, **body: Any) -> str:
-    reply = httpx.post(f"{cluster.url}{door}", json=body or None, timeout=60)
-    assert reply.status_code >= 400
-    return str(reply.json()["error"]["message"])
+def test_no_block_of_old_weights_is_left_anywhere(
+    updated: Cluster,
+    checkpoint: Path,
+    followers: dict[str, CacheFollower],
+    redis_server: RedisServer | None,
+    disks: Path,
+    tmp_path: Path,
+) -> None:
+    """Neither in subscribers' minds, nor in Redis, nor on disk; nor is one used."""
+    before = cached_tokens(updated, LONG)[1]
+    assert cached_tokens(updated, LONG) == (len(LONG) // BLOCK_SIZE * BLOCK_SIZE, before)
+    for each in followers.values():
+        wait(lambda each=each: each.read() and each.count("GPU") and each.count("CPU"))
+    wait(lambda: followers["prefill-0"].read() and followers["prefill-0"].count("STORAGE"))
+    keys, files = keys_of_blocks(redis_server), set(disks.rglob("*.kv"))
+    assert len(keys) == (0 if redis_server is None else 2)
+    assert files
+    folder = Trainer(checkpoint, tmp_path).step("clean")
+    post(updated, "/update_weights", path=str(folder), weight_version="clean")
+    for name, each in followers.items():
+        each.read()
+        # The canary of the new life may have left a block in the pool.
+        assert each.count("GPU") <= 1, name
+        assert each.count("STORAGE") == each.count("CPU") == 0, name
+    wait(lambda: not keys & keys_of_blocks(redis_server), FORGET_S)
+    assert not [path for path in files if path.exists()]
+    assert len(list(disks.glob("*/*"))) == len(updated.workers)
+    [expected] = greedy(folder, [LONG], NUM_TOKENS)
+    assert cached_tokens(updated, LONG) == (0, expected)
+    for each in followers.values():
+        held = each.read().copy()
+        assert held
+        again = CacheFollower(*each.endpoints)
+        assert again.read() == held
+        again.close()
 
 
 def test_weights_that_one_worker_cannot_load_change_nothing(
@@ -212,9 +265,35 @@ def test_a_profile_is_a_file_per_worker(updated: Cluster) -> None:
     assert "not being profiled" in refused(updated, "/stop_profile")
 
 
-def test_sleeping_workers_say_so_and_wake_up_as_they_were(updated: Cluster) -> None:
-    before = one_answer(updated)
-    assert post(updated, "/sleep?level=1") == {"status": "sleeping", "level": 1}
+def rss_of(process: Process) -> int:
+    """The memory of a process in bytes."""
+    rollup = Path(f"/proc/{process.popen.pid}/smaps_rollup").read_text()
+    [line] = [line for line in rollup.splitlines() if line.startswith("Rss:")]
+    return int(line.split()[1]) * 1024
+
+
+@pytest.mark.parametrize("level", [1, 2])
+def test_sleeping_workers_give_memory_back_and_wake_up_as_they_were(
+    updated: Cluster,
+    checkpoint: Path,
+    followers: dict[str, CacheFollower],
+    redis_server: RedisServer | None,
+    level: int,
+) -> None:
+    before = [cached_tokens(updated, prompt)[1] for prompt in (*PROMPTS, LONG)]
+    updated.wait_idle()
+    weights = sum(path.stat().st_size for path in checkpoint.glob("*.safetensors"))
+    taken, awake = {}, {}
+    for name, process in updated.workers.items():
+        followers[name].read()
+        num_blocks = followers[name].count("GPU") + followers[name].count("CPU")
+        taken[name] = weights + num_blocks * BLOCK_BYTES
+        awake[name] = rss_of(process)
+    assert post(updated, f"/sleep?level={level}") == {"status": "sleeping", "level": level}
+    for name, process in updated.workers.items():
+        assert awake[name] - rss_of(process) > 0.9 * taken[name], name
+        assert followers[name].read() == set()
+    wait(lambda: not keys_of_blocks(redis_server), FORGET_S)
     assert httpx.get(f"{updated.url}/is_sleeping").json() == {"is_sleeping": True}
     assert httpx.get(f"{updated.url}/ready").status_code == 503
     body = {"model": updated.model.name, "prompt": [1], "max_tokens": 1}
@@ -222,7 +301,12 @@ def test_sleeping_workers_say_so_and_wake_up_as_they_were(updated: Cluster) -> N
     assert post(updated, "/wake_up?tags=weights")["status"] == "sleeping"
     assert post(updated, "/wake_up?tags=kv_cache")["status"] == "awake"
     assert httpx.get(f"{updated.url}/is_sleeping").json() == {"is_sleeping": False}
-    assert one_answer(updated) == before
+    for name, process in updated.workers.items():
+        assert rss_of(process) < 1.1 * awake[name], name
+    # The disk tier still has it: the weights are the same.
+    num_cached, tokens = cached_tokens(updated, LONG)
+    assert num_cached > 0
+    assert [*(cached_tokens(updated, prompt)[1] for prompt in PROMPTS), tokens] == before
     updated.wait_idle()
 
 
@@ -232,13 +316,6 @@ def restart(cluster: Cluster, name: str) -> None:
     num_joined = process.log.read_text().count("registered")
     process.start()
     wait(lambda: process.log.read_text().count("registered") > num_joined)
-
-
-def wait(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_worker_that_is_killed_before_the_commit_leaves_all_on_the_old_version(
@@ -270,15 +347,26 @@ def test_a_worker_that_is_killed_before_the_commit_leaves_all_on_the_old_version
     assert one_answer(updated) == before
 
 
+@pytest.fixture
+def shared_memory() -> Iterator[Path]:
+    """A folder in memory, as a trainer on the same machine leaves its weights there."""
+    with TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
 def test_a_worker_that_starts_with_old_weights_gets_the_new_ones(
-    updated: Cluster, checkpoint: Path, tmp_path: Path
+    updated: Cluster, checkpoint: Path, shared_memory: Path
 ) -> None:
-    folder = Trainer(checkpoint, tmp_path).step("after")
+    """Of shared memory; when all workers have them, the trainer may write others there."""
+    folder = Trainer(checkpoint, shared_memory).step("after")
     post(updated, "/update_weights", path=str(folder), weight_version="after")
     updated.workers["prefill-0"].kill()
     restart(updated, "prefill-0")
     wait(lambda: version_of(updated) == "after")
     updated.wait_ready()
-    [expected] = greedy(folder, PROMPTS[:1], NUM_TOKENS)
+    expected = greedy(folder, PROMPTS, NUM_TOKENS)
     answer = one_answer(updated)
-    assert (answer["weight_version"], answer["token_ids"]) == ("after", expected)
+    assert (answer["weight_version"], answer["token_ids"]) == ("after", expected[0])
+    for path in folder.glob("*.safetensors"):
+        path.write_bytes(bytes(path.stat().st_size))
+    assert [cached_tokens(updated, prompt)[1] for prompt in PROMPTS] == expected

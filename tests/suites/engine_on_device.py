@@ -5,6 +5,7 @@ Runs on a CPU with the stand-ins that tests have there, and on a GPU with what i
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -92,18 +93,17 @@ class EngineOnDeviceSuite:
             kv_offload_always_load=True,
         )
         answers = []
-        for engine in (plain, tiered, tiered):
-            for request in requests():
-                engine.add(request)
-            run = drain(engine)
-            answers.append([run.tokens(request.request_id) for request in requests()])
-            # Others take the pool: what was cached there is in host memory only.
-            for i in range(3):
-                engine.add(make_request(f"x{i}", [7 + i] * 500, max_tokens=1))
-            drain(engine)
+        with closing(plain), closing(tiered):
+            for engine in (plain, tiered, tiered):
+                for request in requests():
+                    engine.add(request)
+                run = drain(engine)
+                answers.append([run.tokens(request.request_id) for request in requests()])
+                # Others take the pool: what was cached there is in host memory only.
+                for i in range(3):
+                    engine.add(make_request(f"x{i}", [7 + i] * 500, max_tokens=1))
+                drain(engine)
         assert answers.count(answers[0]) == 3
-        for engine in (plain, tiered):
-            engine.close()
 
     def test_padding_leaves_every_block_alone(self, loaded: LoadedModel, device: str) -> None:
         engine = self.engine(loaded, device, cuda_graph_sizes=(8,), async_scheduling=True)

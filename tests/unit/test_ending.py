@@ -18,7 +18,8 @@ class Torn:
 
 def late(what):
     time.sleep(0.2)
-    print(what)
+    # In one piece: the other thread may write between a print's text and its end of line.
+    sys.stdout.write(what + "\\n")
 
 kept = Torn()
 atexit.register(print, "registered")

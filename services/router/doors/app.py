@@ -164,7 +164,9 @@ def _add_generation(app: FastAPI, backend: Backend, cluster: Cluster | None) -> 
     if cluster is not None:
         _add_operators(app, OperatorEndpoints(backend, cluster, chat, completions))
         if cluster.fleet is not None:
-            add_lifecycle(app, LifecycleEndpoints(cluster.fleet, backend.limits))
+            add_lifecycle(
+                app, LifecycleEndpoints(cluster.fleet, backend.limits, cluster.reset_prefix_cache)
+            )
     _add_other_apis(app, backend, chat)
     app.add_api_route("/v1/chat/completions", chat.create, methods=["POST"], tags=["generate"])
     app.add_api_route("/v1/completions", completions.create, methods=["POST"], tags=["generate"])

@@ -148,6 +148,7 @@ class Fleet:
             await update.prepare()
             try:
                 await self._pause.begin(mode, timeout_s)
+                await self._require(workers, keep_paused=was_paused)
             except BaseException:
                 await update.drop()
                 raise
@@ -221,6 +222,19 @@ class Fleet:
             if not keep_paused:
                 await self._pause.end()
         return lost
+
+    async def _require(self, workers: Collection[Endpoint], *, keep_paused: bool) -> None:
+        """Check that these are all still there.
+
+        Raises:
+            UnavailableError: one has left meanwhile; the others go on.
+        """
+        present = set(self._workers())
+        left = sorted(each.name for each in workers if each not in present)
+        if left:
+            if not keep_paused:
+                await self._pause.end()
+            raise UnavailableError(f"{', '.join(left)} left before the weights were exchanged")
 
     def _are_ready(self, ids: Collection[WorkerId]) -> bool:
         """Return whether all of these that are still there can be used, or sleep."""

@@ -15,6 +15,7 @@ from services.router.fleet.pause import PauseMode
 from services.router.openai.errors import FieldError
 from services.router.openai.reading.body import field_error, read_body
 from services.router.openai.replies.responses import json_response
+from shared.errors import UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping
@@ -38,6 +39,17 @@ LIFECYCLE_PATHS: dict[str, bool] = {
     "/start_profile": True,
     "/stop_profile": True,
 }
+
+
+#: Why weights are not taken from a request.
+PUSHED = (
+    "tensors are not pushed by NCCL or IPC: write a whole checkpoint to a folder, which may be in "
+    "/dev/shm, and POST /update_weights with its `path`"
+)
+#: Fields of vLLM's requests with pushed weights.
+_PUSHED_FIELDS = frozenset(
+    {"names", "dtype_names", "shapes", "ipc_handles", "ipc_handles_pickled", "tensor_sizes"}
+)
 
 
 class Fleet(Protocol):
@@ -116,13 +128,26 @@ class ProfileBody(pydantic.BaseModel):
 class LifecycleEndpoints:
     """See each method's path in `LIFECYCLE_PATHS`."""
 
-    def __init__(self, fleet: Fleet, limits: RequestLimits) -> None:
+    def __init__(
+        self, fleet: Fleet, limits: RequestLimits, clear_cache: Callable[[], Awaitable[bool]]
+    ) -> None:
+        """`clear_cache`: drops all workers' cached prefixes, and returns whether all could."""
         self._fleet = fleet
         self._limits = limits
+        self._clear_cache = clear_cache
 
     async def pause(self, request: Request) -> Response:
-        """Hold new requests. `mode`: running ones end (abort), finish (wait) or stop (keep)."""
-        await self._fleet.pause(_mode(request), _timeout_s(request))
+        """Hold new requests. `mode`: running ones end (abort), finish (wait) or stop (keep).
+
+        Cached prefixes go if `clear_cache` says so; requests that only stopped keep theirs.
+        """
+        mode, clears = _mode(request), _flag(request, "clear_cache")
+        await self._fleet.pause(mode, _timeout_s(request))
+        if clears and mode is not PauseMode.KEEP and not await self._clear_cache():
+            raise UnavailableError(
+                "requests are paused, but the cache was not cleared: blocks are in use; "
+                "POST /reset_prefix_cache to try again"
+            )
         return json_response({"status": "paused"})
 
     async def resume(self) -> Response:
@@ -201,6 +226,10 @@ class LifecycleEndpoints:
                 return WrappedUpdateBody.model_validate_json(raw).update_info
             return UpdateBody.model_validate_json(raw)
         except pydantic.ValidationError as error:
+            for each in error.errors(include_url=False, include_input=False):
+                if each["loc"] and each["loc"][-1] in _PUSHED_FIELDS:
+                    name = str(each["loc"][-1])
+                    raise FieldError(f"{name} is unsupported: {PUSHED}", param=name) from error
             raise field_error(error) from error
 
 
@@ -219,6 +248,13 @@ def _mode(request: Request) -> PauseMode:
     except ValueError as error:
         message = f"mode must be one of {', '.join(PauseMode)}, not {found!r}"
         raise FieldError(message, param="mode") from error
+
+
+def _flag(request: Request, name: str) -> bool:
+    found = request.query_params.get(name, "false").lower()
+    if found not in ("true", "false", "1", "0"):
+        raise FieldError(f"{name} must be true or false, not {found!r}", param=name)
+    return found in ("true", "1")
 
 
 def _timeout_s(request: Request) -> float:

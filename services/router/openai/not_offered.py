@@ -23,6 +23,7 @@ _FILES = "this server keeps no files and runs no jobs: `baton run-batch` answers
 _STATE = "this server keeps no state between requests: send the whole conversation"
 
 _PUSHED = "weights come from a folder, in one step: POST /update_weights with its `path`"
+_VERSION = "weights get their version when they come: POST /update_weights with `weight_version`"
 _ADAPTERS = "this server has no adapters: merge one into its model, and serve the result"
 
 _TRAINING = "this server trains nothing"
@@ -56,6 +57,12 @@ NOT_OFFERED: dict[str, str] = {
     "/init_weight_transfer_engine": _PUSHED,
     "/start_weight_update": _PUSHED,
     "/finish_weight_update": _PUSHED,
+    "/start_draft_weight_update": _PUSHED,
+    "/shutdown_weight_transfer_engine": _PUSHED,
+    "/get_world_size": f"no group of workers receives weights: {_PUSHED}",
+    "/update_weight_version": _VERSION,
+    "/weight_checker": "all workers' weights have one digest, which each update compares",
+    "/release_kv_cache_memory": "KV goes with the weights: POST /sleep, then /wake_up",
     "/collective_rpc": "this server runs no code of its clients in its workers",
     "/reset_mm_cache": _IMAGES,
     "/reset_encoder_cache": _IMAGES,

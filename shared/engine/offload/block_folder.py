@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
+import weakref
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,12 +44,13 @@ SUFFIX = ".kv"
 class BlockFolder:
     """Block files by hash.
 
-    Call `open` first; call from one thread only; `close` unlocks the folder.
+    Call `open` first; call from one thread only; `close` unlocks the folder. Without `close` it is
+    unlocked when nothing refers to this.
     """
 
     def __init__(self, path: Path, lock: int, namespace: bytes, layout: KVLayout) -> None:
         self.path = path
-        self._lock = lock
+        self._unlock = weakref.finalize(self, os.close, lock)
         self._namespace = namespace
         self._layout = layout_fingerprint(layout)
         self.file_bytes = layout.block_bytes + HEADER_BYTES
@@ -76,6 +79,22 @@ class BlockFolder:
                 "worker a folder of its own"
             ) from error
         return cls(path, lock, namespace, layout)
+
+    @staticmethod
+    def forget(root: Path, namespace: bytes) -> None:
+        """Delete a namespace's sub-folder with all blocks, unless a worker has it."""
+        path = root / namespace.hex()
+        try:
+            lock = os.open(path / "lock", os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path)
+        except OSError as error:
+            log.warning("kv_offload_forget_failed", folder=str(path), error=str(error))
+        finally:
+            os.close(lock)
 
     def scan(self) -> list[bytes]:
         """Return hashes of complete-looking files, least recently used first; delete others."""
@@ -142,7 +161,7 @@ class BlockFolder:
 
     def close(self) -> None:
         """Unlock the folder for other workers."""
-        os.close(self._lock)
+        self._unlock()
 
     def _entries(self) -> Iterator[os.DirEntry[str]]:
         for folder in sorted(self.path.iterdir()):

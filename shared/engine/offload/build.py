@@ -73,6 +73,12 @@ def build_offload(
     return KVOffload(tiers, loads, rule, block_bytes=layout.block_bytes)
 
 
+def forget_disk(config: EngineConfig, namespace: bytes) -> None:
+    """Delete what an engine that is closed left on disk, if these settings have a disk tier."""
+    if config.kv_offload_disk_dir is not None:
+        BlockFolder.forget(Path(config.kv_offload_disk_dir), namespace)
+
+
 def _disk_tier(config: EngineConfig, folder: BlockFolder) -> DiskTier:
     num_files = _num_blocks(config.kv_offload_disk_gib, folder.file_bytes, "kv_offload_disk_gib")
     disk = DiskTier(

@@ -8,6 +8,7 @@ read or write has a reference of its own, so that it is not reused meanwhile.
 from __future__ import annotations
 
 import time
+import weakref
 from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -34,7 +35,11 @@ _MIN_MEASURED_TOKENS = 32
 
 
 class KVOffload:
-    """The tiers below one pool. Call `close` before the engine's memory is freed."""
+    """The tiers below one pool. Call `close` before the engine's memory is freed.
+
+    If it is never called, the threads end when nothing refers to this, and what only host memory
+    has is lost.
+    """
 
     def __init__(
         self, tiers: TierSet, loads: PrefixLoads, rule: LoadRule, *, block_bytes: int
@@ -48,6 +53,9 @@ class KVOffload:
         self._block_bytes = block_bytes
         #: Jobs that have ended and that `poll` has not processed yet.
         self._deferred: list[Job] = []
+        # Threads never end by themselves, not even those of a program that forgot its engine.
+        self._forgotten = weakref.finalize(self, tiers.threads.end)
+        self._forgotten.atexit = False
 
     @property
     def is_loading(self) -> bool:
@@ -156,6 +164,7 @@ class KVOffload:
 
     def close(self) -> None:
         """Finish jobs in progress, save the host tier to disk, end the threads."""
+        self._forgotten.detach()
         self.on_news(lambda: None)
         self.stores.forget()
         self.settle()

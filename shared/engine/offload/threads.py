@@ -98,8 +98,14 @@ class TierThreads:
             key=key, data=self._copies.host[slot].copy(), checksum=int(self._checksums[slot])
         )
 
+    def end(self) -> None:
+        """Have the threads end when they have done what is queued; wait for nothing."""
+        self._copy_queue.put(None)
+        self._disk_queue.put(None)
+
     def close(self) -> None:
         """End the threads and free the memory and the folder."""
+        # Copies queue work for the disk: they end first.
         self._copy_queue.put(None)
         self._threads[0].join()
         if self._folder is not None:

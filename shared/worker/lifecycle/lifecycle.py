@@ -92,6 +92,10 @@ class Lifecycle:
         self._life = None
         self.turning.clear()
 
+    def replaces(self, fingerprint: str) -> bool:
+        """Return whether the present weights are others than these. A sleeper may have none."""
+        return self.weights is not None and self.weights.loaded.fingerprint != fingerprint
+
     # Orders.
 
     @property

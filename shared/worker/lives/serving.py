@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING
 
 import structlog
 
 from baton.v1 import transfer_pb2_grpc, worker_pb2_grpc
+from shared.errors import UnavailableError
 from shared.rpc.service_switch import ServiceSet
 from shared.telemetry.vllm_names import WORKER_NAMES, exposed_metrics
 from shared.worker.health.liveness import Liveness, Watchdog
@@ -16,7 +17,7 @@ from shared.worker.health.metrics_server import serve_metrics
 from shared.worker.health.self_check import SelfCheck
 from shared.worker.join.drain import drain
 from shared.worker.join.joining import join, leave, member_of, open_places, reason_of
-from shared.worker.kv_events import publish_kv_events
+from shared.worker.kv_events.published_cache import published_cache
 from shared.worker.lifecycle.lifecycle import Life
 from shared.worker.lifecycle.pause import END_S
 from shared.worker.lifecycle.stage import Ending
@@ -63,7 +64,7 @@ async def serve_life(site: Site) -> LastLife:
         address = await site.open()
         stack.push_async_callback(site.close, ServiceSet(site.server))
         _serve_metrics(parts, stack)
-        await publish_kv_events(parts, stack)
+        await _publish_events(site, parts, stack)
         _stay_alive(parts, site.server, watchdog, stack)
         member = member_of(parts, address, watchdog)
         places = open_places(config, parts.worker, parts.channels, stack, token=site.token)
@@ -78,7 +79,12 @@ async def serve_life(site: Site) -> LastLife:
         if ending is Ending.TURNED:
             await parts.gate.wait_empty(END_S)
         await asyncio.gather(*(leave(one) for one in joined))
-        return LastLife(ending, member.record, parts.layout.format)
+        fingerprint = parts.peer_info.model_fingerprint
+        if ending is Ending.TURNED and lifecycle.replaces(fingerprint):
+            # No time is spent on saving what other weights cannot use.
+            with suppress(UnavailableError):
+                await parts.engine.reset_prefix_cache()
+        return LastLife(ending, member.record, parts.layout.format, fingerprint)
 
 
 def _add_worker_services(parts: WorkerParts, services: ServiceSet) -> None:
@@ -118,6 +124,15 @@ def _serve_metrics(parts: WorkerParts, stack: AsyncExitStack) -> None:
             metrics, config.host, config.metrics_port, is_serving=lambda: parts.gate.is_open
         )
         stack.callback(stop)
+
+
+async def _publish_events(site: Site, parts: WorkerParts, stack: AsyncExitStack) -> None:
+    """Publish the cache's changes until the stack closes, if the settings ask for it."""
+    if site.events is not None and parts.contents is not None:
+        size = parts.layout.block_size
+        await stack.enter_async_context(
+            published_cache(site.events, parts.engine, parts.contents, block_size=size)
+        )
 
 
 def _stay_alive(

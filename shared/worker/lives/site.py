@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from shared.rpc.service_switch import ServiceSet, ServiceSwitch
     from shared.rpc.tls.files import CertificateFiles
     from shared.worker.config import WorkerConfig
+    from shared.worker.kv_events.publisher import KvEventPublisher
     from shared.worker.lifecycle.lifecycle import Lifecycle
     from shared.worker.lifecycle.profiling import Profiling
     from shared.worker.lifecycle.stage import Ending
@@ -29,6 +30,8 @@ class LastLife:
     ending: Ending
     record: WorkerRecord
     kv_format: str
+    #: Of its weights.
+    fingerprint: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +49,8 @@ class Site:
     #: Adds the service of the worker's role.
     add_service: Callable[[WorkerParts, ServiceSet], None]
     read_token_table: ReadTokenTable
+    #: Of all lives; None unless the settings ask for KV events.
+    events: KvEventPublisher | None
     token: ClusterToken | None
     certificates: CertificateFiles | None
     #: Set by a signal.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -89,11 +89,10 @@ def test_tokens_are_those_of_one_group(
             own["num_blocks"] *= num_groups
             engine = make_engine(model, StepMode.OVERLAPPED, **own)
         assert engine.layout.num_groups == num_groups
-        try:
-            return run(engine)
-        finally:
+        with closing(engine):
+            answers = run(engine)
             assert engine.stats().counters[counter]
-            engine.close()
+            return answers
 
     assert answer(num_groups) == answer(1)
 

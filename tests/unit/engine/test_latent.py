@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -56,11 +57,10 @@ def answer(folder: Path, counter: str | None = None, **settings: Any) -> dict[st
         settings["speculative_config"] = msgspec.json.encode(own).decode()
     model = load_model(folder / "target", model_impl=impl)
     engine = make_engine(model, StepMode.OVERLAPPED, **({"num_blocks": 64} | settings))
-    try:
-        return run(engine)
-    finally:
+    with closing(engine):
+        answers = run(engine)
         assert counter is None or engine.stats().counters[counter]
-        engine.close()
+        return answers
 
 
 @pytest.fixture(scope="module")

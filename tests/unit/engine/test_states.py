@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -129,10 +130,9 @@ def test_tokens_are_those_of_prompts_computed_alone(
 ) -> None:
     settings, counter = SETTINGS[name]
     model = load_model(folder / checkpoint, attention_backend=backend)
-    engine = make_engine(model, mode, **({"num_blocks": 200} | settings))
-    assert run(engine) == expected(checkpoint, backend)
-    assert engine.stats().counters[counter] > 0 or (checkpoint, name) in NOT_SEEN
-    engine.close()
+    with closing(make_engine(model, mode, **({"num_blocks": 200} | settings))) as engine:
+        assert run(engine) == expected(checkpoint, backend)
+        assert engine.stats().counters[counter] > 0 or (checkpoint, name) in NOT_SEEN
 
 
 def test_padding_of_recorded_steps_changes_no_state(

@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from baton import LLM, AsyncEngineArgs, AsyncLLMEngine, SamplingParams
 from cli.places import python_environ
@@ -137,10 +138,53 @@ def test_new_weights_answer_as_their_own_engine(llm: LLM, second: Path) -> None:
     assert llm.get_weight_version() == "v2"
 
 
+def test_blocks_of_old_weights_do_not_stay_on_disk(
+    first: Path, second: Path, tmp_path: Path
+) -> None:
+    """Nor are they found: only an engine that wakes up with the same weights has its blocks."""
+    tiers = {
+        "kv_offload_host_gib": 0.01,
+        "kv_offload_disk_gib": 0.1,
+        "kv_offload_disk_dir": tmp_path,
+        "kv_offload_always_load": True,
+    }
+    llm = LLM(model=first, **SIZES, **tiers)
+
+    def ask() -> tuple[int | None, list[int]]:
+        [output] = llm.generate(PROMPT, GREEDY, use_tqdm=False)
+        return output.num_cached_tokens, list(output.outputs[0].token_ids)
+
+    _, before = ask()
+    llm.sleep(level=1)
+    old = set(tmp_path.rglob("*.kv"))
+    assert len(old) == 2
+    llm.wake_up()
+    assert ask() == (32, before)
+    for sleeps in (False, True):
+        if sleeps:
+            llm.sleep(level=2)
+            old |= set(tmp_path.rglob("*.kv"))
+        llm.update_weights(first if sleeps else second)
+        llm.wake_up()
+        assert not [path for path in old if path.exists()]
+        assert len(list(tmp_path.iterdir())) == 1
+        num_cached, after = ask()
+        assert num_cached == 0
+        assert (after == before) == sleeps
+    llm.close()
+
+
 def test_weights_that_cannot_be_taken_change_nothing(llm: LLM, tmp_path: Path) -> None:
     before = tokens(llm)
     with pytest.raises(InvalidRequestError, match="another model"):
         llm.update_weights(written(tmp_path / "wide", 1, tie_word_embeddings=True))
+    part = written(tmp_path / "part", 3)
+    [path] = part.glob("*.safetensors")
+    tensors = load_file(path)
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    save_file(tensors, path, metadata={"format": "pt"})
+    with pytest.raises(ModelLoadError, match=r"layers\.1\.mlp\.up_proj"):
+        llm.update_weights(part)
     with pytest.raises(UnsupportedError, match="path of a folder"):
         llm.update_weights({"update_info": {"names": ["w"]}})
     assert tokens(llm) == before
@@ -187,6 +231,10 @@ def test_an_engine_with_an_event_loop_pauses_sleeps_and_takes_weights(
         await asyncio.sleep(0)
         assert await engine.is_paused()
         assert not waiting.done()
+        await engine.resume_generation()
+        assert await waiting == before
+        await engine.pause_generation(mode="wait", clear_cache=True)
+        waiting = asyncio.create_task(ask())
         await engine.resume_generation()
         assert await waiting == before
         await engine.sleep(level=2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,7 +23,7 @@ def make() -> Iterator[Callable[..., Engine]]:
         engines.append(make_tiered_engine(**({"num_blocks": 10} | settings)))  # type: ignore[arg-type]
         return engines[-1]
 
-    yield start
-    for engine in engines:
-        engine.close()
-    assert not [t for t in threading.enumerate() if t.name.startswith("kv-offload")]
+    with ExitStack() as stack:
+        yield start
+        for engine in engines:
+            stack.callback(engine.close)

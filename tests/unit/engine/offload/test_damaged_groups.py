@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -64,19 +65,16 @@ def test_a_flipped_bit_is_never_read(
     name: str, kind: GroupKind, folder: Path, tmp_path: Path
 ) -> None:
     model = load_model(folder / name)
-    engine = restart(model, tmp_path)
-    group = [each.kind for each in engine.layout.groups].index(kind)
-    want, _ = ask(engine)
-    engine.close()
-    engine = restart(model, tmp_path)
-    assert ask(engine) == (want, 6 * BLOCK_SIZE)
-    engine.close()
+    with closing(restart(model, tmp_path)) as engine:
+        group = [each.kind for each in engine.layout.groups].index(kind)
+        want, _ = ask(engine)
+    with closing(restart(model, tmp_path)) as engine:
+        assert ask(engine) == (want, 6 * BLOCK_SIZE)
     files = files_of(tmp_path, group)
     for path in files:
         data = bytearray(path.read_bytes())
         data[-len(data) // 2] ^= 0x10
         path.write_bytes(data)
-    engine = restart(model, tmp_path)
-    assert ask(engine) == (want, 0)
-    assert engine.stats().tiers[BlockTier.DISK].counters["corrupt_blocks"] > 0
-    engine.close()
+    with closing(restart(model, tmp_path)) as engine:
+        assert ask(engine) == (want, 0)
+        assert engine.stats().tiers[BlockTier.DISK].counters["corrupt_blocks"] > 0

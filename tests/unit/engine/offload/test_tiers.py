@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from typing import TYPE_CHECKING
 
@@ -227,6 +228,40 @@ def test_bad_settings_say_what_is_wrong(
         settings = settings | {"kv_offload_disk_dir": tmp_path}
     with pytest.raises(ConfigError, match=message):
         make(**({"host_blocks": 12} | settings))
+
+
+def tier_threads() -> list[str]:
+    return [each.name for each in threading.enumerate() if each.name.startswith("kv-offload")]
+
+
+def test_an_engine_that_cannot_start_leaves_nothing_behind(
+    make: Callable[..., Engine], tmp_path: Path
+) -> None:
+    """Its guesses fail after its tiers were opened: no thread runs, and the folder is free."""
+    tiers = {"host_blocks": 12, "disk": tmp_path, "disk_blocks": 20}
+    unknown = (
+        '{"method": "custom", "num_speculative_tokens": 2, '
+        '"proposer_class": "tests.fakes.proposers:Nobody"}'
+    )
+    before = tier_threads()
+    with pytest.raises(ConfigError, match="Nobody"):
+        make(**tiers, speculative_config=unknown)
+    assert tier_threads() == before
+    make(**tiers)
+
+
+def test_an_engine_that_is_forgotten_ends_its_threads(tmp_path: Path) -> None:
+    engine = make_tiered_engine(host_blocks=12, disk=tmp_path, disk_blocks=20)
+    ask(engine, PROMPTS[0])
+    own = [each for each in threading.enumerate() if each.name.startswith("kv-offload")]
+    assert len(own) == 2
+    del engine
+    gc.collect()
+    for thread in own:
+        thread.join(10)
+    assert tier_threads() == []
+    gc.collect()
+    make_tiered_engine(host_blocks=12, disk=tmp_path, disk_blocks=20).close()
 
 
 def test_the_disk_needs_host_memory() -> None:

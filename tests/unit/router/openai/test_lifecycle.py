@@ -77,6 +77,7 @@ async def test_an_update_takes_a_folder_and_tells_who_was_lost(
     [
         ("/pause?mode=stop", None, "mode"),
         ("/pause?timeout_s=nan", None, "timeout_s"),
+        ("/pause?clear_cache=perhaps", None, "clear_cache"),
         ("/sleep?level=0", None, "level"),
         ("/wake_up?tags=lora", None, "tags"),
         ("/update_weights", {"weight_version": "v1"}, "path"),
@@ -90,6 +91,38 @@ async def test_what_a_door_does_not_understand_it_refuses_by_name(
 ) -> None:
     response = await http.post(door, json=body) if body else await http.post(door)
     assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+    assert api.cluster.fleet.told == []
+
+
+@pytest.mark.parametrize(
+    ("query", "num_resets"),
+    [("", 0), ("?clear_cache=false", 0), ("?clear_cache=true", 1), ("?mode=wait&clear_cache=1", 1),
+     ("?mode=keep&clear_cache=true", 0)],
+)  # fmt: skip
+async def test_a_pause_clears_the_cache_if_told_so(
+    api: OpenAIApi, http: httpx.AsyncClient, query: str, num_resets: int
+) -> None:
+    """Not that of requests that only stopped."""
+    assert (await http.post(f"/pause{query}")).json() == {"status": "paused"}
+    assert api.cluster.num_resets == num_resets
+
+
+async def test_a_cache_that_is_in_use_is_no_secret(api: OpenAIApi, http: httpx.AsyncClient) -> None:
+    api.cluster.can_reset = False
+    response = await http.post("/pause?clear_cache=true")
+    assert response.status_code == 503
+    assert "requests are paused" in response.json()["error"]["message"]
+
+
+async def test_weights_in_a_request_are_refused_with_the_way_that_there_is(
+    api: OpenAIApi, http: httpx.AsyncClient
+) -> None:
+    """As vLLM's trainers send them over IPC."""
+    pushed = {"names": ["w"], "dtype_names": ["float32"], "shapes": [[1]], "ipc_handles": []}
+    response = await http.post("/update_weights", json={"update_info": pushed})
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, "names")
+    assert "/dev/shm" in error["message"]
     assert api.cluster.fleet.told == []
 
 

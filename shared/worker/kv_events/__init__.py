@@ -1,0 +1,1 @@
+"""KV events: a worker's cache changes in vLLM's format, for other routers."""
