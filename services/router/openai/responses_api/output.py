@@ -118,6 +118,8 @@ class Response(msgspec.Struct):
     incomplete_details: Mapping[str, str] | None = None
     usage: ResponseUsage | None = None
     completed_at: int | UnsetType = UNSET
+    #: The operator's name of the weights that all tokens come from.
+    weight_version: str | UnsetType = UNSET
 
 
 class Event(msgspec.Struct, tag_field="type"):

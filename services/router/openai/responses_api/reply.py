@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import UNSET
 
 from services.router.openai.errors import error_detail, error_status
 from services.router.openai.replies.responses import Tally, named_event
@@ -131,6 +132,8 @@ class ResponseReply:
 
     def _advance(self, piece: AnswerPiece) -> Iterator[out.Event]:
         self._tally.add(piece)
+        if piece.finish_reason is not None:
+            self._response.weight_version = piece.weight_version or UNSET
         events = self._reader.read(piece)
         self._items.note(piece.details)
         self._thought.add(len(piece.token_ids), events)

@@ -52,6 +52,7 @@ class GenerateReply:
         if piece.finish_reason is not None:
             choice.finish_reason = piece.finish_reason.value
             choice.stop_reason = stop_reason(piece)
+            choice.weight_version = piece.weight_version or UNSET
         chunk = self._generated((choice,))
         if not self._has_begun:
             self._has_begun = True
@@ -80,6 +81,7 @@ class GenerateReply:
                     answer.stop_reason,
                     self._logprobs(answer.details),
                     "".join(answer.texts) if self._mode == "text" else UNSET,
+                    answer.weight_version or UNSET,
                 )
                 for index, answer in enumerate(found.answers)
             ]

@@ -52,6 +52,7 @@ class GeneratedChoice(msgspec.Struct):
     logprobs: TokenLogprobs | ChatLogprobs | None = None
     #: In text mode only.
     text: str | UnsetType = UNSET
+    weight_version: str | UnsetType = UNSET
 
 
 class Generated(msgspec.Struct):
