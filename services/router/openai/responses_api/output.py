@@ -136,8 +136,12 @@ class Created(_OfResponse, tag="response.created"):
     """The first event."""
 
 
+class Queued(_OfResponse, tag="response.queued"):
+    """The second event of a response in the background."""
+
+
 class InProgress(_OfResponse, tag="response.in_progress"):
-    """The second event."""
+    """The event before those of the answer."""
 
 
 class Completed(_OfResponse, tag="response.completed"):

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from services.router.openai.responses_api.stored.memory import MemoryStore, StoreLimits
+from services.router.openai.responses_api.stored.base import StoreLimits
+from services.router.openai.responses_api.stored.memory import MemoryStore
 from tests.suites.response_store import Clock, ResponseStoreSuite
 
 if TYPE_CHECKING:
@@ -20,8 +21,19 @@ class TestMemoryStore(ResponseStoreSuite):
 
     @pytest.fixture
     def make(self, clock: Clock) -> MakeStore:
-        def make(*, entries: int = 100, num_bytes: int = 1000, age_s: float = 60) -> MemoryStore:
-            limits = StoreLimits(max_entries=entries, max_bytes=num_bytes, max_age_s=age_s)
+        def make(
+            *,
+            entries: int = 100,
+            num_bytes: int = 1000,
+            age_s: float = 60,
+            event_bytes: int = 500,
+        ) -> MemoryStore:
+            limits = StoreLimits(
+                max_entries=entries,
+                max_bytes=num_bytes,
+                max_age_s=age_s,
+                max_event_bytes=event_bytes,
+            )
             return MemoryStore(limits, clock_s=clock)
 
         return make

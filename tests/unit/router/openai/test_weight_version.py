@@ -9,8 +9,9 @@ import pytest
 from anthropic.types import Message as OfficialMessage
 from openai.types.responses import Response as OfficialResponse
 
+from services.router.openai.responses_api.stored.base import StoreLimits
 from services.router.openai.responses_api.stored.keeper import ResponseKeeper
-from services.router.openai.responses_api.stored.memory import MemoryStore, StoreLimits
+from services.router.openai.responses_api.stored.memory import MemoryStore
 from tests.fakes.official_events import message_events, response_events
 from tests.fakes.openai_api import OpenAIApi
 
