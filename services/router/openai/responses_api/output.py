@@ -55,7 +55,17 @@ class CallOutput(msgspec.Struct, tag_field="type", tag="function_call"):
     status: str
 
 
-Item = MessageOutput | ReasoningOutput | CallOutput
+class CustomCallOutput(msgspec.Struct, tag_field="type", tag="custom_tool_call"):
+    """A call of one of the client's custom tools."""
+
+    id: str
+    call_id: str
+    name: str
+    input: str
+    status: str
+
+
+Item = MessageOutput | ReasoningOutput | CallOutput | CustomCallOutput
 ContentText = OutputText | ReasoningText
 
 
@@ -228,3 +238,17 @@ class ArgumentsDone(_OfItem, tag="response.function_call_arguments.done", kw_onl
     item_id: str
     name: str
     arguments: str
+
+
+class InputDelta(_OfItem, tag="response.custom_tool_call_input.delta", kw_only=True):
+    """The next part of a custom tool's input."""
+
+    item_id: str
+    delta: str
+
+
+class InputDone(_OfItem, tag="response.custom_tool_call_input.done", kw_only=True):
+    """The end of a custom tool's input, with all of it."""
+
+    item_id: str
+    input: str

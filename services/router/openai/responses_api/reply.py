@@ -12,13 +12,14 @@ from services.router.openai.errors import error_detail, error_status
 from services.router.openai.replies.responses import Tally, named_event
 from services.router.openai.responses_api import output as out
 from services.router.openai.responses_api.items import COMPLETED, INCOMPLETE, ItemWriter
+from services.router.openai.responses_api.schema import CustomTool
 from services.router.openai.responses_api.stored.base import QUEUED
 from services.router.parsers.events import Finish, ReasoningDelta
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Iterator, Sequence
 
-    from services.router.openai.responses_api.schema import ResponsesBody
+    from services.router.openai.responses_api.schema import AnyTool, ResponsesBody
     from services.router.parsers.events import ChatEvent, ChatReader
     from services.router.request.generation import AnswerPiece
 
@@ -222,12 +223,18 @@ def _skeleton(body: ResponsesBody, *, request_id: str, model: str) -> out.Respon
         temperature=body.temperature,
         text={"format": {"type": "text"}, **text},
         tool_choice=choice if isinstance(choice, str) else choice.model_dump(),
-        tools=[{"strict": None, **tool.model_dump()} for tool in body.tools or ()],
+        tools=[_shown(tool) for tool in body.tools or ()],
         top_p=body.top_p,
         user=_user(body),
         background=bool(body.background),
         previous_response_id=body.previous_response_id or None,
     )
+
+
+def _shown(tool: AnyTool) -> dict[str, Any]:
+    if isinstance(tool, CustomTool):
+        return tool.model_dump(exclude_none=True)
+    return {"strict": None, **tool.model_dump()}
 
 
 def _user(body: ResponsesBody) -> str | None:
