@@ -52,6 +52,7 @@ from shared.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import AbstractAsyncContextManager
     from ssl import SSLContext
 
     from fastapi import FastAPI
@@ -99,13 +100,7 @@ async def serve(config: RouterConfig) -> None:
             stack.push_async_callback(tracer.close)
         dashboard = Dashboard(DashboardState(parts, name=_instance(), version=VERSION))
         generator = front(config, parts, metrics, tracer, dashboard.state)
-        keeper = await stack.enter_async_context(
-            open_keeper(
-                config.responses,
-                redis_url=config.redis_url,
-                redis_password_file=config.redis_password_file,
-            )
-        )
+        keeper = await stack.enter_async_context(_keeper(config))
         rpc = _rpc_server(config, parts, generator, security, certificates, tracer)
         await rpc.start(*config.grpc_addresses, serving=False)
         stack.push_async_callback(rpc.stop, 0)
@@ -128,6 +123,14 @@ async def serve(config: RouterConfig) -> None:
         await rpc.set_serving(serving=False)
         await asyncio.gather(http.stop(), rpc.stop(config.drain_grace_s))
     log.info("stopped")
+
+
+def _keeper(config: RouterConfig) -> AbstractAsyncContextManager[ResponseKeeper | None]:
+    return open_keeper(
+        config.responses,
+        redis_url=config.redis_url,
+        redis_password_file=config.redis_password_file,
+    )
 
 
 def _http_app(

@@ -13,7 +13,6 @@ from services.router.openai.responses_api.stored.open import open_keeper
 from services.router.openai.responses_api.stored.redis import board
 from services.router.request.generation import AnswerPiece
 from services.router.response_settings import ResponseSettings
-from tests.fakes.official_events import response_events
 from tests.fakes.openai_api import OpenAIApi
 from tests.fakes.redis_server import RedisServer
 from tests.fakes.scripted_generator import HANG
@@ -113,6 +112,22 @@ async def test_a_response_of_a_router_that_died_has_failed(
         stream.cancel()
 
 
+async def hear_that_it_is_away(door: Door, response_id: str, kept_id: str) -> None:
+    body = {"input": "Hi"}
+    answers: list[Any] = await asyncio.gather(
+        door.http.get(f"{URL}/{response_id}"),
+        door.http.post(URL, json=body),
+        door.http.post(URL, json={**body, "background": True}),
+        door.http.post(URL, json={**body, "previous_response_id": kept_id}),
+    )
+    for answer in answers:
+        assert answer.status_code == 503, answer.text
+        assert "send store of false" in answer.json()["error"]["message"]
+        assert answer.headers["retry-after"] == "1"
+    alone = await door.http.post(URL, json={**body, "store": False})
+    assert alone.status_code == 200
+
+
 async def test_without_redis_clients_hear_it_and_nothing_is_lost(breakable: RedisServer) -> None:
     async with (
         two_keepers(breakable) as (first, second),
@@ -129,18 +144,7 @@ async def test_without_redis_clients_hear_it_and_nothing_is_lost(breakable: Redi
         await eventually(lambda: mine.api.generator.num_open == 2)
         breakable.pause()
         try:
-            answers: list[Any] = await asyncio.gather(
-                other.http.get(f"{URL}/{response_id}"),
-                other.http.post(URL, json={"input": "Hi"}),
-                other.http.post(URL, json={"input": "Hi", "background": True}),
-                other.http.post(URL, json={"input": "Hi", "previous_response_id": kept["id"]}),
-            )
-            for answer in answers:
-                assert answer.status_code == 503, answer.text
-                assert "send store of false" in answer.json()["error"]["message"]
-                assert answer.headers["retry-after"] == "1"
-            alone = await other.http.post(URL, json={"input": "Hi", "store": False})
-            assert alone.status_code == 200
+            await hear_that_it_is_away(other, response_id, kept["id"])
             gate.opened.set()
             # Its answer is not lost, and is stored when that is possible.
             late = (await ordinary).json()
@@ -159,10 +163,5 @@ async def test_without_redis_clients_hear_it_and_nothing_is_lost(breakable: Redi
         assert whole[-1]["response"] == done
         text = "".join(event.get("delta", "") for event in whole)
         assert text == done["output"][0]["content"][0]["text"] == "Hello runner"
-        assert (
-            response_events(
-                (await mine.http.get(f"{URL}/{response_id}", params={"stream": "true"})).text
-            )
-            == whole
-        )
+        assert await mine.events(response_id) == whole
         streamed.cancel()
