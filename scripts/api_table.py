@@ -44,7 +44,7 @@ _BY_HAND = {
     "response_format": "{`type`, `json_schema`}",
     "structured_outputs": "object, as vLLM's",
     "stop": "string or list of string",
-    "tool_choice": "`none`, `auto`, `required`, or an object that names a function or some tools",
+    "tool_choice": "`none`, `auto`, `required`, or an object that names a tool or some tools",
     "prompt": "string, list of tokens, or list of either",
 }
 

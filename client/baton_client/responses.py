@@ -61,6 +61,7 @@ def read_piece(message: contract.GenerateResponse) -> Piece:
         timings=_timings(message.timings) if message.HasField("timings") else None,
         prompt_details=tuple(_detail(item) for item in message.prompt_details),
         deltas=_deltas(message),
+        weight_version=message.weight_version,
     )
 
 
@@ -112,6 +113,7 @@ def _answer(index: int, pieces: Sequence[Piece]) -> Answer:
         content=content_of(deltas),
         reasoning=reasoning_of(deltas),
         tool_calls=calls_of(deltas),
+        weight_version=last.weight_version,
     )
 
 

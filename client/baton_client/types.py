@@ -131,6 +131,8 @@ class Piece:
     timings: Timings | None = None
     prompt_details: tuple[TokenDetail, ...] = ()
     deltas: tuple[Delta, ...] = ()
+    #: The operator's name of the weights, in an answer's last piece; empty if it is not known.
+    weight_version: str = ""
 
     @property
     def content(self) -> str:
@@ -160,6 +162,8 @@ class Answer:
     content: str = ""
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
+    #: The operator's name of the weights that all tokens come from; empty if it is not known.
+    weight_version: str = ""
 
     @property
     def message(self) -> Message:

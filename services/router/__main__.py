@@ -29,7 +29,7 @@ from services.router.grpc.health import reporting_health
 from services.router.grpc.server import RouterServicer
 from services.router.openai.backend import Backend
 from services.router.openai.reading.unknown_fields import UnknownFields
-from services.router.openai.responses_api.stored.keeper import open_keeper
+from services.router.openai.responses_api.stored.open import open_keeper
 from services.router.operated import OperatedCluster
 from services.router.parts import open_parts
 from services.router.security import DIRECTORY_SERVICE, ROUTER_SERVICE, open_security
@@ -52,6 +52,7 @@ from shared.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import AbstractAsyncContextManager
     from ssl import SSLContext
 
     from fastapi import FastAPI
@@ -99,7 +100,7 @@ async def serve(config: RouterConfig) -> None:
             stack.push_async_callback(tracer.close)
         dashboard = Dashboard(DashboardState(parts, name=_instance(), version=VERSION))
         generator = front(config, parts, metrics, tracer, dashboard.state)
-        keeper = await stack.enter_async_context(open_keeper(config.responses))
+        keeper = await stack.enter_async_context(_keeper(config))
         rpc = _rpc_server(config, parts, generator, security, certificates, tracer)
         await rpc.start(*config.grpc_addresses, serving=False)
         stack.push_async_callback(rpc.stop, 0)
@@ -122,6 +123,14 @@ async def serve(config: RouterConfig) -> None:
         await rpc.set_serving(serving=False)
         await asyncio.gather(http.stop(), rpc.stop(config.drain_grace_s))
     log.info("stopped")
+
+
+def _keeper(config: RouterConfig) -> AbstractAsyncContextManager[ResponseKeeper | None]:
+    return open_keeper(
+        config.responses,
+        redis_url=config.redis_url,
+        redis_password_file=config.redis_password_file,
+    )
 
 
 def _http_app(

@@ -157,6 +157,7 @@ class RouterConfig:
             if port is not None and not 0 <= port < 2**16:
                 raise ConfigError(f"{flag_name(name)} must be a port, not {port}")
         self._check_sharing()
+        self._check_responses()
         self._check_tls()
         for name in (
             "max_concurrent_requests",
@@ -191,8 +192,12 @@ class RouterConfig:
         if self.responses.responses_store == "memory":
             raise ConfigError(
                 "--share-ports and --responses-store memory exclude each other: a router does not "
-                "know the responses of another"
+                "know the responses of another; --responses-store redis is for several"
             )
+
+    def _check_responses(self) -> None:
+        if self.responses.responses_store == "redis" and self.redis_url is None:
+            raise ConfigError("--responses-store redis needs --redis-url")
 
     def _check_tls(self) -> None:
         encrypted = self.tls.tls_cert is not None

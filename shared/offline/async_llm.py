@@ -172,7 +172,7 @@ class AsyncLLM(Refusing):
 
     async def get_weight_version(self) -> str:
         """Return the version of the present weights."""
-        return self.model.core.home.weight_version
+        return self.model.weight_version()
 
     async def start_profile(self, profile_prefix: str | None = None) -> None:
         """See `LLMEngine.start_profile`."""

@@ -170,6 +170,7 @@ class LLM(Refusing):
                 prompt_logprobs=None,
                 outputs=[_beam(beam) for beam in each.outputs],
                 finished=True,
+                weight_version=self.get_weight_version(),
             )
             for each in found
         ]

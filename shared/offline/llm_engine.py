@@ -172,7 +172,7 @@ class LLMEngine(Refusing):
 
     def get_weight_version(self) -> str:
         """Return the version of the present weights."""
-        return self.model.core.home.weight_version
+        return self.model.weight_version()
 
     def start_profile(self, profile_prefix: str | None = None) -> None:
         """Record every step from now on, by PyTorch's profiler."""

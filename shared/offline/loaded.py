@@ -135,7 +135,12 @@ class LoadedModel:
                 )
             )
         tokenizer = self.tokenizer if self.has_tokenizer else None
-        return RunningRequest(request_id, read, params, tokenizer, answers), requests
+        running = RunningRequest(request_id, read, params, tokenizer, answers, self.weight_version)
+        return running, requests
+
+    def weight_version(self) -> str:
+        """Return the version of the present weights."""
+        return self.core.home.weight_version
 
     @cached_property
     def _resolver(self) -> SamplingResolver:

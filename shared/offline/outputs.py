@@ -56,6 +56,8 @@ class RequestOutput:
     encoder_prompt_token_ids: list[int] | None = None
     num_cached_tokens: int | None = None
     kv_transfer_params: dict[str, Any] | None = None
+    #: Beyond vLLM's record: the version of the weights that all tokens come from.
+    weight_version: str | None = None
 
 
 @dataclass

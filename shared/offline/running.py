@@ -15,6 +15,8 @@ from shared.offline.outputs import (
 from shared.offline.sampling_params import RequestOutputKind
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from shared.engine.offline.prompts import ReadPrompt
     from shared.engine.offline.request_output import GrowingOutput
     from shared.engine.sequence.events import EngineEvent
@@ -31,6 +33,8 @@ class RunningRequest:
     params: SamplingParams
     tokenizer: Tokenizer | None
     answers: dict[str, GrowingOutput]
+    #: Returns the version of the weights, which change only while no request runs.
+    weight_version: Callable[[], str]
     ended: set[str] = field(default_factory=set)
     seen: dict[str, Seen] = field(default_factory=dict)
     #: By answer: its number of tokens when it was shown last.
@@ -72,6 +76,7 @@ class RunningRequest:
             outputs=[self._completion(each, kind) for each in shown],
             finished=self.is_finished,
             num_cached_tokens=first.num_cached_tokens,
+            weight_version=self.weight_version(),
         )
 
     def _is_due(self, engine_id: str) -> bool:

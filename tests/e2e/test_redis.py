@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
+import httpx
 import pytest
 import structlog
 
@@ -31,6 +32,7 @@ log = structlog.get_logger(__name__)
 
 NUM_PROMPTS = 6
 PROMPT_TOKENS = 5 * BLOCK_SIZE + 3
+RESPONSES = "/v1/responses"
 RECOVERY_S = 30.0
 #: Three heartbeats fit in; a Redis that is silent counts as gone after 2 s.
 LEASE_S = 2.0
@@ -51,7 +53,8 @@ def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
 @pytest.fixture
 def on_redis(checkpoint: Path, tmp_path: Path, redis_server: RedisServer) -> Iterator[Cluster]:
     """A router, a prefill and a decode worker that know each other by Redis alone."""
-    cluster = Cluster(checkpoint, tmp_path, redis_url=redis_server.url)
+    flags = ("--responses-store", "redis")
+    cluster = Cluster(checkpoint, tmp_path, redis_url=redis_server.url, router_flags=flags)
     try:
         cluster.add_worker("prefill", "prefill-0", *ENGINE_FLAGS, lease_s=LEASE_S)
         flags = ("--local-prefill-threshold", "0", "--transfer-timeout-s", "4")
@@ -178,6 +181,31 @@ def test_entries_of_a_killed_worker_end_with_its_lease_and_a_new_router_knows_th
     on_redis.router.start()
     on_redis.wait_ready(num_prefill=0)
     assert holders(on_redis, prompt) == {"decode-0": 5}
+
+
+def test_responses_outlive_the_router_that_made_them(on_redis: Cluster) -> None:
+    """What it had made is there, and what it was making has failed."""
+    with httpx.Client(base_url=on_redis.url, timeout=30) as client:
+        asked = {"input": "Hi", "temperature": 0, "ignore_eos": True, "max_output_tokens": 4}
+        kept = client.post(RESPONSES, json=asked).json()
+        long = {**asked, "max_output_tokens": 1500, "background": True}
+        made = client.post(RESPONSES, json=long).json()
+        until(
+            lambda: client.get(f"{RESPONSES}/{made['id']}").json()["status"] == "in_progress",
+            "it runs",
+        )
+    on_redis.router.kill()
+    on_redis.router.start()
+    on_redis.wait_ready()
+    with httpx.Client(base_url=on_redis.url, timeout=30) as client:
+        assert client.get(f"{RESPONSES}/{kept['id']}").json() == kept
+        more = client.post(RESPONSES, json={**asked, "previous_response_id": kept["id"]})
+        assert more.status_code == 200, more.text
+        until(
+            lambda: client.get(f"{RESPONSES}/{made['id']}").json()["status"] == "failed",
+            "it has failed",
+        )
+        assert "router" in client.get(f"{RESPONSES}/{made['id']}").json()["error"]["message"]
 
 
 def test_a_worker_that_was_stopped_past_its_lease_comes_back_with_all_it_holds(

@@ -71,6 +71,31 @@ def test_a_response_in_the_background_ends_or_is_cancelled(guarded: Guarded) -> 
     guarded.cluster.wait_idle()
 
 
+def test_a_stream_in_the_background_is_read_again(guarded: Guarded) -> None:
+    with client_of(guarded, "ops") as client, client_of(guarded, "ops2") as theirs:
+        asked: Any = {**ASKED, "max_output_tokens": 40, "background": True, "stream": True}
+        seen = []
+        with client.responses.create(input="What is a baton?", **asked) as stream:
+            for event in stream:
+                seen.append(event)
+                if event.type == "response.output_text.delta":
+                    break
+        # The client is gone, and comes back.
+        response_id = seen[0].response.id
+        with pytest.raises(openai.NotFoundError):
+            theirs.responses.retrieve(response_id, stream=True)
+        after = seen[-1].sequence_number
+        rest = client.responses.retrieve(response_id, stream=True, starting_after=after)
+        seen += list(rest)
+        assert [event.sequence_number for event in seen] == list(range(len(seen)))
+        assert list(client.responses.retrieve(response_id, stream=True)) == seen
+        done = seen[-1].response
+        assert done.status == "incomplete"
+        deltas = [each.delta for each in seen if each.type == "response.output_text.delta"]
+        assert "".join(deltas) == done.output_text
+        assert client.responses.retrieve(response_id) == done
+
+
 def until(client: openai.OpenAI, response_id: str, status: str) -> Any:
     deadline_s = time.monotonic() + 30
     while (found := client.responses.retrieve(response_id)).status != status:

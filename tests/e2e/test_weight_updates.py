@@ -19,6 +19,7 @@ import httpx
 import psutil
 import pytest
 
+from baton_client import Baton
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from tests.e2e.asking import prompt_of
 from tests.e2e.cache_follower import CacheFollower
@@ -367,6 +368,15 @@ def test_a_worker_that_starts_with_old_weights_gets_the_new_ones(
     expected = greedy(folder, PROMPTS, NUM_TOKENS)
     answer = one_answer(updated)
     assert (answer["weight_version"], answer["token_ids"]) == ("after", expected[0])
+    with Baton(f"127.0.0.1:{updated.grpc_port}") as baton:
+        [said] = baton.generate(PROMPTS[0], max_tokens=NUM_TOKENS, temperature=0.0).answers
+    assert said.weight_version == "after"
+    for url, body in (
+        ("/v1/responses", {"input": "a", "max_output_tokens": 4}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 4}),
+    ):
+        reply = httpx.post(f"{updated.url}{url}", json={"model": updated.model.name, **body})
+        assert reply.json()["weight_version"] == "after", reply.text
     for path in folder.glob("*.safetensors"):
         path.write_bytes(bytes(path.stat().st_size))
     assert [cached_tokens(updated, prompt)[1] for prompt in PROMPTS] == expected

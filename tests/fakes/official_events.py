@@ -13,12 +13,12 @@ _RESPONSE_EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 _MESSAGE_EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 
 
-def response_events(text: str) -> list[dict[str, Any]]:
+def response_events(text: str, *, first: int = 0) -> list[dict[str, Any]]:
     """A stream's events: each is numbered and named, and one that the official client knows."""
     frames = text.split("\n\n")
     assert frames.pop() == ""
     events = []
-    for number, frame in enumerate(frames):
+    for number, frame in enumerate(frames, first):
         name, data = frame.split("\n")
         event = json.loads(data.removeprefix("data: "))
         assert name == f"event: {event['type']}"

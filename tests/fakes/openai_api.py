@@ -163,6 +163,12 @@ class OpenAIApi:
         """Answer from now on with `script`."""
         self.generator.script = script
 
+    @property
+    def keeper(self) -> ResponseKeeper:
+        """The keeper of responses that was given."""
+        assert self._responses is not None
+        return self._responses
+
     def _create(self) -> FastAPI:
         template = self._chat_template
         if isinstance(template, str):

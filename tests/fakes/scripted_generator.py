@@ -60,6 +60,7 @@ class Speaker:
         """The answers are `texts`, over again if a request wants more."""
         self._tokenizer = tokenizer
         self._texts = texts
+        self.weight_version = ""
 
     def __call__(self, request: GenerationRequest) -> Iterable[Step]:
         """The script for `request`; the answers take turns."""
@@ -87,6 +88,7 @@ class Speaker:
                     details=self._details(request, ids[step]),
                     finish_reason=FinishReason.STOP if ended else None,
                     stop_token_id=0 if ended else None,
+                    weight_version=self.weight_version if ended else "",
                     prompt_details=prompt_details,
                     usage=self._usage(request, num_answer_tokens) if is_last else None,
                     timings=Timings(total_ms=12.5, connector="shm") if is_last else None,

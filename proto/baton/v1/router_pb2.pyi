@@ -1017,6 +1017,7 @@ class GenerateResponse(_message.Message):
     READING_FIELD_NUMBER: _builtins.int
     DELTAS_FIELD_NUMBER: _builtins.int
     IDENTITY_FIELD_NUMBER: _builtins.int
+    WEIGHT_VERSION_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """The request's id, or one made by the server."""
     index: _builtins.int
@@ -1037,6 +1038,8 @@ class GenerateResponse(_message.Message):
     """Identity of the workers that generate this answer (`WorkerRecord.identity`), in its first piece; a
     client that continues on another router sends it back. Empty: as before, or not known.
     """
+    weight_version: _builtins.str
+    """The operator's name of the weights that all the answer's tokens come from, in its last piece. Empty: not known."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """New tokens. May be ahead of the text."""
@@ -1079,10 +1082,11 @@ class GenerateResponse(_message.Message):
         reading: Global___Reading.ValueType = ...,
         deltas: _abc.Iterable[Global___ChatDelta] | None = ...,
         identity: _builtins.str = ...,
+        weight_version: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_stop_string", b"_stop_string", "_stop_token_id", b"_stop_token_id", "_timings", b"_timings", "_usage", b"_usage", "stop_string", b"stop_string", "stop_token_id", b"stop_token_id", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stop_string", b"_stop_string", "_stop_token_id", b"_stop_token_id", "_timings", b"_timings", "_usage", b"_usage", "deltas", b"deltas", "details", b"details", "finish_reason", b"finish_reason", "identity", b"identity", "index", b"index", "prompt_details", b"prompt_details", "reading", b"reading", "request_id", b"request_id", "resumed", b"resumed", "stop_string", b"stop_string", "stop_token_id", b"stop_token_id", "text", b"text", "timings", b"timings", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_stop_string", b"_stop_string", "_stop_token_id", b"_stop_token_id", "_timings", b"_timings", "_usage", b"_usage", "deltas", b"deltas", "details", b"details", "finish_reason", b"finish_reason", "identity", b"identity", "index", b"index", "prompt_details", b"prompt_details", "reading", b"reading", "request_id", b"request_id", "resumed", b"resumed", "stop_string", b"stop_string", "stop_token_id", b"stop_token_id", "text", b"text", "timings", b"timings", "token_ids", b"token_ids", "usage", b"usage", "weight_version", b"weight_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__stop_string: _TypeAlias = _typing.Literal["stop_string"]  # noqa: Y015
     _WhichOneofArgType__stop_string: _TypeAlias = _typing.Literal["_stop_string", b"_stop_string"]  # noqa: Y015

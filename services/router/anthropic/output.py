@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,6 +54,8 @@ class Message(msgspec.Struct, tag_field="type", tag="message"):
     stop_reason: str | None = None
     stop_sequence: str | None = None
     role: str = "assistant"
+    #: Beyond Anthropic's API: the operator's name of the weights that all tokens come from.
+    weight_version: str | UnsetType = UNSET
 
 
 class MessageStart(msgspec.Struct, tag_field="type", tag="message_start"):
@@ -113,10 +116,11 @@ class BlockStop(msgspec.Struct, tag_field="type", tag="content_block_stop"):
 
 
 class StopDelta(msgspec.Struct):
-    """The reason for which the message ended."""
+    """The reason for which the message ended, and the version of its weights."""
 
     stop_reason: str | None
     stop_sequence: str | None
+    weight_version: str | UnsetType = UNSET
 
 
 class MessageDelta(msgspec.Struct, tag_field="type", tag="message_delta"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec import UNSET
 
 from services.router.anthropic import output as out
 from services.router.anthropic.errors import error_json
@@ -61,7 +62,7 @@ class MessageReply:
     def last_event(self) -> bytes:
         """Return the events with the stop reason and the usage."""
         message = self._ended()
-        stop = out.StopDelta(message.stop_reason, message.stop_sequence)
+        stop = out.StopDelta(message.stop_reason, message.stop_sequence, message.weight_version)
         last = out.MessageDelta(stop, message.usage)
         return named_event(last) + named_event(out.MessageStop())
 
@@ -78,6 +79,8 @@ class MessageReply:
 
     def _advance(self, piece: AnswerPiece) -> Iterator[msgspec.Struct]:
         self._tally.add(piece)
+        if piece.finish_reason is not None:
+            self._message.weight_version = piece.weight_version or UNSET
         for event in self._reader.read(piece):
             if not isinstance(event, Finish):
                 yield from self._blocks.add(event)

@@ -12,7 +12,7 @@ from shared.errors import InvalidRequestError, UnsupportedError
 from shared.generation.grammar import check_grammar, json_schema_grammar
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from shared.generation.limits import RequestLimits
     from shared.generation.params import GenerationParams
@@ -64,8 +64,11 @@ def use_tools(
     limits: RequestLimits,
     *,
     parallel: bool = True,
+    custom: Collection[str] = (),
 ) -> ToolUse:
     """Return the use of these tools, which have the form of chat templates.
+
+    `custom`: names of those that are custom tools.
 
     Raises:
         InvalidRequestError: a tool is wrong, or contradicts the choice.
@@ -81,7 +84,8 @@ def use_tools(
         ToolSpec(
             name=tool["function"]["name"],
             parameters=_schema(tool["function"].get("parameters")),
-            param=f"tools[{i}].function.parameters",
+            param=_param(tool, i, custom),
+            is_custom=tool["function"]["name"] in custom,
         )
         for i, tool in enumerate(tools)
     )
@@ -103,6 +107,11 @@ def use_tools(
         # A choice by name allows one call.
         parallel=parallel and choice.function is None,
     )
+
+
+def _param(tool: Mapping[str, Any], place: int, custom: Collection[str]) -> str:
+    is_custom = tool["function"]["name"] in custom
+    return f"tools[{place}].custom.format" if is_custom else f"tools[{place}].function.parameters"
 
 
 def _allowed(specs: Sequence[ToolSpec], names: Sequence[str]) -> tuple[ToolSpec, ...]:

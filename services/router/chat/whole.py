@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from services.router.parsers.events import (
     ContentDelta,
+    CustomCallBegin,
     Finish,
     ReasoningDelta,
     ToolCallArguments,
@@ -26,6 +27,8 @@ class WholeCall:
     id: str
     name: str
     arguments: str = ""
+    #: Whether it is of a custom tool: `arguments` is its input, a text.
+    is_custom: bool = False
 
 
 @dataclass(slots=True)
@@ -48,7 +51,11 @@ class WholeAnswer:
                 case ReasoningDelta():
                     self._reasoning.append(event.text)
                 case ToolCallBegin():
-                    self.calls.append(WholeCall(event.id, event.name))
+                    self.calls.append(
+                        WholeCall(
+                            event.id, event.name, is_custom=isinstance(event, CustomCallBegin)
+                        )
+                    )
                     self._arguments = []
                 case ToolCallArguments():
                     self._arguments.append(event.text)

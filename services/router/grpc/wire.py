@@ -137,6 +137,7 @@ def piece_to_wire(
         ],
         resumed=resumed,
         identity=piece.identity,
+        weight_version=piece.weight_version,
     )
 
 

@@ -38,6 +38,8 @@ class ToolSpec:
     parameters: Mapping[str, Any]
     #: The request's field that it came from, for errors.
     param: str = "tools"
+    #: Whether it is a custom tool, shown to the model as a function.
+    is_custom: bool = False
 
 
 #: The tools that an answer may call, by name.

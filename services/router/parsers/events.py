@@ -47,6 +47,14 @@ class ToolCallArguments(msgspec.Struct, frozen=True):
     text: str
 
 
+class CustomCallBegin(ToolCallBegin, frozen=True):
+    """The beginning of a call of a custom tool."""
+
+
+class CustomCallInput(ToolCallArguments, frozen=True):
+    """A part of the input of a custom tool: text, and no JSON."""
+
+
 class Finish(msgspec.Struct, frozen=True):
     """The last event of an answer. `reason` is OpenAI's word: stop, length or tool_calls."""
 

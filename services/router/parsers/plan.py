@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from services.router.parsers.answer import TextAnswerReader
+from services.router.parsers.custom import CustomCalls
 from services.router.parsers.events import ChatReader
 from shared.request.grammar.spec import Thinking
 
@@ -74,7 +75,10 @@ class ReadingPlan:
 
     def new_reader(self, prompt: str) -> ChatReader:
         """Return a reader of all answers to this prompt."""
-        return ChatReader(lambda: self._answer_reader(prompt))
+        custom = frozenset(name for name, spec in self.offered.items() if spec.is_custom)
+        if not custom:
+            return ChatReader(lambda: self._answer_reader(prompt))
+        return ChatReader(lambda: CustomCalls(self._answer_reader(prompt), custom))
 
     def _answer_reader(self, prompt: str) -> TextAnswerReader:
         reasoning = self.reasoning

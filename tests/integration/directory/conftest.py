@@ -1,4 +1,4 @@
-"""A Redis for the whole folder, emptied before each test."""
+"""The directory's keys in Redis, and what runs beside it."""
 
 from __future__ import annotations
 
@@ -8,28 +8,12 @@ import pytest
 
 from shared.directory.redis.store import RedisStore
 from shared.directory.redis.url import open_client
-from tests.fakes.redis_server import RedisServer
 from tests.fakes.redis_side import Side
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator
 
-
-@pytest.fixture(scope="session")
-def common_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """One process for all tests that do not break it."""
-    server = RedisServer(tmp_path_factory.mktemp("redis"))
-    server.start()
-    yield server
-    server.kill()
-
-
-@pytest.fixture
-def redis_server(common_redis: RedisServer) -> RedisServer:
-    """An empty Redis."""
-    with common_redis.client() as client:
-        client.flushall()
-    return common_redis
+    from tests.fakes.redis_server import RedisServer
 
 
 @pytest.fixture

@@ -9,6 +9,10 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
+from services.router.openai.responses_api.stored.base import StoreLimits
+from services.router.openai.responses_api.stored.redis import store as responses
+from services.router.openai.responses_api.stored.redis.board import RedisBoard
+from services.router.openai.responses_api.stored.redis.scripts import ResponseScripts
 from shared.directory.base import BlockUpdate, WorkerLoad
 from shared.directory.redis.directory import RedisDirectory
 from shared.directory.redis.follower import RedisFollower
@@ -19,6 +23,7 @@ from shared.rpc.tls.identity import PeerRole
 from tests.fakes.certificates import authority, issue
 from tests.fakes.secure_redis import PASSWORD, SecureRedis
 from tests.suites.directory import DEVICE, LEASE_S, A, Cluster, DirectorySuite, hashes, record
+from tests.suites.response_store import Clock, ResponseStoreSuite
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -26,6 +31,7 @@ if TYPE_CHECKING:
 
     from cli.authority import Authority
     from shared.directory.base import WorkerRecord
+    from tests.suites.response_store import MakeStore
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +76,43 @@ class TestWithTheRightsOfTheAcl(DirectorySuite):
         await super().join_and_beat(cluster, worker)
         await cluster.registry.workers()
         await cluster.registry.heartbeat(worker.worker, WorkerLoad())
+
+
+class TestResponsesWithTheRightsOfTheAcl(ResponseStoreSuite):
+    """Everything that the store of responses does, as the user of baton.acl."""
+
+    @pytest.fixture
+    def clock(self) -> Clock:
+        return Clock()
+
+    @pytest.fixture
+    def make(self, baton: RedisStore, secure: SecureRedis, clock: Clock) -> MakeStore:
+        def make(
+            *,
+            entries: int = 100,
+            num_bytes: int = 1000,
+            age_s: float = 60,
+            event_bytes: int = 500,
+        ) -> responses.RedisStore:
+            limits = StoreLimits(
+                max_entries=entries,
+                max_bytes=num_bytes,
+                max_age_s=age_s,
+                max_event_bytes=event_bytes,
+            )
+            scripts = ResponseScripts(baton._client, max_age_s=age_s, clock_s=clock)
+            return responses.RedisStore(scripts, limits)
+
+        return make
+
+
+async def test_runs_of_responses_need_no_more_than_the_acl(baton: RedisStore) -> None:
+    board = RedisBoard(ResponseScripts(baton._client, max_age_s=60))
+    await board.renew([("a", "x")])
+    assert await board.is_alive(("a", "x"))
+    assert await board.cancel(("a", "x"))
+    assert list(await board.renew([("a", "x")])) == [("a", "x")]
+    await board.remove(("a", "x"))
 
 
 async def test_a_follower_needs_no_more_than_the_acl(

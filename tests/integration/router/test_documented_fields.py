@@ -13,8 +13,9 @@ from baton.v1 import decode_pb2
 from scripts.api_table import APIS as DOCUMENTED
 from services.router.config import RouterConfig
 from services.router.doors.app import create_app
+from services.router.openai.responses_api.stored.base import StoreLimits
 from services.router.openai.responses_api.stored.keeper import ResponseKeeper
-from services.router.openai.responses_api.stored.memory import MemoryStore, StoreLimits
+from services.router.openai.responses_api.stored.memory import MemoryStore
 from shared.generation.params import GenerationParams
 from tests.fakes import tiny_tokenizer
 from tests.fakes.scripted_decode import Script, Step, position, with_logprobs

@@ -49,6 +49,7 @@ def test_a_complete_piece_is_read() -> None:
     message = contract.GenerateResponse(request_id="r", index=1, text="é", token_ids=[3, 4])
     message.finish_reason = 1
     message.stop_token_id = 0
+    message.weight_version = "v1"
     detail = message.details.add(text="é", utf8="é".encode(), top_texts=["é", "e"])
     detail.logprobs.chosen.token_id = 3
     detail.logprobs.chosen.logprob = -0.5
@@ -59,6 +60,7 @@ def test_a_complete_piece_is_read() -> None:
     assert (piece.index, piece.text, piece.token_ids) == (1, "é", (3, 4))
     assert piece.finish_reason is FinishReason.STOP
     assert piece.stop_token_id == 0
+    assert piece.weight_version == join([piece]).answers[0].weight_version == "v1"
     [position] = piece.details
     assert position.chosen is not None
     assert (position.chosen.token_id, position.chosen.logprob) == (3, -0.5)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from services.router.config import RouterConfig
-from services.router.openai.responses_api.stored.keeper import open_keeper
+from services.router.openai.responses_api.stored.open import open_keeper
 from services.router.response_settings import ResponseSettings
 from shared.errors import ConfigError
 
@@ -20,7 +20,15 @@ def test_a_store_of_one_router_is_for_one_router() -> None:
         RouterConfig(model=Path("m"), responses=MEMORY, share_ports=True, own_grpc_port=0)
 
 
-@pytest.mark.parametrize("name", ["entries", "bytes", "age_s"])
+def test_a_store_of_all_routers_needs_one_place() -> None:
+    shared = ResponseSettings(responses_store="redis")
+    with pytest.raises(ConfigError, match="redis needs --redis-url"):
+        RouterConfig(model=Path("m"), responses=shared)
+    url = "redis://127.0.0.1:1/0"
+    RouterConfig(model=Path("m"), responses=shared, redis_url=url, share_ports=True)
+
+
+@pytest.mark.parametrize("name", ["entries", "bytes", "age_s", "event_bytes"])
 def test_a_store_has_room(name: str) -> None:
     with pytest.raises(ConfigError, match=f"--responses-store-{name.replace('_', '-')} must be"):
         ResponseSettings(**{f"responses_store_{name}": 0})  # type: ignore[arg-type]

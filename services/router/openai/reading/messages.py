@@ -8,6 +8,7 @@ from services.router.chat.prompt import Conversation, read_arguments, render_cha
 from services.router.chat.rules import needs_content
 from services.router.openai.errors import FieldError
 from services.router.openai.reading.prompts import Prompt
+from services.router.parsers.custom import INPUT
 from shared.errors import UnsupportedError
 from shared.generation.limits import check_num_messages
 
@@ -141,6 +142,8 @@ def _read_tool_calls(calls: Any, param: str) -> list[dict[str, Any]]:
 
 
 def _read_tool_call(call: Any, param: str) -> dict[str, Any]:
+    if isinstance(call, dict) and call.get("type") == "custom":
+        return _read_custom_call(call, param)
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict):
         message = f"{param}.function must be an object"
@@ -150,3 +153,16 @@ def _read_tool_call(call: Any, param: str) -> dict[str, Any]:
         raise FieldError(message, param=f"{param}.function.name", code="invalid_type")
     arguments = read_arguments(function.get("arguments"))
     return {"type": "function", **call, "function": {**function, "arguments": arguments}}
+
+
+def _read_custom_call(call: dict[str, Any], param: str) -> dict[str, Any]:
+    """Return an earlier call of a custom tool as the call of a function, as the model wrote it."""
+    given = call.get("custom")
+    custom = given if isinstance(given, dict) else {}
+    for name in ("name", "input"):
+        if not isinstance(custom.get(name), str):
+            message = f"{param}.custom.{name} must be a string"
+            raise FieldError(message, param=f"{param}.custom.{name}", code="invalid_type")
+    function = {"name": custom["name"], "arguments": {INPUT: custom["input"]}}
+    kept = {name: value for name, value in call.items() if name != "custom"}
+    return {**kept, "type": "function", "function": function}

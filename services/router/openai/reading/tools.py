@@ -6,15 +6,21 @@ from typing import TYPE_CHECKING, Any
 
 from services.router.chat.tools import MODES, ToolChoice, use_tools
 from services.router.openai.errors import FieldError
+from services.router.openai.reading.custom_tools import (
+    as_function,
+    check_formats,
+    custom_names,
+)
 from shared.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from services.router.chat.tools import ToolUse
-    from services.router.openai.schema.chat import ChatBody, Tool
+    from services.router.openai.schema.chat import AnyTool, ChatBody
     from shared.generation.limits import RequestLimits
 
+_KINDS = ("function", "custom")
 _ALLOWED_MODES = ("auto", "required")
 
 
@@ -24,17 +30,24 @@ def read_tools(body: ChatBody, limits: RequestLimits) -> ToolUse:
     Raises:
         InvalidRequestError: one of them is wrong, or contradicts another.
     """
-    return use_tools(
+    use = use_tools(
         template_tools(body.tools) or [],
         _read_choice(body.tool_choice),
         limits,
         parallel=body.parallel_tool_calls is not False,
+        custom=custom_names(body.tools),
     )
+    check_formats(body.tools, use)
+    return use
 
 
-def template_tools(tools: Sequence[Tool] | None) -> list[dict[str, Any]] | None:
+def template_tools(tools: Sequence[AnyTool] | None) -> list[dict[str, Any]] | None:
     """Return the definitions for chat templates, with their keys in the order of training data."""
-    return [tool.model_dump(exclude_unset=True) for tool in tools] if tools else None
+    return [_template_tool(tool) for tool in tools] if tools else None
+
+
+def _template_tool(tool: AnyTool) -> dict[str, Any]:
+    return as_function(tool) if tool.type == "custom" else tool.model_dump(exclude_unset=True)
 
 
 def _read_choice(value: Any) -> ToolChoice:
@@ -52,10 +65,10 @@ def _read_choice(value: Any) -> ToolChoice:
     kind = value.get("type")
     if kind == "allowed_tools":
         return _read_allowed(value.get("allowed_tools"))
-    if kind != "function":
-        message = f"tool_choice of type {str(kind)[:64]} is not supported, only function and "
-        raise UnsupportedError(message + "allowed_tools are", param="tool_choice.type")
-    return ToolChoice(function=_function_name(value, "tool_choice"))
+    if kind not in _KINDS:
+        message = f"tool_choice of type {str(kind)[:64]} is not supported, only function, custom "
+        raise UnsupportedError(message + "and allowed_tools are", param="tool_choice.type")
+    return ToolChoice(function=_tool_name(value, "tool_choice"))
 
 
 def _read_allowed(value: Any) -> ToolChoice:
@@ -75,16 +88,17 @@ def _read_allowed(value: Any) -> ToolChoice:
 
 
 def _allowed_name(tool: Any, param: str) -> str:
-    if not isinstance(tool, dict) or tool.get("type") != "function":
-        message = f"{param} must be an object of type function"
+    if not isinstance(tool, dict) or tool.get("type") not in _KINDS:
+        message = f"{param} must be an object of type function or custom"
         raise UnsupportedError(message, param=param)
-    return _function_name(tool, param)
+    return _tool_name(tool, param)
 
 
-def _function_name(value: dict[str, Any], param: str) -> str:
-    function = value.get("function")
-    name = function.get("name") if isinstance(function, dict) else None
+def _tool_name(value: dict[str, Any], param: str) -> str:
+    kind = value["type"]
+    tool = value.get(kind)
+    name = tool.get("name") if isinstance(tool, dict) else None
     if not isinstance(name, str):
-        message = f"{param}.function.name must be a string"
-        raise FieldError(message, param=f"{param}.function.name", code="invalid_type")
+        message = f"{param}.{kind}.name must be a string"
+        raise FieldError(message, param=f"{param}.{kind}.name", code="invalid_type")
     return name

@@ -14,6 +14,8 @@ from services.router.openai.replies.logprobs import (  # noqa: TC001 read at run
 from services.router.openai.replies.responses import FINGERPRINT, UsageBody
 from services.router.parsers.events import (
     ContentDelta,
+    CustomCallBegin,
+    CustomCallInput,
     Finish,
     ReasoningDelta,
     ToolCallArguments,
@@ -35,6 +37,13 @@ class FunctionDelta(msgspec.Struct):
     arguments: str = ""
 
 
+class CustomDelta(msgspec.Struct):
+    """The part of a custom tool's call in one chunk. The name is in the first chunk only."""
+
+    name: str | UnsetType = UNSET
+    input: str = ""
+
+
 class ToolCallDelta(msgspec.Struct):
     """A part of the call `index`; id and type are in its first chunk only."""
 
@@ -42,6 +51,7 @@ class ToolCallDelta(msgspec.Struct):
     id: str | UnsetType = UNSET
     type: str | UnsetType = UNSET
     function: FunctionDelta | UnsetType = UNSET
+    custom: CustomDelta | UnsetType = UNSET
 
 
 class Delta(msgspec.Struct):
@@ -99,6 +109,21 @@ class ToolCall(msgspec.Struct):
     type: str = "function"
 
 
+class Custom(msgspec.Struct):
+    """The called custom tool, and its input as text."""
+
+    name: str
+    input: str
+
+
+class CustomCall(msgspec.Struct):
+    """A whole call of a custom tool."""
+
+    id: str
+    custom: Custom
+    type: str = "custom"
+
+
 class Message(msgspec.Struct):
     """A whole message."""
 
@@ -110,7 +135,7 @@ class Message(msgspec.Struct):
     #: The same text under vLLM's older name; set for reasoning models only.
     reasoning_content: str | UnsetType | None = UNSET
     #: Set only if there are calls.
-    tool_calls: list[ToolCall] | UnsetType = UNSET
+    tool_calls: list[ToolCall | CustomCall] | UnsetType = UNSET
 
 
 class Choice(msgspec.Struct):
@@ -148,15 +173,22 @@ def delta_of(event: ChatEvent) -> Delta:
             return Delta(content=event.text)
         case ReasoningDelta():
             return Delta(reasoning=event.text, reasoning_content=event.text)
-        case ToolCallBegin():
-            function = FunctionDelta(event.name)
-            call = ToolCallDelta(event.index, event.id, "function", function)
-            return Delta(tool_calls=(call,))
-        case ToolCallArguments():
-            call = ToolCallDelta(event.index, function=FunctionDelta(arguments=event.text))
-            return Delta(tool_calls=(call,))
+        case ToolCallBegin() | ToolCallArguments():
+            return Delta(tool_calls=(_call_delta(event),))
         case Finish():
             return Delta()
+
+
+def _call_delta(event: ToolCallBegin | ToolCallArguments) -> ToolCallDelta:
+    match event:
+        case CustomCallBegin():
+            return ToolCallDelta(event.index, event.id, "custom", custom=CustomDelta(event.name))
+        case CustomCallInput():
+            return ToolCallDelta(event.index, custom=CustomDelta(input=event.text))
+        case ToolCallBegin():
+            return ToolCallDelta(event.index, event.id, "function", FunctionDelta(event.name))
+        case ToolCallArguments():
+            return ToolCallDelta(event.index, function=FunctionDelta(arguments=event.text))
 
 
 def message_of(answer: WholeAnswer, role: str, *, echoed: str, reasons: bool) -> Message:
@@ -172,5 +204,7 @@ def message_of(answer: WholeAnswer, role: str, *, echoed: str, reasons: bool) ->
     return message
 
 
-def _tool_call(call: WholeCall) -> ToolCall:
+def _tool_call(call: WholeCall) -> ToolCall | CustomCall:
+    if call.is_custom:
+        return CustomCall(call.id, Custom(call.name, call.arguments))
     return ToolCall(call.id, Function(call.name, call.arguments))

@@ -21,6 +21,7 @@ from services.router.openai.responses_api.stored.conversation import (
     items_json,
     items_until,
 )
+from services.router.openai.responses_api.stored.follow import followed
 from services.router.openai.responses_api.stored.record import Record, new_id, recorded
 from services.router.openai.responses_api.translate import NAMES, chat_fields
 from shared.errors import UnsupportedError
@@ -61,7 +62,13 @@ class Responses:
         if keeper is not None:
             record = self._record(request, body, keeper)
             if body.background:
-                return json_response(await keeper.runs.start(parts, reply, record))
+                streams = bool(body.stream)
+                response = await keeper.runs.start(parts, reply, record, streams=streams)
+                if not streams:
+                    return json_response(response)
+                return await followed(request, keeper, (record.tenant, response.id), after=-1)
+            # Before there is an answer that could not be stored.
+            await keeper.store.check()
             parts = recorded(parts, reply, record)
         return await answer(request, parts, reply, stream=bool(body.stream), edge=reply)
 
@@ -78,8 +85,8 @@ class Responses:
         _refuse_options(body)
         check_state(body, self._backend.responses)
         if self._backend.responses is not None and body.previous_response_id:
-            store, tenant = self._backend.responses.store, self._tenant(request)
-            before = await items_until(store, tenant, body.previous_response_id)
+            keeper, tenant = self._backend.responses, self._tenant(request)
+            before = await items_until(keeper, tenant, body.previous_response_id)
             body = body.model_copy(update={"input": [*before, *body.input]})
             # Long conversations are tokenised in a thread, like long bodies.
             raw += items_json(before)
@@ -90,6 +97,7 @@ class Responses:
     def _record(self, request: Request, body: ResponsesBody, keeper: ResponseKeeper) -> Record:
         return Record(
             keeper.store,
+            keeper.writes,
             tenant=self._tenant(request),
             items=items_json(body.input),
             background=bool(body.background),

@@ -10,6 +10,7 @@ from services.router.openai.replies.logprobs import chat_logprobs, label_of
 from services.router.openai.responses_api import output as out
 from services.router.parsers.events import (
     ContentDelta,
+    CustomCallBegin,
     ReasoningDelta,
     ToolCallArguments,
     ToolCallBegin,
@@ -55,23 +56,26 @@ class ItemWriter:
                 yield from self._add_text(text)
             case ReasoningDelta(text=text):
                 yield from self._add_reasoning(text)
-            case ToolCallBegin(id=call_id, name=name):
+            case ToolCallBegin():
                 self._pending = []
                 yield from self.close(COMPLETED)
-                item = out.CallOutput(self._id("fc"), call_id, name, "", IN_PROGRESS)
-                yield self._begin(item)
-            case ToolCallArguments(text=text) if isinstance(self._open, out.CallOutput):
+                yield self._begin(self._call(event))
+            case ToolCallArguments(text=text) if self._open is not None:
                 self._texts.append(text)
                 self._pending = []
-                place, item_id = len(self.items), self._open.id
-                yield out.ArgumentsDelta(output_index=place, item_id=item_id, delta=text)
+                is_custom = isinstance(self._open, out.CustomCallOutput)
+                kind = out.InputDelta if is_custom else out.ArgumentsDelta
+                yield kind(output_index=len(self.items), item_id=self._open.id, delta=text)
 
     def close(self, status: str) -> Iterator[out.Event]:
         """Finish the open item, if there is one, with this status; yield the events."""
         item, place, text = self._open, len(self.items), "".join(self._texts)
         if item is None:
             return
-        if isinstance(item, out.CallOutput):
+        if isinstance(item, out.CustomCallOutput):
+            item.input = text
+            yield out.InputDone(output_index=place, item_id=item.id, input=text)
+        elif isinstance(item, out.CallOutput):
             item.arguments = text
             yield out.ArgumentsDone(
                 output_index=place, item_id=item.id, name=item.name, arguments=text
@@ -131,6 +135,11 @@ class ItemWriter:
         self._open = item
         # A copy: the item itself may be finished before the event has been encoded.
         return out.ItemAdded(output_index=len(self.items), item=msgspec.structs.replace(item))
+
+    def _call(self, event: ToolCallBegin) -> out.Item:
+        if isinstance(event, CustomCallBegin):
+            return out.CustomCallOutput(self._id("ctc"), event.id, event.name, "", IN_PROGRESS)
+        return out.CallOutput(self._id("fc"), event.id, event.name, "", IN_PROGRESS)
 
     def _open_id(self) -> str:
         return "" if self._open is None else self._open.id

@@ -55,7 +55,17 @@ class CallOutput(msgspec.Struct, tag_field="type", tag="function_call"):
     status: str
 
 
-Item = MessageOutput | ReasoningOutput | CallOutput
+class CustomCallOutput(msgspec.Struct, tag_field="type", tag="custom_tool_call"):
+    """A call of one of the client's custom tools."""
+
+    id: str
+    call_id: str
+    name: str
+    input: str
+    status: str
+
+
+Item = MessageOutput | ReasoningOutput | CallOutput | CustomCallOutput
 ContentText = OutputText | ReasoningText
 
 
@@ -120,6 +130,8 @@ class Response(msgspec.Struct):
     incomplete_details: Mapping[str, str] | None = None
     usage: ResponseUsage | None = None
     completed_at: int | UnsetType = UNSET
+    #: The operator's name of the weights that all tokens come from.
+    weight_version: str | UnsetType = UNSET
 
 
 class Event(msgspec.Struct, tag_field="type"):
@@ -136,8 +148,12 @@ class Created(_OfResponse, tag="response.created"):
     """The first event."""
 
 
+class Queued(_OfResponse, tag="response.queued"):
+    """The second event of a response in the background."""
+
+
 class InProgress(_OfResponse, tag="response.in_progress"):
-    """The second event."""
+    """The event before those of the answer."""
 
 
 class Completed(_OfResponse, tag="response.completed"):
@@ -224,3 +240,17 @@ class ArgumentsDone(_OfItem, tag="response.function_call_arguments.done", kw_onl
     item_id: str
     name: str
     arguments: str
+
+
+class InputDelta(_OfItem, tag="response.custom_tool_call_input.delta", kw_only=True):
+    """The next part of a custom tool's input."""
+
+    item_id: str
+    delta: str
+
+
+class InputDone(_OfItem, tag="response.custom_tool_call_input.done", kw_only=True):
+    """The end of a custom tool's input, with all of it."""
+
+    item_id: str
+    input: str

@@ -6,23 +6,27 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+from msgspec import UNSET
 
 from services.router.openai.errors import error_detail, error_status
 from services.router.openai.replies.responses import Tally, named_event
 from services.router.openai.responses_api import output as out
 from services.router.openai.responses_api.items import COMPLETED, INCOMPLETE, ItemWriter
+from services.router.openai.responses_api.schema import CustomTool
+from services.router.openai.responses_api.stored.base import QUEUED
 from services.router.parsers.events import Finish, ReasoningDelta
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, Iterable, Iterator, Sequence
+    from collections.abc import AsyncIterable, Iterator, Sequence
 
-    from services.router.openai.responses_api.schema import ResponsesBody
+    from services.router.openai.responses_api.schema import AnyTool, ResponsesBody
     from services.router.parsers.events import ChatEvent, ChatReader
     from services.router.request.generation import AnswerPiece
 
 _Ignored = TypeVar("_Ignored", str, int)
 #: OpenAI's error codes by status; its other codes describe errors of a request.
 _CODES = {429: "rate_limit_exceeded"}
+CANCELLED = "cancelled"
 #: Finish reasons of complete answers.
 _WHOLE = ("stop", "tool_calls", "repetition")
 
@@ -73,28 +77,43 @@ class ResponseReply:
         self._thought = ThoughtCount()
         self._tally = Tally(num_prompt_tokens)
         self._num_events = 0
+        self._is_in_progress = False
         self._finish_reason: str | None = None
         self._final: out.Response | None = None
 
+    @property
+    def id(self) -> str:
+        """The response's id."""
+        return self._response.id
+
     def event(self, place: int, piece: AnswerPiece) -> bytes:
-        """Return the events for one piece; the first ones describe the response."""
+        """See EventWriter."""
         del place  # a response has one prompt
-        events: list[out.Event] = []
-        if self._num_events == 0:
-            snapshot = msgspec.structs.replace(self._response)
-            events = [out.Created(response=snapshot), out.InProgress(response=snapshot)]
-        return self._encode([*events, *self._advance(piece)])
+        return b"".join(map(named_event, self.events(piece)))
 
     def last_event(self) -> bytes:
         """Return the event with the whole response."""
-        response = self.ended()
-        kinds = {COMPLETED: out.Completed, INCOMPLETE: out.Incomplete}
-        return self._encode([kinds.get(response.status, out.Failed)(response=response)])
+        return named_event(self.ending(self.ended()))
 
     def failed(self, error: Exception, *, request_id: str) -> bytes:
         """Return the event that ends a stream with an error."""
         del request_id  # known already
-        return self._encode([out.Failed(response=self.failure(error))])
+        return named_event(self.ending(self.failure(error)))
+
+    def queued(self) -> Sequence[out.Event]:
+        """Return the first events of a response that is to be made later."""
+        response = self.begun(QUEUED)
+        return self._numbered([out.Created(response=response), out.Queued(response=response)])
+
+    def events(self, piece: AnswerPiece) -> Sequence[out.Event]:
+        """Return the events for one piece; the first ones describe the response."""
+        return self._numbered([*self._beginning(), *self._advance(piece)])
+
+    def ending(self, response: out.Response) -> out.Event:
+        """Return the last event, with `response`. A cancelled one is incomplete."""
+        kinds = {COMPLETED: out.Completed, INCOMPLETE: out.Incomplete, CANCELLED: out.Incomplete}
+        [event] = self._numbered([kinds.get(response.status, out.Failed)(response=response)])
+        return event
 
     def begun(self, status: str) -> out.Response:
         """Return the response before its first item."""
@@ -115,7 +134,7 @@ class ResponseReply:
         """Return the response with what there was of it when it was cancelled."""
         for _ in self._items.close(INCOMPLETE):
             pass
-        return msgspec.structs.replace(self._response, status="cancelled", output=self._items.items)
+        return msgspec.structs.replace(self._response, status=CANCELLED, output=self._items.items)
 
     async def whole(self, parts: AsyncIterable[tuple[int, AnswerPiece]]) -> out.Response:
         """Return the whole response."""
@@ -130,8 +149,19 @@ class ResponseReply:
             self._final = self._end()
         return self._final
 
+    def _beginning(self) -> Iterator[out.Event]:
+        if self._is_in_progress:
+            return
+        self._is_in_progress = True
+        snapshot = msgspec.structs.replace(self._response)
+        if self._num_events == 0:
+            yield out.Created(response=snapshot)
+        yield out.InProgress(response=snapshot)
+
     def _advance(self, piece: AnswerPiece) -> Iterator[out.Event]:
         self._tally.add(piece)
+        if piece.finish_reason is not None:
+            self._response.weight_version = piece.weight_version or UNSET
         events = self._reader.read(piece)
         self._items.note(piece.details)
         self._thought.add(len(piece.token_ids), events)
@@ -168,13 +198,11 @@ class ResponseReply:
             response.error = out.ResponseError("server_error", "the answer was cut off")
         return response
 
-    def _encode(self, events: Iterable[out.Event]) -> bytes:
-        frames = []
+    def _numbered(self, events: Sequence[out.Event]) -> Sequence[out.Event]:
         for event in events:
             event.sequence_number = self._num_events
             self._num_events += 1
-            frames.append(named_event(event))
-        return b"".join(frames)
+        return events
 
 
 def _skeleton(body: ResponsesBody, *, request_id: str, model: str) -> out.Response:
@@ -196,7 +224,7 @@ def _skeleton(body: ResponsesBody, *, request_id: str, model: str) -> out.Respon
         temperature=body.temperature,
         text={"format": {"type": "text"}, **text},
         tool_choice=choice if isinstance(choice, str) else choice.model_dump(),
-        tools=[{"strict": None, **tool.model_dump()} for tool in body.tools or ()],
+        tools=[_shown(tool) for tool in body.tools or ()],
         top_p=body.top_p,
         user=_ignored(body, "user", str),
         max_tool_calls=_ignored(body, "max_tool_calls", int),
@@ -210,3 +238,9 @@ def _ignored(body: ResponsesBody, name: str, kind: type[_Ignored]) -> _Ignored |
     """Return a field that only the answer repeats, if it is of its kind."""
     value = (body.model_extra or {}).get(name)
     return value if isinstance(value, kind) else None
+
+
+def _shown(tool: AnyTool) -> dict[str, Any]:
+    if isinstance(tool, CustomTool):
+        return tool.model_dump(exclude_none=True)
+    return {"strict": None, **tool.model_dump()}

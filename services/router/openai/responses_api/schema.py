@@ -128,6 +128,27 @@ class FunctionCallOutputItem(Item):
     output: Output
 
 
+class CustomToolCallItem(Item):
+    """A call of a custom tool that the model made in an earlier answer."""
+
+    ignored = Item.ignored | {"caller", "namespace"}
+
+    type: Literal["custom_tool_call"]
+    call_id: str
+    name: str
+    input: str
+
+
+class CustomToolCallOutputItem(Item):
+    """The result of a call of a custom tool."""
+
+    ignored = Item.ignored | {"caller"}
+
+    type: Literal["custom_tool_call_output"]
+    call_id: str
+    output: Output
+
+
 class ReasoningItem(Item):
     """The model's reasoning in an earlier answer; encrypted reasoning cannot be read here."""
 
@@ -138,11 +159,20 @@ class ReasoningItem(Item):
     summary: list[TextPart] | None = None
 
 
-_ITEMS = ("message", "function_call", "function_call_output", "reasoning")
+_ITEMS = (
+    "message",
+    "function_call",
+    "function_call_output",
+    "custom_tool_call",
+    "custom_tool_call_output",
+    "reasoning",
+)
 AnyItem = Annotated[
     Annotated[MessageItem, Tag("(message)")]
     | Annotated[FunctionCallItem, Tag("(function_call)")]
     | Annotated[FunctionCallOutputItem, Tag("(function_call_output)")]
+    | Annotated[CustomToolCallItem, Tag("(custom_tool_call)")]
+    | Annotated[CustomToolCallOutputItem, Tag("(custom_tool_call_output)")]
     | Annotated[ReasoningItem, Tag("(reasoning)")],
     by_kind("message"),
     BeforeValidator(only("an item", *_ITEMS, default="message")),
@@ -163,13 +193,51 @@ class FunctionTool(InputObject):
     strict: bool | None = None
 
 
-Tool = Annotated[FunctionTool, BeforeValidator(only("a tool", "function"))]
+class TextInput(InputObject):
+    """Any text as input of a custom tool."""
+
+    type: Literal["text"]
+
+
+class GrammarInput(InputObject):
+    """A text that a grammar describes, as input of a custom tool."""
+
+    type: Literal["grammar"]
+    syntax: Literal["lark", "regex"]
+    definition: str
+
+
+InputFormat = Annotated[
+    Annotated[TextInput, Tag("(text)")] | Annotated[GrammarInput, Tag("(grammar)")],
+    by_kind(),
+    BeforeValidator(only("a format", "text", "grammar")),
+]
+
+
+class CustomTool(InputObject):
+    """A tool of the client whose input is a text."""
+
+    ignored = frozenset({"allowed_callers", "defer_loading"})
+
+    type: Literal["custom"]
+    name: str
+    description: str | None = None
+    format: InputFormat | None = None
+
+
+AnyTool = FunctionTool | CustomTool
+_KINDS = ("function", "custom")
+Tool = Annotated[
+    Annotated[FunctionTool, Tag("(function)")] | Annotated[CustomTool, Tag("(custom)")],
+    by_kind(),
+    BeforeValidator(only("a tool", *_KINDS)),
+]
 
 
 class NamedTool(InputObject):
-    """A function, by its name; as a choice, the one that must be called."""
+    """A tool, by its name; as a choice, the one that must be called."""
 
-    type: Literal["function"]
+    type: Literal["function", "custom"]
     name: str
 
 
@@ -179,12 +247,12 @@ class AllowedTools(InputObject):
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
     tools: Annotated[
-        list[Annotated[NamedTool, BeforeValidator(only("an allowed tool", "function"))]],
+        list[Annotated[NamedTool, BeforeValidator(only("an allowed tool", *_KINDS))]],
         Field(min_length=1),
     ]
 
 
-_CHOICES = ("function", "allowed_tools")
+_CHOICES = (*_KINDS, "allowed_tools")
 
 
 def _check_choice(value: Any) -> Any:
@@ -197,13 +265,13 @@ def _choice_tag(value: Any) -> str:
     if isinstance(value, str):
         return "(mode)"
     kind = value.get("type") if isinstance(value, dict) else value.type
-    return f"({kind})"
+    return "(allowed_tools)" if kind == "allowed_tools" else "(tool)"
 
 
 Mode = Literal["none", "auto", "required"]
 Choice = Annotated[
     Annotated[Mode, Tag("(mode)")]
-    | Annotated[NamedTool, Tag("(function)")]
+    | Annotated[NamedTool, Tag("(tool)")]
     | Annotated[AllowedTools, Tag("(allowed_tools)")],
     Discriminator(_choice_tag),
     BeforeValidator(_check_choice),

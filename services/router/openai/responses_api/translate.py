@@ -6,8 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 from services.router.openai.responses_api.schema import (
     AllowedTools,
+    CustomTool,
+    CustomToolCallItem,
+    CustomToolCallOutputItem,
     FunctionCallItem,
     FunctionCallOutputItem,
+    GrammarInput,
     JsonSchemaFormat,
     MessageItem,
     NamedTool,
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
 
     from services.router.openai.responses_api.schema import (
         AnyItem,
+        AnyTool,
         ContentPart,
         ResponsesBody,
     )
@@ -59,15 +64,19 @@ def chat_fields(body: ResponsesBody) -> dict[str, Any]:
 def _tool_fields(body: ResponsesBody) -> dict[str, Any]:
     if not body.tools:
         return {"tool_choice": _choice(body.tool_choice)}
-    tools = [
-        {"type": "function", "function": tool.model_dump(exclude={"type"}, exclude_none=True)}
-        for tool in body.tools
-    ]
     return {
-        "tools": tools,
+        "tools": [_tool(tool) for tool in body.tools],
         "tool_choice": _choice(body.tool_choice),
         "parallel_tool_calls": body.parallel_tool_calls,
     }
+
+
+def _tool(tool: AnyTool) -> dict[str, Any]:
+    given = tool.model_dump(exclude={"type"}, exclude_none=True)
+    if isinstance(tool, CustomTool) and isinstance(tool.format, GrammarInput):
+        grammar = {"syntax": tool.format.syntax, "definition": tool.format.definition}
+        given["format"] = {"type": "grammar", "grammar": grammar}
+    return {"type": tool.type, tool.type: given}
 
 
 def _choice(choice: str | NamedTool | AllowedTools | None) -> Any:
@@ -75,7 +84,7 @@ def _choice(choice: str | NamedTool | AllowedTools | None) -> Any:
         allowed = {"mode": choice.mode, "tools": [_choice(tool) for tool in choice.tools]}
         return {"type": "allowed_tools", "allowed_tools": allowed}
     if isinstance(choice, NamedTool):
-        return {"type": "function", "function": {"name": choice.name}}
+        return {"type": choice.type, choice.type: {"name": choice.name}}
     return choice
 
 
@@ -113,8 +122,12 @@ class MessageWriter:
             case ReasoningItem():
                 self._think("".join(part.text for part in item.content or item.summary or ()))
             case FunctionCallItem():
-                self._call(item)
-            case FunctionCallOutputItem():
+                function = {"name": item.name, "arguments": item.arguments}
+                self._call({"id": item.call_id, "type": "function", "function": function})
+            case CustomToolCallItem():
+                custom = {"name": item.name, "input": item.input}
+                self._call({"id": item.call_id, "type": "custom", "custom": custom})
+            case FunctionCallOutputItem() | CustomToolCallOutputItem():
                 text = text_of(item.output)
                 self._add({"role": "tool", "tool_call_id": item.call_id, "content": text})
 
@@ -151,10 +164,8 @@ class MessageWriter:
     def _answer(self, text: str) -> None:
         self._open(unless=("content", "tool_calls"))["content"] = text
 
-    def _call(self, item: FunctionCallItem) -> None:
-        function = {"name": item.name, "arguments": item.arguments}
-        calls = self._open(unless=()).setdefault("tool_calls", [])
-        calls.append({"id": item.call_id, "type": "function", "function": function})
+    def _call(self, call: dict[str, Any]) -> None:
+        self._open(unless=()).setdefault("tool_calls", []).append(call)
 
 
 def text_of(parts: Sequence[ContentPart]) -> str:

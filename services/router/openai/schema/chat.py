@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from services.router.chat.rules import Effort, Role  # noqa: TC001 read at run time
 from services.router.chat.tools import MAX_NAME_CHARS, NAME_PATTERN
 from services.router.openai.schema.base import GenerationBody, RequestObject
+from services.router.openai.schema.custom_tool import CustomTool
 from services.router.openai.schema.field_types import NumLogprobs, NumTokens  # noqa: TC001 read at run time
 
 
@@ -46,12 +47,23 @@ class FunctionDefinition(BaseModel):
 
 
 class Tool(BaseModel):
-    """A tool that the model may call; only functions are offered."""
+    """A function, as an element of `tools`."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
     type: Literal["function"]
     function: FunctionDefinition
+
+
+def _tool_tag(value: Any) -> str:
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return "(custom)" if kind == "custom" else "(function)"
+
+
+AnyTool = Annotated[
+    Annotated[Tool, Tag("(function)")] | Annotated[CustomTool, Tag("(custom)")],
+    Discriminator(_tool_tag),
+]
 
 
 #: The time to compile a template grows with its length.
@@ -62,7 +74,7 @@ class ChatPromptFields(BaseModel):
     """The fields that a conversation's prompt is made of; also the fields of /tokenize."""
 
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
-    tools: list[Tool] | None = None
+    tools: list[AnyTool] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     #: The template's variable of this name; as in vLLM, before the one in `chat_template_kwargs`.
@@ -80,7 +92,7 @@ class ChatBody(GenerationBody, ChatPromptFields):
     max_completion_tokens: NumTokens | None = None
     logprobs: bool | None = None
     top_logprobs: NumLogprobs | None = None
-    #: none, auto, required, or an object that names a function;
+    #: none, auto, required, or an object that names a tool;
     #: services/router/openai/reading/tools.py checks it.
     tool_choice: Any = None
     parallel_tool_calls: bool | None = None

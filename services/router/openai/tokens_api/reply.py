@@ -61,6 +61,7 @@ class GenerateReply:
         if piece.finish_reason is not None:
             choice.finish_reason = piece.finish_reason.value
             choice.stop_reason = stop_reason(piece)
+            choice.weight_version = piece.weight_version or UNSET
             num_tokens = self._num_tokens[piece.index]
             choice.weight_versions = _versions(piece.weight_version, num_tokens)
         chunk = self._generated((choice,))
@@ -91,6 +92,7 @@ class GenerateReply:
                     answer.stop_reason,
                     self._logprobs(answer.details),
                     "".join(answer.texts) if self._mode == "text" else UNSET,
+                    answer.weight_version or UNSET,
                     _versions(answer.weight_version, len(answer.token_ids)),
                 )
                 for index, answer in enumerate(found.answers)

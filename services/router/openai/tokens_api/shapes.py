@@ -60,6 +60,7 @@ class GeneratedChoice(msgspec.Struct):
     logprobs: TokenLogprobs | ChatLogprobs | None = None
     #: In text mode only.
     text: str | UnsetType = UNSET
+    weight_version: str | UnsetType = UNSET
     #: In the answer's last part. There is one: an answer is of one version.
     weight_versions: tuple[WeightVersion] | None = None
 

@@ -67,7 +67,8 @@ def allowed(mode: str, *tools: Any) -> Any:
             "tool_choice.allowed_tools",
             "invalid_type",
         ),
-        ({"tool_choice": {"type": "custom"}}, "tool_choice.type", "unsupported_parameter"),
+        ({"tool_choice": {"type": "mcp"}}, "tool_choice.type", "unsupported_parameter"),
+        ({"tool_choice": {"type": "custom"}}, "tool_choice.custom.name", "invalid_type"),
         (
             {"tools": [TIME], "tool_choice": allowed("none", TIME)},
             "tool_choice.allowed_tools.mode",

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from services.router.openai.responses_api.schema import ResponsesBody
-    from services.router.openai.responses_api.stored.base import ResponseStore
+    from services.router.openai.responses_api.stored.keeper import ResponseKeeper
 
 _ITEMS: TypeAdapter[list[AnyItem]] = TypeAdapter(list[AnyItem])
 #: Statuses of responses that are an answer, whole or cut off by its limit.
 _ANSWERS = ("completed", "incomplete")
 #: What an operator has to do.
-NEEDS_STORE = "start the router with --responses-store memory"
+NEEDS_STORE = "start the router with --responses-store memory or redis"
 _PARAM = "previous_response_id"
 
 
@@ -42,18 +42,15 @@ def check_state(body: ResponsesBody, keeper: object | None) -> None:
     if body.background and body.store is False:
         message = "background needs store: the response is fetched from there"
         raise FieldError(message, param="background")
-    if body.background and body.stream:
-        message = "background is not supported together with stream: fetch the response by its id"
-        raise UnsupportedError(message, param="background")
 
 
-async def items_until(store: ResponseStore, tenant: str, response_id: str) -> list[AnyItem]:
+async def items_until(keeper: ResponseKeeper, tenant: str, response_id: str) -> list[AnyItem]:
     """Return the items of a conversation, the stored response's own included.
 
     Raises:
         FieldError: the tenant has no such response, or it is no answer to go on from.
     """
-    entry = await store.get(tenant, response_id)
+    entry = await keeper.find(tenant, response_id)
     if entry is None:
         message = f"{_PARAM}: there is no stored response {response_id[:128]!r}"
         raise FieldError(message, param=_PARAM, code="previous_response_not_found")

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from services.router.openai.errors import FieldError
 from services.router.openai.replies.responses import json_response
 from services.router.openai.responses_api.stored.conversation import NEEDS_STORE
+from services.router.openai.responses_api.stored.follow import followed
 from shared.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
     from services.router.openai.responses_api.stored.base import StoredResponse
     from services.router.openai.responses_api.stored.keeper import ResponseKeeper
 
-#: Query parameters that ask for the events of a stream that has gone by.
-_OF_STREAMS = ("stream", "starting_after")
-_FALSE = ("", "0", "false")
+_FLAGS = {"": False, "0": False, "false": False, "1": True, "true": True}
+
+
+#: Numbers of events fit into the ids of Redis's streams.
+_MAX_DIGITS = 18
 
 
 class Deleted(msgspec.Struct):
@@ -39,26 +42,22 @@ class StoredEndpoints:
         self._backend = backend
 
     async def retrieve(self, request: Request, response_id: str) -> Response:
-        """Return the response as it is now."""
+        """Return the response as it is now, or the stream of its events."""
+        after = _starting_after(request)
         entry = await self._find(request, response_id)
-        for name in _OF_STREAMS:
-            if request.query_params.get(name, "").lower() not in _FALSE:
-                message = f"{name} is not supported: events are not stored, only whole responses"
-                raise UnsupportedError(message, param=name)
-        return _as_json(entry)
+        if after is None:
+            return _as_json(entry)
+        return await followed(request, self._keeper(), entry.key, after=after)
 
     async def delete(self, request: Request, response_id: str) -> Response:
         """Remove the response; one that is being made is cancelled first."""
-        keeper, tenant = self._keeper(), self._tenant(request)
-        await keeper.runs.cancel(tenant, response_id)
-        if not await keeper.store.delete(tenant, response_id):
+        if not await self._keeper().delete(self._tenant(request), response_id):
             raise _not_found(response_id)
         return json_response(Deleted(response_id))
 
     async def cancel(self, request: Request, response_id: str) -> Response:
         """Cancel a response in the background; return one that has ended as it is."""
-        keeper, tenant = self._keeper(), self._tenant(request)
-        await keeper.runs.cancel(tenant, response_id)
+        await self._keeper().cancel(self._tenant(request), response_id)
         entry = await self._find(request, response_id)
         if not entry.background:
             message = f"response {response_id} was not made in the background: it has ended"
@@ -72,7 +71,7 @@ class StoredEndpoints:
         raise UnsupportedError(message, param=None)
 
     async def _find(self, request: Request, response_id: str) -> StoredResponse:
-        entry = await self._keeper().store.get(self._tenant(request), response_id)
+        entry = await self._keeper().find(self._tenant(request), response_id)
         if entry is None:
             raise _not_found(response_id)
         return entry
@@ -86,6 +85,22 @@ class StoredEndpoints:
 
     def _tenant(self, request: Request) -> str:
         return self._backend.caller_of(request).tenant.name
+
+
+def _starting_after(request: Request) -> int | None:
+    """Return the number of the last event that the client of a stream has; None: no stream."""
+    stream = request.query_params.get("stream", "").lower()
+    after = request.query_params.get("starting_after", "")
+    if stream not in _FLAGS:
+        raise FieldError("stream must be true or false", param="stream", code="invalid_type")
+    if after and not (after.isascii() and after.isdigit() and len(after) <= _MAX_DIGITS):
+        message = "starting_after must be the sequence_number of an event"
+        raise FieldError(message, param="starting_after", code="invalid_type")
+    if not _FLAGS[stream]:
+        if after:
+            raise FieldError("starting_after needs stream of true", param="starting_after")
+        return None
+    return int(after) if after else -1
 
 
 def _as_json(entry: StoredResponse) -> Response:

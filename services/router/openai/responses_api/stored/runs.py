@@ -3,35 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING
 
 import structlog
 
 from services.router.openai.errors import FieldError, error_status
-from services.router.openai.responses_api.items import IN_PROGRESS
-from shared.errors import DrainingError
+from services.router.openai.responses_api.stored.base import IN_PROGRESS, QUEUED
+from shared.errors import DrainingError, UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Collection
 
     from services.router.openai.replies.answers import Part
     from services.router.openai.responses_api.output import Response
     from services.router.openai.responses_api.reply import ResponseReply
+    from services.router.openai.responses_api.stored.base import ResponseKey, RunBoard
     from services.router.openai.responses_api.stored.record import Record
 
 log = structlog.get_logger(__name__)
 
-QUEUED = "queued"
+#: Time between two renewals on the board: within it a run hears that it has to end.
+BEAT_S = 0.5
 
 
 class _Run:
-    """One response. `work` makes it and may be cancelled; `end` stores what became of it."""
+    """One response. `work` makes it and may be cancelled; `end` stores its end."""
 
-    def __init__(self, parts: AsyncGenerator[Part], reply: ResponseReply, record: Record) -> None:
+    def __init__(
+        self, parts: AsyncGenerator[Part], reply: ResponseReply, record: Record, *, streams: bool
+    ) -> None:
         self._parts = parts
         self._reply = reply
         self._record = record
+        self._streams = streams
         #: Why the work was cancelled, if not by the client.
         self._reason: Exception | None = None
         self._work = asyncio.create_task(self._make())
@@ -45,7 +50,11 @@ class _Run:
 
     async def _make(self) -> Response:
         async with aclosing(self._begun()) as parts:
-            return await self._reply.whole(parts)
+            if not self._streams:
+                return await self._reply.whole(parts)
+            async for _, piece in parts:
+                self._record.add_events(self._reply.id, self._reply.events(piece))
+        return self._reply.ended()
 
     async def _begun(self) -> AsyncGenerator[Part]:
         """Yield the parts; the response is in progress from the first one on."""
@@ -59,7 +68,10 @@ class _Run:
 
     async def _end(self) -> None:
         await asyncio.wait((self._work,))
-        await self._record.write(self._outcome())
+        response = self._outcome()
+        await self._record.write(response)
+        if self._streams:
+            self._record.add_events(response.id, [self._reply.ending(response)], last=True)
 
     def _outcome(self) -> Response:
         if self._work.cancelled():
@@ -75,38 +87,56 @@ class _Run:
 
 
 class BackgroundRuns:
-    """All responses that are being made in the background, by tenant and id."""
+    """All responses that this process makes in the background, by tenant and id."""
 
-    def __init__(self) -> None:
-        self._runs: dict[tuple[str, str], _Run] = {}
+    def __init__(self, board: RunBoard | None) -> None:
+        """`board`: where other routers see them; None: there are no others."""
+        self._board = board
+        self._runs: dict[ResponseKey, _Run] = {}
+        self._beats: asyncio.Task[None] | None = None
         self._stopping = False
 
     async def start(
-        self, parts: AsyncGenerator[Part], reply: ResponseReply, record: Record
+        self, parts: AsyncGenerator[Part], reply: ResponseReply, record: Record, *, streams: bool
     ) -> Response:
         """Store the response as queued, begin to make it, and return it.
+
+        `streams`: its events are stored as well.
 
         Raises:
             DrainingError: the router is stopping.
             FieldError: the conversation does not fit into the store.
+            UnavailableError: the store cannot be used.
         """
         if self._stopping:
             raise DrainingError("the router is stopping: it begins no response in the background")
         response = reply.begun(QUEUED)
-        if not await record.write(response):
+        if not await record.begin(response, reply.queued() if streams else ()):
             message = "input is too long to be stored: see --responses-store-bytes"
             raise FieldError(message, param="input")
         key = (record.tenant, response.id)
-        run = self._runs[key] = _Run(parts, reply, record)
+        if self._board is not None:
+            await self._board.renew([key])
+            self._beats = self._beats or asyncio.create_task(self._beat(self._board))
+        run = self._runs[key] = _Run(parts, reply, record, streams=streams)
         run.end.add_done_callback(lambda _: self._runs.pop(key, None))
         return response
 
-    async def cancel(self, tenant: str, response_id: str) -> None:
-        """Cancel a response, if it is being made. When this returns, it has ended and is stored.
+    @property
+    def keys(self) -> Collection[ResponseKey]:
+        """The responses that this process makes."""
+        return tuple(self._runs)
+
+    def has(self, key: ResponseKey) -> bool:
+        """Return whether this process makes the response."""
+        return key in self._runs
+
+    async def cancel(self, key: ResponseKey) -> None:
+        """Cancel a response, if this process makes it. When this returns, it has ended.
 
         Its workers have been told before the response is stored as cancelled.
         """
-        run = self._runs.get((tenant, response_id))
+        run = self._runs.get(key)
         if run is not None:
             run.cancel()
             await asyncio.wait((run.end,))
@@ -119,3 +149,17 @@ class BackgroundRuns:
             run.cancel(DrainingError("the router stopped before the response was complete"))
         if ends:
             await asyncio.wait(ends)
+        if self._beats is not None:
+            self._beats.cancel()
+            await asyncio.wait((self._beats,))
+
+    async def _beat(self, board: RunBoard) -> None:
+        """Renew the runs on the board; end those that other routers want to end."""
+        while True:
+            await asyncio.sleep(BEAT_S)
+            if not self._runs:
+                continue
+            with suppress(UnavailableError):
+                for key in await board.renew(self.keys):
+                    if key in self._runs:
+                        self._runs[key].cancel()

@@ -1,0 +1,1 @@
+"""Responses in Redis, for all routers of a cluster. README.md has the layout."""
