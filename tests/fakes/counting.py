@@ -59,6 +59,40 @@ def write_counting_target(path: Path, vocab: int = VOCAB) -> None:
     write_tensors(path, raw_config(vocab), tensors)
 
 
+def write_counting_mtp(path: Path) -> None:
+    """A target of GLM-4.5's kind, whose own head counts: it reads the hidden states alone."""
+    layers = {f"model.layers.{n}.{k}": t for n in range(2) for k, t in _silent_layer().items()}
+    own = "model.layers.2."
+    tensors = {
+        "model.embed_tokens.weight": torch.eye(VOCAB),
+        "model.norm.weight": torch.ones(VOCAB),
+        "lm_head.weight": ahead(1),
+        **layers,
+        **{f"{own}{name}": tensor for name, tensor in _silent_layer().items()},
+        f"{own}enorm.weight": torch.ones(VOCAB),
+        f"{own}hnorm.weight": torch.ones(VOCAB),
+        f"{own}eh_proj.weight": torch.cat((torch.zeros(VOCAB, VOCAB), ahead(1)), dim=1),
+        f"{own}shared_head.norm.weight": torch.ones(VOCAB),
+    }
+    raw = {
+        **RAW,
+        "architectures": ["Glm4MoeForCausalLM"],
+        "model_type": "glm4_moe",
+        "num_hidden_layers": 2,
+        "num_nextn_predict_layers": 1,
+        # No layer has any.
+        "first_k_dense_replace": 9,
+        "n_routed_experts": 4,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 2,
+        "n_group": 1,
+        "topk_group": 1,
+        "moe_intermediate_size": INNER,
+        "partial_rotary_factor": 0.5,
+    }
+    write_tensors(path, raw, tensors)
+
+
 def write_counting_eagle(path: Path) -> None:
     """Its guess is the embedding of the token that it reads: always right."""
     tensors = {"fc.weight": torch.cat((torch.eye(VOCAB), torch.zeros(VOCAB, VOCAB)), dim=1)}
@@ -94,7 +128,7 @@ def write_counting_medusa(path: Path, num_heads: int) -> None:
     write_tensors(path, {"medusa_num_heads": num_heads, "medusa_num_layers": 1}, tensors)
 
 
-def _silent_layer(vocab: int, in_size: int) -> dict[str, Tensor]:
+def _silent_layer(vocab: int = VOCAB, in_size: int = VOCAB) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(1)
     return {
         "input_layernorm.weight": torch.ones(vocab),

@@ -23,6 +23,7 @@ BUILT_IN = {
     "draft_model": ".drafts.draft_model:DraftModelProposer",
     "eagle": ".drafts.features:FeatureProposer",
     "eagle3": ".drafts.features:FeatureProposer",
+    "mtp": ".drafts.features:FeatureProposer",
     "medusa": ".drafts.medusa:MedusaProposer",
 }
 

@@ -16,7 +16,7 @@ from shared.model.families.registry import FAMILIES, stored_names
 from shared.model.weight_map import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from shared.model.checkpoint.files.tensor_files import TensorHeader
@@ -48,6 +48,27 @@ def read_contents(paths: Iterable[Path], spec: DecoderSpec) -> Contents:
     if (apart := FAMILIES[spec.architecture].names_apart) is not None:
         names.append(apart(spec))
     return _arranged(headers, spec, names)
+
+
+def read_further(paths: Iterable[Path], spec: DecoderSpec, names: WeightMap) -> Contents:
+    """Return those tensors that `names` has: of a layer behind a decoder's last one.
+
+    Raises as `read_contents`.
+    """
+    modules = {name.removesuffix(DENSE) for name in names}
+    headers = {
+        stored: header
+        for stored, header in all_headers(paths).items()
+        if any(module in modules for module in _modules(own_name(spec, names, stored)))
+    }
+    return _arranged(headers, spec, [names])
+
+
+def _modules(name: str) -> Iterator[str]:
+    """Yield a tensor's name, and those of all modules that it may be of."""
+    while name:
+        yield name
+        name = name.rpartition(".")[0]
 
 
 def _arranged(
