@@ -94,6 +94,7 @@ class MtpHead(nn.Module):
         #: The same, by its path in the names of tensors.
         self.layers = nn.ModuleList([self.layer])
         (table,) = rotation_tables(spec, self.dtype)
+        self.cos_sin: Tensor
         self.register_buffer("cos_sin", table, persistent=False)
 
     @property
