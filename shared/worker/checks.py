@@ -9,20 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shared.connector.registry import require_known
+from shared.engine.speculation.own_head import check_own_head
 from shared.errors import ConfigError, ModelLoadError
 from shared.gguf.folder import model_folder
 from shared.identity import Role
-from shared.model.checkpoint.config import parse_spec
-from shared.model.checkpoint.files.checkpoint_files import find_checkpoint_files
-from shared.model.checkpoint.headers.further import find_further
 from shared.model.checks import check_model
 from shared.model.families.registry import register_named
 from shared.rpc.exposure import require_guard, zmq_host
 
 if TYPE_CHECKING:
     from shared.engine.config import EngineConfig
-    from shared.engine.model_settings import ModelSettings
-    from shared.model.spec import DecoderSpec
     from shared.worker.config import WorkerConfig
 
 
@@ -51,7 +47,8 @@ def check_worker(config: WorkerConfig, role: Role) -> None:
     engine.check_model_limit(model.max_model_len)
     if role is Role.DECODE:
         _check_draft(engine)
-        _check_own_head(engine, settings, model)
+        if settings.load_format != "dummy":
+            check_own_head(engine.speculation, settings.folder, model)
 
 
 def require_guarded_doors(config: WorkerConfig) -> None:
@@ -108,14 +105,3 @@ def _check_draft(engine: EngineConfig) -> None:
         )
     except (ConfigError, ModelLoadError) as error:
         raise ConfigError(f"speculative_config: model: {error}") from error
-
-
-def _check_own_head(engine: EngineConfig, settings: ModelSettings, model: DecoderSpec) -> None:
-    """Check that the model's files have the head that is to guess."""
-    speculation = engine.speculation
-    if speculation is None or speculation.method != "mtp" or settings.load_format == "dummy":
-        return
-    try:
-        find_further(find_checkpoint_files(settings.folder), parse_spec(model.raw))
-    except ModelLoadError as error:
-        raise ConfigError(f"speculative_config: method mtp: {error}") from error

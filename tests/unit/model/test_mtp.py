@@ -15,6 +15,9 @@ from shared.model.loader import LoadedModel, load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from tests.fakes.mtp import SPECS, VOCAB, MtpReference
 from tests.fakes.paged_driver import make_metadata, poisoned_cache
+from tests.fakes.stored.base import quantise_checkpoint
+from tests.fakes.stored.cases import ALL
+from tests.fakes.stored.models import wants_of
 from tests.unit.model.checkpoints import edit_json
 
 if TYPE_CHECKING:
@@ -130,6 +133,32 @@ def test_a_checkpoint_without_the_layer_is_told_what_to_do(folder: Path, tmp_pat
     write_random_checkpoint(tmp_path / "llama", CheckpointSpec())
     with pytest.raises(ModelLoadError, match=r"\(MTP\) of LlamaForCausalLM is known here; ngram"):
         load(load_model(tmp_path / "llama"))
+
+
+@pytest.mark.parametrize("family", ["deepseek_v3", "qwen3_next"])
+@pytest.mark.parametrize("case", ["ct int4 uneven", "fp8 blocks"])
+def test_a_head_is_read_in_the_format_of_its_file(
+    family: str, case: str, folder: Path, tmp_path: Path
+) -> None:
+    """The same as from a file of what its codes mean, but for inputs that FP8 rounds."""
+    paths = tmp_path / "stored", tmp_path / "dense"
+    wants = wants_of(folder / family, columns=32, rows=9)
+    dense = quantise_checkpoint(folder / family, paths[0], ALL[case], wants)
+    changed(folder / family, paths[1], **dense)
+    stored, plain = (load(load_model(path, model_impl="torch")) for path in paths)
+    assert (stored.projection.product is not None) == (case == "fp8 blocks")
+    generator = torch.Generator().manual_seed(1)
+    hidden = torch.randn(20, stored.spec.hidden_size, generator=generator)
+    token_ids = torch.arange(20) * 7
+    guessed, expected = (
+        guess_in_pieces(head, token_ids, hidden, first=0) for head in (stored, plain)
+    )
+    if case == "fp8 blocks":
+        assert not torch.equal(guessed, expected)
+        # Of some token rounding may choose another expert.
+        assert torch.cosine_similarity(guessed, expected).median() > 0.995
+    else:
+        torch.testing.assert_close(guessed, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_weights_made_of_a_seed_have_a_head(folder: Path, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_a_draft_model_is_checked_where_it_is_used(model: Path) -> None:
 
 def test_a_head_in_the_model_s_own_files_is_looked_for(model: Path, tmp_path: Path) -> None:
     config = ("--speculative-config", '{"method": "mtp", "num_speculative_tokens": 1}')
-    with pytest.raises(ConfigError, match=r"method mtp: no layer .* of LlamaForCausalLM"):
+    with pytest.raises(ModelLoadError, match=r"method mtp: no layer .* of LlamaForCausalLM"):
         check(model, *config)
     check(model, *config, role=Role.PREFILL)
     for has_further in (False, True):
@@ -74,7 +74,7 @@ def test_a_head_in_the_model_s_own_files_is_looked_for(model: Path, tmp_path: Pa
         spec = CheckpointSpec(architecture="qwen3_5_text", num_layers=4, has_further=has_further)
         write_random_checkpoint(path, spec)
     check(path, *config)
-    with pytest.raises(ConfigError, match=r"method mtp: .*'mtp.fc.weight' is missing"):
+    with pytest.raises(ModelLoadError, match=r"method mtp: .*'mtp.fc.weight' is missing"):
         check(tmp_path / "False", *config)
     check(tmp_path / "False", *config, "--load-format", "dummy")
 
