@@ -59,23 +59,21 @@ def write_counting_target(path: Path, vocab: int = VOCAB) -> None:
     write_tensors(path, raw_config(vocab), tensors)
 
 
-def write_counting_mtp(path: Path) -> None:
+def write_counting_mtp(path: Path, vocab: int = VOCAB) -> None:
     """A target of GLM-4.5's kind, whose own head counts: it reads the hidden states alone."""
-    layers = {f"model.layers.{n}.{k}": t for n in range(2) for k, t in _silent_layer().items()}
-    own = "model.layers.2."
+    own, silent = "model.layers.2.", _silent_layer(vocab, vocab)
     tensors = {
-        "model.embed_tokens.weight": torch.eye(VOCAB),
-        "model.norm.weight": torch.ones(VOCAB),
-        "lm_head.weight": ahead(1),
-        **layers,
-        **{f"{own}{name}": tensor for name, tensor in _silent_layer().items()},
-        f"{own}enorm.weight": torch.ones(VOCAB),
-        f"{own}hnorm.weight": torch.ones(VOCAB),
-        f"{own}eh_proj.weight": torch.cat((torch.zeros(VOCAB, VOCAB), ahead(1)), dim=1),
-        f"{own}shared_head.norm.weight": torch.ones(VOCAB),
+        "model.embed_tokens.weight": torch.eye(vocab),
+        "model.norm.weight": torch.ones(vocab),
+        "lm_head.weight": ahead(1, vocab),
+        **{f"model.layers.{n}.{name}": t.clone() for n in range(3) for name, t in silent.items()},
+        f"{own}enorm.weight": torch.ones(vocab),
+        f"{own}hnorm.weight": torch.ones(vocab),
+        f"{own}eh_proj.weight": torch.cat((torch.zeros(vocab, vocab), ahead(1, vocab)), dim=1),
+        f"{own}shared_head.norm.weight": torch.ones(vocab),
     }
     raw = {
-        **RAW,
+        **raw_config(vocab),
         "architectures": ["Glm4MoeForCausalLM"],
         "model_type": "glm4_moe",
         "num_hidden_layers": 2,
@@ -128,7 +126,7 @@ def write_counting_medusa(path: Path, num_heads: int) -> None:
     write_tensors(path, {"medusa_num_heads": num_heads, "medusa_num_layers": 1}, tensors)
 
 
-def _silent_layer(vocab: int = VOCAB, in_size: int = VOCAB) -> dict[str, Tensor]:
+def _silent_layer(vocab: int, in_size: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(1)
     return {
         "input_layernorm.weight": torch.ones(vocab),
