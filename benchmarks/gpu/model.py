@@ -70,4 +70,5 @@ def make_model(bench: Bench) -> LoadedModel:
         dtype=dtype,
         fingerprint="random",
         num_weight_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
+        made_from=0,
     )

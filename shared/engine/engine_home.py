@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from shared.engine.engine import Engine
 from shared.engine.offload.build import forget_disk
+from shared.engine.speculation.own_head import check_own_head
 from shared.errors import InvalidRequestError, ModelLoadError, UnavailableError
 from shared.model.checkpoint.loading.heap import give_back_free
 
@@ -122,7 +123,8 @@ class EngineHome:
 
         Raises:
             InvalidRequestError: the engine has work, or they are of another model.
-            ModelLoadError: they cannot be loaded; the present ones stay.
+            ModelLoadError: they cannot be loaded, or lack the head that is to guess for them; the
+                present ones stay.
         """
         self._require_idle()
         loaded = self._load(folder)
@@ -130,6 +132,7 @@ class EngineHome:
         present = self._loaded if asleep is None else asleep.loaded
         if present is not None and (loaded.spec, loaded.dtype) != (present.spec, present.dtype):
             raise InvalidRequestError(f"{folder} is another model", param="path")
+        check_own_head(self._config.speculation, loaded.made_from, loaded.spec)
         del present
         self._folder, self.weight_version = folder, version or folder.name
         if asleep is not None:

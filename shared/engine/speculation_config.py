@@ -33,14 +33,19 @@ _HAND_OFFS = {
     "draft_model": (HandOffPolicy.AUTO, HandOffPolicy.REBUILD, HandOffPolicy.NONE),
     "eagle": (HandOffPolicy.AUTO, HandOffPolicy.TRANSFER, HandOffPolicy.NONE),
     "eagle3": (HandOffPolicy.AUTO, HandOffPolicy.TRANSFER, HandOffPolicy.NONE),
+    "mtp": (HandOffPolicy.AUTO, HandOffPolicy.TRANSFER, HandOffPolicy.NONE),
 }
+#: vLLM's older names of `mtp`, by family.
+_OLDER = tuple(
+    f"{family}_mtp" for family in ("deepseek", "glm4_moe", "glm4_moe_lite", "qwen3_next", "qwen3_5")
+)
 
 
 class SpeculationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The value of `--speculative-config`. Each method ignores fields of other methods."""
 
-    #: ngram, suffix, draft_model, eagle, eagle3, medusa, an entry point of `baton.proposers`, or
-    #: custom.
+    #: ngram, suffix, draft_model, eagle, eagle3, medusa, mtp (or one of its older names), an entry
+    #: point of `baton.proposers`, or custom.
     method: str
     #: Maximum of drafts per sequence and step; `suffix` may use fewer.
     num_speculative_tokens: int | None = None
@@ -85,6 +90,8 @@ class SpeculationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     options: dict[str, Any] = {}
 
     def __post_init__(self) -> None:
+        if self.method in _OLDER:
+            msgspec.structs.force_setattr(self, "method", "mtp")
         if self.method == "suffix" and self.num_speculative_tokens is None:
             depth = min(self.suffix_decoding_max_tree_depth, MAX_DRAFT_TOKENS)
             msgspec.structs.force_setattr(self, "num_speculative_tokens", depth)

@@ -64,6 +64,8 @@ class LoadedModel:
     #: Equal on two hosts exactly if their computations are equal.
     fingerprint: str
     num_weight_bytes: int
+    #: The directory, or the seed of dummy weights.
+    made_from: Path | int
     #: The checkpoint's, for keys and values in 8 bits; None: it has none.
     kv_scales: StoredKVScales | None = None
     #: What codes of 4 bits were loaded with; a draft beside it takes the same.
@@ -76,6 +78,7 @@ class LoadedModel:
         spec: DecoderSpec,
         dtype: torch.dtype,
         fingerprint: str,
+        made_from: Path | int,
         kv_scales: StoredKVScales | None = None,
         cpu_int4_compute: str = "auto",
     ) -> LoadedModel:
@@ -86,6 +89,7 @@ class LoadedModel:
             dtype=dtype,
             fingerprint=fingerprint,
             num_weight_bytes=model.num_weight_bytes,
+            made_from=made_from,
             kv_scales=kv_scales,
             cpu_int4_compute=cpu_int4_compute,
         )
@@ -204,7 +208,9 @@ class _Wanted:
             if isinstance(method, PackingFours):  # other numbers than those of PyTorch's int4
                 how += f"/{method.description}"
             fingerprint = origin.fingerprint(spec.raw, how)
-        loaded = LoadedModel.of(computing, spec, dtype, fingerprint, kv_scales, self.int4_compute)
+        loaded = LoadedModel.of(
+            computing, spec, dtype, fingerprint, self.made_from, kv_scales, self.int4_compute
+        )
         _log_time(monotonic() - start, loaded.num_weight_bytes)
         return loaded
 
@@ -242,7 +248,7 @@ class _Wanted:
             # Its blocks are not those of a family: heads may lie in another order.
             how = f"{self.dtype}/{self.weights}/transformers"
             fingerprint = origin.fingerprint(self.spec.raw, how)
-        return LoadedModel.of(model, model.spec, dtype, fingerprint, kv_scales)
+        return LoadedModel.of(model, model.spec, dtype, fingerprint, self.made_from, kv_scales)
 
 
 def _log_time(seconds: float, num_bytes: int) -> None:

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 
 from shared.errors import ConfigError, ModelLoadError
 from shared.model.checkpoint.config import parse_spec
+from shared.model.checkpoint.headers.further import further_names
 from shared.model.families.registry import ARCHITECTURES, stored_names
 from shared.model.loader import DTYPES
 from shared.model.random_tokenizer import write_tokenizer
@@ -41,6 +42,8 @@ class CheckpointSpec:
     vocab_size: int = 512
     max_position_embeddings: int = 2048
     tie_word_embeddings: bool = False
+    #: Whether it has a layer that predicts further tokens. The others' weights are the same.
+    has_further: bool = False
     dtype: str = "float32"
     num_shards: int = 1
     seed: int = 0
@@ -115,6 +118,7 @@ def _config_json(spec: CheckpointSpec, eos_id: int, pad_id: int) -> dict[str, An
         "bos_token_id": None,
         "eos_token_id": eos_id,
         "pad_token_id": pad_id,
+        **({"num_nextn_predict_layers": 1} if spec.has_further else {}),
         **spec.extra,
     }
 
@@ -123,7 +127,10 @@ def _write_weights(out: Path, raw: Mapping[str, Any], spec: CheckpointSpec) -> N
     decoder = parse_spec(raw)
     generator = torch.Generator().manual_seed(spec.seed)
     targets: dict[str, Tensor] = {}
-    for name, stored in stored_names(decoder).items():
+    stored_tensors = dict(stored_names(decoder))
+    if spec.has_further:
+        stored_tensors |= further_names(decoder)
+    for name, stored in stored_tensors.items():
         if stored.part == HEAD and decoder.is_tied:
             continue
         # Norms differ from one, so that a norm in the wrong place shows.

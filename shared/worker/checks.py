@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shared.connector.registry import require_known
+from shared.engine.speculation.own_head import check_own_head
 from shared.errors import ConfigError, ModelLoadError
 from shared.gguf.folder import model_folder
 from shared.identity import Role
@@ -46,6 +47,8 @@ def check_worker(config: WorkerConfig, role: Role) -> None:
     engine.check_model_limit(model.max_model_len)
     if role is Role.DECODE:
         _check_draft(engine)
+        if settings.load_format != "dummy":
+            check_own_head(engine.speculation, settings.folder, model)
 
 
 def require_guarded_doors(config: WorkerConfig) -> None:

@@ -64,6 +64,7 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "qwen3_5, states": {
         "architecture": "qwen3_5_text",
         "num_layers": 3,
+        "has_further": True,
         "extra": {
             "layer_types": ["linear_attention", "full_attention", "linear_attention"],
             "linear_num_key_heads": 2,
@@ -85,6 +86,7 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "deepseek_v3, latent": {
         "architecture": "deepseek_v3",
         "num_kv_heads": 6,
+        "has_further": True,
         # As transformers has it: what is rotated.
         "head_dim": 6,
         "extra": {
@@ -116,6 +118,7 @@ SPECULATIONS: Mapping[str, Mapping[str, Any] | None] = {
     "eagle": {"method": "eagle", "hand_off": "transfer"},
     "eagle3": {"method": "eagle3", "hand_off": "transfer"},
     "medusa": {"method": "medusa"},
+    "mtp": {"method": "mtp", "hand_off": "transfer"},
 }
 GRAMMARS: Mapping[str, tuple[str, str] | None] = {
     "none": None,

@@ -122,6 +122,29 @@ RULES = (
         refused=_NO_STATES,
     ),
     Rule(
+        ("speculation", ("mtp",)),
+        (
+            "family",
+            (
+                "llama",
+                "mistral, window",
+                "gemma3, two groups",
+                "llama4, chunks",
+                "gemma4, shared KV",
+                "qwen3_moe, experts",
+                BY_TRANSFORMERS,
+            ),
+        ),
+        "their checkpoints have no layer that predicts further tokens",
+        refused="no layer that predicts further tokens|NemotronForCausalLM is not supported",
+    ),
+    Rule(
+        ("speculation", ("mtp",)),
+        ("weights", ("GGUF",)),
+        "llama.cpp's names of the models that have such a layer are not known here",
+        refused="general.architecture .* is not supported",
+    ),
+    Rule(
         ("request", ("beams",)),
         ("grammar", ("regex", "JSON, xgrammar", "JSON, guidance", "JSON behind a thought")),
         "beams are scored by raw log probabilities, which a mask would change",

@@ -165,7 +165,7 @@ def worker_flags(row: Row, models: Models, folder: Path) -> list[str]:
     speculation = SPECULATIONS[row["speculation"]]
     if speculation is not None:
         settings = {"num_speculative_tokens": 3, "adaptive": False, **speculation}
-        if settings["method"] not in ("ngram", "suffix"):
+        if settings["method"] not in ("ngram", "suffix", "mtp"):
             settings["model"] = str(models.draft(row["family"], row["weights"], settings["method"]))
         flags += ["--speculative-config", json.dumps(settings)]
     return flags

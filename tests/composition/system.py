@@ -28,7 +28,7 @@ NUM_FIRST_TURN = 60
 #: Prompts that push every block of an earlier one out of a pool; with windows only, a decode worker
 #: keeps one or two blocks of each.
 NUM_FILLERS, NUM_WINDOW_FILLERS = 16, 48
-ALWAYS_GUESS = ("draft model", "eagle", "eagle3", "medusa")
+ALWAYS_GUESS = ("draft model", "eagle", "eagle3", "medusa", "mtp")
 
 
 class System:

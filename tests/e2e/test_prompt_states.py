@@ -39,20 +39,30 @@ def prompt_of(length: int, seed: int) -> list[int]:
     return [(7 * i * i + seed) % VOCAB for i in range(length)]
 
 
+@pytest.fixture(scope="module", params=["eagle3", "mtp"])
+def method(request: pytest.FixtureRequest) -> str:
+    """A head with files of its own, and one in the target's."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(method: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("counting")
-    counting.write_counting_target(path / "target", VOCAB)
+    if method == "mtp":
+        counting.write_counting_mtp(path / "target", VOCAB)
+    else:
+        counting.write_counting_target(path / "target", VOCAB)
+        counting.write_counting_eagle3(path / method, VOCAB)
     write_tokenizer(path / "target", VOCAB, 512)
-    counting.write_counting_eagle3(path / "eagle3", VOCAB)
     return path
 
 
 @pytest.fixture(scope="module")
-def settings(folder: Path) -> dict[str, Any]:
+def settings(method: str, folder: Path) -> dict[str, Any]:
+    own = {} if method == "mtp" else {"model": str(folder / method)}
     return {
-        "method": "eagle3",
-        "model": str(folder / "eagle3"),
+        "method": method,
+        **own,
         "num_speculative_tokens": 3,
         "adaptive": False,
         "hand_off": "transfer",
@@ -82,7 +92,7 @@ def received(cluster: Cluster) -> float:
 
 
 def test_as_much_is_accepted_as_in_one_process(
-    counting_cluster: Cluster, folder: Path, settings: dict[str, Any]
+    counting_cluster: Cluster, folder: Path, method: str, settings: dict[str, Any]
 ) -> None:
     """Guesses begin with the first token that is decoded, and none of them is worse."""
     llm = LLM(
@@ -103,6 +113,7 @@ def test_as_much_is_accepted_as_in_one_process(
         counted = [usage.num_draft_tokens, usage.num_accepted_tokens]
         assert counted == [new - old for old, new in zip(before, after, strict=True)]
         assert usage.num_accepted_tokens > 0
+        assert method == "eagle3" or counted[0] == counted[1]
     assert received(counting_cluster) == len(LENGTHS)
     counting_cluster.wait_idle()
 

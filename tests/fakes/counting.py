@@ -59,6 +59,38 @@ def write_counting_target(path: Path, vocab: int = VOCAB) -> None:
     write_tensors(path, raw_config(vocab), tensors)
 
 
+def write_counting_mtp(path: Path, vocab: int = VOCAB) -> None:
+    """A target of GLM-4.5's kind, whose own head counts: it reads the hidden states alone."""
+    own, silent = "model.layers.2.", _silent_layer(vocab, vocab)
+    tensors = {
+        "model.embed_tokens.weight": torch.eye(vocab),
+        "model.norm.weight": torch.ones(vocab),
+        "lm_head.weight": ahead(1, vocab),
+        **{f"model.layers.{n}.{name}": t.clone() for n in range(3) for name, t in silent.items()},
+        f"{own}enorm.weight": torch.ones(vocab),
+        f"{own}hnorm.weight": torch.ones(vocab),
+        f"{own}eh_proj.weight": torch.cat((torch.zeros(vocab, vocab), ahead(1, vocab)), dim=1),
+        f"{own}shared_head.norm.weight": torch.ones(vocab),
+    }
+    raw = {
+        **raw_config(vocab),
+        "architectures": ["Glm4MoeForCausalLM"],
+        "model_type": "glm4_moe",
+        "num_hidden_layers": 2,
+        "num_nextn_predict_layers": 1,
+        # No layer has any.
+        "first_k_dense_replace": 9,
+        "n_routed_experts": 4,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 2,
+        "n_group": 1,
+        "topk_group": 1,
+        "moe_intermediate_size": INNER,
+        "partial_rotary_factor": 0.5,
+    }
+    write_tensors(path, raw, tensors)
+
+
 def write_counting_eagle(path: Path) -> None:
     """Its guess is the embedding of the token that it reads: always right."""
     tensors = {"fc.weight": torch.cat((torch.eye(VOCAB), torch.zeros(VOCAB, VOCAB)), dim=1)}

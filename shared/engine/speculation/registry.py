@@ -21,8 +21,9 @@ BUILT_IN = {
     "ngram": ".ngram:NgramProposer",
     "suffix": ".suffix:SuffixProposer",
     "draft_model": ".drafts.draft_model:DraftModelProposer",
-    "eagle": ".drafts.eagle:EagleProposer",
-    "eagle3": ".drafts.eagle:Eagle3Proposer",
+    "eagle": ".drafts.features:FeatureProposer",
+    "eagle3": ".drafts.features:FeatureProposer",
+    "mtp": ".drafts.features:FeatureProposer",
     "medusa": ".drafts.medusa:MedusaProposer",
 }
 

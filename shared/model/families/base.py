@@ -35,6 +35,9 @@ class Family:
     #: What the names of further layers begin with, {} being their number; their tensors, as many
     #: layers as a config says, are not read. Empty: there are none.
     further_layers: str = ""
+    #: Return the tensors of the first of them, by name, in such a decoder's checkpoint. None: their
+    #: computation is not known here.
+    further: Callable[[DecoderSpec], WeightMap] | None = None
     #: What other names begin with whose tensors the decoder rightly does not read, and what those
     #: are.
     unread: Mapping[str, str] = field(default_factory=dict)

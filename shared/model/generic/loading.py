@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+_LAYERS = "model.layers."
+
 
 def empty_module(
     model_dir: Path, *, dtype: torch.dtype, trust_remote_code: bool
@@ -68,7 +70,7 @@ def load_module(
     config = load_config(model_dir, trust_remote_code=trust_remote_code)
     with torch.device("meta"):
         outline = _made(model_dir, config, dtype=dtype, trust_remote_code=trust_remote_code)
-    tensors = _tensors(files, stored, _modules_of(outline))
+    tensors = _tensors(files, config, stored, _modules_of(outline))
     _check_matrices(model_dir, tensors, outline)
     with open_entries(tensors, dtype, method) as entries:
         module = _filled(model_dir, type(outline), config, entries, dtype)
@@ -90,12 +92,32 @@ def _made(
 
 
 def _tensors(
-    files: CheckpointFiles, stored: StoredFormat | None, module_of: Callable[[str], Module]
+    files: CheckpointFiles,
+    config: PretrainedConfig,
+    stored: StoredFormat | None,
+    module_of: Callable[[str], Module],
 ) -> Mapping[str, TensorHeader | StoredMatrix]:
-    headers = all_headers(files.shards)
+    headers = {
+        name: header
+        for name, header in all_headers(files.shards).items()
+        if not _is_further(name, config)
+    }
     if stored is None:
         return headers
     return Parts.of(headers, stored).tensors(stored, module_of)
+
+
+def _is_further(name: str, config: PretrainedConfig) -> bool:
+    """Return whether a tensor is of a layer that predicts further tokens.
+
+    transformers knows the numbers of a published model's only.
+    """
+    number = name.removeprefix(_LAYERS).partition(".")[0]
+    if not name.startswith(_LAYERS) or not number.isdecimal():
+        return False
+    first = int(getattr(config, "num_hidden_layers", 0) or 0)
+    num = int(getattr(config, "num_nextn_predict_layers", 0) or 0)
+    return first <= int(number) < first + num
 
 
 def _modules_of(outline: PreTrainedModel) -> Callable[[str], Module]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from shared.engine.speculation.own_head import check_own_head
 from shared.errors import InvalidRequestError, ModelLoadError, UnavailableError
 from shared.worker.lifecycle.pause import Pause
 from shared.worker.lifecycle.stage import PauseMode, SleepLevel, Stage
@@ -153,7 +154,7 @@ class Lifecycle:
 
         Raises:
             InvalidRequestError: they are of another model, or older than the present ones.
-            ModelLoadError: they cannot be loaded.
+            ModelLoadError: they cannot be loaded, or lack the head that is to guess for them.
         """
         async with self._order():
             self._drop()
@@ -166,11 +167,13 @@ class Lifecycle:
             weights = await self._load(source)
             if self.weights is not None:
                 weights.check_replaces(self.weights.loaded)
+            loaded = weights.loaded
+            check_own_head(self._config.engine.speculation, loaded.made_from, loaded.spec)
             loop = asyncio.get_running_loop()
             expiry = loop.call_later(hold_s, self.drop, update)
             self._prepared = _Prepared(update, weights, expiry)
             log.info("weights_prepared", update=update, version=source.version)
-            return weights.loaded.fingerprint
+            return loaded.fingerprint
 
     async def commit(self, update: str) -> WorkerId:
         """Replace the present weights by the prepared ones; return the id of the life with them.

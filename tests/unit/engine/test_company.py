@@ -47,6 +47,7 @@ ENGINES = {
     "ngram": drafts("ngram", num_speculative_tokens=3),
     "eagle": drafts("eagle", num_speculative_tokens=3),
     "eagle3": drafts("eagle3", num_speculative_tokens=3),
+    "mtp": drafts("mtp", num_speculative_tokens=3),
 }
 
 
@@ -57,6 +58,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_random_checkpoint(folder / "target", CheckpointSpec(num_layers=4, vocab_size=VOCAB))
     for method in ("eagle", "eagle3"):
         write_random_head(folder / method, folder / "target", HeadSpec(method=method))
+    # Its head is in its own files.
+    own = CheckpointSpec(
+        architecture="qwen3_5_text", num_layers=4, vocab_size=VOCAB, has_further=True
+    )
+    write_random_checkpoint(folder / "mtp", own)
     return folder
 
 
@@ -81,10 +87,12 @@ def company(executor: str, setting: Setting, models: Path) -> Iterator[Company]:
         "structured_outputs_timeout_s": 600.0,
         **setting.fields,
     }
-    speculative = fields.get("speculative_config")
-    if speculative and speculative["method"] != "ngram":
+    speculative, target = fields.get("speculative_config"), models / "target"
+    if speculative and speculative["method"] == "mtp":
+        target = models / "mtp"
+    elif speculative and speculative["method"] != "ngram":
         fields["speculative_config"] = speculative | {"model": str(models / speculative["method"])}
-    llm = LLM(models / "target", attention_backend=executor, **fields)
+    llm = LLM(target, attention_backend=executor, **fields)
     yield Company(llm)
     llm.close()
 

@@ -25,6 +25,14 @@ if TYPE_CHECKING:
 SIZES: dict[str, Any] = {"dtype": "float32", "num_blocks": 32, "block_size": 16, "num_threads": 1}
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
 PROMPT = {"prompt_token_ids": [7, 8, 9] * 12}
+GLM: dict[str, Any] = {
+    "n_routed_experts": 4,
+    "n_group": 1,
+    "topk_group": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 40,
+    "n_shared_experts": 1,
+}
 #: Prints the bytes of the weights, and those that sleep gives back.
 _SLEEPER = """
 import json, psutil
@@ -193,6 +201,30 @@ def test_weights_that_cannot_be_taken_change_nothing(llm: LLM, tmp_path: Path) -
     with pytest.raises(UnsupportedError, match="path of a folder"):
         llm.update_weights({"update_info": {"names": ["w"]}})
     assert tokens(llm) == before
+
+
+def test_new_weights_bring_the_head_that_guesses_for_them(tmp_path: Path) -> None:
+    """It is in their own files; weights without one cannot take the place of others."""
+    sizes: dict[str, Any] = {"num_layers": 2, "dtype": "float32"}
+    for name, more in (("first", True), ("second", True), ("bare", False)):
+        spec = CheckpointSpec(
+            architecture="glm4_moe", has_further=more, seed=len(name), extra=GLM, **sizes
+        )
+        write_random_checkpoint(tmp_path / name, spec)
+    speculation = {"method": "mtp", "num_speculative_tokens": 2, "adaptive": False}
+    llm = LLM(model=tmp_path / "first", speculative_config=speculation, **SIZES)
+    before = tokens(llm)
+    with pytest.raises(ModelLoadError, match=r"method mtp: .*'model.layers.2.eh_proj.weight'"):
+        llm.update_weights(tmp_path / "bare")
+    assert tokens(llm) == before
+    llm.update_weights(tmp_path / "second")
+    own = LLM(model=tmp_path / "second", **SIZES)
+    assert tokens(llm) == tokens(own) != before
+    llm.sleep(level=1)
+    assert llm.wake_up()
+    assert tokens(llm) == tokens(own)
+    own.close()
+    llm.close()
 
 
 def test_a_profile_is_a_file_of_its_steps(llm: LLM, tmp_path: Path) -> None:

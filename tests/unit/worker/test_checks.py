@@ -11,6 +11,7 @@ from services.prefill.config import PrefillConfig
 from shared.config import load_config
 from shared.errors import ConfigError, ModelLoadError
 from shared.identity import Role
+from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from shared.worker.checks import check_worker
 from tests.unit.model.checkpoints import edit_json, write
 
@@ -61,6 +62,21 @@ def test_a_draft_model_is_checked_where_it_is_used(model: Path) -> None:
     with pytest.raises(ConfigError, match=r"speculative_config: model: cannot read /none"):
         check(model, "--speculative-config", config)
     check(model, "--speculative-config", config, role=Role.PREFILL)
+
+
+def test_a_head_in_the_model_s_own_files_is_looked_for(model: Path, tmp_path: Path) -> None:
+    config = ("--speculative-config", '{"method": "mtp", "num_speculative_tokens": 1}')
+    with pytest.raises(ModelLoadError, match=r"method mtp: no layer .* of LlamaForCausalLM"):
+        check(model, *config)
+    check(model, *config, role=Role.PREFILL)
+    for has_further in (False, True):
+        path = tmp_path / str(has_further)
+        spec = CheckpointSpec(architecture="qwen3_5_text", num_layers=4, has_further=has_further)
+        write_random_checkpoint(path, spec)
+    check(path, *config)
+    with pytest.raises(ModelLoadError, match=r"method mtp: .*'mtp.fc.weight' is missing"):
+        check(tmp_path / "False", *config)
+    check(tmp_path / "False", *config, "--load-format", "dummy")
 
 
 def test_a_checkpoint_that_cannot_be_loaded_is_refused(model: Path) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from shared.engine.speculation_config import SpeculationConfig
 from shared.errors import ConfigError, ModelLoadError
 from shared.gguf.folder import model_folder
 from shared.model.attention.registry import default_backend, get_backend
@@ -14,6 +15,7 @@ from shared.model.causal_lm import CausalLM
 from shared.model.drafts.eagle import load_eagle
 from shared.model.drafts.eagle3 import load_eagle3
 from shared.model.drafts.medusa import load_medusa
+from shared.model.drafts.mtp import load_mtp
 from shared.model.loader import load_model
 
 if TYPE_CHECKING:
@@ -65,7 +67,9 @@ def load_draft(context: ProposerContext) -> LoadedModel:
 
 
 def load_feature_head(context: ProposerContext) -> FeatureHead:
-    """Return an EAGLE or EAGLE-3 head. Raises as `load_draft`."""
+    """Return the head of the settings' method. Raises as `load_draft`."""
+    if context.config.method == "mtp":
+        return _load_own_head(context)
     load = load_eagle3 if context.config.method == "eagle3" else load_eagle
     path, backend = _head_directory(context), _backend(context)
     try:
@@ -73,6 +77,27 @@ def load_feature_head(context: ProposerContext) -> FeatureHead:
             return load(path, context.target.model, backend)
     except ModelLoadError as error:
         raise ConfigError(f"speculative_config: model: {error}") from error
+
+
+def _load_own_head(context: ProposerContext) -> FeatureHead:
+    """Return the head that the target's own files have."""
+    _check_unset(context)
+    target, device = context.target, context.arena.device
+    try:
+        return load_mtp(target.made_from, target.model, _backend(context), device)
+    except ModelLoadError as error:
+        raise ConfigError(f"speculative_config: method mtp: {error}") from error
+
+
+def _check_unset(context: ProposerContext) -> None:
+    """Refuse what belongs to a head with files of its own."""
+    config, usual = context.config, SpeculationConfig(method="ngram", num_speculative_tokens=1)
+    for field in ("model", "load_format", "dtype", "quantization"):
+        if getattr(config, field) != getattr(usual, field):
+            raise ConfigError(
+                f"speculative_config: {field} is of a draft with files of its own; method mtp "
+                "reads its head from the target's, as those are loaded"
+            )
 
 
 def load_medusa_heads(context: ProposerContext) -> MedusaHeads:

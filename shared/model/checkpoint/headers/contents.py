@@ -16,7 +16,7 @@ from shared.model.families.registry import FAMILIES, stored_names
 from shared.model.weight_map import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from shared.model.checkpoint.files.tensor_files import TensorHeader
@@ -44,13 +44,43 @@ def read_contents(paths: Iterable[Path], spec: DecoderSpec) -> Contents:
         ModelLoadError: a file is damaged, two have the same tensor, or the config and the tensors
             of a matrix contradict each other.
     """
-    headers, own, names = all_headers(paths), find_format(spec.raw), stored_names(spec)
+    headers, names = all_headers(paths), [stored_names(spec)]
+    if (apart := FAMILIES[spec.architecture].names_apart) is not None:
+        names.append(apart(spec))
+    return _arranged(headers, spec, names)
+
+
+def read_further(paths: Iterable[Path], spec: DecoderSpec, names: WeightMap) -> Contents:
+    """Return those tensors that `names` has: of a layer behind a decoder's last one.
+
+    Raises as `read_contents`.
+    """
+    modules = {name.removesuffix(DENSE) for name in names}
+    headers = {
+        stored: header
+        for stored, header in all_headers(paths).items()
+        if any(module in modules for module in _modules(own_name(spec, names, stored)))
+    }
+    return _arranged(headers, spec, [names])
+
+
+def _modules(name: str) -> Iterator[str]:
+    """Yield a tensor's name, and those of all modules that it may be of."""
+    while name:
+        yield name
+        name = name.rpartition(".")[0]
+
+
+def _arranged(
+    headers: Mapping[str, TensorHeader], spec: DecoderSpec, spellings: Sequence[WeightMap]
+) -> Contents:
+    """spellings: what the decoder needs, in several ways; quantised files choose one of them."""
+    own, names = find_format(spec.raw), spellings[0]
     if own is None:
         return Contents(headers, names)
     parts = Parts.of(headers, own)
-    apart = FAMILIES[spec.architecture].names_apart
-    if apart is not None:
-        names = max((names, apart(spec)), key=lambda each: _num_known(parts.by_module, each, spec))
+    if len(spellings) > 1:
+        names = max(spellings, key=lambda each: _num_known(parts.by_module, each, spec))
     tensors = parts.tensors(own, lambda spelled: _module(spelled, names, spec))
     return Contents(tensors, names, parts.kv_scales)
 

@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from shared.model.checkpoint.files.checkpoint_files import CheckpointFiles
+    from shared.model.checkpoint.headers.contents import Contents
     from shared.model.checkpoint.loading.reading import OpenMatrix
     from shared.model.matrix.blocks import AnyMatrix
+    from shared.model.spec import DecoderSpec
     from shared.model.weight_map import Stored, WeightPart
 
 log = structlog.get_logger(__name__)
@@ -72,6 +74,28 @@ def load_weights(model: CausalLM, files: CheckpointFiles) -> None:
     if missing:
         raise files.lacks(missing, len(targets))
     _log_unread(unread, num_exact)
+
+
+def load_further(
+    layer: nn.Module, contents: Contents, decoder: DecoderSpec, files: CheckpointFiles
+) -> None:
+    """Copy the tensors of a layer behind a decoder's last one into it: see `find_further`.
+
+    Raises:
+        ModelLoadError: a tensor is missing, unknown or of a wrong shape or dtype.
+    """
+    seen = set[str]()
+    for path, stored_name, found in read_tensors(contents, files.shards):
+        name = own_name(decoder, contents.names, stored_name)
+        if name not in contents.names:
+            raise ModelLoadError(
+                f"{path}: tensor {name!r} is not part of a layer that predicts further tokens of "
+                f"{decoder.architecture} as configured"
+            )
+        fill(layer, contents.names[name], found, path, name)
+        seen.add(name)
+    if missing := contents.names.keys() - seen:
+        raise files.lacks(missing, len(contents.names))
 
 
 def _log_unread(unread: Mapping[str, int], num_exact: int) -> None:

@@ -11,6 +11,7 @@ from shared.model.families.experts.routers import (
     read_router,
     with_shared_experts,
 )
+from shared.model.families.further import behind_layers
 from shared.model.families.latent import LATENT_PARTS, read_latent
 from shared.model.families.naming import EXPERT_PARTS, LLAMA_PARTS, Naming
 from shared.model.families.sizes import decoder, read_activation
@@ -127,13 +128,17 @@ def _check_only(own: Mapping[str, Any], key: str, value: object) -> None:
         raise ModelLoadError(f"{key} must be {value!r}, not {own[key]!r}")
 
 
+_NAMING = Naming(parts={**LLAMA_PARTS, **EXPERT_PARTS, **LATENT_PARTS})
+
+
 def _family(architecture: str, model_type: str, describe: Any) -> Family:
     return Family(
         architecture=architecture,
         model_type=model_type,
         describe=describe,
-        names=Naming(parts={**LLAMA_PARTS, **EXPERT_PARTS, **LATENT_PARTS}).names,
-        further_layers="model.layers.{}.",
+        names=_NAMING.names,
+        further_layers=_NAMING.layer,
+        further=behind_layers(_NAMING).names,
     )
 
 

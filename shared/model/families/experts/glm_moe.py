@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from shared.model.families.base import Family
 from shared.model.families.dense.qwen2 import layer_windows
 from shared.model.families.experts.routers import read_deepseek_experts
+from shared.model.families.further import behind_layers
 from shared.model.families.naming import Naming
 from shared.model.families.sizes import decoder, read_activation, read_sizes
 from shared.model.mixers import QkNorm
@@ -72,6 +73,7 @@ GLM4_MOE = Family(
     model_type="glm4_moe",
     describe=describe_glm,
     names=Naming().names,
-    further_layers="model.layers.{}.",
+    further_layers=Naming().layer,
+    further=behind_layers(Naming()).names,
 )
 DOTS1 = Family(architecture=_DOTS, model_type="dots1", describe=describe_dots, names=Naming().names)

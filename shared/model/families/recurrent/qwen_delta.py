@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from shared.model.families.base import FURTHER, Family
 from shared.model.families.experts.routers import read_router, sparse_layers
+from shared.model.families.further import beside_layers
 from shared.model.families.naming import EXPERT_PARTS, LLAMA_PARTS, Naming
 from shared.model.families.sizes import LINEAR, decoder, read_activation, read_kinds, read_sizes
 from shared.model.feed_forwards import ExpertsSpec, FeedForwardSpec
@@ -104,24 +105,29 @@ _GROUPED = {
     "attention.rates": "linear_attn.in_proj_ba",
 }
 _UNREAD = {"mtp.": FURTHER}
+_NAMING = Naming(parts=_PARTS)
+_GROUPED_NAMING = Naming(parts={**_PARTS, **_GROUPED}, are_deltas_grouped=True)
 QWEN3_NEXT = Family(
     architecture=_NEXT,
     model_type="qwen3_next",
     describe=describe_next,
-    names=Naming(parts={**_PARTS, **_GROUPED}, are_deltas_grouped=True).names,
+    names=_GROUPED_NAMING.names,
+    further=beside_layers(_GROUPED_NAMING).names,
     unread=_UNREAD,
 )
 QWEN3_5 = Family(
     architecture=_DENSE,
     model_type="qwen3_5_text",
     describe=describe_dense,
-    names=Naming(parts=_PARTS).names,
+    names=_NAMING.names,
+    further=beside_layers(_NAMING).names,
     unread=_UNREAD,
 )
 QWEN3_5_MOE = Family(
     architecture=_EXPERTS,
     model_type="qwen3_5_moe_text",
     describe=describe_experts,
-    names=Naming(parts=_PARTS).names,
+    names=_NAMING.names,
+    further=beside_layers(_NAMING).names,
     unread=_UNREAD,
 )

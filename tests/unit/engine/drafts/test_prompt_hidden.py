@@ -49,12 +49,13 @@ def ask_sender(
     return run.admitted("a")[0], run.tokens("a")[0]
 
 
-def move(sender: Engine, receiver: Engine, sent: Admitted, got: Admitted, size: int = 16) -> None:
+def move(sender: Engine, receiver: Engine, sent: Admitted, got: Admitted, num_tokens: int) -> None:
     """As a connector would, KV and states."""
     own, theirs = receiver._parts.arena.blocks, sender._parts.arena.blocks
-    first = got.num_cached_tokens // size
-    for to, origin in zip(got.tables[0][first:], sent.tables[0][first:], strict=True):
-        own[to].copy_(theirs[origin])
+    moved = receiver.layout.moved(got.num_cached_tokens // receiver.layout.block_size, num_tokens)
+    for to, origin, places in zip(got.tables, sent.tables, moved, strict=True):
+        for place in places:
+            own[to[place]].copy_(theirs[origin[place]])
     if got.hidden is not None and sent.hidden is not None:
         places = got.hidden.blocks[sent.hidden.num_skipped :]
         for to, origin in zip(places, sent.hidden.blocks, strict=True):
@@ -79,7 +80,7 @@ def hand_off(
     sent, token = ask_sender(sender, needs, prompt, got.hidden.first_position)
     assert sent.hidden is not None
     begin = max(sent.num_cached_tokens, got.hidden.first_position)
-    move(sender, receiver, sent, got)
+    move(sender, receiver, sent, got, len(prompt))
     receiver.complete_transfer("a", first_token=token, states_from=begin)
     sender.release("a")
     drain(receiver, run)
@@ -174,7 +175,7 @@ def test_blocks_come_back_however_it_ends(
     receiver.add(request)
     run = drain(receiver)
     sent, token = ask_sender(sender, HiddenNeeds(final=True), prompt, 0)
-    move(sender, receiver, sent, run.admitted("a")[0])
+    move(sender, receiver, sent, run.admitted("a")[0], len(prompt))
     first = []
     if end == "complete":
         receiver.complete_transfer("a", token, states_from)

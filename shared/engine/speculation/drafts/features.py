@@ -1,4 +1,4 @@
-"""Drafts by EAGLE and EAGLE-3 heads, which continue from the target's hidden states.
+"""Drafts by heads that continue from the target's hidden states, such as EAGLE's.
 
 A head's view of a sequence begins with the first available hidden state: one that this engine
 computed, or that was sent by a peer that computed the prompt. There are none for tokens that came
@@ -71,7 +71,7 @@ class _View:
         return ids, features[:num]
 
 
-class EagleProposer:
+class FeatureProposer:
     """See `Proposer`. A chain of most likely tokens."""
 
     def __init__(self, context: ProposerContext) -> None:
@@ -236,7 +236,3 @@ class EagleProposer:
             batch.token_ids, features, batch.positions, self._pages.kv_cache, batch.metadata
         )
         return guessed[batch.last]
-
-
-class Eagle3Proposer(EagleProposer):
-    """The same with an EAGLE-3 head, selected by the method in the settings."""
