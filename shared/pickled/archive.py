@@ -23,6 +23,7 @@ _OLD = bytes.fromhex("80028a0a6cfc9c46f9206aa85019")
 #: What damaged archives make `zipfile` and our checks raise; NotTensorsError is one of them.
 ARCHIVE_ERRORS = (ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 _MAX_PROGRAM_BYTES = 64 * 2**20
+_MAX_ORDER_BYTES = 16
 #: Of a zip archive: bytes of a local header before the name, and where the two lengths are.
 _LOCAL_BYTES, _LENGTHS = 30, (26, 28)
 
@@ -63,7 +64,7 @@ class Archive:
         with zipfile.ZipFile(file) as archive:
             root = _root(archive)
             order = f"{root}/byteorder"
-            if order in archive.namelist() and archive.read(order) != b"little":
+            if order in archive.namelist() and _short(archive, order) != b"little":
                 raise NotTensorsError("its numbers have their highest bytes first")
             program = archive.getinfo(f"{root}/data.pkl")
             if program.file_size > max_program_bytes:
@@ -79,6 +80,14 @@ class Archive:
             NotTensorsError: it is not in the file.
         """
         return _place(name, record, self._starts)
+
+
+def _short(archive: zipfile.ZipFile, name: str) -> bytes:
+    """Read an entry of a few bytes: a compressed one may say that it has any number of them."""
+    info = archive.getinfo(name)
+    if info.file_size > _MAX_ORDER_BYTES:
+        raise NotTensorsError(f"its {name} has {info.file_size} bytes")
+    return archive.read(info)
 
 
 def _root(archive: zipfile.ZipFile) -> str:
