@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
 import structlog
 
+from shared.engine.embeds_gate import EmbedsGate
 from shared.engine.engine_stats import read_stats
 from shared.engine.memory.device_blocks import DeviceBlocks
 from shared.engine.memory.kv_staging import KVStaging
@@ -64,6 +66,7 @@ class Engine:
 
         Raises ConfigError: the settings do not fit the model or the memory.
         """
+        self._embeds = EmbedsGate(loaded.model, config)
         self.layout = read_layout(loaded, config)
         self.num_blocks, self.max_model_len = plan_memory(
             config,
@@ -147,11 +150,14 @@ class Engine:
         if self.broken is not None:
             raise InternalError(f"the engine is broken: {self.broken}")
         self._validator.check(request)
+        self._embeds.check(request, self._scheduler.sequences.values())
         if request.request_id in self._scheduler.sequences:
             raise InvalidRequestError(
                 f"request {request.request_id} is here already", param="request_id"
             )
         identity = KVIdentity(self.namespace, salt=request.cache_salt)
+        if request.embeds is not None:
+            identity = replace(identity, embeds=request.embeds.digests)
         seq = Sequence(
             request,
             arrival=next(self._arrivals),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from shared.engine.prompt_hidden import HiddenWish
     from shared.engine.sequence.grammar import Grammar
+    from shared.request.prompt_embeds import PromptEmbeds
     from shared.request.sampling_params import SamplingParams
 
 
@@ -34,6 +35,8 @@ class EngineRequest:
     request_id: str
     prompt_token_ids: tuple[int, ...]
     sampling: SamplingParams
+    #: Embeddings in place of some of the prompt's tokens: `prompt_token_ids` has NO_TOKEN there.
+    embeds: PromptEmbeds | None = field(default=None, repr=False)
     resumed_token_ids: tuple[int, ...] = ()
     #: Lower runs first, as in vLLM; only the priority policy uses it.
     priority: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
@@ -48,8 +49,10 @@ class Sequence:
         "block_hashes",
         "changes_logits",
         "draft",
+        "embeds",
         "final_token_ids",
         "grammar",
+        "has_embeds",
         "hidden",
         "identity",
         "is_greedy",
@@ -80,7 +83,10 @@ class Sequence:
         self, request: EngineRequest, *, arrival: int, identity: KVIdentity, num_groups: int = 1
     ) -> None:
         """Make a sequence. `num_groups`: groups of the model's layers that share block tables."""
-        self.request = request
+        #: Embeddings in place of some of its tokens, which are NO_TOKEN; dropped at its end.
+        self.embeds = request.embeds
+        self.has_embeds = request.embeds is not None
+        self.request = replace(request, embeds=None) if self.has_embeds else request
         self.arrival = arrival
         self.identity = identity
         self.status = Status.WAITING
