@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
@@ -31,7 +30,6 @@ from shared.engine.validation import RequestValidator, find_receiving
 from shared.errors import InternalError, InvalidRequestError
 from shared.kv.block_pool import BlockPool
 from shared.kv.content_log import ContentLog
-from shared.kv.identity import KVIdentity
 from shared.kv.prefix_cache import PrefixCache
 from shared.request.answer import FinishReason
 
@@ -66,8 +64,7 @@ class Engine:
 
         Raises ConfigError: the settings do not fit the model or the memory.
         """
-        self._embeds = EmbedsGate(loaded.model, config)
-        self.layout = read_layout(loaded, config)
+        self._embeds, self.layout = EmbedsGate(loaded.model, config), read_layout(loaded, config)
         self.num_blocks, self.max_model_len = plan_memory(
             config,
             self.layout,
@@ -155,13 +152,10 @@ class Engine:
             raise InvalidRequestError(
                 f"request {request.request_id} is here already", param="request_id"
             )
-        identity = KVIdentity(self.namespace, salt=request.cache_salt)
-        if request.embeds is not None:
-            identity = replace(identity, embeds=request.embeds.digests)
         seq = Sequence(
             request,
             arrival=next(self._arrivals),
-            identity=identity,
+            identity=request.identity(self.namespace),
             num_groups=self.layout.num_groups,
         )
         if self._parts.processors.are_wanted(request.sampling, request.prompt_token_ids):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shared.errors import InvalidRequestError
-from shared.kv.identity import NO_TOKEN, embedding_digest
+from shared.kv.identity import NO_TOKEN, KVIdentity, embedding_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,7 +27,9 @@ __all__ = [
     "EmbedsDtype",
     "PlacedRows",
     "PromptEmbeds",
+    "identity_of",
     "known_tokens",
+    "shown_ids",
 ]
 
 #: The field's name for clients.
@@ -180,9 +182,19 @@ class PromptEmbeds:
             )
 
 
+def identity_of(namespace: bytes, *, salt: bytes, embeds: PromptEmbeds | None) -> KVIdentity:
+    """Return the identity of a prompt's blocks."""
+    return KVIdentity(namespace, salt=salt, embeds={} if embeds is None else embeds.digests)
+
+
 def known_tokens(token_ids: Iterable[int]) -> tuple[int, ...]:
     """Return the tokens of a prompt: what stands before an answer as text."""
     return tuple(token for token in token_ids if token != NO_TOKEN)
+
+
+def shown_ids(token_ids: Iterable[int]) -> tuple[int, ...]:
+    """Return a prompt's ids for its sender: 0 where it gave an embedding, as in vLLM."""
+    return tuple(0 if token == NO_TOKEN else token for token in token_ids)
 
 
 def _are_finite(dtype: EmbedsDtype, data: bytes) -> bool:

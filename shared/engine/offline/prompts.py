@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from shared.engine.offline.embeds import read_embeds_prompt
 from shared.errors import InvalidRequestError
-from shared.request.prompt_embeds import NO_TOKEN, PARAM, known_tokens
+from shared.request.prompt_embeds import PARAM, known_tokens, shown_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,9 +41,7 @@ class ReadPrompt:
     @property
     def shown_ids(self) -> tuple[int, ...]:
         """The prompt's ids for the caller: 0 where it gave an embedding, as in vLLM."""
-        if self.embeds is None:
-            return self.token_ids
-        return tuple(0 if i == NO_TOKEN else i for i in self.token_ids)
+        return self.token_ids if self.embeds is None else shown_ids(self.token_ids)
 
 
 def read_prompts(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from shared.request.prompt_embeds import identity_of
 
 if TYPE_CHECKING:
     from shared.engine.prompt_hidden import HiddenWish
     from shared.engine.sequence.grammar import Grammar
+    from shared.kv.identity import KVIdentity
     from shared.request.prompt_embeds import PromptEmbeds
     from shared.request.sampling_params import SamplingParams
 
@@ -56,3 +59,11 @@ class EngineRequest:
     def __post_init__(self) -> None:
         """Draw a seed for a request that samples without one. This is the only place that does."""
         object.__setattr__(self, "sampling", self.sampling.with_seed())
+
+    def without_embeds(self) -> EngineRequest:
+        """Return the request without its embeddings, whose owner is the sequence."""
+        return self if self.embeds is None else replace(self, embeds=None)
+
+    def identity(self, namespace: bytes) -> KVIdentity:
+        """Return all that its blocks depend on besides its tokens."""
+        return identity_of(namespace, salt=self.cache_salt, embeds=self.embeds)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import json
 import weakref
+from array import array
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +13,8 @@ import pytest
 import torch
 
 from shared.engine.llm import LLM
+from shared.engine.sampler.penalties import apply_penalties
+from shared.engine.sampler.sampling_state import SamplingState
 from shared.engine.sequence.request import KVSource
 from shared.errors import ConfigError, InvalidRequestError, OverloadedError, UnsupportedError
 from shared.request.prompt_embeds import (
@@ -65,9 +69,8 @@ def engine_with(**settings: Any) -> Engine:
         {"max_num_batched_tokens": 9},
         {"num_blocks": 17},
         {"enable_prefix_caching": False},
-        {"speculative_config": '{"method": "ngram", "num_speculative_tokens": 3}'},
     ],
-    ids=["mixed", "chunked", "preempted", "uncached", "ngram"],
+    ids=["mixed", "chunked", "preempted", "uncached"],
 )
 def test_the_answers_are_those_to_the_tokens(settings: dict[str, Any]) -> None:
     engine = engine_with(**settings)
@@ -80,7 +83,6 @@ def test_the_answers_are_those_to_the_tokens(settings: dict[str, Any]) -> None:
         for i, prompt in enumerate(PROMPTS):
             assert run.tokens(f"{turn}-{i}") == run.tokens(f"{turn}+{i}")
             assert run.tokens(f"{turn}-{i}") == expected_tokens(prompt, 8)
-            assert not any(event.num_draft_tokens for event in run.new_tokens(f"{turn}-{i}"))
     if "num_blocks" in settings:
         assert engine.stats().counters["num_preemptions"]
 
@@ -122,10 +124,32 @@ def test_equal_embeddings_share_blocks_and_tokens_never_do() -> None:
     }
 
 
+def test_nothing_is_guessed_from_what_is_no_token() -> None:
+    config = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1}
+    engine = engine_with(speculative_config=json.dumps({**config, "adaptive": False}))
+    prompt = PROMPTS[3]
+    run = generate(
+        engine,
+        make_request("tokens", prompt, max_tokens=60),
+        request("rows", prompt, max_tokens=60),
+    )
+    assert run.tokens("rows") == run.tokens("tokens") == expected_tokens(prompt, 60)
+    guessed = {
+        name: sum(event.num_draft_tokens for event in run.new_tokens(name))
+        for name in ("tokens", "rows")
+    }
+    assert guessed["tokens"] > 0
+    assert guessed["rows"] == 0
+
+
 def test_penalties_see_the_answer_alone() -> None:
     engine = engine_with()
     run = generate(engine, request("a", PROMPTS[3], repetition_penalty=1.5, presence_penalty=0.1))
     assert len(run.tokens("a")) == 8
+    params = SamplingParams(max_tokens=4, temperature=0.0, repetition_penalty=2.0)
+    logits = torch.ones(1, 5)
+    apply_penalties(logits, [SamplingState(params, array("q", [NO_TOKEN, NO_TOKEN, 3]), 2)])
+    assert logits.tolist() == [[1.0, 1.0, 1.0, 0.5, 1.0]]
 
 
 def test_the_rows_are_freed_with_the_sequence() -> None:
