@@ -46,6 +46,7 @@ OTHER = {
     "max_ttft_ms": "Baton's own: refuse a request that would wait longer",
     "num_speculative_tokens": "Baton's own: most draft tokens per step",
     "priority": "of requests that wait in the router, and on a worker",
+    "prompt_embeds": "needs `--enable-prompt-embeds`; not with `echo`, `prompt_logprobs` or beams",
     "prompt_logprobs": "not with `stream`; over 20, or -1, if `--max-logprobs` allows it",
     "repetition_detection": "patterns of at most 1,024 tokens",
     "stream_interval": "tokens that came together stay together: a piece may be longer",

@@ -9,6 +9,7 @@ from baton_client.deltas import (
     ToolCallArguments,
     ToolCallBegin,
 )
+from baton_client.embeds import Embeds
 from baton_client.errors import (
     AuthenticationError,
     BatonError,
@@ -52,6 +53,7 @@ __all__ = [
     "ContentDelta",
     "DeadlineError",
     "Delta",
+    "Embeds",
     "FinishReason",
     "Generation",
     "GenerationParams",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
+    from baton_client.embeds import Embeds
     from baton_client.messages import Message
     from baton_client.types import Generation, Model
 
@@ -70,8 +71,10 @@ class AsyncBaton:
         self._retry = retry or RetryPolicy()
         self._metadata = _authorization(api_key)
 
-    async def generate(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Generation:
-        """Continue a prompt, given as text or token ids, and return the whole answer."""
+    async def generate(
+        self, prompt: str | Sequence[int] | Embeds, **options: Unpack[Options]
+    ) -> Generation:
+        """Continue a prompt, given as text, ids or embeddings, and return the whole answer."""
         async with self.stream_generate(prompt, **options) as stream:
             return await stream.collect()
 
@@ -83,7 +86,7 @@ class AsyncBaton:
             return await stream.collect()
 
     def stream_generate(
-        self, prompt: str | Sequence[int], **options: Unpack[Options]
+        self, prompt: str | Sequence[int] | Embeds, **options: Unpack[Options]
     ) -> AsyncStream:
         """Continue a prompt, and stream the answer by pieces."""
         known = self._with_defaults(options)

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         GenerationParams,
         ListModelsRequest,
         ListModelsResponse,
+        Prompt,
         TokenDetail,
         ToolChoice,
     )
@@ -59,6 +60,7 @@ else:
     GenerationParams = _message("GenerationParams")
     ListModelsRequest = _message("ListModelsRequest")
     ListModelsResponse = _message("ListModelsResponse")
+    Prompt = _message("Prompt")
     TokenDetail = _message("TokenDetail")
     ToolChoice = _message("ToolChoice")
 
@@ -76,6 +78,7 @@ __all__ = [
     "Grammar",
     "ListModelsRequest",
     "ListModelsResponse",
+    "Prompt",
     "Timings",
     "TokenDetail",
     "ToolChoice",

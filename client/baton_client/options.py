@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from baton_client import checks, contract
+from baton_client.embeds import Embeds
 from baton_client.errors import invalid
 from baton_client.extra_args import write_extra_args
 from baton_client.fields import out_of_range, write_integers, write_scalar
@@ -139,15 +140,17 @@ _GRAMMARS: dict[str, Callable[[Any], Any]] = {
 
 
 def generate_request(
-    prompt: str | Sequence[int], options: Mapping[str, Any]
+    prompt: str | Sequence[int] | Embeds, options: Mapping[str, Any]
 ) -> contract.GenerateRequest:
-    """Return the message for continuing `prompt`, which is text or token ids.
+    """Return the message for continuing `prompt`, which is text, token ids or embeddings.
 
     Raises:
         InvalidRequestError: a value is not of its option's type; `param` names it.
     """
     request = contract.GenerateRequest()
-    if isinstance(prompt, str):
+    if isinstance(prompt, Embeds):
+        prompt.write(request.prompt)
+    elif isinstance(prompt, str):
         request.prompt.text = checks.text("prompt", prompt)
     else:
         write_integers(request.prompt.tokens.ids, prompt, param="prompt")

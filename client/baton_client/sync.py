@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     import grpc
 
+    from baton_client.embeds import Embeds
     from baton_client.messages import Message
     from baton_client.options import ChatOptions, Options
     from baton_client.retry import RetryPolicy
@@ -47,15 +48,19 @@ class Baton:
         )
         self._loop = _LoopThread()
 
-    def generate(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Generation:
-        """Continue a prompt, given as text or token ids, and return the whole answer."""
+    def generate(
+        self, prompt: str | Sequence[int] | Embeds, **options: Unpack[Options]
+    ) -> Generation:
+        """Continue a prompt, given as text, ids or embeddings, and return the whole answer."""
         return self._loop.run(self._client.generate(prompt, **options))
 
     def chat(self, messages: str | Sequence[Message], **options: Unpack[ChatOptions]) -> Generation:
         """Answer a conversation (a string is one user message) and return the whole answer."""
         return self._loop.run(self._client.chat(messages, **options))
 
-    def stream_generate(self, prompt: str | Sequence[int], **options: Unpack[Options]) -> Stream:
+    def stream_generate(
+        self, prompt: str | Sequence[int] | Embeds, **options: Unpack[Options]
+    ) -> Stream:
         """Continue a prompt, and stream the answer by pieces."""
         return Stream(self._client.stream_generate(prompt, **options), self._loop.run)
 

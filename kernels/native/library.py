@@ -358,6 +358,8 @@ class Batch(ctypes.Structure):
         ("states", POINTER(c_void_p)),
         ("state_strides", POINTER(c_size_t)),
         ("state_blocks", c_void_p),
+        ("given", c_void_p),
+        ("given_at", c_void_p),
     )
 
 

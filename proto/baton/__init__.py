@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from shared.offline.llm_engine import LLMEngine as LLMEngine
     from shared.offline.outputs import CompletionOutput as CompletionOutput
     from shared.offline.outputs import RequestOutput as RequestOutput
+    from shared.offline.prompts import EmbedsPrompt as EmbedsPrompt
     from shared.offline.prompts import PromptType as PromptType
     from shared.offline.prompts import TextPrompt as TextPrompt
     from shared.offline.prompts import TokensPrompt as TokensPrompt
@@ -31,6 +32,7 @@ _PLACES = {
     "AsyncLLM": "async_llm",
     "BeamSearchParams": "sampling_params",
     "CompletionOutput": "outputs",
+    "EmbedsPrompt": "prompts",
     "EngineArgs": "engine_args",
     "LLM": "llm",
     "LLMEngine": "llm_engine",

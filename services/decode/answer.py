@@ -13,6 +13,7 @@ from services.decode.prefill_attempt import HandOffReport
 from shared.engine.sequence.events import Admitted, Failed, NewTokens
 from shared.engine.sequence.request import EngineRequest, KVSource
 from shared.engine.sequence.stop import finish_reason_for
+from shared.request.embeds_wire import embeds_from_wire, ids_from_wire
 from shared.request.wire import (
     finish_reason_to_wire,
     logprobs_to_wire,
@@ -64,6 +65,7 @@ class DecodeCall:
         self._decider = decider
         self._layout = layout
         self._max_model_len = max_model_len
+        #: As on the wire: `_engine_request` says which are embeddings.
         self._prompt, self._resumed = split_resumed(request.token_ids, request.num_resumed_tokens)
         self.account = Account(
             num_prompt_tokens=len(self._prompt), num_resumed_tokens=len(self._resumed)
@@ -103,9 +105,11 @@ class DecodeCall:
 
     def _engine_request(self) -> EngineRequest:
         request = self._request
+        embeds = embeds_from_wire(request.embeds)
         return EngineRequest(
             request_id=request.request_id,
-            prompt_token_ids=self._prompt,
+            prompt_token_ids=tuple(ids_from_wire(self._prompt, embeds)),
+            embeds=embeds,
             resumed_token_ids=self._resumed,
             sampling=self._sampling,
             priority=request.priority,
@@ -116,8 +120,8 @@ class DecodeCall:
 
     def _hidden_wish(self) -> HiddenWish | None:
         policy, request = self._hand_off.hidden, self._request
-        if policy is None or not request.prefill_candidates:
-            return None
+        if policy is None or not request.prefill_candidates or request.embeds:
+            return None  # heads guess from tokens
         return policy.wish(len(request.token_ids), self._sampling)
 
     async def _admit(self, event: Admitted) -> AsyncGenerator[decode_pb2.DecodeResponse]:
@@ -134,6 +138,8 @@ class DecodeCall:
                     yield piece
         elif place is PrefillPlace.LOCAL_SHORT:
             await self._engine.fail_transfer(self._request.request_id)
+        # No prefill worker needs them any more, and the engine has its own.
+        self._request.ClearField("embeds")
 
     async def _fetch(self, event: Admitted) -> AsyncGenerator[decode_pb2.DecodeResponse]:
         first_block = event.num_cached_tokens // self._layout.block_size

@@ -265,6 +265,7 @@ class HandOff:
             prefix_sources=request.prefix_sources,
             progress_interval_s=self._stall_s / _SIGNS_PER_STALL,
             wanted_states=None if states is None else states.wanted,
+            embeds=request.embeds,
         )
         if to.first_block:
             # The KV of a chat's earlier answer is on this worker alone.

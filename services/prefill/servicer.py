@@ -11,6 +11,7 @@ from baton.v1 import prefill_pb2, prefill_pb2_grpc
 from services.prefill.hidden_sender import HiddenSender, wish_of
 from services.prefill.job import PrefillJob
 from shared.engine.sequence.request import EngineRequest
+from shared.request.embeds_wire import embeds_from_wire, ids_from_wire
 from shared.request.wire import sampling_from_wire
 from shared.rpc.cancellation import run_to_end
 from shared.worker.peers.outgoing import check_ticket
@@ -157,9 +158,11 @@ def _interval_s(request: prefill_pb2.PrefillRequest) -> float | None:
 
 def _engine_request(request: prefill_pb2.PrefillRequest, wish: HiddenWish | None) -> EngineRequest:
     prompt, resumed = split_resumed(request.token_ids, request.num_resumed_tokens)
+    embeds = embeds_from_wire(request.embeds)
     return EngineRequest(
         request_id=request.request_id,
-        prompt_token_ids=prompt,
+        prompt_token_ids=tuple(ids_from_wire(prompt, embeds)),
+        embeds=embeds,
         resumed_token_ids=resumed,
         sampling=sampling_from_wire(request.sampling),
         priority=request.priority,

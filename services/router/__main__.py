@@ -159,6 +159,7 @@ def _http_app(
             explainer=parts.planner,
             aborter=parts.pipeline,
             trusts_templates=config.trust_request_chat_template,
+            embeds=config.embeds_policy,
             responses=keeper,
             limits=config.limits,
             unknown_fields=UnknownFields(strict=config.strict_fields),
@@ -277,6 +278,7 @@ def _rpc_server(
         rate_headers=parts.limits.headers,
         caller_of=security.caller_of_call,
         limits=limits,
+        embeds=config.embeds_policy,
         traced=tracer is not None,
     )
     router_pb2_grpc.add_RouterServicer_to_server(router, rpc.server)

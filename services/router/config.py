@@ -7,6 +7,7 @@ from pathlib import Path  # noqa: TC003 read at run time by the settings loader
 from typing import Literal
 
 from services.router.cors_settings import CorsSettings
+from services.router.request.embeds_policy import EmbedsPolicy
 from services.router.response_settings import ResponseSettings
 from shared.config import flag_name, setting
 from shared.errors import ConfigError
@@ -136,6 +137,12 @@ class RouterConfig:
     trust_request_chat_template: bool = setting(
         False, help="let requests bring a chat template of their own; it is run in a sandbox"
     )
+    enable_prompt_embeds: bool = setting(
+        False, help="let prompts give embeddings in place of tokens"
+    )
+    prompt_embeds_bytes: int = setting(
+        1 << 30, help="memory for the embeddings of all prompts that wait or run"
+    )
     generation_config: str = setting(
         "auto",
         help="where values of sampling that a request leaves out come from: auto (the model's "
@@ -179,6 +186,7 @@ class RouterConfig:
             "max_queue_s",
             "drain_grace_s",
             "identity_hold_s",
+            "prompt_embeds_bytes",
         ):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{flag_name(name)} must not be negative")
@@ -209,6 +217,11 @@ class RouterConfig:
                 "with TLS, workers join on a port that requires certificates: set --own-grpc-port "
                 "for them, or --redis-url, or --tls-client-certs for all clients"
             )
+
+    @property
+    def embeds_policy(self) -> EmbedsPolicy:
+        """Whether prompts may give embeddings."""
+        return EmbedsPolicy(self.enable_prompt_embeds, self.prompt_embeds_bytes)
 
     @property
     def grpc_addresses(self) -> tuple[str, ...]:

@@ -141,6 +141,7 @@ def _build(
         endpoints=endpoints,
         sessions=sessions,
         stream_interval=config.stream_interval,
+        embeds=config.embeds_policy,
     )
     return RouterParts(
         tokenizer=text.tokenizer,

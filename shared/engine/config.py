@@ -51,6 +51,12 @@ class EngineConfig:
     scheduling_policy: SchedulingPolicy = setting(
         SchedulingPolicy.FCFS, help="fcfs, or priority: lower values first"
     )
+    enable_prompt_embeds: bool = setting(
+        default=False, help="take prompts that give embeddings in place of tokens"
+    )
+    prompt_embeds_bytes: int = setting(
+        1 << 30, help="memory for the embeddings of all prompts that wait or run"
+    )
 
     kv_offload_host_gib: float = setting(
         0.0, help="host memory for KV blocks that leave the pool, in GiB; 0 turns offload off"
@@ -131,6 +137,7 @@ class EngineConfig:
         for name in ("gpu_memory_utilization", "cpu_memory_utilization"):
             _require(0 < getattr(self, name) <= 1, name, "must be over 0 and at most 1")
         check_name(self.kv_cache_dtype)
+        _require(self.prompt_embeds_bytes >= 0, "prompt_embeds_bytes", "is < 0")
         _require(self.long_prefill_token_threshold >= 0, "long_prefill_token_threshold", "is < 0")
         _require(
             self.max_num_batched_tokens >= self.max_num_seqs,

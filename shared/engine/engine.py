@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from shared.engine.embeds_gate import EmbedsGate
 from shared.engine.engine_stats import read_stats
 from shared.engine.memory.device_blocks import DeviceBlocks
 from shared.engine.memory.kv_staging import KVStaging
@@ -30,7 +31,6 @@ from shared.engine.validation import RequestValidator, find_receiving
 from shared.errors import InternalError, InvalidRequestError
 from shared.kv.block_pool import BlockPool
 from shared.kv.content_log import ContentLog
-from shared.kv.identity import KVIdentity
 from shared.kv.prefix_cache import PrefixCache
 from shared.request.answer import FinishReason
 
@@ -66,7 +66,7 @@ class Engine:
 
         Raises ConfigError: the settings do not fit the model or the memory.
         """
-        self.layout = read_layout(loaded, config)
+        self._embeds, self.layout = EmbedsGate(loaded.model, config), read_layout(loaded, config)
         self.num_blocks, self.max_model_len = plan_memory(
             config,
             self.layout,
@@ -156,15 +156,15 @@ class Engine:
         if self.broken is not None:
             raise InternalError(f"the engine is broken: {self.broken}")
         self._validator.check(request)
+        self._embeds.check(request, self._scheduler.sequences.values())
         if request.request_id in self._scheduler.sequences:
             raise InvalidRequestError(
                 f"request {request.request_id} is here already", param="request_id"
             )
-        identity = KVIdentity(self.namespace, salt=request.cache_salt)
         seq = Sequence(
             request,
             arrival=next(self._arrivals),
-            identity=identity,
+            identity=request.identity(self.namespace),
             num_groups=self.layout.num_groups,
         )
         if self._parts.processors.are_wanted(request.sampling, request.prompt_token_ids):

@@ -20,10 +20,11 @@ from shared.engine.offline.defaults import read_default_sampling
 from shared.engine.offline.prompts import ReadPrompt, read_prompts
 from shared.engine.offline.request_output import GrowingOutput, RequestOutput
 from shared.engine.sequence.request import EngineRequest
-from shared.errors import InvalidRequestError
+from shared.errors import InvalidRequestError, UnsupportedError
 from shared.gguf.folder import model_folder
 from shared.model.loader import load_model
 from shared.request.beam_search import BeamOptions, check_beam_search, require_no_constraints
+from shared.request.prompt_embeds import PARAM
 from shared.request.sampling_params import SamplingParams
 from shared.text.answer_text import AnswerText
 from shared.text.chat_template import ChatTemplate
@@ -199,6 +200,8 @@ class LLM:
         require_no_constraints(sampling)
         check_beam_search(beams, sampling, n=num_answers)
         jobs = read_prompts(prompts, self._encode)
+        if any(job.embeds is not None for job in jobs):
+            raise UnsupportedError("beam search continues tokens", param=PARAM)
         searches = [
             PromptBeams(job.token_ids, beams, sampling, max_model_len=self.engine.max_model_len)
             for job in jobs
@@ -251,6 +254,7 @@ class LLM:
             request = EngineRequest(
                 request_id=request_id,
                 prompt_token_ids=prompt.token_ids,
+                embeds=prompt.embeds,
                 resumed_token_ids=resumed,
                 sampling=replace(sampling, **changes),
                 cache_salt=prompt.cache_salt,
@@ -258,7 +262,7 @@ class LLM:
             self.engine.add(self.grammars.ready_now(request))
             text = None
             if self._has_tokenizer and texts is not None:
-                text = AnswerText(self.tokenizer, prompt_ids=prompt.token_ids, **texts)
+                text = AnswerText(self.tokenizer, prompt_ids=prompt.known_ids, **texts)
                 text.feed(resumed)
             yield request_id, GrowingOutput(index, text)
 
@@ -308,7 +312,7 @@ def _is_nested(messages: Sequence[Any]) -> bool:
 def _request_output(prompt: ReadPrompt, answers: list[GrowingOutput]) -> RequestOutput:
     return RequestOutput(
         prompt=prompt.text,
-        prompt_token_ids=prompt.token_ids,
+        prompt_token_ids=prompt.shown_ids,
         prompt_logprobs=answers[0].prompt_logprobs,
         outputs=tuple(answer.output() for answer in answers),
         num_cached_tokens=answers[0].num_cached_tokens or 0,

@@ -12,6 +12,7 @@ from shared.errors import (
     RequestCancelledError,
     UnsupportedError,
 )
+from shared.request.prompt_embeds import known_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -51,7 +52,8 @@ class RequestValidator:
             InvalidRequestError: the request is impossible; names the parameter.
         """
         self._check_length(request)
-        self._check_tokens("prompt", request.prompt_token_ids)
+        prompt = request.prompt_token_ids
+        self._check_tokens("prompt", prompt if request.embeds is None else known_tokens(prompt))
         self._check_tokens("resumed_token_ids", request.resumed_token_ids)
         self._check_sampling(request.sampling)
         if request.sampling.grammar is not None and request.grammar is None:

@@ -10,6 +10,7 @@ from shared.errors import InvalidRequestError
 from shared.generation.grammar import check_grammar
 from shared.generation.limits import ALL, DEFAULT_LIMITS, check_params
 from shared.generation.params import GenerationParams
+from shared.request.prompt_embeds import known_tokens
 from shared.request.sampling_params import SamplingParams, read_seed
 from shared.request.thinking_budget import PARAM as BUDGET
 from shared.request.thinking_budget import ThinkingBudget
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from shared.generation.limits import RequestLimits
+    from shared.request.prompt_embeds import PromptEmbeds
     from shared.text.tokenizer import Tokenizer
 
 T = TypeVar("T")
@@ -45,13 +47,16 @@ class SamplingResolver:
         *,
         prompt_token_ids: Sequence[int],
         max_model_len: int,
+        embeds: PromptEmbeds | None = None,
     ) -> SamplingParams:
         """Return the parameters of answer 0; those of other answers differ in `sample_index`.
+
+        `embeds`: given in place of some of the prompt's tokens.
 
         Raises:
             InvalidRequestError: a value is wrong, or the prompt leaves no room; `param` names it.
         """
-        self._check_prompt(prompt_token_ids, max_model_len)
+        self._check_prompt(prompt_token_ids, embeds, max_model_len)
         check_params(params, self._limits)
         check_grammar(params.grammar)
         defaults = self._tokenizer.defaults
@@ -76,10 +81,14 @@ class SamplingResolver:
         }
         return SamplingParams(**{k: v for k, v in given.items() if v is not None})
 
-    def _check_prompt(self, ids: Sequence[int], max_model_len: int) -> None:
+    def _check_prompt(
+        self, ids: Sequence[int], embeds: PromptEmbeds | None, max_model_len: int
+    ) -> None:
         if not ids:
             raise InvalidRequestError("the prompt has no tokens", param="prompt")
-        list(self._in_vocabulary((min(ids), max(ids)), "prompt"))
+        known = ids if embeds is None else known_tokens(ids)
+        if known:
+            list(self._in_vocabulary((min(known), max(known)), "prompt"))
         if len(ids) >= max_model_len:
             message = (
                 f"This model's maximum context length is {max_model_len} tokens. However, your "

@@ -11,6 +11,10 @@ Every field is preceded by its length as u32 little-endian, which makes the enco
                   block size)
     root      = H("baton.kv.root.v1", namespace, adapter, salt)
     block     = H("baton.kv.block.v1", parent, token ids as u32 little-endian, extra, …)
+    embedding = H("baton.kv.embedding.v1", dtype, its numbers little-endian)
+
+One of the extras is H("baton.kv.embeds.v1", place and embedding, …), if embeddings are given in
+place of the block's tokens.
 """
 
 from __future__ import annotations

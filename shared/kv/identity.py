@@ -9,24 +9,32 @@ it.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from shared.kv.block_hash import HASH_BYTES, block_hash, digest, hash_blocks, root_hash
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = [
     "HASH_BYTES",
+    "NO_TOKEN",
     "KVIdentity",
     "PlacedItem",
     "block_key",
     "block_keys",
+    "embedding_digest",
     "group_of",
     "model_identity",
     "namespace_hash",
 ]
+
+#: In a prompt, where an embedding is given in place of a token. No text, no vocabulary and no wire
+#: message has it, and a block with one has a hash only with the embedding's digest.
+NO_TOKEN = -1
+#: The same in a block's hash. A block of tokens alone has no extras, so that none equals it.
+_NO_TOKEN_CODE = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +65,8 @@ class KVIdentity:
     adapter: bytes = b""
     #: In the order of their positions, without overlap.
     items: tuple[PlacedItem, ...] = ()
+    #: By position in the sequence: the digest of the embedding that is given in place of a token.
+    embeds: Mapping[int, bytes] = field(default_factory=dict, hash=False)
 
     def hash_blocks(
         self, token_ids: Sequence[int], block_size: int, behind: Sequence[bytes] = ()
@@ -65,22 +75,38 @@ class KVIdentity:
 
         `behind`: the hashes of the blocks before them, so the first token of `token_ids` is token
         number `len(behind) * block_size` of the sequence. A rest shorter than a block has no hash.
+
+        Raises:
+            struct.error: NO_TOKEN is at a place without an embedding.
         """
         parent = behind[-1] if behind else root_hash(self.namespace, self.adapter, self.salt)
-        if not self.items:
+        if not self.items and not self.embeds:
             return hash_blocks(parent, token_ids, block_size)
         hashes = []
         for start in range(0, len(token_ids) - block_size + 1, block_size):
-            extras = self._extras(len(behind) * block_size + start, block_size)
-            parent = block_hash(parent, token_ids[start : start + block_size], extras)
+            first = len(behind) * block_size + start
+            own = token_ids[start : start + block_size]
+            ids = [_NO_TOKEN_CODE if first + i in self.embeds else t for i, t in enumerate(own)]
+            parent = block_hash(parent, ids, self._extras(first, block_size))
             hashes.append(parent)
         return hashes
 
     def _extras(self, first: int, block_size: int) -> Iterator[bytes]:
-        """Yield digest and position of each item that begins in or extends into a block."""
+        """Yield digest and position of each item that begins in or extends into a block, and a
+        digest of its embeddings and their places.
+        """
         for item in self.items:
             if item.start < first + block_size and first < item.end:
                 yield item.digest + struct.pack("<iI", item.start - first, item.num_tokens)
+        places = [i for i in range(block_size) if first + i in self.embeds]
+        if places:
+            own = (struct.pack("<I", i) + self.embeds[first + i] for i in places)
+            yield digest(b"baton.kv.embeds.v1", *own)
+
+
+def embedding_digest(dtype: str, numbers: bytes) -> bytes:
+    """Return the digest of an embedding, for `KVIdentity.embeds`."""
+    return digest(b"baton.kv.embedding.v1", dtype.encode(), numbers)
 
 
 def block_key(block_hash: bytes, group: int) -> bytes:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from kernels.kv_write.cache import PagedCache
     from shared.model.attention.base import AttentionBackend, AttentionMetadata
+    from shared.model.given_embeds import GivenEmbeds
     from shared.model.linear.base import LinearMethod
     from shared.model.matrix.blocks import AnyMatrix
     from shared.model.spec import DecoderSpec
@@ -115,6 +116,7 @@ class CausalLM(nn.Module):
         positions: Tensor,
         kv_caches: Sequence[PagedCache],
         metadata: AttentionMetadata,
+        given: GivenEmbeds | None = None,
     ) -> Tensor:
         """Return hidden states [num_wanted, hidden] after the last norm; by default of all tokens.
 
@@ -125,8 +127,8 @@ class CausalLM(nn.Module):
         wanted, narrowing = metadata.wanted, self._narrowing
         if wanted is not None and max(self._captured_layers, default=0) > narrowing:
             every = replace(metadata, wanted=None)
-            return self.forward(token_ids, positions, kv_caches, every)[wanted]
-        x, inputs = self.enter(token_ids, positions)
+            return self.forward(token_ids, positions, kv_caches, every, given)[wanted]
+        x, inputs = self.enter(token_ids, positions, given)
         rows = self._rows(positions, inputs, metadata, len(kv_caches))
         residual: Tensor | None = None
         if self._captured_layers:
@@ -159,9 +161,11 @@ class CausalLM(nn.Module):
             batches = [replace(batch, positions=positions) for batch in batches]
         return TokenRows(positions, [table[positions] for table in self.cos_sin], inputs, batches)
 
-    def enter(self, token_ids: Tensor, positions: Tensor) -> tuple[Tensor, Tensor | None]:
+    def enter(
+        self, token_ids: Tensor, positions: Tensor, given: GivenEmbeds | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """Return what the first layer reads [n, hidden], and the layers' own inputs, if any."""
-        x = self.embed(token_ids)
+        x = self.embed(token_ids, given)
         if self.positions is not None and self.spec.learned_positions is not None:
             x = x + self.positions[positions + self.spec.learned_positions.first_row]
         return x, None if self.inputs is None else self.inputs(token_ids, x)
@@ -196,15 +200,27 @@ class CausalLM(nn.Module):
         """Dtype of hidden states in `forward` and `compute_logits`."""
         return self.dtype
 
-    def embed(self, token_ids: Tensor) -> Tensor:
-        """The embeddings [n, hidden] of int64 [n]."""
-        rows = embedding(token_ids, self.embedding)
-        if self.project_in is not None:
-            (rows,) = self.project_in(rows)
-        if self.spec.embedding_multiplier == 1:
-            return rows
-        # The factor is rounded to the weights' dtype, as in transformers.
-        return rows * rows.new_tensor(self.spec.embedding_multiplier)
+    def embed(self, token_ids: Tensor, given: GivenEmbeds | None = None) -> Tensor:
+        """The embeddings [n, hidden] of int64 [n]; some are `given`."""
+        rows, spec = embedding(token_ids, self.embedding), self.spec
+        if given is not None and spec.multiplies_given:
+            rows = given.placed_in(rows)
+        if spec.embedding_multiplier != 1:
+            # The factor is rounded to the weights' dtype, as in transformers.
+            rows = rows * rows.new_tensor(spec.embedding_multiplier)
+        if given is not None and not spec.multiplies_given:
+            rows = given.placed_in(rows)
+        return rows if self.project_in is None else self.project_in(rows)[0]
+
+    @property
+    def embeds_width(self) -> int:
+        """See `CausalModel.embeds_width`."""
+        return self.spec.embeds_width
+
+    @property
+    def why_no_embeds(self) -> str | None:
+        """See `CausalModel.why_no_embeds`."""
+        return self.spec.why_no_embeds
 
     def capture_layers(self, layers: tuple[int, ...]) -> None:
         """Keep the residual stream at the input of these layers in every `forward` from now on.

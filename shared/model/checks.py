@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from shared.errors import ConfigError, ModelLoadError
 from shared.model.checkpoint.config import has_family, load_spec, read_config
 from shared.model.checkpoint.files.checkpoint_files import find_checkpoint_files
-from shared.model.checkpoint.files.pickled.archive import SUFFIXES as PICKLED
+from shared.model.checkpoint.files.pickled import SUFFIXES as PICKLED
 from shared.model.checkpoint.headers.checks import check_headers
 from shared.model.families.registry import ARCHITECTURES
 from shared.model.feed_forwards import ExpertsSpec

@@ -152,6 +152,8 @@ class DecoderSpec:
     is_tied: bool = False
     #: Factor of the embedding, rounded to the dtype of the weights.
     embedding_multiplier: float = 1.0
+    #: Whether the factor is the decoder's: it applies to rows that a prompt gives, too.
+    multiplies_given: bool = False
     #: Numbers in a row of embedding and head, if projections make the hidden size of them.
     embedding_size: int | None = None
     layer_inputs: LayerInputsSpec | None = None
@@ -176,6 +178,18 @@ class DecoderSpec:
     def num_layers(self) -> int:
         """Number of layers."""
         return len(self.layers)
+
+    @property
+    def embeds_width(self) -> int:
+        """Numbers in a row that a prompt gives in place of a token's embedding."""
+        return self.embedding_size or self.hidden_size
+
+    @property
+    def why_no_embeds(self) -> str | None:
+        """Why prompts cannot give such rows; None: they can."""
+        if self.layer_inputs is not None:
+            return "its layers have inputs of their own, which are looked up by tokens"
+        return None
 
     @property
     def max_model_len(self) -> int:

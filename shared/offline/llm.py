@@ -86,7 +86,8 @@ class LLM(Refusing):
     ) -> list[RequestOutput]:
         """Answer one prompt or several, in one batch; the answers have the prompts' order.
 
-        A prompt is a text, token ids, or a mapping with `prompt` or `prompt_token_ids`.
+        A prompt is a text, token ids, or a mapping with `prompt`, `prompt_token_ids` or
+        `prompt_embeds`.
 
         Raises:
             InvalidRequestError: a prompt or a parameter cannot be served; nothing is generated.

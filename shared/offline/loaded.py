@@ -97,10 +97,13 @@ class LoadedModel:
         [read] = read_prompts(prompt, self.tokenizer.encode if self.has_tokenizer else _no_text)
         wanted = params.to_generation()
         sampling = self._resolver.resolve(
-            wanted, prompt_token_ids=read.token_ids, max_model_len=self.core.engine.max_model_len
+            wanted,
+            prompt_token_ids=read.token_ids,
+            max_model_len=self.core.engine.max_model_len,
+            embeds=read.embeds,
         )
         texts: Mapping[str, Any] = {
-            "prompt_ids": read.token_ids,
+            "prompt_ids": read.known_ids,
             "stop": wanted.stop,
             "include_stop_str_in_output": wanted.include_stop_str_in_output,
             "skip_special_tokens": wanted.skip_special_tokens,
@@ -121,6 +124,7 @@ class LoadedModel:
                 EngineRequest(
                     request_id=engine_id,
                     prompt_token_ids=read.token_ids,
+                    embeds=read.embeds,
                     sampling=dataclasses.replace(
                         sampling,
                         sample_index=index,

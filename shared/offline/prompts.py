@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 
 class TextPrompt(TypedDict):
@@ -20,4 +20,15 @@ class TokensPrompt(TypedDict):
     cache_salt: NotRequired[str]
 
 
-PromptType = str | list[int] | TextPrompt | TokensPrompt
+class EmbedsPrompt(TypedDict):
+    """A prompt as embeddings: a tensor [tokens, hidden size] of PyTorch."""
+
+    prompt_embeds: Any
+    prompt: NotRequired[str]
+    #: With the mask: where it is True, the token is read and not the row.
+    prompt_token_ids: NotRequired[list[int]]
+    prompt_is_token_ids: NotRequired[list[bool]]
+    cache_salt: NotRequired[str]
+
+
+PromptType = str | list[int] | TextPrompt | TokensPrompt | EmbedsPrompt

@@ -71,7 +71,7 @@ class RunningRequest:
         return RequestOutput(
             request_id=self.request_id,
             prompt=self.prompt.text,
-            prompt_token_ids=list(self.prompt.token_ids),
+            prompt_token_ids=list(self.prompt.shown_ids),
             prompt_logprobs=prompt_positions(first.prompt_logprobs, self.tokenizer),
             outputs=[self._completion(each, kind) for each in shown],
             finished=self.is_finished,

@@ -88,6 +88,18 @@ class Tokenizer:
             config=read_json(model_dir / "tokenizer_config.json"),
         )
 
+    def with_special(self, text: str) -> Tokenizer:
+        """Return a copy for which `text` is one special token. Slow for a large vocabulary."""
+        copied = HfTokenizer.from_str(self._tokenizer.to_str())
+        copied.add_special_tokens([text])
+        return Tokenizer(
+            copied,
+            special_tokens=self.special_tokens,
+            eos_token_ids=self.eos_token_ids,
+            defaults=self.defaults,
+            config=self.config,
+        )
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Return the ids of `text`; special tokens are added as tokenizer.json says.
 

@@ -48,15 +48,23 @@ def prompt_of(length: int, seed: int = 0, vocab_size: int = 300) -> list[int]:
     return [rng.randrange(3, vocab_size) for _ in range(length)]
 
 
-def ask(cluster: Cluster, prompt: Iterable[int], **params: object) -> Reply:
+def ask(
+    cluster: Cluster, prompt: Iterable[int] | common_pb2.EmbeddingRows, **params: object
+) -> Reply:
     """One answer."""
     return ask_many(cluster, prompt, **params)[0]
 
 
-def ask_many(cluster: Cluster, prompt: Iterable[int], **params: object) -> list[Reply]:
+def ask_many(
+    cluster: Cluster, prompt: Iterable[int] | common_pb2.EmbeddingRows, **params: object
+) -> list[Reply]:
     """All `n` answers, by index."""
+    if isinstance(prompt, common_pb2.EmbeddingRows):
+        content = router_pb2.Prompt(embeds=prompt)
+    else:
+        content = router_pb2.Prompt(tokens=common_pb2.TokenIds(ids=prompt))
     request = router_pb2.GenerateRequest(
-        prompt=router_pb2.Prompt(tokens=common_pb2.TokenIds(ids=prompt)),
+        prompt=content,
         params=router_pb2.GenerationParams(**params),  # type: ignore[arg-type]
     )
     pieces = list(cluster.router_stub().Generate(request, timeout=TIMEOUT_S))

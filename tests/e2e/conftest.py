@@ -105,9 +105,10 @@ def cluster(
 ) -> Iterator[Cluster]:
     """One router, one prefill and one decode worker that share one connector."""
     connector = request.param
-    cluster = Cluster(checkpoint, tmp_path_factory.mktemp(f"cluster-{connector}"))
+    folder, embeds = tmp_path_factory.mktemp(f"cluster-{connector}"), "--enable-prompt-embeds"
+    cluster = Cluster(checkpoint, folder, router_flags=(embeds,))
     try:
-        flags = (*ENGINE_FLAGS, "--connectors", connector, "--logits-processors", PROCESSOR)
+        flags = (*ENGINE_FLAGS, "--connectors", connector, "--logits-processors", PROCESSOR, embeds)
         cluster.add_worker("prefill", "prefill-0", *flags)
         cluster.add_worker("decode", "decode-0", *flags, "--local-prefill-threshold", "0")
         cluster.wait_ready()

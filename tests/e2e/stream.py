@@ -15,6 +15,7 @@ from baton_client import BatonError
 from shared.request.grammar.wire import grammar_from_wire
 from shared.request.sampling_params import SamplingParams
 from tests.e2e.oracle import answer_of
+from tests.fakes.embeds import as_message, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +38,8 @@ class Stream:
     name: str
     prompt: list[int]
     params: dict[str, Any]
+    #: Whether the prompt is sent as the embeddings of its tokens.
+    gives_embeds: bool = False
     texts: dict[int, str] = field(default_factory=dict)
     token_ids: dict[int, list[int]] = field(default_factory=dict)
     logprobs: list[float] = field(default_factory=list)
@@ -92,9 +95,11 @@ def read_grpc(cluster: Cluster) -> Callable[[Stream], None]:
     def read(stream: Stream) -> None:
         params = {"ignore_eos": True, "max_tokens": NUM_TOKENS, **stream.params}
         params |= {"stop": [params["stop"]]} if "stop" in params else {}
+        prompt = router_pb2.Prompt(tokens=common_pb2.TokenIds(ids=stream.prompt))
+        if stream.gives_embeds:
+            prompt = router_pb2.Prompt(embeds=as_message(rows_of(cluster.model, stream.prompt)))
         request = router_pb2.GenerateRequest(
-            prompt=router_pb2.Prompt(tokens=common_pb2.TokenIds(ids=stream.prompt)),
-            params=router_pb2.GenerationParams(**params),
+            prompt=prompt, params=router_pb2.GenerationParams(**params)
         )
         for piece in stub.Generate(request, timeout=WAIT_S):
             index = piece.index

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 NUM_BEFORE = 12
 DECODE = ("decode-0", "decode-1")
 
+#: The prompt is sent as the embeddings of its tokens.
+EMBEDS = "embeddings"
 ASKED: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0},
     "greedy again": {"temperature": 0.0, "logprobs": 2},
@@ -47,6 +49,7 @@ ASKED: dict[str, dict[str, Any]] = {
     },
     "stop string": {"temperature": 0.0, "stop": "late"},
     "stop string, seeded": {"temperature": 0.9, "seed": 10, "stop": "late"},
+    EMBEDS: {"temperature": 0.9, "seed": 13},
 }
 
 
@@ -54,6 +57,7 @@ def streams_for(oracle: LLM) -> list[Stream]:
     made = []
     for number, (name, params) in enumerate(ASKED.items()):
         stream = Stream(name, prompt_of(40 + number, seed=60 + number), dict(params))
+        stream.gives_embeds = name == EMBEDS
         if "stop" in params:
             stream.params["stop"] = late_stop(oracle, stream)
         made.append(stream)
@@ -110,11 +114,13 @@ def until(condition: Callable[[], bool], what: str) -> None:
 
 @pytest.fixture
 def two_decode(checkpoint: Path, tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster(checkpoint, tmp_path)
+    embeds = "--enable-prompt-embeds"
+    cluster = Cluster(checkpoint, tmp_path, router_flags=(embeds,))
     try:
-        cluster.add_worker("prefill", "prefill-0", *ENGINE_FLAGS)
+        flags = (*ENGINE_FLAGS, embeds)
+        cluster.add_worker("prefill", "prefill-0", *flags)
         for name in DECODE:
-            cluster.add_worker("decode", name, *ENGINE_FLAGS, "--local-prefill-threshold", "0")
+            cluster.add_worker("decode", name, *flags, "--local-prefill-threshold", "0")
         cluster.wait_ready(num_decode=2)
         yield cluster
     finally:
@@ -133,7 +139,7 @@ def warm_up(cluster: Cluster) -> None:
 
 
 def run_through(cluster: Cluster, oracle: LLM, fault: signal.Signals) -> str:
-    """Nine streams, the fault when all of them have begun, and every answer is the oracle's.
+    """Ten streams, the fault when all of them have begun, and every answer is the oracle's.
 
     It strikes the decode worker that has most of them; returns its name.
     """

@@ -113,9 +113,8 @@ class Company:
         return self.llm.grammars.ready_now(
             EngineRequest(
                 request_id=neighbour.kind,
-                prompt_token_ids=prompt,
                 sampling=SamplingParams(**{**fields, **neighbour.sampling}),
-                **neighbour.request(self.llm.engine),
+                **{"prompt_token_ids": prompt, **neighbour.request(self.llm.engine)},
             )
         )
 

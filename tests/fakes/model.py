@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from shared.model.attention.base import AttentionMetadata
+    from shared.model.given_embeds import GivenEmbeds
 
 VOCAB_SIZE = 97
 
@@ -77,6 +78,8 @@ class FakeModel:
     """
 
     is_recordable = True
+    embeds_width = 1
+    why_no_embeds: str | None = None
 
     def __init__(self, windows: Sequence[int | None] = (None,)) -> None:
         """`windows` are those of the groups; the first has none."""
@@ -84,14 +87,21 @@ class FakeModel:
         self.num_tokens_per_step: list[int] = []
         self.error: Exception | None = None
 
+    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """An embedding is an id."""
+        return token_ids.float()[:, None]
+
     def forward(
         self,
         token_ids: torch.Tensor,
         positions: torch.Tensor,
         kv_caches: Sequence[torch.Tensor],
         metadata: AttentionMetadata,
+        given: GivenEmbeds | None = None,
     ) -> torch.Tensor:
         self.num_tokens_per_step.append(len(token_ids))
+        if given is not None:
+            token_ids = token_ids.index_copy(0, given.at, given.rows[:, 0].long())
         if self.error is not None:
             raise self.error
         if metadata.states is not None:

@@ -9,9 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from shared.engine.prompt_hidden import HiddenWish
 from shared.engine.step.hidden import HiddenNeeds
+from shared.model.random_checkpoint import CheckpointSpec
 from shared.request.grammar.spec import GrammarKind, GrammarSpec, Thinking
+from shared.request.prompt_embeds import EmbeddingRows, EmbedsDtype, PromptEmbeds
 from shared.request.thinking_budget import ThinkingBudget
 
 if TYPE_CHECKING:
@@ -59,6 +63,14 @@ def _with_states(engine: Engine) -> Mapping[str, Any]:
     return {"hold_blocks": True, "hidden": HiddenWish(format=form)}
 
 
+def _as_rows(_: Engine) -> Mapping[str, Any]:
+    """Random rows in place of all tokens."""
+    tensor = torch.randn(LONG, CheckpointSpec().hidden_size, generator=torch.Generator())
+    data = tensor.numpy().tobytes()
+    embeds = PromptEmbeds.whole(EmbeddingRows(EmbedsDtype.FLOAT32, tensor.shape[1], data))
+    return {"prompt_token_ids": embeds.whole_ids, "embeds": embeds}
+
+
 def _grammar(kind: GrammarKind, text: str, body: Mapping[str, Any]) -> Neighbour:
     spec = GrammarSpec(kind=kind, text=text)
     return Neighbour(
@@ -93,6 +105,7 @@ NEIGHBOURS: tuple[Neighbour, ...] = (
     both("stop tokens", {"stop_token_ids": [0]}),
     Neighbour(kind="stop strings", sampling=None, body={"stop": ["a", "e"]}),
     engine_only("resumed", {"resumed_token_ids": (7, 8, 9, 10, 11)}),
+    Neighbour(kind="embeddings", sampling={}, body=None, request=_as_rows),
     engine_only("another tenant", {"cache_salt": b"b"}, **_PLAIN),
     engine_only("held for a peer", {"hold_blocks": True}),
     Neighbour(kind="held with states", sampling={}, body=None, request=_with_states),

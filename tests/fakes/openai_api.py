@@ -19,6 +19,7 @@ from services.router.openai.auth import caller_of
 from services.router.openai.backend import Backend
 from services.router.openai.reading.unknown_fields import UnknownFields
 from services.router.parsers.plan import ChatFormats
+from services.router.request.embeds_policy import NO_EMBEDS, EmbedsPolicy
 from shared.generation.limits import RequestLimits
 from shared.text.chat_template import ChatTemplate
 from tests.fakes import tiny_tokenizer
@@ -139,12 +140,14 @@ class OpenAIApi:
         strict_fields: bool = False,
         max_model_len: int = MAX_MODEL_LEN,
         trusts_templates: bool = False,
+        embeds: EmbedsPolicy = NO_EMBEDS,
         responses: ResponseKeeper | None = None,
     ) -> None:
         self._unknown_fields = UnknownFields(strict=strict_fields)
         self._door: dict[str, Any] = {"keys": keys, "open_metrics": open_metrics, "cors": cors}
         self._explainer = explainer
         self._trusts_templates = trusts_templates
+        self._embeds = embeds
         self._responses = responses
         self._formats = formats or ChatFormats()
         self._chat_template = chat_template
@@ -187,6 +190,7 @@ class OpenAIApi:
             limits=self.limits,
             explainer=self._explainer,
             trusts_templates=self._trusts_templates,
+            embeds=self._embeds,
             responses=self._responses,
             unknown_fields=self._unknown_fields,
             caller_of=_caller_of,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from kernels.kv_write.cache import PagedCache
     from shared.model.causal_lm import CausalLM
+    from shared.model.given_embeds import GivenEmbeds
     from shared.model.native.model import NativeCausalLM
     from shared.model.spec import DecoderSpec
 
@@ -164,7 +165,13 @@ class PagedDriver:
         return answers, [torch.stack(steps) for steps in logits]
 
     @torch.inference_mode()
-    def score(self, tokens: Sequence[int], *, wanted: Sequence[int] | None = None) -> torch.Tensor:
+    def score(
+        self,
+        tokens: Sequence[int],
+        *,
+        wanted: Sequence[int] | None = None,
+        given: GivenEmbeds | None = None,
+    ) -> torch.Tensor:
         """The logits behind every token, or behind those in `wanted`, computed in one step."""
         length = len(tokens)
         caches, tables = self._make_groups([length])
@@ -172,7 +179,8 @@ class PagedDriver:
         if wanted is not None:
             at = torch.tensor(wanted, dtype=torch.int64)
             metadata = replace(metadata, wanted=at, wanted_list=wanted)
-        hidden = self.model.forward(torch.tensor(tokens), torch.arange(length), caches, metadata)
+        positions = torch.arange(length)
+        hidden = self.model.forward(torch.tensor(tokens), positions, caches, metadata, given)
         return self.model.compute_logits(hidden).clone()
 
     def _make_groups(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -17,6 +18,7 @@ from shared.engine.sequence.request import KVSource
 from shared.engine.step.hidden import HiddenNeeds
 from shared.kv.identity import group_of
 from shared.kv.tier import BlockTier
+from shared.request.prompt_embeds import EmbeddingRows, EmbedsDtype, PromptEmbeds
 from tests.fakes.engines import (
     StepMode,
     cached_hashes,
@@ -56,6 +58,7 @@ class EngineMachine(RuleBasedStateMachine):
             max_num_seqs=4,
             max_num_batched_tokens=10,
             logits_processors=(PROCESSOR,),
+            enable_prompt_embeds=True,
         )
         self.sender = make_engine(self.make_loaded())
         self.next_id = 0
@@ -110,6 +113,7 @@ class EngineMachine(RuleBasedStateMachine):
         kind=st.sampled_from("ccth"),
         states_from=st.none() | st.integers(0, 3),
         neighbour=st.none() | st.sampled_from(KINDS),
+        as_rows=st.booleans(),
     )
     def add(
         self,
@@ -118,16 +122,21 @@ class EngineMachine(RuleBasedStateMachine):
         kind: str,
         states_from: int | None = None,
         neighbour: Neighbour | None = None,
+        as_rows: bool = False,
     ) -> None:
         prompt = self.prompts_to_choose[which % len(self.prompts_to_choose)]
         name = f"{kind}{self.next_id}"
         self.next_id += 1
         source = KVSource.TRANSFER if kind == "t" else KVSource.COMPUTE
         sampling = {"ignore_eos": True} | self.sampling(name, kind, max_tokens, neighbour)
+        embeds = None
+        if as_rows and "prompt_logprobs" not in sampling:  # those are of tokens
+            embeds = self.rows_of(prompt)
         self.engine.add(
             make_request(
                 name,
-                prompt,
+                prompt if embeds is None else embeds.whole_ids,
+                embeds=embeds,
                 max_tokens=max_tokens,
                 kv_source=source,
                 hold_blocks=kind == "h",
@@ -139,6 +148,12 @@ class EngineMachine(RuleBasedStateMachine):
         self.unfinished.add(name)
         if kind == "h":
             self.held.add(name)
+
+    def rows_of(self, prompt: Sequence[int]) -> PromptEmbeds:
+        """The embeddings of a prompt's tokens, to which the answer is the same."""
+        rows = self.loaded.model.embed(torch.tensor(prompt)).float().numpy()
+        data = rows.tobytes()
+        return PromptEmbeds.whole(EmbeddingRows(EmbedsDtype.FLOAT32, rows.shape[1], data))
 
     def sampling(
         self, name: str, kind: str, max_tokens: int, neighbour: Neighbour | None

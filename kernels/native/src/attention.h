@@ -54,6 +54,10 @@ struct Batch {
   float* const* states;
   const size_t* state_strides;
   const int32_t* state_blocks;  // [groups][num_seqs][2]
+  // Rows [..][hidden] in place of embeddings, and by token the number of its row, -1: its embedding is
+  // read. Null: that of every token.
+  const float* given;
+  const int32_t* given_at;
 };
 
 struct AttentionTask {

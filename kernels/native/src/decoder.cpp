@@ -201,7 +201,10 @@ class TypedDecoder final : public Decoder {
     const int size = shape_.hidden_size;
     rows_of(batch.num_tokens, [&](int row, int) {
       float* x = x_.row(row);
-      embed_token(size_t(batch.token_ids[row]), x);
+      if (batch.given_at != nullptr && batch.given_at[row] >= 0)
+        std::memcpy(x, batch.given + size_t(batch.given_at[row]) * size, size * sizeof(float));
+      else
+        embed_token(size_t(batch.token_ids[row]), x);
       if (weights_.positions != nullptr)
         add_row(x, 1.0f, weights_.positions + size_t(batch.positions[row]) * size, size);
     });

@@ -229,6 +229,64 @@ class TokenIds(_message.Message):
 Global___TokenIds: _TypeAlias = TokenIds  # noqa: Y015
 
 @_typing.final
+class EmbeddingRows(_message.Message):
+    """Embeddings in place of tokens: rows of finite numbers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DTYPE_FIELD_NUMBER: _builtins.int
+    WIDTH_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    dtype: _builtins.str
+    """float32, float16 or bfloat16."""
+    width: _builtins.int
+    """Numbers in a row: the model's hidden size."""
+    rows: _builtins.bytes
+    """[rows, width], little-endian."""
+    def __init__(
+        self,
+        *,
+        dtype: _builtins.str = ...,
+        width: _builtins.int = ...,
+        rows: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dtype", b"dtype", "rows", b"rows", "width", b"width"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EmbeddingRows: _TypeAlias = EmbeddingRows  # noqa: Y015
+
+@_typing.final
+class PlacedRows(_message.Message):
+    """Rows in place of a range of a prompt's tokens, whose ids are 2^32 - 1."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIRST_TOKEN_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    first_token: _builtins.int
+    """Position of the first of these tokens."""
+    @_builtins.property
+    def rows(self) -> Global___EmbeddingRows:
+        """One row for each token."""
+
+    def __init__(
+        self,
+        *,
+        first_token: _builtins.int = ...,
+        rows: Global___EmbeddingRows | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["rows", b"rows"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_token", b"first_token", "rows", b"rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlacedRows: _TypeAlias = PlacedRows  # noqa: Y015
+
+@_typing.final
 class Grammar(_message.Message):
     """Format of an answer: tokens that do not fit are never sampled. The answer ends with an
     end token where the grammar is complete, whatever `ignore_eos` says.

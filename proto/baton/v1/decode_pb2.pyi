@@ -79,6 +79,7 @@ class DecodeRequest(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     NUM_RESUMED_TOKENS_FIELD_NUMBER: _builtins.int
     PREFIX_SOURCES_FIELD_NUMBER: _builtins.int
+    EMBEDS_FIELD_NUMBER: _builtins.int
     TRACE_CONTEXT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Set by the router; unique per answer."""
@@ -107,6 +108,12 @@ class DecodeRequest(_message.Message):
         """Peers with a longer prefix, best first, for the worker that computes the prompt."""
 
     @_builtins.property
+    def embeds(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.PlacedRows]:
+        """Embeddings in place of some of the prompt's tokens, by position, without overlap. Since minor
+        version 6: older workers are sent none.
+        """
+
+    @_builtins.property
     def trace_context(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """W3C Trace Context (traceparent, tracestate) of the caller's span; empty if it does not trace.
         Here because many requests share a session, and with it the metadata of its call.
@@ -123,11 +130,12 @@ class DecodeRequest(_message.Message):
         priority: _builtins.int = ...,
         num_resumed_tokens: _builtins.int = ...,
         prefix_sources: _abc.Iterable[_common_pb2.PrefixSource] | None = ...,
+        embeds: _abc.Iterable[_common_pb2.PlacedRows] | None = ...,
         trace_context: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "num_resumed_tokens", b"num_resumed_tokens", "prefill_candidates", b"prefill_candidates", "prefix_sources", b"prefix_sources", "priority", b"priority", "request_id", b"request_id", "sampling", b"sampling", "token_ids", b"token_ids", "trace_context", b"trace_context"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "embeds", b"embeds", "num_resumed_tokens", b"num_resumed_tokens", "prefill_candidates", b"prefill_candidates", "prefix_sources", b"prefix_sources", "priority", b"priority", "request_id", b"request_id", "sampling", b"sampling", "token_ids", b"token_ids", "trace_context", b"trace_context"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -47,7 +47,7 @@ class BeamAnswers:
             raise InternalError(f"{job.request_id} asks for no beam search")
         self._job = job
         self._params = job.request.params
-        self._prompt_ids = job.request.prompt_token_ids
+        self._prompt_ids = job.request.known_token_ids
         self._tokenizer = tokenizer
         self._attempts = attempts
         self._search: BeamSearch[TokenDetail] = BeamSearch(options, job.sampling)

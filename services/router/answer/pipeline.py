@@ -18,6 +18,7 @@ from services.router.answer.merge import Merge
 from services.router.answer.retry import Losses, RetryPolicy, reason_of
 from services.router.answer.stream import AnswerStream, Call
 from services.router.answer.wire import candidate_to_wire, prefix_sources_to_wire
+from services.router.request.embeds_policy import NO_EMBEDS, EmbedsPolicy
 from services.router.request.generation import AnswerPiece
 from shared.errors import (
     BatonError,
@@ -29,6 +30,7 @@ from shared.errors import (
 )
 from shared.identity import Role
 from shared.request.answer import FinishReason
+from shared.request.embeds_wire import embeds_to_wire, ids_to_wire
 from shared.request.wire import sampling_to_wire
 
 if TYPE_CHECKING:
@@ -65,8 +67,10 @@ class Pipeline:
         endpoints: EndpointPool,
         sessions: SessionPool,
         stream_interval: int = 1,
+        embeds: EmbedsPolicy = NO_EMBEDS,
     ) -> None:
         """Make a pipeline. `stream_interval`: least number of tokens per piece of an answer."""
+        self._embeds = embeds
         self._tokenizer = tokenizer
         self._planner = planner
         self._admission = admission
@@ -82,6 +86,7 @@ class Pipeline:
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[AnswerPiece, None]:
         """See Generator."""
+        self._embeds.check(request, (job.request for job in self._running.values()))
         job = self._planner.plan(request, self._unique_id(request.request_id))
         num_tokens, tenant, priority = job.num_prompt_tokens, request.tenant, request.priority
         wait_s = self._admission.expected_wait_s(num_tokens, priority=priority, tenant=tenant)
@@ -163,7 +168,7 @@ class Pipeline:
                     index,
                     tokenizer=self._tokenizer,
                     params=request.params,
-                    prompt_ids=request.prompt_token_ids,
+                    prompt_ids=request.known_token_ids,
                     emitted=() if before is None else before.token_ids,
                 )
 
@@ -273,7 +278,8 @@ class Pipeline:
         suffix = f".{attempt}" if attempt else ""
         request = decode_pb2.DecodeRequest(
             request_id=f"{job.request_id}-{stream.index}{suffix}",
-            token_ids=(*job.request.prompt_token_ids, *emitted),
+            token_ids=(*ids_to_wire(job.request.prompt_token_ids, job.request.embeds), *emitted),
+            embeds=embeds_to_wire(job.request.embeds),
             num_resumed_tokens=len(emitted),
             sampling=sampling_to_wire(replace(job.sampling, sample_index=stream.index)),
             prefill_candidates=[candidate_to_wire(endpoint) for endpoint in route.prefill],

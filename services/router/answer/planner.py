@@ -14,10 +14,10 @@ from services.router.request.resume import check_resumed, resumed_identity
 from services.router.routing.base import PrefixSource, RoutingRequest
 from services.router.routing.chooser import MAX_SOURCES
 from services.router.routing.explain import explain
-from shared.errors import BatonError, InvalidRequestError, NoWorkerError
-from shared.kv.identity import KVIdentity
+from shared.errors import BatonError, InvalidRequestError, NoWorkerError, UnsupportedError
 from shared.request.beam_search import check_beam_search
-from shared.rpc.protocol import CONSTRAINTS_MINOR, FIELDS_MINOR
+from shared.request.prompt_embeds import PARAM, identity_of
+from shared.rpc.protocol import CONSTRAINTS_MINOR, EMBEDS_MINOR, FIELDS_MINOR
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from services.router.routing.explain import Explanation
     from shared.generation.resolver import SamplingResolver
     from shared.identity import WorkerId
-    from shared.request.sampling_params import SamplingParams
 
 _INT32 = 2**31
 
@@ -83,8 +82,12 @@ class AnswerPlanner:
                 request.params,
                 prompt_token_ids=request.prompt_token_ids,
                 max_model_len=self._models.max_model_len,
+                embeds=request.embeds,
             ),
         )
+        if request.params.beams is not None and request.embeds is not None:
+            message = f"beam search cannot be used with {PARAM}"
+            raise UnsupportedError(message, param="use_beam_search")
         if request.params.beams is not None:
             check_beam_search(request.params.beams, sampling, n=request.params.n)
         check_resumed(
@@ -171,7 +174,7 @@ class AnswerPlanner:
         again = losses is not None or bool(token_ids)
         return RoutingRequest(
             identity=job.pin.identity,
-            protocol_minor=_protocol_minor(job.sampling),
+            protocol_minor=_protocol_minor(job),
             num_prompt_tokens=job.num_prompt_tokens + len(token_ids),
             max_tokens=job.sampling.max_tokens - len(token_ids),
             block_hashes=self._block_hashes(job, token_ids),
@@ -196,7 +199,8 @@ class AnswerPlanner:
         if space is None:
             return ()
         namespace, block_size = space
-        identity = KVIdentity(namespace, salt=job.request.cache_salt)
+        request = job.request
+        identity = identity_of(namespace, salt=request.cache_salt, embeds=request.embeds)
         return identity.hash_blocks(token_ids, block_size)
 
 
@@ -221,8 +225,11 @@ def _tighter(one: float | None, other: float | None) -> float | None:
     return min((bound for bound in (one, other) if bound is not None), default=None)
 
 
-def _protocol_minor(sampling: SamplingParams) -> int:
+def _protocol_minor(job: Job) -> int:
     """Return the version that workers must have to do all of it: older ones would pass it over."""
+    sampling = job.sampling
+    if job.request.embeds is not None:
+        return EMBEDS_MINOR
     if sampling.logprob_token_ids is not None or sampling.thinking_budget is not None:
         return FIELDS_MINOR
     return CONSTRAINTS_MINOR if sampling.grammar is not None or sampling.extra_args else 0

@@ -42,7 +42,7 @@ class AnswerWriter:
             return
         for answer in request.resumed:
             if not answer.finished:
-                text = new_text(tokenizer, request.params, request.prompt_token_ids)
+                text = new_text(tokenizer, request.params, request.known_token_ids)
                 seen = text.feed(answer.token_ids).text
                 self._reader.read(AnswerPiece(index=answer.index, text=seen))
 

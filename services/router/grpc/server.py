@@ -16,12 +16,13 @@ from services.router.answer.best_of import chosen_answers
 from services.router.chat.prompt import render_chat
 from services.router.grpc.answers import AnswerWriter
 from services.router.grpc.chat import read_chat
-from services.router.grpc.wire import params_from_wire, resumed_from_wire
+from services.router.grpc.wire import params_from_wire, read_rows, resumed_from_wire
 from services.router.parsers.budget import bound_thinking, end_of
 from services.router.parsers.plan import ChatFormats
+from services.router.request.embeds_policy import NO_EMBEDS, EmbedsPolicy
 from services.router.request.generation import GenerationRequest
 from services.router.request.request_name import RULE, is_request_name
-from shared.errors import InvalidRequestError
+from shared.errors import InvalidRequestError, UnsupportedError
 from shared.generation.limits import (
     DEFAULT_LIMITS,
     check_num_tokens,
@@ -31,6 +32,7 @@ from shared.generation.limits import (
 )
 from shared.generation.truncation import read_truncation, special_head
 from shared.request.beam_search import require_no_constraints
+from shared.request.prompt_embeds import known_tokens
 from shared.telemetry.trace_context import INCOMING, Incoming, metadata_in
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from services.router.request.generation import Generator
     from shared.generation.limits import RequestLimits
     from shared.generation.params import GenerationParams
+    from shared.request.prompt_embeds import PromptEmbeds
     from shared.rpc.auth import Metadata
     from shared.text.chat_template import ChatTemplate
     from shared.text.tokenizer import Tokenizer
@@ -73,13 +76,14 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         caller_of: Callable[[Metadata], Caller] = lambda _metadata: ANYBODY,
         rate_headers: Callable[[Tenant], Sequence[tuple[str, str]]] = lambda _: (),
         limits: RequestLimits = DEFAULT_LIMITS,
+        embeds: EmbedsPolicy = NO_EMBEDS,
         traced: bool = False,
     ) -> None:
         """Serve `generator`.
 
         `formats`: how the model writes tool calls and reasoning. `caller_of` returns the caller of
-        a call's metadata, `rate_headers` a tenant's rate-limit headers. `traced`: callers may pass
-        a trace context with a request.
+        a call's metadata, `rate_headers` a tenant's rate-limit headers. `embeds`: whether prompts
+        may give embeddings. `traced`: callers may pass a trace context with a request.
         """
         self._traced = traced
         self._generator = generator
@@ -90,6 +94,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         self._rate_headers = rate_headers
         self._caller_of = caller_of
         self._limits = limits
+        self._embeds = embeds
 
     async def Generate(  # noqa: N802 the name in the contract
         self, request: router_pb2.GenerateRequest, context: Context
@@ -98,6 +103,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         arrival_s = time.monotonic()
         caller = self._caller_of(context.invocation_metadata() or ())
         params = self._params(request.params)
+        embeds = None
         match request.prompt.WhichOneof("content"):
             case "text":
                 check_texts([request.prompt.text], self._limits, param="prompt")
@@ -108,13 +114,17 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
             case "tokens":
                 ids = tuple(request.prompt.tokens.ids)
                 has_head = False
+            case "embeds":
+                embeds, has_head = await self._rows(request), False
+                ids = embeds.whole_ids
             case _:
-                raise InvalidRequestError("prompt must hold text or tokens", param="prompt")
-        ids = self._shortened(request, ids, has_head=has_head)
-        params = bound_thinking(
-            params, self._formats.reasoning, end_of(ids, self._tokenizer), self._tokenizer
-        )
-        answers = self._answer(request, ids, params, caller, arrival_s, context, UNREAD)
+                message = "prompt must hold text, tokens or embeds"
+                raise InvalidRequestError(message, param="prompt")
+        if embeds is None:
+            ids = self._shortened(request, ids, has_head=has_head)
+        end = end_of(known_tokens(ids), self._tokenizer)
+        params = bound_thinking(params, self._formats.reasoning, end, self._tokenizer)
+        answers = self._answer(request, ids, params, caller, arrival_s, context, UNREAD, embeds)
         async with aclosing(answers) as responses:
             async for response in responses:
                 yield response
@@ -175,6 +185,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         arrival_s: float,
         context: Context,
         writer: AnswerWriter,
+        embeds: PromptEmbeds | None = None,
     ) -> AsyncGenerator[router_pb2.GenerateResponse, None]:
         if request.request_id and not is_request_name(request.request_id):
             raise InvalidRequestError(f"request_id must have {RULE}", param="request_id")
@@ -192,6 +203,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
             model=self._models.resolve(request.model),
             names=(request_id,),
             prompt_token_ids=ids,
+            embeds=embeds,
             params=params,
             priority=request.priority,
             tenant=caller.tenant,
@@ -210,6 +222,15 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
                 yield writer.write(request_id, piece, resumed=bool(generation.resumed))
         # An error has metadata of its own, with the time until a retry makes sense.
         context.set_trailing_metadata(tuple(self._rate_headers(generation.tenant)))
+
+    async def _rows(self, request: router_pb2.GenerateRequest) -> PromptEmbeds:
+        """Return the embeddings that are a request's prompt."""
+        self._embeds.require()
+        if request.HasField("truncate_prompt_tokens"):
+            message = "truncate_prompt_tokens cannot be used with a prompt of embeds"
+            raise UnsupportedError(message, param="truncate_prompt_tokens")
+        given = request.prompt.embeds
+        return await _inline(len(given.rows), lambda: read_rows(given))
 
     def _shortened(
         self,

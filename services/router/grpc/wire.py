@@ -10,8 +10,10 @@ from services.router.request.resume import AnswerSoFar
 from shared.errors import InvalidRequestError
 from shared.generation.params import GenerationParams
 from shared.generation.search import read_search
+from shared.request.embeds_wire import rows_from_wire
 from shared.request.extra_args import read_extra_args
 from shared.request.grammar.wire import grammar_from_wire
+from shared.request.prompt_embeds import PromptEmbeds
 from shared.request.repetition import RepetitionDetection
 from shared.request.wire import extra_args_from_wire, finish_reason_to_wire
 
@@ -111,6 +113,18 @@ def resumed_from_wire(messages: Iterable[router_pb2.AnswerSoFar]) -> tuple[Answe
         )
         for m in messages
     )
+
+
+def read_rows(message: common_pb2.EmbeddingRows) -> PromptEmbeds:
+    """Return the embeddings of a prompt that has no tokens. Slow for many.
+
+    Raises:
+        InvalidRequestError: these are no rows of finite numbers.
+    """
+    embeds = PromptEmbeds.whole(rows_from_wire(message))
+    # Routing needs them; here they are computed beside other requests.
+    _ = embeds.digests
+    return embeds
 
 
 def piece_to_wire(

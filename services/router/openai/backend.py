@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from services.router.openai.auth import caller_of
 from services.router.openai.reading.unknown_fields import UnknownFields
 from services.router.parsers.plan import ChatFormats
+from services.router.request.embeds_policy import NO_EMBEDS, EmbedsPolicy
 from shared.errors import UnsupportedError
 from shared.generation.limits import RequestLimits
 
@@ -35,6 +36,8 @@ class Backend:
     models: ServedModel
     #: Whether requests may bring a chat template of their own.
     trusts_templates: bool = False
+    #: Whether prompts may give embeddings.
+    embeds: EmbedsPolicy = NO_EMBEDS
     #: None: there is no POST /v1/route.
     explainer: Explainer | None = None
     #: None: requests cannot be aborted by name.

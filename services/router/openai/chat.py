@@ -82,7 +82,7 @@ class ChatCompletions:
             model=self._backend.models.resolve(body.model),
             role=answer_role(body),
             echoed=echoed_text(body, echo=body.echo),
-            prompt_token_ids=chat.generation.prompt_token_ids,
+            prompt_token_ids=chat.generation.shown_token_ids,
             prompt_text=chat.prompt if body.return_prompt_text else None,
         )
         return ChatReply(
@@ -112,6 +112,7 @@ class ChatCompletions:
             prompt.token_ids,
             backend.models,
             param="messages",
+            embeds=prompt.embeds,
             max_tokens=max_tokens,
             max_tokens_param=max_tokens_param,
         )
@@ -125,6 +126,7 @@ class ChatCompletions:
             model=backend.models.names[0],
             names=request_names(request, _PREFIX),
             prompt_token_ids=prompt.token_ids,
+            embeds=prompt.embeds,
             params=params,
             priority=body.priority or 0,
             tenant=caller.tenant,
@@ -161,6 +163,7 @@ class ChatCompletions:
             backend.limits,
             tools=use.offered,
             add_special_tokens=special,
+            embeds=backend.embeds,
         )
         return shortened(prompt, body, backend.models, backend.tokenizer, has_head=special)
 

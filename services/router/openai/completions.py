@@ -16,22 +16,17 @@ from fastapi import Request, Response  # noqa: TC002 read at run time by the fra
 from services.router.openai.endpoint import answer, encode
 from services.router.openai.errors import FieldError
 from services.router.openai.reading.body import parse_body, read_body
+from services.router.openai.reading.given_prompts import read_given
 from services.router.openai.reading.params import check_stream_options, read_params
 from services.router.openai.reading.prompt_only import without_answers
-from services.router.openai.reading.prompts import (
-    Prompt,
-    check_prompt,
-    encode_prompts,
-    read_prompts,
-    shortened,
-)
+from services.router.openai.reading.prompts import Prompt, check_prompt
 from services.router.openai.reading.request_id import generation_ids, request_names, response_id
 from services.router.openai.replies.answers import stream_answers
 from services.router.openai.replies.completion_reply import CompletionReply, EchoedPrompt
 from services.router.openai.schema.completion import DEFAULT_MAX_TOKENS, CompletionBody
 from services.router.parsers.budget import bound_thinking, end_of
 from services.router.request.generation import GenerationRequest
-from shared.generation.limits import ALL, check_answers, check_num_tokens, check_texts
+from shared.generation.limits import ALL, check_answers, check_num_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,15 +73,9 @@ class Completions:
         backend.models.resolve(body.model)
         check_stream_options(body)
         params = self._read_params(body)
-        given = read_prompts(body.prompt)
+        given = read_given(body, backend)
         check_answers(len(given), params.num_sequences, backend.limits)
-        texts = [prompt for prompt in given if isinstance(prompt, str)]
-        check_texts(texts, backend.limits, param="prompt")
-        special = body.add_special_tokens is not False
-        prompts, tokenize_ms = await encode(
-            raw,
-            lambda: self._encode(given, body, add_special_tokens=special),
-        )
+        prompts, tokenize_ms = await encode(raw, lambda: given.encoded(body, backend))
         fitted = self._fit(params, body, prompts)
         caller = backend.caller_of(request)
         ids = generation_ids(request, _PREFIX, len(prompts))
@@ -96,6 +85,7 @@ class Completions:
                 model=backend.models.names[0],
                 names=request_names(request, _PREFIX),
                 prompt_token_ids=prompt.token_ids,
+                embeds=prompt.embeds,
                 params=fitted[i],
                 priority=body.priority or 0,
                 tenant=caller.tenant,
@@ -108,23 +98,6 @@ class Completions:
             for i, prompt in enumerate(prompts)
         ]
         return prompts, generations
-
-    def _encode(
-        self, given: Sequence[str | list[int]], body: CompletionBody, *, add_special_tokens: bool
-    ) -> list[Prompt]:
-        backend = self._backend
-        return [
-            shortened(
-                prompt,
-                body,
-                backend.models,
-                backend.tokenizer,
-                has_head=add_special_tokens and prompt.text is not None,
-            )
-            for prompt in encode_prompts(
-                given, backend.tokenizer, add_special_tokens=add_special_tokens
-            )
-        ]
 
     def _read_params(self, body: CompletionBody) -> GenerationParams:
         max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
@@ -156,10 +129,16 @@ class Completions:
         for i, prompt in enumerate(prompts):
             param = "prompt" if len(prompts) == 1 else f"prompt[{i}]"
             check_num_tokens(len(prompt.token_ids), self._backend.limits, param=param)
-            check_prompt(prompt.token_ids, models, param=param, max_tokens=body.max_tokens)
+            check_prompt(
+                prompt.token_ids,
+                models,
+                param=param,
+                embeds=prompt.embeds,
+                max_tokens=body.max_tokens,
+            )
             # A default length is reduced to the space left in the context.
             room = models.max_model_len - len(prompt.token_ids)
-            end = end_of(prompt.token_ids, tokenizer)
+            end = end_of(prompt.known_ids, tokenizer)
             own = bound_thinking(params, self._backend.formats.reasoning, end, tokenizer)
             if is_default and own.max_tokens is not None and own.max_tokens > room:
                 own = dataclasses.replace(own, max_tokens=room)
@@ -168,7 +147,7 @@ class Completions:
 
     def _echoed(self, prompt: Prompt, body: CompletionBody) -> EchoedPrompt:
         if not body.echo:
-            return EchoedPrompt(token_ids=prompt.token_ids)
+            return EchoedPrompt(token_ids=prompt.shown_ids)
         tokenizer = self._backend.tokenizer
         text = prompt.text
         if text is None:

@@ -10,6 +10,7 @@ import msgspec
 from services.router.admission.tenant import ANONYMOUS, Tenant
 from services.router.routing.trail import Trail
 from shared.request.answer import FinishReason  # noqa: TC001 read at run time by msgspec
+from shared.request.prompt_embeds import known_tokens, shown_ids
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from services.router.routing.explain import Explanation
     from services.router.usage import Timings, Usage
     from shared.generation.params import GenerationParams
+    from shared.request.prompt_embeds import PromptEmbeds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,8 @@ class GenerationRequest:
     #: The names by which its client may abort it.
     names: tuple[str, ...] = ()
     prompt_token_ids: tuple[int, ...]
+    #: Given in place of some of the prompt's tokens, which are NO_TOKEN.
+    embeds: PromptEmbeds | None = field(default=None, repr=False)
     params: GenerationParams
     priority: int = 0
     tenant: Tenant = ANONYMOUS
@@ -47,6 +51,18 @@ class GenerationRequest:
     trace: RequestTrace | None = None
     #: Set by routing, for the dashboard.
     trail: Trail = field(default_factory=Trail, compare=False, repr=False)
+
+    @property
+    def known_token_ids(self) -> tuple[int, ...]:
+        """The tokens of the prompt: what stands before the answer as text."""
+        ids = self.prompt_token_ids
+        return ids if self.embeds is None else known_tokens(ids)
+
+    @property
+    def shown_token_ids(self) -> tuple[int, ...]:
+        """The prompt's ids for its client."""
+        ids = self.prompt_token_ids
+        return ids if self.embeds is None else shown_ids(ids)
 
 
 @dataclass(frozen=True, slots=True)

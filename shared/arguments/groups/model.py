@@ -83,10 +83,7 @@ MODEL = (
         "--skip-tokenizer-init",
         Refused("the router needs a tokenizer; workers have none, and gRPC takes token ids"),
     ),
-    switch(
-        "--enable-prompt-embeds",
-        Refused("prefixes are found, handed over and replayed by their tokens"),
-    ),
+    switch("--enable-prompt-embeds", Same()),
     words("--served-model-name", None, Same()),
     value("--config-format", "auto", Refused("Baton reads config.json", ("hf",))),
     value("--hf-token", None, Same("better in the environment: HF_TOKEN")),

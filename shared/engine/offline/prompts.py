@@ -7,16 +7,20 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from shared.engine.offline.embeds import read_embeds_prompt
 from shared.errors import InvalidRequestError
+from shared.request.prompt_embeds import PARAM, known_tokens, shown_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    #: A text, token ids, or a mapping with `prompt` or `prompt_token_ids` and optional
-    #: `cache_salt`.
+    from shared.request.prompt_embeds import PromptEmbeds
+
+    #: A text, token ids, or a mapping with `prompt`, `prompt_token_ids` or `prompt_embeds`, and
+    #: optional `cache_salt`.
     Prompt = str | Sequence[int] | Mapping[str, Any]
 
-_KEYS = ("prompt", "prompt_token_ids", "cache_salt")
+_KEYS = ("prompt", "prompt_token_ids", PARAM, "prompt_is_token_ids", "cache_salt")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +28,20 @@ class ReadPrompt:
     """One prompt. `text` is the caller's text, None for token ids alone."""
 
     text: str | None
+    #: With NO_TOKEN where `embeds` has a row.
     token_ids: tuple[int, ...]
     cache_salt: bytes = b""
+    embeds: PromptEmbeds | None = None
+
+    @property
+    def known_ids(self) -> tuple[int, ...]:
+        """The tokens of the prompt."""
+        return self.token_ids if self.embeds is None else known_tokens(self.token_ids)
+
+    @property
+    def shown_ids(self) -> tuple[int, ...]:
+        """The prompt's ids for the caller: 0 where it gave an embedding, as in vLLM."""
+        return self.token_ids if self.embeds is None else shown_ids(self.token_ids)
 
 
 def read_prompts(
@@ -62,13 +78,17 @@ def _read_mapping(prompt: Mapping[Any, Any], encode: Callable[[str], Sequence[in
     for key, value in (("prompt", text), ("cache_salt", salt)):
         if value is not None and not isinstance(value, str):
             raise InvalidRequestError(f"{key} must be a text, not {value!r:.80}", param=key)
+    cache_salt = (salt or "").encode()
+    if prompt.get(PARAM) is not None:
+        token_ids, embeds = read_embeds_prompt(prompt)
+        return ReadPrompt(text=text, token_ids=token_ids, cache_salt=cache_salt, embeds=embeds)
     if "prompt_token_ids" in prompt:
         token_ids = _read_ids(prompt["prompt_token_ids"], "prompt_token_ids")
     elif text is not None:
         token_ids = tuple(encode(text))
     else:
         raise InvalidRequestError("a prompt needs prompt or prompt_token_ids", param="prompt")
-    return ReadPrompt(text=text, token_ids=token_ids, cache_salt=(salt or "").encode())
+    return ReadPrompt(text=text, token_ids=token_ids, cache_salt=cache_salt)
 
 
 def _read_ids(ids: Any, key: str) -> tuple[int, ...]:

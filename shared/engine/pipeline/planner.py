@@ -10,12 +10,13 @@ import torch
 from shared.engine.grammar.positions import fill_mask_behind
 from shared.engine.sequence.draft import NO_DRAFT
 from shared.engine.sequence.sequence import NO_BLOCK, Status
-from shared.engine.step.plan import NewBlocks, PromptScore, RowMasks, RowStart, StepPlan
+from shared.engine.step.plan import GivenRows, NewBlocks, PromptScore, RowMasks, RowStart, StepPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from shared.engine.sequence.sequence import Sequence
+    from shared.request.prompt_embeds import PromptEmbeds
 
 _WORD_BITS = 32
 
@@ -56,6 +57,8 @@ class StepPlanner:
             else:
                 plan.token_ids += seq.token_ids[first : first + num]
                 plan.token_ids += seq.draft.token_ids
+            if seq.embeds is not None and first < seq.num_prompt_tokens:
+                _give(seq.embeds, first, num, plan)
             if first + num >= len(seq.token_ids) + seq.num_unknown_tokens:
                 plan.sampled.append(place)
                 if seq.needs_host_tokens or seq.draft is not NO_DRAFT:
@@ -139,6 +142,15 @@ def _start(row: int, seq: Sequence) -> RowStart:
     needs_host = seq.needs_host_tokens
     tokens = seq.token_ids[:] if needs_host else seq.token_ids[:0]
     return RowStart(row, seq.request.sampling, needs_host, tokens, seq.num_prompt_tokens)
+
+
+def _give(embeds: PromptEmbeds, first: int, num: int, plan: StepPlan) -> None:
+    """Add the embeddings of the last `num` tokens of the plan, which begin at position `first`."""
+    begin = len(plan.token_ids) - num
+    for position, rows, data in embeds.within(first, first + num):
+        at, num_given = begin + position - first, len(data) // rows.row_bytes
+        plan.token_ids[at : at + num_given] = [0] * num_given
+        plan.given.append(GivenRows(at, rows.dtype.value, rows.width, data))
 
 
 def _score(place: int, seq: Sequence, first: int, num: int) -> PromptScore:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from shared.kv.identity import NO_TOKEN
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -51,7 +53,8 @@ def _seen_tokens(
         seen = output
         deductions = deduction.astype(np.float32)
     else:
-        seen = np.unique(all_tokens)
+        # Nothing is known of what a prompt gives embeddings for.
+        seen = np.unique(all_tokens[all_tokens != NO_TOKEN])
         deductions = np.zeros(len(seen), dtype=np.float32)
         deductions[np.searchsorted(seen, output)] = deduction
     return seen, np.full(len(seen), params.repetition_penalty, dtype=np.float32), deductions

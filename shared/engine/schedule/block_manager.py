@@ -275,7 +275,7 @@ class BlockManager:
         self, seq: Sequence, group: int, blocks: Seq[int], hashes: Seq[bytes], first: int
     ) -> None:
         """Publish blocks of a group from place `first` on."""
-        if self.contents is not None:
+        if self.contents is not None and not seq.has_embeds:  # others have content but tokens
             keys = hashes if group == 0 else [block_key(each, group) for each in hashes]
             self.contents.note(keys, seq.token_ids, first=first, block_size=self.block_size)
         self._cache.publish(blocks, hashes[first:], group)

@@ -162,6 +162,7 @@ class Scheduler:
             if seq.status is Status.WAITING:
                 self.waiting.remove(seq)
             seq.status = Status.ENDED
+            seq.embeds = None
         for places in (self.running, self.loading, self.receiving, self.held, self.draining):
             places.clear()
         self._joined.clear()
@@ -189,6 +190,7 @@ class Scheduler:
         else:
             self.blocks.free(seq)
         seq.status = Status.ENDED
+        seq.embeds = None
         del self.sequences[seq.request_id]
         if self.notes_departed:
             self.departed.append(seq)

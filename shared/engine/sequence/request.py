@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
+
+from shared.request.prompt_embeds import identity_of
 
 if TYPE_CHECKING:
     from shared.engine.prompt_hidden import HiddenWish
     from shared.engine.sequence.grammar import Grammar
+    from shared.kv.identity import KVIdentity
+    from shared.request.prompt_embeds import PromptEmbeds
     from shared.request.sampling_params import SamplingParams
 
 
@@ -34,6 +38,8 @@ class EngineRequest:
     request_id: str
     prompt_token_ids: tuple[int, ...]
     sampling: SamplingParams
+    #: Embeddings in place of some of the prompt's tokens: `prompt_token_ids` has NO_TOKEN there.
+    embeds: PromptEmbeds | None = field(default=None, repr=False)
     resumed_token_ids: tuple[int, ...] = ()
     #: Lower runs first, as in vLLM; only the priority policy uses it.
     priority: int = 0
@@ -53,3 +59,11 @@ class EngineRequest:
     def __post_init__(self) -> None:
         """Draw a seed for a request that samples without one. This is the only place that does."""
         object.__setattr__(self, "sampling", self.sampling.with_seed())
+
+    def without_embeds(self) -> EngineRequest:
+        """Return the request without its embeddings, whose owner is the sequence."""
+        return self if self.embeds is None else replace(self, embeds=None)
+
+    def identity(self, namespace: bytes) -> KVIdentity:
+        """Return all that its blocks depend on besides its tokens."""
+        return identity_of(namespace, salt=self.cache_salt, embeds=self.embeds)

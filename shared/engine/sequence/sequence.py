@@ -48,6 +48,7 @@ class Sequence:
         "block_hashes",
         "changes_logits",
         "draft",
+        "embeds",
         "final_token_ids",
         "grammar",
         "hidden",
@@ -80,10 +81,10 @@ class Sequence:
         self, request: EngineRequest, *, arrival: int, identity: KVIdentity, num_groups: int = 1
     ) -> None:
         """Make a sequence. `num_groups`: groups of the model's layers that share block tables."""
-        self.request = request
-        self.arrival = arrival
-        self.identity = identity
-        self.status = Status.WAITING
+        self.request = request.without_embeds()
+        #: Embeddings in place of some of its tokens, which are NO_TOKEN; dropped at its end.
+        self.embeds = request.embeds
+        self.arrival, self.identity, self.status = arrival, identity, Status.WAITING
         #: Prompt and output. An array: slices of it become tensors without a loop.
         self.token_ids = array("q", (*request.prompt_token_ids, *request.resumed_token_ids))
         self.num_prompt_tokens = len(request.prompt_token_ids)
@@ -131,6 +132,11 @@ class Sequence:
     def request_id(self) -> str:
         """The caller's id of the request."""
         return self.request.request_id
+
+    @property
+    def has_embeds(self) -> bool:
+        """Whether some of its tokens were given as embeddings."""
+        return bool(self.identity.embeds)
 
     @property
     def num_blocks(self) -> int:

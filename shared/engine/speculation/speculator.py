@@ -139,7 +139,7 @@ class Speculator:
     def receive(self, seq: Sequence, placed: PlacedHidden, first_position: int) -> None:
         """Pass on the hidden states of all tokens from `first_position` on, sent by a peer."""
         end = seq.num_tokens - 1  # nothing is known yet about the token after the last one
-        if self._broken or not isinstance(self._proposer, StatesReader):
+        if self._broken or seq.has_embeds or not isinstance(self._proposer, StatesReader):
             return
         try:
             for first in range(max(placed.begin, first_position), end, _ROWS_AT_ONCE):
@@ -175,7 +175,7 @@ class Speculator:
             drafted, accepted = checked.get(seq.request_id, (0, 0))
             if drafted:
                 self._count(seq, drafted, accepted)
-            if num_new > 0:
+            if num_new > 0 and not seq.has_embeds:
                 parts.append(
                     ObservedPart(
                         seq,
@@ -226,8 +226,8 @@ class Speculator:
         sampling, num = seq.request.sampling, self._config.num_for_batch(num_seqs)
         if sampling.num_speculative_tokens is not None:
             num = min(sampling.num_speculative_tokens, MAX_DRAFT_TOKENS)
-        if seq.request.hold_blocks or seq.prompt_logprobs is not None:
-            return 0
+        if seq.request.hold_blocks or seq.prompt_logprobs is not None or seq.has_embeds:
+            return 0  # proposers guess from tokens
         left = min(
             sampling.max_tokens - seq.num_output_tokens, self._max_model_len - seq.num_tokens
         )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shared.engine.step.buffers import BatchLayout
+from shared.engine.step.given import given_embeds
 from shared.engine.step.plan import StepPlan
 from shared.errors import InternalError
 from shared.model.attention.base import AttentionMetadata
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shared.engine.step.buffers import PackedStep, StepBuffers
+    from shared.model.given_embeds import GivenEmbeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,8 @@ class Batch:
     sampled_rows: torch.Tensor
     #: Numbers of tokens and sequences at the end that are padding.
     num_padding: int
+    #: Embeddings of some of the tokens.
+    given: GivenEmbeds | None = None
 
 
 class BatchBuilder:
@@ -186,6 +190,7 @@ class BatchBuilder:
             logits_at=last if keeps_all else None,
             sampled_rows=on["sampled_rows"][: len(plan.sampled)],
             num_padding=num_padding,
+            given=given_embeds(plan.given, on["token_ids"].device) if plan.given else None,
         )
 
     def _take_blocks(self, plan: StepPlan) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from shared.engine.step.token_choice import TokenChooser
     from shared.engine.step.verification import Verified
     from shared.model.attention.base import AttentionMetadata
+    from shared.model.given_embeds import GivenEmbeds
     from shared.request.answer import PositionLogprobs
 
 #: Maximum of rows of logits at a time for the prompt's own logprobs.
@@ -53,11 +54,22 @@ class CausalModel(Protocol):
         positions: torch.Tensor,
         kv_caches: Sequence[PagedCache],
         metadata: AttentionMetadata,
+        given: GivenEmbeds | None = None,
     ) -> torch.Tensor:
         """Return hidden states of the needed tokens; write all tokens' KV into their slots.
 
-        They belong to the caller: no later call changes them.
+        They belong to the caller: no later call changes them. `given`: embeddings of some tokens.
         """
+        ...
+
+    @property
+    def embeds_width(self) -> int:
+        """Numbers in a row of `GivenEmbeds`."""
+        ...
+
+    @property
+    def why_no_embeds(self) -> str | None:
+        """Why embeddings cannot be given; None: they can. May compute something."""
         ...
 
     def compute_logits(self, hidden: torch.Tensor) -> torch.Tensor:
@@ -218,7 +230,7 @@ class ModelRunner:
     ) -> tuple[torch.Tensor | None, KeptHidden | None]:
         """Return logits of the sampled sequences, if any, and the states for a proposer."""
         hidden = self._model.forward(
-            batch.token_ids, batch.positions, self._kv_caches, batch.metadata
+            batch.token_ids, batch.positions, self._kv_caches, batch.metadata, batch.given
         )
         logits = None
         if batch.plan.sampled:

@@ -52,6 +52,20 @@ class PromptScore:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenRows:
+    """Embeddings of consecutive tokens, whose ids in the plan mean nothing."""
+
+    #: Index of the first of these tokens in the step.
+    first: int
+    #: float32, float16 or bfloat16.
+    dtype: str
+    #: Numbers in a row.
+    width: int
+    #: [n, width], little-endian.
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class RowMasks:
     """The tokens that a grammar allows."""
 
@@ -72,6 +86,8 @@ class StepPlan:
     num_new_tokens: list[int] = field(default_factory=list)
     #: All sequences' tokens concatenated, drafts included; 0 where one is fed on the device.
     token_ids: list[int] = field(default_factory=list)
+    #: Ascending.
+    given: list[GivenRows] = field(default_factory=list)
     #: Indexes of tokens that only the device has, and the rows that sampled them last.
     fed: list[int] = field(default_factory=list)
     fed_rows: list[int] = field(default_factory=list)
@@ -100,4 +116,5 @@ class StepPlan:
     @property
     def is_decoding(self) -> bool:
         """Whether every sequence computes its last token only, and nothing else is asked for."""
-        return len(self.token_ids) == len(self.sampled) and not (self.scores or self.hidden)
+        has_more = self.scores or self.hidden or self.given
+        return len(self.token_ids) == len(self.sampled) and not has_more

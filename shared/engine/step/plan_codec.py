@@ -13,7 +13,7 @@ import torch
 from baton.v1 import common_pb2
 from shared.engine.prompt_hidden import HiddenFormat, PlacedHidden
 from shared.engine.step.model_runner import StepResult
-from shared.engine.step.plan import NewBlocks, PromptScore, RowMasks, RowStart, StepPlan
+from shared.engine.step.plan import GivenRows, NewBlocks, PromptScore, RowMasks, RowStart, StepPlan
 from shared.engine.step.verification import Verified
 from shared.request.answer import PositionLogprobs, TokenLogprob
 from shared.request.grammar.wire import grammar_from_wire, grammar_to_wire
@@ -34,6 +34,7 @@ def encode_plan(plan: StepPlan) -> bytes:
             "firsts": plan.firsts,
             "num_new_tokens": plan.num_new_tokens,
             "token_ids": plan.token_ids,
+            "given": [astuple(rows) for rows in plan.given],
             "fed": plan.fed,
             "fed_rows": plan.fed_rows,
             "sampled": plan.sampled,
@@ -56,6 +57,7 @@ def decode_plan(data: bytes) -> StepPlan:
     """Return the plan of these bytes. They must come from `encode_plan` of the same version."""
     given: dict[str, Any] = msgspec.msgpack.decode(data, strict=False)
     given["draft_probs"] = {at: _unpack(probs) for at, probs in given["draft_probs"].items()}
+    given["given"] = [GivenRows(*rows) for rows in given["given"]]
     given["starts"] = [_unpack_start(*start) for start in given["starts"]]
     given["new_blocks"] = [
         NewBlocks(row, group, first, array("i", ids))

@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     from kernels.kv_write.cache import PagedCache
     from shared.model.attention.base import AttentionBackend, AttentionMetadata
     from shared.model.generic.attention import Call
+    from shared.model.given_embeds import GivenEmbeds
     from shared.model.spec import DecoderSpec
+
+#: Tokens whose embeddings are given to learn whether that works.
+_NUM_PROBED = 3
 
 
 class TransformersCausalLM:
@@ -69,11 +73,13 @@ class TransformersCausalLM:
         positions: Tensor,
         kv_caches: Sequence[PagedCache],
         metadata: AttentionMetadata,
+        given: GivenEmbeds | None = None,
     ) -> Tensor:
         """See `CausalModel.forward`."""
         step = _PagedStep(self.spec, self._places, self._backend, kv_caches, metadata)
+        embeddings = None if given is None else given.placed_in(self.embed(token_ids))
         with running(step):
-            hidden = states_of(self._decoder, token_ids, positions)
+            hidden = states_of(self._decoder, token_ids, positions, embeddings)
         return hidden if metadata.wanted is None else hidden[metadata.wanted]
 
     @torch.inference_mode()
@@ -88,15 +94,39 @@ class TransformersCausalLM:
         rows: Tensor = self._module.get_input_embeddings()(token_ids)
         return rows
 
+    @property
+    def embeds_width(self) -> int:
+        """See `CausalModel.embeds_width`."""
+        table: Any = self._module.get_input_embeddings()
+        return int(table.weight.shape[1])
+
+    @property
+    def why_no_embeds(self) -> str | None:
+        """See `CausalModel.why_no_embeds`."""
+        token_ids = torch.arange(_NUM_PROBED, device=self._module.device)
+        name = type(self._module).__name__
+        try:
+            found = self.forward_alone(token_ids, embeddings=self.embed(token_ids))
+        except Exception as error:  # noqa: BLE001 others' code
+            return f"transformers' {name} does not take them: {error}"
+        if not torch.allclose(found, self.forward_alone(token_ids), rtol=1e-2, atol=1e-2):
+            return f"transformers' {name} computes something else with them than with tokens"
+        return None
+
     @torch.inference_mode()
-    def forward_alone(self, token_ids: Tensor, positions: Tensor | None = None) -> Tensor:
+    def forward_alone(
+        self,
+        token_ids: Tensor,
+        positions: Tensor | None = None,
+        embeddings: Tensor | None = None,
+    ) -> Tensor:
         """Return the hidden states that the module computes of one sequence by itself.
 
-        positions: None: as the module counts them.
+        positions: None: as the module counts them. embeddings: read instead of the tokens' own.
         """
         self._module.set_attn_implementation("eager")
         try:
-            return states_of(self._decoder, token_ids, positions)
+            return states_of(self._decoder, token_ids, positions, embeddings)
         finally:
             self._module.set_attn_implementation(NAME)
 

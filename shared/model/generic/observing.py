@@ -107,12 +107,21 @@ def observe(
     )
 
 
-def states_of(decoder: nn.Module, token_ids: Tensor, positions: Tensor | None) -> Tensor:
+def states_of(
+    decoder: nn.Module,
+    token_ids: Tensor,
+    positions: Tensor | None,
+    embeddings: Tensor | None = None,
+) -> Tensor:
     """Return the hidden states [num_tokens, hidden] of a packed batch, as one row of tokens.
 
-    positions: None: as the module counts them.
+    positions: None: as the module counts them. embeddings: read instead of the tokens' own.
     """
     given = {} if positions is None else {"position_ids": positions.unsqueeze(0)}
-    out: Any = decoder(input_ids=token_ids.unsqueeze(0), use_cache=False, **given)
+    if embeddings is None:
+        given["input_ids"] = token_ids.unsqueeze(0)
+    else:
+        given["inputs_embeds"] = embeddings.unsqueeze(0)
+    out: Any = decoder(use_cache=False, **given)
     hidden: Tensor = out.last_hidden_state[0]
     return hidden

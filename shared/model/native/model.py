@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kernels.kv_write.cache import PagedCache
     from shared.model.attention.base import AttentionMetadata
     from shared.model.causal_lm import CausalLM
+    from shared.model.given_embeds import GivenEmbeds
     from shared.model.native.packing import Packing
 
 #: Formats of the weights, by name.
@@ -114,6 +115,16 @@ class NativeCausalLM:
         return self.spec.is_recordable
 
     @property
+    def embeds_width(self) -> int:
+        """See `CausalModel.embeds_width`."""
+        return self.spec.embeds_width
+
+    @property
+    def why_no_embeds(self) -> str | None:
+        """See `CausalModel.why_no_embeds`."""
+        return self.spec.why_no_embeds
+
+    @property
     def num_weight_bytes(self) -> int:
         """Memory of the packed weights in bytes."""
         return self._packing.num_bytes
@@ -124,6 +135,7 @@ class NativeCausalLM:
         positions: Tensor,
         kv_caches: Sequence[PagedCache],
         metadata: AttentionMetadata,
+        given: GivenEmbeds | None = None,
     ) -> Tensor:
         """Return hidden states float32 [num_wanted, hidden] after the last norm; write all tokens'
         KV.
@@ -140,10 +152,13 @@ class NativeCausalLM:
         if wanted is not None and self._captures_behind:
             # After the last layer that keeps something only wanted rows are computed.
             every = replace(metadata, wanted=None)
-            return self.forward(token_ids, positions, kv_caches, every)[wanted]
+            return self.forward(token_ids, positions, kv_caches, every, given)[wanted]
         hidden = self._hidden.take(len(token_ids) if wanted is None else len(wanted))
         captured = self._take_captured(len(token_ids))
         batch = self._batch(token_ids, positions, metadata, captured)
+        if given is not None:
+            rows, places = self._given(given, len(token_ids))
+            batch.given, batch.given_at = rows.data_ptr(), places.data_ptr()
         if self.spec.has_states:
             assert metadata.states is not None  # the batch of a model with states
             _place_states(batch, kv_caches[self._num_groups :], metadata.states)
@@ -156,6 +171,15 @@ class NativeCausalLM:
         if failed:
             raise MemoryError(f"no memory for the activations of {len(token_ids)} tokens")
         return hidden
+
+    def _given(self, given: GivenEmbeds, num_tokens: int) -> tuple[Tensor, Tensor]:
+        """Return the rows as the first layer reads them, and by token the number of its row."""
+        rows = given.rows.to(self.dtype).float()
+        if self.spec.multiplies_given:
+            rows = rows * self._shape.embedding_multiplier
+        places = torch.full((num_tokens,), -1, dtype=torch.int32)
+        places[given.at] = torch.arange(len(rows), dtype=torch.int32)
+        return rows.contiguous(), places
 
     def _take_captured(self, num_tokens: int) -> Tensor | None:
         """Return memory for the captured layers' rows, concatenated; None if there are none."""

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from shared.kv.identity import KVIdentity
 from shared.rpc.cancellation import run_to_end
 from shared.worker.reuse_settings import ReusePolicy
 
@@ -150,9 +149,8 @@ class PrefixReuse:
         )
         if num_blocks <= 0:
             return None
-        identity = KVIdentity(self._namespace, salt=request.cache_salt)
         prefix = token_ids[: num_blocks * self._block_size]
-        hashes = identity.hash_blocks(prefix, self._block_size)
+        hashes = request.identity(self._namespace).hash_blocks(prefix, self._block_size)
         return _Prompt(request.request_id, tuple(hashes), others)
 
     async def _bring(self, prompt: _Prompt, pins: list[int], report: PrefixFetchReport) -> None:

@@ -9,6 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from tests.fakes.embeds import as_field
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -243,6 +247,7 @@ APIS: dict[str, dict[str, Case]] = {
     "/v1/completions": {
         **OPENAI,
         "prompt": prompt("Bye", "Bye"),
+        "prompt_embeds": Case(as_field(torch.ones(2, 3)), lambda seen: seen.asked[0].embeds),
         "echo": Case(True, lambda seen: seen.answer.startswith("Hi")),
         "add_special_tokens": Case(False, lambda seen: not seen.prompt.startswith("<|bos|>")),
         "return_tokens_as_token_ids": Case(

@@ -43,6 +43,7 @@ def config(tmp_path: Path) -> RouterConfig:
         served_model_name=("tiny", "alias"),
         tool_call_parser="hermes",
         reasoning_parser="think",
+        enable_prompt_embeds=True,
     )
 
 
@@ -52,7 +53,9 @@ def test_every_documented_field_has_a_case() -> None:
 
 
 @pytest.mark.parametrize("url", APIS)
-async def test_every_documented_field_does_what_it_says(bench: Bench, url: str) -> None:
+async def test_every_documented_field_does_what_it_says(
+    bench: Bench, config: RouterConfig, url: str
+) -> None:
     worker = await bench.add_worker()
     ids = bench.parts.tokenizer.encode(ANSWER)
 
@@ -66,7 +69,13 @@ async def test_every_documented_field_does_what_it_says(bench: Bench, url: str) 
     pipeline = Recorded(bench.parts.pipeline)
     backend = bench.backend(pipeline)
     app = create_app(
-        replace(backend, formats=bench.parts.formats, trusts_templates=True, responses=keeper),
+        replace(
+            backend,
+            formats=bench.parts.formats,
+            trusts_templates=True,
+            embeds=config.embeds_policy,
+            responses=keeper,
+        ),
         not_ready_because=bench.parts.endpoints.not_ready_because,
         registry=CollectorRegistry(),
         version="test",

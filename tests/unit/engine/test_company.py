@@ -81,6 +81,7 @@ def company(executor: str, setting: Setting, models: Path) -> Iterator[Company]:
         "num_blocks": 512,
         "max_num_seqs": 32,
         "max_num_batched_tokens": 64,
+        "enable_prompt_embeds": True,
         "scheduling_policy": SchedulingPolicy.PRIORITY,
         "logits_processors": ("tests.fakes.logits_processors:NoRepeat",),
         # How long a busy machine takes is no subject here.

@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING, Any
 from services.router.chat.prompt import Conversation, read_arguments, render_chat
 from services.router.chat.rules import needs_content
 from services.router.openai.errors import FieldError
+from services.router.openai.reading.embeds_parts import PART, EmbedsParts
 from services.router.openai.reading.prompts import Prompt
 from services.router.parsers.custom import INPUT
+from services.router.request.embeds_policy import NO_EMBEDS
 from shared.errors import UnsupportedError
 from shared.generation.limits import check_num_messages
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from services.router.openai.reading.prompts import Prompt
     from services.router.openai.schema.chat import ChatMessage, ChatPromptFields
+    from services.router.request.embeds_policy import EmbedsPolicy
     from shared.generation.limits import RequestLimits
     from shared.text.chat_template import ChatTemplate
     from shared.text.tokenizer import Tokenizer
@@ -32,8 +36,9 @@ def encode_chat(
     *,
     tools: list[dict[str, Any]] | None,
     add_special_tokens: bool,
+    embeds: EmbedsPolicy = NO_EMBEDS,
 ) -> Prompt:
-    """Render the conversation and turn it into tokens.
+    """Render the conversation and turn it into tokens. `embeds`: whether parts may be embeddings.
 
     Most templates write special tokens themselves, so `add_special_tokens` is usually false.
 
@@ -42,8 +47,9 @@ def encode_chat(
         PayloadTooLargeError: they are too long.
     """
     check_num_messages(len(fields.messages), limits)
+    parts = EmbedsParts(embeds)
     conversation = Conversation(
-        messages=template_messages(fields.messages),
+        messages=template_messages(fields.messages, parts),
         tools=tools,
         documents=fields.documents,
         extra=_template_variables(fields),
@@ -51,9 +57,13 @@ def encode_chat(
         add_generation_prompt=fields.add_generation_prompt,
     )
     text, token_ids = render_chat(
-        conversation, chat_template, tokenizer, limits, add_special_tokens=add_special_tokens
+        conversation,
+        chat_template,
+        parts.tokenizer(tokenizer),
+        limits,
+        add_special_tokens=add_special_tokens,
     )
-    return Prompt(token_ids, text)
+    return parts.placed(text, token_ids, tokenizer)
 
 
 def _template_variables(fields: ChatPromptFields) -> dict[str, Any] | None:
@@ -81,13 +91,17 @@ def echoed_text(fields: ChatPromptFields, *, echo: bool | None) -> str:
     return read_content(last.content, param="messages") or ""
 
 
-def template_messages(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """Return the messages with their text as one string each."""
-    return [_template_message(m, f"messages[{i}]") for i, m in enumerate(messages)]
+def template_messages(
+    messages: Sequence[ChatMessage], parts: EmbedsParts | None = None
+) -> list[dict[str, Any]]:
+    """Return the messages with their text as one string each. `parts` takes what is no text."""
+    return [_template_message(m, f"messages[{i}]", parts) for i, m in enumerate(messages)]
 
 
-def read_content(content: Any, *, param: str) -> str | None:
+def read_content(content: Any, *, param: str, parts: EmbedsParts | None = None) -> str | None:
     """Return the text of a message: a string, or parts of type text, joined by line breaks.
+
+    `parts` takes those that are embeddings.
 
     Raises:
         FieldError: it is neither.
@@ -98,14 +112,16 @@ def read_content(content: Any, *, param: str) -> str | None:
     if not isinstance(content, list):
         message = f"{param} must be a string or a list of parts"
         raise FieldError(message, param=param, code="invalid_type")
-    return "\n".join(_read_part(part, f"{param}[{i}]") for i, part in enumerate(content))
+    return "\n".join(_read_part(part, f"{param}[{i}]", parts) for i, part in enumerate(content))
 
 
-def _read_part(part: Any, param: str) -> str:
+def _read_part(part: Any, param: str, parts: EmbedsParts | None) -> str:
     if not isinstance(part, dict) or not isinstance(part.get("type"), str):
         message = f"{param} must be an object with a type"
         raise FieldError(message, param=param, code="invalid_type")
     kind = part["type"]
+    if kind == PART and parts is not None:
+        return parts.read(part, param)
     if kind not in _TEXT_PARTS:
         message = f"content of type {kind[:64]} is not supported, only text is"
         raise UnsupportedError(message, param=f"{param}.type")
@@ -115,8 +131,10 @@ def _read_part(part: Any, param: str) -> str:
     return str(part[kind])
 
 
-def _template_message(message: ChatMessage, param: str) -> dict[str, Any]:
-    content = read_content(message.content, param=f"{param}.content")
+def _template_message(
+    message: ChatMessage, param: str, parts: EmbedsParts | None
+) -> dict[str, Any]:
+    content = read_content(message.content, param=f"{param}.content", parts=parts)
     calls = message.tool_calls
     if content is None and needs_content(message.role, calls_tools=bool(calls)):
         problem = f"{param}.content must be a string or a list of parts"

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from services.router.openai.errors import FieldError
 from shared.generation.truncation import read_truncation, special_head
+from shared.request.prompt_embeds import known_tokens, shown_ids
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from services.router.openai.models import ServedModel
     from services.router.openai.schema.base import GenerationBody
+    from shared.generation.truncation import Truncation
+    from shared.request.prompt_embeds import PromptEmbeds
     from shared.text.tokenizer import Tokenizer
 
 
@@ -20,8 +23,20 @@ if TYPE_CHECKING:
 class Prompt:
     """A prompt as tokens. `text` is None if the client sent tokens."""
 
+    #: With NO_TOKEN where `embeds` has a row.
     token_ids: tuple[int, ...]
     text: str | None = None
+    embeds: PromptEmbeds | None = None
+
+    @property
+    def known_ids(self) -> tuple[int, ...]:
+        """The tokens of the prompt."""
+        return self.token_ids if self.embeds is None else known_tokens(self.token_ids)
+
+    @property
+    def shown_ids(self) -> tuple[int, ...]:
+        """The ids for the client: 0 where it gave an embedding, as in vLLM."""
+        return self.token_ids if self.embeds is None else shown_ids(self.token_ids)
 
 
 def read_prompts(value: Any) -> list[str | list[int]]:
@@ -75,6 +90,8 @@ def shortened(
     truncation = read_truncation(body.truncate_prompt_tokens, body.truncation_side)
     if truncation is None:
         return prompt
+    if prompt.embeds is not None:
+        return _cut(prompt, prompt.embeds, truncation, models.max_model_len)
     head = special_head(tokenizer) if has_head else ()
     kept = truncation.apply(prompt.token_ids, max_model_len=models.max_model_len, head=head)
     if kept == prompt.token_ids:
@@ -82,22 +99,35 @@ def shortened(
     return Prompt(kept, tokenizer.decode(kept, skip_special_tokens=False))
 
 
+def _cut(
+    prompt: Prompt, embeds: PromptEmbeds, truncation: Truncation, max_model_len: int
+) -> Prompt:
+    """Return the part of a prompt with embeddings that is kept; it has no text."""
+    kept = truncation.apply(tuple(range(len(prompt.token_ids))), max_model_len=max_model_len)
+    if not kept:
+        return Prompt(())
+    first, end = kept[0], kept[-1] + 1
+    return Prompt(prompt.token_ids[first:end], embeds=embeds.between(first, end))
+
+
 def check_prompt(
     token_ids: Sequence[int],
     models: ServedModel,
     *,
     param: str,
+    embeds: PromptEmbeds | None = None,
     max_tokens: int | None,
     max_tokens_param: str = "max_tokens",
 ) -> None:
-    """Refuse a prompt that the model cannot continue.
+    """Refuse a prompt that the model cannot continue. `embeds`: in place of some of its tokens.
 
     Raises:
         FieldError: it is empty, holds an unknown token, or does not fit the context.
     """
     if not token_ids:
         raise FieldError(f"{param} has no tokens", param=param)
-    check_vocabulary(token_ids, models, param=param)
+    known = token_ids if embeds is None else known_tokens(token_ids)
+    check_vocabulary(known, models, param=param)
     num_prompt, num_wanted = len(token_ids), max(max_tokens or 0, 1)
     if num_prompt + num_wanted <= models.max_model_len:
         return

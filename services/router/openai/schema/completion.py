@@ -18,7 +18,10 @@ class CompletionBody(GenerationBody):
     ignored = GenerationBody.ignored | {"tools", "tool_choice"}
 
     #: A string, a list of token ids, or a list of either; reading/prompts.py checks.
-    prompt: Any
+    prompt: Any = None
+    #: Base64 of a tensor [tokens, hidden size] that torch.save wrote, or a list of such; their
+    #: answers come before those to `prompt`. reading/given_prompts.py checks.
+    prompt_embeds: Any = None
     #: Default: DEFAULT_MAX_TOKENS.
     max_tokens: NumTokens | None = None
     logprobs: NumLogprobs | None = None

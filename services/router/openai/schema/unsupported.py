@@ -17,6 +17,7 @@ REFUSED_EVERYWHERE: dict[str, str] = {
     "kv_transfer_params": "the router arranges the hand-off between workers itself",
     "media_io_kwargs": _TEXT_ONLY,
     "mm_processor_kwargs": _TEXT_ONLY,
+    "return_hidden_states": "hidden states stay on the workers; answers have tokens and logprobs",
     "watermarking": "answers carry no watermark",
 }
 IGNORED_EVERYWHERE: dict[str, str] = {
@@ -36,7 +37,7 @@ REFUSED: dict[str, str] = {
     "guided_whitespace_pattern": "see structured_outputs.disable_any_whitespace",
     "logits_processors": "code of clients is not run; see vllm_xargs",
     "moderation": "nothing is moderated here",
-    "prompt_embeds": "prefixes are found, handed over and replayed by their tokens",
+    "prompt_embeds": "a field of /v1/completions; a chat has parts of this type in its messages",
     "suffix": "models here continue a prompt; they fill nothing in",
     "web_search_options": "nothing is searched here",
 }

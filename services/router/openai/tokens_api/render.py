@@ -95,6 +95,9 @@ class RenderEndpoints:
         body = parse_body(request, RenderChatBody, raw, self._backend.unknown_fields)
         _check(body)
         prepared = await self._chat.prepare(request, body, raw, arrival_s)
+        if prepared.generation.embeds is not None:
+            message = "prompt_embeds have no tokens to return: send them to /v1/chat/completions"
+            raise FieldError(message, param="messages")
         logprobs = (body.top_logprobs or 0) if body.logprobs else None
         rendered = self._rendered(body, prepared.generation, logprobs)
         if body.return_token_offsets:
@@ -108,6 +111,9 @@ class RenderEndpoints:
         raw = await read_body(request, self._backend.limits)
         body = parse_body(request, RenderCompletionBody, raw, self._backend.unknown_fields)
         _check(body)
+        if body.prompt_embeds:
+            message = "prompt_embeds have no tokens to return: send them to /v1/completions"
+            raise FieldError(message, param="prompt_embeds")
         if body.echo:
             raise FieldError("echo is not available here: the client has the prompt", param="echo")
         prompts, generations = await self._completions.read(request, body, raw, arrival_s)

@@ -39,6 +39,7 @@ class NewRequest:
 
     #: `extra_args` comes from the client: check it.
     params: SamplingParams
+    #: With NO_TOKEN (-1) where the prompt gives an embedding.
     prompt_token_ids: Sequence[int]
 
 

@@ -12,8 +12,8 @@ from shared.errors import ModelLoadError
 from shared.gguf.folder import SUFFIX as GGUF
 from shared.model.checkpoint.files.file_map import dropped_last
 from shared.model.checkpoint.files.gguf.file import dtype_of, open_gguf, read_parts
-from shared.model.checkpoint.files.pickled.archive import SUFFIXES as PICKLED
-from shared.model.checkpoint.files.pickled.archive import PickledFile, read_places
+from shared.model.checkpoint.files.pickled import SUFFIXES as PICKLED
+from shared.model.checkpoint.files.pickled import PickledFile, read_places
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

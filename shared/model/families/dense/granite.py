@@ -33,6 +33,7 @@ def describe(raw: Mapping[str, Any]) -> DecoderSpec:
         feed_forward,
         residual_multiplier=float(raw.get("residual_multiplier", 1.0)),
         embedding_multiplier=float(raw.get("embedding_multiplier", 1.0)),
+        multiplies_given=True,
         logit_multiplier=1 / float(raw.get("logits_scaling", 1.0)),
     )
 

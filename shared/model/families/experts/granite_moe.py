@@ -46,6 +46,7 @@ def _decoder(raw: Mapping[str, Any], architecture: str, *, num_shared: int) -> D
         ),
         residual_multiplier=float(raw.get("residual_multiplier", 1.0)),
         embedding_multiplier=float(raw.get("embedding_multiplier", 1.0)),
+        multiplies_given=True,
         logit_multiplier=1 / float(raw.get("logits_scaling", 1.0)),
     )
 

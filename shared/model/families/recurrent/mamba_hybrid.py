@@ -44,6 +44,7 @@ def describe_granite(raw: Mapping[str, Any]) -> DecoderSpec:
         _granite_feed_forward(raw),
         residual_multiplier=float(raw.get("residual_multiplier", 1.0)),
         embedding_multiplier=float(raw.get("embedding_multiplier", 1.0)),
+        multiplies_given=True,
         logit_multiplier=1 / float(raw.get("logits_scaling", 1.0)),
     )
 

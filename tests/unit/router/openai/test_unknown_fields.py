@@ -136,11 +136,11 @@ async def test_an_unknown_field_is_named_wherever_it_is(
     plain = await http.post(url, json=BODIES[url])
     assert plain.status_code == 200, plain.text
     assert HEADER not in plain.headers
-    fields = {"lora_request": {"a": 1}, "return_hidden_states": False, "nothing": None}
+    fields = {"lora_request": {"a": 1}, "return_nothing": False, "nothing": None}
     response = await http.post(url, json=with_fields(BODIES[url], place, fields))
     assert response.status_code == 200, response.text
     front = f"{place}." if place else ""
-    assert response.headers[HEADER] == f"{front}lora_request, {front}return_hidden_states"
+    assert response.headers[HEADER] == f"{front}lora_request, {front}return_nothing"
 
 
 async def test_the_answer_says_what_is_nearest_and_where_the_list_is(

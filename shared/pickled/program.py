@@ -79,8 +79,8 @@ class Record:
     kind: str
 
 
-def read_program(raw: bytes) -> dict[str, Record]:
-    """Return the tensors that a pickle has by name.
+def read_program(raw: bytes) -> Any:
+    """Return what a pickle holds: records of tensors, and containers, texts and numbers.
 
     Raises:
         NotTensorsError: it has, or does, anything else.
@@ -89,16 +89,24 @@ def read_program(raw: bytes) -> dict[str, Record]:
     try:
         for instruction, argument, _ in pickletools.genops(raw):
             machine.follow(instruction.name, argument)
-        content = machine.result()
+        return machine.result()
     except NotTensorsError:
         raise
     except (ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
         raise NotTensorsError(f"its pickle is damaged: {error}") from error
+
+
+def named_records(content: Any) -> dict[str, Record]:
+    """Return the tensors that a pickle has by name.
+
+    Raises:
+        NotTensorsError: it holds anything else.
+    """
     if not isinstance(content, dict):
-        raise NotTensorsError(f"it holds a {_kind_of(content)}, not tensors by name")
+        raise NotTensorsError(f"it holds a {kind_of(content)}, not tensors by name")
     for name, value in content.items():
         if not isinstance(name, str) or not isinstance(value, Record):
-            raise NotTensorsError(f"it holds a {_kind_of(value)} as {name!r}, not a tensor")
+            raise NotTensorsError(f"it holds a {kind_of(value)} as {name!r}, not a tensor")
     return content
 
 
@@ -193,7 +201,7 @@ class _Machine:
             raise NotTensorsError("its pickle sets items of what is no dictionary")
         for key, value in zip(pairs[::2], pairs[1::2], strict=True):
             if not isinstance(key, str | int):
-                raise NotTensorsError(f"its pickle has a {_kind_of(key)} for a key")
+                raise NotTensorsError(f"its pickle has a {kind_of(key)} for a key")
             target[key] = value
 
     def _list(self) -> list[Any]:
@@ -278,5 +286,6 @@ def _count(value: Any) -> int:
     return value
 
 
-def _kind_of(value: Any) -> str:
+def kind_of(value: Any) -> str:
+    """Return a name for what a pickle holds, for errors."""
     return str(value) if isinstance(value, Function) else type(value).__name__

@@ -1,1 +1,0 @@
-"""Files that PyTorch wrote, read without running their pickles."""
