@@ -10,6 +10,7 @@ from services.router.cors_settings import CorsSettings
 from services.router.response_settings import ResponseSettings
 from shared.config import flag_name, setting
 from shared.errors import ConfigError
+from shared.folder.changes import FolderChanges
 from shared.generation.limits import RequestLimits
 from shared.gguf.folder import model_name
 from shared.hub.model import hub_name
@@ -145,6 +146,7 @@ class RouterConfig:
         None, help='values that replace those, as a JSON object such as {"temperature": 0.5}'
     )
     hub: HubSettings = field(default_factory=HubSettings)
+    changes: FolderChanges = field(default_factory=FolderChanges)
     cors: CorsSettings = field(default_factory=CorsSettings)
     responses: ResponseSettings = field(default_factory=ResponseSettings)
     access: AccessSettings = field(default_factory=AccessSettings)

@@ -31,7 +31,7 @@ from shared.text.token_table import TokenTable
 from shared.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from shared.engine.engine import Engine
     from shared.engine.offline.prompts import Prompt
@@ -58,6 +58,7 @@ class LLM:
         cpu_threads_bind: str | None = None,
         cpu_int4_compute: str = "auto",
         generation_config: str = "auto",
+        change_folder: Callable[[Path], Path] = lambda folder: folder,
         **engine_settings: Any,
     ) -> None:
         """Load the model, a Hugging Face folder or a GGUF file, and make its engine.
@@ -65,11 +66,13 @@ class LLM:
         `engine_settings`: fields of `EngineConfig`; `speculative_config` may be a mapping.
         `generation_config`: the source of default sampling values: `auto` the model's, `vllm` none,
         otherwise those of a folder's generation_config.json.
+        `change_folder` returns what is read in place of a folder with weights of the model.
 
         Raises:
             ConfigError, ModelLoadError: the model cannot be run like this.
         """
-        self._model_dir = model_folder(Path(model_dir))
+        folder = model_folder(Path(model_dir))
+        self._model_dir = change_folder(folder)
         config = _engine_config(engine_settings)
         self._default_sampling = read_default_sampling(self._model_dir, generation_config)
         load = partial(
@@ -87,7 +90,7 @@ class LLM:
             cpu_int4_compute=cpu_int4_compute,
         )
         #: Owns the engine, and changes its weights.
-        self.home = EngineHome(self._model_dir, config, load)
+        self.home = EngineHome(folder, config, lambda path: load(change_folder(path)))
         #: Compiler of the sequences' grammars; made from the tokenizer on first use.
         self.grammars = build_grammars(config, self._token_table)
         self._model_eos = self.home.eos_token_ids

@@ -147,11 +147,17 @@ def _flag(name: str) -> str:
 
 
 def _words(name: str, value: Any) -> Iterator[str]:
-    """Yield the words of a command line for one argument."""
+    """Yield the words of a command line for one argument.
+
+    Raises:
+        ConfigError: it is a function.
+    """
     flag = _flag(name)
     argument = ARGUMENTS.get(flag)
     if value is None:
         return
+    if callable(value):
+        raise ConfigError(f"{name} cannot be a function: give its values")
     if isinstance(value, bool) and (argument is None or argument.kind is Kind.SWITCH):
         yield flag if value else flag.replace("--", "--no-", 1)
     elif isinstance(value, dict) or (argument is not None and argument.kind is Kind.OBJECT):

@@ -45,7 +45,8 @@ class LoadedModel:
             register_named(model.model_class)
         self.folder: Path = model.folder
         self.core = engine_llm.LLM(
-            self.folder,
+            model.own_folder,
+            change_folder=model.changed,
             dtype=model.dtype,
             load_format=model.load_format,
             seed=model.model_seed,
