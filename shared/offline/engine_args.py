@@ -21,6 +21,7 @@ from shared.engine.model_settings import (
 )
 from shared.errors import ConfigError
 from shared.offline.argument_parser import Container, add_engine_arguments
+from shared.request.logprobs_mode import LogprobsMode
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -38,6 +39,9 @@ class EngineSettings:
     num_threads: int | None = setting(None, help="threads for computing")
     cpu_threads_bind: str | None = setting(None, help="cores of the threads")
     max_logprobs: int = setting(20, help="alternatives per token; -1: as many as there are tokens")
+    logprobs_mode: LogprobsMode = setting(
+        LogprobsMode.RAW_LOGPROBS, help="what log probabilities in answers are"
+    )
     profiler_dir: Path | None = setting(None, help="directory for the files of profiles")
     generation_config: str = setting("auto", help="where default values of sampling come from")
     override_generation_config: str | None = setting(None, help="values that replace those")

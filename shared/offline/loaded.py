@@ -63,6 +63,7 @@ class LoadedModel:
             },
         )
         self._limits = dataclasses.replace(_LIMITS, max_logprobs=settings.max_logprobs)
+        self._logprobs_mode = settings.logprobs_mode
         self.profiler_dir = settings.profiler_dir
         self.defaults = GenerationDefaults.choose(
             self.folder, settings.generation_config, settings.override_generation_config
@@ -138,7 +139,10 @@ class LoadedModel:
         if not self.has_tokenizer:
             raise UnsupportedError(f"{self.folder} has no tokenizer.json")
         return SamplingResolver(
-            self.tokenizer, vocab_size=self.core.engine.vocab_size, limits=self._limits
+            self.tokenizer,
+            vocab_size=self.core.engine.vocab_size,
+            limits=self._limits,
+            logprobs_mode=self._logprobs_mode,
         )
 
 

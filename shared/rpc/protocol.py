@@ -13,10 +13,12 @@ PROTOCOL_MAJOR = 1
 #: lower version refuse a layout of more than one group by its version.
 #: 5: a worker returns the log probabilities of named tokens, and ends reasoning after a number of
 #: tokens.
-PROTOCOL_MINOR = 5
+#: 6: a worker returns log probabilities of other modes than raw ones.
+PROTOCOL_MINOR = 6
 
 #: First minor versions with a feature.
 REPORTING_MINOR = 1
 CONSTRAINTS_MINOR = 2
 STATES_MINOR = 3
 FIELDS_MINOR = 5
+LOGPROBS_MODE_MINOR = 6

@@ -17,7 +17,8 @@ from services.router.routing.explain import explain
 from shared.errors import BatonError, InvalidRequestError, NoWorkerError
 from shared.kv.identity import KVIdentity
 from shared.request.beam_search import check_beam_search
-from shared.rpc.protocol import CONSTRAINTS_MINOR, FIELDS_MINOR
+from shared.request.logprobs_mode import LogprobsMode
+from shared.rpc.protocol import CONSTRAINTS_MINOR, FIELDS_MINOR, LOGPROBS_MODE_MINOR
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -223,6 +224,8 @@ def _tighter(one: float | None, other: float | None) -> float | None:
 
 def _protocol_minor(sampling: SamplingParams) -> int:
     """Return the version that workers must have to do all of it: older ones would pass it over."""
+    if sampling.logprobs_mode is not LogprobsMode.RAW_LOGPROBS:
+        return LOGPROBS_MODE_MINOR
     if sampling.logprob_token_ids is not None or sampling.thinking_budget is not None:
         return FIELDS_MINOR
     return CONSTRAINTS_MINOR if sampling.grammar is not None or sampling.extra_args else 0

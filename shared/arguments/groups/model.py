@@ -68,7 +68,7 @@ MODEL = (
     value(
         "--logprobs-mode",
         "raw_logprobs",
-        Refused("Baton returns logprobs of the model, before penalties and temperature"),
+        Same("of answers; beams, `best_of` and scores are raw log probabilities"),
     ),
     value("--logits-processor-pattern", None, Inert("only listed logits processors are used")),
     switch("--use-fp64-gumbel", Refused("Baton draws from float32 numbers")),
