@@ -53,7 +53,11 @@ MODEL = (
     value(
         "--quantization",
         None,
-        Spelled("--quantization", either("--quantization", {})),
+        Spelled(
+            "--quantization",
+            either("--quantization", {}),
+            "none, int8, fp8, int4, or the format that the checkpoint has",
+        ),
         short="-q",
     ),
     json_object(
