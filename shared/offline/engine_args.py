@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from dataclasses import dataclass, field
 from enum import Enum
@@ -67,8 +68,10 @@ class EngineArgs:
         known = flags_of(EngineSettings) | ARGUMENTS.keys()
         for name in arguments:
             if _flag(name) not in known:
+                near = difflib.get_close_matches(_flag(name), known, n=1)
+                meant = f": did you mean {near[0][2:].replace('-', '_')}?" if near else ""
                 raise ConfigError(
-                    f"{name} is no argument of an engine; docs/arguments.md lists them"
+                    f"{name} is no argument of an engine{meant} (docs/arguments.md lists them)"
                 )
         self.model = str(model)
         self._arguments = arguments
