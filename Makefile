@@ -70,7 +70,7 @@ lint: setup-small ## Style and formatting
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
 types: setup-small ## Types, strictly
-	@$(BIN)/mypy $(wildcard kernels shared services cli client scripts benchmarks models) $(wildcard examples/*.py)
+	@$(BIN)/mypy $(wildcard kernels shared services cli client scripts benchmarks models) $(wildcard examples/*.py examples/offline/*.py)
 
 arch: setup-small ## Who may import whom
 	@$(BIN)/lint-imports

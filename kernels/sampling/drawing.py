@@ -68,6 +68,16 @@ def kept_weights(logits: torch.Tensor, filters: Filters) -> torch.Tensor:
     return weights
 
 
+def filtered_logits(logits: torch.Tensor, filters: Filters) -> torch.Tensor:
+    """Return [n, vocab] after temperature and filters; -inf for a token that is cut.
+
+    Temperatures must be above 0. `logits` are overwritten.
+    """
+    logits = logits.div_(filters.temperature.unsqueeze(-1))
+    floor = _floor(logits, relative_weights(logits), filters)
+    return logits if floor is None else logits.masked_fill_(logits < floor, float("-inf"))
+
+
 def relative_weights(logits: torch.Tensor) -> torch.Tensor:
     """Return probabilities as multiples of each row's largest one: [n, vocab]."""
     return (logits - logits.amax(dim=-1, keepdim=True)).exp_()

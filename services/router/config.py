@@ -11,10 +11,14 @@ from services.router.request.embeds_policy import EmbedsPolicy
 from services.router.response_settings import ResponseSettings
 from shared.config import flag_name, setting
 from shared.errors import ConfigError
+from shared.folder.changes import FolderChanges
 from shared.generation.limits import RequestLimits
 from shared.gguf.folder import model_name
 from shared.hub.model import hub_name
 from shared.hub.settings import HubSettings
+from shared.request.logprobs_mode import (
+    LogprobsMode,
+)
 from shared.rpc.exposure import AccessSettings
 from shared.rpc.tls.settings import TlsSettings
 from shared.telemetry.vllm_names import (
@@ -151,7 +155,13 @@ class RouterConfig:
     override_generation_config: str | None = setting(
         None, help='values that replace those, as a JSON object such as {"temperature": 0.5}'
     )
+    logprobs_mode: LogprobsMode = setting(
+        LogprobsMode.RAW_LOGPROBS,
+        help="what log probabilities in answers are: raw_logprobs, processed_logprobs (behind "
+        "penalties, temperature and filters), raw_logits or processed_logits",
+    )
     hub: HubSettings = field(default_factory=HubSettings)
+    changes: FolderChanges = field(default_factory=FolderChanges)
     cors: CorsSettings = field(default_factory=CorsSettings)
     responses: ResponseSettings = field(default_factory=ResponseSettings)
     access: AccessSettings = field(default_factory=AccessSettings)

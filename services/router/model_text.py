@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from services.router.models import read_vocab_size
 from services.router.parsers.find import find_reasoning_format, find_tool_format
 from services.router.parsers.plan import ChatFormats
-from shared.gguf.folder import model_folder
-from shared.hub.model import local_model
+from shared.folder.find import find_folder
 from shared.text.chat_template import ChatTemplate
 from shared.text.generation_defaults import GenerationDefaults
 from shared.text.tokenizer import Tokenizer
@@ -34,7 +33,7 @@ def load_text(config: RouterConfig) -> ModelText:
     Raises:
         ConfigError: a file cannot be used, or there is no parser of the configured name.
     """
-    folder = model_folder(local_model(config.model, config.hub))
+    folder = find_folder(config.model, config.hub, config.changes)
     defaults = GenerationDefaults.choose(
         folder, config.generation_config, config.override_generation_config
     )

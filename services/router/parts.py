@@ -169,7 +169,12 @@ def _planner(
 ) -> AnswerPlanner:
     return AnswerPlanner(
         models=models,
-        sampling=SamplingResolver(tokenizer, vocab_size=models.vocab_size, limits=config.limits),
+        sampling=SamplingResolver(
+            tokenizer,
+            vocab_size=models.vocab_size,
+            limits=config.limits,
+            logprobs_mode=config.logprobs_mode,
+        ),
         chooser=chooser,
         request_timeout_s=config.request_timeout_s,
         bounds=LatencyBounds(max_ttft_ms=config.max_ttft_ms, max_itl_ms=config.max_itl_ms),

@@ -32,7 +32,7 @@ from shared.text.token_table import TokenTable
 from shared.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from shared.engine.engine import Engine
     from shared.engine.offline.prompts import Prompt
@@ -59,19 +59,20 @@ class LLM:
         cpu_threads_bind: str | None = None,
         cpu_int4_compute: str = "auto",
         generation_config: str = "auto",
+        change_folder: Callable[[Path], Path] = lambda folder: folder,
         **engine_settings: Any,
     ) -> None:
         """Load the model, a Hugging Face folder or a GGUF file, and make its engine.
 
         `engine_settings`: fields of `EngineConfig`; `speculative_config` may be a mapping.
-        `generation_config`: the source of default sampling values: `auto` the model's, `vllm` none,
-        otherwise those of a folder's generation_config.json.
+        `generation_config`: whose default sampling values apply: `auto` the model's, `vllm` none,
+        or a folder's. `change_folder` returns what is read in place of a folder with weights.
 
         Raises:
             ConfigError, ModelLoadError: the model cannot be run like this.
         """
-        self._model_dir = model_folder(Path(model_dir))
-        config = _engine_config(engine_settings)
+        config, folder = _engine_config(engine_settings), model_folder(Path(model_dir))
+        self._model_dir = change_folder(folder)
         self._default_sampling = read_default_sampling(self._model_dir, generation_config)
         load = partial(
             load_model,
@@ -88,10 +89,9 @@ class LLM:
             cpu_int4_compute=cpu_int4_compute,
         )
         #: Owns the engine, and changes its weights.
-        self.home = EngineHome(self._model_dir, config, load)
+        self.home = EngineHome(folder, config, lambda path: load(change_folder(path)))
         #: Compiler of the sequences' grammars; made from the tokenizer on first use.
         self.grammars = build_grammars(config, self._token_table)
-        self._model_eos = self.home.eos_token_ids
         self._has_tokenizer = (self._model_dir / "tokenizer.json").is_file()
         self._request_ids = count()
 
@@ -230,7 +230,8 @@ class LLM:
         if sampling.eos_token_ids:
             return sampling
         eos = self.tokenizer.eos_token_ids if self._has_tokenizer else ()
-        return replace(sampling, eos_token_ids=tuple(dict.fromkeys((*self._model_eos, *eos))))
+        ends = dict.fromkeys((*self.home.eos_token_ids, *eos))
+        return replace(sampling, eos_token_ids=tuple(ends))
 
     def _encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text)

@@ -7,6 +7,8 @@ from pathlib import Path  # noqa: TC003 read at run time by the settings loader
 
 from shared.config import setting
 from shared.errors import ConfigError
+from shared.folder.changes import FolderChanges
+from shared.folder.find import change_folder
 from shared.gguf.folder import model_folder, model_name
 from shared.hub.model import hub_name, local_model
 from shared.hub.settings import HubSettings
@@ -43,7 +45,7 @@ class ModelSettings:
     quantization: str = setting(
         "none",
         help="none, int8, fp8 or int4: weights are narrowed while they are loaded "
-        "(on a CPU fp8 is slow)",
+        "(on a CPU fp8 is slow); or the format that the checkpoint has, as quark, which is checked",
     )
     cpu_int4_compute: str = setting(
         "auto",
@@ -57,6 +59,7 @@ class ModelSettings:
         "weights; raise it to change them",
     )
     hub: HubSettings = field(default_factory=HubSettings)
+    changes: FolderChanges = field(default_factory=FolderChanges)
 
     def __post_init__(self) -> None:
         if not 0 <= self.model_generation < MAX_GENERATION:
@@ -68,10 +71,27 @@ class ModelSettings:
         return (*self.served_model_name, hub_name(self.model) or model_name(self.model))[0]
 
     @property
-    def folder(self) -> Path:
-        """The folder to read the model from.
+    def own_folder(self) -> Path:
+        """The folder of the model itself, without changes.
 
         Raises:
             ConfigError: the model is a GGUF file that cannot be read, or cannot be downloaded.
         """
         return model_folder(local_model(self.model, self.hub))
+
+    @property
+    def folder(self) -> Path:
+        """The folder to read the model from.
+
+        Raises:
+            ConfigError: there is none, or a change of it cannot be made.
+        """
+        return self.changed(self.own_folder)
+
+    def changed(self, folder: Path) -> Path:
+        """Return the folder to read other weights of the model from: with the same changes.
+
+        Raises:
+            ConfigError: a change cannot be made.
+        """
+        return change_folder(folder, self.hub, self.changes)

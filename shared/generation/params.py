@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from shared.request.beam_search import BeamOptions
     from shared.request.extra_args import ExtraArg
     from shared.request.grammar.spec import GrammarSpec, Thinking
+    from shared.request.logprobs_mode import LogprobsMode
     from shared.request.repetition import RepetitionDetection
 
 
@@ -47,6 +48,8 @@ class GenerationParams:
     prompt_logprobs: int | None = None
     #: Alternatives of the answer's tokens by name, instead of the most likely ones.
     logprob_token_ids: tuple[int, ...] | None = None
+    #: What log probabilities are; None: what the resolver is set to.
+    logprobs_mode: LogprobsMode | None = None
     num_speculative_tokens: int | None = None
     #: Tokens per piece of the answer, but for its first and its last; None: the router's setting.
     stream_interval: int | None = None

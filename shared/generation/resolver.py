@@ -10,6 +10,7 @@ from shared.errors import InvalidRequestError
 from shared.generation.grammar import check_grammar
 from shared.generation.limits import ALL, DEFAULT_LIMITS, check_params
 from shared.generation.params import GenerationParams
+from shared.request.logprobs_mode import LogprobsMode
 from shared.request.prompt_embeds import known_tokens
 from shared.request.sampling_params import SamplingParams, read_seed
 from shared.request.thinking_budget import PARAM as BUDGET
@@ -35,9 +36,15 @@ class SamplingResolver:
     """Resolves parameters for one model: its tokenizer, its defaults, its number of tokens."""
 
     def __init__(
-        self, tokenizer: Tokenizer, *, vocab_size: int, limits: RequestLimits = DEFAULT_LIMITS
+        self,
+        tokenizer: Tokenizer,
+        *,
+        vocab_size: int,
+        limits: RequestLimits = DEFAULT_LIMITS,
+        logprobs_mode: LogprobsMode = LogprobsMode.RAW_LOGPROBS,
     ) -> None:
         self._limits = limits
+        self._logprobs_mode = logprobs_mode
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
 
@@ -69,6 +76,7 @@ class SamplingResolver:
             "max_tokens": self._max_tokens(params, len(prompt_token_ids), max_model_len),
             "logprobs": self._num_logprobs(params.logprobs),
             "prompt_logprobs": self._num_logprobs(params.prompt_logprobs),
+            "logprobs_mode": _first(params.logprobs_mode, self._logprobs_mode),
             "top_k": _top_k(given["top_k"]),
             "logit_bias": self._logit_bias(params.logit_bias),
             "allowed_token_ids": self._distinct(params.allowed_token_ids, "allowed_token_ids"),

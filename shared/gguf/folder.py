@@ -8,12 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import shutil
-import tempfile
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shared.errors import ConfigError
 from shared.gguf.config import make_config
@@ -21,6 +17,10 @@ from shared.gguf.header import read_headers
 from shared.gguf.tokenizer import make_tokenizer
 from shared.gguf.values import Values
 from shared.gguf.vocabulary import Vocabulary
+from shared.made_folder import cache_dir, make_folder
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SUFFIX = ".gguf"
 #: Change it with what is written.
@@ -40,15 +40,14 @@ def model_folder(model: Path) -> Path:
     if model.suffix != SUFFIX or model.is_dir():
         return model
     shards = find_shards(model)
-    folder = _cache() / "gguf" / _name(shards)
-    if not folder.exists():
-        _write(folder, shards)
+    folder = cache_dir() / "gguf" / _name(shards)
+    make_folder(folder, lambda made: _write(made, shards))
     return folder
 
 
 def made_of(folder: Path) -> Path | None:
     """Return the GGUF file that a folder was made of, the first of several; None: of none."""
-    if folder.parent != _cache() / "gguf":
+    if folder.parent != cache_dir() / "gguf":
         return None
     links = sorted(folder.glob(f"model*{SUFFIX}"))
     return links[0].resolve() if links else None
@@ -92,23 +91,10 @@ def _name(shards: list[Path]) -> str:
 
 
 def _write(folder: Path, shards: list[Path]) -> None:
-    files = _files(shards)
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(dir=folder.parent))
-        try:
-            for name, content in files.items():
-                (made / name).write_text(json.dumps(content), encoding="utf-8")
-            for number, path in enumerate(shards):
-                (made / _link(number, len(shards))).symlink_to(path.resolve())
-            made.rename(folder)
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
-    except OSError as error:
-        if not folder.exists():  # another process may have written it meanwhile
-            raise ConfigError(
-                f"cannot write {folder}: {error}; set BATON_CACHE_DIR to a folder for it"
-            ) from error
+    for name, content in _files(shards).items():
+        (folder / name).write_text(json.dumps(content), encoding="utf-8")
+    for number, path in enumerate(shards):
+        (folder / _link(number, len(shards))).symlink_to(path.resolve())
 
 
 def _link(number: int, count: int) -> str:
@@ -145,12 +131,3 @@ def _templates(values: Values) -> dict[str, Any]:
         return {"chat_template": first}
     named = [{"name": name, "template": values.text(f"{_TEMPLATE}.{name}")} for name in names]
     return {"chat_template": [{"name": "default", "template": first}, *named]}
-
-
-def _cache() -> Path:
-    """The folder of what Baton makes once; as that of compiled kernels, which a router has not."""
-    own = os.environ.get("BATON_CACHE_DIR")
-    if own:
-        return Path(own)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "baton"

@@ -59,6 +59,20 @@ def local_model(model: Path, settings: HubSettings, *, endpoint: str | None = No
     )
 
 
+def local_files(model: Path, settings: HubSettings, *, endpoint: str | None = None) -> Path:
+    """Return the same without the weights: a folder with the files beside them.
+
+    Raises:
+        ConfigError: as for `local_model`.
+    """
+    match = _NAME.fullmatch(str(model))
+    if match is None or model.exists() or match["type"] is not None:
+        return local_model(model, settings, endpoint=endpoint)
+    from shared.hub.download import downloader  # noqa: PLC0415 as above
+
+    return downloader(match["repo"], settings, endpoint)([*_SMALL, "*.py"])
+
+
 def _gguf_file(folder: Path, kind: str, model: Path) -> Path:
     files = sorted(path for path in folder.rglob("*.gguf") if kind.lower() in path.name.lower())
     if not files:

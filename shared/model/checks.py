@@ -11,6 +11,7 @@ from shared.errors import ConfigError, ModelLoadError
 from shared.model.checkpoint.config import has_family, load_spec, read_config
 from shared.model.checkpoint.files.checkpoint_files import find_checkpoint_files
 from shared.model.checkpoint.files.pickled import SUFFIXES as PICKLED
+from shared.model.checkpoint.format_name import STORED, narrowing
 from shared.model.checkpoint.headers.checks import check_headers
 from shared.model.families.registry import ARCHITECTURES
 from shared.model.feed_forwards import ExpertsSpec
@@ -54,7 +55,8 @@ def check_model(
         ModelLoadError: the checkpoint cannot be used; names the file, and the tensor if any.
     """
     _check_known("load format", load_format, LOAD_FORMATS)
-    _check_known("quantization", quantization, QUANTIZATIONS)
+    _check_known("quantization", quantization, dict.fromkeys((*QUANTIZATIONS, *STORED)))
+    quantization = narrowing(model_dir, quantization)
     _check_known("attention backend", attention_backend, ATTENTION_BACKENDS)
     _check_known("cpu int4 compute", cpu_int4_compute, INT4_COMPUTES)
     attention_backend = backend_of(model_impl, attention_backend)

@@ -13,6 +13,7 @@ from torch import nn
 from shared.errors import ConfigError
 from shared.model.attention.registry import default_backend, get_backend
 from shared.model.causal_lm import CausalLM
+from shared.model.checkpoint.format_name import narrowing
 from shared.model.checkpoint.formats.registry import find_format
 from shared.model.checkpoint.loading.heap import blocks_used_again, large_blocks_apart
 from shared.model.checkpoint.origin import Dummy, open_origin
@@ -113,13 +114,14 @@ def load_model(
 ) -> LoadedModel:
     """Load a checkpoint, or make its weights from a seed with `load_format="dummy"`.
 
-    `auto` is the checkpoint's own dtype, any format of files, and as the backend the native
-    kernels if they run on a CPU, Triton's on a GPU, otherwise torch. `num_threads`, `bind`: see
-    `plan_threads`. `quantization` narrows the weights: on a CPU the native kernels compute int8 and
-    int4 (`cpu_int4_compute`: see `rounds_inputs_of_int4`), otherwise PyTorch or Triton. A draft is
-    loaded `beside` its target, with whose steps it takes turns: they share threads, and its KV is
-    one group. `model_impl`: `transformers` has its modules compute, which `auto` does for models
-    without a family; with `trust_remote_code` a module of the model's own directory.
+    `auto` is the checkpoint's own dtype, any format of files, and as the backend the native kernels
+    if they run on a CPU, Triton's on a GPU, otherwise torch. `num_threads`, `bind`: see
+    `plan_threads`. `quantization` narrows the weights, or names the format that they have: on a CPU
+    the native kernels compute int8 and int4 (`cpu_int4_compute`: see `rounds_inputs_of_int4`),
+    otherwise PyTorch or Triton. A draft is loaded `beside` its target, with whose steps it takes
+    turns: they share threads, and its KV is one group. `model_impl`: `transformers` has its modules
+    compute, which `auto` does for models without a family; with `trust_remote_code` a module of the
+    model's own directory.
 
     Raises:
         ConfigError: an unknown name, or a device or native kernels that are not there; says why.
@@ -136,6 +138,7 @@ def load_model(
         trust_remote_code=trust_remote_code,
         cpu_int4_compute=cpu_int4_compute,
     )
+    quantization = narrowing(model_dir, quantization)
     attention_backend = backend_of(model_impl, attention_backend)
     place, plan = read_device(device), plan_threads(num_threads, bind)
     torch.set_num_threads(num_threads or torch.get_num_threads())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 from dataclasses import dataclass, field
 from enum import Enum
@@ -21,6 +22,7 @@ from shared.engine.model_settings import (
 )
 from shared.errors import ConfigError
 from shared.offline.argument_parser import Container, add_engine_arguments
+from shared.request.logprobs_mode import LogprobsMode
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -38,6 +40,9 @@ class EngineSettings:
     num_threads: int | None = setting(None, help="threads for computing")
     cpu_threads_bind: str | None = setting(None, help="cores of the threads")
     max_logprobs: int = setting(20, help="alternatives per token; -1: as many as there are tokens")
+    logprobs_mode: LogprobsMode = setting(
+        LogprobsMode.RAW_LOGPROBS, help="what log probabilities in answers are"
+    )
     profiler_dir: Path | None = setting(None, help="directory for the files of profiles")
     generation_config: str = setting("auto", help="where default values of sampling come from")
     override_generation_config: str | None = setting(None, help="values that replace those")
@@ -63,8 +68,10 @@ class EngineArgs:
         known = flags_of(EngineSettings) | ARGUMENTS.keys()
         for name in arguments:
             if _flag(name) not in known:
+                near = difflib.get_close_matches(_flag(name), known, n=1)
+                meant = f": did you mean {near[0][2:].replace('-', '_')}?" if near else ""
                 raise ConfigError(
-                    f"{name} is no argument of an engine; docs/arguments.md lists them"
+                    f"{name} is no argument of an engine{meant} (docs/arguments.md lists them)"
                 )
         self.model = str(model)
         self._arguments = arguments
@@ -147,11 +154,17 @@ def _flag(name: str) -> str:
 
 
 def _words(name: str, value: Any) -> Iterator[str]:
-    """Yield the words of a command line for one argument."""
+    """Yield the words of a command line for one argument.
+
+    Raises:
+        ConfigError: it is a function.
+    """
     flag = _flag(name)
     argument = ARGUMENTS.get(flag)
     if value is None:
         return
+    if callable(value):
+        raise ConfigError(f"{name} cannot be a function: give its values")
     if isinstance(value, bool) and (argument is None or argument.kind is Kind.SWITCH):
         yield flag if value else flag.replace("--", "--no-", 1)
     elif isinstance(value, dict) or (argument is not None and argument.kind is Kind.OBJECT):

@@ -22,9 +22,10 @@ from shared.text.generation_defaults import GenerationDefaults
 from shared.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
     from pathlib import Path
 
+    from shared.generation.params import GenerationParams
     from shared.offline.engine_args import EngineSettings
     from shared.offline.sampling_params import SamplingParams
 
@@ -46,7 +47,8 @@ class LoadedModel:
             register_named(model.model_class)
         self.folder: Path = model.folder
         self.core = engine_llm.LLM(
-            self.folder,
+            model.own_folder,
+            change_folder=model.changed,
             dtype=model.dtype,
             load_format=model.load_format,
             seed=model.model_seed,
@@ -63,6 +65,7 @@ class LoadedModel:
             },
         )
         self._limits = dataclasses.replace(_LIMITS, max_logprobs=settings.max_logprobs)
+        self._logprobs_mode = settings.logprobs_mode
         self.profiler_dir = settings.profiler_dir
         self.defaults = GenerationDefaults.choose(
             self.folder, settings.generation_config, settings.override_generation_config
@@ -102,23 +105,11 @@ class LoadedModel:
             max_model_len=self.core.engine.max_model_len,
             embeds=read.embeds,
         )
-        texts: Mapping[str, Any] = {
-            "prompt_ids": read.known_ids,
-            "stop": wanted.stop,
-            "include_stop_str_in_output": wanted.include_stop_str_in_output,
-            "skip_special_tokens": wanted.skip_special_tokens,
-            "spaces_between_special_tokens": wanted.spaces_between_special_tokens,
-            "min_tokens": wanted.min_tokens,
-        }
-        has_text = params.detokenize and self.has_tokenizer
         answers: dict[str, GrowingOutput] = {}
         requests: list[EngineRequest] = []
         for index in range(params.n):
             engine_id = f"{request_id}-{index}" if params.n > 1 else request_id
-            text = None
-            if has_text:
-                repeats = repeats_as(wanted.repetition_detection)
-                text = AnswerText(self.tokenizer, repeats=repeats, **texts)
+            text = self._new_text(params, wanted, read.known_ids)
             answers[engine_id] = GrowingOutput(index, text)
             requests.append(
                 EngineRequest(
@@ -142,6 +133,23 @@ class LoadedModel:
         running = RunningRequest(request_id, read, params, tokenizer, answers, self.weight_version)
         return running, requests
 
+    def _new_text(
+        self, params: SamplingParams, wanted: GenerationParams, known_ids: Sequence[int]
+    ) -> AnswerText | None:
+        """Return the growing text of an answer; None where tokens alone are wanted."""
+        if not (params.detokenize and self.has_tokenizer):
+            return None
+        return AnswerText(
+            self.tokenizer,
+            prompt_ids=known_ids,
+            stop=wanted.stop,
+            include_stop_str_in_output=wanted.include_stop_str_in_output,
+            skip_special_tokens=wanted.skip_special_tokens,
+            spaces_between_special_tokens=wanted.spaces_between_special_tokens,
+            min_tokens=wanted.min_tokens,
+            repeats=repeats_as(wanted.repetition_detection),
+        )
+
     def weight_version(self) -> str:
         """Return the version of the present weights."""
         return self.core.home.weight_version
@@ -151,7 +159,10 @@ class LoadedModel:
         if not self.has_tokenizer:
             raise UnsupportedError(f"{self.folder} has no tokenizer.json")
         return SamplingResolver(
-            self.tokenizer, vocab_size=self.core.engine.vocab_size, limits=self._limits
+            self.tokenizer,
+            vocab_size=self.core.engine.vocab_size,
+            limits=self._limits,
+            logprobs_mode=self._logprobs_mode,
         )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from shared.errors import InternalError, InvalidRequestError
 from shared.request.extra_args import check_extra_args
+from shared.request.logprobs_mode import LogprobsMode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,6 +71,8 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     #: Alternatives of the output by name, in this order, instead of the `logprobs` best ones.
     logprob_token_ids: tuple[int, ...] | None = None
+    #: What `logprobs` and `prompt_logprobs` are.
+    logprobs_mode: LogprobsMode = LogprobsMode.RAW_LOGPROBS
     #: What the answer must look like. `ignore_eos` says nothing then: an end token comes where the
     #: grammar allows it, and ends the answer.
     grammar: GrammarSpec | None = None

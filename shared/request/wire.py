@@ -18,6 +18,7 @@ from shared.request.grammar.wire import (
     thinking_from_wire,
     thinking_to_wire,
 )
+from shared.request.logprobs_mode import LogprobsMode
 from shared.request.sampling_params import SamplingParams
 from shared.request.thinking_budget import ThinkingBudget
 
@@ -160,11 +161,33 @@ def budget_from_wire(message: common_pb2.ThinkingBudget) -> ThinkingBudget:
     )
 
 
+_MODES = {
+    common_pb2.LOGPROBS_MODE_UNSPECIFIED: LogprobsMode.RAW_LOGPROBS,
+    common_pb2.LOGPROBS_MODE_PROCESSED_LOGPROBS: LogprobsMode.PROCESSED_LOGPROBS,
+    common_pb2.LOGPROBS_MODE_RAW_LOGITS: LogprobsMode.RAW_LOGITS,
+    common_pb2.LOGPROBS_MODE_PROCESSED_LOGITS: LogprobsMode.PROCESSED_LOGITS,
+}
+_WIRE_MODES = {mode: wire for wire, mode in _MODES.items()}
+
+
+def mode_from_wire(value: common_pb2.LogprobsMode.ValueType) -> LogprobsMode:
+    """Return the mode.
+
+    Raises:
+        InvalidRequestError: a newer peer has sent one that is not known here.
+    """
+    mode = _MODES.get(value)
+    if mode is None:
+        raise InvalidRequestError(f"logprobs_mode {value} is unknown", param="logprobs_mode")
+    return mode
+
+
 _TO_WIRE: dict[str, Callable[[Any], Any]] = {
     "allowed_token_ids": lambda ids: common_pb2.TokenIds(ids=ids),
     "logprob_token_ids": lambda ids: common_pb2.TokenIds(ids=ids),
     "bad_words_token_ids": lambda words: [common_pb2.TokenIds(ids=ids) for ids in words],
     "grammar": grammar_to_wire,
+    "logprobs_mode": _WIRE_MODES.__getitem__,
     "thinking_budget": budget_to_wire,
     "extra_args": extra_args_to_wire,
 }
@@ -176,6 +199,7 @@ _FROM_WIRE: dict[str, Callable[[Any], Any]] = {
     "eos_token_ids": tuple,
     "stop_token_ids": tuple,
     "grammar": grammar_from_wire,
+    "logprobs_mode": mode_from_wire,
     "thinking_budget": budget_from_wire,
     "extra_args": extra_args_from_wire,
 }

@@ -13,7 +13,8 @@ PROTOCOL_MAJOR = 1
 #: lower version refuse a layout of more than one group by its version.
 #: 5: a worker returns the log probabilities of named tokens, and ends reasoning after a number of
 #: tokens.
-#: 6: prompts may give embeddings in place of tokens.
+#: 6: prompts may give embeddings in place of tokens, and a worker returns log probabilities of
+#: other modes than raw ones.
 PROTOCOL_MINOR = 6
 
 #: First minor versions with a feature.
@@ -22,3 +23,4 @@ CONSTRAINTS_MINOR = 2
 STATES_MINOR = 3
 FIELDS_MINOR = 5
 EMBEDS_MINOR = 6
+LOGPROBS_MODE_MINOR = 6

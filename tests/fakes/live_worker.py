@@ -107,20 +107,20 @@ class LiveWorker:
         *sources: common_pb2.PrefixSource,
         max_tokens: int = 8,
         cache_salt: bytes = b"",
-        prompt_logprobs: int | None = None,
         request_id: str = "r",
         resumed: Sequence[int] = (),
         prefill: LiveWorker | None = None,
+        **sampling: Any,
     ) -> AsyncIterator[decode_pb2.DecodeResponse]:
-        """One greedy answer as it comes; `prefill` computes the prompt."""
+        """One answer as it comes, greedy unless `sampling` says more; `prefill` computes the
+        prompt.
+        """
         candidates = [] if prefill is None else [prefill.candidate()]
         request = decode_pb2.DecodeRequest(
             request_id=request_id,
             token_ids=[*prompt, *resumed],
             num_resumed_tokens=len(resumed),
-            sampling=common_pb2.SamplingParams(
-                max_tokens=max_tokens, ignore_eos=True, prompt_logprobs=prompt_logprobs
-            ),
+            sampling=common_pb2.SamplingParams(max_tokens=max_tokens, ignore_eos=True, **sampling),
             prefix_sources=sources,
             prefill_candidates=candidates,
             cache_salt=cache_salt,

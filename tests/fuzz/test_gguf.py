@@ -37,7 +37,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     add = partial(add_tokenizer, texts)
     model = export(folder / "hf", folder / "model.gguf", tokenizer=add)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("shared.gguf.folder._cache", lambda: folder / "cache")
+        patch.setattr("shared.gguf.folder.cache_dir", lambda: folder / "cache")
         load(model)
         before = memory_bytes()
         yield model

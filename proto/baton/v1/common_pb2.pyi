@@ -80,6 +80,34 @@ GRAMMAR_KIND_STRUCTURAL_TAG: GrammarKind.ValueType  # 6
 """A structural tag of xgrammar, in JSON."""
 Global___GrammarKind: _TypeAlias = GrammarKind  # noqa: Y015
 
+class _LogprobsMode:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _LogprobsModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_LogprobsMode.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    LOGPROBS_MODE_UNSPECIFIED: _LogprobsMode.ValueType  # 0
+    """Natural logarithms of the model's probabilities."""
+    LOGPROBS_MODE_PROCESSED_LOGPROBS: _LogprobsMode.ValueType  # 1
+    """Natural logarithms of the probabilities that a token is drawn with."""
+    LOGPROBS_MODE_RAW_LOGITS: _LogprobsMode.ValueType  # 2
+    """The model's logits."""
+    LOGPROBS_MODE_PROCESSED_LOGITS: _LogprobsMode.ValueType  # 3
+    """The logits that a token is drawn with."""
+
+class LogprobsMode(_LogprobsMode, metaclass=_LogprobsModeEnumTypeWrapper):
+    """What log probabilities are. Processed: behind penalties, masks, temperature and filters."""
+
+LOGPROBS_MODE_UNSPECIFIED: LogprobsMode.ValueType  # 0
+"""Natural logarithms of the model's probabilities."""
+LOGPROBS_MODE_PROCESSED_LOGPROBS: LogprobsMode.ValueType  # 1
+"""Natural logarithms of the probabilities that a token is drawn with."""
+LOGPROBS_MODE_RAW_LOGITS: LogprobsMode.ValueType  # 2
+"""The model's logits."""
+LOGPROBS_MODE_PROCESSED_LOGITS: LogprobsMode.ValueType  # 3
+"""The logits that a token is drawn with."""
+Global___LogprobsMode: _TypeAlias = LogprobsMode  # noqa: Y015
+
 class _FinishReason:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -522,6 +550,7 @@ class SamplingParams(_message.Message):
     EXTRA_ARGS_FIELD_NUMBER: _builtins.int
     LOGPROB_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     THINKING_BUDGET_FIELD_NUMBER: _builtins.int
+    LOGPROBS_MODE_FIELD_NUMBER: _builtins.int
     max_tokens: _builtins.int
     """At least 1."""
     temperature: _builtins.float
@@ -554,6 +583,8 @@ class SamplingParams(_message.Message):
     """Maximum of draft tokens per step; 0: none. Unset: the worker's setting. It changes the
     speed of the answer, not its tokens.
     """
+    logprobs_mode: Global___LogprobsMode.ValueType
+    """What `logprobs` and `prompt_logprobs` are. Since minor version 6: older workers are sent none."""
     @_builtins.property
     def logit_bias(self) -> _containers.ScalarMap[_builtins.int, _builtins.float]:
         """Added to the logits of these tokens."""
@@ -623,10 +654,11 @@ class SamplingParams(_message.Message):
         extra_args: _abc.Mapping[_builtins.str, Global___ExtraArg] | None = ...,
         logprob_token_ids: Global___TokenIds | None = ...,
         thinking_budget: Global___ThinkingBudget | None = ...,
+        logprobs_mode: Global___LogprobsMode.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_allowed_token_ids", b"_allowed_token_ids", "_grammar", b"_grammar", "_logprob_token_ids", b"_logprob_token_ids", "_logprobs", b"_logprobs", "_num_speculative_tokens", b"_num_speculative_tokens", "_prompt_logprobs", b"_prompt_logprobs", "_repetition_penalty", b"_repetition_penalty", "_thinking_budget", b"_thinking_budget", "_top_p", b"_top_p", "allowed_token_ids", b"allowed_token_ids", "grammar", b"grammar", "logprob_token_ids", b"logprob_token_ids", "logprobs", b"logprobs", "num_speculative_tokens", b"num_speculative_tokens", "prompt_logprobs", b"prompt_logprobs", "repetition_penalty", b"repetition_penalty", "thinking_budget", b"thinking_budget", "top_p", b"top_p"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allowed_token_ids", b"_allowed_token_ids", "_grammar", b"_grammar", "_logprob_token_ids", b"_logprob_token_ids", "_logprobs", b"_logprobs", "_num_speculative_tokens", b"_num_speculative_tokens", "_prompt_logprobs", b"_prompt_logprobs", "_repetition_penalty", b"_repetition_penalty", "_thinking_budget", b"_thinking_budget", "_top_p", b"_top_p", "allowed_token_ids", b"allowed_token_ids", "bad_words_token_ids", b"bad_words_token_ids", "eos_token_ids", b"eos_token_ids", "extra_args", b"extra_args", "frequency_penalty", b"frequency_penalty", "grammar", b"grammar", "ignore_eos", b"ignore_eos", "logit_bias", b"logit_bias", "logprob_token_ids", b"logprob_token_ids", "logprobs", b"logprobs", "max_tokens", b"max_tokens", "min_p", b"min_p", "min_tokens", b"min_tokens", "num_speculative_tokens", b"num_speculative_tokens", "presence_penalty", b"presence_penalty", "prompt_logprobs", b"prompt_logprobs", "repetition_penalty", b"repetition_penalty", "sample_index", b"sample_index", "seed", b"seed", "stop_token_ids", b"stop_token_ids", "temperature", b"temperature", "thinking_budget", b"thinking_budget", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_allowed_token_ids", b"_allowed_token_ids", "_grammar", b"_grammar", "_logprob_token_ids", b"_logprob_token_ids", "_logprobs", b"_logprobs", "_num_speculative_tokens", b"_num_speculative_tokens", "_prompt_logprobs", b"_prompt_logprobs", "_repetition_penalty", b"_repetition_penalty", "_thinking_budget", b"_thinking_budget", "_top_p", b"_top_p", "allowed_token_ids", b"allowed_token_ids", "bad_words_token_ids", b"bad_words_token_ids", "eos_token_ids", b"eos_token_ids", "extra_args", b"extra_args", "frequency_penalty", b"frequency_penalty", "grammar", b"grammar", "ignore_eos", b"ignore_eos", "logit_bias", b"logit_bias", "logprob_token_ids", b"logprob_token_ids", "logprobs", b"logprobs", "logprobs_mode", b"logprobs_mode", "max_tokens", b"max_tokens", "min_p", b"min_p", "min_tokens", b"min_tokens", "num_speculative_tokens", b"num_speculative_tokens", "presence_penalty", b"presence_penalty", "prompt_logprobs", b"prompt_logprobs", "repetition_penalty", b"repetition_penalty", "sample_index", b"sample_index", "seed", b"seed", "stop_token_ids", b"stop_token_ids", "temperature", b"temperature", "thinking_budget", b"thinking_budget", "top_k", b"top_k", "top_p", b"top_p"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__allowed_token_ids: _TypeAlias = _typing.Literal["allowed_token_ids"]  # noqa: Y015
     _WhichOneofArgType__allowed_token_ids: _TypeAlias = _typing.Literal["_allowed_token_ids", b"_allowed_token_ids"]  # noqa: Y015
@@ -707,7 +739,9 @@ class TokenLogprob(_message.Message):
     token_id: _builtins.int
     """The candidate."""
     logprob: _builtins.float
-    """Natural logarithm of its probability before penalties and temperature."""
+    """Natural logarithm of its probability before penalties and temperature, or as `logprobs_mode`
+    says.
+    """
     rank: _builtins.int
     """1 is the most likely token."""
     def __init__(

@@ -10,6 +10,7 @@ import msgspec
 
 from services.router.answer.join import joined
 from services.router.request.generation import AnswerPiece
+from shared.request.logprobs_mode import LogprobsMode
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -31,12 +32,16 @@ async def best_answers(
 ) -> AsyncGenerator[AnswerPiece]:
     """Yield the `n` most likely of `best_of` answers, best first.
 
-    The measure is the mean log probability per token. Each answer is one piece, yielded when all
-    answers are complete. The usage counts all answers.
+    The measure is the mean raw log probability per token; it is reported, too. Each answer is one
+    piece, yielded when all answers are complete. The usage counts all answers.
     """
     params = request.params
     wanted = replace(
-        params, n=params.best_of or params.n, best_of=None, logprobs=params.logprobs or 0
+        params,
+        n=params.best_of or params.n,
+        best_of=None,
+        logprobs=params.logprobs or 0,
+        logprobs_mode=LogprobsMode.RAW_LOGPROBS,
     )
     # The contract promises an iterator with `aclose`, which its type cannot express.
     pieces = cast(

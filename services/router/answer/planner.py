@@ -16,8 +16,14 @@ from services.router.routing.chooser import MAX_SOURCES
 from services.router.routing.explain import explain
 from shared.errors import BatonError, InvalidRequestError, NoWorkerError, UnsupportedError
 from shared.request.beam_search import check_beam_search
+from shared.request.logprobs_mode import LogprobsMode
 from shared.request.prompt_embeds import PARAM, identity_of
-from shared.rpc.protocol import CONSTRAINTS_MINOR, EMBEDS_MINOR, FIELDS_MINOR
+from shared.rpc.protocol import (
+    CONSTRAINTS_MINOR,
+    EMBEDS_MINOR,
+    FIELDS_MINOR,
+    LOGPROBS_MODE_MINOR,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -230,6 +236,8 @@ def _protocol_minor(job: Job) -> int:
     sampling = job.sampling
     if job.request.embeds is not None:
         return EMBEDS_MINOR
+    if sampling.logprobs_mode is not LogprobsMode.RAW_LOGPROBS:
+        return LOGPROBS_MODE_MINOR
     if sampling.logprob_token_ids is not None or sampling.thinking_budget is not None:
         return FIELDS_MINOR
     return CONSTRAINTS_MINOR if sampling.grammar is not None or sampling.extra_args else 0

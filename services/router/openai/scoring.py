@@ -28,6 +28,7 @@ from services.router.request.generation import GenerationRequest
 from shared.errors import RequestCancelledError
 from shared.generation.limits import check_answers, check_num_tokens, check_texts
 from shared.generation.params import GenerationParams
+from shared.request.logprobs_mode import LogprobsMode
 from shared.request.sampling_params import MAX_LOGPROB_TOKEN_IDS
 
 if TYPE_CHECKING:
@@ -130,7 +131,11 @@ class GenerativeScoring:
         backend = self._backend
         labels = tuple(dict.fromkeys(body.label_token_ids))
         params = GenerationParams(
-            max_tokens=1, temperature=0.0, logprobs=0, logprob_token_ids=labels
+            max_tokens=1,
+            temperature=0.0,
+            logprobs=0,
+            logprob_token_ids=labels,
+            logprobs_mode=LogprobsMode.RAW_LOGPROBS,
         )
         caller = backend.caller_of(request)
         ids = generation_ids(request, _PREFIX, len(prompts))

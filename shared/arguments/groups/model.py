@@ -17,14 +17,13 @@ from shared.arguments.values import either, length
 
 NO_POOLING = "Baton has no pooling models yet"
 NO_MEDIA = "Baton takes text and token ids only"
-IN_FOLDER = "it is read from the model's folder; put a changed copy of the folder in its place"
 SLEEP = "every worker can sleep, and gives all its memory back"
 
 MODEL = (
     value("--model", "Qwen/Qwen3-0.6B", Same("a folder, a GGUF file or a name on the hub")),
     value("--runner", "auto", Refused(NO_POOLING, ("generate",))),
     value("--convert", "auto", Refused(NO_POOLING, ("none",))),
-    value("--tokenizer", None, Refused(f"the tokenizer cannot be another one: {IN_FOLDER}")),
+    value("--tokenizer", None, Same("a folder, a GGUF file or a name on the hub")),
     value(
         "--tokenizer-mode",
         "auto",
@@ -44,17 +43,21 @@ MODEL = (
             "seeds random weights; a request without a seed of its own draws a new one",
         ),
     ),
-    value("--hf-config-path", None, Refused(f"config.json cannot be elsewhere: {IN_FOLDER}")),
+    value("--hf-config-path", None, Same()),
     value("--allowed-local-media-path", "", Refused(NO_MEDIA)),
     words("--allowed-media-domains", None, Refused(NO_MEDIA)),
     value("--revision", None, Same()),
     value("--code-revision", None, Refused("--revision holds for a model's code, too", ("main",))),
-    value("--tokenizer-revision", None, Refused("--revision holds for the tokenizer, too")),
+    value("--tokenizer-revision", None, Same()),
     value("--max-model-len", None, Spelled("--max-model-len", length("--max-model-len"))),
     value(
         "--quantization",
         None,
-        Spelled("--quantization", either("--quantization", {})),
+        Spelled(
+            "--quantization",
+            either("--quantization", {}),
+            "none, int8, fp8, int4, or the format that the checkpoint has",
+        ),
         short="-q",
     ),
     json_object(
@@ -69,7 +72,7 @@ MODEL = (
     value(
         "--logprobs-mode",
         "raw_logprobs",
-        Refused("Baton returns logprobs of the model, before penalties and temperature"),
+        Same("of answers; beams, `best_of` and scores are raw log probabilities"),
     ),
     value("--logits-processor-pattern", None, Inert("only listed logits processors are used")),
     switch("--use-fp64-gumbel", Refused("Baton draws from float32 numbers")),
@@ -87,7 +90,7 @@ MODEL = (
     words("--served-model-name", None, Same()),
     value("--config-format", "auto", Refused("Baton reads config.json", ("hf",))),
     value("--hf-token", None, Same("better in the environment: HF_TOKEN")),
-    json_object("--hf-overrides", Refused(f"config.json cannot be changed: {IN_FOLDER}")),
+    json_object("--hf-overrides", Same("a JSON object; workers with other values share no KV")),
     json_object(
         "--model-class-overrides", Refused("--model-class names a family in code of your own")
     ),

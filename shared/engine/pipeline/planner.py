@@ -157,4 +157,7 @@ def _score(place: int, seq: Sequence, first: int, num: int) -> PromptScore:
     """Return the score of prompt tokens, each given the tokens before it."""
     end = min(first + num + 1, seq.num_prompt_tokens)
     tokens = seq.token_ids[first + 1 : end].tolist()
-    return PromptScore(place, tokens, seq.request.sampling.prompt_logprobs or 0)
+    sampling = seq.request.sampling
+    return PromptScore(
+        place, tokens, sampling.prompt_logprobs or 0, sampling.logprobs_mode.is_logits
+    )

@@ -1,10 +1,10 @@
 """Sampling of one token per sequence.
 
-The order is vLLM's: log probabilities of the raw logits; then, in 32 bits: the grammar's mask,
-allowed tokens, bad words, `min_tokens`, bias, custom processors, penalties, the end of reasoning
-whose budget is spent, temperature, min-p, top-k, top-p. Then the most likely token, or the token at
-which the cumulative distribution, in the order of the vocabulary, passes a random number that
-depends on (seed, sample index, position) alone.
+The order is vLLM's: raw log probabilities; then, in 32 bits: the grammar's mask, allowed tokens,
+bad words, `min_tokens`, bias, custom processors, penalties, the end of reasoning whose budget is
+spent, temperature, min-p, top-k, top-p; processed log probabilities. Then the most likely token, or
+the token at which the cumulative distribution, in the order of the vocabulary, passes a random
+number that depends on (seed, sample index, position) alone.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from shared.engine.sampler.logprobs import output_logprobs
 from shared.engine.sampler.penalties import apply_penalties
 from shared.engine.sampler.processors.attached import apply_processors
 from shared.engine.sampler.random import uniforms
+from shared.engine.sampler.scores import put_processed, raw_scores
 from shared.engine.sampler.thinking import end_thinking
 
 if TYPE_CHECKING:
@@ -67,16 +68,16 @@ def sample(
     """
     logits = logits.float()
     wanting = [row for row, state in enumerate(states) if state.params.logprobs is not None]
-    raw_logprobs = logits[wanting].log_softmax(dim=-1) if wanting else None
+    if not wanting:
+        adjust(logits, states)
+        return [Sampled(token_id) for token_id in _choose(logits, states, implementation)]
+    params = [states[row].params for row in wanting]
+    scores = raw_scores(logits[wanting], params)
     adjust(logits, states)
+    if any(each.logprobs_mode.is_processed for each in params):
+        put_processed(scores, logits[wanting], params)
     token_ids = _choose(logits, states, implementation)
-    if raw_logprobs is None:
-        return [Sampled(token_id) for token_id in token_ids]
-    records = output_logprobs(
-        raw_logprobs,
-        [token_ids[row] or 0 for row in wanting],
-        [states[row].params for row in wanting],
-    )
+    records = output_logprobs(scores, [token_ids[row] or 0 for row in wanting], params)
     by_row = dict(zip(wanting, records, strict=True))
     return [Sampled(token_id, by_row.get(row)) for row, token_id in enumerate(token_ids)]
 

@@ -278,7 +278,8 @@ class ModelRunner:
             targets = score.token_ids[start : start + _PROMPT_LOGPROB_ROWS]
             logits = self._model.compute_logits(hidden[start : start + len(targets)])
             num_top = [score.num_top] * len(targets)
-            records += position_logprobs(logits.log_softmax(dim=-1), targets, num_top)
+            scores = logits if score.is_logits else logits.log_softmax(dim=-1)
+            records += position_logprobs(scores, targets, num_top)
         return records
 
 

@@ -49,6 +49,8 @@ class PromptScore:
     #: The tokens after the first ones of the sequence that this step computes.
     token_ids: list[int]
     num_top: int
+    #: Whether logits are requested in place of log probabilities.
+    is_logits: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from shared.engine.step.plan import GivenRows, NewBlocks, PromptScore, RowMasks,
 from shared.engine.step.verification import Verified
 from shared.request.answer import PositionLogprobs, TokenLogprob
 from shared.request.grammar.wire import grammar_from_wire, grammar_to_wire
+from shared.request.logprobs_mode import LogprobsMode
 from shared.request.sampling_params import SamplingParams
 from shared.request.wire import budget_from_wire, budget_to_wire
 
@@ -47,7 +48,7 @@ def encode_plan(plan: StepPlan) -> bytes:
             ],
             "new_tokens": {row: tokens.tobytes() for row, tokens in plan.new_tokens.items()},
             "masks": [(mask.place, _pack(mask.bits)) for mask in plan.masks],
-            "scores": [(score.place, score.token_ids, score.num_top) for score in plan.scores],
+            "scores": [astuple(score) for score in plan.scores],
             "hidden": {at: astuple(placed) for at, placed in plan.hidden.items()},
         }
     )
@@ -127,6 +128,7 @@ def _unpack_start(
     if given["thinking_budget"] is not None:
         budget = common_pb2.ThinkingBudget.FromString(given["thinking_budget"])
         given["thinking_budget"] = budget_from_wire(budget)
+    given["logprobs_mode"] = LogprobsMode(given["logprobs_mode"])
     given["extra_args"] = {name: _tupled(value) for name, value in given["extra_args"].items()}
     params = SamplingParams(**{name: _tupled(value) for name, value in given.items()})
     return RowStart(row, params, needs_host, array("q", token_ids), num_prompt_tokens)

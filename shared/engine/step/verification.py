@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from shared.engine.sampler.logprobs import output_logprobs
 from shared.engine.sampler.sampler import Sampled, adjust, sample
+from shared.engine.sampler.scores import put_processed, raw_scores
 from shared.engine.step.rejection import accept_drawn, distribution
 from shared.engine.step.token_choice import NOTHING
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from shared.engine.step.row_states import RowState
     from shared.engine.step.token_choice import TokenChooser
     from shared.request.answer import PositionLogprobs
+    from shared.request.sampling_params import SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,7 @@ def _accept_drawn(logits: torch.Tensor, row: Drafted) -> Verified:
     adjusted = logits.clone()
     if row.state.needs_host:
         adjust(adjusted, [row.ahead(num) for num in range(len(logits))])
+    scores = None if params.logprobs is None else _scores(logits, adjusted, params)
     token_ids, num_accepted = accept_drawn(
         distribution(adjusted, params),
         row.probs,
@@ -138,7 +141,14 @@ def _accept_drawn(logits: torch.Tensor, row: Drafted) -> Verified:
         first_position=row.position,
     )
     records: list[PositionLogprobs] = []
-    if params.logprobs is not None and token_ids:
-        raw = logits[: len(token_ids)].log_softmax(dim=-1)
-        records = output_logprobs(raw, token_ids, [params] * len(token_ids))
+    if scores is not None and token_ids:
+        records = output_logprobs(scores[: len(token_ids)], token_ids, [params] * len(token_ids))
     return Verified(token_ids, records, num_accepted, is_stuck=len(token_ids) == num_accepted)
+
+
+def _scores(logits: torch.Tensor, adjusted: torch.Tensor, params: SamplingParams) -> torch.Tensor:
+    """Return what is reported of the rows of one sequence; both [k + 1, vocab] stay as they are."""
+    each = [params] * len(logits)
+    scores = raw_scores(logits, each)
+    put_processed(scores, adjusted, each)
+    return scores

@@ -63,7 +63,9 @@ class Weights:
 def first_source(config: WorkerConfig) -> WeightSource:
     """Return the source in the settings."""
     settings = config.model
-    return WeightSource(settings.folder, FIRST_VERSION, settings.model_generation, is_update=False)
+    return WeightSource(
+        settings.own_folder, FIRST_VERSION, settings.model_generation, is_update=False
+    )
 
 
 def load_weights(config: WorkerConfig, source: WeightSource) -> Weights:
@@ -76,7 +78,7 @@ def load_weights(config: WorkerConfig, source: WeightSource) -> Weights:
     if settings.model_class:
         register_named(settings.model_class)
     loaded = load_model(
-        source.folder,
+        settings.changed(source.folder),
         dtype=settings.dtype,
         load_format=settings.load_format,
         seed=settings.model_seed,

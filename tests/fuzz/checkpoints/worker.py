@@ -36,7 +36,7 @@ class HangError(BaseException):
 def main(cache: Path) -> None:
     """Load what the input names."""
     torch.set_num_threads(1)
-    gguf_folder._cache = lambda: cache
+    gguf_folder.cache_dir = lambda: cache
     signal.signal(signal.SIGPROF, _stop)
     # What libraries print is no answer.
     answers = os.fdopen(os.dup(1), "w")

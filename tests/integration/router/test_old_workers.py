@@ -11,6 +11,7 @@ from shared.errors import BatonError, NoWorkerError, UnsupportedError
 from shared.generation.grammar import choice_grammar
 from shared.identity import Role
 from shared.request.grammar.spec import Thinking
+from shared.request.logprobs_mode import LogprobsMode
 from shared.rpc.protocol import CONSTRAINTS_MINOR
 from tests.fakes.scripted_decode import Script, Step, say
 
@@ -23,6 +24,7 @@ CONSTRAINED: list[dict[str, Any]] = [
     {"grammar": choice_grammar(["yes", "no"], param="guided_choice")},
     {"extra_args": {"bias": 1}},
     {"logprobs": 0, "logprob_token_ids": (3, 4)},
+    {"logprobs": 1, "logprobs_mode": LogprobsMode.RAW_LOGITS},
     {"thinking_token_budget": 3, "thinking": THINKING},
 ]
 

@@ -92,7 +92,7 @@ async def test_weights_with_zeros_of_floats_are_handed_over(tmp_path: Path) -> N
 async def test_codes_of_4_bits_are_handed_over_with_rows_of_8(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shared.gguf.folder._cache", lambda: tmp_path)
+    monkeypatch.setattr("shared.gguf.folder.cache_dir", lambda: tmp_path)
     plain = save(
         random_model("llama", seed=3, **SIZES[kind]),
         tmp_path / "plain",

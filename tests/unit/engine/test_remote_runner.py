@@ -16,6 +16,7 @@ from shared.engine.step.plan import NewBlocks, PromptScore, RowMasks, RowStart, 
 from shared.engine.step.plan_codec import decode_plan, encode_plan
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from shared.request.grammar.spec import GrammarKind, GrammarSpec, Thinking
+from shared.request.logprobs_mode import LogprobsMode
 from shared.request.sampling_params import SamplingParams
 from shared.request.thinking_budget import ThinkingBudget
 from tests.fakes.engines import Run, drain
@@ -49,6 +50,12 @@ KINDS: dict[str, dict[str, Any]] = {
     "words": {"temperature": 0.0, "bad_words_token_ids": ((7,), (8, 9)), "stop_token_ids": (3,)},
     "allowed": {"temperature": 1.0, "allowed_token_ids": tuple(range(20, 60))},
     "logprobs": {"temperature": 0.0, "logprobs": 3, "prompt_logprobs": 2},
+    "logits": {
+        "temperature": 0.0,
+        "logprobs": 3,
+        "prompt_logprobs": 2,
+        "logprobs_mode": LogprobsMode.RAW_LOGITS,
+    },
     "named tokens": {"temperature": 0.0, "logprobs": 0, "logprob_token_ids": (3, 1)},
     "thinking": {
         "temperature": 0.0,

@@ -11,6 +11,7 @@ from shared.generation.params import GenerationParams
 from shared.generation.resolver import SamplingResolver
 from shared.request.grammar.spec import GrammarKind, GrammarSpec, Thinking
 from shared.request.grammar.wire import grammar_from_wire
+from shared.request.logprobs_mode import LogprobsMode
 from shared.request.sampling_params import SamplingParams
 from shared.request.thinking_budget import ThinkingBudget
 from shared.request.wire import sampling_from_wire, sampling_to_wire
@@ -178,6 +179,15 @@ def test_the_message_says_how_long_a_prompt_may_be() -> None:
         _resolve(max_tokens=98)
 
 
+def test_log_probabilities_are_of_the_mode_that_is_set() -> None:
+    mode = LogprobsMode.PROCESSED_LOGITS
+    resolver = SamplingResolver(TOKENIZER, vocab_size=TOKENIZER.vocab_size, logprobs_mode=mode)
+    place: dict[str, Any] = {"prompt_token_ids": [1], "max_model_len": 9}
+    assert resolver.resolve(GenerationParams(), **place).logprobs_mode is mode
+    own = GenerationParams(logprobs_mode=LogprobsMode.RAW_LOGPROBS)
+    assert resolver.resolve(own, **place).logprobs_mode is LogprobsMode.RAW_LOGPROBS
+
+
 def test_all_fields_reach_the_wire() -> None:
     params = SamplingParams(
         max_tokens=9,
@@ -200,6 +210,7 @@ def test_all_fields_reach_the_wire() -> None:
         logprobs=0,
         prompt_logprobs=5,
         logprob_token_ids=(3, 4),
+        logprobs_mode=LogprobsMode.RAW_LOGITS,
         num_speculative_tokens=6,
         grammar=GrammarSpec(kind=GrammarKind.REGEX, text="a"),
         extra_args={"a": (1, "b")},
@@ -210,7 +221,8 @@ def test_all_fields_reach_the_wire() -> None:
         assert getattr(wire, name) == getattr(params, name)
     for name in ("repetition_penalty", "presence_penalty", "frequency_penalty", "ignore_eos"):
         assert getattr(wire, name) == getattr(params, name)
-    assert sampling_from_wire(wire).thinking_budget == params.thinking_budget
+    for name in ("thinking_budget", "logprobs_mode"):
+        assert getattr(sampling_from_wire(wire), name) == getattr(params, name)
     assert grammar_from_wire(wire.grammar) == params.grammar
     for name in ("sample_index", "logprobs", "prompt_logprobs", "num_speculative_tokens"):
         assert getattr(wire, name) == getattr(params, name)

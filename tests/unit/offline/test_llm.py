@@ -341,7 +341,7 @@ def test_arguments_of_engines_are_those_of_the_command_line() -> None:
         ({"tensor_parallel_size": 2}, "--tensor-parallel-size 2 is refused"),
         ({"data_parallel_size": 2}, "data_parallel_size must be 1"),
         ({"enable_lora": True}, "--enable-lora is refused"),
-        ({"max_num_seq": 2}, "max_num_seq is no argument"),
+        ({"max_num_seq": 2}, "max_num_seq is no argument .* mean max_num_seqs"),
         ({"max_num_seqs": "many"}, "--max-num-seqs has a bad value 'many'"),
         ({"max_num_batched_tokens": 1}, "max_num_batched_tokens must be at least"),
     ],

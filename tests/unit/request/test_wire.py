@@ -12,6 +12,7 @@ from shared.errors import InvalidRequestError
 from shared.request import wire
 from shared.request.answer import FinishReason, PositionLogprobs, TokenLogprob
 from shared.request.grammar.spec import GrammarKind, GrammarSpec
+from shared.request.logprobs_mode import LogprobsMode
 from shared.request.sampling_params import SamplingParams
 from shared.request.wire import extra_args_to_wire
 
@@ -65,6 +66,7 @@ def test_sampling_keeps_every_field() -> None:
         logprobs=0,
         prompt_logprobs=5,
         logprob_token_ids=common_pb2.TokenIds(ids=[3, 4]),
+        logprobs_mode=common_pb2.LOGPROBS_MODE_RAW_LOGITS,
         num_speculative_tokens=6,
         thinking_budget=common_pb2.ThinkingBudget(
             max_tokens=3, thinking=common_pb2.Thinking(begin_token_id=1, end_token_id=2)
@@ -80,6 +82,15 @@ def test_sampling_keeps_every_field() -> None:
     assert params.logprobs == 0
     # With a grammar, `ignore_eos` says nothing.
     assert params.final_token_ids == {0, 8}
+
+
+@pytest.mark.parametrize("mode", LogprobsMode)
+def test_modes(mode: LogprobsMode) -> None:
+    message = wire.sampling_to_wire(SamplingParams(max_tokens=1, temperature=0, logprobs_mode=mode))
+    assert wire.sampling_from_wire(message).logprobs_mode is mode
+    message.logprobs_mode = 77  # type: ignore[assignment]  # what a newer router may send
+    with pytest.raises(InvalidRequestError, match="logprobs_mode 77"):
+        wire.sampling_from_wire(message)
 
 
 def test_what_goes_out_comes_back() -> None:

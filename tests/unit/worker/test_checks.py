@@ -41,7 +41,8 @@ def test_a_good_model_passes(model: Path) -> None:
     [
         (("--dtype", "float8"), "dtype 'float8' is unknown"),
         (("--load-format", "tensorizer"), "load format 'tensorizer' is unknown"),
-        (("--quantization", "awq"), "quantization 'awq' is unknown"),
+        (("--quantization", "float5"), "quantization 'float5' is unknown"),
+        (("--quantization", "awq"), "is not quantised; leave it out"),
         (("--attention-backend", "flash"), "attention backend 'flash' is unknown"),
         (("--attention-backend", "native", "--quantization", "fp8"), "int4 weights, not fp8"),
         (("--quantization", "int8", "--dtype", "float32"), "int8 weights go with --dtype bfloat16"),

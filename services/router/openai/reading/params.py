@@ -32,6 +32,7 @@ _SAME = frozenset(GenerationParams.__slots__) - {
     "repetition_detection",
     "thinking_token_budget",
     "thinking",
+    "logprobs_mode",
 }
 
 

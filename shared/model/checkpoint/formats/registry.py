@@ -59,12 +59,9 @@ def find_format(raw: Mapping[str, Any]) -> StoredFormat | None:
     Raises:
         ModelLoadError: it is unknown, or a key is unknown or wrong.
     """
-    own = raw.get(_KEY)
-    if not own:
+    method = find_method(raw)
+    if method is None:
         return None
-    if not isinstance(own, dict):
-        raise ModelLoadError(f"{_KEY} is a {type(own).__name__}, not an object")
-    method = str(own.get("quant_method") or "missing").lower()
     if method not in READERS:
         why = _UNREAD.get(method, "it is unknown")
         raise ModelLoadError(
@@ -72,7 +69,21 @@ def find_format(raw: Mapping[str, Any]) -> StoredFormat | None:
             f"{', '.join(READERS)}. Save it dequantised, or load the unquantized checkpoint with "
             "--quantization int8, fp8 or int4"
         )
-    return READERS[method](own)
+    return READERS[method](raw[_KEY])
+
+
+def find_method(raw: Mapping[str, Any]) -> str | None:
+    """Return the name of the format, which may be unknown; None: weights are not quantised.
+
+    Raises:
+        ModelLoadError: the format's settings are no object.
+    """
+    own = raw.get(_KEY)
+    if not own:
+        return None
+    if not isinstance(own, dict):
+        raise ModelLoadError(f"{_KEY} is a {type(own).__name__}, not an object")
+    return str(own.get("quant_method") or "missing").lower()
 
 
 def with_own_file(raw: Any, model_dir: Path) -> Any:

@@ -52,6 +52,11 @@ def processed(
 
 def distribution(row: NDArray[np.float32], params: SamplingParams) -> NDArray[np.float64]:
     """Probabilities after temperature and filters."""
+    return softmax(filtered(row, params))
+
+
+def filtered(row: NDArray[np.float32], params: SamplingParams) -> NDArray[np.float64]:
+    """Logits after temperature and filters."""
     scaled = row.astype(np.float64) / params.temperature
     probs = softmax(scaled)
     scaled[probs < params.min_p * probs.max()] = -np.inf
@@ -65,7 +70,7 @@ def distribution(row: NDArray[np.float32], params: SamplingParams) -> NDArray[np
             if total >= params.top_p:
                 scaled[token] = -np.inf
             total += probs[token]
-    return softmax(scaled)
+    return scaled
 
 
 def softmax(row: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -17,6 +17,7 @@ from shared.engine.sampler.logprobs import position_logprobs
 from shared.engine.sampler.sampler import sample
 from shared.engine.sampler.sampling_state import SamplingState
 from shared.request.grammar.spec import Thinking
+from shared.request.logprobs_mode import LogprobsMode
 from shared.request.sampling_params import SamplingParams
 from shared.request.thinking_budget import ThinkingBudget
 from tests.unit.engine.sampler import reference
@@ -207,6 +208,34 @@ def test_raw_logprobs_know_nothing_of_penalties() -> None:
     assert [t.token_id for t in first.logprobs.top] == raw[0].topk(3).indices.tolist()
     assert second.logprobs is not None
     assert second.logprobs.top == ()
+
+
+@pytest.mark.parametrize("mode", LogprobsMode)
+@pytest.mark.parametrize(
+    "fields", [each for each in EACH_PARAMETER if each.get("eos_token_ids") != (5, 70)], ids=str
+)
+def test_numbers_are_of_the_mode(mode: LogprobsMode, fields: dict[str, Any]) -> None:
+    logits = random_logits(2)
+    wanted = fields | {"logprobs": VOCAB, "logprobs_mode": mode}
+    state = make_state(**wanted)
+    expected = logits[0].numpy().copy()
+    if mode.is_processed:
+        expected = reference.processed(expected, state.params, PROMPT, OUTPUT)
+        if not state.params.is_greedy:
+            expected = reference.filtered(expected, state.params)
+    if not mode.is_logits:
+        with np.errstate(divide="ignore"):
+            expected = np.log(reference.softmax(expected.astype(np.float64)))
+    neighbour = make_state(logprobs=1, logit_bias={3: 5.0})
+    plain, beside = sample(logits.clone(), [make_state(**fields), neighbour])
+    sampled, again = sample(logits, [state, neighbour])
+    assert sampled.token_id == plain.token_id
+    assert again == beside
+    assert sampled.logprobs is not None
+    found = {each.token_id: each.logprob for each in sampled.logprobs.top}
+    assert found == pytest.approx(dict(enumerate(expected.tolist())), abs=1e-4)
+    ranks = {each.token_id: each.rank for each in sampled.logprobs.top}
+    assert sampled.logprobs.chosen.rank == ranks[sampled.logprobs.chosen.token_id]
 
 
 def test_named_tokens_replace_the_most_likely_ones() -> None:

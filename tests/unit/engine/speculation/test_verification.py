@@ -16,12 +16,14 @@ from shared.engine.step.row_states import RowState
 from shared.engine.step.token_choice import DeviceChooser
 from shared.engine.step.verification import Drafted, verify
 from shared.request.grammar.spec import Thinking
+from shared.request.logprobs_mode import LogprobsMode
 from shared.request.sampling_params import SamplingParams
 from shared.request.thinking_budget import ThinkingBudget
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Seq
 
+PROCESSED = LogprobsMode.PROCESSED_LOGPROBS
 VOCAB = 12
 PROMPT = [3, 1, 4, 1, 5]
 THOUGHTS = ThinkingBudget(
@@ -39,6 +41,13 @@ PARAMS: dict[str, dict[str, Any]] = {
     "min tokens": {"min_tokens": 4, "stop_token_ids": (0, 1, 2, 3)},
     "logprobs": {"logprobs": 2, "temperature": 0.7, "seed": 9},
     "thinking": {"thinking_budget": THOUGHTS},
+    "processed": {
+        "logprobs": 2,
+        "temperature": 0.7,
+        "top_k": 9,
+        "seed": 9,
+        "logprobs_mode": PROCESSED,
+    },
     "named tokens": {"logprobs": 0, "logprob_token_ids": (3, 1), "temperature": 0.7, "seed": 9},
 }
 
@@ -122,3 +131,17 @@ def test_drawn_drafts_have_logprobs_too() -> None:
     ):
         assert record.chosen.token_id == token_id
         assert record.chosen.logprob == pytest.approx(float(raw[place, token_id]))
+
+
+def test_drawn_drafts_have_the_numbers_of_tokens_without_drafts() -> None:
+    rows = torch.randn(3, VOCAB, generator=torch.Generator().manual_seed(1))
+    params = {
+        "temperature": 0.6, "top_k": 7, "logprobs": VOCAB, "frequency_penalty": 0.5, "seed": 3,
+        "logprobs_mode": PROCESSED,
+    }  # fmt: skip
+    probs = torch.full((2, VOCAB), 1 / VOCAB)
+    (verified,) = verify(rows.clone(), [drafted(params, [2, 3], probs)])
+    expected = one_by_one(rows, params, verified.token_ids[:-1])
+    for record, one in zip(verified.logprobs, expected, strict=False):
+        assert one.logprobs is not None
+        assert sorted(t.logprob for t in record.top) == sorted(t.logprob for t in one.logprobs.top)

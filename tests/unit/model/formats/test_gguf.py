@@ -83,7 +83,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Compiled kernels stay where they are: only the folders are elsewhere."""
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("cache")
-        patch.setattr("shared.gguf.folder._cache", lambda: folder)
+        patch.setattr("shared.gguf.folder.cache_dir", lambda: folder)
         yield
 
 

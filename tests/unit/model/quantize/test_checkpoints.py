@@ -207,6 +207,11 @@ def test_quarks_layout_is_read_too(tmp_path: Path) -> None:
     ours, other = parameters(tmp_path / "quark"), parameters(tmp_path / "other")
     for mine, theirs in zip(ours, other, strict=True):
         assert torch.equal(mine, theirs)
+    named = load_model(tmp_path / "quark", quantization="quark")
+    assert named.fingerprint == load_model(tmp_path / "quark").fingerprint
+    for name, path in (("awq_marlin", "quark"), ("quark", "other"), ("gguf", "source")):
+        with pytest.raises(ConfigError, match=f"--quantization {name}: .*/{path} is "):
+            load_model(tmp_path / path, quantization=name)
 
 
 def texts(*lengths: int) -> Calibration:

@@ -1,0 +1,1 @@
+"""vLLM's places for engines and their arguments."""
