@@ -140,7 +140,7 @@ def test_drawn_drafts_have_the_numbers_of_tokens_without_drafts() -> None:
         "logprobs_mode": PROCESSED,
     }  # fmt: skip
     probs = torch.full((2, VOCAB), 1 / VOCAB)
-    (verified,) = verify(rows.clone(), [drafted(params, [2, 3], probs)])
+    (verified,) = verify(rows.clone(), [drafted(params, [2, 3], probs)], DeviceChooser("torch"))
     expected = one_by_one(rows, params, verified.token_ids[:-1])
     for record, one in zip(verified.logprobs, expected, strict=False):
         assert one.logprobs is not None
