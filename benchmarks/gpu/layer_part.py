@@ -17,7 +17,7 @@ from kernels.silu_mul import silu_mul
 from shared.engine.sampler.processors.attached import ProcessorSet
 from shared.engine.step.plan import RowStart
 from shared.engine.step.row_states import RowState
-from shared.engine.step.token_choice import DeviceChooser
+from shared.engine.step.token_choice import chooser_of
 from shared.request.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -138,7 +138,8 @@ def measure_sampling(bench: Bench) -> None:
     }
     for name, fields in cases.items():
         states = [_state(i, fields) for i in range(batch)]
-        step = partial(DeviceChooser("triton").choose, states=states, positions=[8] * batch)
+        chooser = chooser_of(None, logits.device)
+        step = partial(chooser.choose, states=states, positions=[8] * batch)
         bench.report.measure(
             "K9", f"sampling, {name}",
             lambda step=step: bench.seconds(lambda: step(logits.clone())),  # type: ignore[misc]

@@ -135,6 +135,7 @@ VALUES: dict[str, Values] = {
     "request_id": Values("mine"),
     "response_format": Values({"type": "json_object"}, {"type": "poem"}),
     "return_mm_kwargs": Values(True),
+    "return_hidden_states": Values(True),
     "return_prompt_text": Values(True),
     "return_token_ids": Values(True),
     "return_token_offsets": Values(True),

@@ -34,7 +34,8 @@ def test_proto_is_a_path_root_with_one_package() -> None:
     # It names the classes of the engine in a program; see docs/adr/0001-packaging.md.
     package = ROOT / "proto" / "baton"
     found = set((ROOT / "proto").rglob("__init__.py"))
-    assert found == {package / "__init__.py", package / "utils" / "__init__.py"}
+    folders = (package, package / "engine", package / "utils")
+    assert found == {folder / "__init__.py" for folder in folders}
 
 
 def test_transformers_is_not_confused_by_our_kernels_folder() -> None:

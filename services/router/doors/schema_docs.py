@@ -29,7 +29,7 @@ _ERROR: dict[str, Any] = {
                 "message": {"type": "string"},
                 "type": {"type": "string"},
                 "param": {"type": ["string", "null"]},
-                "code": {"type": ["string", "null"]},
+                "code": {"type": ["string", "integer", "null"]},
             },
         }
     },

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 EMBEDDING_NORM = WeightPart("embedding_norm")
 FEATURE_NORM = WeightPart("feature_norm")
 PROJECTION = WeightPart("projection")
+#: Where a checkpoint counts such layers among those of its decoder.
+_LAYERS = "model.layers."
 
 
 def further_spec(decoder: DecoderSpec) -> DecoderSpec:
@@ -31,6 +33,14 @@ def further_spec(decoder: DecoderSpec) -> DecoderSpec:
     """
     last = decoder.layers[max(decoder.attentions)]
     return replace(decoder, layers=(last,), keeps_all_kv=True)
+
+
+def is_behind_last(name: str, *, num_layers: int, num_further: int) -> bool:
+    """Return whether a tensor is, by its name, of one of `num_further` layers behind the last."""
+    number = name.removeprefix(_LAYERS).partition(".")[0]
+    if not name.startswith(_LAYERS) or not number.isdecimal():
+        return False
+    return num_layers <= int(number) < num_layers + num_further
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from shared.errors import ModelLoadError
 from shared.model.checkpoint.formats.base import Module
 from shared.model.checkpoint.headers.parts import Parts, all_headers
 from shared.model.checkpoint.matrices.layout import StoredMatrix
+from shared.model.families.further import is_behind_last
 from shared.model.generic.attention import NAME, register
 from shared.model.generic.description import load_config
 from shared.model.generic.entries import open_entries
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from shared.model.linear.base import LinearMethod
 
 log = structlog.get_logger(__name__)
-
-_LAYERS = "model.layers."
 
 
 def empty_module(
@@ -100,24 +99,15 @@ def _tensors(
     headers = {
         name: header
         for name, header in all_headers(files.shards).items()
-        if not _is_further(name, config)
+        if not is_behind_last(
+            name,
+            num_layers=getattr(config, "num_hidden_layers", 0) or 0,
+            num_further=getattr(config, "num_nextn_predict_layers", 0) or 0,
+        )
     }
     if stored is None:
         return headers
     return Parts.of(headers, stored).tensors(stored, module_of)
-
-
-def _is_further(name: str, config: PretrainedConfig) -> bool:
-    """Return whether a tensor is of a layer that predicts further tokens.
-
-    transformers knows the numbers of a published model's only.
-    """
-    number = name.removeprefix(_LAYERS).partition(".")[0]
-    if not name.startswith(_LAYERS) or not number.isdecimal():
-        return False
-    first = int(getattr(config, "num_hidden_layers", 0) or 0)
-    num = int(getattr(config, "num_nextn_predict_layers", 0) or 0)
-    return first <= int(number) < first + num
 
 
 def _modules_of(outline: PreTrainedModel) -> Callable[[str], Module]:

@@ -312,6 +312,7 @@ COMPUTED = {
         "norm",
         "is_tied",
         "embedding_multiplier",
+        "multiplies_given",
         "layer_inputs",
         "learned_positions",
         "has_head_bias",
