@@ -229,8 +229,8 @@ SHAPES = (
         is_of_keys=True,
     ),
     Rule(
-        reason="The version of the weights, in each answer of chat and completions.",
-        aspect="*choices[].weight_version", vllm="-",
+        reason="The version of the weights, in every API.",
+        aspect="*weight_version", vllm="-",
         is_of_keys=True,
     ),
     Rule(
