@@ -9,6 +9,7 @@ from typing import Literal
 from services.router.cors_settings import CorsSettings
 from services.router.request.embeds_policy import EmbedsPolicy
 from services.router.response_settings import ResponseSettings
+from services.router.template_settings import TemplateSettings
 from shared.config import flag_name, setting
 from shared.errors import ConfigError
 from shared.folder.changes import FolderChanges
@@ -162,6 +163,7 @@ class RouterConfig:
     )
     hub: HubSettings = field(default_factory=HubSettings)
     changes: FolderChanges = field(default_factory=FolderChanges)
+    templates: TemplateSettings = field(default_factory=TemplateSettings)
     cors: CorsSettings = field(default_factory=CorsSettings)
     responses: ResponseSettings = field(default_factory=ResponseSettings)
     access: AccessSettings = field(default_factory=AccessSettings)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shared.arguments.base import Inert, Refused, json_object, switch, value, words
+from shared.arguments.base import Inert, Refused, Same, json_object, switch, value, words
 
 _TLS = "certificates are named by --tls-cert, --tls-key and --tls-ca, see docs/security.md"
 _LOGS = "requests are logged with --log-requests alone, by all services"
@@ -16,10 +16,7 @@ SERVING = (
     value(
         "--chat-template",
         None,
-        Refused(
-            "it is the one of the model's folder; a request brings its own with "
-            "--trust-request-chat-template"
-        ),
+        Same("a file, or the template itself; `auto` parsers are those that it shows"),
     ),
     value(
         "--chat-template-content-format",
@@ -27,7 +24,7 @@ SERVING = (
         Refused("templates are given texts", harmless=("string",)),
     ),
     switch("--trust-request-mm-kwargs", Refused("Baton takes text and token ids only")),
-    json_object("--default-chat-template-kwargs", Refused("a request says chat_template_kwargs")),
+    json_object("--default-chat-template-kwargs", Same()),
     value("--response-role", "assistant", Refused("answers are the assistant's")),
     switch("--return-tokens-as-token-ids", Refused("a request says return_tokens_as_token_ids")),
     switch("--enable-auto-tool-choice", Inert("--tool-call-parser is enough")),
