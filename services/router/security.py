@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from services.router.admission.caller import ANYBODY
+from services.router.admission.file_keys import FileKeys
 from services.router.admission.keys import KeyRing
 from shared.errors import ConfigError
 from shared.rpc.auth import AuthInterceptor, ClusterToken, anybody
@@ -31,7 +32,8 @@ class RouterSecurity:
     @property
     def files(self) -> list[WatchedFile[Any]]:
         """Files that may change while the router runs."""
-        return [each.file for each in (self.keys, self.token) if each is not None]
+        keys = () if self.keys is None else self.keys.files
+        return [*keys, *([] if self.token is None else [self.token.file])]
 
     def caller_of_call(self, metadata: Metadata) -> Caller:
         """Return the caller of a gRPC call.
@@ -84,6 +86,6 @@ def open_security(config: RouterConfig) -> RouterSecurity:
             insecure=access.insecure_bind,
         )
     return RouterSecurity(
-        keys=None if config.api_keys is None else KeyRing(config.api_keys),
+        keys=None if config.api_keys is None else KeyRing(FileKeys(config.api_keys)),
         token=None if access.cluster_token is None else ClusterToken(access.cluster_token),
     )
