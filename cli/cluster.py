@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -49,6 +50,8 @@ class ClusterSpec:
     redis_url: str | None = None
     #: Files; with keys but no token, the cluster makes its own token.
     api_keys: Path | None = None
+    #: Keys without tenants, as texts.
+    client_keys: tuple[str, ...] = ()
     cluster_token: Path | None = None
     #: Certificates of every role; without them nothing is encrypted.
     certificates: CertificateFolder | None = None
@@ -56,6 +59,11 @@ class ClusterSpec:
     grace_s: float = 15.0
     #: Package with the services' modules.
     services: str = "services"
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether clients must show a key."""
+        return self.api_keys is not None or bool(self.client_keys)
 
     @property
     def url(self) -> str:
@@ -94,7 +102,7 @@ class Cluster:
 
     def __init__(self, spec: ClusterSpec) -> None:
         self._makes_token = False
-        if spec.api_keys is not None and spec.cluster_token is None:
+        if spec.has_keys and spec.cluster_token is None:
             spec = replace(spec, cluster_token=spec.log_folder / "cluster-token")
             self._makes_token = True
         self.spec = spec
@@ -199,9 +207,12 @@ class Cluster:
     def _process(self, name: str, role: str, flags: Sequence[str]) -> ServiceProcess:
         log = self.spec.log_folder / f"{name}.log"
         # All users of the machine can read a command line, and the URL may contain a password.
+        keys = self.spec.client_keys
         environ = {
             "BATON_REDIS_URL": self.spec.redis_url,
             "BATON_API_KEYS": _absolute(self.spec.api_keys),
+            "BATON_CLIENT_KEYS": json.dumps(keys) if keys else None,
+            "VLLM_API_KEY": None,
             "BATON_CLUSTER_TOKEN": _absolute(self.spec.cluster_token),
         }
         if self.spec.certificates is not None:

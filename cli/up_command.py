@@ -74,6 +74,7 @@ def up(
             cluster_token=cluster_token,
             certificates=local_certificates(certs, host) if tls or certs else None,
             start_timeout_s=start_timeout_s,
+            has_clients=True,
         )
         raise typer.Exit(run_up(spec))
 
@@ -82,28 +83,34 @@ def cluster_spec(
     model: Path | None,
     served_model_name: str | None,
     flags: Sequence[str] = (),
+    *,
+    has_clients: bool = False,
     **settings: Any,
 ) -> ClusterSpec:
     """Return the cluster to start, after checks; by default with the shipped model.
 
-    `flags` are those of the services.
+    `flags` are those of the services. `has_clients`: others than this command will ask it, and
+    need a key where the flags or the environment give some.
 
     Raises:
         CommandError: it cannot start.
     """
     from cli.cluster import ClusterSpec
     from cli.doctor.precheck import check_spec
-    from cli.flags.service_flags import read_group, sort_flags
+    from cli.flags.service_flags import read_group, sort_flags, without_group
     from cli.start.model_folder import resolve_model
+    from services.router.admission.key_settings import ClientKeySettings
     from shared.hub.settings import HubSettings
 
     given = sort_flags(flags)
     hub = read_group(HubSettings, given[Service.ROUTER])
+    keys = read_group(ClientKeySettings, given[Service.ROUTER]) if has_clients else None
     folder, name = resolve_model(model, served_model_name, hub)
     spec = ClusterSpec(
         model=folder,
         served_model_name=name,
-        router_flags=tuple(given[Service.ROUTER]),
+        router_flags=tuple(without_group(ClientKeySettings, given[Service.ROUTER])),
+        client_keys=() if keys is None else keys.client_keys,
         prefill_flags=tuple(given[Service.PREFILL]),
         decode_flags=tuple(given[Service.DECODE]),
         **settings,

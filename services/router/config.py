@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path  # noqa: TC003 read at run time by the settings loader
 from typing import Literal
 
+from services.router.admission.key_settings import ClientKeySettings
 from services.router.cors_settings import CorsSettings
 from services.router.request.embeds_policy import EmbedsPolicy
 from services.router.response_settings import ResponseSettings
@@ -163,6 +164,7 @@ class RouterConfig:
     )
     hub: HubSettings = field(default_factory=HubSettings)
     changes: FolderChanges = field(default_factory=FolderChanges)
+    keys: ClientKeySettings = field(default_factory=ClientKeySettings)
     templates: TemplateSettings = field(default_factory=TemplateSettings)
     cors: CorsSettings = field(default_factory=CorsSettings)
     responses: ResponseSettings = field(default_factory=ResponseSettings)
@@ -177,6 +179,7 @@ class RouterConfig:
                 raise ConfigError(f"{flag_name(name)} must be a port, not {port}")
         self._check_sharing()
         self._check_responses()
+        self._check_keys()
         self._check_tls()
         for name in (
             "max_concurrent_requests",
@@ -218,6 +221,12 @@ class RouterConfig:
     def _check_responses(self) -> None:
         if self.responses.responses_store == "redis" and self.redis_url is None:
             raise ConfigError("--responses-store redis needs --redis-url")
+
+    def _check_keys(self) -> None:
+        if self.api_keys is not None and self.keys.client_keys:
+            raise ConfigError(
+                "--api-keys (a file of tenants) and --api-key (or VLLM_API_KEY) exclude each other"
+            )
 
     def _check_tls(self) -> None:
         encrypted = self.tls.tls_cert is not None

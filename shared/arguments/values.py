@@ -39,6 +39,11 @@ def on_or_off(flag: str) -> Callable[[str], list[str]]:
     return lambda word: [flag if word == "True" else flag.replace("--", "--no-", 1)]
 
 
+def word_list(flag: str) -> Callable[[str], list[str]]:
+    """Return a writer of a list as one word, in which commas are no separators."""
+    return lambda word: [flag, json.dumps(word.split())]
+
+
 def length(flag: str) -> Callable[[str], list[str]]:
     """Return a writer of a length; `auto` and -1 leave it to the model and the memory."""
     return lambda word: [] if word.lower() in {"auto", "-1"} else [flag, word]

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from shared.arguments.base import Inert, Refused, Same, json_object, switch, value, words
+from shared.arguments.base import (
+    Inert,
+    Refused,
+    Same,
+    Spelled,
+    json_object,
+    switch,
+    value,
+    words,
+)
+from shared.arguments.values import word_list
 
 _TLS = "certificates are named by --tls-cert, --tls-key and --tls-ca, see docs/security.md"
 _LOGS = "requests are logged with --log-requests alone, by all services"
@@ -63,7 +73,16 @@ SERVING = (
     value("--uvicorn-log-level", "info", Inert("see --log-level")),
     switch("--disable-uvicorn-access-log", Inert(_LOGS)),
     value("--disable-access-log-for-endpoints", None, Inert(_LOGS)),
-    words("--api-key", None, Refused("keys are in a file: --api-keys, see docs/security.md")),
+    words(
+        "--api-key",
+        None,
+        Spelled(
+            "--client-keys",
+            word_list("--client-keys"),
+            "or VLLM_API_KEY; all paths but the probes need one, and operators' stay closed: see "
+            "docs/security.md",
+        ),
+    ),
     value("--ssl-keyfile", None, Refused(_TLS)),
     value("--ssl-certfile", None, Refused(_TLS)),
     value("--ssl-ca-certs", None, Refused(_TLS)),

@@ -32,6 +32,7 @@ SAMPLES = {
     "--kv-events-config": '{"enable_kv_cache_events": true, "topic": "t"}',
     "--profiler-config": '{"profiler": "torch", "torch_profiler_dir": "/traces"}',
     "--log-level": "DEBUG",
+    "--api-key": "sk-1",
     "--device-memory-utilization": "0.5",
     "--spec-method": "ngram",
 }
