@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from contextlib import ExitStack, closing
@@ -14,6 +15,7 @@ from cli.start.ports import free_port, require_free
 from cli.start.readiness import ReadinessProbe
 from cli.start.restarts import Restarts
 from cli.start.status import StartWatch
+from shared.rpc.tls.https_settings import HttpsSettings
 from shared.rpc.tls.identity import PeerRole
 
 if TYPE_CHECKING:
@@ -22,6 +24,12 @@ if TYPE_CHECKING:
 
     from cli.certs import CertificateFolder
     from cli.start.status import Status
+
+
+#: Of the HTTP port's own certificate.
+_HTTPS_VARIABLES = tuple(
+    f"BATON_{field.name.upper()}" for field in dataclasses.fields(HttpsSettings)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +61,8 @@ class ClusterSpec:
     #: Keys without tenants, as texts.
     client_keys: tuple[str, ...] = ()
     cluster_token: Path | None = None
+    #: Whether the HTTP port has a certificate of its own.
+    has_https: bool = False
     #: Certificates of every role; without them nothing is encrypted.
     certificates: CertificateFolder | None = None
     start_timeout_s: float = 180.0
@@ -68,7 +78,7 @@ class ClusterSpec:
     @property
     def url(self) -> str:
         """Base URL of the HTTP API for a client on this machine."""
-        scheme = "http" if self.certificates is None else "https"
+        scheme = "https" if self.has_https or self.certificates is not None else "http"
         return f"{scheme}://{self.client_host}:{self.port}"
 
     @property
@@ -215,6 +225,8 @@ class Cluster:
             "VLLM_API_KEY": None,
             "BATON_CLUSTER_TOKEN": _absolute(self.spec.cluster_token),
         }
+        if not self.spec.has_https:
+            environ |= dict.fromkeys(_HTTPS_VARIABLES)
         if self.spec.certificates is not None:
             environ |= self.spec.certificates.environ(PeerRole(role))
         return ServiceProcess(name, f"{self.spec.services}.{role}", flags, log, environ=environ)
@@ -226,6 +238,7 @@ class Cluster:
             url=f"{scheme}://{host}:{port}",
             directory=f"{host}:{grpc_port}",
             secure=self.spec.secure,
+            verifies_http=not self.spec.has_https,
             metadata=token_metadata(self.spec.cluster_token),
         )
 

@@ -42,6 +42,7 @@ from shared.ending import end_process
 from shared.errors import ConfigError
 from shared.rpc.server import RpcServer
 from shared.rpc.tls.files import open_certificates
+from shared.rpc.tls.https import open_https
 from shared.rpc.tls.identity import PeerRole
 from shared.rpc.tls.server import ServerTls, https_context
 from shared.rpc.watched_file import following
@@ -205,6 +206,8 @@ def front(
 
 
 def _https(config: RouterConfig, certificates: CertificateFiles | None) -> SSLContext | None:
+    if config.https.https_cert is not None:
+        return open_https(config.https)
     if certificates is None:
         return None
     return https_context(certificates, require_client=config.tls_client_certs)

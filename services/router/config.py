@@ -22,6 +22,7 @@ from shared.request.logprobs_mode import (
     LogprobsMode,
 )
 from shared.rpc.exposure import AccessSettings
+from shared.rpc.tls.https_settings import HttpsSettings
 from shared.rpc.tls.settings import TlsSettings
 from shared.telemetry.vllm_names import (
     MetricsNames,  # noqa: TC001 read at run time by the settings loader
@@ -170,6 +171,7 @@ class RouterConfig:
     responses: ResponseSettings = field(default_factory=ResponseSettings)
     access: AccessSettings = field(default_factory=AccessSettings)
     tls: TlsSettings = field(default_factory=TlsSettings)
+    https: HttpsSettings = field(default_factory=HttpsSettings)
     limits: RequestLimits = field(default_factory=RequestLimits)
 
     def __post_init__(self) -> None:
@@ -232,6 +234,11 @@ class RouterConfig:
         encrypted = self.tls.tls_cert is not None
         if self.tls_client_certs and not encrypted:
             raise ConfigError("--tls-client-certs needs --tls-cert, --tls-key and --tls-ca")
+        if self.tls_client_certs and self.https.https_cert is not None:
+            raise ConfigError(
+                "--tls-client-certs and --https-cert exclude each other: with a certificate of its "
+                "own, the HTTP port asks clients by --https-ca and --https-client-certs"
+            )
         has_door = self.tls_client_certs or self.own_grpc_port is not None
         if encrypted and self.redis_url is None and not has_door:
             raise ConfigError(

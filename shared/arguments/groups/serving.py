@@ -8,13 +8,14 @@ from shared.arguments.base import (
     Same,
     Spelled,
     json_object,
+    renamed,
     switch,
     value,
     words,
 )
-from shared.arguments.values import word_list
+from shared.arguments.values import either, word_list
 
-_TLS = "certificates are named by --tls-cert, --tls-key and --tls-ca, see docs/security.md"
+_CERT_REQS = {"0": "none", "1": "optional", "2": "required"}
 _LOGS = "requests are logged with --log-requests alone, by all services"
 _ALWAYS = "it is always there"
 _FINGERPRINT = "system_fingerprint is Baton's version"
@@ -83,11 +84,15 @@ SERVING = (
             "docs/security.md",
         ),
     ),
-    value("--ssl-keyfile", None, Refused(_TLS)),
-    value("--ssl-certfile", None, Refused(_TLS)),
-    value("--ssl-ca-certs", None, Refused(_TLS)),
+    value("--ssl-keyfile", None, renamed("--https-key")),
+    value("--ssl-certfile", None, renamed("--https-cert", "of the HTTP port alone")),
+    value("--ssl-ca-certs", None, renamed("--https-ca")),
     switch("--enable-ssl-refresh", Inert("certificates are read again when they change")),
-    value("--ssl-cert-reqs", "0", Refused("--tls-client-certs asks clients for certificates")),
+    value(
+        "--ssl-cert-reqs",
+        "0",
+        Spelled("--https-client-certs", either("--https-client-certs", _CERT_REQS)),
+    ),
     value("--ssl-ciphers", None, Refused("they are those of the TLS library")),
     value("--root-path", None, Refused("a proxy in front takes the path away")),
     words("--middleware", None, Refused("the router loads no code")),

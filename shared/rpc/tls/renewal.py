@@ -25,14 +25,14 @@ def renewed_context(
 
     def renew(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
         nonlocal served, latest
-        newest = version()
-        if newest != served:
-            try:
+        try:
+            newest = version()
+            if newest != served:
                 latest = make()
                 served = newest
-            except (OSError, ssl.SSLError) as error:
-                # Perhaps only one of them has been written yet.
-                log.warning("tls_certificate_not_usable", error=str(error))
+        except (OSError, ssl.SSLError) as error:
+            # Perhaps only one of them has been written yet.
+            log.warning("tls_certificate_not_usable", error=str(error))
         if latest is not context:
             connection.context = latest
 

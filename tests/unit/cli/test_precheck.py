@@ -17,6 +17,8 @@ from cli.flags.engine_arguments import translated
 from cli.places import SHIPPED_MODEL
 from cli.start.ports import free_port
 from cli.up_command import cluster_spec
+from shared.rpc.tls.identity import PeerRole
+from tests.fakes.certificates import authority, issue
 from tests.fakes.keys import keys_on_disk
 from tests.unit.model.checkpoints import edit_json
 
@@ -180,6 +182,20 @@ def test_keys_of_clients_are_in_no_command_line(
     # A cluster that only its own command asks needs none.
     for process in Cluster(spec()).processes:
         assert not {"BATON_CLIENT_KEYS", "VLLM_API_KEY"} & process.environ.keys()
+
+
+def test_https_of_clients_is_for_a_cluster_that_has_clients(
+    spec: Callable[..., ClusterSpec], tmp_path: Path
+) -> None:
+    files = issue(authority(), tmp_path / "https", PeerRole.ROUTER)
+    flags = ("--ssl-certfile", str(files.tls_cert), "--ssl-keyfile", str(files.tls_key))
+    made = spec(*flags, has_clients=True)
+    assert made.url.startswith("https:")
+    assert {"--https-cert", "--https-key"} <= set(Cluster(made).routers[0].flags)
+    assert spec(*flags).url.startswith("http:")
+    asked = ("--ssl-ca-certs", str(files.tls_ca), "--ssl-cert-reqs", "2")
+    with pytest.raises(CommandError, match="keeps this command out"):
+        spec(*flags, *asked, has_clients=True)
 
 
 def test_certificates_that_are_not_there(spec: Callable[..., ClusterSpec], tmp_path: Path) -> None:
