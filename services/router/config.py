@@ -27,6 +27,7 @@ from shared.rpc.tls.settings import TlsSettings
 from shared.telemetry.vllm_names import (
     MetricsNames,  # noqa: TC001 read at run time by the settings loader
 )
+from shared.text.reasoning_settings import ReasoningSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +164,7 @@ class RouterConfig:
         help="what log probabilities in answers are: raw_logprobs, processed_logprobs (behind "
         "penalties, temperature and filters), raw_logits or processed_logits",
     )
+    reasoning: ReasoningSettings = field(default_factory=ReasoningSettings)
     hub: HubSettings = field(default_factory=HubSettings)
     changes: FolderChanges = field(default_factory=FolderChanges)
     keys: ClientKeySettings = field(default_factory=ClientKeySettings)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from services.router.models import read_vocab_size
 from services.router.parsers.find import find_reasoning_format, find_tool_format
 from services.router.parsers.plan import ChatFormats
+from services.router.parsers.reasoning.think import ThinkFormat
 from shared.errors import ConfigError
 from shared.folder.find import find_folder
 from shared.text.chat_template import ChatTemplate
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from services.router.config import RouterConfig
+    from services.router.parsers.base import ReasoningFormat
     from services.router.template_settings import TemplateSettings
 
 
@@ -46,9 +48,17 @@ def load_text(config: RouterConfig) -> ModelText:
     template = _load_template(config.templates, folder, tokenizer)
     formats = ChatFormats(
         tools=find_tool_format(config.tool_call_parser, template.sources),
-        reasoning=find_reasoning_format(config.reasoning_parser, template.sources),
+        reasoning=_reasoning_format(config, template),
     )
     return ModelText(tokenizer, template, formats, read_vocab_size(folder, tokenizer))
+
+
+def _reasoning_format(config: RouterConfig, template: ChatTemplate) -> ReasoningFormat | None:
+    """Return the format of the marks in the settings, otherwise the parser's."""
+    if config.reasoning.reasoning_marks:
+        begin, end = config.reasoning.reasoning_marks
+        return ThinkFormat(begins=(begin,), ends=(end,))
+    return find_reasoning_format(config.reasoning_parser, template.sources)
 
 
 def _load_template(settings: TemplateSettings, folder: Path, tokenizer: Tokenizer) -> ChatTemplate:

@@ -102,6 +102,26 @@ def structured_outputs(word: str) -> list[str]:
     return found
 
 
+def reasoning(word: str) -> list[str]:
+    """Return the words for a parser of reasoning, or for its two marks.
+
+    Raises:
+        ConfigError: there is one mark alone, or other keys change something.
+    """
+    given = _object("--reasoning-config", word)
+    found: list[str] = []
+    if given.get("reasoning_parser"):
+        found += ["--reasoning-parser", str(given.pop("reasoning_parser"))]
+    marks = [given.pop(f"reasoning_{side}_str", None) for side in ("start", "end")]
+    if all(marks):
+        found += ["--reasoning-marks", json.dumps(marks)]
+    elif any(marks):
+        message = "--reasoning-config: reasoning_start_str and reasoning_end_str need each other"
+        raise ConfigError(message)
+    _require_nothing("--reasoning-config", given)
+    return found
+
+
 def kv_events(word: str) -> list[str]:
     """Return the words for events over ZeroMQ; none where events are off.
 

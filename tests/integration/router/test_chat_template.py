@@ -15,6 +15,7 @@ from services.router.config import RouterConfig
 from services.router.doors.app import create_app
 from services.router.grpc.server import RouterServicer
 from services.router.model_text import load_text
+from services.router.parsers.reasoning.think import ThinkFormat
 from services.router.template_settings import TemplateSettings
 from shared.config import load_config
 from shared.errors import ConfigError
@@ -123,6 +124,14 @@ def test_a_file_is_read_and_parsers_are_those_that_it_shows(
     assert text.chat_template.render(HELLO) == "<think>Hi"
     assert text.formats.reasoning is not None
     assert load_text(config).formats.reasoning is None
+
+
+def test_marks_of_reasoning_stand_in_for_a_parser(config: RouterConfig) -> None:
+    given = '{"reasoning_start_str": "[T]", "reasoning_end_str": "[/T]"}'
+    text = load_text(started_with(config.model, "--reasoning-config", given))
+    assert text.formats.reasoning == ThinkFormat(begins=("[T]",), ends=("[/T]",))
+    with pytest.raises(ConfigError, match="must be two texts"):
+        started_with(config.model, "--reasoning-marks", "<t>")
 
 
 def started_with(model: Path, *flags: str) -> RouterConfig:

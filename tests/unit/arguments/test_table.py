@@ -33,6 +33,7 @@ SAMPLES = {
     "--profiler-config": '{"profiler": "torch", "torch_profiler_dir": "/traces"}',
     "--log-level": "DEBUG",
     "--api-key": "sk-1",
+    "--reasoning-config": '{"reasoning_start_str": "<a>", "reasoning_end_str": "</a>"}',
     "--ssl-cert-reqs": "2",
     "--device-memory-utilization": "0.5",
     "--spec-method": "ngram",
