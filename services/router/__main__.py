@@ -151,20 +151,7 @@ def _http_app(
         return parts.endpoints.not_ready_because()
 
     return create_app(
-        Backend(
-            generator=generator,
-            tokenizer=parts.tokenizer,
-            chat_template=parts.chat_template,
-            formats=parts.formats,
-            models=parts.models,
-            explainer=parts.planner,
-            aborter=parts.pipeline,
-            trusts_templates=config.trust_request_chat_template,
-            embeds=config.embeds_policy,
-            responses=keeper,
-            limits=config.limits,
-            unknown_fields=UnknownFields(strict=config.strict_fields),
-        ),
+        _backend(config, parts, generator, keeper),
         not_ready_because=not_ready_because,
         notes=parts.endpoints.notes,
         registry=exposed_metrics(
@@ -182,6 +169,27 @@ def _http_app(
         traced=tracer is not None,
         dashboard=dashboard,
         cors=config.cors,
+        has_docs=not config.disable_fastapi_docs,
+    )
+
+
+def _backend(
+    config: RouterConfig, parts: RouterParts, generator: Generator, keeper: ResponseKeeper | None
+) -> Backend:
+    return Backend(
+        generator=generator,
+        tokenizer=parts.tokenizer,
+        chat_template=parts.chat_template,
+        formats=parts.formats,
+        models=parts.models,
+        explainer=parts.planner,
+        aborter=parts.pipeline,
+        trusts_templates=config.trust_request_chat_template,
+        answers=config.answers,
+        embeds=config.embeds_policy,
+        responses=keeper,
+        limits=config.limits,
+        unknown_fields=UnknownFields(strict=config.strict_fields),
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path  # noqa: TC003 read at run time by the settings loader
 from typing import Literal
 
 from services.router.admission.key_settings import ClientKeySettings
+from services.router.answer_settings import AnswerSettings
 from services.router.cors_settings import CorsSettings
 from services.router.request.embeds_policy import EmbedsPolicy
 from services.router.response_settings import ResponseSettings
@@ -145,6 +146,7 @@ class RouterConfig:
     trust_request_chat_template: bool = setting(
         False, help="let requests bring a chat template of their own; it is run in a sandbox"
     )
+    disable_fastapi_docs: bool = setting(False, help="have no /docs, /redoc and /openapi.json")
     enable_prompt_embeds: bool = setting(
         False, help="let prompts give embeddings in place of tokens"
     )
@@ -169,6 +171,7 @@ class RouterConfig:
     changes: FolderChanges = field(default_factory=FolderChanges)
     keys: ClientKeySettings = field(default_factory=ClientKeySettings)
     templates: TemplateSettings = field(default_factory=TemplateSettings)
+    answers: AnswerSettings = field(default_factory=AnswerSettings)
     cors: CorsSettings = field(default_factory=CorsSettings)
     responses: ResponseSettings = field(default_factory=ResponseSettings)
     access: AccessSettings = field(default_factory=AccessSettings)

@@ -36,8 +36,8 @@ SERVING = (
     ),
     switch("--trust-request-mm-kwargs", Refused("Baton takes text and token ids only")),
     json_object("--default-chat-template-kwargs", Same()),
-    value("--response-role", "assistant", Refused("answers are the assistant's")),
-    switch("--return-tokens-as-token-ids", Refused("a request says return_tokens_as_token_ids")),
+    value("--response-role", "assistant", Same()),
+    switch("--return-tokens-as-token-ids", Same("of chats and completions")),
     switch("--enable-auto-tool-choice", Inert("--tool-call-parser is enough")),
     switch(
         "--exclude-tools-when-tool-choice-none",
@@ -50,7 +50,7 @@ SERVING = (
     switch("--enable-prompt-tokens-details", Inert("usage always has them")),
     switch("--enable-per-request-metrics", Inert("answers have their timings")),
     switch("--enable-server-load-tracking", Inert("/load always counts")),
-    switch("--enable-force-include-usage", Refused("a request says stream_options")),
+    switch("--enable-force-include-usage", Same("of streams; other answers always have it")),
     value("--sse-keep-alive-interval", "0", Refused("streams say nothing between tokens")),
     switch("--enable-tokenizer-info-endpoint", Inert(_ALWAYS)),
     switch("--enable-scale-out", Inert("its endpoints are always there")),
@@ -97,7 +97,7 @@ SERVING = (
     value("--root-path", None, Refused("a proxy in front takes the path away")),
     words("--middleware", None, Refused("the router loads no code")),
     switch("--enable-request-id-headers", Inert("every answer has x-request-id")),
-    switch("--disable-fastapi-docs", Refused("a proxy in front can hide /docs and /openapi.json")),
+    switch("--disable-fastapi-docs", Same()),
     switch("--enable-offline-docs", Refused("/docs is read with a network; see /openapi.json")),
     switch("--enable-flash-late-interaction", Inert("Baton does not score"), default=True),
 )
