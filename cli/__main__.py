@@ -271,12 +271,15 @@ def provide_secrets(
         str, typer.Option(help="Where the router will be published.")
     ] = "127.0.0.1",
     api_keys: Annotated[str, typer.Option(help="The router's file of API keys, if any.")] = "",
+    client_key: Annotated[
+        str, typer.Option(help="A key of all clients, if any.", envvar="VLLM_API_KEY")
+    ] = "",
 ) -> None:
     """Make the secrets of a cluster of containers, unless they exist already."""
     from cli.containers.provide_secrets import provide_secrets as provide
     from cli.containers.provide_secrets import require_keys
 
-    require_keys(published_host, api_keys)
+    require_keys(published_host, api_keys or client_key)
     typer.echo(provide(folder))
 
 

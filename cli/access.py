@@ -84,6 +84,16 @@ def open_http(secure: Secure | None) -> urllib.request.OpenerDirector:
     return urllib.request.build_opener(*handlers)
 
 
+def open_unverified_http() -> urllib.request.OpenerDirector:
+    """What opens URLs of a service that this command has started, whatever its certificate."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return urllib.request.build_opener(
+        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+    )
+
+
 def open_channel(address: str, secure: Secure | None) -> grpc.Channel:
     """Return a blocking channel to a service."""
     if secure is None:

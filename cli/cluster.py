@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -13,6 +15,7 @@ from cli.start.ports import free_port, require_free
 from cli.start.readiness import ReadinessProbe
 from cli.start.restarts import Restarts
 from cli.start.status import StartWatch
+from shared.rpc.tls.https_settings import HttpsSettings
 from shared.rpc.tls.identity import PeerRole
 
 if TYPE_CHECKING:
@@ -21,6 +24,12 @@ if TYPE_CHECKING:
 
     from cli.certs import CertificateFolder
     from cli.start.status import Status
+
+
+#: Of the HTTP port's own certificate.
+_HTTPS_VARIABLES = tuple(
+    f"BATON_{field.name.upper()}" for field in dataclasses.fields(HttpsSettings)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +58,11 @@ class ClusterSpec:
     redis_url: str | None = None
     #: Files; with keys but no token, the cluster makes its own token.
     api_keys: Path | None = None
+    #: Keys without tenants, as texts.
+    client_keys: tuple[str, ...] = ()
     cluster_token: Path | None = None
+    #: Whether the HTTP port has a certificate of its own.
+    has_https: bool = False
     #: Certificates of every role; without them nothing is encrypted.
     certificates: CertificateFolder | None = None
     start_timeout_s: float = 180.0
@@ -58,9 +71,14 @@ class ClusterSpec:
     services: str = "services"
 
     @property
+    def has_keys(self) -> bool:
+        """Whether clients must show a key."""
+        return self.api_keys is not None or bool(self.client_keys)
+
+    @property
     def url(self) -> str:
         """Base URL of the HTTP API for a client on this machine."""
-        scheme = "http" if self.certificates is None else "https"
+        scheme = "https" if self.has_https or self.certificates is not None else "http"
         return f"{scheme}://{self.client_host}:{self.port}"
 
     @property
@@ -94,7 +112,7 @@ class Cluster:
 
     def __init__(self, spec: ClusterSpec) -> None:
         self._makes_token = False
-        if spec.api_keys is not None and spec.cluster_token is None:
+        if spec.has_keys and spec.cluster_token is None:
             spec = replace(spec, cluster_token=spec.log_folder / "cluster-token")
             self._makes_token = True
         self.spec = spec
@@ -199,11 +217,16 @@ class Cluster:
     def _process(self, name: str, role: str, flags: Sequence[str]) -> ServiceProcess:
         log = self.spec.log_folder / f"{name}.log"
         # All users of the machine can read a command line, and the URL may contain a password.
+        keys = self.spec.client_keys
         environ = {
             "BATON_REDIS_URL": self.spec.redis_url,
             "BATON_API_KEYS": _absolute(self.spec.api_keys),
+            "BATON_CLIENT_KEYS": json.dumps(keys) if keys else None,
+            "VLLM_API_KEY": None,
             "BATON_CLUSTER_TOKEN": _absolute(self.spec.cluster_token),
         }
+        if not self.spec.has_https:
+            environ |= dict.fromkeys(_HTTPS_VARIABLES)
         if self.spec.certificates is not None:
             environ |= self.spec.certificates.environ(PeerRole(role))
         return ServiceProcess(name, f"{self.spec.services}.{role}", flags, log, environ=environ)
@@ -215,6 +238,7 @@ class Cluster:
             url=f"{scheme}://{host}:{port}",
             directory=f"{host}:{grpc_port}",
             secure=self.spec.secure,
+            verifies_http=not self.spec.has_https,
             metadata=token_metadata(self.spec.cluster_token),
         )
 

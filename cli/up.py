@@ -74,7 +74,7 @@ def run_up(spec: ClusterSpec) -> int:
 def _show_doors(cluster: Cluster, console: Console) -> None:
     spec = cluster.spec
     url, directory = spec.url, spec.directory
-    key = "" if spec.api_keys is None else "BATON_API_KEY=… "
+    key = "BATON_API_KEY=… " if spec.has_keys else ""
     token = "" if spec.cluster_token is None else f" --cluster-token {spec.cluster_token}"
     for line in (
         f"  OpenAI API   {url}/v1   (model: {spec.served_model_name.replace(',', ', ')})",

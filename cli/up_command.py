@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.errors import EXIT_USAGE, CommandError
 from cli.extras import Extra, require
 from cli.flags.options import (
     ClusterToken,
@@ -74,6 +75,7 @@ def up(
             cluster_token=cluster_token,
             certificates=local_certificates(certs, host) if tls or certs else None,
             start_timeout_s=start_timeout_s,
+            has_clients=True,
         )
         raise typer.Exit(run_up(spec))
 
@@ -82,11 +84,14 @@ def cluster_spec(
     model: Path | None,
     served_model_name: str | None,
     flags: Sequence[str] = (),
+    *,
+    has_clients: bool = False,
     **settings: Any,
 ) -> ClusterSpec:
     """Return the cluster to start, after checks; by default with the shipped model.
 
-    `flags` are those of the services.
+    `flags` are those of the services. `has_clients`: others than this command will ask it; keys
+    and a certificate of the HTTP port are for them alone.
 
     Raises:
         CommandError: it cannot start.
@@ -99,14 +104,47 @@ def cluster_spec(
 
     given = sort_flags(flags)
     hub = read_group(HubSettings, given[Service.ROUTER])
+    doors = _doors(given[Service.ROUTER]) if has_clients else {}
     folder, name = resolve_model(model, served_model_name, hub)
     spec = ClusterSpec(
         model=folder,
         served_model_name=name,
-        router_flags=tuple(given[Service.ROUTER]),
+        router_flags=tuple(_without_doors(given[Service.ROUTER], keeps_https=has_clients)),
         prefill_flags=tuple(given[Service.PREFILL]),
         decode_flags=tuple(given[Service.DECODE]),
+        **doors,
         **settings,
     )
     check_spec(spec)
     return spec
+
+
+def _doors(router_flags: Sequence[str]) -> dict[str, Any]:
+    """Return what clients of the cluster need to show, or to trust.
+
+    Raises:
+        CommandError: this command could not ask its own routers whether they are ready.
+    """
+    from cli.flags.service_flags import read_group
+    from services.router.admission.key_settings import ClientKeySettings
+    from shared.rpc.tls.https_settings import ClientCerts, HttpsSettings
+
+    https = read_group(HttpsSettings, router_flags)
+    if https.https_client_certs is ClientCerts.REQUIRED:
+        raise CommandError(
+            "--https-client-certs required (--ssl-cert-reqs 2) keeps this command out, too",
+            advice="start the services one by one, or use --tls with --tls-client-certs",
+            exit_code=EXIT_USAGE,
+        )
+    keys = read_group(ClientKeySettings, router_flags).client_keys
+    return {"client_keys": keys, "has_https": https.https_cert is not None}
+
+
+def _without_doors(router_flags: Sequence[str], *, keeps_https: bool) -> list[str]:
+    """Return the flags without keys, which go into the environment, and without those of HTTPS."""
+    from cli.flags.service_flags import without_group
+    from services.router.admission.key_settings import ClientKeySettings
+    from shared.rpc.tls.https_settings import HttpsSettings
+
+    kept = without_group(ClientKeySettings, router_flags)
+    return kept if keeps_https else without_group(HttpsSettings, kept)

@@ -32,11 +32,13 @@ CONFIGS = {
 #: What the chart itself says, from other values.
 OWN = frozenset(
     {
-        "advertise_host", "advertise_port", "advertise_transfer_port", "api_keys", "cluster_token",
-        "directory", "drain_grace_s", "grpc_port", "host", "insecure_bind", "log_format",
-        "metrics_port", "model", "model_generation", "name", "own_grpc_port", "own_port", "port",
-        "redis_password_file", "redis_url", "runtime_dir", "served_model_name", "share_ports",
-        "tls_ca", "tls_cert", "tls_client_certs", "tls_key", "tls_server_name", "transfer_port",
+        "advertise_host", "advertise_port", "advertise_transfer_port", "api_keys", "client_keys",
+        "cluster_token", "directory", "drain_grace_s", "grpc_port", "host", "https_ca",
+        "https_cert", "https_client_certs", "https_key", "insecure_bind",
+        "log_format", "metrics_port", "model", "model_generation", "name", "own_grpc_port",
+        "own_port", "port", "redis_password_file", "redis_url", "runtime_dir", "served_model_name",
+        "share_ports", "tls_ca", "tls_cert", "tls_client_certs", "tls_key", "tls_server_name",
+        "transfer_port",
     }
 )  # fmt: skip
 _TYPES = {bool: "boolean", int: "integer", float: "number"}

@@ -1,7 +1,8 @@
 """Reads a service's settings: flags over environment over a TOML file over defaults.
 
 A service's settings are one frozen dataclass. Field `max_num_seqs` is the flag `--max-num-seqs`,
-the variable `BATON_MAX_NUM_SEQS` and the key `max_num_seqs` (or `max-num-seqs`) of the file. Flags
+the variable `BATON_MAX_NUM_SEQS` and the key `max_num_seqs` (or `max-num-seqs`) of the file. A
+setting may have one more variable, of another program's name. Flags
 may also be vLLM's (`shared.arguments`), and numbers have its forms: `1k` is 1,000, `1K` is 1,024.
 """
 
@@ -33,9 +34,12 @@ T = TypeVar("T")
 ENV_PREFIX = "BATON_"
 
 
-def setting(default: Any = dataclasses.MISSING, *, help: str) -> Any:
-    """Declare a field of a settings dataclass with the text that `--help` shows."""
-    return dataclasses.field(default=default, metadata={"help": help})
+def setting(default: Any = dataclasses.MISSING, *, help: str, variable: str | None = None) -> Any:
+    """Declare a field of a settings dataclass with the text that `--help` shows.
+
+    `variable`: one more variable, with less weight than ours. It holds one value, also of a list.
+    """
+    return dataclasses.field(default=default, metadata={"help": help, "variable": variable})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -160,12 +164,15 @@ def _read_environ(
 
     An empty one says nothing where a setting may be left out: Compose cannot leave a variable out.
     """
-    found = {}
+    found: dict[str, tuple[Any, str]] = {}
     for name, leaf in leaves.items():
         variable = ENV_PREFIX + name.upper()
         says_nothing = environ.get(variable) == "" and leaf.field.default is None
         if variable in environ and not says_nothing:
             found[name] = (environ[variable], f"environment variable {variable}")
+        elif word := environ.get(leaf.field.metadata.get("variable") or ""):
+            value = (word,) if typing.get_origin(leaf.hint) is tuple else word
+            found[name] = (value, f"environment variable {leaf.field.metadata['variable']}")
     return found
 
 

@@ -51,7 +51,7 @@ def provide_secrets(folder: Path) -> str:
 
 
 def require_keys(published_host: str, api_keys: str) -> None:
-    """Check that the router may be published there.
+    """Check that the router may be published there; `api_keys` is empty without any.
 
     Raises:
         CommandError: every client that reaches it could use it.
@@ -61,7 +61,7 @@ def require_keys(published_host: str, api_keys: str) -> None:
             published_host,
             door="the router",
             guarded=bool(api_keys),
-            flags="API_KEYS_FILE, a file that `baton keys` makes",
+            flags="API_KEYS_FILE, a file that `baton keys` makes, or VLLM_API_KEY in .env",
             insecure=False,
         )
     except ConfigError as error:

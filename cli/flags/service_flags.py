@@ -81,12 +81,27 @@ def read_group(settings: type[T], flags: Sequence[str]) -> T:
     Raises:
         CommandError: a value does not fit.
     """
-    known = flags_of(settings) - {"--config"}
-    own = [word for group in _groups(flags) if _name(group[0]) in known for word in group]
     try:
-        return load_config(settings, own, prog="baton up")
+        return load_config(settings, list(_of_group(settings, flags)), prog="baton up")
     except ConfigError as error:
         raise CommandError(str(error), exit_code=EXIT_USAGE) from error
+
+
+def without_group(settings: type[Any], flags: Sequence[str]) -> list[str]:
+    """Return the flags that are none of this group of settings."""
+    known = _own_flags(settings)
+    return [word for group in _groups(flags) if _name(group[0]) not in known for word in group]
+
+
+def _of_group(settings: type[Any], flags: Sequence[str]) -> Iterator[str]:
+    known = _own_flags(settings)
+    for group in _groups(flags):
+        if _name(group[0]) in known:
+            yield from group
+
+
+def _own_flags(settings: type[Any]) -> frozenset[str]:
+    return flags_of(settings) - {"--config"}
 
 
 def _groups(arguments: Sequence[str]) -> Iterator[list[str]]:

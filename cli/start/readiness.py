@@ -9,7 +9,7 @@ from urllib.error import HTTPError
 import grpc
 
 from baton.v1 import directory_pb2, directory_pb2_grpc
-from cli.access import open_channel, open_http
+from cli.access import open_channel, open_http, open_unverified_http
 from cli.errors import CommandError
 
 if TYPE_CHECKING:
@@ -29,9 +29,13 @@ class ReadinessProbe:
         url: str,
         directory: str,
         secure: Secure | None = None,
+        verifies_http: bool = True,
         metadata: Sequence[tuple[str, str]] = (),
     ) -> None:
-        """Make a probe. `metadata` is sent with calls to the directory."""
+        """Make a probe. `metadata` is sent with calls to the directory.
+
+        `verifies_http`: whether the certificate of HTTP must be of the CA, and of this address.
+        """
         self._metadata = tuple(metadata)
         self._advice_on_tls = (
             ""
@@ -40,7 +44,7 @@ class ReadinessProbe:
         )
         self._directory = directory
         self._url = url
-        self._opener = open_http(secure)
+        self._opener = open_http(secure) if verifies_http else open_unverified_http()
         self._channel = open_channel(directory, secure)
         self._stub = directory_pb2_grpc.DirectoryStub(self._channel)
 

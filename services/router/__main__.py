@@ -42,6 +42,7 @@ from shared.ending import end_process
 from shared.errors import ConfigError
 from shared.rpc.server import RpcServer
 from shared.rpc.tls.files import open_certificates
+from shared.rpc.tls.https import open_https
 from shared.rpc.tls.identity import PeerRole
 from shared.rpc.tls.server import ServerTls, https_context
 from shared.rpc.watched_file import following
@@ -150,20 +151,7 @@ def _http_app(
         return parts.endpoints.not_ready_because()
 
     return create_app(
-        Backend(
-            generator=generator,
-            tokenizer=parts.tokenizer,
-            chat_template=parts.chat_template,
-            formats=parts.formats,
-            models=parts.models,
-            explainer=parts.planner,
-            aborter=parts.pipeline,
-            trusts_templates=config.trust_request_chat_template,
-            embeds=config.embeds_policy,
-            responses=keeper,
-            limits=config.limits,
-            unknown_fields=UnknownFields(strict=config.strict_fields),
-        ),
+        _backend(config, parts, generator, keeper),
         not_ready_because=not_ready_because,
         notes=parts.endpoints.notes,
         registry=exposed_metrics(
@@ -181,6 +169,27 @@ def _http_app(
         traced=tracer is not None,
         dashboard=dashboard,
         cors=config.cors,
+        has_docs=not config.disable_fastapi_docs,
+    )
+
+
+def _backend(
+    config: RouterConfig, parts: RouterParts, generator: Generator, keeper: ResponseKeeper | None
+) -> Backend:
+    return Backend(
+        generator=generator,
+        tokenizer=parts.tokenizer,
+        chat_template=parts.chat_template,
+        formats=parts.formats,
+        models=parts.models,
+        explainer=parts.planner,
+        aborter=parts.pipeline,
+        trusts_templates=config.trust_request_chat_template,
+        answers=config.answers,
+        embeds=config.embeds_policy,
+        responses=keeper,
+        limits=config.limits,
+        unknown_fields=UnknownFields(strict=config.strict_fields),
     )
 
 
@@ -205,6 +214,8 @@ def front(
 
 
 def _https(config: RouterConfig, certificates: CertificateFiles | None) -> SSLContext | None:
+    if config.https.https_cert is not None:
+        return open_https(config.https)
     if certificates is None:
         return None
     return https_context(certificates, require_client=config.tls_client_certs)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from services.router.model_text import load_text
 from services.router.routing.policies.find import find_policy
 from services.router.security import open_security
+from shared.rpc.tls.https import open_https
 
 if TYPE_CHECKING:
     from services.router.config import RouterConfig
@@ -20,5 +21,6 @@ def check_router(config: RouterConfig) -> None:
         ConfigError: the router cannot start as configured.
     """
     open_security(config)
+    open_https(config.https)
     find_policy(config.routing_policy, random.Random())
     load_text(config)

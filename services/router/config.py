@@ -6,9 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path  # noqa: TC003 read at run time by the settings loader
 from typing import Literal
 
+from services.router.admission.key_settings import ClientKeySettings
+from services.router.answer_settings import AnswerSettings
 from services.router.cors_settings import CorsSettings
 from services.router.request.embeds_policy import EmbedsPolicy
 from services.router.response_settings import ResponseSettings
+from services.router.template_settings import TemplateSettings
 from shared.config import flag_name, setting
 from shared.errors import ConfigError
 from shared.folder.changes import FolderChanges
@@ -20,10 +23,12 @@ from shared.request.logprobs_mode import (
     LogprobsMode,
 )
 from shared.rpc.exposure import AccessSettings
+from shared.rpc.tls.https_settings import HttpsSettings
 from shared.rpc.tls.settings import TlsSettings
 from shared.telemetry.vllm_names import (
     MetricsNames,  # noqa: TC001 read at run time by the settings loader
 )
+from shared.text.reasoning_settings import ReasoningSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +146,7 @@ class RouterConfig:
     trust_request_chat_template: bool = setting(
         False, help="let requests bring a chat template of their own; it is run in a sandbox"
     )
+    disable_fastapi_docs: bool = setting(False, help="have no /docs, /redoc and /openapi.json")
     enable_prompt_embeds: bool = setting(
         False, help="let prompts give embeddings in place of tokens"
     )
@@ -160,12 +166,17 @@ class RouterConfig:
         help="what log probabilities in answers are: raw_logprobs, processed_logprobs (behind "
         "penalties, temperature and filters), raw_logits or processed_logits",
     )
+    reasoning: ReasoningSettings = field(default_factory=ReasoningSettings)
     hub: HubSettings = field(default_factory=HubSettings)
     changes: FolderChanges = field(default_factory=FolderChanges)
+    keys: ClientKeySettings = field(default_factory=ClientKeySettings)
+    templates: TemplateSettings = field(default_factory=TemplateSettings)
+    answers: AnswerSettings = field(default_factory=AnswerSettings)
     cors: CorsSettings = field(default_factory=CorsSettings)
     responses: ResponseSettings = field(default_factory=ResponseSettings)
     access: AccessSettings = field(default_factory=AccessSettings)
     tls: TlsSettings = field(default_factory=TlsSettings)
+    https: HttpsSettings = field(default_factory=HttpsSettings)
     limits: RequestLimits = field(default_factory=RequestLimits)
 
     def __post_init__(self) -> None:
@@ -175,6 +186,7 @@ class RouterConfig:
                 raise ConfigError(f"{flag_name(name)} must be a port, not {port}")
         self._check_sharing()
         self._check_responses()
+        self._check_keys()
         self._check_tls()
         for name in (
             "max_concurrent_requests",
@@ -217,10 +229,21 @@ class RouterConfig:
         if self.responses.responses_store == "redis" and self.redis_url is None:
             raise ConfigError("--responses-store redis needs --redis-url")
 
+    def _check_keys(self) -> None:
+        if self.api_keys is not None and self.keys.client_keys:
+            raise ConfigError(
+                "--api-keys (a file of tenants) and --api-key (or VLLM_API_KEY) exclude each other"
+            )
+
     def _check_tls(self) -> None:
         encrypted = self.tls.tls_cert is not None
         if self.tls_client_certs and not encrypted:
             raise ConfigError("--tls-client-certs needs --tls-cert, --tls-key and --tls-ca")
+        if self.tls_client_certs and self.https.https_cert is not None:
+            raise ConfigError(
+                "--tls-client-certs and --https-cert exclude each other: with a certificate of its "
+                "own, the HTTP port asks clients by --https-ca and --https-client-certs"
+            )
         has_door = self.tls_client_certs or self.own_grpc_port is not None
         if encrypted and self.redis_url is None and not has_door:
             raise ConfigError(

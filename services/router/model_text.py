@@ -8,13 +8,20 @@ from typing import TYPE_CHECKING
 from services.router.models import read_vocab_size
 from services.router.parsers.find import find_reasoning_format, find_tool_format
 from services.router.parsers.plan import ChatFormats
+from services.router.parsers.reasoning.think import ThinkFormat
+from shared.errors import ConfigError
 from shared.folder.find import find_folder
 from shared.text.chat_template import ChatTemplate
 from shared.text.generation_defaults import GenerationDefaults
+from shared.text.template_source import read_template
 from shared.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from services.router.config import RouterConfig
+    from services.router.parsers.base import ReasoningFormat
+    from services.router.template_settings import TemplateSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +45,29 @@ def load_text(config: RouterConfig) -> ModelText:
         folder, config.generation_config, config.override_generation_config
     )
     tokenizer = Tokenizer.load(folder, defaults=defaults)
-    template = ChatTemplate.load(folder, tokenizer.special_tokens)
+    template = _load_template(config.templates, folder, tokenizer)
     formats = ChatFormats(
         tools=find_tool_format(config.tool_call_parser, template.sources),
-        reasoning=find_reasoning_format(config.reasoning_parser, template.sources),
+        reasoning=_reasoning_format(config, template),
     )
     return ModelText(tokenizer, template, formats, read_vocab_size(folder, tokenizer))
+
+
+def _reasoning_format(config: RouterConfig, template: ChatTemplate) -> ReasoningFormat | None:
+    """Return the format of the marks in the settings, otherwise the parser's."""
+    if config.reasoning.reasoning_marks:
+        begin, end = config.reasoning.reasoning_marks
+        return ThinkFormat(begins=(begin,), ends=(end,))
+    return find_reasoning_format(config.reasoning_parser, template.sources)
+
+
+def _load_template(settings: TemplateSettings, folder: Path, tokenizer: Tokenizer) -> ChatTemplate:
+    """Return the template of the settings, otherwise the model's own."""
+    special, variables = tokenizer.special_tokens, settings.read_variables()
+    if settings.chat_template is None:
+        return ChatTemplate.load(folder, special, variables)
+    try:
+        source = read_template(settings.chat_template)
+        return ChatTemplate({"default": source}, special, variables)
+    except ConfigError as error:
+        raise ConfigError(f"--chat-template: {error}") from error

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from services.router.parts import RouterParts
 
 #: Settings whose values are secrets, or may contain one.
-_SECRET = frozenset({"hf_token", "redis_url"})
+_SECRET = frozenset({"client_keys", "hf_token", "redis_url"})
 
 
 class OperatedCluster:
@@ -56,7 +56,7 @@ def settings_without_secrets(settings: Any) -> dict[str, Any]:
         value = getattr(settings, field.name)
         if dataclasses.is_dataclass(value):
             shown |= settings_without_secrets(value)
-        elif field.name in _SECRET and value is not None:
+        elif field.name in _SECRET and value:
             shown[field.name] = "hidden"
         else:
             shown[field.name] = str(value) if isinstance(value, Path) else value

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from services.router.admission.caller import ANYBODY
+from services.router.admission.client_keys import ClientKeys
+from services.router.admission.file_keys import FileKeys
 from services.router.admission.keys import KeyRing
 from shared.errors import ConfigError
 from shared.rpc.auth import AuthInterceptor, ClusterToken, anybody
@@ -31,7 +33,8 @@ class RouterSecurity:
     @property
     def files(self) -> list[WatchedFile[Any]]:
         """Files that may change while the router runs."""
-        return [each.file for each in (self.keys, self.token) if each is not None]
+        keys = () if self.keys is None else self.keys.files
+        return [*keys, *([] if self.token is None else [self.token.file])]
 
     def caller_of_call(self, metadata: Metadata) -> Caller:
         """Return the caller of a gRPC call.
@@ -59,14 +62,14 @@ def open_security(config: RouterConfig) -> RouterSecurity:
         ConfigError: a file cannot be used, or a service would be open beyond this machine.
     """
     access = config.access
-    has_keys = config.api_keys is not None
+    has_keys = config.api_keys is not None or bool(config.keys.client_keys)
     # With certificates, the directory accepts workers only, by their certificates.
     knows_workers = access.cluster_token is not None or config.tls.is_on
     if has_keys and not knows_workers and not access.insecure_bind:
         raise ConfigError(
-            "--api-keys needs --cluster-token: the gRPC port serves the directory as well, and a "
-            "process that joins it as a worker gets every prompt (or use TLS, or accept this with "
-            "--insecure-bind)"
+            f"{_flag_of_keys(config)} needs --cluster-token: the gRPC port serves the directory "
+            "as well, and a process that joins it as a worker gets every prompt (or use TLS, or "
+            "accept this with --insecure-bind)"
         )
     for door, guarded, flags in (
         ("the OpenAI API", has_keys, "--api-keys"),
@@ -84,6 +87,16 @@ def open_security(config: RouterConfig) -> RouterSecurity:
             insecure=access.insecure_bind,
         )
     return RouterSecurity(
-        keys=None if config.api_keys is None else KeyRing(config.api_keys),
+        keys=_open_keys(config),
         token=None if access.cluster_token is None else ClusterToken(access.cluster_token),
     )
+
+
+def _open_keys(config: RouterConfig) -> KeyRing | None:
+    if config.api_keys is not None:
+        return KeyRing(FileKeys(config.api_keys))
+    return KeyRing(ClientKeys(config.keys.client_keys)) if config.keys.client_keys else None
+
+
+def _flag_of_keys(config: RouterConfig) -> str:
+    return "--api-key" if config.api_keys is None else "--api-keys"

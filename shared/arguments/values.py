@@ -39,6 +39,11 @@ def on_or_off(flag: str) -> Callable[[str], list[str]]:
     return lambda word: [flag if word == "True" else flag.replace("--", "--no-", 1)]
 
 
+def word_list(flag: str) -> Callable[[str], list[str]]:
+    """Return a writer of a list as one word, in which commas are no separators."""
+    return lambda word: [flag, json.dumps(word.split())]
+
+
 def length(flag: str) -> Callable[[str], list[str]]:
     """Return a writer of a length; `auto` and -1 leave it to the model and the memory."""
     return lambda word: [] if word.lower() in {"auto", "-1"} else [flag, word]
@@ -94,6 +99,26 @@ def structured_outputs(word: str) -> list[str]:
     if given.get("reasoning_parser"):
         found += ["--reasoning-parser", str(given.pop("reasoning_parser"))]
     _require_nothing("--structured-outputs-config", given)
+    return found
+
+
+def reasoning(word: str) -> list[str]:
+    """Return the words for a parser of reasoning, or for its two marks.
+
+    Raises:
+        ConfigError: there is one mark alone, or other keys change something.
+    """
+    given = _object("--reasoning-config", word)
+    found: list[str] = []
+    if given.get("reasoning_parser"):
+        found += ["--reasoning-parser", str(given.pop("reasoning_parser"))]
+    marks = [given.pop(f"reasoning_{side}_str", None) for side in ("start", "end")]
+    if all(marks):
+        found += ["--reasoning-marks", json.dumps(marks)]
+    elif any(marks):
+        message = "--reasoning-config: reasoning_start_str and reasoning_end_str need each other"
+        raise ConfigError(message)
+    _require_nothing("--reasoning-config", given)
     return found
 
 

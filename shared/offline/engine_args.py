@@ -23,6 +23,7 @@ from shared.engine.model_settings import (
 from shared.errors import ConfigError
 from shared.offline.argument_parser import Container, add_engine_arguments
 from shared.request.logprobs_mode import LogprobsMode
+from shared.text.reasoning_settings import ReasoningSettings
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -39,6 +40,7 @@ class EngineSettings:
     engine: EngineConfig = field(default_factory=EngineConfig)
     num_threads: int | None = setting(None, help="threads for computing")
     cpu_threads_bind: str | None = setting(None, help="cores of the threads")
+    reasoning: ReasoningSettings = field(default_factory=ReasoningSettings)
     max_logprobs: int = setting(20, help="alternatives per token; -1: as many as there are tokens")
     logprobs_mode: LogprobsMode = setting(
         LogprobsMode.RAW_LOGPROBS, help="what log probabilities in answers are"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
@@ -18,9 +17,11 @@ from shared.offline.sampling_params import BeamSearchParams, RequestOutputKind, 
 from shared.request.beam_search import BeamOptions
 from shared.request.sampling_params import SamplingParams as TokenSampling
 from shared.text.chat_template import ChatTemplate
+from shared.text.template_source import read_template
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from shared.engine.offline.request_output import CompletionOutput as Beam
     from shared.offline.metrics import Metric
@@ -231,8 +232,7 @@ class LLM(Refusing):
         model = self.llm_engine.model
         if source is None:
             return model.core.chat_template
-        text = Path(source).read_text(encoding="utf-8") if _is_file(source) else source
-        return ChatTemplate({"default": text}, model.tokenizer.special_tokens)
+        return ChatTemplate({"default": read_template(source)}, model.tokenizer.special_tokens)
 
 
 def _prompts(prompts: Any) -> list[Any]:
@@ -254,11 +254,6 @@ def _for_each(value: Any, prompts: Sequence[Any]) -> list[Any]:
         message = f"there are {len(prompts)} prompts and {len(value)} sets of parameters"
         raise InvalidRequestError(message, param="sampling_params")
     return list(value)
-
-
-def _is_file(source: str) -> bool:
-    """Return whether a template is given as the path of a file."""
-    return "\n" not in source and "{" not in source and Path(source).is_file()
 
 
 def _is_nested(messages: Sequence[Any]) -> bool:

@@ -16,6 +16,7 @@ from shared.generation.limits import RequestLimits
 from shared.generation.resolver import SamplingResolver
 from shared.model.families.registry import register_named
 from shared.offline.running import RunningRequest
+from shared.offline.thinking import bound_thinking
 from shared.request.repetition import repeats_as
 from shared.text.answer_text import AnswerText
 from shared.text.generation_defaults import GenerationDefaults
@@ -66,6 +67,7 @@ class LoadedModel:
         )
         self._limits = dataclasses.replace(_LIMITS, max_logprobs=settings.max_logprobs)
         self._logprobs_mode = settings.logprobs_mode
+        self._marks = settings.reasoning.reasoning_marks
         self.profiler_dir = settings.profiler_dir
         self.defaults = GenerationDefaults.choose(
             self.folder, settings.generation_config, settings.override_generation_config
@@ -99,6 +101,8 @@ class LoadedModel:
         """
         [read] = read_prompts(prompt, self.tokenizer.encode if self.has_tokenizer else _no_text)
         wanted = params.to_generation()
+        if wanted.thinking_token_budget is not None and self.has_tokenizer:
+            wanted = bound_thinking(wanted, self._marks, read.known_ids, self.tokenizer)
         sampling = self._resolver.resolve(
             wanted,
             prompt_token_ids=read.token_ids,

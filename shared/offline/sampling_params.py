@@ -22,7 +22,6 @@ _NOT_OFFERED: dict[str, tuple[Any, ...]] = {
     "prompt_logprob_token_ids": (None,),
     "prompt_logprob_start": (None, 0),
     "flat_logprobs": (False,),
-    "thinking_token_budget": (None,),
     "trace_decode_token_ids": (None,),
 }
 #: What to do instead, where there is something.
@@ -190,6 +189,7 @@ class SamplingParams:
             skip_special_tokens=self.skip_special_tokens,
             spaces_between_special_tokens=self.spaces_between_special_tokens,
             repetition_detection=read_repetition(self.repetition_detection),
+            thinking_token_budget=_budget(self.thinking_token_budget),
             grammar=None if self.structured_outputs is None else self.structured_outputs.spec(),
         )
 
@@ -213,6 +213,10 @@ def _structured(value: Any) -> StructuredOutputsParams | None:
 
 def _ids(ids: list[int] | None) -> tuple[int, ...] | None:
     return None if ids is None else tuple(ids)
+
+
+def _budget(num_tokens: int | None) -> int | None:
+    return None if num_tokens == -1 else num_tokens
 
 
 def _strings(stop: str | list[str] | None) -> tuple[str, ...]:

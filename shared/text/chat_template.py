@@ -46,8 +46,22 @@ _END_MARK = "\ue000END-OF-FINAL-MESSAGE "
 class ChatTemplate:
     """Renders conversations. A checkpoint may have several templates, chosen by name."""
 
-    def __init__(self, templates: Mapping[str, str], special_tokens: Mapping[str, str]) -> None:
-        """Take `templates` by name; "default" is used unless there are tools and a "tool_use"."""
+    def __init__(
+        self,
+        templates: Mapping[str, str],
+        special_tokens: Mapping[str, str],
+        variables: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Take `templates` by name; "default" is used unless there are tools and a "tool_use".
+
+        `variables`: those of every conversation; a conversation's own have precedence.
+
+        Raises:
+            ConfigError: a template is not valid Jinja, or a variable is one of a conversation.
+        """
+        self._variables = dict(variables or {})
+        if clash := _OWN_VARIABLES.intersection(self._variables):
+            raise ConfigError(f"variables of every chat must not set {min(clash)}")
         environment = _environment()
         self._renderers: dict[str, Renderer] = {}
         for name, source in templates.items():
@@ -61,7 +75,12 @@ class ChatTemplate:
         self.sources = tuple(templates.values())
 
     @classmethod
-    def load(cls, model_dir: Path, special_tokens: Mapping[str, str]) -> ChatTemplate:
+    def load(
+        cls,
+        model_dir: Path,
+        special_tokens: Mapping[str, str],
+        variables: Mapping[str, Any] | None = None,
+    ) -> ChatTemplate:
         """Read chat_template.jinja, otherwise the field of tokenizer_config.json.
 
         A model without a template loads; rendering with it is refused. gpt-oss needs none: its
@@ -72,7 +91,7 @@ class ChatTemplate:
         """
         templates = _read_templates(model_dir)
         try:
-            loaded = cls(templates, special_tokens)
+            loaded = cls(templates, special_tokens, variables)
         except ConfigError as error:
             raise ConfigError(f"{model_dir}: {error}") from error
         if read_json(model_dir / "config.json").get("model_type") == "gpt_oss":
@@ -87,7 +106,7 @@ class ChatTemplate:
             InvalidRequestError: it is not valid Jinja.
         """
         try:
-            return ChatTemplate({"default": source}, self._special_tokens)
+            return ChatTemplate({"default": source}, self._special_tokens, self._variables)
         except (ConfigError, jinja2.TemplateError, RecursionError) as error:
             raise InvalidRequestError(f"chat_template: {error}", param="chat_template") from error
 
@@ -121,6 +140,7 @@ class ChatTemplate:
             messages = _with_end_mark(messages)
         variables = {
             **self._special_tokens,
+            **self._variables,
             **(extra or {}),
             "messages": messages,
             "tools": tools,

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from services.router.admission.caller import Caller
 from services.router.admission.tenant import Tenant
+from services.router.answer_settings import AnswerSettings
 from services.router.doors.app import create_app
 from services.router.models import ServedModels
 from services.router.openai.auth import caller_of
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 MODEL = "tiny/model"
 MAX_MODEL_LEN = 512
+ANSWERS = AnswerSettings()
 LIMITS = RequestLimits(max_body_bytes=100_000, max_prompts=4, max_n=8, max_stop_strings=4)
 
 
@@ -142,9 +144,13 @@ class OpenAIApi:
         trusts_templates: bool = False,
         embeds: EmbedsPolicy = NO_EMBEDS,
         responses: ResponseKeeper | None = None,
+        answer_settings: AnswerSettings = ANSWERS,
+        has_docs: bool = True,
     ) -> None:
         self._unknown_fields = UnknownFields(strict=strict_fields)
         self._door: dict[str, Any] = {"keys": keys, "open_metrics": open_metrics, "cors": cors}
+        self._door["has_docs"] = has_docs
+        self._answer_settings = answer_settings
         self._explainer = explainer
         self._trusts_templates = trusts_templates
         self._embeds = embeds
@@ -190,6 +196,7 @@ class OpenAIApi:
             limits=self.limits,
             explainer=self._explainer,
             trusts_templates=self._trusts_templates,
+            answers=self._answer_settings,
             embeds=self._embeds,
             responses=self._responses,
             unknown_fields=self._unknown_fields,

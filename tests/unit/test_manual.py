@@ -17,6 +17,8 @@ from baton_client.options import ChatOptions
 from cli.__main__ import app
 from scripts.chart_schema import CONFIGS, OWN, settings_schema
 from shared import errors
+from shared.arguments.base import Spelled
+from shared.arguments.table import ARGUMENTS
 from shared.model.quantize.scheme import SCHEMES
 from shared.rpc.status import grpc_status, http_status
 
@@ -145,9 +147,10 @@ def test_every_link_leads_somewhere(document: Path) -> None:
 
 @cache
 def flags() -> set[str]:
-    """Of every service and of every command of `baton`."""
+    """Of every service and of every command of `baton`, and vLLM's that are spelled differently."""
     known = {name for cls in CONFIGS.values() for name in settings_schema(cls)["properties"]} | OWN
     found = {"--" + name.replace("_", "-") for name in known}
+    found |= {each.name for each in ARGUMENTS.values() if isinstance(each.meaning, Spelled)}
     commands: list[Any] = [typer.main.get_command(app)]
     while commands:
         command = commands.pop()

@@ -101,6 +101,7 @@ def create_app(
     traced: bool = False,
     dashboard: Dashboard | None = None,
     cors: CorsSettings | None = None,
+    has_docs: bool = True,
 ) -> FastAPI:
     """Return the HTTP application. It starts nothing and does not own `backend`.
 
@@ -112,8 +113,9 @@ def create_app(
     traced: clients may pass a trace context with a request.
     dashboard: without it there is no live page.
     cors: without it browsers let no page of another site read answers.
+    has_docs: whether there are /docs, /redoc and /openapi.json.
     """
-    app = FastAPI(title="Baton", version=version, redirect_slashes=False)
+    app = _new_app(version, has_docs=has_docs)
     _add_generation(app, backend, cluster)
     _add_models(app, backend)
     _add_health(app, HealthEndpoints(not_ready_because, notes, registry=registry, version=version))
@@ -126,8 +128,7 @@ def create_app(
     if rate_headers is not None:
         app.add_middleware(RateLimitMiddleware, rate_headers)
     if keys is not None:
-        paths = frozenset() if dashboard is None else dashboard.open_paths
-        app.add_middleware(AuthMiddleware, keys=keys, open_metrics=open_metrics, open_paths=paths)
+        _add_keys(app, keys, open_metrics=open_metrics, dashboard=dashboard)
     if traced:
         app.add_middleware(TraceMiddleware)
     # Outside the key check: a browser's preflight request carries no key.
@@ -136,6 +137,23 @@ def create_app(
     # Outermost: requests that are refused by the layers below get an id as well.
     app.add_middleware(RequestIdMiddleware)
     return app
+
+
+def _new_app(version: str, *, has_docs: bool) -> FastAPI:
+    return FastAPI(
+        title="Baton",
+        version=version,
+        redirect_slashes=False,
+        # Without it there are no documents either.
+        openapi_url="/openapi.json" if has_docs else None,
+    )
+
+
+def _add_keys(
+    app: FastAPI, keys: Authenticator, *, open_metrics: bool, dashboard: Dashboard | None
+) -> None:
+    paths = frozenset() if dashboard is None else dashboard.open_paths
+    app.add_middleware(AuthMiddleware, keys=keys, open_metrics=open_metrics, open_paths=paths)
 
 
 def _bodies(backend: Backend, cluster: Cluster | None) -> dict[str, tuple[type[BaseModel], ...]]:

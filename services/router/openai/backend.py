@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from services.router.answer_settings import AnswerSettings
 from services.router.openai.auth import caller_of
 from services.router.openai.reading.unknown_fields import UnknownFields
 from services.router.parsers.plan import ChatFormats
@@ -36,6 +37,8 @@ class Backend:
     models: ServedModel
     #: Whether requests may bring a chat template of their own.
     trusts_templates: bool = False
+    #: What answers say where a request does not ask.
+    answers: AnswerSettings = field(default_factory=AnswerSettings)
     #: Whether prompts may give embeddings.
     embeds: EmbedsPolicy = NO_EMBEDS
     #: None: there is no POST /v1/route.

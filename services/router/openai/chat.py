@@ -11,6 +11,7 @@ from fastapi import Request, Response  # noqa: TC002 read at run time by the fra
 from services.router.chat.tools import hold_to_calls, plan_reading
 from services.router.openai.endpoint import answer, encode
 from services.router.openai.errors import FieldError
+from services.router.openai.reading.answer_defaults import with_defaults
 from services.router.openai.reading.as_chat import params_named
 from services.router.openai.reading.body import parse_body, read_body
 from services.router.openai.reading.messages import answer_role, echoed_text, encode_chat
@@ -69,6 +70,7 @@ class ChatCompletions:
         """Do as `create` with a body that has been read."""
         backend = self._backend
         body = parse_body(request, ChatBody, raw, backend.unknown_fields)
+        body = with_defaults(body, backend.answers)
         chat = await self.prepare(request, body, raw, arrival_s)
         parts = stream_answers(backend.generator, [chat.generation])
         return await answer(
@@ -77,11 +79,12 @@ class ChatCompletions:
 
     def reply(self, request: Request, body: ChatBody, chat: PreparedChat) -> ChatReply:
         """Return the writer of the reply to a prepared chat."""
+        role = answer_role(body, self._backend.answers.response_role)
         head = ChatHead(
             id=response_id(request, _PREFIX),
             model=self._backend.models.resolve(body.model),
-            role=answer_role(body),
-            echoed=echoed_text(body, echo=body.echo),
+            role=role,
+            echoed=echoed_text(body, role, echo=body.echo),
             prompt_token_ids=chat.generation.shown_token_ids,
             prompt_text=chat.prompt if body.return_prompt_text else None,
         )

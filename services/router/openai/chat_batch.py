@@ -14,6 +14,7 @@ from pydantic import Field
 
 from services.router.openai.disconnect import unless_disconnected
 from services.router.openai.errors import FieldError
+from services.router.openai.reading.answer_defaults import with_defaults
 from services.router.openai.reading.body import field_error, parse_body, read_body
 from services.router.openai.replies.answers import stream_answers
 from services.router.openai.replies.responses import add_usages, json_response
@@ -48,6 +49,7 @@ class ChatBatch:
         backend = self._backend
         raw = await read_body(request, backend.limits)
         body = parse_body(request, ChatBatchBody, raw, backend.unknown_fields)
+        body = with_defaults(body, backend.answers)
         _check(body)
         check_answers(len(body.messages), 1, backend.limits, param="messages")
         chats = [_one(body, i) for i in range(len(body.messages))]

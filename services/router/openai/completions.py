@@ -15,6 +15,7 @@ from fastapi import Request, Response  # noqa: TC002 read at run time by the fra
 
 from services.router.openai.endpoint import answer, encode
 from services.router.openai.errors import FieldError
+from services.router.openai.reading.answer_defaults import with_defaults
 from services.router.openai.reading.body import parse_body, read_body
 from services.router.openai.reading.given_prompts import read_given
 from services.router.openai.reading.params import check_stream_options, read_params
@@ -53,6 +54,7 @@ class Completions:
         """Do as `create` with a body that has been read."""
         backend = self._backend
         body = parse_body(request, CompletionBody, raw, backend.unknown_fields)
+        body = with_defaults(body, backend.answers)
         prompts, generations = await self.read(request, body, raw, arrival_s)
         reply = CompletionReply(
             id=response_id(request, _PREFIX),

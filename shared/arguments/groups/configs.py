@@ -14,7 +14,13 @@ from shared.arguments.base import (
 )
 from shared.arguments.groups.compiling import CHOSEN
 from shared.arguments.groups.model import NO_MEDIA
-from shared.arguments.values import key_of_speculation, kv_events, profiler, structured_outputs
+from shared.arguments.values import (
+    key_of_speculation,
+    kv_events,
+    profiler,
+    reasoning,
+    structured_outputs,
+)
 
 CONFIGS = (
     value("--reasoning-parser", "", Same()),
@@ -27,7 +33,14 @@ CONFIGS = (
         "--structured-outputs-config",
         Spelled("--structured-outputs-backend", structured_outputs, "backend, reasoning_parser"),
     ),
-    json_object("--reasoning-config", Refused("--reasoning-parser says how a model marks it")),
+    json_object(
+        "--reasoning-config",
+        Spelled(
+            "--reasoning-parser, --reasoning-marks",
+            reasoning,
+            "reasoning_parser, or reasoning_start_str and reasoning_end_str",
+        ),
+    ),
     json_object("--speculative-config", Same(), short="-sc"),
     value(
         "--spec-method", None, Spelled("--speculative-config.method", key_of_speculation("method"))

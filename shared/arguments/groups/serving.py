@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from shared.arguments.base import Inert, Refused, json_object, switch, value, words
+from shared.arguments.base import (
+    Inert,
+    Refused,
+    Same,
+    Spelled,
+    json_object,
+    renamed,
+    switch,
+    value,
+    words,
+)
+from shared.arguments.values import either, word_list
 
-_TLS = "certificates are named by --tls-cert, --tls-key and --tls-ca, see docs/security.md"
+_CERT_REQS = {"0": "none", "1": "optional", "2": "required"}
 _LOGS = "requests are logged with --log-requests alone, by all services"
 _ALWAYS = "it is always there"
 _FINGERPRINT = "system_fingerprint is Baton's version"
@@ -16,10 +27,7 @@ SERVING = (
     value(
         "--chat-template",
         None,
-        Refused(
-            "it is the one of the model's folder; a request brings its own with "
-            "--trust-request-chat-template"
-        ),
+        Same("a file, or the template itself; `auto` parsers are those that it shows"),
     ),
     value(
         "--chat-template-content-format",
@@ -27,9 +35,9 @@ SERVING = (
         Refused("templates are given texts", harmless=("string",)),
     ),
     switch("--trust-request-mm-kwargs", Refused("Baton takes text and token ids only")),
-    json_object("--default-chat-template-kwargs", Refused("a request says chat_template_kwargs")),
-    value("--response-role", "assistant", Refused("answers are the assistant's")),
-    switch("--return-tokens-as-token-ids", Refused("a request says return_tokens_as_token_ids")),
+    json_object("--default-chat-template-kwargs", Same()),
+    value("--response-role", "assistant", Same()),
+    switch("--return-tokens-as-token-ids", Same("of chats and completions")),
     switch("--enable-auto-tool-choice", Inert("--tool-call-parser is enough")),
     switch(
         "--exclude-tools-when-tool-choice-none",
@@ -42,7 +50,7 @@ SERVING = (
     switch("--enable-prompt-tokens-details", Inert("usage always has them")),
     switch("--enable-per-request-metrics", Inert("answers have their timings")),
     switch("--enable-server-load-tracking", Inert("/load always counts")),
-    switch("--enable-force-include-usage", Refused("a request says stream_options")),
+    switch("--enable-force-include-usage", Same("of streams; other answers always have it")),
     value("--sse-keep-alive-interval", "0", Refused("streams say nothing between tokens")),
     switch("--enable-tokenizer-info-endpoint", Inert(_ALWAYS)),
     switch("--enable-scale-out", Inert("its endpoints are always there")),
@@ -66,17 +74,30 @@ SERVING = (
     value("--uvicorn-log-level", "info", Inert("see --log-level")),
     switch("--disable-uvicorn-access-log", Inert(_LOGS)),
     value("--disable-access-log-for-endpoints", None, Inert(_LOGS)),
-    words("--api-key", None, Refused("keys are in a file: --api-keys, see docs/security.md")),
-    value("--ssl-keyfile", None, Refused(_TLS)),
-    value("--ssl-certfile", None, Refused(_TLS)),
-    value("--ssl-ca-certs", None, Refused(_TLS)),
+    words(
+        "--api-key",
+        None,
+        Spelled(
+            "--client-keys",
+            word_list("--client-keys"),
+            "or VLLM_API_KEY; all paths but the probes need one, and operators' stay closed: see "
+            "docs/security.md",
+        ),
+    ),
+    value("--ssl-keyfile", None, renamed("--https-key")),
+    value("--ssl-certfile", None, renamed("--https-cert", "of the HTTP port alone")),
+    value("--ssl-ca-certs", None, renamed("--https-ca")),
     switch("--enable-ssl-refresh", Inert("certificates are read again when they change")),
-    value("--ssl-cert-reqs", "0", Refused("--tls-client-certs asks clients for certificates")),
+    value(
+        "--ssl-cert-reqs",
+        "0",
+        Spelled("--https-client-certs", either("--https-client-certs", _CERT_REQS)),
+    ),
     value("--ssl-ciphers", None, Refused("they are those of the TLS library")),
     value("--root-path", None, Refused("a proxy in front takes the path away")),
     words("--middleware", None, Refused("the router loads no code")),
     switch("--enable-request-id-headers", Inert("every answer has x-request-id")),
-    switch("--disable-fastapi-docs", Refused("a proxy in front can hide /docs and /openapi.json")),
+    switch("--disable-fastapi-docs", Same()),
     switch("--enable-offline-docs", Refused("/docs is read with a network; see /openapi.json")),
     switch("--enable-flash-late-interaction", Inert("Baton does not score"), default=True),
 )

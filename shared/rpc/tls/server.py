@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import grpc
-import structlog
 
 from shared.rpc.tls.guard import PUBLIC, PeerGuard
 from shared.rpc.tls.identity import PeerRole
+from shared.rpc.tls.renewal import renewed_context
 
 if TYPE_CHECKING:
     from shared.rpc.tls.certificates import Certificates
     from shared.rpc.tls.files import CertificateFiles
-
-log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,25 +63,9 @@ def _configuration(certificates: Certificates) -> grpc.ServerCertificateConfigur
 
 def https_context(files: CertificateFiles, *, require_client: bool) -> ssl.SSLContext:
     """Return a server context that uses the newest certificate for each new connection."""
-    served = files.current()
-    context = latest = _https_context(files, require_client=require_client)
-
-    def renew(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
-        nonlocal served, latest
-        newest = files.current()
-        if newest is not served:
-            try:
-                latest = _https_context(files, require_client=require_client)
-                served = newest
-            except (OSError, ssl.SSLError) as error:
-                # The files have changed again since the check.
-                log.warning("tls_certificate_not_usable", error=str(error))
-        if latest is not context:
-            connection.context = latest
-
-    # Called for each connection, also without a server name.
-    context.sni_callback = renew
-    return context
+    return renewed_context(
+        lambda: _https_context(files, require_client=require_client), files.current
+    )
 
 
 def _https_context(files: CertificateFiles, *, require_client: bool) -> ssl.SSLContext:

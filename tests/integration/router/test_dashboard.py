@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from starlette.routing import Route
 
+from services.router.admission.file_keys import FileKeys
 from services.router.admission.keys import KeyRing
 from services.router.dashboard.assets import read_assets
 from services.router.dashboard.routes import Dashboard
@@ -129,7 +130,7 @@ async def test_a_slash_at_the_end_leads_to_the_page(bench: Bench) -> None:
 
 
 async def test_files_are_open_and_data_is_for_operators(bench: Bench, disk: KeysOnDisk) -> None:
-    site = Site(bench, KeyRing(disk.path))
+    site = Site(bench, KeyRing(FileKeys(disk.path)))
     # `--open-metrics` opens the metrics and nothing of the page.
     is_open = OPEN_PATHS | site.dashboard.open_paths | {"/metrics"}
     for route in site.app.routes:

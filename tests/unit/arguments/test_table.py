@@ -32,6 +32,9 @@ SAMPLES = {
     "--kv-events-config": '{"enable_kv_cache_events": true, "topic": "t"}',
     "--profiler-config": '{"profiler": "torch", "torch_profiler_dir": "/traces"}',
     "--log-level": "DEBUG",
+    "--api-key": "sk-1",
+    "--reasoning-config": '{"reasoning_start_str": "<a>", "reasoning_end_str": "</a>"}',
+    "--ssl-cert-reqs": "2",
     "--device-memory-utilization": "0.5",
     "--spec-method": "ngram",
 }

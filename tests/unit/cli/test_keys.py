@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from cli.errors import CommandError
 from cli.keys import app
 from services.router.admission.api_key import key_id_of
+from services.router.admission.file_keys import FileKeys
 from services.router.admission.keys import KeyRing
 from shared.errors import AuthenticationError, ConfigError
 
@@ -30,7 +31,7 @@ def run(file: Path, *arguments: str) -> str:
 
 
 def tenant_of(file: Path, key: str) -> str:
-    return KeyRing(file).caller([(b"x-api-key", key.encode())]).tenant.name
+    return KeyRing(FileKeys(file)).caller([(b"x-api-key", key.encode())]).tenant.name
 
 
 def test_a_new_key_is_printed_once_and_works(file: Path) -> None:

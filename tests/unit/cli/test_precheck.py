@@ -13,9 +13,12 @@ from cli.cluster import Cluster
 from cli.doctor.checkpoint import check_model
 from cli.doctor.finding import Level
 from cli.errors import CommandError
+from cli.flags.engine_arguments import translated
 from cli.places import SHIPPED_MODEL
 from cli.start.ports import free_port
 from cli.up_command import cluster_spec
+from shared.rpc.tls.identity import PeerRole
+from tests.fakes.certificates import authority, issue
 from tests.fakes.keys import keys_on_disk
 from tests.unit.model.checkpoints import edit_json
 
@@ -35,7 +38,8 @@ def model(tmp_path: Path) -> Path:
 def spec(tmp_path: Path, model: Path) -> Callable[..., ClusterSpec]:
     def make(*flags: str, **settings: Any) -> ClusterSpec:
         ports = {"port": free_port(), "grpc_port": free_port()}
-        return cluster_spec(model, None, flags, log_folder=tmp_path, **(ports | settings))
+        words = translated(flags)
+        return cluster_spec(model, None, words, log_folder=tmp_path, **(ports | settings))
 
     return make
 
@@ -161,6 +165,37 @@ def test_a_file_of_keys_that_is_broken(spec: Callable[..., ClusterSpec], tmp_pat
     keys.write_text("[[")
     with pytest.raises(CommandError, match=r"a router cannot start: .*keys\.toml"):
         spec(api_keys=keys)
+
+
+def test_keys_of_clients_are_in_no_command_line(
+    spec: Callable[..., ClusterSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "sk-0")
+    given = Cluster(spec("--api-key", "sk-1", "sk-2", "--log-requests", has_clients=True))
+    from_environment = Cluster(spec(has_clients=True))
+    for cluster, keys in ((given, '["sk-1", "sk-2"]'), (from_environment, '["sk-0"]')):
+        assert cluster.spec.cluster_token is not None
+        for process in cluster.processes:
+            assert "sk-" not in " ".join(process.flags)
+            assert process.environ["BATON_CLIENT_KEYS"] == keys
+    assert given.routers[0].flags[-1] == "--log-requests"
+    # A cluster that only its own command asks needs none.
+    for process in Cluster(spec()).processes:
+        assert not {"BATON_CLIENT_KEYS", "VLLM_API_KEY"} & process.environ.keys()
+
+
+def test_https_of_clients_is_for_a_cluster_that_has_clients(
+    spec: Callable[..., ClusterSpec], tmp_path: Path
+) -> None:
+    files = issue(authority(), tmp_path / "https", PeerRole.ROUTER)
+    flags = ("--ssl-certfile", str(files.tls_cert), "--ssl-keyfile", str(files.tls_key))
+    made = spec(*flags, has_clients=True)
+    assert made.url.startswith("https:")
+    assert {"--https-cert", "--https-key"} <= set(Cluster(made).routers[0].flags)
+    assert spec(*flags).url.startswith("http:")
+    asked = ("--ssl-ca-certs", str(files.tls_ca), "--ssl-cert-reqs", "2")
+    with pytest.raises(CommandError, match="keeps this command out"):
+        spec(*flags, *asked, has_clients=True)
 
 
 def test_certificates_that_are_not_there(spec: Callable[..., ClusterSpec], tmp_path: Path) -> None:

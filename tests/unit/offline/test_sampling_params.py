@@ -36,7 +36,7 @@ def test_processors_of_logits_are_classes_or_their_names(processor: Any) -> None
 
 @pytest.mark.parametrize(
     "given",
-    [{"thinking_token_budget": 3}, {"flat_logprobs": True}, {"trace_decode_token_ids": [1]}],
+    [{"flat_logprobs": True}, {"trace_decode_token_ids": [1]}],
 )
 def test_what_is_not_offered_is_refused_by_name(given: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedError, match=next(iter(given))):

@@ -8,6 +8,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
+from services.router.admission.file_keys import FileKeys
 from services.router.admission.keys import KeyRing
 from shared.errors import AuthenticationError, ConfigError
 from tests.fakes.keys import keys_on_disk, wrong_secret
@@ -38,7 +39,7 @@ def refusal(ring: KeyRing, *headers: tuple[bytes, bytes]) -> str:
 
 
 def test_a_key_is_its_tenants(disk: KeysOnDisk) -> None:
-    ring = KeyRing(disk.path)
+    ring = KeyRing(FileKeys(disk.path))
     for name in ("a", "b", "ops"):
         key = disk.keys[name]
         for header in (bearer(key), x_api_key(key), (b"authorization", b"bEARER  " + key.encode())):
@@ -51,7 +52,7 @@ def test_a_key_is_its_tenants(disk: KeysOnDisk) -> None:
 
 
 def test_a_calls_metadata_is_read_like_headers(disk: KeysOnDisk) -> None:
-    ring = KeyRing(disk.path)
+    ring = KeyRing(FileKeys(disk.path))
     key = disk.keys["b"]
     assert ring.caller_of_call([("authorization", f"Bearer {key}")]).tenant.name == "b"
     assert ring.caller_of_call([("x-api-key", key.encode())]).tenant.name == "b"
@@ -60,7 +61,7 @@ def test_a_calls_metadata_is_read_like_headers(disk: KeysOnDisk) -> None:
 
 
 def test_whoever_has_no_valid_key_is_nobody(disk: KeysOnDisk) -> None:
-    ring = KeyRing(disk.path)
+    ring = KeyRing(FileKeys(disk.path))
     key, other = disk.keys["a"], disk.keys["b"]
     for nothing in ([], [bearer("")], [x_api_key(" ")], [(b"authorization", b"Bearer")]):
         assert refusal(ring, *nothing).startswith("no API key")
@@ -92,7 +93,7 @@ def test_whoever_has_no_valid_key_is_nobody(disk: KeysOnDisk) -> None:
 def test_an_ended_key_is_refused_from_its_moment(disk: KeysOnDisk) -> None:
     key = disk.add("late", key_lines=("expires = 2030-01-01T00:00:00Z",))
     now_s = 1893455999.0
-    ring = KeyRing(disk.path, now=lambda: now_s)
+    ring = KeyRing(FileKeys(disk.path, now=lambda: now_s))
     assert ring.caller([bearer(key)]).tenant.name == "late"
     now_s += 1
     with capture_logs() as logs:
@@ -103,12 +104,12 @@ def test_an_ended_key_is_refused_from_its_moment(disk: KeysOnDisk) -> None:
 
 
 def test_a_changed_file_counts_at_once(disk: KeysOnDisk) -> None:
-    ring = KeyRing(disk.path)
+    ring = KeyRing(FileKeys(disk.path))
     old = disk.keys["a"]
     disk.remove("a")
     new = disk.add("c")
     assert ring.caller([bearer(old)]).tenant.name == "a"
-    ring.file.reload()
+    ring.files[0].reload()
     assert refusal(ring, bearer(old)) == "the API key is not valid"
     assert ring.caller([bearer(new)]).tenant.name == "c"
 
@@ -117,7 +118,7 @@ def test_a_changed_file_counts_at_once(disk: KeysOnDisk) -> None:
 def test_a_broken_file_changes_nothing_but_a_metric_and_the_log(
     disk: KeysOnDisk, broken: str | None
 ) -> None:
-    ring = KeyRing(disk.path)
+    ring = KeyRing(FileKeys(disk.path))
     registry = CollectorRegistry()
     registry.register(ring)
     good = disk.path.read_text()
@@ -126,8 +127,8 @@ def test_a_broken_file_changes_nothing_but_a_metric_and_the_log(
     else:
         disk.path.write_text(broken)
     with capture_logs() as logs:
-        ring.file.reload()
-        ring.file.reload()
+        ring.files[0].reload()
+        ring.files[0].reload()
     # Once, however often it is looked at.
     assert [entry["event"] for entry in logs] == ["file_not_reloaded"]
     assert logs[0]["log_level"] == "error"
@@ -136,14 +137,14 @@ def test_a_broken_file_changes_nothing_but_a_metric_and_the_log(
     assert registry.get_sample_value("baton_api_keys_broken") == 1
     assert registry.get_sample_value("baton_api_keys") == 3
     disk.path.write_text(good)
-    ring.file.reload()
+    ring.files[0].reload()
     assert registry.get_sample_value("baton_api_keys_broken") == 0
     with pytest.raises(ConfigError):
-        KeyRing(disk.path.parent / "none.toml")
+        FileKeys(disk.path.parent / "none.toml")
 
 
 def test_refusals_are_counted_by_reason(disk: KeysOnDisk) -> None:
-    ring = KeyRing(disk.path)
+    ring = KeyRing(FileKeys(disk.path))
     registry = CollectorRegistry()
     registry.register(ring)
     refusal(ring)

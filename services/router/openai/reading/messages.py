@@ -76,17 +76,20 @@ def _template_variables(fields: ChatPromptFields) -> dict[str, Any] | None:
     }
 
 
-def answer_role(fields: ChatPromptFields) -> str:
-    """Return the role of the answer: the assistant, or the author of a continued message."""
+def answer_role(fields: ChatPromptFields, usual: str) -> str:
+    """Return the role of the answer: the usual one, or the author of a continued message."""
     if fields.add_generation_prompt or not fields.continue_final_message:
-        return "assistant"
+        return usual
     return fields.messages[-1].role
 
 
-def echoed_text(fields: ChatPromptFields, *, echo: bool | None) -> str:
-    """Return the continued message's text if `echo` asks for it; otherwise empty."""
+def echoed_text(fields: ChatPromptFields, role: str, *, echo: bool | None) -> str:
+    """Return the continued message's text if `echo` asks for it; otherwise empty.
+
+    `role`: that of the answer.
+    """
     last = fields.messages[-1]
-    if not echo or last.role != answer_role(fields):
+    if not echo or last.role != role:
         return ""
     return read_content(last.content, param="messages") or ""
 

@@ -9,6 +9,7 @@ import pytest
 from starlette.routing import Route
 from structlog.testing import capture_logs
 
+from services.router.admission.file_keys import FileKeys
 from services.router.admission.keys import KeyRing
 from tests.fakes.keys import keys_on_disk, wrong_secret
 from tests.fakes.openai_api import MODEL, OpenAIApi
@@ -47,7 +48,7 @@ def disk(tmp_path: Path) -> KeysOnDisk:
 
 @pytest.fixture
 def api(disk: KeysOnDisk) -> OpenAIApi:
-    return OpenAIApi(keys=KeyRing(disk.path), explainer=NoExplainer())
+    return OpenAIApi(keys=KeyRing(FileKeys(disk.path)), explainer=NoExplainer())
 
 
 def routes(api: OpenAIApi) -> Iterator[tuple[str, str]]:
@@ -133,7 +134,7 @@ async def test_what_concerns_all_tenants_is_for_operators(api: OpenAIApi, disk: 
 async def test_metrics_can_be_opened_to_scrapers_and_nothing_else_with_them(
     disk: KeysOnDisk,
 ) -> None:
-    api = OpenAIApi(keys=KeyRing(disk.path), open_metrics=True)
+    api = OpenAIApi(keys=KeyRing(FileKeys(disk.path)), open_metrics=True)
     assert (await ask(api, "GET", "/metrics")).status_code == 200
     assert (await ask(api, "GET", "/v1/models")).status_code == 401
 
@@ -166,11 +167,11 @@ async def test_a_request_id_of_another_tenant_is_no_handle_on_its_request(
 
 
 async def test_a_revoked_key_is_refused(api: OpenAIApi, disk: KeysOnDisk) -> None:
-    keys = KeyRing(disk.path)
+    keys = KeyRing(FileKeys(disk.path))
     api = OpenAIApi(keys=keys)
     assert (await ask(api, "GET", "/v1/models", key_of(disk, "a"))).status_code == 200
     disk.remove("a")
-    keys.file.reload()
+    keys.files[0].reload()
     assert (await ask(api, "GET", "/v1/models", key_of(disk, "a"))).status_code == 401
     assert (await ask(api, "GET", "/v1/models", key_of(disk, "b"))).status_code == 200
 

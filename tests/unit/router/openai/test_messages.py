@@ -48,7 +48,8 @@ def test_arguments_of_earlier_calls_become_objects(arguments: Any, expected: Any
 )
 def test_who_speaks_next(options: Any, role: str) -> None:
     messages = [{"role": "user", "content": "Hi"}]
-    assert answer_role(ChatPromptFields.model_validate({"messages": messages, **options})) == role
+    fields = ChatPromptFields.model_validate({"messages": messages, **options})
+    assert answer_role(fields, "assistant") == role
 
 
 def test_reasoning_of_earlier_turns_is_passed_on() -> None:
