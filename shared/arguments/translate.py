@@ -37,8 +37,9 @@ def translate(argv: Sequence[str]) -> Translation:
     """
     front, flags = read_flags(_with_files(argv), SHORT)
     notes: list[str] = []
-    # A spelled argument may set a key of an object (`--spec-tokens`): its keys are joined after.
-    spelled = [ours for flag in flags for ours in _spelled(flag, front)]
+    # Spelled objects are read as a whole. A spelled argument may itself set a key of an object
+    # (`--spec-tokens`), so keys are joined again afterwards.
+    spelled = [ours for flag in join_keys(flags, _OBJECTS) for ours in _spelled(flag, front)]
     words: list[str] = []
     for flag in join_keys(spelled, _OBJECTS):
         argument = _find(flag.name)
