@@ -105,7 +105,7 @@ def test_a_tokenizer_has_a_revision_of_its_own(
     monkeypatch.setattr("shared.folder.changed.cache_dir", lambda: tmp_path / "made")
     model = tmp_path / "model"
     model.mkdir()
-    (model / "config.json").write_text("{}")
+    (model / "config.json").write_text('{"model_type": "llama"}')
     of_model = replace(settings, revision="v9")
     changes = FolderChanges(tokenizer=MODEL, tokenizer_revision=COMMIT)
     made = change_folder(model, of_model, changes)
