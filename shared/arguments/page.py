@@ -8,7 +8,7 @@ from shared.arguments.base import Inert, Kind, Refused, Same, Spelled
 from shared.arguments.table import ARGUMENTS, GROUPS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from shared.arguments.base import Argument
 
@@ -24,7 +24,8 @@ _HEAD = """# vLLM's engine arguments
 `baton serve MODEL`, `baton up` and the services know every engine argument of vLLM 0.32, those of
 earlier versions that are gone, and the flags of `vllm serve` about its server. Forms are vLLM's,
 too: `--max_num_seqs`, `-tp 1`, `4k` (4,000), `4K` (4,096), `None`,
-`--speculative-config.method ngram`, lists with spaces, and `--config FILE.yaml`. Written by
+`--speculative-config.method ngram`, lists with spaces, and `--config FILE.yaml`. The last column is
+the test, below `tests/`, of what an argument does, or of its refusal. Written by
 `python -m scripts.arguments_page`.
 """
 
@@ -38,15 +39,15 @@ def help_text() -> str:
     return "\n\n".join(paragraphs)
 
 
-def page() -> str:
-    """Return the manual's page, in Markdown."""
+def page(test_of: Callable[[Argument], str]) -> str:
+    """Return the table of the manual's page, in Markdown; `test_of` names an argument's test."""
     lines = [_HEAD, "| here | arguments |", "|---|---|"]
     for kind, title in TITLES.items():
         count = sum(_kind(each) is kind for each in ARGUMENTS.values())
         lines.append(f"| {title} | {count} |")
     for title, arguments in GROUPS.items():
-        lines += [f"\n## {title.capitalize()}\n", "| argument | default | here | |"]
-        lines += ["|---|---|---|---|", *map(_row, arguments)]
+        lines += [f"\n## {title.capitalize()}\n", "| argument | default | here | | test |"]
+        lines += ["|---|---|---|---|---|", *(_row(each, test_of(each)) for each in arguments)]
     return "\n".join(lines) + "\n"
 
 
@@ -57,11 +58,12 @@ def _kind(argument: Argument) -> type:
     return Same if is_same else type(meaning)
 
 
-def _row(argument: Argument) -> str:
+def _row(argument: Argument, test: str) -> str:
     name = f"`{argument.name}`" + (f", `{argument.short}`" if argument.short else "")
     default = "" if argument.default is None or argument.kind is Kind.OBJECT else argument.default
     shown = f"`{default}`" if default else ""
-    cells = (name, shown, TITLES[_kind(argument)], "; ".join(_remarks(argument)))
+    remarks = "; ".join(_remarks(argument))
+    cells = (name, shown, TITLES[_kind(argument)], remarks, f"`{test}`")
     return f"| {' | '.join(cells)} |"
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shared.arguments.base import Inert, Kind, Refused, Spelled
+from shared.arguments.contradictions import find_surplus
 from shared.arguments.files import has_suffix, words_of_file
 from shared.arguments.spelling import join_keys, read_flags
 from shared.arguments.table import ARGUMENTS, SHORT
@@ -33,12 +34,17 @@ def translate(argv: Sequence[str]) -> Translation:
     """Return the command line in words of ours. Flags that vLLM does not have stay as they are.
 
     Raises:
-        ConfigError: an argument is refused, or its value.
+        ConfigError: an argument is refused, or its value, or two contradict each other.
     """
     front, flags = read_flags(_with_files(argv), SHORT)
     notes: list[str] = []
-    # A spelled argument may set a key of an object (`--spec-tokens`): its keys are joined after.
-    spelled = [ours for flag in flags for ours in _spelled(flag, front)]
+    # Spelled objects are read as a whole. A spelled argument may itself set a key of an object
+    # (`--spec-tokens`), so keys are joined again afterwards.
+    given = list(join_keys(flags, _OBJECTS))
+    surplus = find_surplus(given)
+    spelled = [
+        ours for flag in given for ours in _spelled(flag, front, is_left_out=flag.name in surplus)
+    ]
     words: list[str] = []
     for flag in join_keys(spelled, _OBJECTS):
         argument = _find(flag.name)
@@ -97,10 +103,15 @@ def _value(argument: Argument, flag: Flag) -> str:
     return " ".join(flag.words[: _num_words(argument)])
 
 
-def _spelled(flag: Flag, front: list[str]) -> list[Flag]:
+def _spelled(flag: Flag, front: list[str], *, is_left_out: bool) -> list[Flag]:
     """Return a flag in our spelling; words that do not belong to it go to `front`."""
     argument = _find(flag.name)
-    if argument is None or not isinstance(argument.meaning, Spelled) or flag.key:
+    if argument is None or flag.key:
+        return [flag]
+    if is_left_out:
+        front += _behind(argument, flag)
+        return []
+    if not isinstance(argument.meaning, Spelled):
         return [flag]
     word = _value(argument, flag)
     front += _behind(argument, flag)

@@ -147,14 +147,18 @@ def profiler(word: str) -> list[str]:
     """Return the words for PyTorch's profiler; none where nothing is to be profiled.
 
     Raises:
-        ConfigError: another profiler is asked for, or a key is unknown.
+        ConfigError: another profiler is asked for, a key is unknown, or one lacks the other.
     """
     given = _object("--profiler-config", word)
     kind, folder = given.pop("profiler", None), given.pop("torch_profiler_dir", "")
     _require_nothing("--profiler-config", given)
     if kind not in {None, "torch"}:
         raise ConfigError("--profiler-config: the only profiler is torch")
-    return ["--profiler-dir", str(folder)] if kind and folder else []
+    if bool(kind) != bool(folder):
+        raise ConfigError(
+            '--profiler-config: "profiler": "torch" and torch_profiler_dir need each other'
+        )
+    return ["--profiler-dir", str(folder)] if kind else []
 
 
 def _object(flag: str, word: str) -> dict[str, Any]:

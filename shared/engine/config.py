@@ -145,6 +145,10 @@ class EngineConfig:
             f"must be at least max_num_seqs ({self.max_num_seqs}), so that every running "
             "sequence gets a token in every step",
         )
+        self._check_graph_sizes()
+        if self.max_model_len is not None:
+            self._check_threshold(self.max_model_len)
+            self.check_unchunked(self.max_model_len)
 
         for name in ("cache_bytes", "timeout_s", "cpu_s", "cpu_share", "memory_bytes"):
             name = f"structured_outputs_{name}"
@@ -173,13 +177,29 @@ class EngineConfig:
             "needs enable_prefix_caching",
         )
 
+    def _check_graph_sizes(self) -> None:
+        _require(
+            all(1 <= size <= self.max_num_seqs for size in self.cuda_graph_sizes),
+            "cuda_graph_sizes",
+            f"must be between 1 and max_num_seqs ({self.max_num_seqs}), "
+            f"not {sorted(self.cuda_graph_sizes)}",
+        )
+
+    def _check_threshold(self, longest: int) -> None:
+        _require(
+            self.long_prefill_token_threshold <= longest,
+            "long_prefill_token_threshold",
+            f"is {self.long_prefill_token_threshold}, but no sequence is longer than {longest}",
+        )
+
     def check_model_limit(self, model_limit: int) -> None:
-        """Refuse a configured length beyond the model's positions."""
+        """Refuse configured lengths beyond the model's positions."""
         _require(
             self.max_model_len is None or self.max_model_len <= model_limit,
             "max_model_len",
             f"is {self.max_model_len}, but the model ends at {model_limit}",
         )
+        self._check_threshold(model_limit)
 
     def check_unchunked(self, max_model_len: int) -> None:
         """Refuse a step that is too small without chunking.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,8 +20,11 @@ from shared.engine.offline.defaults import read_default_sampling
 from shared.engine.offline.prompts import ReadPrompt, read_prompts
 from shared.engine.offline.request_output import GrowingOutput, RequestOutput
 from shared.engine.sequence.request import EngineRequest
+from shared.engine.speculation.draft_files import check_draft
+from shared.engine.speculation.own_head import check_own_head
 from shared.errors import InvalidRequestError, UnsupportedError
 from shared.gguf.folder import model_folder
+from shared.model.checks import check_model
 from shared.model.loader import load_model
 from shared.request.beam_search import BeamOptions, check_beam_search, require_no_constraints
 from shared.request.prompt_embeds import PARAM
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 
     from shared.engine.engine import Engine
     from shared.engine.offline.prompts import Prompt
+    from shared.model.loader import LoadedModel
     from shared.request.answer import PositionLogprobs
 
     Message = Mapping[str, Any]
@@ -74,12 +78,12 @@ class LLM:
         config, folder = _engine_config(engine_settings), model_folder(Path(model_dir))
         self._model_dir = change_folder(folder)
         self._default_sampling = read_default_sampling(self._model_dir, generation_config)
-        load = partial(
-            load_model,
+        load = _loader(
+            config,
+            change_folder,
             dtype=dtype,
             load_format=load_format,
             seed=seed,
-            device=config.device,
             attention_backend=attention_backend,
             model_impl=model_impl,
             trust_remote_code=trust_remote_code,
@@ -89,7 +93,7 @@ class LLM:
             cpu_int4_compute=cpu_int4_compute,
         )
         #: Owns the engine, and changes its weights.
-        self.home = EngineHome(folder, config, lambda path: load(change_folder(path)))
+        self.home = EngineHome(folder, config, load)
         #: Compiler of the sequences' grammars; made from the tokenizer on first use.
         self.grammars = build_grammars(config, self._token_table)
         self._has_tokenizer = (self._model_dir / "tokenizer.json").is_file()
@@ -304,6 +308,35 @@ def _engine_config(settings: Mapping[str, Any]) -> EngineConfig:
     if speculative is None or isinstance(speculative, str):
         return EngineConfig(**settings)
     return EngineConfig(**{**settings, "speculative_config": json.dumps(speculative)})
+
+
+def _loader(
+    config: EngineConfig,
+    change_folder: Callable[[Path], Path],
+    *,
+    seed: int,
+    num_threads: int | None,
+    bind: str | None,
+    **kept: Any,
+) -> Callable[[Path], LoadedModel]:
+    """Return what loads a folder's weights; it checks first whether they can be run."""
+    kept = {**kept, "device": config.device}
+
+    def load(path: Path) -> LoadedModel:
+        folder = change_folder(path)
+        _check(config, folder, **kept)
+        return load_model(folder, seed=seed, num_threads=num_threads, bind=bind, **kept)
+
+    return load
+
+
+def _check(config: EngineConfig, folder: Path, **kept: Any) -> None:
+    """Refuse lengths and drafts that do not fit the model."""
+    model = check_model(folder, **kept)
+    config.check_model_limit(model.max_model_len)
+    check_draft(config.speculation, model, device=config.device)
+    if kept["load_format"] != "dummy":
+        check_own_head(config.speculation, folder, model)
 
 
 def _is_nested(messages: Sequence[Any]) -> bool:

@@ -35,6 +35,10 @@ _HAND_OFFS = {
     "eagle3": (HandOffPolicy.AUTO, HandOffPolicy.TRANSFER, HandOffPolicy.NONE),
     "mtp": (HandOffPolicy.AUTO, HandOffPolicy.TRANSFER, HandOffPolicy.NONE),
 }
+#: Methods whose draft has a checkpoint of its own.
+_WITH_MODEL = frozenset({"draft_model", "eagle", "eagle3", "medusa"})
+#: What vLLM takes as a model in place of the method.
+_NGRAM = frozenset({"ngram", "[ngram]"})
 #: vLLM's older names of `mtp`, by family.
 _OLDER = tuple(
     f"{family}_mtp" for family in ("deepseek", "glm4_moe", "glm4_moe_lite", "qwen3_next", "qwen3_5")
@@ -46,7 +50,7 @@ class SpeculationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     #: ngram, suffix, draft_model, eagle, eagle3, medusa, mtp (or one of its older names), an entry
     #: point of `baton.proposers`, or custom.
-    method: str
+    method: str = "draft_model"
     #: Maximum of drafts per sequence and step; `suffix` may use fewer.
     num_speculative_tokens: int | None = None
     #: Inclusive ranges of running sequences: [first, last, drafts per sequence]. A batch size in no
@@ -90,6 +94,8 @@ class SpeculationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     options: dict[str, Any] = {}
 
     def __post_init__(self) -> None:
+        if self.model in _NGRAM and self.method == "draft_model":
+            msgspec.structs.force_setattr(self, "method", "ngram")
         if self.method in _OLDER:
             msgspec.structs.force_setattr(self, "method", "mtp")
         if self.method == "suffix" and self.num_speculative_tokens is None:
@@ -121,6 +127,11 @@ class SpeculationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         return (
             ("method", bool(self.method), "a name"),
             (
+                "model",
+                self.method not in _WITH_MODEL or bool(self.model),
+                f"a directory with method {self.method}",
+            ),
+            (
                 "num_speculative_tokens",
                 num is not None and 1 <= num <= MAX_DRAFT_TOKENS,
                 f"given, and between 1 and {MAX_DRAFT_TOKENS}",
@@ -143,6 +154,11 @@ class SpeculationConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
                 self.prompt_lookup_min <= self.prompt_lookup_max <= 64,
                 f"between prompt_lookup_min ({self.prompt_lookup_min}) and 64",
             ),
+            *self._suffix_rules(),
+        )
+
+    def _suffix_rules(self) -> tuple[tuple[str, bool, str], ...]:
+        return (
             (
                 "suffix_decoding_max_tree_depth",
                 2 <= self.suffix_decoding_max_tree_depth <= 256,

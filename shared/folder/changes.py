@@ -37,6 +37,8 @@ class FolderChanges:
 
     def __post_init__(self) -> None:
         _ = self.overrides
+        if self.tokenizer_revision is not None and self.tokenizer is None:
+            raise ConfigError("--tokenizer-revision needs --tokenizer, whose revision it is")
 
     @property
     def overrides(self) -> dict[str, Any]:

@@ -5,20 +5,17 @@ A worker runs them first; `baton up` runs them before it starts a process.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shared.connector.registry import require_known
+from shared.engine.speculation.draft_files import check_draft
 from shared.engine.speculation.own_head import check_own_head
-from shared.errors import ConfigError, ModelLoadError
-from shared.gguf.folder import model_folder
 from shared.identity import Role
 from shared.model.checks import check_model
 from shared.model.families.registry import register_named
 from shared.rpc.exposure import require_guard, zmq_host
 
 if TYPE_CHECKING:
-    from shared.engine.config import EngineConfig
     from shared.worker.config import WorkerConfig
 
 
@@ -46,7 +43,7 @@ def check_worker(config: WorkerConfig, role: Role) -> None:
     )
     engine.check_model_limit(model.max_model_len)
     if role is Role.DECODE:
-        _check_draft(engine)
+        check_draft(engine.speculation, model, device=engine.device)
         if settings.load_format != "dummy":
             check_own_head(engine.speculation, settings.folder, model)
 
@@ -88,20 +85,3 @@ def require_guarded_doors(config: WorkerConfig) -> None:
                 flags="it an address of this machine",
                 insecure=access.insecure_bind,
             )
-
-
-def _check_draft(engine: EngineConfig) -> None:
-    """Check the checkpoint of a draft model; other methods check their own."""
-    speculation = engine.speculation
-    if speculation is None or speculation.method != "draft_model" or speculation.model is None:
-        return
-    try:
-        check_model(
-            model_folder(Path(speculation.model)),
-            dtype=speculation.dtype,
-            load_format=speculation.load_format,
-            quantization=speculation.quantization,
-            device=engine.device,
-        )
-    except (ConfigError, ModelLoadError) as error:
-        raise ConfigError(f"speculative_config: model: {error}") from error

@@ -18,6 +18,13 @@ log = structlog.get_logger(__name__)
 PERIOD_S = 10.0
 
 
+def begin_statistics(
+    read: Callable[[], EngineStats], *, is_disabled: bool
+) -> set[asyncio.Task[None]]:
+    """Return the task that logs the lines, if there is to be one; `read` as for the log."""
+    return set() if is_disabled else {asyncio.create_task(StatisticsLog(read).run())}
+
+
 class StatisticsLog:
     """Logs what the engine did since the line before; an idle engine says so once."""
 

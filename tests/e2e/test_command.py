@@ -24,16 +24,23 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 90.0
 NAMES = ("acme/small", "small", "tiny", "s")
-GUESSES = {"method": "ngram", "num_speculative_tokens": 3, "adaptive": False}
-#: Each has something to say to one kind of process.
+EVENTS = {"enable_kv_cache_events": True, "endpoint": "tcp://127.0.0.1:*"}
+#: Each has something to say to one kind of process, most in vLLM's words.
 FLAGS = (
     "--served-model-name", "acme/small", "small,tiny", "s",
     "--tool-call-parser", "hermes",
     "--reasoning-parser", "deepseek_r1",
-    "--speculative-config", json.dumps(GUESSES),
-    "--structured-outputs-backend", "guidance",
-    "--num-blocks", "64",
+    "--spec-method", "ngram", "--spec-tokens=3", "-sc.adaptive", "false",
+    "--structured-outputs-config.backend", "guidance",
+    "--num_gpu_blocks_override", "64",
     "--prefill.num-blocks", "80",
+    "-tp", "1", "-dp=1", "--api-process-count", "1",
+    "--log-level", "WARNING", "--disable-log-stats", "--enable-log-requests",
+    "--max-num-queued-reqs", "100", "--max-num-queued-tokens", "100k",
+    "--stream-interval", "2",
+    "--shutdown-timeout", "20",
+    "--decode.kv-events-config", json.dumps(EVENTS),
+    "--swap-space", "8",
 )  # fmt: skip
 ENVIRON = {**os.environ, "BATON_VENV": str(Path(sys.executable).parents[1]), "COLUMNS": "200"}
 

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import structlog
 import torch
 
-from shared.errors import ConfigError
-
 if TYPE_CHECKING:
     from collections.abc import Callable
     from collections.abc import Sequence as Seq
@@ -105,16 +103,8 @@ def graph_sizes(configured: Seq[int], max_num_seqs: int) -> tuple[int, ...]:
 
     The last one is always `max_num_seqs`: a larger step would reallocate memory that graphs refer
     to.
-
-    Raises:
-        ConfigError: a configured size is invalid.
     """
     if configured:
-        if min(configured) < 1 or max(configured) > max_num_seqs:
-            raise ConfigError(
-                f"cuda_graph_sizes must be between 1 and max_num_seqs ({max_num_seqs}), "
-                f"not {sorted(configured)}"
-            )
         return tuple(sorted({*configured, max_num_seqs}))
     sizes = {size for size in (1, 2, 4, 8, *range(16, max_num_seqs, 16)) if size < max_num_seqs}
     return (*sorted(sizes), max_num_seqs)

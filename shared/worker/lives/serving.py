@@ -24,7 +24,7 @@ from shared.worker.lifecycle.stage import Ending
 from shared.worker.lives.site import LastLife
 from shared.worker.parts import open_parts
 from shared.worker.peers.transfer_servicer import TransferServicer
-from shared.worker.statistics_log import StatisticsLog
+from shared.worker.statistics_log import begin_statistics
 from shared.worker.worker_servicer import WorkerServicer
 
 if TYPE_CHECKING:
@@ -149,8 +149,7 @@ def _stay_alive(
         metrics=parts.metrics,
     )
     tasks = {asyncio.create_task(liveness.run())}
-    if not config.disable_log_stats:
-        tasks.add(asyncio.create_task(StatisticsLog(parts.engine.stats).run()))
+    tasks |= begin_statistics(parts.engine.stats, is_disabled=config.disable_log_stats)
 
     def report() -> None:
         tasks.add(asyncio.create_task(server.set_serving(serving=parts.gate.is_open)))

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import pytest
-import typer.main
+import re
+import tomllib
+from pathlib import Path
 
-from cli.__main__ import app
+import pytest
+
 from cli.errors import CommandError
 from cli.flags.options import Service
-from cli.flags.service_flags import settings_of, sort_flags
-from scripts.arguments_page import PAGE
+from cli.flags.service_flags import sort_flags
+from scripts.arguments_page import EFFECTS, PAGE, named_test, whole_page
 from shared.arguments.base import Inert, Kind, Refused, Same, Spelled
-from shared.arguments.page import page
 from shared.arguments.table import ARGUMENTS, GROUPS, SHORT
 from shared.arguments.translate import translate
-from shared.config import flags_of, load_config
 from shared.errors import ConfigError
+from tests.unit.arguments.services import FLAGS, parse
 
+TESTS = Path(__file__).parents[2]
 #: Values that differ from every default.
 OTHERS = {Kind.SWITCH: (), Kind.VALUE: ("7",), Kind.LIST: ("7", "8"), Kind.OBJECT: ('{"a": 7}',)}
 #: A value that a spelled argument takes, where 7 is none.
@@ -38,31 +40,6 @@ SAMPLES = {
     "--device-memory-utilization": "0.5",
     "--spec-method": "ngram",
 }
-WIRED = {
-    Service.ROUTER: (),
-    Service.PREFILL: ("--directory", "h:1"),
-    Service.DECODE: ("--directory", "h:1"),
-}
-OPTIONS_OF_UP = {
-    name
-    for parameter in typer.main.get_command(app).commands["up"].params  # type: ignore[attr-defined]
-    for name in parameter.opts
-}
-FLAGS = OPTIONS_OF_UP.union(*(flags_of(settings_of(service)) for service in Service))
-
-
-def parse(*words: str) -> dict[Service, object]:
-    """What the services of `baton up` would be started with."""
-    given = list(translate(words).words)
-    own = [n for n, word in enumerate(given) if word in OPTIONS_OF_UP]
-    for n in reversed(own):
-        del given[n : n + 2]
-    return {
-        service: load_config(
-            settings_of(service), ["--model", "m", *WIRED[service], *flags], prog="test", environ={}
-        )
-        for service, flags in sort_flags(given).items()
-    }
 
 
 def test_no_argument_stands_twice() -> None:
@@ -71,7 +48,16 @@ def test_no_argument_stands_twice() -> None:
 
 
 def test_the_page_is_up_to_date() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page()
+    assert PAGE.read_text(encoding="utf-8") == whole_page()
+
+
+def test_every_argument_has_a_test() -> None:
+    named = {name for name, each in ARGUMENTS.items() if isinstance(each.meaning, Same | Spelled)}
+    assert tomllib.loads(EFFECTS.read_text(encoding="utf-8"))["effect"].keys() == named
+    for test in {named_test(argument) for argument in ARGUMENTS.values()}:
+        path, _, function = test.partition("::")
+        text = (TESTS / path).read_text(encoding="utf-8")
+        assert re.search(rf"^(async )?def {function}\(", text, re.MULTILINE), test
 
 
 @pytest.mark.parametrize("name", sorted(ARGUMENTS))

@@ -95,6 +95,25 @@ def test_keys_join_the_whole_object() -> None:
         translate(["--speculative-config", "ngram", "--spec-tokens", "5"])
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("-ac.backend TRITON_ATTN", "--attention-backend triton"),
+        ("--structured-outputs-config.backend guidance", "--structured-outputs-backend guidance"),
+        (
+            "--profiler-config.profiler torch --profiler-config.torch_profiler_dir=/traces",
+            "--profiler-dir /traces",
+        ),
+        (
+            "--kv-events-config.enable_kv_cache_events true --kv-events-config.topic t",
+            "--kv-events-endpoint tcp://127.0.0.1:5557 --kv-events-topic t",
+        ),
+    ],
+)
+def test_keys_of_an_object_that_is_spelled_differently(words: str, expected: str) -> None:
+    assert translate(words.split()).words == tuple(expected.split())
+
+
 def test_none_leaves_a_setting_out() -> None:
     assert decode("--num-blocks", "None").worker.engine.num_blocks is None
     assert decode("--kv-events-config", "None").worker.kv_events_endpoint is None

@@ -63,7 +63,7 @@ def test_a_good_cluster_passes(spec: Callable[..., ClusterSpec]) -> None:
         (("--max-model-len", "999999"), "but the model ends at"),
         (("--quantization", "awq"), "model is not quantised; leave it out"),
         (("--quantization", "int3"), "quantization 'int3' is unknown"),
-        (("--speculative-config", "{}"), "speculative_config is not usable"),
+        (("--speculative-config", "{}"), "speculative_config: model must be a directory"),
         (("--config", "/none.toml"), "cannot read the configuration file /none.toml"),
     ],
 )

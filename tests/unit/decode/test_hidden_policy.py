@@ -34,7 +34,7 @@ def policy_with(
     hand_off: str = "auto", clock: Clock | None = None, **fields: float
 ) -> HiddenPolicy:
     config = SpeculationConfig(
-        method="eagle", num_speculative_tokens=3, hand_off=hand_off, **fields
+        method="eagle", model="head", num_speculative_tokens=3, hand_off=hand_off, **fields
     )
     return HiddenPolicy(
         WANTED,

@@ -133,14 +133,18 @@ def test_more_tokens_take_more(loaded: LoadedModel) -> None:
     assert sizes[1] > sizes[0] + 1024 * 2048 * 4
 
 
+@pytest.mark.parametrize(
+    "share", [{"cpu_memory_utilization": 0.5}, {"gpu_memory_utilization": 0.5, "device": "cuda:0"}]
+)
 def test_kv_gets_what_a_step_leaves_of_the_share(
-    loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
+    share: dict[str, Any], loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layout = read_layout(loaded, CONFIG)
     available = 64 * MIB
     memory = psutil.virtual_memory()._replace(available=available)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
-    config = replace(CONFIG, cpu_memory_utilization=0.5)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (available, 2 * available))
+    config = replace(CONFIG, **share)
     asked: list[int] = []
 
     def measure(longest: int) -> int:

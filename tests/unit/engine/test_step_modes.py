@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -11,16 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.engine.choices import SchedulingPolicy
+from shared.engine.config import EngineConfig
+from shared.engine.engine import Engine
 from shared.engine.request_stream import is_last
 from shared.engine.sequence.events import NewTokens
+from shared.engine.step.decode_graphs import EagerRecorder
 from shared.request.answer import FinishReason
 from tests.fakes.engines import Run, StepMode, drain, expected_tokens, make_engine, make_request
 from tests.fakes.model import VOCAB_SIZE, FakeLoadedModel
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from shared.engine.sequence.request import EngineRequest
+    from shared.engine.step.decode_graphs import StepGraph
 
 OTHER_MODES = [StepMode.OVERLAPPED, StepMode.RECORDED]
 NUM_BLOCKS = 24
@@ -226,3 +230,24 @@ def test_a_broken_model_gives_no_token_in_any_mode() -> None:
         run = drain(engine)
         assert all("no finite logits" in str(run.failure(name)) for name in "ab")
         assert engine.stats().num_free_blocks == 64
+
+
+class CountingRecorder(EagerRecorder):
+    """Counts the recorded steps."""
+
+    num_steps = 0
+
+    def record(self, step: Callable[[], torch.Tensor]) -> StepGraph:
+        self.num_steps += 1
+        return super().record(step)
+
+
+@pytest.mark.parametrize(
+    ("own", "num_steps"),
+    [({}, 3), ({"cuda_graph_sizes": (1,)}, 2), ({"enforce_eager": True}, 0)],
+)
+def test_as_many_steps_are_recorded_as_asked_for(own: dict[str, Any], num_steps: int) -> None:
+    recorder = CountingRecorder()
+    config = EngineConfig(block_size=4, num_blocks=16, max_num_seqs=4, **own)
+    Engine(FakeLoadedModel(), config, recorder=recorder).close()
+    assert recorder.num_steps == num_steps

@@ -14,6 +14,8 @@ from cli.start.model_folder import resolve_model
 from services.decode.config import DecodeConfig
 from shared.config import load_config
 from shared.errors import ConfigError
+from shared.folder.changes import FolderChanges
+from shared.folder.find import change_folder
 from shared.hub.model import hub_name, is_on_hub, local_model
 from shared.hub.settings import HubSettings
 from tests.fakes.hub import COMMIT, TOKEN, Hub, running_hub
@@ -91,6 +93,25 @@ def test_patterns_and_a_commit(hub: Hub, settings: HubSettings) -> None:
         "model.safetensors",
         "original/consolidated.safetensors",
     }
+
+
+def test_a_tokenizer_has_a_revision_of_its_own(
+    hub: Hub, settings: HubSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    constants = "huggingface_hub.constants"
+    monkeypatch.setattr(f"{constants}.ENDPOINT", hub.address)
+    template = f"{hub.address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr(f"{constants}.HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr("shared.folder.changed.cache_dir", lambda: tmp_path / "made")
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text('{"model_type": "llama"}')
+    of_model = replace(settings, revision="v9")
+    changes = FolderChanges(tokenizer=MODEL, tokenizer_revision=COMMIT)
+    made = change_folder(model, of_model, changes)
+    assert (made / "tokenizer.json").read_text() == "tokenizer.json"
+    with pytest.raises(ConfigError, match=r"small-chat at v8 .*there is no such revision"):
+        change_folder(model, of_model, replace(changes, tokenizer_revision="v8"))
 
 
 def test_a_gated_model_needs_a_token(hub: Hub, settings: HubSettings) -> None:

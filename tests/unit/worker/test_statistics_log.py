@@ -10,7 +10,7 @@ from cli.places import SHIPPED_MODEL
 from shared.engine.engine_stats import EngineStats
 from shared.engine.llm import LLM
 from shared.request.sampling_params import SamplingParams
-from shared.worker.statistics_log import StatisticsLog
+from shared.worker.statistics_log import StatisticsLog, begin_statistics
 
 
 class Watched:
@@ -47,6 +47,12 @@ def test_a_line_has_the_rates_since_the_line_before() -> None:
     assert "prompt throughput: 0.0 tokens/s" in line
     assert "generation throughput: 10.0 tokens/s" in line
     assert "hit rate: 0.0%" in line
+
+
+async def test_there_may_be_no_line() -> None:
+    assert begin_statistics(EngineStats, is_disabled=True) == set()
+    [task] = begin_statistics(EngineStats, is_disabled=False)
+    task.cancel()
 
 
 def test_accepted_drafts_are_said() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from shared.engine.speculation.draft_files import require_same_tokens
 from shared.engine.speculation_config import SpeculationConfig
 from shared.errors import ConfigError, ModelLoadError
 from shared.gguf.folder import model_folder
@@ -57,12 +58,7 @@ def load_draft(context: ProposerContext) -> LoadedModel:
             f"draft {draft.spec.architecture} has layers with different heads: those of a draft "
             "are equal"
         )
-    own, theirs = draft.spec.vocab_size, target.spec.vocab_size
-    if own != theirs:
-        raise ConfigError(
-            f"speculative_config: model {config.model!r} has vocab_size {own}, the target has "
-            f"{theirs}: a draft must count tokens as its target does"
-        )
+    require_same_tokens(config, draft.spec, target.spec)
     return draft
 
 
@@ -134,8 +130,7 @@ def _head_directory(context: ProposerContext) -> Path:
 
 def _directory(context: ProposerContext) -> Path:
     config = context.config
-    if config.model is None:
-        raise ConfigError(f"speculative_config: method {config.method} needs model, a directory")
+    assert config.model is not None  # the settings say so
     path = model_folder(Path(config.model))
     if not path.is_dir():
         raise ConfigError(f"speculative_config: model {config.model!r} is not a directory")

@@ -149,7 +149,7 @@ def test_a_sequence_whose_prompt_a_peer_computed_drafts_too(
 @pytest.mark.parametrize(
     ("draft", "fields", "message"),
     [
-        ("eagle", {"model": None}, "method eagle needs model"),
+        ("eagle", {"model": None}, "model must be a directory with method eagle"),
         ("eagle", {"model": "/nowhere"}, "model '/nowhere' is not a directory"),
         ("eagle", {"quantization": "int8"}, "quantization of method eagle can be none"),
         ("medusa", {"num_speculative_tokens": 5}, "num_speculative_tokens is 5, but .* 4 heads"),

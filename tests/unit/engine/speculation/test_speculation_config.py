@@ -24,6 +24,14 @@ def test_suffix_needs_no_number() -> None:
     assert parse_speculation('{"method": "suffix"}').num_speculative_tokens == 24
 
 
+def test_a_model_without_a_method_is_a_draft_model() -> None:
+    named = [
+        parse_speculation(f'{{"model": "{m}", "num_speculative_tokens": 1}}')
+        for m in ["d/m", "ngram", "[ngram]"]
+    ]
+    assert [each.method for each in named] == ["draft_model", "ngram", "ngram"]
+
+
 def test_the_number_follows_the_batch_size() -> None:
     config = parse_speculation(
         '{"method": "ngram", "num_speculative_tokens": 3,'
@@ -39,6 +47,7 @@ def test_the_number_follows_the_batch_size() -> None:
         ("{", "JSON|truncated"),
         ('{"num_speculative_tokens": 5}', "method"),
         ('{"method": "ngram"}', "num_speculative_tokens"),
+        ('{"method": "eagle", "num_speculative_tokens": 1}', "model must be a directory"),
         ('{"method": "ngram", "num_speculative_tokens": 0}', "num_speculative_tokens"),
         ('{"method": "ngram", "num_speculative_tokens": 129}', "num_speculative_tokens"),
         ('{"method": "ngram", "num_speculative_tokens": "5"}', "num_speculative_tokens"),
