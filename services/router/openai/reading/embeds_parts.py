@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shared.text.tokenizer import Tokenizer
 
 PART = "prompt_embeds"
-#: Nobody else knows it, so no text of a client has it.
+#: It is secret, so no text of a client has it.
 _MARK = f"<|{PART}-{secrets.token_hex(16)}|>"
 
 
