@@ -15,6 +15,8 @@ _LOADING_BYTES = 1 << 20
 #: Maximum to which glibc raises the threshold itself.
 _USUAL_BYTES = 32 << 20
 _LOADING_TRIM, _USUAL_TRIM = 128 << 20, 64 << 20
+#: Thresholds of the contexts that are open, the innermost last: C cannot be asked for its own.
+_apart_from = [_USUAL_BYTES]
 
 
 @contextmanager
@@ -23,10 +25,10 @@ def blocks_used_again() -> Iterator[None]:
 
     For loading that leaves no large block behind. Does nothing without glibc.
     """
-    _set(_MMAP_THRESHOLD, _USUAL_BYTES)
     _set(_TRIM_THRESHOLD, _LOADING_TRIM)
     try:
-        yield
+        with _blocks_apart_from(_USUAL_BYTES):
+            yield
     finally:
         _set(_TRIM_THRESHOLD, _USUAL_TRIM)
         give_back_free()
@@ -40,11 +42,21 @@ def large_blocks_apart() -> Iterator[None]:
     fit there any more, and the heap grows by all of them: for 309 MiB of int8 weights of PyTorch
     the peak was 2,054 MiB instead of 450. Does nothing without glibc.
     """
-    _set(_MMAP_THRESHOLD, _LOADING_BYTES)
+    with _blocks_apart_from(_LOADING_BYTES):
+        yield
+
+
+@contextmanager
+def _blocks_apart_from(num_bytes: int) -> Iterator[None]:
+    """Take blocks of this size and more from the system; afterwards, those of the size before."""
+    before = _apart_from[-1]
+    _apart_from.append(num_bytes)
+    _set(_MMAP_THRESHOLD, num_bytes)
     try:
         yield
     finally:
-        _set(_MMAP_THRESHOLD, _USUAL_BYTES)
+        _apart_from.pop()
+        _set(_MMAP_THRESHOLD, before)
 
 
 def give_back_free() -> None:
