@@ -27,7 +27,7 @@ from shared.arguments.translate import translate
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 T = TypeVar("T")
 
@@ -117,13 +117,22 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(message)
 
 
-def _leaves(cls: type[Any]) -> Iterator[_Leaf]:
+#: By class: to evaluate its hints takes milliseconds.
+_known_leaves: dict[type[Any], tuple[_Leaf, ...]] = {}
+
+
+def _leaves(cls: type[Any]) -> tuple[_Leaf, ...]:
+    if cls in _known_leaves:
+        return _known_leaves[cls]
     hints = typing.get_type_hints(cls)
+    leaves: list[_Leaf] = []
     for field in dataclasses.fields(cls):
         if dataclasses.is_dataclass(hints[field.name]):
-            yield from _leaves(hints[field.name])
+            leaves += _leaves(hints[field.name])
         else:
-            yield _Leaf(field.name, hints[field.name], field)
+            leaves.append(_Leaf(field.name, hints[field.name], field))
+    _known_leaves[cls] = tuple(leaves)
+    return _known_leaves[cls]
 
 
 def _parse_flags(

@@ -4,52 +4,27 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.fakes.stored.base import quantise_checkpoint
 from tests.fakes.stored.compressed import INT4, Compressed
+from tests.fakes.warm_process import WarmProcess
 from tests.unit.model.checkpoints import edit_json, write
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 NUM_SHARDS = 8
-#: Prints the weights' bytes and by how many the peak of the resident memory exceeds what was there
-#: before. `dict` loads as one would without care, and shows that the measurement can fail.
-MEASURE = """
-import gc, json, sys
-from pathlib import Path
-from safetensors.torch import load_file
-from shared.model.loader import load_model
-
-def resident(key):
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(key))
-
-folder, settings = Path(sys.argv[2]), json.loads(sys.argv[3])
-name = settings.pop("name", "large")
-load_model(folder / "tiny", **settings)
-gc.collect()
-Path("/proc/self/clear_refs").write_text("5")  # the peak starts over
-before = resident("VmRSS")
-loaded = load_model(folder / name, **settings)
-if sys.argv[1] == "dict":
-    tensors = [t.clone() for p in folder.glob("large/*") if p.suffix == ".safetensors"
-               for t in load_file(p).values()]
-print(loaded.num_weight_bytes, resident("VmHWM") - before)
-"""
 
 
 def peak_bytes(how: str, folder: Path, **settings: str) -> tuple[int, int]:
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", MEASURE, how, str(folder), json.dumps(settings)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    weights, peak = map(int, done.stdout.split())
+    """What `loading_peak` measures in a process of its own."""
+    result, log = folder / "peak.json", folder / "log"
+    argv = ("tests.fakes.loading_peak", str(result), how, str(folder), json.dumps(settings))
+    with log.open("wb") as file:
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        process = WarmProcess(argv, cwd=Path.cwd(), env=env, log=file)
+    assert process.wait(60) == 0, log.read_text(errors="replace")
+    weights, peak = json.loads(result.read_text())
     return weights, peak
 
 
