@@ -196,7 +196,7 @@ class ModelRunner:
         kept: KeptHidden | None = None
         before = None if self._rollback is None else self._rollback.keep(batch)
         if self._graphs is not None and is_recorded:
-            logits: torch.Tensor | None = self._graphs.run(batch)[: len(states)]
+            logits: torch.Tensor | None = self._graphs.run(batch).logits[: len(states)]
         else:
             logits, kept = self._run_eagerly(batch, result)
         if logits is not None and plan.num_drafts:
