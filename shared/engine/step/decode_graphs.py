@@ -33,6 +33,10 @@ class StepOutput(NamedTuple):
     #: [n, hidden]: the rows that the logits were computed from.
     hidden: torch.Tensor
 
+    def first(self, num_seqs: int) -> StepOutput:
+        """Return the results of the first sequences: those behind them are padding."""
+        return StepOutput(self.logits[:num_seqs], self.hidden[:num_seqs])
+
 
 class StepGraph(Protocol):
     """One recorded step."""
