@@ -67,7 +67,8 @@ def test_rows_are_those_of_transformers(cluster: Cluster, transformers_model: An
             want = rows_of_transformers(transformers_model, prompt, choice["token_ids"])
             assert choice["hidden_states"]["shape"] == [NUM_TOKENS, 96]
             np.testing.assert_allclose(array(choice["hidden_states"]), want, atol=BOUND)
-    plain = post(cluster, "/v1/completions", prompt=prompt, max_tokens=2)
+    body = {"prompt": prompt, "max_tokens": 2, "temperature": 0.0}
+    plain = post(cluster, "/v1/completions", **body)
     assert "hidden_states" not in plain["choices"][0]
     cluster.wait_idle()
 
@@ -137,6 +138,17 @@ def test_the_sdk_gives_an_array(cluster: Cluster, transformers_model: Any) -> No
         with pytest.raises(Refused, match="beam search") as caught:
             client.generate(prompt, max_tokens=2, use_beam_search=True, n=2, **ASKS)
     assert caught.value.param == "return_hidden_states"
+
+
+def test_what_could_be_too_much_is_refused_before_any_work(cluster: Cluster) -> None:
+    """By the router, which counts all answers to a prompt."""
+    body = {"prompt": "a", "max_tokens": 1500, "n": 128}
+    reply = httpx.post(
+        f"{cluster.url}/v1/completions", json={**body, **ASKS}, trust_env=False, timeout=WAIT_S
+    )
+    error = reply.json()["error"]
+    assert (reply.status_code, error["param"]) == (400, "return_hidden_states")
+    assert f"set max_tokens to at most {2**26 // (96 * 4 * 128)}" in error["message"]
 
 
 def test_they_are_refused_unless_they_are_allowed(guarded: Guarded) -> None:
