@@ -84,7 +84,7 @@ class Postprocessor:
             if seq.prompt_logprobs is not None:
                 seq.prompt_logprobs += result.prompt_logprobs.get(place, ())
             if token_id is not None:
-                rows = hidden.get(place, ())
+                rows = hidden.get(place)
                 events.append(self._take_token(seq, token_id, logprobs.get(place), rows))
         return events
 
@@ -195,24 +195,25 @@ class Postprocessor:
         seq: Sequence,
         token_id: int,
         logprobs: PositionLogprobs | None,
-        hidden_states: tuple[bytes, ...],
+        hidden_states: tuple[bytes, ...] | None,
     ) -> NewTokens | Failed:
         if not seq.append_token(token_id):
             self._scheduler.finish(seq)
             return _refused(seq, token_id)
-        if logprobs is None and seq.prompt_logprobs is None and not self._may_end(seq, token_id):
-            return NewTokens(
-                request_id=seq.request.request_id,
-                token_ids=(token_id,),
-                hidden_states=hidden_states,
-            )
+        if (
+            logprobs is None
+            and hidden_states is None
+            and seq.prompt_logprobs is None
+            and not self._may_end(seq, token_id)
+        ):
+            return NewTokens(request_id=seq.request.request_id, token_ids=(token_id,))
         prompt_logprobs, seq.prompt_logprobs = seq.prompt_logprobs, None
         return self.ending(
             seq,
             self.finish_reason(seq),
             token_ids=(token_id,),
             logprobs=() if logprobs is None else (logprobs,),
-            hidden_states=hidden_states,
+            hidden_states=hidden_states or (),
             prompt_logprobs=None if prompt_logprobs is None else tuple(prompt_logprobs),
         )
 
