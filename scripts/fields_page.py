@@ -49,6 +49,7 @@ OTHER = {
     "prompt_embeds": "needs `--enable-prompt-embeds`; not with `echo`, `prompt_logprobs` or beams",
     "prompt_logprobs": "not with `stream`; over 20, or -1, if `--max-logprobs` allows it",
     "repetition_detection": "patterns of at most 1,024 tokens",
+    "return_hidden_states": "Baton's own: needs `--enable-return-hidden-states`; not with beams",
     "stream_interval": "tokens that came together stay together: a piece may be longer",
     "thinking": "`budget_tokens` ends the reasoning of models whose reasoning is parsed",
     "thinking_token_budget": "needs marks of reasoning of one token each (`--reasoning-parser`)",

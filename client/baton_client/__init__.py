@@ -23,6 +23,7 @@ from baton_client.errors import (
     UnavailableError,
     UnsupportedError,
 )
+from baton_client.hidden_states import HiddenStates
 from baton_client.messages import Message, Tool, ToolChoice
 from baton_client.options import ChatOptions, GenerationParams, Options
 from baton_client.retry import RetryPolicy
@@ -57,6 +58,7 @@ __all__ = [
     "FinishReason",
     "Generation",
     "GenerationParams",
+    "HiddenStates",
     "InternalError",
     "InvalidRequestError",
     "Message",

@@ -52,6 +52,8 @@ class GenerationParams(TypedDict, total=False):
     prompt_logprobs: int | None
     #: The alternatives of the answer's tokens by name, with `logprobs`.
     logprob_token_ids: Sequence[int] | None
+    #: Return the hidden states behind the answers' tokens; the cluster must allow it.
+    return_hidden_states: bool | None
     skip_special_tokens: bool | None
     #: Maximum of draft tokens per step, on workers that speculate; 0: none.
     num_speculative_tokens: int | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from baton_client.deltas import calls_of, content_of, reasoning_of
+from baton_client.hidden_states import HiddenStates
 from baton_client.types import PartialAnswer
 
 if TYPE_CHECKING:
@@ -14,12 +15,21 @@ if TYPE_CHECKING:
 
 
 class _Received:
-    __slots__ = ("deltas", "details", "finish_reason", "identity", "texts", "token_ids")
+    __slots__ = (
+        "deltas",
+        "details",
+        "finish_reason",
+        "hidden_states",
+        "identity",
+        "texts",
+        "token_ids",
+    )
 
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.token_ids: list[int] = []
         self.details: list[TokenDetail] = []
+        self.hidden_states: list[bytes] = []
         self.deltas: list[Delta] = []
         self.finish_reason: FinishReason | None = None
         #: Identity of the workers that write it; empty if the server does not send it.
@@ -40,6 +50,7 @@ class Progress:
         answer.texts.append(piece.text)
         answer.token_ids += piece.token_ids
         answer.details += piece.details
+        answer.hidden_states += piece.hidden_states.rows
         answer.deltas += piece.deltas
         answer.finish_reason = piece.finish_reason or answer.finish_reason
 
@@ -85,6 +96,7 @@ class Progress:
                 content=content_of(answer.deltas),
                 reasoning=reasoning_of(answer.deltas),
                 tool_calls=calls_of(answer.deltas),
+                hidden_states=HiddenStates(tuple(answer.hidden_states)),
             )
             for index, answer in sorted(self._answers.items())
         )

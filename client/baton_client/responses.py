@@ -14,6 +14,7 @@ from baton_client.deltas import (
     reasoning_of,
 )
 from baton_client.errors import InternalError
+from baton_client.hidden_states import HiddenStates
 from baton_client.types import (
     Answer,
     FinishReason,
@@ -62,6 +63,7 @@ def read_piece(message: contract.GenerateResponse) -> Piece:
         prompt_details=tuple(_detail(item) for item in message.prompt_details),
         deltas=_deltas(message),
         weight_version=message.weight_version,
+        hidden_states=HiddenStates(tuple(message.hidden_states)),
     )
 
 
@@ -114,6 +116,9 @@ def _answer(index: int, pieces: Sequence[Piece]) -> Answer:
         reasoning=reasoning_of(deltas),
         tool_calls=calls_of(deltas),
         weight_version=last.weight_version,
+        hidden_states=HiddenStates(
+            tuple(row for piece in pieces for row in piece.hidden_states.rows)
+        ),
     )
 
 

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from baton_client.deltas import content_of, reasoning_of
+from baton_client.hidden_states import NO_HIDDEN_STATES, HiddenStates
 
 if TYPE_CHECKING:
     from baton_client.deltas import Delta, ToolCall
@@ -133,6 +134,8 @@ class Piece:
     deltas: tuple[Delta, ...] = ()
     #: The operator's name of the weights, in an answer's last piece; empty if it is not known.
     weight_version: str = ""
+    #: A row for each token of the piece, if they were asked for.
+    hidden_states: HiddenStates = NO_HIDDEN_STATES
 
     @property
     def content(self) -> str:
@@ -164,6 +167,7 @@ class Answer:
     tool_calls: tuple[ToolCall, ...] = ()
     #: The operator's name of the weights that all tokens come from; empty if it is not known.
     weight_version: str = ""
+    hidden_states: HiddenStates = NO_HIDDEN_STATES
 
     @property
     def message(self) -> Message:
@@ -196,6 +200,7 @@ class PartialAnswer:
     content: str = ""
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
+    hidden_states: HiddenStates = NO_HIDDEN_STATES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -183,6 +183,8 @@ class DecodeCall:
         )
         if token.HasField("logprobs"):
             piece.logprobs.append(token.logprobs)
+        if token.hidden_states:
+            piece.hidden_states.append(token.hidden_states)
         if token.HasField("prompt_logprobs"):
             piece.prompt_logprobs.CopyFrom(token.prompt_logprobs)
         if reason is not None and token.token_id in self._sampling.final_token_ids:
@@ -195,6 +197,7 @@ class DecodeCall:
         piece = decode_pb2.DecodeResponse(
             token_ids=event.token_ids,
             logprobs=[logprobs_to_wire(position) for position in event.logprobs],
+            hidden_states=event.hidden_states,
             finish_reason=finish_reason_to_wire(event.finish_reason),
             stop_token_id=event.stop_token_id,
         )

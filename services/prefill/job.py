@@ -188,6 +188,8 @@ def _first_token(event: NewTokens) -> prefill_pb2.FirstToken:
     token = prefill_pb2.FirstToken(token_id=event.token_ids[0])
     if event.logprobs:
         token.logprobs.CopyFrom(logprobs_to_wire(event.logprobs[0]))
+    if event.hidden_states:
+        token.hidden_states = event.hidden_states[0]
     if event.prompt_logprobs is not None:
         token.prompt_logprobs.CopyFrom(prompt_logprobs_to_wire(event.prompt_logprobs))
     return token

@@ -19,6 +19,7 @@ from shared.generation.limits import RequestLimits
 from shared.gguf.folder import model_name
 from shared.hub.model import hub_name
 from shared.hub.settings import HubSettings
+from shared.request.hidden_states import HiddenStatesPolicy
 from shared.request.logprobs_mode import (
     LogprobsMode,
 )
@@ -153,6 +154,12 @@ class RouterConfig:
     prompt_embeds_bytes: int = setting(
         1 << 30, help="memory for the embeddings of all prompts that wait or run"
     )
+    enable_return_hidden_states: bool = setting(
+        False, help="return the hidden states of an answer's tokens to requests that ask"
+    )
+    hidden_states_bytes: int = setting(
+        64 << 20, help="most bytes of hidden states that the answers to a request may have"
+    )
     generation_config: str = setting(
         "auto",
         help="where values of sampling that a request leaves out come from: auto (the model's "
@@ -209,6 +216,7 @@ class RouterConfig:
             "drain_grace_s",
             "identity_hold_s",
             "prompt_embeds_bytes",
+            "hidden_states_bytes",
         ):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{flag_name(name)} must not be negative")
@@ -255,6 +263,11 @@ class RouterConfig:
     def embeds_policy(self) -> EmbedsPolicy:
         """Whether prompts may give embeddings."""
         return EmbedsPolicy(self.enable_prompt_embeds, self.prompt_embeds_bytes)
+
+    def hidden_states_policy(self, hidden_size: int | None) -> HiddenStatesPolicy:
+        """Return what answers of a model of this hidden size may return of its hidden states."""
+        allowed = self.enable_return_hidden_states
+        return HiddenStatesPolicy(allowed, self.hidden_states_bytes, hidden_size)
 
     @property
     def grpc_addresses(self) -> tuple[str, ...]:

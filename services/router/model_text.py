@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from services.router.models import read_vocab_size
+from services.router.models import read_hidden_size, read_vocab_size
 from services.router.parsers.find import find_reasoning_format, find_tool_format
 from services.router.parsers.plan import ChatFormats
 from services.router.parsers.reasoning.think import ThinkFormat
@@ -26,12 +26,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ModelText:
-    """Tokenizer, chat template and answer formats of a model."""
+    """Tokenizer, chat template and answer formats of a model, and its sizes."""
 
     tokenizer: Tokenizer
     chat_template: ChatTemplate
     formats: ChatFormats
     vocab_size: int
+    #: None if its files do not say.
+    hidden_size: int | None = None
 
 
 def load_text(config: RouterConfig) -> ModelText:
@@ -50,7 +52,8 @@ def load_text(config: RouterConfig) -> ModelText:
         tools=find_tool_format(config.tool_call_parser, template.sources),
         reasoning=_reasoning_format(config, template),
     )
-    return ModelText(tokenizer, template, formats, read_vocab_size(folder, tokenizer))
+    sizes = read_vocab_size(folder, tokenizer), read_hidden_size(folder)
+    return ModelText(tokenizer, template, formats, *sizes)
 
 
 def _reasoning_format(config: RouterConfig, template: ChatTemplate) -> ReasoningFormat | None:

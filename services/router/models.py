@@ -50,9 +50,19 @@ class ServedModels:
 
 def read_vocab_size(model_dir: Path, tokenizer: Tokenizer) -> int:
     """Return the number of tokens with logits, from config.json."""
+    size = _number(model_dir, "vocab_size")
+    return tokenizer.vocab_size if size is None else max(size, tokenizer.vocab_size)
+
+
+def read_hidden_size(model_dir: Path) -> int | None:
+    """Return the model's hidden size, from config.json; None if that does not say."""
+    return _number(model_dir, "hidden_size")
+
+
+def _number(model_dir: Path, name: str) -> int | None:
     config = read_json(model_dir / "config.json")
     text_config = config.get("text_config")
     if isinstance(text_config, dict):
         config = text_config | config
-    size = config.get("vocab_size")
-    return max(size, tokenizer.vocab_size) if isinstance(size, int) else tokenizer.vocab_size
+    value = config.get(name)
+    return value if isinstance(value, int) else None

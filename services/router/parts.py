@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
     from services.router.config import RouterConfig
+    from services.router.model_text import ModelText
     from services.router.parsers.plan import ChatFormats
     from services.router.routing.base import PrefixLookup
     from services.router.workers.directory import RouterDirectory
@@ -132,7 +133,7 @@ def _build(
     chooser = _chooser(config, endpoints, directory.index)
     admission = _admission(config, endpoints, chooser)
     fleet = Fleet(endpoints, orders, sessions, admission)
-    planner = _planner(config, models, text.tokenizer, chooser)
+    planner = _planner(config, models, text, chooser)
     pipeline = Pipeline(
         tokenizer=text.tokenizer,
         planner=planner,
@@ -165,12 +166,12 @@ def _build(
 
 
 def _planner(
-    config: RouterConfig, models: ServedModels, tokenizer: Tokenizer, chooser: WorkerChooser
+    config: RouterConfig, models: ServedModels, text: ModelText, chooser: WorkerChooser
 ) -> AnswerPlanner:
     return AnswerPlanner(
         models=models,
         sampling=SamplingResolver(
-            tokenizer,
+            text.tokenizer,
             vocab_size=models.vocab_size,
             limits=config.limits,
             logprobs_mode=config.logprobs_mode,
@@ -178,6 +179,7 @@ def _planner(
         chooser=chooser,
         request_timeout_s=config.request_timeout_s,
         bounds=LatencyBounds(max_ttft_ms=config.max_ttft_ms, max_itl_ms=config.max_itl_ms),
+        hidden_states=config.hidden_states_policy(text.hidden_size),
     )
 
 

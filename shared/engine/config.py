@@ -12,6 +12,7 @@ from shared.engine.kv_cache_names import check_name
 from shared.engine.speculation_config import SpeculationConfig, parse_speculation
 from shared.errors import ConfigError
 from shared.kv.offload.manager import OffloadPolicy
+from shared.request.hidden_states import HiddenStatesPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +57,12 @@ class EngineConfig:
     )
     prompt_embeds_bytes: int = setting(
         1 << 30, help="memory for the embeddings of all prompts that wait or run"
+    )
+    enable_return_hidden_states: bool = setting(
+        default=False, help="return the hidden states of an answer's tokens to requests that ask"
+    )
+    hidden_states_bytes: int = setting(
+        64 << 20, help="most bytes of hidden states that the answers to a request may have"
     )
 
     kv_offload_host_gib: float = setting(
@@ -117,6 +124,11 @@ class EngineConfig:
             return not self.device.startswith("cpu")
         return self.async_scheduling
 
+    def hidden_states_policy(self, hidden_size: int) -> HiddenStatesPolicy:
+        """Return what a model of this hidden size may return of its hidden states."""
+        allowed = self.enable_return_hidden_states
+        return HiddenStatesPolicy(allowed, self.hidden_states_bytes, hidden_size)
+
     @property
     def speculation(self) -> SpeculationConfig | None:
         """The value of `speculative_config`, parsed.
@@ -137,7 +149,8 @@ class EngineConfig:
         for name in ("gpu_memory_utilization", "cpu_memory_utilization"):
             _require(0 < getattr(self, name) <= 1, name, "must be over 0 and at most 1")
         check_name(self.kv_cache_dtype)
-        _require(self.prompt_embeds_bytes >= 0, "prompt_embeds_bytes", "is < 0")
+        for name in ("prompt_embeds_bytes", "hidden_states_bytes"):
+            _require(getattr(self, name) >= 0, name, "is < 0")
         _require(self.long_prefill_token_threshold >= 0, "long_prefill_token_threshold", "is < 0")
         _require(
             self.max_num_batched_tokens >= self.max_num_seqs,

@@ -12,12 +12,14 @@ from shared.errors import (
     RequestCancelledError,
     UnsupportedError,
 )
+from shared.request.hidden_states import NO_HIDDEN_STATES
 from shared.request.prompt_embeds import known_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from shared.engine.sequence.request import EngineRequest
+    from shared.request.hidden_states import HiddenStatesPolicy
     from shared.request.sampling_params import SamplingParams
 
 
@@ -41,9 +43,15 @@ class RequestValidator:
     The pool holds at least one sequence of `max_model_len`.
     """
 
-    def __init__(self, vocab_size: int, max_model_len: int) -> None:
+    def __init__(
+        self,
+        vocab_size: int,
+        max_model_len: int,
+        hidden_states: HiddenStatesPolicy = NO_HIDDEN_STATES,
+    ) -> None:
         self._vocab_size = vocab_size
         self._max_model_len = max_model_len
+        self._hidden_states = hidden_states
 
     def check(self, request: EngineRequest) -> None:
         """Check a request.
@@ -56,6 +64,7 @@ class RequestValidator:
         self._check_tokens("prompt", prompt if request.embeds is None else known_tokens(prompt))
         self._check_tokens("resumed_token_ids", request.resumed_token_ids)
         self._check_sampling(request.sampling)
+        self._hidden_states.check(request.sampling)
         if request.sampling.grammar is not None and request.grammar is None:
             message = f"request {request.request_id}: structured output is not possible here"
             raise UnsupportedError(message, param=request.sampling.grammar.param)

@@ -50,6 +50,8 @@ class GenerationParams:
     logprob_token_ids: tuple[int, ...] | None = None
     #: What log probabilities are; None: what the resolver is set to.
     logprobs_mode: LogprobsMode | None = None
+    #: Return the hidden states behind the answers' tokens.
+    return_hidden_states: bool = False
     num_speculative_tokens: int | None = None
     #: Tokens per piece of the answer, but for its first and its last; None: the router's setting.
     stream_interval: int | None = None

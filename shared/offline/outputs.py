@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shared.engine.offline.request_output import GrowingOutput
+    from shared.offline.sampling_params import SamplingParams
     from shared.request.answer import PositionLogprobs
     from shared.text.tokenizer import Tokenizer
 
@@ -34,6 +37,8 @@ class CompletionOutput:
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     lora_request: Any = None
+    #: Beyond vLLM's record: float32 [tokens, hidden size], if they were asked for.
+    hidden_states: torch.Tensor | None = None
 
     def finished(self) -> bool:
         """Return whether it has ended."""
@@ -69,9 +74,11 @@ class Seen:
 
 
 def completion(
-    answer: GrowingOutput, tokenizer: Tokenizer | None, seen: Seen, *, has_logprobs: bool
+    answer: GrowingOutput, tokenizer: Tokenizer | None, seen: Seen, params: SamplingParams
 ) -> CompletionOutput:
-    """Return an answer from where `seen` ends."""
+    """Return an answer from where `seen` ends, with what `params` ask for."""
+    has_logprobs = params.logprobs is not None
+    rows = answer.hidden_states[seen.num_tokens :] if params.return_hidden_states else None
     logprobs = answer.logprobs[seen.num_tokens :] if has_logprobs else None
     return CompletionOutput(
         index=answer.index,
@@ -83,7 +90,15 @@ def completion(
         logprobs=None if logprobs is None else [position(each, tokenizer) for each in logprobs],
         finish_reason=None if answer.finish_reason is None else answer.finish_reason.value,
         stop_reason=_stop_reason(answer.stop_reason, tokenizer),
+        hidden_states=None if rows is None else _tensor(rows),
     )
+
+
+def _tensor(rows: Sequence[bytes]) -> torch.Tensor:
+    """Return rows of float32 as one tensor; [0, 0] without any."""
+    if not rows:
+        return torch.empty(0, 0)
+    return torch.frombuffer(bytearray(b"".join(rows)), dtype=torch.float32).view(len(rows), -1)
 
 
 def _stop_reason(found: str | int | None, tokenizer: Tokenizer | None) -> str | int | None:

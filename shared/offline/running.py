@@ -90,9 +90,7 @@ class RunningRequest:
     def _completion(self, engine_id: str, kind: RequestOutputKind) -> CompletionOutput:
         answer = self.answers[engine_id]
         seen = self.seen.setdefault(engine_id, Seen())
-        output = completion(
-            answer, self.tokenizer, seen, has_logprobs=self.params.logprobs is not None
-        )
+        output = completion(answer, self.tokenizer, seen, self.params)
         if kind is RequestOutputKind.DELTA:
             seen.num_tokens, seen.num_pieces = len(answer.token_ids), len(answer.pieces)
         return output

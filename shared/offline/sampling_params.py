@@ -132,6 +132,8 @@ class SamplingParams:
     repetition_detection: Any = None
     routed_experts_prompt_start: int = 0
     trace_decode_token_ids: list[int] | None = None
+    #: Beyond vLLM's parameters: return the hidden states behind the answer's tokens.
+    return_hidden_states: bool = False
 
     def __post_init__(self) -> None:
         self.structured_outputs = _structured(self.structured_outputs)
@@ -185,6 +187,7 @@ class SamplingParams:
             logprobs=self.logprobs,
             prompt_logprobs=self.prompt_logprobs,
             logprob_token_ids=_ids(self.logprob_token_ids),
+            return_hidden_states=bool(self.return_hidden_states),
             stream_interval=self.stream_interval,
             skip_special_tokens=self.skip_special_tokens,
             spaces_between_special_tokens=self.spaces_between_special_tokens,

@@ -41,6 +41,7 @@ _UNUSABLE: dict[str, tuple[Any, ...]] = {
     "grammar": (None,),
     "repetition_detection": (None,),
     "logprob_token_ids": (None,),
+    "return_hidden_states": (False,),
     "thinking_token_budget": (None,),
 }
 

@@ -73,6 +73,8 @@ class SamplingParams:
     logprob_token_ids: tuple[int, ...] | None = None
     #: What `logprobs` and `prompt_logprobs` are.
     logprobs_mode: LogprobsMode = LogprobsMode.RAW_LOGPROBS
+    #: Return the rows that the tokens' logits came from: see shared/request/hidden_states.py.
+    return_hidden_states: bool = False
     #: What the answer must look like. `ignore_eos` says nothing then: an end token comes where the
     #: grammar allows it, and ends the answer.
     grammar: GrammarSpec | None = None

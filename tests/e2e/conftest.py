@@ -33,6 +33,9 @@ ENGINE_FLAGS = (
 #: Of the cluster and the oracle; requests without arguments for it go without it.
 PROCESSOR = "tests.fakes.logits_processors:NoRepeat"
 
+#: What routers and workers allow only if they are told to.
+ALLOWED = ("--enable-prompt-embeds", "--enable-return-hidden-states")
+
 #: Far less than the 60 s that a hand-off may take in all.
 STALL_S = 1.5
 
@@ -96,6 +99,7 @@ def oracle(checkpoint: Path) -> LLM:
         num_blocks=NUM_BLOCKS,
         max_num_batched_tokens=MAX_NUM_BATCHED_TOKENS,
         logits_processors=(PROCESSOR,),
+        enable_return_hidden_states=True,
     )
 
 
@@ -105,10 +109,11 @@ def cluster(
 ) -> Iterator[Cluster]:
     """One router, one prefill and one decode worker that share one connector."""
     connector = request.param
-    folder, embeds = tmp_path_factory.mktemp(f"cluster-{connector}"), "--enable-prompt-embeds"
-    cluster = Cluster(checkpoint, folder, router_flags=(embeds,))
+    folder = tmp_path_factory.mktemp(f"cluster-{connector}")
+    cluster = Cluster(checkpoint, folder, router_flags=ALLOWED)
     try:
-        flags = (*ENGINE_FLAGS, "--connectors", connector, "--logits-processors", PROCESSOR, embeds)
+        own = ("--connectors", connector, "--logits-processors", PROCESSOR)
+        flags = (*ENGINE_FLAGS, *own, *ALLOWED)
         cluster.add_worker("prefill", "prefill-0", *flags)
         cluster.add_worker("decode", "decode-0", *flags, "--local-prefill-threshold", "0")
         cluster.wait_ready()

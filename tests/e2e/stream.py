@@ -16,6 +16,7 @@ from shared.request.grammar.wire import grammar_from_wire
 from shared.request.sampling_params import SamplingParams
 from tests.e2e.oracle import answer_of
 from tests.fakes.embeds import as_message, rows_of
+from tests.fakes.hidden_states import check_rows, rows_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +44,7 @@ class Stream:
     texts: dict[int, str] = field(default_factory=dict)
     token_ids: dict[int, list[int]] = field(default_factory=dict)
     logprobs: list[float] = field(default_factory=list)
+    hidden_states: dict[int, list[bytes]] = field(default_factory=dict)
     prompt_details: list[router_pb2.TokenDetail] = field(default_factory=list)
     usage: common_pb2.Usage | None = None
     timings: common_pb2.Timings | None = None
@@ -107,6 +109,7 @@ def read_grpc(cluster: Cluster) -> Callable[[Stream], None]:
             stream.token_ids.setdefault(index, []).extend(piece.token_ids)
             stream.logprobs += [detail.logprobs.chosen.logprob for detail in piece.details]
             stream.prompt_details += piece.prompt_details
+            stream.hidden_states.setdefault(index, []).extend(piece.hidden_states)
             stream.num_seen = min(map(len, stream.token_ids.values()))
             if piece.HasField("usage"):
                 stream.usage, stream.timings = piece.usage, piece.timings
@@ -125,6 +128,9 @@ def check(oracle: LLM, stream: Stream, *, logprob_bound: float = LOGPROB_BOUND) 
     if "logprobs" in stream.params:
         wanted = [position.chosen.logprob for position in answers[0].logprobs]
         assert stream.logprobs == pytest.approx(wanted, abs=logprob_bound)
+    if "return_hidden_states" in stream.params:
+        for answer in answers:
+            check_rows(stream.hidden_states[answer.index], rows_in(answer.hidden_states))
     if stream.usage is not None:
         sources = stream.usage.sources
         total = sources.computed + sources.local_hit + sources.transferred

@@ -13,7 +13,7 @@ import pytest
 
 from baton.v1 import common_pb2
 from tests.e2e.asking import prompt_of
-from tests.e2e.conftest import ENGINE_FLAGS
+from tests.e2e.conftest import ALLOWED, ENGINE_FLAGS
 from tests.e2e.processes import Cluster, is_idle
 from tests.e2e.stream import NUM_TOKENS, WAIT_S, Stream, check, late_stop, read_grpc
 
@@ -33,7 +33,12 @@ ASKED: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0},
     "greedy again": {"temperature": 0.0, "logprobs": 2},
     "seeded": {"temperature": 0.9, "top_p": 0.9, "seed": 7},
-    "seeded, several": {"temperature": 1.0, "seed": 8, "n": 2},
+    "seeded, several, with hidden states": {
+        "temperature": 1.0,
+        "seed": 8,
+        "n": 2,
+        "return_hidden_states": True,
+    },
     "penalties": {
         "temperature": 0.8,
         "seed": 9,
@@ -114,10 +119,9 @@ def until(condition: Callable[[], bool], what: str) -> None:
 
 @pytest.fixture
 def two_decode(checkpoint: Path, tmp_path: Path) -> Iterator[Cluster]:
-    embeds = "--enable-prompt-embeds"
-    cluster = Cluster(checkpoint, tmp_path, router_flags=(embeds,))
+    cluster = Cluster(checkpoint, tmp_path, router_flags=ALLOWED)
     try:
-        flags = (*ENGINE_FLAGS, embeds)
+        flags = (*ENGINE_FLAGS, *ALLOWED)
         cluster.add_worker("prefill", "prefill-0", *flags)
         for name in DECODE:
             cluster.add_worker("decode", name, *flags, "--local-prefill-threshold", "0")
@@ -167,7 +171,7 @@ def run_through(cluster: Cluster, oracle: LLM, fault: signal.Signals) -> str:
 def test_a_stopped_and_a_killed_decode_worker_cost_no_answer(
     two_decode: Cluster, oracle: LLM
 ) -> None:
-    """I9: tokens, texts, log probabilities and usage are what they would have been."""
+    """I9: tokens, texts, log probabilities, rows and usage are what they would have been."""
     warm_up(two_decode)
     stopped = run_through(two_decode, oracle, signal.SIGSTOP)
     assert num_replays(two_decode)["silent"] > 0

@@ -90,6 +90,7 @@ NEIGHBOURS: tuple[Neighbour, ...] = (
     both("prompt scores of a long prompt", {"prompt_logprobs": 1}, prompt_len=LONG, **_PLAIN),
     both("log probabilities", {"logprobs": 4}, **_PLAIN),
     both("named tokens", {"logprobs": 1, "logprob_token_ids": [9, 5]}, **_PLAIN),
+    both("hidden states", {"return_hidden_states": True}, **_PLAIN),
     Neighbour(
         kind="echo with log probabilities",
         sampling={"prompt_logprobs": 2, "logprobs": 2},

@@ -59,6 +59,7 @@ class EngineMachine(RuleBasedStateMachine):
             max_num_batched_tokens=10,
             logits_processors=(PROCESSOR,),
             enable_prompt_embeds=True,
+            enable_return_hidden_states=True,
         )
         self.sender = make_engine(self.make_loaded())
         self.next_id = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 import torch
 
@@ -18,6 +19,7 @@ from shared.engine.step.decode_graphs import EagerRecorder
 from shared.model.loader import LoadedModel, load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from tests.fakes.engines import Run, drain, make_request
+from tests.fakes.hidden_states import BOUND, rows_in
 
 if TYPE_CHECKING:
     from shared.engine.sequence.request import EngineRequest
@@ -34,6 +36,7 @@ def requests() -> list[EngineRequest]:
         {"temperature": 1.0, "seed": 5, "min_p": 0.1},
         {"presence_penalty": 0.5},
         {"logprobs": 2},
+        {"return_hidden_states": True},
     ]
     return [
         make_request(str(i), [(i * 31 + j) % 500 for j in range(5 + 17 * i)], max_tokens=20, **own)
@@ -52,6 +55,7 @@ class EngineOnDeviceSuite:
 
     def engine(self, loaded: LoadedModel, device: str, **settings: object) -> Engine:
         settings = {"max_num_seqs": 8, "max_num_batched_tokens": 64} | settings
+        settings |= {"enable_return_hidden_states": True}
         config = EngineConfig(device=device, num_blocks=NUM_BLOCKS, **settings)  # type: ignore[arg-type]
         stand_in = EagerRecorder() if device == "cpu" else None
         return Engine(loaded, config, recorder=stand_in)
@@ -59,7 +63,7 @@ class EngineOnDeviceSuite:
     def test_every_way_to_run_steps_gives_the_same_tokens(
         self, loaded: LoadedModel, device: str
     ) -> None:
-        answers = []
+        answers, rows = [], []
         for overlap in (False, True):
             for eager in (True, False):
                 engine = self.engine(loaded, device, async_scheduling=overlap, enforce_eager=eager)
@@ -67,10 +71,15 @@ class EngineOnDeviceSuite:
                     engine.add(request)
                 run = drain(engine)
                 answers.append([run.tokens(request.request_id) for request in requests()])
+                parts = [row for event in run.new_tokens("6") for row in event.hidden_states]
+                rows.append(rows_in(parts))
                 assert engine.stats().num_free_blocks == NUM_BLOCKS
                 engine.close()
         assert all(len(tokens) == 20 for tokens in answers[0])
         assert answers.count(answers[0]) == 4
+        for each in rows:
+            assert each.shape == (20, loaded.spec.hidden_size)
+            np.testing.assert_allclose(each, rows[0], atol=BOUND)
 
     @pytest.mark.parametrize("kv_cache_dtype", ["int8", "fp8"])
     def test_kv_in_8_bits_passes_through_every_tier(

@@ -154,6 +154,7 @@ class DecodeResponse(_message.Message):
     STOP_TOKEN_ID_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
     TIMINGS_FIELD_NUMBER: _builtins.int
+    HIDDEN_STATES_FIELD_NUMBER: _builtins.int
     finish_reason: _common_pb2.FinishReason.ValueType
     """Set in the last piece."""
     stop_token_id: _builtins.int
@@ -180,6 +181,12 @@ class DecodeResponse(_message.Message):
     def timings(self) -> _common_pb2.Timings:
         """With `usage`; the router adds its own share."""
 
+    @_builtins.property
+    def hidden_states(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """One per token, if requested: the hidden state that its logits came from, behind the model's last
+        norm. float32, little-endian. Since minor version 7.
+        """
+
     def __init__(
         self,
         *,
@@ -190,10 +197,11 @@ class DecodeResponse(_message.Message):
         stop_token_id: _builtins.int | None = ...,
         usage: _common_pb2.Usage | None = ...,
         timings: _common_pb2.Timings | None = ...,
+        hidden_states: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_prompt_logprobs", b"_prompt_logprobs", "_stop_token_id", b"_stop_token_id", "_timings", b"_timings", "_usage", b"_usage", "prompt_logprobs", b"prompt_logprobs", "stop_token_id", b"stop_token_id", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_prompt_logprobs", b"_prompt_logprobs", "_stop_token_id", b"_stop_token_id", "_timings", b"_timings", "_usage", b"_usage", "finish_reason", b"finish_reason", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "stop_token_id", b"stop_token_id", "timings", b"timings", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_prompt_logprobs", b"_prompt_logprobs", "_stop_token_id", b"_stop_token_id", "_timings", b"_timings", "_usage", b"_usage", "finish_reason", b"finish_reason", "hidden_states", b"hidden_states", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "stop_token_id", b"stop_token_id", "timings", b"timings", "token_ids", b"token_ids", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__prompt_logprobs: _TypeAlias = _typing.Literal["prompt_logprobs"]  # noqa: Y015
     _WhichOneofArgType__prompt_logprobs: _TypeAlias = _typing.Literal["_prompt_logprobs", b"_prompt_logprobs"]  # noqa: Y015

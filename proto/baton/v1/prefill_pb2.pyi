@@ -185,8 +185,11 @@ class FirstToken(_message.Message):
     TOKEN_ID_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
+    HIDDEN_STATES_FIELD_NUMBER: _builtins.int
     token_id: _builtins.int
     """Sampled exactly as the decode worker would have."""
+    hidden_states: _builtins.bytes
+    """If requested: the prompt's last token's hidden state, as in `DecodeResponse`. Since minor version 7."""
     @_builtins.property
     def logprobs(self) -> _common_pb2.PositionLogprobs:
         """If requested."""
@@ -201,10 +204,11 @@ class FirstToken(_message.Message):
         token_id: _builtins.int = ...,
         logprobs: _common_pb2.PositionLogprobs | None = ...,
         prompt_logprobs: _common_pb2.PromptLogprobs | None = ...,
+        hidden_states: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_prompt_logprobs", b"_prompt_logprobs", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_prompt_logprobs", b"_prompt_logprobs", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "token_id", b"token_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs", "_prompt_logprobs", b"_prompt_logprobs", "hidden_states", b"hidden_states", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "token_id", b"token_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__logprobs: _TypeAlias = _typing.Literal["logprobs"]  # noqa: Y015
     _WhichOneofArgType__logprobs: _TypeAlias = _typing.Literal["_logprobs", b"_logprobs"]  # noqa: Y015

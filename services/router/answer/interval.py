@@ -6,6 +6,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from services.router.answer.join import joined
+from services.router.workers.pieces import is_full
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -18,6 +19,8 @@ async def in_intervals(
 ) -> AsyncGenerator[AnswerPiece, None]:
     """Yield pieces of at least `num_tokens` tokens; an answer's first and last come at once.
 
+    One that is full of hidden states does not wait either.
+
     Tokens that are held back when `pieces` fails are lost with it: the client goes on after what it
     has.
     """
@@ -29,7 +32,8 @@ async def in_intervals(
             if index in held:
                 piece = joined(held.pop(index), piece)
             is_first = index not in begun and bool(piece.token_ids)
-            if is_first or piece.finish_reason is not None or len(piece.token_ids) >= num_tokens:
+            is_due = len(piece.token_ids) >= num_tokens or is_full(piece.hidden_states)
+            if is_first or piece.finish_reason is not None or is_due:
                 begun.add(index)
                 yield piece
             else:

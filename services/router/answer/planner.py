@@ -16,12 +16,14 @@ from services.router.routing.chooser import MAX_SOURCES
 from services.router.routing.explain import explain
 from shared.errors import BatonError, InvalidRequestError, NoWorkerError, UnsupportedError
 from shared.request.beam_search import check_beam_search
+from shared.request.hidden_states import NO_HIDDEN_STATES
 from shared.request.logprobs_mode import LogprobsMode
 from shared.request.prompt_embeds import PARAM, identity_of
 from shared.rpc.protocol import (
     CONSTRAINTS_MINOR,
     EMBEDS_MINOR,
     FIELDS_MINOR,
+    HIDDEN_STATES_MINOR,
     LOGPROBS_MODE_MINOR,
 )
 
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from services.router.routing.explain import Explanation
     from shared.generation.resolver import SamplingResolver
     from shared.identity import WorkerId
+    from shared.request.hidden_states import HiddenStatesPolicy
 
 _INT32 = 2**31
 
@@ -59,12 +62,14 @@ class AnswerPlanner:
         chooser: WorkerChooser,
         request_timeout_s: float,
         bounds: LatencyBounds | None = None,
+        hidden_states: HiddenStatesPolicy = NO_HIDDEN_STATES,
     ) -> None:
         self._models = models
         self._sampling = sampling
         self._chooser = chooser
         self._request_timeout_s = request_timeout_s
         self._bounds = bounds or LatencyBounds()
+        self._hidden_states = hidden_states
         self.margin = TtftMargin()
 
     @property
@@ -96,6 +101,7 @@ class AnswerPlanner:
             raise UnsupportedError(message, param="use_beam_search")
         if request.params.beams is not None:
             check_beam_search(request.params.beams, sampling, n=request.params.n)
+        self._hidden_states.check(sampling, num_answers=request.params.num_sequences)
         check_resumed(
             request.resumed,
             sampling,
@@ -234,6 +240,8 @@ def _tighter(one: float | None, other: float | None) -> float | None:
 def _protocol_minor(job: Job) -> int:
     """Return the version that workers must have to do all of it: older ones would pass it over."""
     sampling = job.sampling
+    if sampling.return_hidden_states:
+        return HIDDEN_STATES_MINOR
     if job.request.embeds is not None:
         return EMBEDS_MINOR
     if sampling.logprobs_mode is not LogprobsMode.RAW_LOGPROBS:

@@ -12,7 +12,7 @@ from services.router.answer.wire import prompt_details, token_detail
 from services.router.request.generation import AnswerPiece
 from services.router.request.resume import PARAM
 from services.router.routing.learn import learn_decode, learn_prefill
-from services.router.workers.pieces import merge_into
+from services.router.workers.pieces import is_full, merge_into
 from shared.directory.generations import identity_of
 from shared.errors import BatonError, InvalidRequestError
 from shared.request.repetition import repeats_as, text_end
@@ -115,18 +115,19 @@ class AnswerStream:
         self._running = answer
         try:
             while True:
-                piece = self._piece(_merged(await answer.read()))
-                if identity:
-                    piece = msgspec.structs.replace(piece, identity=identity)
-                    identity = ""
-                booking.add_tokens(len(piece.token_ids))
-                if piece.finish_reason is not None:
-                    version = route.decode.record.weight_version
-                    piece = msgspec.structs.replace(piece, weight_version=version)
-                    self._learn(call, booking)
-                yield piece
-                if piece.finish_reason is not None:
-                    return
+                for message in _merged(await answer.read()):
+                    piece = self._piece(message)
+                    if identity:
+                        piece = msgspec.structs.replace(piece, identity=identity)
+                        identity = ""
+                    booking.add_tokens(len(piece.token_ids))
+                    if piece.finish_reason is not None:
+                        version = route.decode.record.weight_version
+                        piece = msgspec.structs.replace(piece, weight_version=version)
+                        self._learn(call, booking)
+                    yield piece
+                    if piece.finish_reason is not None:
+                        return
         except BatonError as error:
             if call.span is not None:
                 call.span.fail(error)
@@ -166,7 +167,8 @@ class AnswerStream:
         token_ids = tuple(message.token_ids)
         self.token_ids += token_ids
         reason = finish_reason_from_wire(message.finish_reason)
-        if reason is None and not message.logprobs and not message.HasField("prompt_logprobs"):
+        is_rich = message.logprobs or message.hidden_states or message.HasField("prompt_logprobs")
+        if reason is None and not is_rich:
             # The fast path, for nearly all pieces.
             text = self._text.feed(token_ids)
             if not text.has_ended:
@@ -193,6 +195,7 @@ class AnswerStream:
             text=text.text,
             token_ids=token_ids[: text.num_tokens],
             details=tuple(token_detail(self._tokenizer, position) for position in details),
+            hidden_states=tuple(message.hidden_states[: text.num_tokens]),
             finish_reason=reason,
             stop_string=stop_string,
             stop_token_id=self._tokenizer.stop_reason(stop_token_id),
@@ -221,9 +224,12 @@ def new_text(
     )
 
 
-def _merged(messages: Sequence[decode_pb2.DecodeResponse]) -> decode_pb2.DecodeResponse:
-    """Return the pieces that arrived since the last read as one piece."""
-    merged = messages[0]
+def _merged(messages: Sequence[decode_pb2.DecodeResponse]) -> list[decode_pb2.DecodeResponse]:
+    """Return the pieces since the last read as one, or as several that are full."""
+    merged = [messages[0]]
     for message in messages[1:]:
-        merge_into(merged, message)
+        if is_full(merged[-1].hidden_states):
+            merged.append(message)
+        else:
+            merge_into(merged[-1], message)
     return merged

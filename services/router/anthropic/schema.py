@@ -15,11 +15,16 @@ from services.router.openai.schema.base import Body, RequestObject
 from services.router.openai.schema.field_types import NumTokens, Temperature  # noqa: TC001 read at run time
 from services.router.openai.schema.kinds import by_kind, only, text_as
 from services.router.openai.schema.sampling import SamplingExtras
-from services.router.openai.schema.unsupported import IGNORED_EVERYWHERE, REFUSED_EVERYWHERE
+from services.router.openai.schema.unsupported import (
+    IGNORED_EVERYWHERE,
+    NO_HIDDEN_STATES,
+    REFUSED_EVERYWHERE,
+)
 
 #: Fields that ask for more than text and the client's own tools, and why they are refused.
 REFUSED: dict[str, str] = {
     **REFUSED_EVERYWHERE,
+    **NO_HIDDEN_STATES,
     "container": "nothing is executed here",
     "mcp_servers": "tools are called by the client alone",
 }

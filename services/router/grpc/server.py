@@ -13,6 +13,7 @@ from structlog.contextvars import bind_contextvars
 from baton.v1 import router_pb2, router_pb2_grpc
 from services.router.admission.caller import ANYBODY, Caller
 from services.router.answer.best_of import chosen_answers
+from services.router.answer.join import small_parts
 from services.router.chat.prompt import render_chat
 from services.router.grpc.answers import AnswerWriter
 from services.router.grpc.chat import read_chat
@@ -219,7 +220,8 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         answers = chosen_answers(self._generator, generation)
         async with aclosing(answers) as pieces:
             async for piece in pieces:
-                yield writer.write(request_id, piece, resumed=bool(generation.resumed))
+                for part in small_parts(piece):
+                    yield writer.write(request_id, part, resumed=bool(generation.resumed))
         # An error has metadata of its own, with the time until a retry makes sense.
         context.set_trailing_metadata(tuple(self._rate_headers(generation.tenant)))
 

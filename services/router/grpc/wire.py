@@ -140,6 +140,7 @@ def piece_to_wire(
         text=piece.text,
         token_ids=piece.token_ids,
         details=[_detail(detail) for detail in piece.details],
+        hidden_states=piece.hidden_states,
         finish_reason=finish_reason_to_wire(piece.finish_reason),
         stop_string=piece.stop_string,
         stop_token_id=piece.stop_token_id,

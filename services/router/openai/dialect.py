@@ -76,6 +76,7 @@ FIELDS = frozenset(
         "repetition_detection",
         "repetition_penalty",
         "request_id",
+        "return_hidden_states",
         "return_prompt_text",
         "return_token_ids",
         "return_tokens_as_token_ids",

@@ -99,6 +99,8 @@ class AnswerPiece(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     token_ids: tuple[int, ...] = ()
     details: tuple[TokenDetail, ...] = ()
+    #: One per token, if requested: float32, little-endian.
+    hidden_states: tuple[bytes, ...] = ()
     finish_reason: FinishReason | None = None
     stop_string: str | None = None
     #: Not the tokenizer's own end token: an answer that it ends has no other cause.

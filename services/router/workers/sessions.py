@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 import grpc
 
 from baton.v1 import common_pb2, decode_pb2, decode_pb2_grpc
-from services.router.workers.pieces import merge_into
+from services.router.workers.pieces import is_full, merge_into
 from shared.errors import (
     BatonError,
     DeadlineError,
@@ -246,11 +246,12 @@ class AnswerCall:
     def push(self, piece: decode_pb2.DecodeResponse) -> None:
         """Add a piece that has arrived.
 
-        At most `MAX_PIECES` wait for a late reader; later ones are merged into the last. A piece
-        keeps its whole message in memory, with pieces of all answers: the last one is a copy.
+        At most `MAX_PIECES` wait for a late reader; later ones are merged into the last, unless it
+        is full of hidden states. A piece keeps its whole message in memory, with pieces of all
+        answers: all but the first are copies.
         """
         self._num_pushed += 1
-        if len(self._pieces) < MAX_PIECES:
+        if len(self._pieces) < MAX_PIECES or is_full(self._pieces[-1].hidden_states):
             if self._pieces:
                 own = decode_pb2.DecodeResponse()
                 own.CopyFrom(piece)

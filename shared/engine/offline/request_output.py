@@ -25,6 +25,8 @@ class CompletionOutput:
     finish_reason: FinishReason | None
     #: The stop string or token that ended it, if one did.
     stop_reason: str | int | None
+    #: One row per token, if requested: float32, little-endian.
+    hidden_states: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,7 @@ class GrowingOutput:
     pieces: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[PositionLogprobs] = field(default_factory=list)
+    hidden_states: list[bytes] = field(default_factory=list)
     prompt_logprobs: tuple[PositionLogprobs | None, ...] | None = None
     num_cached_tokens: int | None = None
     finish_reason: FinishReason | None = None
@@ -78,6 +81,7 @@ class GrowingOutput:
             logprobs=tuple(self.logprobs),
             finish_reason=self.finish_reason,
             stop_reason=self.stop_reason,
+            hidden_states=tuple(self.hidden_states),
         )
 
     def _take_tokens(self, event: NewTokens) -> bool:
@@ -95,4 +99,5 @@ class GrowingOutput:
                 self.finish_reason, self.stop_reason = end
         self.token_ids += event.token_ids[:num_tokens]
         self.logprobs += event.logprobs[:num_tokens]
+        self.hidden_states += event.hidden_states[:num_tokens]
         return isinstance(self.stop_reason, str)

@@ -64,10 +64,10 @@ class Postprocessor:
         Tokens of sequences that have ended since the launch are dropped.
         """
         events: list[EngineEvent] = []
-        token_ids, logprobs = result.token_ids, result.logprobs
+        token_ids, logprobs, hidden = result.token_ids, result.logprobs, result.hidden_states
         for place, seq in self.landed(step):
             if result.verified and place in result.verified:
-                events += self._take_verified(seq, result.verified[place])
+                events += self._take_verified(seq, result.verified[place], hidden.get(place, ()))
                 continue
             token_id = token_ids.get(place)
             is_sampled = token_id is not None or place in token_ids
@@ -84,7 +84,8 @@ class Postprocessor:
             if seq.prompt_logprobs is not None:
                 seq.prompt_logprobs += result.prompt_logprobs.get(place, ())
             if token_id is not None:
-                events.append(self._take_token(seq, token_id, logprobs.get(place)))
+                rows = hidden.get(place)
+                events.append(self._take_token(seq, token_id, logprobs.get(place), rows))
         return events
 
     def fail_unmasked(self) -> list[EngineEvent]:
@@ -118,6 +119,7 @@ class Postprocessor:
         *,
         token_ids: tuple[int, ...] = (),
         logprobs: tuple[PositionLogprobs, ...] = (),
+        hidden_states: tuple[bytes, ...] = (),
         prompt_logprobs: tuple[PositionLogprobs | None, ...] | None = None,
         num_draft_tokens: int = 0,
         num_accepted_tokens: int = 0,
@@ -130,6 +132,7 @@ class Postprocessor:
             request_id=seq.request_id,
             token_ids=token_ids,
             logprobs=logprobs,
+            hidden_states=hidden_states,
             prompt_logprobs=prompt_logprobs,
             finish_reason=reason,
             stop_token_id=stop_token_id,
@@ -147,7 +150,9 @@ class Postprocessor:
             or request.hold_blocks
         )
 
-    def _take_verified(self, seq: Sequence, verified: Verified) -> list[EngineEvent]:
+    def _take_verified(
+        self, seq: Sequence, verified: Verified, hidden_states: tuple[bytes, ...]
+    ) -> list[EngineEvent]:
         """Return the tokens up to the first that ends the sequence: later ones are dropped.
 
         The KV of the last token, if that was a draft, counts as not computed, as without drafts.
@@ -175,6 +180,7 @@ class Postprocessor:
                 reason,
                 token_ids=tuple(verified.token_ids[:num_taken]),
                 logprobs=tuple(verified.logprobs[:num_taken]),
+                hidden_states=hidden_states[:num_taken],
                 num_draft_tokens=len(draft.token_ids),
                 num_accepted_tokens=min(verified.num_accepted, num_taken),
             )
@@ -185,12 +191,21 @@ class Postprocessor:
         return events
 
     def _take_token(
-        self, seq: Sequence, token_id: int, logprobs: PositionLogprobs | None
+        self,
+        seq: Sequence,
+        token_id: int,
+        logprobs: PositionLogprobs | None,
+        hidden_states: tuple[bytes, ...] | None,
     ) -> NewTokens | Failed:
         if not seq.append_token(token_id):
             self._scheduler.finish(seq)
             return _refused(seq, token_id)
-        if logprobs is None and seq.prompt_logprobs is None and not self._may_end(seq, token_id):
+        if (
+            logprobs is None
+            and hidden_states is None
+            and seq.prompt_logprobs is None
+            and not self._may_end(seq, token_id)
+        ):
             return NewTokens(request_id=seq.request.request_id, token_ids=(token_id,))
         prompt_logprobs, seq.prompt_logprobs = seq.prompt_logprobs, None
         return self.ending(
@@ -198,6 +213,7 @@ class Postprocessor:
             self.finish_reason(seq),
             token_ids=(token_id,),
             logprobs=() if logprobs is None else (logprobs,),
+            hidden_states=hidden_states or (),
             prompt_logprobs=None if prompt_logprobs is None else tuple(prompt_logprobs),
         )
 

@@ -52,6 +52,8 @@ class NewTokens(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str
     token_ids: tuple[int, ...]
     logprobs: tuple[PositionLogprobs, ...] = ()
+    #: One per token, if requested: the row that its logits came from, float32, little-endian.
+    hidden_states: tuple[bytes, ...] = ()
     #: With the first tokens only: one entry per prompt token, None for the first.
     prompt_logprobs: tuple[PositionLogprobs | None, ...] | None = None
     finish_reason: FinishReason | None = None

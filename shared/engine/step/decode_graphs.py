@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import structlog
 import torch
@@ -25,10 +25,23 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
+class StepOutput(NamedTuple):
+    """The result of the model, by sequence."""
+
+    #: float32 [n, vocab]
+    logits: torch.Tensor
+    #: [n, hidden]: the rows that the logits were computed from.
+    hidden: torch.Tensor
+
+    def first(self, num_seqs: int) -> StepOutput:
+        """Return the results of the first sequences: those behind them are padding."""
+        return StepOutput(self.logits[:num_seqs], self.hidden[:num_seqs])
+
+
 class StepGraph(Protocol):
     """One recorded step."""
 
-    def replay(self) -> torch.Tensor:
+    def replay(self) -> StepOutput:
         """Run it on the present content of its inputs; return its output.
 
         Graphs share their memory: launch the use of the output before any other replay.
@@ -39,7 +52,7 @@ class StepGraph(Protocol):
 class GraphRecorder(Protocol):
     """Records work that always reads the same addresses."""
 
-    def record(self, step: Callable[[], torch.Tensor]) -> StepGraph:
+    def record(self, step: Callable[[], StepOutput]) -> StepGraph:
         """Record the work of `step` on the device; `step` may be called several times for that."""
         ...
 
@@ -47,18 +60,20 @@ class GraphRecorder(Protocol):
 class EagerRecorder:
     """Records nothing and calls the step each time: the same path on any device."""
 
-    def record(self, step: Callable[[], torch.Tensor]) -> StepGraph:
+    def record(self, step: Callable[[], StepOutput]) -> StepGraph:
         """See `GraphRecorder.record`."""
-        return _EagerGraph(step, torch.empty_like(step()))
+        return _EagerGraph(step, StepOutput(*map(torch.empty_like, step())))
 
 
 @dataclass(frozen=True, slots=True)
 class _EagerGraph:
-    step: Callable[[], torch.Tensor]
-    output: torch.Tensor
+    step: Callable[[], StepOutput]
+    output: StepOutput
 
-    def replay(self) -> torch.Tensor:
-        return self.output.copy_(self.step())
+    def replay(self) -> StepOutput:
+        for kept, made in zip(self.output, self.step(), strict=True):
+            kept.copy_(made)
+        return self.output
 
 
 class CudaRecorder:
@@ -68,7 +83,7 @@ class CudaRecorder:
         self._device = device
         self._pool: Any = None
 
-    def record(self, step: Callable[[], torch.Tensor]) -> StepGraph:
+    def record(self, step: Callable[[], StepOutput]) -> StepGraph:
         """See `GraphRecorder.record`."""
         # In their first calls, libraries initialise themselves and kernels are compiled, which a
         # recording cannot contain; on a side stream, as torch.cuda.graph requires.
@@ -90,9 +105,9 @@ class CudaRecorder:
 @dataclass(frozen=True, slots=True)
 class _CudaGraph:
     graph: torch.cuda.CUDAGraph
-    output: torch.Tensor
+    output: StepOutput
 
-    def replay(self) -> torch.Tensor:
+    def replay(self) -> StepOutput:
         self.graph.replay()
         return self.output
 
@@ -157,20 +172,20 @@ class DecodeGraphs:
             log.info("graph_recorded", num_seqs=size, progress=f"{number}/{len(self._sizes)}")
         log.info("graphs_ready", num=len(self._sizes), seconds=round(time.monotonic() - start, 1))
 
-    def _step(self, batch: Batch, lengths: list[int]) -> Callable[[], torch.Tensor]:
+    def _step(self, batch: Batch, lengths: list[int]) -> Callable[[], StepOutput]:
         """Run the model on this batch, whose contexts have these `lengths`."""
         metadata = replace(batch.metadata, seq_lens_list=lengths)
 
-        def step() -> torch.Tensor:
+        def step() -> StepOutput:
             hidden = self._model.forward(
                 batch.token_ids, batch.positions, self._kv_caches, metadata
             )
-            return self._model.compute_logits(hidden).float()
+            return StepOutput(self._model.compute_logits(hidden).float(), hidden)
 
         return step
 
-    def run(self, batch: Batch) -> torch.Tensor:
-        """Return logits [size, vocab] of a padded batch, at the addresses of the recording."""
+    def run(self, batch: Batch) -> StepOutput:
+        """Return the output of a padded batch, at the addresses of the recording."""
         graph, lengths = self._graphs[len(batch.token_ids)]
         # A recorded model has made its choices; a model that is called again must know the lengths.
         lengths[:] = batch.metadata.seq_lens_list

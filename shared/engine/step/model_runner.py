@@ -14,7 +14,9 @@ import torch
 
 from shared.engine.sampler.logprobs import position_logprobs
 from shared.engine.sampler.sampler import sample
+from shared.engine.step.decode_graphs import StepOutput
 from shared.engine.step.readback import HostReadback, PinnedReadback
+from shared.engine.step.returned_rows import returned_rows
 from shared.engine.step.token_choice import NOTHING
 from shared.engine.step.verification import Drafted, verify
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from shared.engine.step.hidden import CapturingModel, HiddenKeeper, HiddenNeeds
     from shared.engine.step.plan import PromptScore, StepPlan
     from shared.engine.step.readback import PendingTokens, Readback
+    from shared.engine.step.returned_rows import ReturnedRows
     from shared.engine.step.row_states import RowState, RowStates
     from shared.engine.step.state_rollback import KeptStates, StateRollback
     from shared.engine.step.token_choice import TokenChooser
@@ -92,6 +95,8 @@ class StepResult:
     #: For sequences with drafts, instead.
     verified: dict[int, Verified] = field(default_factory=dict)
     logprobs: dict[int, PositionLogprobs] = field(default_factory=dict)
+    #: If requested: one row per row of logits, those of drafts included; float32, little-endian.
+    hidden_states: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
     prompt_logprobs: dict[int, list[PositionLogprobs]] = field(default_factory=dict)
 
 
@@ -114,6 +119,8 @@ class RunningStep:
     #: The tokens that it has not, and the indexes of their sequences in the plan.
     pending: PendingTokens | None
     pending_of: list[int]
+    #: The hidden states that its sequences return, complete when `pending` is.
+    returned: ReturnedRows | None = None
     #: The hidden states of the step that a proposer needs.
     hidden: KeptHidden | None = None
     #: The states before the step, if it has drafts.
@@ -196,16 +203,21 @@ class ModelRunner:
         kept: KeptHidden | None = None
         before = None if self._rollback is None else self._rollback.keep(batch)
         if self._graphs is not None and is_recorded:
-            logits: torch.Tensor | None = self._graphs.run(batch)[: len(states)]
+            output: StepOutput | None = self._graphs.run(batch).first(len(states))
         else:
-            logits, kept = self._run_eagerly(batch, result)
+            output, kept = self._run_eagerly(batch, result)
+        returned = None
+        if output is not None and (wanted := self._rows.returned(plan)):
+            returned = returned_rows(output.hidden, plan, wanted, self._readback)
+        logits = None if output is None else output.logits
         if logits is not None and plan.num_drafts:
             _verify_at_once(logits, plan, states, result, self._chooser)
             later = []
         elif logits is not None and len(later) < len(states):
             _sample_at_once(logits, plan, states, result, self._chooser)
         pending = self._choose(logits, batch, states, later)
-        return RunningStep(result, pending, [plan.sampled[i] for i in later], kept, before)
+        pending_of = [plan.sampled[i] for i in later]
+        return RunningStep(result, pending, pending_of, returned, kept, before)
 
     def collect(self, step: RunningStep) -> StepResult:
         """Wait for a step, and return its result. Collect steps in order, each once.
@@ -216,6 +228,8 @@ class ModelRunner:
             tokens = step.pending.wait()
             token_ids = [None if token == NOTHING else token for token in tokens]
             step.result.token_ids |= zip(step.pending_of, token_ids, strict=True)
+        if step.returned is not None:
+            step.result.hidden_states = step.returned.by_place()
         return step.result
 
     def _capture(self, plan: StepPlan) -> None:
@@ -227,21 +241,21 @@ class ModelRunner:
 
     def _run_eagerly(
         self, batch: Batch, result: StepResult
-    ) -> tuple[torch.Tensor | None, KeptHidden | None]:
-        """Return logits of the sampled sequences, if any, and the states for a proposer."""
+    ) -> tuple[StepOutput | None, KeptHidden | None]:
+        """Return the output of the sampled sequences, if any, and the states for a proposer."""
         hidden = self._model.forward(
             batch.token_ids, batch.positions, self._kv_caches, batch.metadata, batch.given
         )
-        logits = None
+        output = None
         if batch.plan.sampled:
             last = hidden if batch.logits_at is None else hidden[batch.logits_at]
-            logits = self._model.compute_logits(last)
+            output = StepOutput(self._model.compute_logits(last), last)
         for score in batch.plan.scores:
             begin = batch.starts[score.place]
             result.prompt_logprobs[score.place] = self._score(hidden[begin:], score)
         if batch.plan.hidden:
             self._keeper.keep(batch, hidden)
-        return logits, self._keep(hidden, batch)
+        return output, self._keep(hidden, batch)
 
     def _keep(self, hidden: torch.Tensor, batch: Batch) -> KeptHidden | None:
         """Return the part of the states that a proposer needs; None if it needs none."""

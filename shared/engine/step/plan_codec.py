@@ -82,13 +82,16 @@ def encode_result(result: StepResult) -> bytes:
             },
             {at: astuple(record) for at, record in result.logprobs.items()},
             {at: _pack_all(records) for at, records in result.prompt_logprobs.items()},
+            result.hidden_states,
         )
     )
 
 
 def decode_result(data: bytes) -> StepResult:
     """Return the result of these bytes."""
-    token_ids, verified, logprobs, prompt_logprobs = msgspec.msgpack.decode(data, strict=False)
+    token_ids, verified, logprobs, prompt_logprobs, hidden_states = msgspec.msgpack.decode(
+        data, strict=False
+    )
     return StepResult(
         token_ids=token_ids,
         verified={
@@ -97,6 +100,7 @@ def decode_result(data: bytes) -> StepResult:
         },
         logprobs={at: _unpack_logprobs(*record) for at, record in logprobs.items()},
         prompt_logprobs={at: _unpack_all(records) for at, records in prompt_logprobs.items()},
+        hidden_states={at: tuple(rows) for at, rows in hidden_states.items()},
     )
 
 

@@ -1,4 +1,4 @@
-"""Copy of a step's tokens to the host without delaying the device."""
+"""Copy of a step's tokens, and of rows that it returns, to the host without delaying the device."""
 
 from __future__ import annotations
 
@@ -25,6 +25,13 @@ class Readback(Protocol):
         """Copy int64 [n] to the host after the step that computes them."""
         ...
 
+    def start_rows(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return rows [n, width] on the host, which belong to the caller.
+
+        They are complete once the step's tokens are: call it before `start` or `nothing`.
+        """
+        ...
+
     def nothing(self) -> PendingTokens | None:
         """Return what to wait for after a step that samples no token.
 
@@ -39,6 +46,10 @@ class HostReadback:
     def start(self, tokens: torch.Tensor) -> PendingTokens:
         """See `Readback.start`."""
         return _OnHost(tokens)
+
+    def start_rows(self, rows: torch.Tensor) -> torch.Tensor:
+        """See `Readback.start_rows`."""
+        return rows
 
     def nothing(self) -> PendingTokens | None:
         """See `Readback.nothing`."""
@@ -72,6 +83,11 @@ class PinnedReadback:
         host.copy_(tokens, non_blocking=True)
         self._events[place].record()
         return _Copied(host, self._events[place])
+
+    def start_rows(self, rows: torch.Tensor) -> torch.Tensor:
+        """See `Readback.start_rows`."""
+        host = torch.empty(rows.shape, dtype=rows.dtype, pin_memory=True)
+        return host.copy_(rows, non_blocking=True)
 
     def nothing(self) -> PendingTokens | None:
         """See `Readback.nothing`."""

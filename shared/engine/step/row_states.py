@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from shared.engine.sampler.sampling_state import SamplingState
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from shared.engine.sampler.processors.attached import ProcessorSet
     from shared.engine.step.plan import RowStart, StepPlan
     from shared.request.sampling_params import SamplingParams
@@ -33,12 +35,18 @@ class RowStates:
 
     def __init__(self, processors: ProcessorSet) -> None:
         self._rows: dict[int, RowState] = {}
+        #: The rows whose tokens come with hidden states.
+        self._returning: set[int] = set()
         self._processors = processors
 
     def follow(self, plan: StepPlan) -> None:
         """Apply what is new in the plan. Each plan once, in order."""
         for start in plan.starts:
             self._rows[start.row] = RowState(start, self._processors)
+            if start.params.return_hidden_states:
+                self._returning.add(start.row)
+            else:
+                self._returning.discard(start.row)
         for row, token_ids in plan.new_tokens.items():
             sampling = self._rows[row].sampling
             assert sampling is not None
@@ -50,3 +58,10 @@ class RowStates:
         """
         states, rows = self._rows, plan.rows
         return [states[rows[place]] for place in plan.sampled]
+
+    def returned(self, plan: StepPlan) -> Collection[int]:
+        """Return the indexes of sampled sequences that ask for the hidden states behind a token."""
+        returning, rows = self._returning, plan.rows
+        if not returning:
+            return ()
+        return {place for place in plan.sampled if rows[place] in returning}

@@ -139,7 +139,7 @@ class Answer:
 @pytest.fixture
 def config(tmp_path: Path) -> RouterConfig:
     model = tiny_tokenizer.save(tiny_tokenizer.byte_level(), tmp_path / "tiny")
-    return RouterConfig(model=model, request_timeout_s=20)
+    return RouterConfig(model=model, request_timeout_s=20, enable_return_hidden_states=True)
 
 
 @pytest.fixture

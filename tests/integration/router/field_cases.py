@@ -200,6 +200,11 @@ OPENAI: dict[str, Case] = {
     "extra_args": Case({"a": 1}, lambda seen: "a" in seen.sampling.extra_args),
     "response_format": constrained({"type": "json_object"}),
     "return_token_ids": Case(True, lambda seen: seen.choice.get("token_ids")),
+    "return_hidden_states": Case(
+        True,
+        lambda seen: seen.sampling.return_hidden_states and "hidden_states" in seen.choice,
+        {"max_tokens": 99},
+    ),
     "max_tokens": wire(33, "max_tokens"),
     "truncate_prompt_tokens": Case(2, lambda seen: len(seen.asked[0].token_ids) == 2),
     "stream_interval": Case(5, lambda seen: seen.params.stream_interval == 5, {"stream": True}),

@@ -44,6 +44,7 @@ def config(tmp_path: Path) -> RouterConfig:
         tool_call_parser="hermes",
         reasoning_parser="think",
         enable_prompt_embeds=True,
+        enable_return_hidden_states=True,
     )
 
 

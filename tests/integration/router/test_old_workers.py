@@ -26,6 +26,7 @@ CONSTRAINED: list[dict[str, Any]] = [
     {"logprobs": 0, "logprob_token_ids": (3, 4)},
     {"logprobs": 1, "logprobs_mode": LogprobsMode.RAW_LOGITS},
     {"thinking_token_budget": 3, "thinking": THINKING},
+    {"return_hidden_states": True},
 ]
 
 

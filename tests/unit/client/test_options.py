@@ -38,6 +38,7 @@ SAMPLES: dict[str, Any] = {
     "logprob_token_ids": [3, 4],
     "skip_special_tokens": False,
     "num_speculative_tokens": 0,
+    "return_hidden_states": True,
     "repetition_detection": {"max_pattern_size": 9, "min_pattern_size": 2, "min_count": 3},
     "stream_interval": 4,
     "thinking_token_budget": 0,

@@ -82,6 +82,7 @@ def company(executor: str, setting: Setting, models: Path) -> Iterator[Company]:
         "max_num_seqs": 32,
         "max_num_batched_tokens": 64,
         "enable_prompt_embeds": True,
+        "enable_return_hidden_states": True,
         "scheduling_policy": SchedulingPolicy.PRIORITY,
         "logits_processors": ("tests.fakes.logits_processors:NoRepeat",),
         # How long a busy machine takes is no subject here.

@@ -56,6 +56,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "prompt_logprobs": 2,
         "logprobs_mode": LogprobsMode.RAW_LOGITS,
     },
+    "hidden states": {"temperature": 0.0, "return_hidden_states": True},
     "named tokens": {"temperature": 0.0, "logprobs": 0, "logprob_token_ids": (3, 1)},
     "thinking": {
         "temperature": 0.0,
@@ -105,6 +106,7 @@ def test_tokens_are_those_of_a_runner_in_this_process(
     model: Path, remote: RemoteRunner, name: str
 ) -> None:
     settings = SHORT_OF_BLOCKS | {"logits_processors": PROCESSORS} | SETTINGS[name]
+    settings |= {"enable_return_hidden_states": True}
     here = LLM(model, **settings)
     want = run(here)
     counters = here.engine.stats().counters

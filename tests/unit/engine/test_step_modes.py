@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from shared.engine.sequence.request import EngineRequest
-    from shared.engine.step.decode_graphs import StepGraph
+    from shared.engine.step.decode_graphs import StepGraph, StepOutput
 
 OTHER_MODES = [StepMode.OVERLAPPED, StepMode.RECORDED]
 NUM_BLOCKS = 24
@@ -237,7 +237,7 @@ class CountingRecorder(EagerRecorder):
 
     num_steps = 0
 
-    def record(self, step: Callable[[], torch.Tensor]) -> StepGraph:
+    def record(self, step: Callable[[], StepOutput]) -> StepGraph:
         self.num_steps += 1
         return super().record(step)
 

@@ -211,6 +211,7 @@ def test_all_fields_reach_the_wire() -> None:
         prompt_logprobs=5,
         logprob_token_ids=(3, 4),
         logprobs_mode=LogprobsMode.RAW_LOGITS,
+        return_hidden_states=True,
         num_speculative_tokens=6,
         grammar=GrammarSpec(kind=GrammarKind.REGEX, text="a"),
         extra_args={"a": (1, "b")},

@@ -22,10 +22,12 @@ VLLM_NAMES = """
     allowed_token_ids extra_args bad_words skip_reading_prefix_cache thinking_token_budget
     repetition_detection routed_experts_prompt_start trace_decode_token_ids
     """
+#: Beyond those.
+OWN_NAMES = {"return_hidden_states"}
 
 
 def test_parameters_have_the_names_of_vllm() -> None:
-    assert {field.name for field in fields(SamplingParams)} == set(VLLM_NAMES.split())
+    assert {field.name for field in fields(SamplingParams)} == {*VLLM_NAMES.split(), *OWN_NAMES}
 
 
 @pytest.mark.parametrize("processor", [NoRepeat, "tests.fakes.logits_processors:NoRepeat"])

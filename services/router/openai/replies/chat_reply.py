@@ -20,6 +20,7 @@ from services.router.openai.replies.chat_shapes import (
     message_of,
 )
 from services.router.openai.replies.collect import collect, stop_reason
+from services.router.openai.replies.hidden_states import hidden_states
 from services.router.openai.replies.logprobs import chat_logprobs, label_of, prompt_logprobs
 from services.router.openai.replies.responses import FINGERPRINT, EventTemplate, Tally, event
 from services.router.parsers.events import ContentDelta, Finish
@@ -71,6 +72,7 @@ class ChatReply:
         self._wants_logprobs = bool(body.logprobs)
         self._wants_prompt_logprobs = body.prompt_logprobs is not None
         self._wants_token_ids = bool(body.return_token_ids)
+        self._wants_hidden_states = bool(body.return_hidden_states)
         options = body.stream_options
         self._wants_usage = bool(options and options.include_usage)
         self._wants_running_usage = bool(options and options.continuous_usage_stats)
@@ -79,7 +81,10 @@ class ChatReply:
         #: By begun answer: the template of its further text events.
         self._templates: dict[int, EventTemplate] = {}
         self._has_plain_chunks = not (
-            self._wants_logprobs or self._wants_token_ids or self._wants_running_usage
+            self._wants_logprobs
+            or self._wants_token_ids
+            or self._wants_hidden_states
+            or self._wants_running_usage
         )
 
     def event(self, place: int, piece: AnswerPiece) -> bytes:
@@ -114,6 +119,8 @@ class ChatReply:
             self._show_prompt(chunk)
         if self._wants_token_ids:
             choice.token_ids = piece.token_ids
+        if self._wants_hidden_states:
+            choice.hidden_states = hidden_states(piece.hidden_states)
         if self._wants_running_usage:
             chunk.usage = self._tally.so_far()
         return chunk
@@ -167,6 +174,8 @@ class ChatReply:
             self._show_prompt(chunks[0])
         if self._wants_token_ids:
             choice.token_ids = piece.token_ids
+        if self._wants_hidden_states:
+            choice.hidden_states = hidden_states(piece.hidden_states)
         if self._wants_running_usage:
             for chunk in chunks:
                 chunk.usage = self._tally.so_far()
@@ -219,6 +228,8 @@ class ChatReply:
             choice.logprobs = chat_logprobs(answer.details, self._label)
         if self._wants_token_ids:
             choice.token_ids = answer.token_ids
+        if self._wants_hidden_states:
+            choice.hidden_states = hidden_states(answer.hidden_states)
         return choice
 
     def _show_prompt(self, reply: ChatCompletion | ChatChunk) -> None:

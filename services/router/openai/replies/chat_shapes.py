@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from services.router.openai.replies.hidden_states import (
+    HiddenStates,  # noqa: TC001 read at run time by msgspec
+)
 from services.router.openai.replies.logprobs import (  # noqa: TC001 read at run time by msgspec
     ChatLogprobs,
     PromptToken,
@@ -74,6 +77,8 @@ class ChunkChoice(msgspec.Struct):
     finish_reason: str | None = None
     stop_reason: str | int | UnsetType | None = UNSET
     token_ids: Sequence[int] | UnsetType = UNSET
+    #: Null in a chunk without tokens.
+    hidden_states: HiddenStates | UnsetType | None = UNSET
     #: In the answer's last chunk.
     weight_version: str | UnsetType = UNSET
 
@@ -147,6 +152,7 @@ class Choice(msgspec.Struct):
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     token_ids: list[int] | None = None
+    hidden_states: HiddenStates | UnsetType | None = UNSET
     weight_version: str | UnsetType = UNSET
 
 

@@ -19,6 +19,7 @@ class CollectedAnswer:
     texts: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     details: list[TokenDetail] = field(default_factory=list)
+    hidden_states: list[bytes] = field(default_factory=list)
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     weight_version: str = ""
@@ -45,6 +46,7 @@ async def collect(
         answer.texts.append(piece.text)
         answer.token_ids += piece.token_ids
         answer.details += piece.details
+        answer.hidden_states += piece.hidden_states
         if piece.finish_reason is not None:
             answer.finish_reason = piece.finish_reason.value
             answer.stop_reason = stop_reason(piece)

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from services.router.openai.replies.collect import CollectedAnswer, collect, stop_reason
+from services.router.openai.replies.hidden_states import HiddenStates, hidden_states
 from services.router.openai.replies.logprobs import (
     CompletionLogprobs,
     CompletionLogprobsWriter,
@@ -44,6 +45,8 @@ class CompletionChoice(msgspec.Struct):
     #: Null in whole answers that they are not asked for.
     token_ids: Sequence[int] | UnsetType | None = UNSET
     prompt_token_ids: Sequence[int] | UnsetType | None = UNSET
+    #: Null in a part without tokens.
+    hidden_states: HiddenStates | UnsetType | None = UNSET
     prompt_logprobs: list[dict[int, PromptToken] | None] | UnsetType | None = UNSET
     #: In the answer's last part.
     weight_version: str | UnsetType = UNSET
@@ -92,6 +95,7 @@ class CompletionReply:
         self._wants_logprobs = body.logprobs is not None
         self._wants_prompt_logprobs = body.prompt_logprobs is not None
         self._wants_token_ids = bool(body.return_token_ids)
+        self._wants_hidden_states = bool(body.return_hidden_states)
         options = body.stream_options
         self._wants_usage = bool(options and options.include_usage)
         self._wants_running_usage = bool(options and options.continuous_usage_stats)
@@ -102,7 +106,10 @@ class CompletionReply:
         #: By begun choice: the template of its further text events.
         self._templates: dict[int, EventTemplate] = {}
         self._has_plain_chunks = not (
-            self._wants_logprobs or self._wants_token_ids or self._wants_running_usage
+            self._wants_logprobs
+            or self._wants_token_ids
+            or self._wants_hidden_states
+            or self._wants_running_usage
         )
 
     def event(self, place: int, piece: AnswerPiece) -> bytes:
@@ -134,6 +141,8 @@ class CompletionReply:
             choice.token_ids = piece.token_ids
             if is_first:
                 choice.prompt_token_ids = self._prompts[place].token_ids
+        if self._wants_hidden_states:
+            choice.hidden_states = hidden_states(piece.hidden_states)
         chunk = self._completion((choice,))
         if piece.finish_reason is not None and not self._wants_usage:
             chunk.system_fingerprint = FINGERPRINT
@@ -169,6 +178,8 @@ class CompletionReply:
         asked = self._wants_token_ids
         choice.token_ids = answer.token_ids if asked else None
         choice.prompt_token_ids = prompt.token_ids if asked else None
+        if self._wants_hidden_states:
+            choice.hidden_states = hidden_states(answer.hidden_states)
         choice.prompt_logprobs = None
         if self._wants_prompt_logprobs:
             choice.prompt_logprobs = prompt_logprobs(self._prompt_details.get(place, ()))

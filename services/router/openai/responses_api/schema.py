@@ -19,11 +19,16 @@ from services.router.openai.schema.field_types import (  # noqa: TC001 read at r
 )
 from services.router.openai.schema.kinds import by_kind, only, text_as
 from services.router.openai.schema.sampling import SamplingExtras
-from services.router.openai.schema.unsupported import IGNORED_EVERYWHERE, REFUSED_EVERYWHERE
+from services.router.openai.schema.unsupported import (
+    IGNORED_EVERYWHERE,
+    NO_HIDDEN_STATES,
+    REFUSED_EVERYWHERE,
+)
 
 #: Fields that ask for more than an answer to this request, and why they are refused.
 REFUSED: dict[str, str] = {
     **REFUSED_EVERYWHERE,
+    **NO_HIDDEN_STATES,
     "enable_response_messages": "the answer's items are all there is",
     "previous_input_messages": "send the whole conversation as input",
     "conversation": "conversations are not stored here; send the whole conversation as input",

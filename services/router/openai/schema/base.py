@@ -103,6 +103,8 @@ class GenerationBody(Body, SamplingFields):
     response_format: Any = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
+    #: Only if the cluster is started with --enable-return-hidden-states.
+    return_hidden_states: bool | None = None
     #: Tokens per chunk of a stream, but for its first and its last; the router's own setting is the
     #: least.
     stream_interval: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = None

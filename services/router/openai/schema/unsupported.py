@@ -17,13 +17,16 @@ REFUSED_EVERYWHERE: dict[str, str] = {
     "kv_transfer_params": "the router arranges the hand-off between workers itself",
     "media_io_kwargs": _TEXT_ONLY,
     "mm_processor_kwargs": _TEXT_ONLY,
-    "return_hidden_states": "hidden states stay on the workers; answers have tokens and logprobs",
     "watermarking": "answers carry no watermark",
 }
 IGNORED_EVERYWHERE: dict[str, str] = {
     "mm_payload": "there are no images",
     "return_mm_kwargs": "there are no images",
     "session_id": "prefixes are found by their content",
+}
+#: Of the APIs whose answers are not lists of choices.
+NO_HIDDEN_STATES = {
+    "return_hidden_states": "a field of completions, chats and /inference/v1/generate",
 }
 #: Fields that ask for something even as an empty object.
 _EVEN_EMPTY = frozenset({"web_search_options"})

@@ -6,9 +6,10 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from services.router.openai.replies.collect import collect, stop_reason
+from services.router.openai.replies.hidden_states import hidden_states
 from services.router.openai.replies.logprobs import chat_logprobs, label_of, prompt_logprobs
 from services.router.openai.replies.responses import Tally, event
 from services.router.openai.tokens_api.shapes import (
@@ -21,6 +22,7 @@ from services.router.openai.tokens_api.shapes import (
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Sequence
 
+    from services.router.openai.replies.hidden_states import HiddenStates
     from services.router.openai.replies.logprobs import ChatLogprobs
     from services.router.openai.tokens_api.schema import GenerateBody
     from services.router.openai.tokens_api.shapes import TokenLogprobs
@@ -37,6 +39,7 @@ class GenerateReply:
         self._mode = body.output_mode or "tokens"
         self._n = body.sampling_params.n or 1
         self._wants_logprobs = body.sampling_params.logprobs is not None
+        self._wants_hidden_states = bool(body.sampling_params.return_hidden_states)
         options = body.stream_options
         self._wants_usage = bool(options and options.include_usage)
         self._wants_running_usage = bool(options and options.continuous_usage_stats)
@@ -57,6 +60,7 @@ class GenerateReply:
             piece.token_ids,
             logprobs=self._logprobs(piece.details),
             text=piece.text if self._mode == "text" else UNSET,
+            hidden_states=self._hidden_states(piece.hidden_states),
         )
         if piece.finish_reason is not None:
             choice.finish_reason = piece.finish_reason.value
@@ -94,6 +98,7 @@ class GenerateReply:
                     "".join(answer.texts) if self._mode == "text" else UNSET,
                     answer.weight_version or UNSET,
                     _versions(answer.weight_version, len(answer.token_ids)),
+                    self._hidden_states(answer.hidden_states),
                 )
                 for index, answer in enumerate(found.answers)
             ]
@@ -110,6 +115,9 @@ class GenerateReply:
         if self._mode == "text":
             return chat_logprobs(details, self._label)
         return token_logprobs(details)
+
+    def _hidden_states(self, rows: Sequence[bytes]) -> HiddenStates | UnsetType | None:
+        return hidden_states(rows) if self._wants_hidden_states else UNSET
 
     def _generated(self, choices: Sequence[GeneratedChoice]) -> Generated:
         return Generated(self._request_id, self._model, self._created, choices, self._mode)

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from services.router.openai.replies.hidden_states import (
+    HiddenStates,  # noqa: TC001 read at run time by msgspec
+)
 from services.router.openai.replies.logprobs import (  # noqa: TC001 read at run time by msgspec
     ChatLogprobs,
     PromptToken,
@@ -63,6 +66,8 @@ class GeneratedChoice(msgspec.Struct):
     weight_version: str | UnsetType = UNSET
     #: In the answer's last part. There is one: an answer is of one version.
     weight_versions: tuple[WeightVersion] | None = None
+    #: Null in a part without tokens.
+    hidden_states: HiddenStates | UnsetType | None = UNSET
 
 
 class Generated(msgspec.Struct):
