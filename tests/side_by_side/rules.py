@@ -147,10 +147,6 @@ STATUSES = (
         where="POST /v1/chat/completions/batch - stream", aspect="status",
     ),
     Rule(
-        reason="Without ids nothing is aborted: a misspelled field must not end all requests.",
-        where="POST /abort_requests - empty", aspect="status",
-    ),
-    Rule(
         reason="Without the request the reply is plain text; vLLM refuses where a parser is set.",
         where="POST /v1/chat/completions/derender - plain", aspect="status",
     ),
