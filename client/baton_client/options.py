@@ -53,6 +53,8 @@ class GenerationParams(TypedDict, total=False):
     #: The alternatives of the answer's tokens by name, with `logprobs`.
     logprob_token_ids: Sequence[int] | None
     skip_special_tokens: bool | None
+    #: With skip_special_tokens=False: False joins them where the decoder would write spaces.
+    spaces_between_special_tokens: bool | None
     #: Maximum of draft tokens per step, on workers that speculate; 0: none.
     num_speculative_tokens: int | None
     #: Arguments of logits processors on the workers.
