@@ -72,7 +72,7 @@ class GenerationParams(TypedDict, total=False):
     length_penalty: float | None
     early_stopping: Literal[True, False, "never"] | None
     #: Format of the answers, as in vLLM's HTTP API: one of json (a JSON Schema), regex, choice (a
-    #: list of strings), grammar (GBNF), json_object (True) and structural_tag.
+    #: list of strings), grammar (GBNF or Lark), json_object (True) and structural_tag.
     structured_outputs: Mapping[str, Any] | None
     #: The same in OpenAI's form: of type text, json_object or json_schema.
     response_format: Mapping[str, Any] | None
