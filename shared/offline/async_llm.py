@@ -109,7 +109,12 @@ class AsyncLLM(Refusing):
                 await self._thread.abort(engine_id)
 
     async def get_tokenizer(self) -> Any:
-        """Return the model's tokenizer as transformers has it."""
+        """Return the model's tokenizer as transformers has it.
+
+        Raises:
+            UnsupportedError: it is left out.
+        """
+        self.model.require_tokenizer()
         from transformers import AutoTokenizer  # noqa: PLC0415 two seconds, and rarely used
 
         return await asyncio.to_thread(AutoTokenizer.from_pretrained, self.model.folder)
