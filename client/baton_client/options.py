@@ -55,6 +55,8 @@ class GenerationParams(TypedDict, total=False):
     #: Return the hidden states behind the answers' tokens; the cluster must allow it.
     return_hidden_states: bool | None
     skip_special_tokens: bool | None
+    #: With skip_special_tokens=False: False joins them where the decoder would write spaces.
+    spaces_between_special_tokens: bool | None
     #: Maximum of draft tokens per step, on workers that speculate; 0: none.
     num_speculative_tokens: int | None
     #: Arguments of logits processors on the workers.
@@ -72,7 +74,7 @@ class GenerationParams(TypedDict, total=False):
     length_penalty: float | None
     early_stopping: Literal[True, False, "never"] | None
     #: Format of the answers, as in vLLM's HTTP API: one of json (a JSON Schema), regex, choice (a
-    #: list of strings), grammar (GBNF), json_object (True) and structural_tag.
+    #: list of strings), grammar (GBNF or Lark), json_object (True) and structural_tag.
     structured_outputs: Mapping[str, Any] | None
     #: The same in OpenAI's form: of type text, json_object or json_schema.
     response_format: Mapping[str, Any] | None

@@ -40,6 +40,9 @@ class RouterConfig:
         help="directory with the model's tokenizer and configuration, a GGUF file, or a name on "
         "the hub"
     )
+    skip_tokenizer_init: bool = setting(
+        False, help="whether to do without a tokenizer: prompts and answers are token ids alone"
+    )
     served_model_name: tuple[str, ...] = setting(
         (), help="names that clients use, the first one in answers; default: the directory's name"
     )

@@ -13,6 +13,7 @@ from shared.errors import ConfigError
 from shared.folder.find import find_folder
 from shared.text.chat_template import ChatTemplate
 from shared.text.generation_defaults import GenerationDefaults
+from shared.text.no_tokenizer import NoTokenizer
 from shared.text.template_source import read_template
 from shared.text.tokenizer import Tokenizer
 
@@ -46,7 +47,8 @@ def load_text(config: RouterConfig) -> ModelText:
     defaults = GenerationDefaults.choose(
         folder, config.generation_config, config.override_generation_config
     )
-    tokenizer = Tokenizer.load(folder, defaults=defaults)
+    load = NoTokenizer if config.skip_tokenizer_init else Tokenizer.load
+    tokenizer = load(folder, defaults=defaults)
     template = _load_template(config.templates, folder, tokenizer)
     formats = ChatFormats(
         tools=find_tool_format(config.tool_call_parser, template.sources),

@@ -203,7 +203,7 @@ def _admission(config: RouterConfig, endpoints: EndpointPool, chooser: WorkerCho
         max_queue_s=config.max_queue_s,
     )
     room = WorkerRoom(endpoints.of_role, chooser.book, max_worker_queue_ms=_worker_queue_ms(config))
-    admission = Admission(limits, has_room=room)
+    admission = Admission(limits, has_room=room, is_asleep=lambda: endpoints.is_asleep)
     chooser.book.on_prompt_end = admission.look
     return admission
 

@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 MAX_LOGIT_BIAS = 100.0
 _UINT32 = 2**32
+#: Parameters that are about texts.
+_TEXTS = ("stop", "bad_words", "thinking_token_budget")
 #: Parameters with the same name for clients and workers; None: the model's default, otherwise the
 #: record's.
 _SAME = frozenset(GenerationParams.__slots__) & frozenset(SamplingParams.__slots__)
@@ -65,6 +67,7 @@ class SamplingResolver:
         """
         self._check_prompt(prompt_token_ids, embeds, max_model_len)
         check_params(params, self._limits)
+        self._check_texts(params)
         check_grammar(params.grammar)
         defaults = self._tokenizer.defaults
         same = {name: getattr(params, name) for name in _SAME}
@@ -103,6 +106,14 @@ class SamplingResolver:
                 f"request has {len(ids)} input tokens. Please reduce the length of the prompt."
             )
             raise InvalidRequestError(message, param="prompt")
+
+    def _check_texts(self, params: GenerationParams) -> None:
+        """Refuse what needs the tokens' texts if they are unknown."""
+        if params.grammar is not None:
+            self._tokenizer.require_text(params.grammar.param)
+        for name in _TEXTS:
+            if getattr(params, name):
+                self._tokenizer.require_text(name)
 
     def _max_tokens(
         self, params: GenerationParams, num_prompt_tokens: int, max_model_len: int

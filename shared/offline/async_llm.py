@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from shared.engine.engine_thread import EngineThread
-from shared.errors import InternalError, InvalidRequestError, UnavailableError
+from shared.errors import InternalError, InvalidRequestError
 from shared.offline.changing import Changes, require_mode
 from shared.offline.loaded import LoadedModel
 from shared.offline.refused import Refusing, refuse_adapter
@@ -73,8 +73,7 @@ class AsyncLLM(Refusing):
         refuse_adapter(lora_request)
         if request_id in self._running:
             raise InvalidRequestError(f"request {request_id} is running already")
-        if self._changes.is_sleeping:
-            raise UnavailableError("the engine sleeps: call wake_up first")
+        # Until it is neither paused nor asleep.
         await self._may_begin.wait()
         await self._started()
         running, parts = await asyncio.to_thread(
@@ -110,7 +109,12 @@ class AsyncLLM(Refusing):
                 await self._thread.abort(engine_id)
 
     async def get_tokenizer(self) -> Any:
-        """Return the model's tokenizer as transformers has it."""
+        """Return the model's tokenizer as transformers has it.
+
+        Raises:
+            UnsupportedError: it is left out.
+        """
+        self.model.require_tokenizer()
         from transformers import AutoTokenizer  # noqa: PLC0415 two seconds, and rarely used
 
         return await asyncio.to_thread(AutoTokenizer.from_pretrained, self.model.folder)

@@ -40,6 +40,9 @@ class EngineSettings:
     engine: EngineConfig = field(default_factory=EngineConfig)
     num_threads: int | None = setting(None, help="threads for computing")
     cpu_threads_bind: str | None = setting(None, help="cores of the threads")
+    skip_tokenizer_init: bool = setting(
+        False, help="whether to do without a tokenizer: prompts and answers are token ids alone"
+    )
     reasoning: ReasoningSettings = field(default_factory=ReasoningSettings)
     max_logprobs: int = setting(20, help="alternatives per token; -1: as many as there are tokens")
     logprobs_mode: LogprobsMode = setting(

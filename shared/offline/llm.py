@@ -69,7 +69,12 @@ class LLM(Refusing):
         return SamplingParams.from_optional(**{name: getattr(defaults, name) for name in names})
 
     def get_tokenizer(self) -> Any:
-        """Return the model's tokenizer as transformers has it."""
+        """Return the model's tokenizer as transformers has it.
+
+        Raises:
+            UnsupportedError: it is left out.
+        """
+        self.llm_engine.model.require_tokenizer()
         from transformers import AutoTokenizer  # noqa: PLC0415 two seconds, and rarely used
 
         return AutoTokenizer.from_pretrained(self.llm_engine.model.folder)
@@ -130,8 +135,8 @@ class LLM(Refusing):
             InvalidRequestError: the template refuses a conversation, or as `generate`.
         """
         nested: Any = messages if _is_nested(messages) else [messages]
-        template = self._template(chat_template or self._chat_template)
         tokenizer = self.llm_engine.model.tokenizer
+        template = self._template(chat_template or self._chat_template)
         texts = [
             template.render(
                 each,

@@ -20,6 +20,7 @@ from shared.offline.thinking import bound_thinking
 from shared.request.repetition import repeats_as
 from shared.text.answer_text import AnswerText
 from shared.text.generation_defaults import GenerationDefaults
+from shared.text.no_tokenizer import NoTokenizer
 from shared.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class LoadedModel:
             },
         )
         self._limits = dataclasses.replace(_LIMITS, max_logprobs=settings.max_logprobs)
+        self._skips_tokenizer = settings.skip_tokenizer_init
         self._logprobs_mode = settings.logprobs_mode
         self._marks = settings.reasoning.reasoning_marks
         self.profiler_dir = settings.profiler_dir
@@ -76,7 +78,7 @@ class LoadedModel:
     @property
     def has_tokenizer(self) -> bool:
         """Whether texts can be read and written."""
-        return (self.folder / "tokenizer.json").is_file()
+        return not self._skips_tokenizer and (self.folder / "tokenizer.json").is_file()
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -84,8 +86,19 @@ class LoadedModel:
 
         Raises:
             ConfigError: it has none.
+            UnsupportedError: it is left out.
         """
+        self.require_tokenizer()
         return Tokenizer.load(self.folder, defaults=self.defaults)
+
+    def require_tokenizer(self) -> None:
+        """Raise UnsupportedError if the program has left the tokenizer out."""
+        if self._skips_tokenizer:
+            self._without_texts.require_text("tokenizer")
+
+    @cached_property
+    def _without_texts(self) -> NoTokenizer:
+        return NoTokenizer(self.folder, defaults=self.defaults)
 
     def close(self) -> None:
         """Free the engine's memory."""
@@ -160,10 +173,10 @@ class LoadedModel:
 
     @cached_property
     def _resolver(self) -> SamplingResolver:
-        if not self.has_tokenizer:
-            raise UnsupportedError(f"{self.folder} has no tokenizer.json")
+        if not self.has_tokenizer and not self._skips_tokenizer:
+            raise UnsupportedError(f"{self.folder} has no tokenizer.json: see skip_tokenizer_init")
         return SamplingResolver(
-            self.tokenizer,
+            self.tokenizer if self.has_tokenizer else self._without_texts,
             vocab_size=self.core.engine.vocab_size,
             limits=self._limits,
             logprobs_mode=self._logprobs_mode,

@@ -49,6 +49,9 @@ class IncrementalDetokenizer:
         skipped = tokenizer.special_token_ids if skip_special_tokens else frozenset()
         self._skipped = skipped - shown_token_ids
         self._stream: _Stream
+        if not tokenizer.has_text:
+            self._stream = _NoText()
+            return
         match tokenizer.scheme.kind:
             case SchemeKind.BYTE_LEVEL:
                 self._stream = _ByteLevelStream(tokenizer)
@@ -72,6 +75,14 @@ class IncrementalDetokenizer:
     def flush(self) -> str:
         """Return the remaining text, with U+FFFD for bytes that became no character."""
         return self._stream.flush()
+
+
+class _NoText:
+    def feed(self, ids: Iterable[int]) -> str:
+        return ""
+
+    def flush(self) -> str:
+        return ""
 
 
 class _ByteLevelStream:

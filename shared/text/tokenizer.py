@@ -30,6 +30,9 @@ _SPECIAL_KEYS = (
 class Tokenizer:
     """Encodes and decodes. Thread-safe; `encode` and `decode` release the interpreter lock."""
 
+    #: Whether tokens have texts; see no_tokenizer.py.
+    has_text = True
+
     def __init__(
         self,
         tokenizer: HfTokenizer,
@@ -75,18 +78,20 @@ class Tokenizer:
         # The library raises bare Exception for every kind of bad file.
         except Exception as error:
             raise ConfigError(f"{path} is not a usable tokenizer: {error}") from error
-        generation = read_json(model_dir / GENERATION_FILE)
-        eos = read_token_ids(generation, "eos_token_id", model_dir / GENERATION_FILE)
-        if not eos:
-            config = read_json(model_dir / "config.json")
-            eos = read_token_ids(config, "eos_token_id", model_dir / "config.json")
         return cls(
             tokenizer,
             special_tokens=_read_special_tokens(model_dir),
-            eos_token_ids=eos,
+            eos_token_ids=read_end_tokens(model_dir),
             defaults=defaults or GenerationDefaults.load(model_dir),
             config=read_json(model_dir / "tokenizer_config.json"),
         )
+
+    def require_text(self, param: str) -> None:
+        """Return if texts can be read and written.
+
+        Raises:
+            UnsupportedError: they cannot; the message names `param`.
+        """
 
     def with_special(self, text: str) -> Tokenizer:
         """Return a copy for which `text` is one special token. Slow for a large vocabulary."""
@@ -175,6 +180,20 @@ class Tokenizer:
         own = self._own_eos()
         ids = [*configured] if own is None else [own, *configured]
         return tuple(dict.fromkeys(ids))
+
+
+def read_end_tokens(model_dir: Path) -> tuple[int, ...]:
+    """Return the end tokens of generation_config.json, otherwise of config.json.
+
+    Raises:
+        ConfigError: a file cannot be used; the message names it.
+    """
+    generation = read_json(model_dir / GENERATION_FILE)
+    eos = read_token_ids(generation, "eos_token_id", model_dir / GENERATION_FILE)
+    if eos:
+        return eos
+    config = read_json(model_dir / "config.json")
+    return read_token_ids(config, "eos_token_id", model_dir / "config.json")
 
 
 def _read_special_tokens(model_dir: Path) -> dict[str, str]:

@@ -51,7 +51,7 @@ class CacheFollower:
             dealer.send_multipart((b"", self.num_batches.to_bytes(8, "big")))
             while True:
                 assert dealer.poll(REPLAY_S * 1000)
-                _, sequence, payload = dealer.recv_multipart()
+                *_, sequence, payload = dealer.recv_multipart()
                 if sequence == END_OF_REPLAY:
                     return
                 assert int.from_bytes(sequence, "big") == self.num_batches
@@ -59,17 +59,17 @@ class CacheFollower:
 
     def _apply(self, payload: bytes) -> None:
         self.num_batches += 1
-        _, events = msgspec.msgpack.decode(payload)
+        _, events, *_ = msgspec.msgpack.decode(payload)
         for event in events:
             self._apply_event(event)
 
-    def _apply_event(self, event: list[Any]) -> None:
+    def _apply_event(self, event: dict[str, Any]) -> None:
         match event:
-            case ["AllBlocksCleared"]:
+            case {"type": "AllBlocksCleared"}:
                 self.held.clear()
-            case ["BlockStored", hashes, _, _, _, _, medium, *_]:
+            case {"type": "BlockStored", "block_hashes": hashes, "medium": medium}:
                 self.held.update((each, medium) for each in hashes)
-            case ["BlockRemoved", hashes, medium, *_]:
+            case {"type": "BlockRemoved", "block_hashes": hashes, "medium": medium}:
                 self.held.difference_update((each, medium) for each in hashes)
             case _:
                 raise AssertionError(event)

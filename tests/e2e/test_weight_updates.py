@@ -297,11 +297,14 @@ def test_sleeping_workers_give_memory_back_and_wake_up_as_they_were(
     wait(lambda: not keys_of_blocks(redis_server), FORGET_S)
     assert httpx.get(f"{updated.url}/is_sleeping").json() == {"is_sleeping": True}
     assert httpx.get(f"{updated.url}/ready").status_code == 503
-    body = {"model": updated.model.name, "prompt": [1], "max_tokens": 1}
-    assert "asleep" in refused(updated, "/v1/completions", **body)
-    assert post(updated, "/wake_up?tags=weights")["status"] == "sleeping"
-    assert post(updated, "/wake_up?tags=kv_cache")["status"] == "awake"
-    assert httpx.get(f"{updated.url}/is_sleeping").json() == {"is_sleeping": False}
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(cached_tokens, updated, PROMPTS[0])
+        updated.wait_metric("baton_num_requests_waiting", 1)
+        assert post(updated, "/wake_up?tags=weights")["status"] == "sleeping"
+        assert not waiting.done()
+        assert post(updated, "/wake_up?tags=kv_cache")["status"] == "awake"
+        assert httpx.get(f"{updated.url}/is_sleeping").json() == {"is_sleeping": False}
+        assert waiting.result()[1] == before[0]
     for name, process in updated.workers.items():
         assert rss_of(process) < 1.1 * awake[name], name
     # The disk tier still has it: the weights are the same.

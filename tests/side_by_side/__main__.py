@@ -1,6 +1,7 @@
 """Starts both servers, asks both, and writes the recording and the page.
 
 python -m tests.side_by_side [--vllm URL] [--baton URL]: with URLs, of servers that run already.
+With --recorded, vLLM's answers are those of the recording, and it need not be installed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tests.side_by_side import servers
 from tests.side_by_side.ask import send
 from tests.side_by_side.difference import differences
 from tests.side_by_side.page import PAGE, page
-from tests.side_by_side.recording import Recording
+from tests.side_by_side.recording import Recording, load
 from tests.side_by_side.requests import requests
 from tests.side_by_side.rules import RULES, rule_of
 
@@ -90,15 +91,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Hold Baton to vLLM.")
     parser.add_argument("--vllm", help="URL of a vLLM that runs with the flags of servers.py")
     parser.add_argument("--baton", help="URL of a Baton that does")
+    parser.add_argument(
+        "--recorded", action="store_true", help="take vLLM's answers from the recording"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with _running(options.vllm) or servers.vllm(folder) as url:
-            recording = asyncio.run(record(url))
+        if options.recorded:
+            recording = load()
+        else:
+            with _running(options.vllm) or servers.vllm(folder) as url:
+                recording = asyncio.run(record(url))
         with _running(options.baton) or servers.baton(folder) as url:
             ours = asyncio.run(ask_all(url))
     found = compare(recording, ours)
-    recording.save()
+    if not options.recorded:
+        recording.save()
     PAGE.write_text(page(recording, found), encoding="utf-8")
     wrong = list(problems(recording, found))
     for problem in wrong:

@@ -85,7 +85,15 @@ def _reasons(recording: Recording, found: Sequence[Difference]) -> Iterator[str]
     for rule in RULES:
         if of := by_rule.get(rule):
             number = len({each.key for each in of})
-            yield f"| {rule.reason} | {number} | {_example(of[0])} |"
+            yield f"| {rule.reason}{_fields(rule, of)} | {number} | {_example(of[0])} |"
+
+
+def _fields(rule: Rule, found: Sequence[Difference]) -> str:
+    """Return the fields of a rule that names them, each once."""
+    if not rule.names_fields:
+        return ""
+    names = sorted({each.field for each in found} - {"-"})
+    return f" ({', '.join(f'`{name}`' for name in names)})" if names else ""
 
 
 def _example(found: Difference) -> str:

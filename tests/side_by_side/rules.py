@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -20,7 +21,10 @@ Known = dict[str, list[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """A kind of difference. Patterns are those of file names; `[` stands for itself."""
+    """A kind of difference. Patterns are those of file names; `[` stands for itself.
+
+    Several patterns have ` or ` between them.
+    """
 
     reason: str
     where: str = "*"
@@ -31,15 +35,17 @@ class Rule:
     is_of_chance: bool = False
     #: A client that knows the other server finds all that it reads: keys beside vLLM's, and nulls.
     is_of_keys: bool = False
+    #: The page names the fields: docs/fields.md has the reason of each.
+    names_fields: bool = False
     when: Callable[[Difference, Mapping[str, Collection[str]]], bool] | None = None
 
     def holds(self, found: Difference, known: Mapping[str, Collection[str]]) -> bool:
         """Return whether a difference is of this kind."""
         return (
-            _matches(found.key, self.where)
+            any(_matches(found.key, each) for each in self.where.split(" or "))
             and any(_matches(found.aspect, each) for each in self.aspect.split(" or "))
-            and _matches(found.vllm, self.vllm)
-            and _matches(found.baton, self.baton)
+            and any(_matches(found.vllm, each) for each in self.vllm.split(" or "))
+            and any(_matches(found.baton, each) for each in self.baton.split(" or "))
             and (self.when is None or self.when(found, known))
         )
 
@@ -78,7 +84,15 @@ def _openais(found: Difference, known: Mapping[str, Collection[str]]) -> bool:
     return not is_vllms(found.path.partition("?")[0], field)
 
 
-_WORDS = "error type or error code"
+def _begins_at_body(found: Difference, known: Mapping[str, Collection[str]]) -> bool:
+    """The paths are the same but for `body.`, the kind of a union, and how places are written."""
+    del known
+    theirs = re.sub(r"\.(\d+)", r"[\1]", found.vllm).removeprefix("body.")
+    return theirs in {found.baton, f"DerenderChatRequest.{found.baton}"} or (
+        found.baton != "None" and theirs.startswith((f"{found.baton}.", f"{found.baton}["))
+    )
+
+
 _MESSAGES = "POST /v1/messages*"
 _RESPONSES = "POST /v1/responses *"
 _GENERATE = "POST /inference/v1/generate *"
@@ -94,19 +108,20 @@ STATUSES = (
     ),
     Rule(
         reason="vLLM fails inside; Baton names the wrong field.",
+        where="* length_penalty * or * structured_outputs * or POST /abort_requests - wrong",
         aspect="status", vllm="500", baton="400",
     ),
     Rule(
-        reason="The field asks for what is not offered here, so it is refused (docs/fields.md).",
-        aspect="status", vllm="200", baton="400", when=_refused,
+        reason="The field asks for what is not offered here, so it is refused. [Why](fields.md)",
+        aspect="status", vllm="200", baton="400", when=_refused, names_fields=True,
     ),
     Rule(
-        reason="The field changes nothing here, so its value is not checked.",
-        aspect="status", vllm="400", baton="200", when=_ignored,
+        reason="The field changes nothing here, so its value is not checked. [Why](fields.md)",
+        aspect="status", vllm="400", baton="200", when=_ignored, names_fields=True,
     ),
     Rule(
         reason="vLLM passes the field over at this endpoint; Baton reads it there, and checks it.",
-        aspect="status", vllm="200", baton="400", when=_unknown_there,
+        aspect="status", vllm="200", baton="400", when=_unknown_there, names_fields=True,
     ),
     Rule(
         reason="A body that is no JSON, by its media type, is 415: no page of another site can "
@@ -147,10 +162,6 @@ STATUSES = (
         where="POST /v1/chat/completions/batch - stream", aspect="status",
     ),
     Rule(
-        reason="Without ids nothing is aborted: a misspelled field must not end all requests.",
-        where="POST /abort_requests - empty", aspect="status",
-    ),
-    Rule(
         reason="Without the request the reply is plain text; vLLM refuses where a parser is set.",
         where="POST /v1/chat/completions/derender - plain", aspect="status",
     ),
@@ -165,17 +176,60 @@ ERRORS = (
         where=_MESSAGES, aspect="error *",
     ),
     Rule(
-        reason="A field or an endpoint of OpenAI's API has OpenAI's words.",
-        aspect=_WORDS, when=_openais,
+        reason="A field or an endpoint of OpenAI's API has OpenAI's `type`; vLLM's is the name of "
+        "a class, or of a status.",
+        aspect="error type", baton="invalid_request_error", when=_openais,
+    ),
+    Rule(
+        reason="A field or an endpoint of OpenAI's API has OpenAI's `code`, a word or null; vLLM's "
+        "is the status.",
+        aspect="error code", vllm="40?", when=_openais,
     ),
     Rule(
         reason="vLLM's schema has a `type` of its own for the same error; Baton has one.",
         aspect="error type", vllm="Bad Request", baton="BadRequestError",
     ),
     Rule(
-        reason="The field's path begins at the body; vLLM's schema puts `body.` and its own types "
-        "before it, and other checks of vLLM name no field.",
-        aspect="error param",
+        reason="The field's path begins at the body; vLLM's schema puts `body.` before it.",
+        aspect="error param", vllm="body.*", when=_begins_at_body,
+    ),
+    Rule(
+        reason="A body that is no JSON object has no field that is wrong.",
+        where="* - *", aspect="error param", vllm="body*", baton="None",
+    ),
+    Rule(
+        reason="Baton names the wrong field; these checks of vLLM name none.",
+        aspect="error param", vllm="None", names_fields=True,
+    ),
+    Rule(
+        reason="The wrong one of `sampling_params` is named; vLLM's schema names the object, and "
+        "its later checks the field without the object.",
+        where=_GENERATE, aspect="error param", baton="sampling_params.* or structured_outputs",
+    ),
+    Rule(
+        reason="The wrong place of the list is named.",
+        where="* stop_token_ids *", aspect="error param", vllm="stop_token_ids",
+    ),
+    Rule(
+        reason="The client's name of the field; vLLM has the one of the parameter that it became.",
+        where="* max_output_tokens * or * max_completion_tokens * or * top_logprobs *",
+        aspect="error param", vllm="max_tokens or logprobs",
+    ),
+    Rule(
+        reason="The type is what is wrong; vLLM misses the function.",
+        where="* tool_choice wrong", aspect="error param", baton="tool_choice.type",
+    ),
+    Rule(
+        reason="A parameter of the URL has no path.",
+        where="POST /pause?*", aspect="error param", vllm="query.*",
+    ),
+    Rule(
+        reason="The weights' folder is a field of the body; vLLM's is what its workers understand.",
+        where="POST /update_weights *", aspect="error param", vllm="body.update_info",
+    ),
+    Rule(
+        reason="The id is a part of the path and no field.",
+        where="* /v1/responses/*", aspect="error param", vllm="response_id", baton="None",
     ),
 )  # fmt: skip
 SHAPES = (
@@ -212,7 +266,7 @@ SHAPES = (
     ),
     Rule(
         reason="What /inference/v1/generate does by default is left out of its body.",
-        where="POST */render *", baton="-",
+        where="POST */render *", vllm="null or string or number or boolean or array", baton="-",
     ),
     Rule(
         reason="A field of Anthropic's beta for the management of contexts.",
@@ -221,6 +275,8 @@ SHAPES = (
     Rule(
         reason="As in Anthropic's API: `ping`, what was read from a cache, `stop_sequence`.",
         where="POST /v1/messages *", vllm="-",
+        aspect="ping or *stop_sequence or *usage.cache_creation_input_tokens or "
+        "*usage.cache_read_input_tokens",
         is_of_keys=True,
     ),
     Rule(
@@ -234,10 +290,65 @@ SHAPES = (
         is_of_keys=True,
     ),
     Rule(
-        reason="Null is left out where Baton would never have a value: hand-over by the client, "
-        "experts, masks, images, metrics, tiers, other media.",
-        vllm="null", baton="-",
-        is_of_keys=True,
+        reason="What was not asked for is left out of a stream's chunk, where vLLM has null.",
+        aspect="*: prompt_text or *: prompt_token_ids or *: choices[].token_ids or *: "
+        "choices[].prompt_token_ids",
+        vllm="null", baton="-", is_of_keys=True,
+    ),
+    Rule(
+        reason="A client hands no KV and no encoder's output over: workers do that among "
+        "themselves.",
+        aspect="*kv_transfer_params or *ec_transfer_params",
+        vllm="null", baton="-", is_of_keys=True,
+    ),
+    Rule(
+        reason="Chosen experts and masks of sampling are not returned.",
+        aspect="*choices[].routed_experts or *choices[].sampling_mask",
+        vllm="null", baton="-", is_of_keys=True,
+    ),
+    Rule(
+        reason="Models have no other media and search no web.",
+        aspect="*message.audio or *message.annotations or *mm_placeholders",
+        vllm="null", baton="-", is_of_keys=True,
+    ),
+    Rule(
+        reason="OpenAI's older name of `tool_calls` is never used.",
+        aspect="*message.function_call",
+        vllm="null", baton="-", is_of_keys=True,
+    ),
+    Rule(
+        reason="vLLM's times of one request are `timings` here.",
+        aspect="*metrics",
+        vllm="null", baton="-", is_of_keys=True,
+    ),
+    Rule(
+        reason="There is one tier of service, and no details of an answer's tokens are counted.",
+        aspect="*service_tier or *usage.completion_tokens_details",
+        vllm="null", baton="-", is_of_keys=True,
+    ),
+    Rule(
+        reason="Log probabilities of named tokens are among the others.",
+        aspect="*prompt_token_id_logprobs",
+        vllm="null", baton="-", is_of_keys=True,
+    ),
+    Rule(
+        reason="vLLM shows the harmony messages of gpt-oss, and OpenAI's phases of an answer.",
+        where=_RESPONSES,
+        aspect="*input_messages or *output_messages or *phase",
+        vllm="null", baton="-", is_of_keys=True,
+    ),
+    Rule(
+        reason="There are no stored prompts.",
+        where=_RESPONSES,
+        aspect="*prompt",
+        vllm="null", baton="-", is_of_keys=True,
+    ),
+    Rule(
+        reason="The response repeats what the request has of its tools, its reasoning and its "
+        "text.",
+        where=_RESPONSES,
+        aspect="*tools[].* or *reasoning.* or *text.*",
+        vllm="null", baton="-", is_of_keys=True,
     ),
     Rule(
         reason="Each chunk of a stream has the model, the time and the prompt's keys.",
@@ -284,7 +395,8 @@ SHAPES = (
         vllm="null",
     ),
     Rule(
-        reason="As in OpenAI's API.",
+        reason="Fields of OpenAI's API that vLLM leaves out: `error`, `store`, `completed_at`, and "
+        "the bytes of tokens.",
         where=_RESPONSES, vllm="-",
         aspect="*completed_at or *error or *store or *reasoning.* or *logprobs[] or *bytes",
     ),
@@ -310,8 +422,10 @@ SHAPES = (
         where="* sampling_params.n *", aspect="text or choices*",
     ),
     Rule(
-        reason="vLLM does not read the field at this endpoint.",
-        when=_unknown_there,
+        reason="vLLM does not read the field at this endpoint; here it decides on the text, and on "
+        "how the answer ends.",
+        aspect="text or *stop_reason or *incomplete_details",
+        when=_unknown_there, names_fields=True,
     ),
 )  # fmt: skip
 RULES: tuple[Rule, ...] = (*STATUSES, *ERRORS, *SHAPES)

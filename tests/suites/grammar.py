@@ -36,6 +36,11 @@ SCHEMA = {
 }
 VALID = '{"name": "Ад", "age": 42, "tags": ["Ж"]}'
 GBNF = 'root ::= "set " word ("," word)*\nword ::= [a-z]+'
+LARK = """// Words with a blank behind each comma.
+start: "set " word ("," SP word)* -> words
+word: /[a-zé]+/
+SP: " "
+"""
 
 
 def json_schema(schema: Any = SCHEMA, **options: Any) -> GrammarSpec:
@@ -69,6 +74,7 @@ class GrammarSuite:
                 "maybe",
             ),
             (GrammarSpec(kind=GrammarKind.EBNF, text=GBNF), "set abc,de", "set ,"),
+            (GrammarSpec(kind=GrammarKind.EBNF, text=LARK), "set é, b", "set é,b"),
         ],
     )
     def test_only_what_fits_is_accepted(
@@ -237,6 +243,7 @@ class GrammarSuite:
         [
             (GrammarSpec(kind=GrammarKind.EBNF, text='root ::= "a', param="guided_grammar"), ""),
             (GrammarSpec(kind=GrammarKind.EBNF, text="hello", param="g"), ""),
+            (GrammarSpec(kind=GrammarKind.EBNF, text="start: A", param="lark"), ""),
             (GrammarSpec(kind=GrammarKind.REGEX, text="a(b", param="guided_regex"), ""),
         ],
     )

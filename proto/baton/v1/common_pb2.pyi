@@ -58,7 +58,9 @@ class _GrammarKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_GrammarKi
     GRAMMAR_KIND_CHOICE: _GrammarKind.ValueType  # 4
     """A JSON list of strings, one of which is the answer."""
     GRAMMAR_KIND_EBNF: _GrammarKind.ValueType  # 5
-    """A context-free grammar as llama.cpp writes them (GBNF), with the start rule `root`."""
+    """A context-free grammar as llama.cpp writes them (GBNF), with the start rule `root`, or in Lark,
+    with the start rule `start`.
+    """
     GRAMMAR_KIND_STRUCTURAL_TAG: _GrammarKind.ValueType  # 6
     """A structural tag of xgrammar, in JSON."""
 
@@ -75,7 +77,9 @@ GRAMMAR_KIND_REGEX: GrammarKind.ValueType  # 3
 GRAMMAR_KIND_CHOICE: GrammarKind.ValueType  # 4
 """A JSON list of strings, one of which is the answer."""
 GRAMMAR_KIND_EBNF: GrammarKind.ValueType  # 5
-"""A context-free grammar as llama.cpp writes them (GBNF), with the start rule `root`."""
+"""A context-free grammar as llama.cpp writes them (GBNF), with the start rule `root`, or in Lark,
+with the start rule `start`.
+"""
 GRAMMAR_KIND_STRUCTURAL_TAG: GrammarKind.ValueType  # 6
 """A structural tag of xgrammar, in JSON."""
 Global___GrammarKind: _TypeAlias = GrammarKind  # noqa: Y015

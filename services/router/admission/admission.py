@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from services.router.admission.fair_queue import FairQueue, QueueFullError
 from services.router.admission.pace import Pace
 from services.router.admission.tenant import ANONYMOUS
-from shared.errors import OverloadedError, RefusalReason
+from shared.errors import OverloadedError, RefusalReason, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -56,6 +56,10 @@ def _always(_num_tokens: int) -> bool:
     return True
 
 
+def _never() -> bool:
+    return False
+
+
 class Admission:
     """The queue in front of routing: fair among tenants, by priority within a tenant."""
 
@@ -64,14 +68,17 @@ class Admission:
         limits: AdmissionLimits,
         *,
         has_room: Callable[[int], bool] = _always,
+        is_asleep: Callable[[], bool] = _never,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Make the queue.
 
         has_room: returns whether workers should get a prompt of the given number of tokens now.
+        is_asleep: returns whether workers sleep: requests wait for them as for a place.
         """
         self._limits = limits
         self._has_room = has_room
+        self._is_asleep = is_asleep
         self._clock = clock
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue(
             max_requests=limits.max_queued_requests, max_tokens=limits.max_queued_tokens
@@ -136,6 +143,7 @@ class Admission:
         Raises:
             OverloadedError: the queue is full, or requests that precede it filled it, or the wait
                 took too long.
+            UnavailableError: the workers slept all the time.
         """
         started_s = self._clock()
         cost = max(1.0, num_tokens + self._mean_output)
@@ -194,6 +202,8 @@ class Admission:
     def _may_enter(self, num_tokens: int) -> bool:
         if self._is_held or self.num_inside >= self._limits.max_concurrent_requests:
             return False
+        if self._is_asleep():
+            return False
         # While no request is admitted, the estimate of the workers' room delays no request.
         return not self.num_inside or self._has_room(num_tokens)
 
@@ -215,6 +225,9 @@ class Admission:
                 await entry.item
             is_in = True
         except TimeoutError as error:
+            if self._is_asleep():
+                message = f"waited {longest_s:.3g} s for workers that are asleep: wake them up"
+                raise UnavailableError(message) from error
             message = f"waited {longest_s:.3g} s for a place; the cluster is overloaded"
             raise self._overloaded(
                 message, tenant, priority, RefusalReason.QUEUE_TIMEOUT

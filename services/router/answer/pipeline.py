@@ -108,12 +108,12 @@ class Pipeline:
         finally:
             self._running.pop(job.request_id, None)
 
-    def abort(self, names: Collection[str], *, tenant: Tenant | None) -> int:
+    def abort(self, names: Collection[str] | None, *, tenant: Tenant | None) -> int:
         """See Aborter."""
         found = [
             job
             for job in self._running.values()
-            if any(name in names for name in job.request.names)
+            if (names is None or any(name in names for name in job.request.names))
             and (tenant is None or tenant.name == job.request.tenant.name)
         ]
         for job in found:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from services.router.parsers.base import ToolSpec
 from services.router.parsers.formats.json_list import JsonListFormat
 from services.router.parsers.plan import ChatFormats, ReadingPlan
 from shared.errors import InvalidRequestError, UnsupportedError
-from shared.generation.grammar import check_grammar, json_schema_grammar
+from shared.generation.grammar import (
+    check_grammar,
+    json_schema_grammar,
+    structural_tag_grammar,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -64,11 +69,11 @@ def use_tools(
     limits: RequestLimits,
     *,
     parallel: bool = True,
-    custom: Collection[str] = (),
+    custom: Mapping[str, str | None] = MappingProxyType({}),
 ) -> ToolUse:
     """Return the use of these tools, which have the form of chat templates.
 
-    `custom`: names of those that are custom tools.
+    `custom`: those that are custom tools by name, with the grammar of their input in Lark, if any.
 
     Raises:
         InvalidRequestError: a tool is wrong, or contradicts the choice.
@@ -86,6 +91,7 @@ def use_tools(
             parameters=_schema(tool["function"].get("parameters")),
             param=_param(tool, i, custom),
             is_custom=tool["function"]["name"] in custom,
+            lark=custom.get(tool["function"]["name"]),
         )
         for i, tool in enumerate(tools)
     )
@@ -189,8 +195,12 @@ def hold_to_calls(params: GenerationParams, use: ToolUse, plan: ReadingPlan) -> 
     for tool in use.callable:
         # One by one first, so that the error can name the tool.
         check_grammar(json_schema_grammar(tool.parameters, param=tool.param))
-    schema = plan.tools.schema_for(use.callable, parallel=use.parallel)
-    spec = json_schema_grammar(schema, any_whitespace=False, param="tools")
+    if any(tool.lark is not None for tool in use.callable):
+        tag = plan.tools.tag_for(use.callable, parallel=use.parallel)
+        spec = structural_tag_grammar(tag, param="tools")
+    else:
+        schema = plan.tools.schema_for(use.callable, parallel=use.parallel)
+        spec = json_schema_grammar(schema, any_whitespace=False, param="tools")
     check_grammar(spec)
     return replace(params, grammar=spec)
 

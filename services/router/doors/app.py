@@ -14,7 +14,7 @@ from services.router.doors.cors import add_cors
 from services.router.doors.error_handlers import add_error_handlers
 from services.router.doors.rate_headers import RateLimitMiddleware
 from services.router.doors.schema_docs import document_bodies
-from services.router.openai.abort import AbortBody, AbortEndpoint
+from services.router.openai.abort import AbortBody, AbortEndpoint, AbortNamedBody
 from services.router.openai.chat import ChatCompletions
 from services.router.openai.chat_batch import ChatBatch, ChatBatchBody
 from services.router.openai.completions import Completions
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from services.router.openai.operators import Cluster
 
 #: The second one is vLLM's newer name.
-ABORT_PATHS = ("/abort_requests", "/inference/v1/abort_requests")
+ABORT_BODIES = {"/abort_requests": AbortBody, "/inference/v1/abort_requests": AbortNamedBody}
 #: The endpoints read their bodies themselves, so the schemas are listed for the framework here.
 _BODIES: dict[str, tuple[type[BaseModel], ...]] = {
     "/v1/chat/completions": (ChatBody,),
@@ -162,7 +162,7 @@ def _bodies(backend: Backend, cluster: Cluster | None) -> dict[str, tuple[type[B
         path: (CompletionBody, ChatBody) for path, is_there in either.items() if is_there
     }
     if backend.aborter is not None:
-        found |= dict.fromkeys(ABORT_PATHS, (AbortBody,))
+        found |= {path: (schema,) for path, schema in ABORT_BODIES.items()}
     return found
 
 
@@ -189,9 +189,10 @@ def _add_generation(app: FastAPI, backend: Backend, cluster: Cluster | None) -> 
     app.add_api_route("/v1/chat/completions", chat.create, methods=["POST"], tags=["generate"])
     app.add_api_route("/v1/completions", completions.create, methods=["POST"], tags=["generate"])
     if backend.aborter is not None:
-        abort = AbortEndpoint(backend, backend.aborter).abort
-        for path in ABORT_PATHS:
-            app.add_api_route(path, abort, methods=["POST"], tags=["operations"])
+        abort = AbortEndpoint(backend, backend.aborter)
+        endpoints = zip(ABORT_BODIES, (abort.abort, abort.abort_named), strict=True)
+        for path, endpoint in endpoints:
+            app.add_api_route(path, endpoint, methods=["POST"], tags=["operations"])
     batch = ChatBatch(backend, chat).create
     app.add_api_route("/v1/chat/completions/batch", batch, methods=["POST"], tags=["generate"])
     if backend.explainer is not None:

@@ -107,7 +107,7 @@ class Fleet:
                 await self._wake(TAGS)
                 raise
             await self._until(lambda: all(each.record.sleeps for each in self._workers()), "asleep")
-            # Requests are refused with the reason, as long as the workers sleep.
+            # Requests wait for the workers to wake up, in all routers; see EndpointPool.
             self._admission.release()
 
     async def wake_up(self, tags: Collection[str]) -> bool:

@@ -1,13 +1,15 @@
-"""POST /abort_requests: end running requests by their ids."""
+"""POST /abort_requests: end running requests, those with given ids or all."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 from pydantic import Field
 
+from services.router.openai.errors import FieldError
 from services.router.openai.reading.body import parse_body, read_body
+from services.router.openai.reading.unknown_fields import unknown_fields
 from services.router.openai.replies.responses import json_response
 from services.router.openai.schema.base import RequestObject
 
@@ -17,12 +19,23 @@ if TYPE_CHECKING:
 
 MAX_IDS = 4096
 
+M = TypeVar("M", bound=RequestObject)
+
+
+#: Each an `x-request-id`, or the `id` of an answer.
+RequestIds = Annotated[list[str], Field(max_length=MAX_IDS)]
+
 
 class AbortBody(RequestObject):
+    """The requests to end; without ids all of them."""
+
+    request_ids: RequestIds | None = None
+
+
+class AbortNamedBody(RequestObject):
     """The requests to end."""
 
-    #: Each an `x-request-id`, or the `id` of an answer.
-    request_ids: Annotated[list[str], Field(max_length=MAX_IDS)]
+    request_ids: RequestIds
 
 
 class AbortEndpoint:
@@ -33,11 +46,30 @@ class AbortEndpoint:
         self._aborter = aborter
 
     async def abort(self, request: Request) -> Response:
-        """Return how many requests this router had under these ids. Unknown ones are no error."""
-        backend = self._backend
-        raw = await read_body(request, backend.limits)
-        body = parse_body(request, AbortBody, raw, backend.unknown_fields)
-        caller = backend.caller_of(request)
+        """Return how many requests this router had under these ids. Unknown ones are no error.
+
+        Without ids all requests end, unless the body has something else: a misspelled field must
+        not end them.
+        """
+        body = await self._read(request, AbortBody)
+        if not body.request_ids and (unknown := unknown_fields(body)):
+            name = next(iter(unknown))
+            message = f"{name} is unknown; name requests in request_ids, or send {{}} to end all"
+            raise FieldError(message, param=name, code="unknown_parameter")
+        return self._end(request, body.request_ids or None)
+
+    async def abort_named(self, request: Request) -> Response:
+        """Return the same; ids are required, and an empty list ends nothing."""
+        body = await self._read(request, AbortNamedBody)
+        return self._end(request, body.request_ids)
+
+    async def _read(self, request: Request, schema: type[M]) -> M:
+        raw = await read_body(request, self._backend.limits)
+        return parse_body(request, schema, raw, self._backend.unknown_fields)
+
+    def _end(self, request: Request, ids: list[str] | None) -> Response:
+        caller = self._backend.caller_of(request)
         tenant = None if caller.is_operator else caller.tenant
-        num = self._aborter.abort(frozenset(body.request_ids), tenant=tenant)
+        names = None if ids is None else frozenset(ids)
+        num = self._aborter.abort(names, tenant=tenant)
         return json_response({"status": "aborted", "aborted": num})

@@ -151,6 +151,7 @@ class Completions:
         if not body.echo:
             return EchoedPrompt(token_ids=prompt.shown_ids)
         tokenizer = self._backend.tokenizer
+        tokenizer.require_text("echo")
         text = prompt.text
         if text is None:
             text = tokenizer.decode(prompt.token_ids, body.skip_special_tokens is not False)

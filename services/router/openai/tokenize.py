@@ -66,6 +66,7 @@ class TokenizeEndpoints:
         body = parse_body(request, DetokenizeBody, raw, backend.unknown_fields)
         backend.models.resolve(body.model)
         check_vocabulary(body.tokens, backend.models, param="tokens")
+        backend.tokenizer.require_text("tokens")
         text, _ = await encode(
             raw, lambda: backend.tokenizer.decode(body.tokens, skip_special_tokens=False)
         )

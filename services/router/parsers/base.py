@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from services.router.parsers.events import ParserEvent
 
 
+#: A custom tool is shown to the model as a function with this parameter alone.
+INPUT = "input"
+
+
 class TextParser(Protocol):
     """Parses one answer's text as it arrives.
 
@@ -40,6 +44,8 @@ class ToolSpec:
     param: str = "tools"
     #: Whether it is a custom tool, shown to the model as a function.
     is_custom: bool = False
+    #: Grammar of a custom tool's input in Lark, where the answer must be a call.
+    lark: str | None = None
 
 
 #: The tools that an answer may call, by name.
@@ -74,8 +80,12 @@ class ToolFormat(Protocol):
         """
         ...
 
+    def tag_for(self, tools: Sequence[ToolSpec], *, parallel: bool) -> dict[str, Any]:
+        """Return the same as a structural tag, which holds inputs to their grammars too."""
+        ...
+
     def forced_parser(self, tools: Tools) -> TextParser:
-        """Return a parser for one answer that a grammar of `schema_for` constrained."""
+        """Return a parser for one answer that `schema_for` or `tag_for` constrained."""
         ...
 
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from services.router.parsers.events import AnswerReader, ChatEvent
     from services.router.request.generation import AnswerPiece
 
-#: The function's only parameter.
-INPUT = "input"
 _HEAD = re.compile(r'\s*\{\s*"input"\s*:\s*"')
 #: A part of a JSON string: plain characters, a pair of surrogates, an escape, or its end.
 _PART = re.compile(

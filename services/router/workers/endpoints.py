@@ -35,6 +35,7 @@ VISIT_S = 5.0
 MAX_MISSED_VISITS = 2
 #: A live worker whose lease has ended registers again and answers the canary within this time.
 RETURN_S = 3.0
+ASLEEP = "the decode workers are asleep"
 
 
 class EndpointPool:
@@ -62,6 +63,8 @@ class EndpointPool:
         self._fleets: dict[Role, WorkerProfile] = {}
         self._max_model_len: int | None = None
         self._left_s: dict[Role, float] = {}
+        #: Whether a decode worker has slept since one was ready last.
+        self._has_sleepers = False
         self._changed = asyncio.Event()
 
     async def run(self) -> None:
@@ -96,12 +99,16 @@ class EndpointPool:
         """Whether a request could be served now."""
         return any(endpoint.usable for endpoint in self.of_role(Role.DECODE))
 
+    @property
+    def is_asleep(self) -> bool:
+        """Whether no request can be served until decode workers that sleep have woken up."""
+        return self._has_sleepers and not self.is_ready
+
     def not_ready_because(self) -> list[str]:
         """Return what is missing before a request can be served; empty if ready."""
         if self.is_ready:
             return []
-        asleep = any(endpoint.record.sleeps for endpoint in self.of_role(Role.DECODE))
-        return ["the decode workers are asleep" if asleep else "no decode worker is ready"]
+        return [ASLEEP if self.is_asleep else "no decode worker is ready"]
 
     def notes(self) -> list[str]:
         """Return the parts that are missing though requests can be served."""
@@ -204,6 +211,8 @@ class EndpointPool:
             self._judge()
             if not event.record.sleeps:
                 self._start_check(endpoint)
+            elif event.record.role is Role.DECODE:
+                self._has_sleepers = True
         self._changed.set()
 
     def _new(self, event: RegistryEvent) -> Endpoint:
@@ -234,6 +243,9 @@ class EndpointPool:
             return
         endpoint.ready = False
         self._left_s[endpoint.record.role] = time.monotonic()
+        if not in_order:
+            # One that leaves in order may be about to wake up.
+            self._forget_sleepers()
         # The same process may live on at its address as another incarnation.
         self._sessions.renew(endpoint.record.address)
         if (task := self._checks.pop(worker, None)) is not None:
@@ -243,6 +255,10 @@ class EndpointPool:
         self._judge()
         self._retired.append(endpoint)
         await self._drop_channels()
+
+    def _forget_sleepers(self) -> None:
+        if self._has_sleepers:
+            self._has_sleepers = any(e.record.sleeps for e in self.of_role(Role.DECODE))
 
     async def _drop_channels(self) -> None:
         """Close the channels of removed workers whose last stream has ended.
@@ -273,6 +289,7 @@ class EndpointPool:
                 # heartbeat decides.
                 if not endpoint.load.unhealthy:
                     endpoint.ready, endpoint.num_missed = True, 0
+                    self._forget_sleepers()
                     log.info("worker_ready", worker=str(endpoint.record.worker))
                     self._changed.set()
                     return

@@ -82,10 +82,7 @@ MODEL = (
         Refused("Baton follows a model's windows; --max-model-len can end before they matter"),
     ),
     switch("--disable-cascade-attn", Inert("there is no cascade attention"), default=None),
-    switch(
-        "--skip-tokenizer-init",
-        Refused("the router needs a tokenizer; workers have none, and gRPC takes token ids"),
-    ),
+    switch("--skip-tokenizer-init", Same("of routers; workers need none but for grammars")),
     switch("--enable-prompt-embeds", Same()),
     words("--served-model-name", None, Same()),
     value("--config-format", "auto", Refused("Baton reads config.json", ("hf",))),

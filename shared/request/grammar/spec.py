@@ -17,7 +17,8 @@ class GrammarKind(StrEnum):
     REGEX = "regex"
     #: A JSON list of strings, one of which is the answer.
     CHOICE = "choice"
-    #: A context-free grammar as llama.cpp writes them (GBNF), with the start rule `root`.
+    #: A context-free grammar as llama.cpp writes them (GBNF), with the start rule `root`, or in
+    #: Lark, with the start rule `start`.
     EBNF = "ebnf"
     #: A structural tag of xgrammar: JSON that says where tags begin, and what is inside them.
     STRUCTURAL_TAG = "structural_tag"

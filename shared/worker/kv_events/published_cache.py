@@ -14,18 +14,19 @@ if TYPE_CHECKING:
 
     from shared.engine.engine_thread import EngineThread
     from shared.kv.content_log import ContentLog
+    from shared.kv.layout import KVLayout
     from shared.worker.kv_events.publisher import KvEventPublisher
 
 
 @asynccontextmanager
 async def published_cache(
-    publisher: KvEventPublisher, engine: EngineThread, contents: ContentLog, *, block_size: int
+    publisher: KvEventPublisher, engine: EngineThread, contents: ContentLog, *, layout: KVLayout
 ) -> AsyncIterator[None]:
     """Publish the blocks that an engine has and their changes; at the end, that all are gone.
 
     What the engine does after that is not published: no subscriber keeps a block of a past life.
     """
-    follower = _Follower(publisher, CacheEvents(contents, block_size=block_size))
+    follower = _Follower(publisher, CacheEvents(contents, layout=layout))
     engine.on_cache_change(follower.note)
     held = await engine.tier_snapshots(at_cut=follower.waiting.clear)
     follower.begin([CacheChange(stored=tuple(keys), tier=tier) for tier, keys in held.items()])

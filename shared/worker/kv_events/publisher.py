@@ -3,7 +3,8 @@
 Frames of the PUB socket are [topic, sequence as u64 big-endian, msgpack of an EventBatch]. The
 sequence starts at 0 with the process, and goes on when the worker begins another life, with other
 weights or after sleep. The replay socket (ROUTER) takes 8 bytes, a first sequence, and answers with
-[sequence, batch] for each batch that it still has, then [-1, empty].
+[topic, sequence, batch] for each batch that it still has, then [empty, -1, empty]: vLLM's frames
+since the topic was added to them; earlier ones had none.
 """
 
 from __future__ import annotations
@@ -97,8 +98,8 @@ class KvEventPublisher:
                 continue
             for sequence, payload in list(self._sent):
                 if sequence >= first:
-                    await self._replay.send_multipart((client, b"", sequence, payload))
-            await self._replay.send_multipart((client, b"", END_OF_REPLAY, b""))
+                    await self._replay.send_multipart((client, b"", self._topic, sequence, payload))
+            await self._replay.send_multipart((client, b"", b"", END_OF_REPLAY, b""))
 
     def close(self) -> None:
         """Close the sockets; events that take longer to send are lost."""

@@ -129,9 +129,8 @@ def _serve_metrics(parts: WorkerParts, stack: AsyncExitStack) -> None:
 async def _publish_events(site: Site, parts: WorkerParts, stack: AsyncExitStack) -> None:
     """Publish the cache's changes until the stack closes, if the settings ask for it."""
     if site.events is not None and parts.contents is not None:
-        size = parts.layout.block_size
         await stack.enter_async_context(
-            published_cache(site.events, parts.engine, parts.contents, block_size=size)
+            published_cache(site.events, parts.engine, parts.contents, layout=parts.layout)
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,15 +11,19 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
+from services.router.admission.file_keys import FileKeys
+from services.router.admission.keys import KeyRing
 from services.router.admission.tenant import Tenant
 from services.router.doors.app import create_app
 from shared.errors import RequestCancelledError
 from shared.request.answer import FinishReason
 from shared.request.beam_search import BeamOptions
+from tests.fakes.keys import keys_on_disk
 from tests.fakes.scripted_decode import Script, Step
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
 
     from services.router.request.generation import AnswerPiece, GenerationRequest
     from tests.integration.router.conftest import Bench
@@ -32,16 +36,23 @@ def endless(bench: Bench) -> Script:
     return Script([Step(token_ids=bench.ids("a")), Step(gate=asyncio.Event())], finish=None)
 
 
-@pytest.fixture
-async def http(bench: Bench) -> AsyncIterator[httpx.AsyncClient]:
+@asynccontextmanager
+async def router(bench: Bench, keys: KeyRing | None = None) -> AsyncIterator[httpx.AsyncClient]:
     app = create_app(
         bench.backend(),
         not_ready_because=bench.parts.endpoints.not_ready_because,
         registry=CollectorRegistry(),
         version="test",
+        keys=keys,
     )
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://router") as http:
+        yield http
+
+
+@pytest.fixture
+async def http(bench: Bench) -> AsyncIterator[httpx.AsyncClient]:
+    async with router(bench) as http:
         yield http
 
 
@@ -123,7 +134,46 @@ async def test_clients_name_requests_by_header_or_by_id(
         await until(lambda: not worker.num_open)
 
 
-async def test_what_is_wrong_is_named(http: httpx.AsyncClient) -> None:
-    response = await http.post(PATHS[0], json={"ids": ["a"]})
-    assert (response.status_code, response.json()["error"]["param"]) == (400, "request_ids")
-    assert response.json()["error"]["code"] == 400
+@pytest.mark.parametrize("body", [{}, {"request_ids": []}, {"request_ids": None}])
+async def test_without_ids_all_of_the_caller_s_requests_end(
+    bench: Bench, tmp_path: Path, body: dict[str, Any]
+) -> None:
+    worker = await bench.add_worker(endless(bench))
+    disk = keys_on_disk(tmp_path)
+    async with router(bench, KeyRing(FileKeys(disk.path))) as http:
+
+        async def post(path: str, tenant: str, json: dict[str, Any]) -> httpx.Response:
+            key = {"authorization": f"Bearer {disk.keys[tenant]}"}
+            return await http.post(path, json=json, headers=key)
+
+        asked = {
+            name: asyncio.ensure_future(post("/v1/completions", tenant, {"prompt": "hi"}))
+            for name, tenant in {"a": "a", "again": "a", "b": "b", "ops": "ops"}.items()
+        }
+        await until(lambda: worker.num_open == len(asked))
+        for caller, ended in {"a": {"a", "again"}, "ops": {"b", "ops"}}.items():
+            aborted = await post("/abort_requests", caller, body)
+            assert aborted.json() == {"status": "aborted", "aborted": 2}
+            replies = [(await asked.pop(name)).json() for name in sorted(ended)]
+            assert [each["choices"][0]["finish_reason"] for each in replies] == ["abort"] * 2
+            await until(lambda: worker.num_open == len(asked))
+
+
+async def test_what_is_wrong_is_named_and_ends_nothing(
+    bench: Bench, http: httpx.AsyncClient
+) -> None:
+    worker = await bench.add_worker(endless(bench))
+    asked = asyncio.ensure_future(http.post("/v1/completions", json={"prompt": "hi"}))
+    await until(lambda: worker.num_open > 0)
+    wrong = {"ids": ["a"]}, {"request_ids": 1}, {"request_ids": [], "request_id": "a"}
+    for path, bodies in {PATHS[0]: wrong, PATHS[1]: (*wrong[:2], {})}.items():
+        for body in bodies:
+            response = await http.post(path, json=body)
+            error = response.json()["error"]
+            is_unknown = path == PATHS[0] and list(body) != ["request_ids"]
+            param = list(body)[-1] if is_unknown else "request_ids"
+            assert (response.status_code, error["param"], error["code"]) == (400, param, 400)
+    assert (await http.post(PATHS[1], json={"request_ids": []})).json()["aborted"] == 0
+    assert not asked.done()
+    assert (await http.post(PATHS[0], json={})).json()["aborted"] == 1
+    assert (await asked).json()["choices"][0]["finish_reason"] == "abort"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from services.router.workers import endpoints
-from shared.directory.base import WorkerLoad
+from shared.directory.base import STAGE, WorkerLoad
 from shared.errors import InternalError, NoWorkerError
 from shared.identity import Role, WorkerId
 from tests.fakes.scripted_decode import ScriptedDecode, say
@@ -28,6 +28,32 @@ async def test_a_worker_is_ready_after_its_canary(bench: Bench) -> None:
     worker = await bench.add_worker()
     assert len(worker.canaries) == 1
     assert bench.parts.endpoints.not_ready_because() == []
+
+
+async def test_requests_wait_for_a_worker_that_sleeps_and_wakes_up(bench: Bench) -> None:
+    """It leaves in order, and comes back as another one that has to answer its canary first."""
+    worker = ScriptedDecode(canary_error=InternalError("its kernels are not warm yet"))
+    await worker.start()
+    asleep = replace(worker.record, worker=WorkerId.born("decode-0"), labels={STAGE: "asleep"})
+    pool, registry = bench.parts.endpoints, bench.parts.registry
+    await registry.register(asleep, 60)
+    async with asyncio.timeout(10):
+        await pool.wait_until(lambda: pool.is_asleep)
+    assert pool.not_ready_because() == [endpoints.ASLEEP]
+    waiting = asyncio.ensure_future(bench.answer())
+    await registry.deregister(asleep.worker)
+    await registry.register(worker.record, 60)
+    await worker.wait_canaries(2)
+    assert pool.is_asleep
+    assert bench.parts.admission.num_queued == 1
+    worker.canary_error = None
+    assert (await waiting).text()
+    assert not pool.is_asleep
+    await registry.deregister(worker.record.worker)
+    async with asyncio.timeout(10):
+        await pool.wait_until(lambda: not pool.of_role(Role.DECODE))
+    assert not pool.is_asleep, "it is gone, so no one will wake it up"
+    await worker.die()
 
 
 async def test_a_missing_prefill_worker_is_noted_and_no_reason_to_refuse(bench: Bench) -> None:

@@ -30,6 +30,7 @@ SAME: list[dict[str, Any]] = [
     {"logprobs": 0, "logprob_token_ids": [5, 7]},
     {"repetition_detection": {"max_pattern_size": 4, "min_count": 3}},
     {"stream_interval": 5},
+    {"skip_special_tokens": False, "spaces_between_special_tokens": False},
     {"thinking_token_budget": 6},
     {"thinking_token_budget": -1},
     {"truncate_prompt_tokens": 3},

@@ -91,6 +91,7 @@ FIRST: dict[str, Any] = {
 }
 #: Of those that exclude one of the others.
 SECOND: dict[str, Any] = {
+    "skip_tokenizer_init": True,
     "attention_config": {"backend": "TORCH_SDPA"},
     "enable_chunked_prefill": False,
     "enable_prefix_caching": False,

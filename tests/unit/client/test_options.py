@@ -37,6 +37,7 @@ SAMPLES: dict[str, Any] = {
     "prompt_logprobs": -1,
     "logprob_token_ids": [3, 4],
     "skip_special_tokens": False,
+    "spaces_between_special_tokens": False,
     "num_speculative_tokens": 0,
     "return_hidden_states": True,
     "repetition_detection": {"max_pattern_size": 9, "min_pattern_size": 2, "min_count": 3},

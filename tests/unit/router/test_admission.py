@@ -7,7 +7,7 @@ import pytest
 
 from services.router.admission.admission import Admission, AdmissionLimits
 from services.router.admission.tenant import ANONYMOUS, Tenant
-from shared.errors import OverloadedError, RefusalReason
+from shared.errors import OverloadedError, RefusalReason, UnavailableError
 
 
 class Visitor:
@@ -189,6 +189,24 @@ async def test_a_full_queue_is_shared_by_tenants() -> None:
         visitor.leave.set()
     await asyncio.gather(*(v.task for v in (first, *flood[:3], modest)))
     assert (admission.num_inside, admission.num_queued) == (0, 0)
+
+
+async def test_requests_wait_for_workers_that_are_asleep() -> None:
+    """The queue looks by itself; the limits of all waits are theirs too."""
+    asleep = True
+    admission = Admission(AdmissionLimits(max_queued_requests=1), is_asleep=lambda: asleep)
+    first, second = Visitor(admission), Visitor(admission)
+    with pytest.raises(OverloadedError, match="waiting already"):
+        await second.task
+    assert (admission.num_inside, admission.num_queued) == (0, 1)
+    asleep = False
+    await asyncio.wait_for(first.inside.wait(), 5)
+    await first.end()
+    asleep = True
+    impatient = Admission(AdmissionLimits(max_queue_s=0.01), is_asleep=lambda: asleep)
+    with pytest.raises(UnavailableError, match="asleep"):
+        await Visitor(impatient).task
+    assert (impatient.num_inside, impatient.num_queued) == (0, 0)
 
 
 async def test_requests_wait_here_while_workers_have_no_room() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from services.router.openai.schema.custom_tool import GrammarFormat
-from services.router.parsers.custom import INPUT
+from services.router.parsers.base import INPUT
 from shared.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ def as_function(tool: CustomTool) -> dict[str, Any]:
     grammar = _grammar(tool)
     if grammar is not None and grammar.syntax == "regex":
         text["pattern"] = grammar.definition
+    elif grammar is not None:
+        text["description"] += f" It follows this grammar, which is in Lark:\n{grammar.definition}"
     function: dict[str, Any] = {"name": tool.custom.name}
     if tool.custom.description is not None:
         function["description"] = tool.custom.description
@@ -34,9 +36,14 @@ def as_function(tool: CustomTool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def custom_names(tools: Sequence[AnyTool] | None) -> frozenset[str]:
-    """Return the names of the custom tools."""
-    return frozenset(tool.custom.name for tool in tools or () if tool.type == "custom")
+def custom_grammars(tools: Sequence[AnyTool] | None) -> dict[str, str | None]:
+    """Return the custom tools by name, with the grammar of their input if it is in Lark."""
+    custom = [tool for tool in tools or () if tool.type == "custom"]
+    grammars = {tool.custom.name: _grammar(tool) for tool in custom}
+    return {
+        name: found.definition if found is not None and found.syntax == "lark" else None
+        for name, found in grammars.items()
+    }
 
 
 def check_formats(tools: Sequence[AnyTool] | None, use: ToolUse) -> None:
@@ -53,12 +60,6 @@ def check_formats(tools: Sequence[AnyTool] | None, use: ToolUse) -> None:
         if grammar is None:
             continue
         param = f"tools[{i}].custom.format.grammar"
-        if grammar.syntax == "lark":
-            message = (
-                f"{param}: a syntax of lark is not supported: models write the input as a string "
-                "of JSON, which is held to a regular expression: use a syntax of regex"
-            )
-            raise UnsupportedError(message, param=f"{param}.syntax")
         if not use.is_forced:
             message = (
                 f"{param}: an input is held to its grammar where the answer must be a call: set "

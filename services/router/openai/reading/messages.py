@@ -9,7 +9,7 @@ from services.router.chat.rules import needs_content
 from services.router.openai.errors import FieldError
 from services.router.openai.reading.embeds_parts import PART, EmbedsParts
 from services.router.openai.reading.prompts import Prompt
-from services.router.parsers.custom import INPUT
+from services.router.parsers.base import INPUT
 from services.router.request.embeds_policy import NO_EMBEDS
 from shared.errors import UnsupportedError
 from shared.generation.limits import check_num_messages

@@ -9,7 +9,7 @@ from services.router.openai.errors import FieldError
 from services.router.openai.reading.custom_tools import (
     as_function,
     check_formats,
-    custom_names,
+    custom_grammars,
 )
 from shared.errors import UnsupportedError
 
@@ -35,7 +35,7 @@ def read_tools(body: ChatBody, limits: RequestLimits) -> ToolUse:
         _read_choice(body.tool_choice),
         limits,
         parallel=body.parallel_tool_calls is not False,
-        custom=custom_names(body.tools),
+        custom=custom_grammars(body.tools),
     )
     check_formats(body.tools, use)
     return use

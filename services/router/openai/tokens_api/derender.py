@@ -113,6 +113,7 @@ class DerenderEndpoints:
         self, body: GenerationBody, *, shown: frozenset[int] = frozenset()
     ) -> GenerationParams:
         """Return what decides on the text of tokens."""
+        self._backend.tokenizer.require_text("generate_responses")
         stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
         return GenerationParams(
             stop=tuple(stop),

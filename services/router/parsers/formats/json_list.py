@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from services.router.parsers.syntax.call_schema import list_of_calls
+from services.router.parsers.syntax.call_tag import tag_of_calls
 from services.router.parsers.syntax.json_call import JsonMachine
 from services.router.parsers.syntax.machine import new_call_id
 
@@ -47,6 +48,10 @@ class HeldToList:
     def schema_for(self, tools: Sequence[ToolSpec], *, parallel: bool) -> dict[str, Any]:
         """See ToolFormat."""
         return list_of_calls(tools, arguments=self.arguments, parallel=parallel)
+
+    def tag_for(self, tools: Sequence[ToolSpec], *, parallel: bool) -> dict[str, Any]:
+        """See ToolFormat."""
+        return tag_of_calls(tools, arguments=self.arguments, parallel=parallel)
 
     def forced_parser(self, tools: Tools) -> TextParser:
         """See ToolFormat."""

@@ -7,7 +7,6 @@ asked for, so its masks cost more than xgrammar's and its first one costs less.
 from __future__ import annotations
 
 import json
-import re
 from typing import TYPE_CHECKING, Any
 
 import llguidance
@@ -15,6 +14,7 @@ from llguidance.gbnf_to_lark import GbnfToLarkError, gbnf_to_lark
 
 from shared.engine.grammar.backends.json_schema_map import map_schemas
 from shared.engine.grammar.backends.json_schema_strings import exact_formats
+from shared.engine.grammar.backends.lark import is_lark
 from shared.engine.grammar.positions import set_bit
 from shared.errors import InvalidRequestError, UnsupportedError
 from shared.request.grammar.spec import GrammarKind
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 #: Memory per character of a grammar's JSON: the library does not report a grammar's size.
 _BYTES_PER_CHAR = 64
-_RULE_OF_GBNF = re.compile(r"^\s*[A-Za-z][\w-]*\s*::=", re.MULTILINE)
 
 
 def create(table: TokenTable) -> GuidanceBackend:
@@ -186,8 +185,8 @@ def _grammar_text(spec: GrammarSpec) -> str:
 
 def _lark(text: str) -> str:
     """Return a grammar in Lark, which the library reads; GBNF is rewritten."""
-    if not _RULE_OF_GBNF.search(text):
-        raise ValueError("there is no rule such as `root ::= …`")
+    if is_lark(text):
+        return text
     lark: str = gbnf_to_lark(text)
     return lark
 

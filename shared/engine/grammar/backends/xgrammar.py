@@ -13,6 +13,8 @@ import xgrammar
 
 from shared.engine.grammar.backends.json_schema_map import map_schemas
 from shared.engine.grammar.backends.json_schema_strings import InexactPatternError, exact_strings
+from shared.engine.grammar.backends.lark import is_lark
+from shared.engine.grammar.backends.own_tags import expand_own
 from shared.errors import InvalidRequestError, UnsupportedError
 from shared.request.grammar.spec import GrammarKind
 
@@ -59,6 +61,8 @@ class XgrammarBackend:
                 "--structured-outputs-backend xgrammar (but by guidance and auto)"
             )
             raise UnsupportedError(message, param=spec.param) from error
+        except InvalidRequestError:
+            raise
         # The library raises RuntimeError, ValueError and classes of its own.
         except Exception as error:
             reason = str(error).strip().splitlines()
@@ -77,9 +81,11 @@ class XgrammarBackend:
             case GrammarKind.CHOICE:
                 return self._compiler.compile_grammar(_choice_rule(spec.text))
             case GrammarKind.EBNF:
-                return self._compiler.compile_grammar(spec.text)
+                compiler = self._compiler
+                read = compiler.compile_lark if is_lark(spec.text) else compiler.compile_grammar
+                return read(spec.text)
             case GrammarKind.STRUCTURAL_TAG:
-                return self._compiler.compile_structural_tag(spec.text)
+                return self._compiler.compile_structural_tag(expand_own(spec.text))
 
     def _compile_schema(self, spec: GrammarSpec, schema: str) -> Any:
         is_closed = spec.strict and spec.kind is GrammarKind.JSON_SCHEMA

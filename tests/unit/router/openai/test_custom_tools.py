@@ -21,6 +21,7 @@ CALL = json.dumps({"name": "shell", "arguments": {"input": TEXT}})
 ANSWER = f"I will run it.\n<tool_call>\n{CALL}\n</tool_call>"
 SHELL = {"type": "custom", "custom": {"name": "shell", "description": "Runs"}}
 PATTERN = "[a-c]+ [0-9]{1,3}"
+LARK = 'start: SP\nSP: " "'
 
 
 def grammar(definition: str, syntax: str = "regex") -> dict[str, Any]:
@@ -148,14 +149,36 @@ async def test_an_input_is_held_to_its_grammar(url: str, fields: dict[str, Any])
         assert reply["output"][0]["input"] == "ab 12"
 
 
+@pytest.mark.parametrize("url", [CHAT, RESPONSES])
+async def test_an_input_is_held_to_a_grammar_in_lark(url: str) -> None:
+    """What the tag means is a matter of workers: unit/engine/grammar/test_lark_in_calls."""
+    forced = json.dumps([{"name": "shell", "arguments": {"input": TEXT}}])
+    api = OpenAIApi(forced, formats=FORMATS, chat_template=TEMPLATE)
+    chat, tool = url == CHAT, chat_grammar(LARK, "lark")
+    given = {"messages": HELLO} if chat else {"input": "Hi"}
+    body = {**given, "tools": [tool if chat else grammar(LARK, "lark")], "tool_choice": "required"}
+    async with _client(api) as http:
+        reply = (await http.post(url, json=body)).json()
+    [asked] = api.generator.requests
+    assert asked.params.grammar is not None
+    assert asked.params.grammar.kind is GrammarKind.STRUCTURAL_TAG
+    [_, calls, _] = json.loads(asked.params.grammar.text)["format"]["elements"]
+    [call] = calls["tags"]
+    assert call["begin"] + TEXT + call["end"] == forced[1:-1].replace(json.dumps(TEXT)[1:-1], TEXT)
+    assert call["content"]["grammar"] == LARK
+    assert "start: SP" in api.tokenizer.decode(asked.prompt_token_ids)
+    call = reply["choices"][0]["message"]["tool_calls"][0]["custom"] if chat else reply["output"][0]
+    assert call["input"] == TEXT
+
+
 @pytest.mark.parametrize(
     ("tool", "choice", "param", "code"),
     [
         (chat_grammar("a+"), "auto", "tools[0].custom.format.grammar", "unsupported_parameter"),
         (
             chat_grammar("start: A", "lark"),
-            "required",
-            "tools[0].custom.format.grammar.syntax",
+            "auto",
+            "tools[0].custom.format.grammar",
             "unsupported_parameter",
         ),
         (chat_grammar("("), "required", "tools[0].custom.format", "invalid_value"),
