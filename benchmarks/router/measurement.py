@@ -161,7 +161,7 @@ class Bench:
         url = f"http://127.0.0.1:{self._port}/metrics"
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(url, timeout=READY_S) as response:
-            found = re.search(rb'baton_workers_ready{role="decode"} (\d+)', response.read())
+            found = re.search(rb'baton_workers_ready{.*role="decode"} (\d+)', response.read())
         return int(found[1]) if found else 0
 
     def _start_mocks(self) -> None:

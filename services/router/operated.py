@@ -29,24 +29,26 @@ class OperatedCluster:
     @property
     def fleet(self) -> Fleet:
         """See Cluster."""
-        return self._parts.fleet
+        return self._parts.pools[0].parts.fleet
 
     def num_requests(self) -> int:
         """See Cluster."""
-        return self._parts.admission.num_inside
+        return sum(pool.admission.num_inside for pool in self._parts.pools)
 
     def describe(self) -> Mapping[str, Any]:
         """See Cluster."""
+        pools = self._parts.pools
         return {
             "version": VERSION,
-            "models": list(self._parts.models.names),
+            "models": [name for pool in pools for name in pool.names],
             "config": settings_without_secrets(self._config),
-            "workers": self._parts.control.describe(),
+            "workers": [each for pool in pools for each in pool.parts.control.describe()],
         }
 
     async def reset_prefix_cache(self) -> bool:
         """See Cluster."""
-        return await self._parts.control.reset_prefix_cache()
+        done = [await pool.parts.control.reset_prefix_cache() for pool in self._parts.pools]
+        return all(done)
 
 
 def settings_without_secrets(settings: Any) -> dict[str, Any]:

@@ -6,12 +6,14 @@ import asyncio
 import random
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from services.router.admission.admission import Admission, AdmissionLimits
 from services.router.admission.tenant_limits import TenantLimits
 from services.router.answer.pipeline import Pipeline
 from services.router.answer.planner import AnswerPlanner, LatencyBounds
+from services.router.catalogue.pool import Pool, PoolParts, Served
 from services.router.fleet.fleet import Fleet
 from services.router.fleet.orders import Orders
 from services.router.model_text import load_text
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
     from services.router.config import RouterConfig
-    from services.router.parsers.plan import ChatFormats
     from services.router.routing.base import PrefixLookup
     from services.router.workers.directory import RouterDirectory
     from shared.directory.base import BlockDirectory, RefusedWorker, WorkerRegistry
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
     from shared.directory.redis.follower import RedisFollower
     from shared.rpc.auth import ClusterToken
     from shared.rpc.tls.files import CertificateFiles
-    from shared.text.chat_template import ChatTemplate
-    from shared.text.tokenizer import Tokenizer
 
 #: Share of the bound on the time to first token.
 WORKER_QUEUE_SHARE = 0.25
@@ -49,12 +48,8 @@ WORKER_QUEUE_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterParts:
-    """The parts that the front ends and the directory's servicer need."""
+    """The parts of the process, and a pool for each model."""
 
-    tokenizer: Tokenizer
-    chat_template: ChatTemplate
-    formats: ChatFormats
-    models: ServedModels
     registry: WorkerRegistry
     blocks: BlockDirectory
     index: BlockIndex
@@ -62,13 +57,9 @@ class RouterParts:
     follower: RedisFollower | None
     #: Returns live workers whose records are refused: they get no requests.
     refused: Callable[[], Sequence[RefusedWorker]]
-    endpoints: EndpointPool
-    control: WorkerControl
-    fleet: Fleet
-    admission: Admission
-    planner: AnswerPlanner
     limits: TenantLimits
-    pipeline: Pipeline
+    #: The first one is of the default model.
+    pools: tuple[Pool, ...]
     #: The task that follows the directory and the workers' weights; it ends only by a bug.
     following: asyncio.Task[None]
 
@@ -80,7 +71,7 @@ async def open_parts(
     token: ClusterToken | None = None,
     certificates: CertificateFiles | None = None,
 ) -> AsyncGenerator[RouterParts, None]:
-    """Load the tokenizer and follow the workers for as long as the context is open.
+    """Load the model and follow the workers for as long as the context is open.
 
     `token` is sent with every call to a worker. `certificates` are shown to workers, which must
     show theirs.
@@ -88,97 +79,96 @@ async def open_parts(
     Raises:
         ConfigError: the model's directory cannot be used.
     """
-    channels = ChannelPool(token=token, certificates=certificates)
-    order_channels = ChannelPool(token=token, certificates=certificates)
-    sessions = SessionPool(channels, stall_s=config.stream_stall_s)
     directory = make_directory(
         config.redis_url, password_file=config.redis_password_file, token=token
     )
-    parts = _build(config, channels, Orders(order_channels), sessions, directory)
+    channels = partial(ChannelPool, token=token, certificates=certificates)
+    pools = [_pool(config, directory, channels(), channels())]
+    parts = RouterParts(
+        registry=directory.registry,
+        blocks=directory.blocks,
+        index=directory.index,
+        follower=directory.follower,
+        refused=directory.refused,
+        limits=TenantLimits(),
+        pools=tuple(pools),
+        following=asyncio.create_task(_follow(directory, pools)),
+    )
     try:
         yield parts
     finally:
         parts.following.cancel()
         with suppress(asyncio.CancelledError):
             await parts.following
-        await sessions.close()
-        await order_channels.close()
-        await channels.close()
+        for pool in pools:
+            await pool.close()
         await directory.close()
 
 
-async def _follow(directory: RouterDirectory, endpoints: EndpointPool, fleet: Fleet) -> None:
+async def _follow(directory: RouterDirectory, pools: Sequence[Pool]) -> None:
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(fleet.keep_up())
         tasks.create_task(directory.follow())
-        tasks.create_task(endpoints.run())
+        for pool in pools:
+            tasks.create_task(pool.parts.fleet.keep_up())
+            tasks.create_task(pool.endpoints.run())
 
 
-def _build(
+def _pool(
     config: RouterConfig,
-    channels: ChannelPool,
-    orders: Orders,
-    sessions: SessionPool,
     directory: RouterDirectory,
-) -> RouterParts:
-    text = load_text(config)
-    canary = Canary(channels, sessions)
-    endpoints = _endpoints(config, directory, canary, sessions)
-    models = ServedModels(
-        names=config.model_names,
-        vocab_size=text.vocab_size,
-        learn_max_model_len=endpoints.max_model_len,
-    )
+    channels: ChannelPool,
+    order_channels: ChannelPool,
+) -> Pool:
+    sessions = SessionPool(channels, stall_s=config.stream_stall_s)
+    endpoints = _endpoints(config, directory, Canary(channels, sessions), sessions)
     chooser = _chooser(config, endpoints, directory.index)
     admission = _admission(config, endpoints, chooser)
-    fleet = Fleet(endpoints, orders, sessions, admission)
-    planner = _planner(config, models, text.tokenizer, chooser)
-    pipeline = Pipeline(
-        tokenizer=text.tokenizer,
-        planner=planner,
-        admission=admission,
-        book=chooser.book,
-        endpoints=endpoints,
+    parts = PoolParts(
+        channels=channels,
+        order_channels=order_channels,
         sessions=sessions,
-        stream_interval=config.stream_interval,
-        embeds=config.embeds_policy,
-    )
-    return RouterParts(
-        tokenizer=text.tokenizer,
-        chat_template=text.chat_template,
-        formats=text.formats,
-        models=models,
-        registry=directory.registry,
-        blocks=directory.blocks,
-        index=directory.index,
-        follower=directory.follower,
-        refused=directory.refused,
         endpoints=endpoints,
         control=WorkerControl(endpoints, channels),
-        fleet=fleet,
+        chooser=chooser,
         admission=admission,
-        planner=planner,
-        limits=TenantLimits(),
-        pipeline=pipeline,
-        following=asyncio.create_task(_follow(directory, endpoints, fleet)),
+        fleet=Fleet(endpoints, Orders(order_channels), sessions, admission),
     )
+    return Pool(config, parts, _serve)
 
 
-def _planner(
-    config: RouterConfig, models: ServedModels, tokenizer: Tokenizer, chooser: WorkerChooser
-) -> AnswerPlanner:
-    return AnswerPlanner(
+def _serve(pool: Pool) -> Served:
+    config, parts = pool.config, pool.parts
+    text = load_text(config)
+    models = ServedModels(
+        names=pool.names,
+        vocab_size=text.vocab_size,
+        learn_max_model_len=parts.endpoints.max_model_len,
+    )
+    planner = AnswerPlanner(
         models=models,
         sampling=SamplingResolver(
-            tokenizer,
-            vocab_size=models.vocab_size,
+            text.tokenizer,
+            vocab_size=text.vocab_size,
             limits=config.limits,
             logprobs_mode=config.logprobs_mode,
         ),
-        chooser=chooser,
+        chooser=parts.chooser,
         request_timeout_s=config.request_timeout_s,
         bounds=LatencyBounds(max_ttft_ms=config.max_ttft_ms, max_itl_ms=config.max_itl_ms),
+        margin=pool.margin,
     )
+    pipeline = Pipeline(
+        tokenizer=text.tokenizer,
+        planner=planner,
+        admission=parts.admission,
+        book=parts.chooser.book,
+        endpoints=parts.endpoints,
+        sessions=parts.sessions,
+        stream_interval=config.stream_interval,
+        embeds=config.embeds_policy,
+        replays=pool.replays,
+    )
+    return Served(text=text, models=models, planner=planner, pipeline=pipeline)
 
 
 def _endpoints(

@@ -18,6 +18,7 @@ from services.router.doors.app import create_app
 from services.router.models import ServedModels
 from services.router.openai.auth import caller_of
 from services.router.openai.backend import Backend
+from services.router.openai.catalogue import one_model
 from services.router.openai.reading.unknown_fields import UnknownFields
 from services.router.parsers.plan import ChatFormats
 from services.router.request.embeds_policy import NO_EMBEDS, EmbedsPolicy
@@ -195,6 +196,7 @@ class OpenAIApi:
             ),
             limits=self.limits,
             explainer=self._explainer,
+            explains=self._explainer is not None,
             trusts_templates=self._trusts_templates,
             answers=self._answer_settings,
             embeds=self._embeds,
@@ -203,7 +205,7 @@ class OpenAIApi:
             caller_of=_caller_of,
         )
         return create_app(
-            backend,
+            one_model(backend),
             cluster=self.cluster,
             not_ready_because=lambda: self.not_ready_because,
             registry=self.registry,

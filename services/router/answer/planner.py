@@ -59,13 +59,15 @@ class AnswerPlanner:
         chooser: WorkerChooser,
         request_timeout_s: float,
         bounds: LatencyBounds | None = None,
+        margin: TtftMargin | None = None,
     ) -> None:
+        """Plan with these parts. `margin`: what an earlier planner of the model has learnt."""
         self._models = models
         self._sampling = sampling
         self._chooser = chooser
         self._request_timeout_s = request_timeout_s
         self._bounds = bounds or LatencyBounds()
-        self.margin = TtftMargin()
+        self.margin = margin or TtftMargin()
 
     @property
     def policy_name(self) -> str:

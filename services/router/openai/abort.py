@@ -12,7 +12,7 @@ from services.router.openai.replies.responses import json_response
 from services.router.openai.schema.base import RequestObject
 
 if TYPE_CHECKING:
-    from services.router.openai.backend import Backend
+    from services.router.openai.backend import Common
     from services.router.request.generation import Aborter
 
 MAX_IDS = 4096
@@ -28,16 +28,16 @@ class AbortBody(RequestObject):
 class AbortEndpoint:
     """Ends the caller's own requests; those of all if the caller is an operator."""
 
-    def __init__(self, backend: Backend, aborter: Aborter) -> None:
-        self._backend = backend
+    def __init__(self, common: Common, aborter: Aborter) -> None:
+        self._common = common
         self._aborter = aborter
 
     async def abort(self, request: Request) -> Response:
         """Return how many requests this router had under these ids. Unknown ones are no error."""
-        backend = self._backend
-        raw = await read_body(request, backend.limits)
-        body = parse_body(request, AbortBody, raw, backend.unknown_fields)
-        caller = backend.caller_of(request)
+        common = self._common
+        raw = await read_body(request, common.limits)
+        body = parse_body(request, AbortBody, raw, common.unknown_fields)
+        caller = common.caller_of(request)
         tenant = None if caller.is_operator else caller.tenant
         num = self._aborter.abort(frozenset(body.request_ids), tenant=tenant)
         return json_response({"status": "aborted", "aborted": num})

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 
+from services.router.openai.chat import ChatCompletions
+from services.router.openai.completions import Completions
 from services.router.openai.errors import FieldError
+from services.router.openai.reading.arrival import arrived_s
 from services.router.openai.reading.body import read_body
 from services.router.openai.reading.kind import is_chat
 from services.router.openai.replies.responses import json_response
@@ -16,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from services.router.openai.backend import Backend
-    from services.router.openai.chat import ChatCompletions
-    from services.router.openai.completions import Completions
+    from services.router.openai.catalogue import Catalogue
     from services.router.openai.lifecycle import Fleet
 
 
@@ -45,13 +46,9 @@ class Cluster(Protocol):
 class OperatorEndpoints:
     """Paths of vLLM. Those that tell of other tenants, or change something, need an operator."""
 
-    def __init__(
-        self, backend: Backend, cluster: Cluster, chat: ChatCompletions, completions: Completions
-    ) -> None:
-        self._backend = backend
+    def __init__(self, catalogue: Catalogue, cluster: Cluster) -> None:
+        self._catalogue = catalogue
         self._cluster = cluster
-        self._chat = chat
-        self._completions = completions
 
     async def load(self) -> Response:
         """Return the number of requests in work."""
@@ -68,13 +65,23 @@ class OperatorEndpoints:
             raise FieldError(message, param="reset_running_requests")
         return json_response({"success": await self._cluster.reset_prefix_cache()})
 
-    async def invocations(self, request: Request) -> Response:
-        """Answer a chat (with `messages`) or a completion, as SageMaker sends both here."""
-        arrival_s = time.monotonic()
-        raw = await read_body(request, self._backend.limits)
-        endpoint = self._chat if is_chat(raw) else self._completions
-        return await endpoint.respond(request, raw, arrival_s)
-
-    async def tokenizer_info(self) -> Response:
+    async def tokenizer_info(self, request: Request) -> Response:
         """Return the content of tokenizer_config.json."""
-        return json_response(dict(self._backend.tokenizer.config))
+        caller = self._catalogue.common.caller_of(request)
+        backend = self._catalogue.pick(request.query_params.get("model"), caller)
+        return json_response(dict(backend.tokenizer.config))
+
+
+class Invocations:
+    """The endpoint POST /invocations."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    async def create(self, request: Request) -> Response:
+        """Answer a chat (with `messages`) or a completion, as SageMaker sends both here."""
+        arrival_s = arrived_s(request)
+        backend = self._backend
+        raw = await read_body(request, backend.limits)
+        endpoint = ChatCompletions(backend) if is_chat(raw) else Completions(backend)
+        return await endpoint.respond(request, raw, arrival_s)

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 
 from services.router.admission.tenant import Tenant
 from services.router.doors.app import create_app
+from services.router.openai.catalogue import one_model
 from shared.errors import RequestCancelledError
 from shared.request.answer import FinishReason
 from shared.request.beam_search import BeamOptions
@@ -35,7 +36,7 @@ def endless(bench: Bench) -> Script:
 @pytest.fixture
 async def http(bench: Bench) -> AsyncIterator[httpx.AsyncClient]:
     app = create_app(
-        bench.backend(),
+        one_model(bench.backend()),
         not_ready_because=bench.parts.endpoints.not_ready_because,
         registry=CollectorRegistry(),
         version="test",
