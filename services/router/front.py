@@ -9,6 +9,7 @@ from services.router.admission.tenant_metrics import TenantMetrics
 from services.router.catalogue.shelf import PoolShelf
 from services.router.doors.limited import LimitedGenerator
 from services.router.doors.slow_reader import StallGuard
+from services.router.openai.auth import caller_of
 from services.router.openai.backend import Backend, Common
 from services.router.openai.catalogue import Catalogue
 from services.router.openai.reading.unknown_fields import UnknownFields
@@ -18,10 +19,12 @@ from services.router.watch.tracing import RequestTracer
 from services.router.watch.watched import WatchedGenerator
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from prometheus_client import CollectorRegistry
+    from starlette.requests import Request
 
+    from services.router.admission.caller import Caller
     from services.router.admission.tenant import Tenant
     from services.router.catalogue.pool import Pool, Served
     from services.router.config import RouterConfig
@@ -44,8 +47,12 @@ class Front:
         tracer: Tracer | None = None,
         page: DashboardState | None = None,
         keeper: ResponseKeeper | None = None,
+        caller_of: Callable[[Request], Caller] = caller_of,
     ) -> None:
-        """Stand before `parts`. `page` and `keeper`: without them there are none."""
+        """Stand before `parts`. `page` and `keeper`: without them there are none.
+
+        `caller_of` returns the caller of an HTTP request.
+        """
         self._parts = parts
         self._tracer = tracer
         self._page = page
@@ -58,6 +65,7 @@ class Front:
             responses=keeper,
             aborter=_Aborter(parts),
             explains=True,
+            caller_of=caller_of,
         )
 
     def catalogue(self) -> Catalogue:
@@ -82,6 +90,7 @@ class Front:
             responses=common.responses,
             limits=config.limits,
             unknown_fields=common.unknown_fields,
+            caller_of=common.caller_of,
         )
 
     def limited(self, pool: Pool, served: Served) -> LimitedGenerator:

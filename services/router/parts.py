@@ -13,10 +13,9 @@ from services.router.admission.admission import Admission, AdmissionLimits
 from services.router.admission.tenant_limits import TenantLimits
 from services.router.answer.pipeline import Pipeline
 from services.router.answer.planner import AnswerPlanner, LatencyBounds
-from services.router.catalogue.pool import Pool, PoolParts, Served
+from services.router.catalogue.pool import LINGER_S, Pool, PoolParts, Served
 from services.router.fleet.fleet import Fleet
 from services.router.fleet.orders import Orders
-from services.router.model_text import load_text
 from services.router.models import ServedModels
 from services.router.routing.chooser import WorkerChooser
 from services.router.routing.policies.find import find_policy
@@ -27,6 +26,7 @@ from services.router.workers.directory import make_directory
 from services.router.workers.endpoints import EndpointPool
 from services.router.workers.generations import Generations
 from services.router.workers.sessions import SessionPool
+from services.router.workers.strangers import report_strangers
 from shared.generation.resolver import SamplingResolver
 from shared.rpc.channel import ChannelPool
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
     from services.router.config import RouterConfig
+    from services.router.model_text import ModelText
     from services.router.routing.base import PrefixLookup
     from services.router.workers.directory import RouterDirectory
     from shared.directory.base import BlockDirectory, RefusedWorker, WorkerRegistry
@@ -70,8 +71,12 @@ async def open_parts(
     *,
     token: ClusterToken | None = None,
     certificates: CertificateFiles | None = None,
+    linger_s: float = LINGER_S,
 ) -> AsyncGenerator[RouterParts, None]:
-    """Load the model and follow the workers for as long as the context is open.
+    """Follow the workers of all models for as long as the context is open.
+
+    One model is loaded now. Of several, each is loaded when its first worker joins, and unloaded
+    `linger_s` seconds after the last one left.
 
     `token` is sent with every call to a worker. `certificates` are shown to workers, which must
     show theirs.
@@ -83,7 +88,17 @@ async def open_parts(
         config.redis_url, password_file=config.redis_password_file, token=token
     )
     channels = partial(ChannelPool, token=token, certificates=certificates)
-    pools = [_pool(config, directory, channels(), channels())]
+    configs = config.of_models()
+    pools = [
+        Pool(
+            each,
+            _pool_parts(each, directory, channels(), channels()),
+            _serve,
+            stays=len(configs) == 1,
+            linger_s=linger_s,
+        )
+        for each in configs
+    ]
     parts = RouterParts(
         registry=directory.registry,
         blocks=directory.blocks,
@@ -108,22 +123,23 @@ async def open_parts(
 async def _follow(directory: RouterDirectory, pools: Sequence[Pool]) -> None:
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(directory.follow())
+        names = [name for pool in pools for name in pool.names]
+        tasks.create_task(report_strangers(directory.registry, names))
         for pool in pools:
-            tasks.create_task(pool.parts.fleet.keep_up())
-            tasks.create_task(pool.endpoints.run())
+            tasks.create_task(pool.run())
 
 
-def _pool(
+def _pool_parts(
     config: RouterConfig,
     directory: RouterDirectory,
     channels: ChannelPool,
     order_channels: ChannelPool,
-) -> Pool:
+) -> PoolParts:
     sessions = SessionPool(channels, stall_s=config.stream_stall_s)
     endpoints = _endpoints(config, directory, Canary(channels, sessions), sessions)
     chooser = _chooser(config, endpoints, directory.index)
     admission = _admission(config, endpoints, chooser)
-    parts = PoolParts(
+    return PoolParts(
         channels=channels,
         order_channels=order_channels,
         sessions=sessions,
@@ -133,12 +149,10 @@ def _pool(
         admission=admission,
         fleet=Fleet(endpoints, Orders(order_channels), sessions, admission),
     )
-    return Pool(config, parts, _serve)
 
 
-def _serve(pool: Pool) -> Served:
+def _serve(pool: Pool, text: ModelText) -> Served:
     config, parts = pool.config, pool.parts
-    text = load_text(config)
     models = ServedModels(
         names=pool.names,
         vocab_size=text.vocab_size,

@@ -112,8 +112,15 @@ class FakeCluster:
         self.load = 0
         self.can_reset = True
         self.num_resets = 0
+        #: The models that were named.
+        self.asked: list[str | None] = []
 
-    def num_requests(self) -> int:
+    def fleet_of(self, model: str | None) -> FakeFleet:
+        """See Cluster."""
+        self.asked.append(model)
+        return self.fleet
+
+    def num_requests(self, model: str | None) -> int:
         """See Cluster."""
         return self.load
 
@@ -121,8 +128,9 @@ class FakeCluster:
         """See Cluster."""
         return {"version": "1.2.3", "workers": []}
 
-    async def reset_prefix_cache(self) -> bool:
+    async def reset_prefix_cache(self, model: str | None) -> bool:
         """See Cluster."""
+        self.asked.append(model)
         self.num_resets += 1
         return self.can_reset
 

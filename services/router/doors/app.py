@@ -182,11 +182,10 @@ def _add_operators(app: FastAPI, by_model: ByModel, catalogue: Catalogue, cluste
     app.add_api_route("/tokenizer_info", operators.tokenizer_info, tags=["tokens"])
     invocations = by_model(Invocations.create, lambda b: Invocations(b).create)
     app.add_api_route("/invocations", invocations, methods=["POST"], tags=["generate"])
-    if cluster.fleet is not None:
-        add_lifecycle(
-            app,
-            LifecycleEndpoints(cluster.fleet, catalogue.common.limits, cluster.reset_prefix_cache),
-        )
+    add_lifecycle(
+        app,
+        LifecycleEndpoints(cluster.fleet_of, catalogue.common.limits, cluster.reset_prefix_cache),
+    )
 
 
 def _add_generation(app: FastAPI, by_model: ByModel, common: Common) -> None:

@@ -89,7 +89,9 @@ class Catalogue:
         if not name:
             return next((shelf for shelf in self._shelves if _may_use(caller, shelf)), None)
         shelf = self._by_name.get(name) or self._that_knows(name)
-        return shelf if shelf is not None and _may_use(caller, shelf) else None
+        if shelf is None or not caller.tenant.may_use((name, *shelf.names)):
+            return None
+        return shelf
 
     def _that_knows(self, name: str) -> Shelf | None:
         """Return the shelf of a model that answers under a name that is none of its own."""
@@ -116,5 +118,4 @@ def one_model(backend: Backend) -> Catalogue:
 
 
 def _may_use(caller: Caller, shelf: Shelf) -> bool:
-    del caller, shelf
-    return True
+    return caller.tenant.may_use(shelf.names)

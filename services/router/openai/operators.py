@@ -12,6 +12,7 @@ from services.router.openai.errors import FieldError
 from services.router.openai.reading.arrival import arrived_s
 from services.router.openai.reading.body import read_body
 from services.router.openai.reading.kind import is_chat
+from services.router.openai.reading.named_model import asked_model
 from services.router.openai.replies.responses import json_response
 
 if TYPE_CHECKING:
@@ -25,21 +26,27 @@ if TYPE_CHECKING:
 class Cluster(Protocol):
     """The cluster as its operators see it."""
 
-    @property
-    def fleet(self) -> Fleet | None:
-        """All workers as one; None: there are no paths that change them."""
+    def fleet_of(self, model: str | None) -> Fleet:
+        """Return the workers of a model as one; None: those of all models.
+
+        Raises:
+            ModelNotFoundError: there is no such model.
+        """
         ...
 
-    def num_requests(self) -> int:
-        """Return the requests that this router has let in and not answered."""
+    def num_requests(self, model: str | None) -> int:
+        """Return the requests that this router has let in and not answered. Raises as fleet_of."""
         ...
 
     def describe(self) -> Mapping[str, Any]:
         """Return version, settings without secrets, and workers, ready for JSON."""
         ...
 
-    async def reset_prefix_cache(self) -> bool:
-        """Drop the cached prefixes of all workers; return whether all could. May be repeated."""
+    async def reset_prefix_cache(self, model: str | None) -> bool:
+        """Drop the cached prefixes of a model's workers, or of all; return whether all could.
+
+        May be repeated. Raises as fleet_of.
+        """
         ...
 
 
@@ -50,25 +57,26 @@ class OperatorEndpoints:
         self._catalogue = catalogue
         self._cluster = cluster
 
-    async def load(self) -> Response:
-        """Return the number of requests in work."""
-        return json_response({"server_load": self._cluster.num_requests()})
+    async def load(self, request: Request) -> Response:
+        """Return the number of requests in work, of all models or of `model`."""
+        return json_response({"server_load": self._cluster.num_requests(asked_model(request))})
 
     async def server_info(self) -> Response:
         """Return version, settings and workers."""
         return json_response(dict(self._cluster.describe()))
 
     async def reset_prefix_cache(self, request: Request) -> Response:
-        """Drop cached prefixes everywhere; `success` is false while blocks are in use."""
+        """Drop cached prefixes, of all models or of `model`; false while blocks are in use."""
         if request.query_params.get("reset_running_requests", "false").lower() == "true":
             message = "reset_running_requests must be false: running requests keep their blocks"
             raise FieldError(message, param="reset_running_requests")
-        return json_response({"success": await self._cluster.reset_prefix_cache()})
+        done = await self._cluster.reset_prefix_cache(asked_model(request))
+        return json_response({"success": done})
 
     async def tokenizer_info(self, request: Request) -> Response:
-        """Return the content of tokenizer_config.json."""
+        """Return the content of tokenizer_config.json, of the default model or of `model`."""
         caller = self._catalogue.common.caller_of(request)
-        backend = self._catalogue.pick(request.query_params.get("model"), caller)
+        backend = self._catalogue.pick(asked_model(request), caller)
         return json_response(dict(backend.tokenizer.config))
 
 
