@@ -58,11 +58,7 @@ def main(
         router_flags=tuple(router_flags.split()),
         models=models,
     )
-    with tempfile.TemporaryDirectory(prefix="baton-router-") as name:
-        folder = Path(name)
-        write_checkpoint(folder)
-        with Bench(folder, load) as bench:
-            measured = bench.measure()
+    measured = _measure(load)
     numbers = describe(label, measured)
     if result is not None:
         with result.open("a", encoding="utf-8") as file:
@@ -72,6 +68,14 @@ def main(
         table.add_row(key, str(value))
     Console(width=100).print(table)
     raise typer.Exit(1 if measured.num_failed or not measured.num_tokens else 0)
+
+
+def _measure(load: Load) -> Measured:
+    with tempfile.TemporaryDirectory(prefix="baton-router-") as name:
+        folder = Path(name)
+        write_checkpoint(folder)
+        with Bench(folder, load) as bench:
+            return bench.measure()
 
 
 def describe(label: str, measured: Measured) -> dict[str, object]:

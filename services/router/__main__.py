@@ -85,10 +85,7 @@ async def serve(config: RouterConfig) -> None:
         parts = await stack.enter_async_context(
             open_parts(config, token=token, certificates=certificates)
         )
-        metrics = CollectorRegistry()
-        observe_state(parts, metrics)
-        if keys is not None:
-            metrics.register(keys)
+        metrics = _metrics(parts, keys)
         tracer = open_tracer("router", instance=_instance(), environ=os.environ)
         if tracer is not None:
             stack.push_async_callback(tracer.close)
@@ -112,15 +109,22 @@ async def serve(config: RouterConfig) -> None:
             config.host, config.port, share_port=config.share_ports, own_port=config.own_port
         )
         dashboard.feed.start()
-        models = [name for pool in parts.pools for name in pool.names]
-        log.info("listening", http_port=http.port, grpc_port=rpc.port, models=models)
+        log.info("listening", http_port=http.port, grpc_port=rpc.port, models=parts.model_names)
         async with reporting_health(rpc, readiness):
             await _until(stopping, parts)
-        log.info("stopping", num_requests=sum(pool.admission.num_inside for pool in parts.pools))
+        log.info("stopping", num_requests=parts.num_inside)
         await dashboard.feed.stop()
         await rpc.set_serving(serving=False)
         await asyncio.gather(http.stop(), rpc.stop(config.drain_grace_s))
     log.info("stopped")
+
+
+def _metrics(parts: RouterParts, keys: KeyRing | None) -> CollectorRegistry:
+    metrics = CollectorRegistry()
+    observe_state(parts, metrics)
+    if keys is not None:
+        metrics.register(keys)
+    return metrics
 
 
 def _keeper(config: RouterConfig) -> AbstractAsyncContextManager[ResponseKeeper | None]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from services.router.admission.tenant_metrics import TenantMetrics
-from services.router.catalogue.shelf import PoolShelf
 from services.router.doors.limited import LimitedGenerator
 from services.router.doors.slow_reader import StallGuard
 from services.router.openai.auth import caller_of
@@ -33,6 +33,35 @@ if TYPE_CHECKING:
     from services.router.parts import RouterParts
     from services.router.watch.observer import RequestObserver
     from shared.telemetry.tracing import Tracer
+
+
+class PoolShelf:
+    """See services.router.openai.catalogue.Shelf."""
+
+    def __init__(self, pool: Pool, front: Callable[[Pool, Served], Backend]) -> None:
+        """`front` returns what the endpoints use for the pool's model; it is called once a load.
+
+        What it returns must not refer to the `Served` that it is made of.
+        """
+        self._pool = pool
+        self._front = front
+        #: Goes with the model.
+        self._backends: WeakKeyDictionary[Served, Backend] = WeakKeyDictionary()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """See Shelf."""
+        return self._pool.names
+
+    def loaded(self) -> Backend | None:
+        """See Shelf."""
+        served = self._pool.served
+        if served is None:
+            return None
+        backend = self._backends.get(served)
+        if backend is None:
+            backend = self._backends[served] = self._front(self._pool, served)
+        return backend
 
 
 class Front:
@@ -99,7 +128,7 @@ class Front:
             StallGuard(served.pipeline, max_stall_s=pool.config.max_client_stall_s),
             self._parts.limits,
             self._tenants,
-            max_model_len=lambda: served.models.max_model_len,
+            max_model_len=served.models.learn_max_model_len,
         )
 
     def _observers(self, pool: Pool) -> list[RequestObserver]:

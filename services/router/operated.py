@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from services.router.catalogue.pool import Pool
     from services.router.config import RouterConfig
-    from services.router.openai.lifecycle import Fleet
+    from services.router.fleet.fleet import Fleet
     from services.router.parts import RouterParts
 
 #: Settings whose values are secrets, or may contain one.
@@ -29,7 +29,7 @@ class OperatedCluster:
         self._config = config
         self._parts = parts
 
-    def fleet_of(self, model: str | None) -> Fleet:
+    def fleet_of(self, model: str | None) -> Fleet | AllFleets:
         """See Cluster."""
         pools = self._pools(model)
         return pools[0].parts.fleet if len(pools) == 1 else AllFleets(pools)
@@ -43,7 +43,7 @@ class OperatedCluster:
         pools = self._parts.pools
         return {
             "version": VERSION,
-            "models": [name for pool in pools for name in pool.names],
+            "models": self._parts.model_names,
             "pools": [
                 {"model": pool.name, "names": pool.names, "loaded": pool.served is not None}
                 for pool in pools
@@ -68,7 +68,7 @@ class OperatedCluster:
             return pools
         found = tuple(pool for pool in pools if model in pool.names)
         if not found:
-            names = ", ".join(name for pool in pools for name in pool.names)
+            names = ", ".join(self._parts.model_names)
             raise ModelNotFoundError(f"the model {model[:200]!r} does not exist; served: {names}")
         return found
 

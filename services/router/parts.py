@@ -64,6 +64,16 @@ class RouterParts:
     #: The task that follows the directory and the workers' weights; it ends only by a bug.
     following: asyncio.Task[None]
 
+    @property
+    def model_names(self) -> list[str]:
+        """All names of all models."""
+        return [name for pool in self.pools for name in pool.names]
+
+    @property
+    def num_inside(self) -> int:
+        """Requests that were let in and not answered."""
+        return sum(pool.admission.num_inside for pool in self.pools)
+
 
 @asynccontextmanager
 async def open_parts(
@@ -88,17 +98,7 @@ async def open_parts(
         config.redis_url, password_file=config.redis_password_file, token=token
     )
     channels = partial(ChannelPool, token=token, certificates=certificates)
-    configs = config.of_models()
-    pools = [
-        Pool(
-            each,
-            _pool_parts(each, directory, channels(), channels()),
-            _serve,
-            stays=len(configs) == 1,
-            linger_s=linger_s,
-        )
-        for each in configs
-    ]
+    pools = _open_pools(config, directory, channels, linger_s=linger_s)
     parts = RouterParts(
         registry=directory.registry,
         blocks=directory.blocks,
@@ -118,6 +118,22 @@ async def open_parts(
         for pool in pools:
             await pool.close()
         await directory.close()
+
+
+def _open_pools(
+    config: RouterConfig,
+    directory: RouterDirectory,
+    channels: Callable[[], ChannelPool],
+    *,
+    linger_s: float,
+) -> list[Pool]:
+    configs = config.of_models()
+    stays = len(configs) == 1
+    pools = []
+    for each in configs:
+        parts = _pool_parts(each, directory, channels(), channels())
+        pools.append(Pool(each, parts, _serve, stays=stays, linger_s=linger_s))
+    return pools
 
 
 async def _follow(directory: RouterDirectory, pools: Sequence[Pool]) -> None:

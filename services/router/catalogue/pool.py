@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from services.router.fleet.fleet import Fleet
     from services.router.model_text import ModelText
     from services.router.models import ServedModels
-    from services.router.openai.backend import Backend
     from services.router.routing.chooser import WorkerChooser
     from services.router.workers.control import WorkerControl
     from services.router.workers.endpoints import EndpointPool
@@ -41,16 +40,14 @@ LINGER_S = 10.0
 RETRY_S = 5.0
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, weakref_slot=True)
 class Served:
-    """What requests of a model need while it is loaded. Requests that run keep it."""
+    """What requests of a model need while it is loaded. Requests that run keep its parts."""
 
     text: ModelText
     models: ServedModels
     planner: AnswerPlanner
     pipeline: Pipeline
-    #: Made for the first request.
-    backend: Backend | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -111,7 +111,7 @@ class DashboardState:
             name=name,
             version=version,
             policy=", ".join(dict.fromkeys(p.parts.chooser.policy.name for p in parts.pools)),
-            models=[name for pool in parts.pools for name in pool.names],
+            models=parts.model_names,
             started_s=round(time.time(), 3),
         )
         self._number = 0

@@ -118,12 +118,7 @@ def create_app(
     has_docs: whether there are /docs, /redoc and /openapi.json.
     """
     app = _new_app(version, has_docs=has_docs)
-    by_model = ByModel(catalogue)
-    _add_generation(app, by_model, catalogue.common)
-    _add_tokens(app, by_model)
-    _add_models(app, catalogue)
-    if cluster is not None:
-        _add_operators(app, by_model, catalogue, cluster)
+    _add_apis(app, catalogue, cluster)
     _add_health(app, HealthEndpoints(not_ready_because, notes, registry=registry, version=version))
     if dashboard is not None:
         dashboard.add_to(app)
@@ -143,6 +138,15 @@ def create_app(
     # Outermost: requests that are refused by the layers below get an id as well.
     app.add_middleware(RequestIdMiddleware)
     return app
+
+
+def _add_apis(app: FastAPI, catalogue: Catalogue, cluster: Cluster | None) -> None:
+    by_model = ByModel(catalogue)
+    _add_generation(app, by_model, catalogue.common)
+    _add_tokens(app, by_model)
+    _add_models(app, catalogue)
+    if cluster is not None:
+        _add_operators(app, by_model, catalogue, cluster)
 
 
 def _new_app(version: str, *, has_docs: bool) -> FastAPI:

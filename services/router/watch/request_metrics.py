@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from prometheus_client import Counter, Histogram
@@ -28,19 +29,31 @@ if TYPE_CHECKING:
 _MODEL = "model_name"
 
 
+@dataclass(frozen=True, slots=True)
+class _Histograms:
+    registry: CollectorRegistry
+
+    def __call__(
+        self, name: str, text: str, buckets: Sequence[float] = LATENCY_S, *labels: str
+    ) -> Histogram:
+        return Histogram(
+            f"baton_{name}", text, [_MODEL, *labels], buckets=buckets, registry=self.registry
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Counters:
+    registry: CollectorRegistry
+
+    def __call__(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"baton_{name}", text, [_MODEL, *labels], registry=self.registry)
+
+
 class RequestFamilies:
     """Histograms and counters under vLLM's names; `…_stage_seconds` is ours."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def histogram(
-            name: str, text: str, buckets: Sequence[float] = LATENCY_S, *labels: str
-        ) -> Histogram:
-            name = f"baton_{name}"
-            return Histogram(name, text, [_MODEL, *labels], buckets=buckets, registry=registry)
-
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"baton_{name}", text, [_MODEL, *labels], registry=registry)
-
+        histogram, counter = _Histograms(registry), _Counters(registry)
         self.ttft = histogram("time_to_first_token_seconds", "Arrival to first token.", TTFT_S)
         self.latency = histogram("e2e_request_latency_seconds", "Arrival to end.")
         self.queue = histogram("request_queue_time_seconds", "Waiting for admission.")
