@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from cli.access import Secure, make_cluster_token, token_metadata
+from cli.places import SHIPPED_MODEL, SHIPPED_MODEL_NAME
 from cli.processes import ServiceProcess, stop_all
+from cli.start.cluster_file import ClusterModel
 from cli.start.ports import free_port, require_free
 from cli.start.readiness import ReadinessProbe
 from cli.start.restarts import Restarts
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from cli.start.status import Status
 
 
+#: How a router's note on missing prefill workers begins, behind the name of the model.
+NO_PREFILL = "no prefill worker is ready"
 #: Of the HTTP port's own certificate.
 _HTTPS_VARIABLES = tuple(
     f"BATON_{field.name.upper()}" for field in dataclasses.fields(HttpsSettings)
@@ -36,13 +41,15 @@ _HTTPS_VARIABLES = tuple(
 class ClusterSpec:
     """The processes of a cluster and their settings."""
 
-    model: Path
+    model: Path = SHIPPED_MODEL
     #: One name, or several separated by commas.
-    served_model_name: str
+    served_model_name: str = SHIPPED_MODEL_NAME
     log_folder: Path
     host: str = "127.0.0.1"
     port: int = 8000
     grpc_port: int = 50051
+    #: In place of `model` and the numbers of its workers: several models, the default one first.
+    models: tuple[ClusterModel, ...] = ()
     #: Several routers share the two ports; each then has two more of its own.
     num_routers: int = 1
     num_prefill: int = 1
@@ -69,6 +76,22 @@ class ClusterSpec:
     grace_s: float = 15.0
     #: Package with the services' modules.
     services: str = "services"
+
+    @property
+    def all_models(self) -> tuple[ClusterModel, ...]:
+        """The models with their workers; the one of `model`, unless there are several."""
+        if self.models:
+            return self.models
+        name, *aliases = self.served_model_name.split(",")
+        return (
+            ClusterModel(
+                name=name,
+                path=self.model,
+                aliases=tuple(aliases),
+                num_prefill=self.num_prefill,
+                num_decode=self.num_decode,
+            ),
+        )
 
     @property
     def has_keys(self) -> bool:
@@ -99,7 +122,8 @@ class ClusterSpec:
     @property
     def num_threads(self) -> int:
         """Number of threads of each worker: its share of the cores."""
-        return max(1, len(os.sched_getaffinity(0)) // (self.num_prefill + self.num_decode))
+        num_workers = sum(each.num_prefill + each.num_decode for each in self.all_models)
+        return max(1, len(os.sched_getaffinity(0)) // num_workers)
 
     @property
     def client_host(self) -> str:
@@ -132,12 +156,14 @@ class Cluster:
             self._process(name, "router", self._router_flags(*ports))
             for name, ports in zip(names, self.router_ports, strict=True)
         ]
-        self.workers = [
-            self._process(f"{role}-{number}", role, self._worker_flags(f"{role}-{number}"))
-            for role, count in (("prefill", spec.num_prefill), ("decode", spec.num_decode))
-            for number in range(count)
+        #: By model and role.
+        self._groups = [
+            self._workers(model, role, count)
+            for model in spec.all_models
+            for role, count in (("prefill", model.num_prefill), ("decode", model.num_decode))
         ]
-        self._restarts = [Restarts(each) for each in self._kinds()]
+        self.workers = [worker for group in self._groups for worker in group]
+        self._restarts = [Restarts(each) for each in self.kinds()]
         #: Names of processes that did not stop in time and were killed.
         self.killed: list[str] = []
 
@@ -173,8 +199,7 @@ class Cluster:
         """
         with ExitStack() as stack:
             probes = [stack.enter_context(closing(self._probe(*p))) for p in self.router_ports]
-            needs_prefill = self.spec.num_prefill > 0
-            StartWatch(self.routers, self.workers, probes, needs_prefill=needs_prefill).wait(
+            StartWatch(self.routers, self.workers, probes, is_meant=self._is_meant).wait(
                 show,
                 require_running=self.require_running,
                 timeout_s=self.spec.start_timeout_s,
@@ -204,15 +229,24 @@ class Cluster:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _kinds(self) -> list[list[ServiceProcess]]:
-        """Return the processes of each service.
+    def kinds(self) -> list[list[ServiceProcess]]:
+        """Return the processes that can replace each other: of one service, for one model.
 
         Workers first: after the failure of a worker, the routers only wait for it.
         """
-        kinds: dict[str, list[ServiceProcess]] = {}
-        for process in (*self.workers, *self.routers):
-            kinds.setdefault(process.module, []).append(process)
-        return list(kinds.values())
+        return [group for group in (*self._groups, self.routers) if group]
+
+    def _workers(self, model: ClusterModel, role: str, count: int) -> list[ServiceProcess]:
+        # Names of models may have slashes, and those of workers are names of files.
+        prefix = f"{re.sub(r'[^A-Za-z0-9._-]+', '-', model.name)}-" if self.spec.models else ""
+        names = [f"{prefix}{role}-{number}" for number in range(count)]
+        return [self._process(n, role, self._worker_flags(n, role, model)) for n in names]
+
+    def _is_meant(self, note: str) -> bool:
+        """Return whether a router's note is of prefill workers that this cluster does not have."""
+        without = [model for model in self.spec.all_models if not model.num_prefill]
+        prefixes = [f"{m.name}: " for m in without] if self.spec.models else [""] * len(without)
+        return any(note.startswith(f"{prefix}{NO_PREFILL}") for prefix in prefixes)
 
     def _process(self, name: str, role: str, flags: Sequence[str]) -> ServiceProcess:
         log = self.spec.log_folder / f"{name}.log"
@@ -244,7 +278,7 @@ class Cluster:
 
     def _router_flags(self, own_port: int, own_grpc_port: int) -> list[str]:
         spec = self.spec
-        flags = [*self._common_flags(), "--host", spec.host]
+        flags = [*self._model_flags(), "--host", spec.host]
         flags += ["--port", str(spec.port), "--grpc-port", str(spec.grpc_port)]
         if self._own_ports:
             flags += ["--own-port", str(own_port), "--own-grpc-port", str(own_grpc_port)]
@@ -252,26 +286,28 @@ class Cluster:
             flags.append("--share-ports")
         return [*flags, *spec.router_flags]
 
-    def _worker_flags(self, name: str) -> list[str]:
+    def _worker_flags(self, name: str, role: str, model: ClusterModel) -> list[str]:
         # Workers take a free port and report it to every router. All are on this machine, so no
         # other machine needs to reach them.
-        host = self.spec.client_host
-        flags = ["--name", name, "--host", "127.0.0.1", "--port", "0"]
-        if self.spec.redis_url is None:
+        spec, host = self.spec, self.spec.client_host
+        flags = ["--model", str(model.path), "--served-model-name", ",".join(model.names)]
+        flags += ["--name", name, "--host", "127.0.0.1", "--port", "0"]
+        if spec.redis_url is None:
             directory = ",".join(f"{host}:{grpc_port}" for _, grpc_port in self.router_ports)
             flags += ["--directory", directory]
         # Workers that spin on the same core slow each other down.
-        flags += ["--num-threads", str(self.spec.num_threads)]
-        own = self.spec.decode_flags
-        if name.startswith("prefill"):
-            flags += ["--niceness", str(self.spec.prefill_niceness)]
-            own = self.spec.prefill_flags
-        return [*self._common_flags(), *flags, *self.spec.worker_flags, *own]
+        flags += ["--num-threads", str(spec.num_threads)]
+        if role == "prefill":
+            flags += ["--niceness", str(spec.prefill_niceness)]
+            return [*flags, *spec.worker_flags, *spec.prefill_flags, *model.prefill_flags]
+        return [*flags, *spec.worker_flags, *spec.decode_flags, *model.decode_flags]
 
-    def _common_flags(self) -> list[str]:
+    def _model_flags(self) -> list[str]:
+        """Return the router's flags of one model, or of several."""
         spec = self.spec
-        name = ("--served-model-name", spec.served_model_name)
-        return ["--model", str(spec.model), *name]
+        if spec.models:
+            return ["--models", json.dumps([model.to_router() for model in spec.models])]
+        return ["--model", str(spec.model), "--served-model-name", spec.served_model_name]
 
 
 def _absolute(path: Path | None) -> str | None:

@@ -81,6 +81,8 @@ def show(file: File = DEFAULT_FILE) -> None:
             limits.append(f"{tenant.max_concurrent_requests} requests at once")
         if tenant.max_tokens_per_minute is not None:
             limits.append(f"{tenant.max_tokens_per_minute} tokens a minute")
+        if tenant.models is not None:
+            limits.append(f"models {', '.join(tenant.models) or 'none'}")
         if tenant.operator:
             limits.append("operator")
         typer.echo(f"{tenant.name}  ({', '.join(limits)}{_end(tenant.expires)})")

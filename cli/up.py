@@ -74,10 +74,11 @@ def run_up(spec: ClusterSpec) -> int:
 def _show_doors(cluster: Cluster, console: Console) -> None:
     spec = cluster.spec
     url, directory = spec.url, spec.directory
+    names = [name for model in spec.all_models for name in model.names]
     key = "BATON_API_KEY=… " if spec.has_keys else ""
     token = "" if spec.cluster_token is None else f" --cluster-token {spec.cluster_token}"
     for line in (
-        f"  OpenAI API   {url}/v1   (model: {spec.served_model_name.replace(',', ', ')})",
+        f"  OpenAI API   {url}/v1   (model: {', '.join(names)})",
         f"  gRPC         {directory}",
         f"  live page    {url}/dashboard",
         *_metrics_doors(cluster),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import secrets
 import signal
 import statistics
@@ -209,7 +210,8 @@ def _has_both(url: str) -> bool:
     except httpx.HTTPError:
         return False
     return all(
-        f'baton_workers_ready{{role="{role}"}} 1.0' in text for role in ("prefill", "decode")
+        re.search(rf'^baton_workers_ready{{.*role="{role}"}} 1\.0$', text, re.MULTILINE)
+        for role in ("prefill", "decode")
     )
 
 

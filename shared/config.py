@@ -90,6 +90,27 @@ def load_config(
     return typing.cast(T, _build(cls, values))
 
 
+def with_values(settings: T, values: Mapping[str, Any], *, origin: str) -> T:
+    """Return the settings with other values, of their groups as well.
+
+    A text is read as from the command line. `origin` says in errors where the values are.
+
+    Raises:
+        ConfigError: a value does not fit.
+    """
+    record: Any = settings
+    hints = typing.get_type_hints(type(settings))
+    changed: dict[str, Any] = {}
+    for field in dataclasses.fields(record):
+        before = getattr(settings, field.name)
+        if dataclasses.is_dataclass(hints[field.name]):
+            changed[field.name] = with_values(before, values, origin=origin)
+        elif field.name in values:
+            where = f"{field.name!r} in {origin}"
+            changed[field.name] = _convert(hints[field.name], values[field.name], where)
+    return typing.cast(T, dataclasses.replace(record, **changed))
+
+
 def flag_name(field: str) -> str:
     """The command-line flag of a field."""
     return "--" + field.replace("_", "-")

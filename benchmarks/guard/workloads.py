@@ -102,13 +102,14 @@ def openai_stream() -> Work:
     models = ServedModels(
         names=("m",), learn_max_model_len=lambda: 4096, vocab_size=tokenizer.vocab_size, created_s=0
     )
+    backend = Backend(
+        generator=Script(),
+        tokenizer=tokenizer,
+        chat_template=ChatTemplate.load(SHIPPED_MODEL, tokenizer.special_tokens),
+        models=models,
+    )
     app = create_app(
-        Backend(
-            generator=Script(),
-            tokenizer=tokenizer,
-            chat_template=ChatTemplate.load(SHIPPED_MODEL, tokenizer.special_tokens),
-            models=models,
-        ),
+        _catalogue(backend),
         not_ready_because=lambda: (),
         registry=CollectorRegistry(),
         version="guard",
@@ -130,6 +131,12 @@ def _module(*places: str) -> Any:
     """Return the first of these modules that the tree has: modules move."""
     found = next(place for place in places if _is_there(place))
     return importlib.import_module(found)
+
+
+def _catalogue(backend: Any) -> Any:
+    """Return what an application is made of: a backend, where the tree has no catalogue yet."""
+    place = "services.router.openai.catalogue"
+    return importlib.import_module(place).one_model(backend) if _is_there(place) else backend
 
 
 def _is_there(place: str) -> bool:

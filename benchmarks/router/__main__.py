@@ -37,6 +37,7 @@ def main(
     duration_s: Annotated[float, typer.Option(help="Seconds to measure.")] = 10.0,
     mock_processes: Annotated[int, typer.Option(help="Processes for the workers.")] = 1,
     client_processes: Annotated[int, typer.Option(help="Processes for the clients.")] = 1,
+    models: Annotated[int, typer.Option(help="Models of the router, in equal shares.")] = 1,
     router_flags: Annotated[str, typer.Option(help="Further flags of the router.")] = "",
     label: Annotated[str, typer.Option(help="What is measured, for the table.")] = "router",
     result: Annotated[Path | None, typer.Option(help="File to append the numbers to.")] = None,
@@ -55,12 +56,9 @@ def main(
         mock_processes=mock_processes,
         client_processes=client_processes,
         router_flags=tuple(router_flags.split()),
+        models=models,
     )
-    with tempfile.TemporaryDirectory(prefix="baton-router-") as name:
-        folder = Path(name)
-        write_checkpoint(folder)
-        with Bench(folder, load) as bench:
-            measured = bench.measure()
+    measured = _measure(load)
     numbers = describe(label, measured)
     if result is not None:
         with result.open("a", encoding="utf-8") as file:
@@ -70,6 +68,14 @@ def main(
         table.add_row(key, str(value))
     Console(width=100).print(table)
     raise typer.Exit(1 if measured.num_failed or not measured.num_tokens else 0)
+
+
+def _measure(load: Load) -> Measured:
+    with tempfile.TemporaryDirectory(prefix="baton-router-") as name:
+        folder = Path(name)
+        write_checkpoint(folder)
+        with Bench(folder, load) as bench:
+            return bench.measure()
 
 
 def describe(label: str, measured: Measured) -> dict[str, object]:
@@ -96,6 +102,7 @@ def describe(label: str, measured: Measured) -> dict[str, object]:
         "mock core used": round(measured.mocks_cpu_s / load.duration_s, 3),
         "streams": load.streams,
         "workers": load.workers,
+        "models": load.models,
         "arrivals": load.arrivals.value,
         "endpoint": load.endpoint,
         "max_tokens": load.max_tokens,

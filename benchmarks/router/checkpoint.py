@@ -21,6 +21,12 @@ CHAT_TEMPLATE = (
 )
 
 
+def model_name(number: int, num_models: int) -> str:
+    """Return the model of a stream or a worker of this number: they take turns."""
+    place = number % num_models
+    return f"{MODEL_NAME}-{place}" if place else MODEL_NAME
+
+
 def write_checkpoint(folder: Path) -> None:
     """Fill `folder` with a tokenizer, its settings and the model's size."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())

@@ -20,7 +20,7 @@ from typing import Annotated, cast
 import typer
 import uvloop
 
-from benchmarks.router.checkpoint import MODEL_NAME
+from benchmarks.router.checkpoint import model_name
 from benchmarks.router.stamps import PATTERN, age_ms
 
 _DONE = b"data: [DONE]"
@@ -105,9 +105,9 @@ class Stream(asyncio.Protocol):
         self.close()
 
 
-def http_request(endpoint: str, prompt: str, max_tokens: int) -> bytes:
+def http_request(model: str, endpoint: str, prompt: str, max_tokens: int) -> bytes:
     """The bytes of one request."""
-    body: dict[str, object] = {"model": MODEL_NAME, "stream": True, "max_tokens": max_tokens}
+    body: dict[str, object] = {"model": model, "stream": True, "max_tokens": max_tokens}
     body["ignore_eos"] = True
     if endpoint == "chat/completions":
         body["messages"] = [{"role": "user", "content": prompt}]
@@ -123,14 +123,15 @@ def http_request(endpoint: str, prompt: str, max_tokens: int) -> bytes:
 
 async def load(
     port: int, window: Window, *, endpoint: str, num_streams: int, prompt: str, max_tokens: int,
-    ramp_s: float, end_s: float,
+    ramp_s: float, end_s: float, num_models: int,
 ) -> float:  # fmt: skip
     """Hold the streams open until `end_s` of the monotonic clock; returns seconds of CPU used."""
     loop = asyncio.get_running_loop()
     streams: list[Stream] = []
-    for _ in range(num_streams):
+    for number in range(num_streams):
         first = random.randint(1, max_tokens)
-        requests = [http_request(endpoint, prompt, n) for n in (max_tokens, first)]
+        model = model_name(number, num_models)
+        requests = [http_request(model, endpoint, prompt, n) for n in (max_tokens, first)]
         _, stream = await loop.create_connection(
             partial(Stream, requests, window), "127.0.0.1", port
         )
@@ -154,6 +155,7 @@ def main(
     start_s: Annotated[float, typer.Option(help="Monotonic time at which measuring begins.")],
     end_s: Annotated[float, typer.Option(help="Monotonic time at which it ends.")],
     result: Annotated[Path, typer.Option(help="File for the result.")],
+    models: Annotated[int, typer.Option(help="Models that the streams take turns in.")] = 1,
 ) -> None:
     """Load a router, and write what was seen to a file."""
     window = Window(int(start_s * 1e9), int(end_s * 1e9))
@@ -161,7 +163,7 @@ def main(
     used_s = uvloop.run(
         load(
             port, window, endpoint=endpoint, num_streams=streams, prompt=prompt,
-            max_tokens=max_tokens, ramp_s=ramp_s, end_s=end_s,
+            max_tokens=max_tokens, ramp_s=ramp_s, end_s=end_s, num_models=models,
         )
     )  # fmt: skip
     counts = {

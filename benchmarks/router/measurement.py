@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import psutil
 
-from benchmarks.router.checkpoint import MODEL_NAME
+from benchmarks.router.checkpoint import model_name
 from cli.processes import ServiceProcess, stop_all
 from cli.start.ports import free_port
 from cli.start.readiness import ReadinessProbe
@@ -52,6 +52,7 @@ class Load:
     mock_processes: int
     client_processes: int
     router_flags: tuple[str, ...] = ()
+    models: int = 1
 
 
 @dataclass(slots=True, kw_only=True)
@@ -161,8 +162,8 @@ class Bench:
         url = f"http://127.0.0.1:{self._port}/metrics"
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(url, timeout=READY_S) as response:
-            found = re.search(rb'baton_workers_ready{role="decode"} (\d+)', response.read())
-        return int(found[1]) if found else 0
+            found = re.findall(rb'baton_workers_ready{.*role="decode"} (\d+)', response.read())
+        return sum(map(int, found))
 
     def _start_mocks(self) -> None:
         load = self._load
@@ -173,6 +174,7 @@ class Bench:
                 "--names", ",".join(names[number :: load.mock_processes]),
                 "--step-s", str(1 / load.tokens_per_s),
                 "--arrivals", load.arrivals.value,
+                "--models", str(load.models),
             ]  # fmt: skip
             mock = self._process(f"mock-{number}", "benchmarks.router.mock_worker", flags)
             self._start(mock, self._other_cores)
@@ -194,6 +196,7 @@ class Bench:
                 "--start-s", str(start_s),
                 "--end-s", str(start_s + load.duration_s),
                 "--result", str(path),
+                "--models", str(load.models),
             ]  # fmt: skip
             client = self._process(f"client-{number}", "benchmarks.router.client", flags)
             self._start(client, self._other_cores)
@@ -202,9 +205,11 @@ class Bench:
         return results
 
     def _router_flags(self) -> list[str]:
+        num = self._load.models
+        names = [model_name(number, num) for number in range(num)]
+        one = ["--model", str(self._folder), "--served-model-name", *names]
         return [
-            "--model", str(self._folder),
-            "--served-model-name", MODEL_NAME,
+            *(one if num == 1 else ["--models", *(f"{name}={self._folder}" for name in names)]),
             "--port", str(self._port),
             "--grpc-port", str(self._grpc_port),
             "--max-concurrent-requests", str(self._load.streams),

@@ -23,7 +23,7 @@ from baton.v1 import (
     worker_pb2,
     worker_pb2_grpc,
 )
-from benchmarks.router.checkpoint import MAX_MODEL_LEN, MODEL_NAME
+from benchmarks.router.checkpoint import MAX_MODEL_LEN, model_name
 from benchmarks.router.stamps import FIRST_STAMP_ID, stamp_now
 from services.decode.session import AnswerSession
 from shared.directory.base import WorkerLoad, WorkerRecord
@@ -35,7 +35,7 @@ from shared.rpc.server import RpcServer
 from shared.rpc.wire import worker_id_to_wire
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 
     import grpc
 
@@ -128,14 +128,16 @@ class MockDecode(decode_pb2_grpc.DecodeServicer, worker_pb2_grpc.WorkerServicer)
         return message
 
 
-async def serve(names: list[str], directory: str, *, step_s: float, arrivals: Arrivals) -> None:
-    """Serve all workers of this process until it is killed."""
+async def serve(
+    models: Mapping[str, str], directory: str, *, step_s: float, arrivals: Arrivals
+) -> None:
+    """Serve all workers of this process until it is killed. `models`: by the worker's name."""
     async with AsyncExitStack() as stack:
         channels = ChannelPool()
         stack.push_async_callback(channels.close)
         registry = RemoteDirectory(channels.get(directory))
         async with asyncio.TaskGroup() as tasks:
-            for name in names:
+            for name, model in models.items():
                 worker = WorkerId.born(name)
                 # Methods that the benchmark does not call answer UNIMPLEMENTED.
                 mock = MockDecode(worker, step_s=step_s, arrivals=arrivals)  # type: ignore[abstract]
@@ -146,7 +148,7 @@ async def serve(names: list[str], directory: str, *, step_s: float, arrivals: Ar
                 # Also keeps a reference to the server: without one the server ends.
                 stack.push_async_callback(server.stop, 0)
                 tasks.create_task(mock.run())
-                tasks.create_task(_stay(registry, _record(worker, server.port)))
+                tasks.create_task(_stay(registry, _record(worker, server.port, model)))
 
 
 async def _stay(registry: RemoteDirectory, record: WorkerRecord) -> None:
@@ -160,12 +162,12 @@ async def _stay(registry: RemoteDirectory, record: WorkerRecord) -> None:
             await registry.register(record, LEASE_S)
 
 
-def _record(worker: WorkerId, port: int) -> WorkerRecord:
+def _record(worker: WorkerId, port: int, model: str) -> WorkerRecord:
     return WorkerRecord(
         worker=worker,
         role=Role.DECODE,
         address=f"127.0.0.1:{port}",
-        model=MODEL_NAME,
+        model=model,
         namespace="00" * 32,
         block_size=16,
         num_blocks=1024,
@@ -178,9 +180,11 @@ def main(
     names: Annotated[str, typer.Option(help="Names of the workers, by commas.")],
     step_s: Annotated[float, typer.Option(help="Seconds between two tokens of a sequence.")],
     arrivals: Annotated[Arrivals, typer.Option(help="Together, or each at its own time.")],
+    models: Annotated[int, typer.Option(help="Models that the workers take turns in.")] = 1,
 ) -> None:
     """Run mock decode workers until killed."""
-    uvloop.run(serve(names.split(","), directory, step_s=step_s, arrivals=arrivals))
+    workers = {name: model_name(int(name.rpartition("-")[2]), models) for name in names.split(",")}
+    uvloop.run(serve(workers, directory, step_s=step_s, arrivals=arrivals))
 
 
 if __name__ == "__main__":

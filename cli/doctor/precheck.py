@@ -42,14 +42,13 @@ def check_spec(spec: ClusterSpec) -> None:
     """
     cluster = Cluster(spec)
     cluster.prepare()
-    first: dict[Service, ServiceProcess] = {}
-    for process in cluster.processes:
-        first.setdefault(_service(process), process)
+    # The router first, as its settings are those of the whole cluster.
+    first = [kind[0] for kind in reversed(cluster.kinds())]
     # Settings before files: mistyped settings are the likelier errors.
-    configs = {service: _parse(service, process) for service, process in first.items()}
-    for service, config in configs.items():
+    configs = [(_service(process), _parse(_service(process), process)) for process in first]
+    for service, config in configs:
         _run(service, _CHECKS[service], config)
-    router = configs[Service.ROUTER]
+    _, router = configs[0]
     if router.redis_url is not None:
         _check_redis(router.redis_url, router.redis_password_file)
 

@@ -24,6 +24,8 @@ LISTED_BY = "baton serve router|prefill|decode --help"
 WIRING = frozenset(
     {
         "--model",
+        "--models",
+        "--default-model",
         "--served-model-name",
         "--name",
         "--port",

@@ -13,7 +13,7 @@ from cli.access import open_channel, open_http, open_unverified_http
 from cli.errors import CommandError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from cli.access import Secure
 
@@ -52,14 +52,15 @@ class ReadinessProbe:
         """Close the connection."""
         self._channel.close()
 
-    def missing(self, *, needs_prefill: bool = False) -> Sequence[str] | None:
+    def missing(self, *, is_meant: Callable[[str], bool] = lambda _: True) -> Sequence[str] | None:
         """Return what the router still lacks; empty when it serves, None when it is not up.
 
-        `needs_prefill`: a prefill worker that it sends prompts to, though it serves without one.
+        `is_meant` returns whether the router lacks what a note says for good: it serves without.
         """
         try:
             with self._opener.open(f"{self._url}/ready", timeout=TIMEOUT_S) as answer:
-                return _listed(answer.read(), "notes") if needs_prefill else ()
+                notes = _listed(answer.read(), "notes")
+                return tuple(note for note in notes if not is_meant(note))
         except HTTPError as error:
             with error:
                 return _listed(error.read(), "reasons") or ("the router is not ready",)

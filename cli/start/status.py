@@ -47,10 +47,10 @@ class StartWatch:
         workers: Sequence[ServiceProcess],
         probes: Sequence[ReadinessProbe],
         *,
-        needs_prefill: bool,
+        is_meant: Callable[[str], bool],
     ) -> None:
-        """Watch these processes. One probe per router, in the same order."""
-        self._needs_prefill = needs_prefill
+        """Watch these processes. One probe per router, in the same order, with `is_meant`."""
+        self._is_meant = is_meant
         self._routers = routers
         self._workers = workers
         self._probes = probes
@@ -70,7 +70,7 @@ class StartWatch:
         deadline_s = time.monotonic() + timeout_s
         while True:
             require_running()
-            missing = [p.missing(needs_prefill=self._needs_prefill) for p in self._probes]
+            missing = [p.missing(is_meant=self._is_meant) for p in self._probes]
             joined = [{w.record.worker.name for w in probe.workers()} for probe in self._probes]
             statuses = self._statuses(missing, set.intersection(*joined))
             show(statuses)

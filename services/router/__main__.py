@@ -16,27 +16,21 @@ import uvloop
 from prometheus_client import CollectorRegistry
 
 from baton.v1 import directory_pb2_grpc, router_pb2_grpc
-from services.router.admission.tenant_metrics import TenantMetrics
+from services.router.catalogue.readiness import Readiness
 from services.router.config import RouterConfig
 from services.router.dashboard.routes import Dashboard
 from services.router.dashboard.state import DashboardState
 from services.router.doors.app import create_app
 from services.router.doors.http_server import HttpServer
-from services.router.doors.limited import LimitedGenerator
-from services.router.doors.slow_reader import StallGuard
+from services.router.front import Front
 from services.router.grpc.directory_servicer import DirectoryServicer
 from services.router.grpc.health import reporting_health
 from services.router.grpc.server import RouterServicer
-from services.router.openai.backend import Backend
-from services.router.openai.reading.unknown_fields import UnknownFields
 from services.router.openai.responses_api.stored.open import open_keeper
 from services.router.operated import OperatedCluster
 from services.router.parts import open_parts
 from services.router.security import DIRECTORY_SERVICE, ROUTER_SERVICE, open_security
-from services.router.watch.metrics import RequestMeter, observe_state
-from services.router.watch.request_log import RequestLog
-from services.router.watch.tracing import RequestTracer
-from services.router.watch.watched import WatchedGenerator
+from services.router.watch.metrics import observe_state
 from shared.config import load_config
 from shared.ending import end_process
 from shared.errors import ConfigError
@@ -59,11 +53,10 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from services.router.admission.keys import KeyRing
+    from services.router.openai.catalogue import Catalogue
     from services.router.openai.responses_api.stored.keeper import ResponseKeeper
     from services.router.parts import RouterParts
-    from services.router.request.generation import Generator
     from services.router.security import RouterSecurity
-    from services.router.watch.observer import RequestObserver
     from shared.rpc.tls.files import CertificateFiles
     from shared.telemetry.tracing import Tracer
 
@@ -92,21 +85,21 @@ async def serve(config: RouterConfig) -> None:
         parts = await stack.enter_async_context(
             open_parts(config, token=token, certificates=certificates)
         )
-        metrics = CollectorRegistry()
-        observe_state(parts, metrics)
-        if keys is not None:
-            metrics.register(keys)
+        metrics = _metrics(parts, keys)
         tracer = open_tracer("router", instance=_instance(), environ=os.environ)
         if tracer is not None:
             stack.push_async_callback(tracer.close)
         dashboard = Dashboard(DashboardState(parts, name=_instance(), version=VERSION))
-        generator = front(config, parts, metrics, tracer, dashboard.state)
         keeper = await stack.enter_async_context(_keeper(config))
-        rpc = _rpc_server(config, parts, generator, security, certificates, tracer)
+        front = Front(config, parts, metrics, tracer=tracer, page=dashboard.state, keeper=keeper)
+        catalogue, readiness = front.catalogue(), Readiness(parts.pools)
+        rpc = _rpc_server(config, parts, catalogue, security, certificates, tracer)
         await rpc.start(*config.grpc_addresses, serving=False)
         stack.push_async_callback(rpc.stop, 0)
         http = HttpServer(
-            _http_app(config, parts, generator, metrics, keys, stopping, tracer, dashboard, keeper),
+            _http_app(
+                config, parts, catalogue, readiness, metrics, keys, stopping, tracer, dashboard
+            ),
             drain_grace_s=config.drain_grace_s,
             tls=_https(config, certificates),
             limits=config.limits,
@@ -116,14 +109,22 @@ async def serve(config: RouterConfig) -> None:
             config.host, config.port, share_port=config.share_ports, own_port=config.own_port
         )
         dashboard.feed.start()
-        log.info("listening", http_port=http.port, grpc_port=rpc.port, models=parts.models.names)
-        async with reporting_health(rpc, parts.endpoints):
+        log.info("listening", http_port=http.port, grpc_port=rpc.port, models=parts.model_names)
+        async with reporting_health(rpc, readiness):
             await _until(stopping, parts)
-        log.info("stopping", num_requests=parts.admission.num_inside)
+        log.info("stopping", num_requests=parts.num_inside)
         await dashboard.feed.stop()
         await rpc.set_serving(serving=False)
         await asyncio.gather(http.stop(), rpc.stop(config.drain_grace_s))
     log.info("stopped")
+
+
+def _metrics(parts: RouterParts, keys: KeyRing | None) -> CollectorRegistry:
+    metrics = CollectorRegistry()
+    observe_state(parts, metrics)
+    if keys is not None:
+        metrics.register(keys)
+    return metrics
 
 
 def _keeper(config: RouterConfig) -> AbstractAsyncContextManager[ResponseKeeper | None]:
@@ -137,28 +138,28 @@ def _keeper(config: RouterConfig) -> AbstractAsyncContextManager[ResponseKeeper 
 def _http_app(
     config: RouterConfig,
     parts: RouterParts,
-    generator: Generator,
+    catalogue: Catalogue,
+    readiness: Readiness,
     metrics: CollectorRegistry,
     keys: KeyRing | None,
     stopping: asyncio.Event,
     tracer: Tracer | None,
     dashboard: Dashboard,
-    keeper: ResponseKeeper | None,
 ) -> FastAPI:
     def not_ready_because() -> Sequence[str]:
         if stopping.is_set():
             return ["the router is stopping"]
-        return parts.endpoints.not_ready_because()
+        return readiness.not_ready_because()
 
     return create_app(
-        _backend(config, parts, generator, keeper),
+        catalogue,
         not_ready_because=not_ready_because,
-        notes=parts.endpoints.notes,
+        notes=readiness.notes,
         registry=exposed_metrics(
             metrics,
             config.metrics_names,
             repeated=ROUTER_NAMES,
-            model=parts.models.names[0],
+            model=parts.pools[0].name,
             engine="0",
         ),
         version=VERSION,
@@ -173,46 +174,6 @@ def _http_app(
     )
 
 
-def _backend(
-    config: RouterConfig, parts: RouterParts, generator: Generator, keeper: ResponseKeeper | None
-) -> Backend:
-    return Backend(
-        generator=generator,
-        tokenizer=parts.tokenizer,
-        chat_template=parts.chat_template,
-        formats=parts.formats,
-        models=parts.models,
-        explainer=parts.planner,
-        aborter=parts.pipeline,
-        trusts_templates=config.trust_request_chat_template,
-        answers=config.answers,
-        embeds=config.embeds_policy,
-        responses=keeper,
-        limits=config.limits,
-        unknown_fields=UnknownFields(strict=config.strict_fields),
-    )
-
-
-def front(
-    config: RouterConfig,
-    parts: RouterParts,
-    registry: CollectorRegistry,
-    tracer: Tracer | None = None,
-    page: DashboardState | None = None,
-) -> Generator:
-    """Return the pipeline behind tenant limits, wrapped by the observers of requests."""
-    model = parts.models.names[0]
-    tokens = None if page is None else page.tokens
-    observers: list[RequestObserver] = [RequestMeter(registry, model=model, tokens=tokens)]
-    if page is not None:
-        observers.append(page)
-    if config.log_requests:
-        observers.append(RequestLog())
-    if tracer is not None:
-        observers.append(RequestTracer(tracer, model=model))
-    return WatchedGenerator(limited(config, parts, registry), observers)
-
-
 def _https(config: RouterConfig, certificates: CertificateFiles | None) -> SSLContext | None:
     if config.https.https_cert is not None:
         return open_https(config.https)
@@ -223,20 +184,6 @@ def _https(config: RouterConfig, certificates: CertificateFiles | None) -> SSLCo
 
 def _instance() -> str:
     return f"{socket.gethostname()}-{os.getpid()}"
-
-
-def limited(
-    config: RouterConfig, parts: RouterParts, registry: CollectorRegistry
-) -> LimitedGenerator:
-    """Return the pipeline behind the tenants' limits; count their use in `registry`."""
-    metrics = TenantMetrics(queued=parts.admission.queue_lengths, running=parts.limits.running)
-    registry.register(metrics)
-    return LimitedGenerator(
-        StallGuard(parts.pipeline, max_stall_s=config.max_client_stall_s),
-        parts.limits,
-        metrics,
-        max_model_len=lambda: parts.models.max_model_len,
-    )
 
 
 def settle_memory() -> None:
@@ -262,7 +209,7 @@ async def _until(stopping: asyncio.Event, parts: RouterParts) -> None:
 def _rpc_server(
     config: RouterConfig,
     parts: RouterParts,
-    generator: Generator,
+    catalogue: Catalogue,
     security: RouterSecurity,
     certificates: CertificateFiles | None,
     tracer: Tracer | None,
@@ -281,15 +228,9 @@ def _rpc_server(
         tls=tls,
     )
     router = RouterServicer(
-        generator=generator,
-        tokenizer=parts.tokenizer,
-        chat_template=parts.chat_template,
-        models=parts.models,
-        formats=parts.formats,
+        catalogue,
         rate_headers=parts.limits.headers,
         caller_of=security.caller_of_call,
-        limits=limits,
-        embeds=config.embeds_policy,
         traced=tracer is not None,
     )
     router_pb2_grpc.add_RouterServicer_to_server(router, rpc.server)

@@ -22,5 +22,6 @@ def check_router(config: RouterConfig) -> None:
     """
     open_security(config)
     open_https(config.https)
-    find_policy(config.routing_policy, random.Random())
-    load_text(config)
+    for model in config.of_models():
+        find_policy(model.routing_policy, random.Random())
+        load_text(model)

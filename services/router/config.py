@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path  # noqa: TC003 read at run time by the settings loader
-from typing import Literal
+from typing import Any, Literal
 
 from services.router.admission.key_settings import ClientKeySettings
 from services.router.answer_settings import AnswerSettings
 from services.router.cors_settings import CorsSettings
+from services.router.model_entries import read_entries
 from services.router.request.embeds_policy import EmbedsPolicy
 from services.router.response_settings import ResponseSettings
 from services.router.template_settings import TemplateSettings
-from shared.config import flag_name, setting
+from shared.config import flag_name, setting, with_values
 from shared.errors import ConfigError
 from shared.folder.changes import FolderChanges
 from shared.generation.limits import RequestLimits
@@ -36,15 +37,24 @@ from shared.text.reasoning_settings import ReasoningSettings
 class RouterConfig:
     """The router: takes requests over HTTP and gRPC, and chooses the workers that serve them."""
 
-    model: Path = setting(
+    model: Path | None = setting(
+        None,
         help="directory with the model's tokenizer and configuration, a GGUF file, or a name on "
-        "the hub"
+        "the hub",
     )
     skip_tokenizer_init: bool = setting(
         False, help="whether to do without a tokenizer: prompts and answers are token ids alone"
     )
     served_model_name: tuple[str, ...] = setting(
         (), help="names that clients use, the first one in answers; default: the directory's name"
+    )
+    models: tuple[str | dict[str, Any], ...] = setting(
+        (),
+        help="in place of --model, several models: NAME=PATH, each followed by its alias=NAME and "
+        "SETTING=VALUE; in a file, tables [[models]]",
+    )
+    default_model: str | None = setting(
+        None, help="name of the model for requests that name none; default: the first of --models"
     )
     host: str = setting("127.0.0.1", help="address to listen on")
     published_host: str | None = setting(
@@ -190,6 +200,7 @@ class RouterConfig:
     limits: RequestLimits = field(default_factory=RequestLimits)
 
     def __post_init__(self) -> None:
+        self._check_models()
         for name in ("port", "grpc_port", "own_port", "own_grpc_port"):
             port = getattr(self, name)
             if port is not None and not 0 <= port < 2**16:
@@ -223,6 +234,20 @@ class RouterConfig:
         ):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"{flag_name(name)} must not be negative")
+
+    def _check_models(self) -> None:
+        if self.models:
+            for name in ("model", "served_model_name"):
+                if getattr(self, name):
+                    raise ConfigError(f"--models and {flag_name(name)} exclude each other")
+            self.of_models()
+        elif self.model is None:
+            raise ConfigError(
+                "--model is required: directory with the model's tokenizer and configuration; or "
+                "--models for several"
+            )
+        elif self.default_model is not None and self.default_model not in self.model_names:
+            raise ConfigError(f"--default-model {self.default_model!r} is no name of the model")
 
     def _check_sharing(self) -> None:
         if not self.share_ports:
@@ -279,6 +304,43 @@ class RouterConfig:
         return tuple(f"{self.host}:{port}" for port in ports)
 
     @property
+    def own_model(self) -> Path:
+        """The model of settings that have one; see `of_models`."""
+        if self.model is None:
+            raise TypeError("these settings are of several models")
+        return self.model
+
+    @property
     def model_names(self) -> tuple[str, ...]:
-        """The names that clients use."""
-        return self.served_model_name or (hub_name(self.model) or model_name(self.model),)
+        """The names that clients use for the one model."""
+        model = self.own_model
+        return self.served_model_name or (hub_name(model) or model_name(model),)
+
+    def of_models(self) -> tuple[RouterConfig, ...]:
+        """Return the settings of each model, the default one first: these, with its own in place.
+
+        Raises:
+            ConfigError: a model's settings do not fit.
+        """
+        if not self.models:
+            return (self,)
+        found = [
+            with_values(
+                self,
+                {
+                    "models": (),
+                    "default_model": None,
+                    "model": entry.path,
+                    "served_model_name": [entry.name, *entry.aliases],
+                    **entry.settings,
+                },
+                origin=f"the model {entry.name!r}",
+            )
+            for entry in read_entries(self.models)
+        ]
+        default = self.default_model
+        if default is not None:
+            if all(default not in each.model_names for each in found):
+                raise ConfigError(f"--default-model {default!r} is no model of --models")
+            found.sort(key=lambda each: default not in each.model_names)
+        return tuple(found)

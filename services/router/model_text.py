@@ -43,7 +43,7 @@ def load_text(config: RouterConfig) -> ModelText:
     Raises:
         ConfigError: a file cannot be used, or there is no parser of the configured name.
     """
-    folder = find_folder(config.model, config.hub, config.changes)
+    folder = find_folder(config.own_model, config.hub, config.changes)
     defaults = GenerationDefaults.choose(
         folder, config.generation_config, config.override_generation_config
     )

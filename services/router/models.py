@@ -36,13 +36,17 @@ class ServedModels:
         """
         return self.learn_max_model_len()
 
+    def knows(self, name: str) -> bool:
+        """Return whether requests may use this name."""
+        return name in self.names
+
     def resolve(self, name: str | None) -> str:
         """Return the name for the answer: the model's own name, also for an alias, as in vLLM.
 
         Raises:
             ModelNotFoundError: the model is not served.
         """
-        if name and name not in self.names:
+        if name and not self.knows(name):
             served = ", ".join(self.names)
             raise ModelNotFoundError(f"the model {name[:200]!r} does not exist; served: {served}")
         return self.names[0]

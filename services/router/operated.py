@@ -6,11 +6,14 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from services.router.catalogue.fleets import AllFleets
+from shared.errors import ModelNotFoundError
 from shared.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from services.router.catalogue.pool import Pool
     from services.router.config import RouterConfig
     from services.router.fleet.fleet import Fleet
     from services.router.parts import RouterParts
@@ -26,27 +29,48 @@ class OperatedCluster:
         self._config = config
         self._parts = parts
 
-    @property
-    def fleet(self) -> Fleet:
+    def fleet_of(self, model: str | None) -> Fleet | AllFleets:
         """See Cluster."""
-        return self._parts.fleet
+        pools = self._pools(model)
+        return pools[0].parts.fleet if len(pools) == 1 else AllFleets(pools)
 
-    def num_requests(self) -> int:
+    def num_requests(self, model: str | None = None) -> int:
         """See Cluster."""
-        return self._parts.admission.num_inside
+        return sum(pool.admission.num_inside for pool in self._pools(model))
 
     def describe(self) -> Mapping[str, Any]:
         """See Cluster."""
+        pools = self._parts.pools
         return {
             "version": VERSION,
-            "models": list(self._parts.models.names),
+            "models": self._parts.model_names,
+            "pools": [
+                {"model": pool.name, "names": pool.names, "loaded": pool.served is not None}
+                for pool in pools
+            ],
             "config": settings_without_secrets(self._config),
-            "workers": self._parts.control.describe(),
+            "workers": [each for pool in pools for each in pool.parts.control.describe()],
         }
 
-    async def reset_prefix_cache(self) -> bool:
+    async def reset_prefix_cache(self, model: str | None = None) -> bool:
         """See Cluster."""
-        return await self._parts.control.reset_prefix_cache()
+        done = [await pool.parts.control.reset_prefix_cache() for pool in self._pools(model)]
+        return all(done)
+
+    def _pools(self, model: str | None) -> tuple[Pool, ...]:
+        """Return the pool of a model, or all.
+
+        Raises:
+            ModelNotFoundError: there is no such model.
+        """
+        pools = self._parts.pools
+        if model is None:
+            return pools
+        found = tuple(pool for pool in pools if model in pool.names)
+        if not found:
+            names = ", ".join(self._parts.model_names)
+            raise ModelNotFoundError(f"the model {model[:200]!r} does not exist; served: {names}")
+        return found
 
 
 def settings_without_secrets(settings: Any) -> dict[str, Any]:

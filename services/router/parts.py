@@ -6,15 +6,16 @@ import asyncio
 import random
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from services.router.admission.admission import Admission, AdmissionLimits
 from services.router.admission.tenant_limits import TenantLimits
 from services.router.answer.pipeline import Pipeline
 from services.router.answer.planner import AnswerPlanner, LatencyBounds
+from services.router.catalogue.pool import LINGER_S, Pool, PoolParts, Served
 from services.router.fleet.fleet import Fleet
 from services.router.fleet.orders import Orders
-from services.router.model_text import load_text
 from services.router.models import ServedModels
 from services.router.routing.chooser import WorkerChooser
 from services.router.routing.policies.find import find_policy
@@ -25,6 +26,7 @@ from services.router.workers.directory import make_directory
 from services.router.workers.endpoints import EndpointPool
 from services.router.workers.generations import Generations
 from services.router.workers.sessions import SessionPool
+from services.router.workers.strangers import report_strangers
 from shared.generation.resolver import SamplingResolver
 from shared.rpc.channel import ChannelPool
 
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
 
     from services.router.config import RouterConfig
     from services.router.model_text import ModelText
-    from services.router.parsers.plan import ChatFormats
     from services.router.routing.base import PrefixLookup
     from services.router.workers.directory import RouterDirectory
     from shared.directory.base import BlockDirectory, RefusedWorker, WorkerRegistry
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
     from shared.directory.redis.follower import RedisFollower
     from shared.rpc.auth import ClusterToken
     from shared.rpc.tls.files import CertificateFiles
-    from shared.text.chat_template import ChatTemplate
-    from shared.text.tokenizer import Tokenizer
 
 #: Share of the bound on the time to first token.
 WORKER_QUEUE_SHARE = 0.25
@@ -50,12 +49,8 @@ WORKER_QUEUE_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterParts:
-    """The parts that the front ends and the directory's servicer need."""
+    """The parts of the process, and a pool for each model."""
 
-    tokenizer: Tokenizer
-    chat_template: ChatTemplate
-    formats: ChatFormats
-    models: ServedModels
     registry: WorkerRegistry
     blocks: BlockDirectory
     index: BlockIndex
@@ -63,15 +58,21 @@ class RouterParts:
     follower: RedisFollower | None
     #: Returns live workers whose records are refused: they get no requests.
     refused: Callable[[], Sequence[RefusedWorker]]
-    endpoints: EndpointPool
-    control: WorkerControl
-    fleet: Fleet
-    admission: Admission
-    planner: AnswerPlanner
     limits: TenantLimits
-    pipeline: Pipeline
+    #: The first one is of the default model.
+    pools: tuple[Pool, ...]
     #: The task that follows the directory and the workers' weights; it ends only by a bug.
     following: asyncio.Task[None]
+
+    @property
+    def model_names(self) -> list[str]:
+        """All names of all models."""
+        return [name for pool in self.pools for name in pool.names]
+
+    @property
+    def num_inside(self) -> int:
+        """Requests that were let in and not answered."""
+        return sum(pool.admission.num_inside for pool in self.pools)
 
 
 @asynccontextmanager
@@ -80,8 +81,12 @@ async def open_parts(
     *,
     token: ClusterToken | None = None,
     certificates: CertificateFiles | None = None,
+    linger_s: float = LINGER_S,
 ) -> AsyncGenerator[RouterParts, None]:
-    """Load the tokenizer and follow the workers for as long as the context is open.
+    """Follow the workers of all models for as long as the context is open.
+
+    One model is loaded now. Of several, each is loaded when its first worker joins, and unloaded
+    `linger_s` seconds after the last one left.
 
     `token` is sent with every call to a worker. `certificates` are shown to workers, which must
     show theirs.
@@ -89,98 +94,112 @@ async def open_parts(
     Raises:
         ConfigError: the model's directory cannot be used.
     """
-    channels = ChannelPool(token=token, certificates=certificates)
-    order_channels = ChannelPool(token=token, certificates=certificates)
-    sessions = SessionPool(channels, stall_s=config.stream_stall_s)
     directory = make_directory(
         config.redis_url, password_file=config.redis_password_file, token=token
     )
-    parts = _build(config, channels, Orders(order_channels), sessions, directory)
+    channels = partial(ChannelPool, token=token, certificates=certificates)
+    pools = _open_pools(config, directory, channels, linger_s=linger_s)
+    parts = RouterParts(
+        registry=directory.registry,
+        blocks=directory.blocks,
+        index=directory.index,
+        follower=directory.follower,
+        refused=directory.refused,
+        limits=TenantLimits(),
+        pools=tuple(pools),
+        following=asyncio.create_task(_follow(directory, pools)),
+    )
     try:
         yield parts
     finally:
         parts.following.cancel()
         with suppress(asyncio.CancelledError):
             await parts.following
-        await sessions.close()
-        await order_channels.close()
-        await channels.close()
+        for pool in pools:
+            await pool.close()
         await directory.close()
 
 
-async def _follow(directory: RouterDirectory, endpoints: EndpointPool, fleet: Fleet) -> None:
-    async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(fleet.keep_up())
-        tasks.create_task(directory.follow())
-        tasks.create_task(endpoints.run())
-
-
-def _build(
+def _open_pools(
     config: RouterConfig,
-    channels: ChannelPool,
-    orders: Orders,
-    sessions: SessionPool,
     directory: RouterDirectory,
-) -> RouterParts:
-    text = load_text(config)
-    canary = Canary(channels, sessions)
-    endpoints = _endpoints(config, directory, canary, sessions)
-    models = ServedModels(
-        names=config.model_names,
-        vocab_size=text.vocab_size,
-        learn_max_model_len=endpoints.max_model_len,
-    )
+    channels: Callable[[], ChannelPool],
+    *,
+    linger_s: float,
+) -> list[Pool]:
+    configs = config.of_models()
+    stays = len(configs) == 1
+    pools = []
+    for each in configs:
+        parts = _pool_parts(each, directory, channels(), channels())
+        pools.append(Pool(each, parts, _serve, stays=stays, linger_s=linger_s))
+    return pools
+
+
+async def _follow(directory: RouterDirectory, pools: Sequence[Pool]) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(directory.follow())
+        names = [name for pool in pools for name in pool.names]
+        tasks.create_task(report_strangers(directory.registry, names))
+        for pool in pools:
+            tasks.create_task(pool.run())
+
+
+def _pool_parts(
+    config: RouterConfig,
+    directory: RouterDirectory,
+    channels: ChannelPool,
+    order_channels: ChannelPool,
+) -> PoolParts:
+    sessions = SessionPool(channels, stall_s=config.stream_stall_s)
+    endpoints = _endpoints(config, directory, Canary(channels, sessions), sessions)
     chooser = _chooser(config, endpoints, directory.index)
     admission = _admission(config, endpoints, chooser)
-    fleet = Fleet(endpoints, orders, sessions, admission)
-    planner = _planner(config, models, text, chooser)
-    pipeline = Pipeline(
-        tokenizer=text.tokenizer,
-        planner=planner,
-        admission=admission,
-        book=chooser.book,
-        endpoints=endpoints,
+    return PoolParts(
+        channels=channels,
+        order_channels=order_channels,
         sessions=sessions,
-        stream_interval=config.stream_interval,
-        embeds=config.embeds_policy,
-    )
-    return RouterParts(
-        tokenizer=text.tokenizer,
-        chat_template=text.chat_template,
-        formats=text.formats,
-        models=models,
-        registry=directory.registry,
-        blocks=directory.blocks,
-        index=directory.index,
-        follower=directory.follower,
-        refused=directory.refused,
         endpoints=endpoints,
         control=WorkerControl(endpoints, channels),
-        fleet=fleet,
+        chooser=chooser,
         admission=admission,
-        planner=planner,
-        limits=TenantLimits(),
-        pipeline=pipeline,
-        following=asyncio.create_task(_follow(directory, endpoints, fleet)),
+        fleet=Fleet(endpoints, Orders(order_channels), sessions, admission),
     )
 
 
-def _planner(
-    config: RouterConfig, models: ServedModels, text: ModelText, chooser: WorkerChooser
-) -> AnswerPlanner:
-    return AnswerPlanner(
+def _serve(pool: Pool, text: ModelText) -> Served:
+    config, parts = pool.config, pool.parts
+    models = ServedModels(
+        names=pool.names,
+        vocab_size=text.vocab_size,
+        learn_max_model_len=parts.endpoints.max_model_len,
+    )
+    planner = AnswerPlanner(
         models=models,
         sampling=SamplingResolver(
             text.tokenizer,
-            vocab_size=models.vocab_size,
+            vocab_size=text.vocab_size,
             limits=config.limits,
             logprobs_mode=config.logprobs_mode,
         ),
-        chooser=chooser,
+        chooser=parts.chooser,
         request_timeout_s=config.request_timeout_s,
         bounds=LatencyBounds(max_ttft_ms=config.max_ttft_ms, max_itl_ms=config.max_itl_ms),
         hidden_states=config.hidden_states_policy(text.hidden_size),
+        margin=pool.margin,
     )
+    pipeline = Pipeline(
+        tokenizer=text.tokenizer,
+        planner=planner,
+        admission=parts.admission,
+        book=parts.chooser.book,
+        endpoints=parts.endpoints,
+        sessions=parts.sessions,
+        stream_interval=config.stream_interval,
+        embeds=config.embeds_policy,
+        replays=pool.replays,
+    )
+    return Served(text=text, models=models, planner=planner, pipeline=pipeline)
 
 
 def _endpoints(

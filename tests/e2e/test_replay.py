@@ -98,14 +98,14 @@ def metrics(cluster: Cluster) -> str:
 
 
 def num_replays(cluster: Cluster) -> dict[str, int]:
-    pattern = r'^baton_router_replays_total{reason="(\w+)"} ([\d.]+)$'
+    pattern = r'^baton_router_replays_total{.*reason="(\w+)"} ([\d.]+)$'
     found = re.findall(pattern, metrics(cluster), re.MULTILINE)
     return {reason: int(float(count)) for reason, count in found}
 
 
 def num_ready(cluster: Cluster) -> int:
     found = re.search(
-        r'^baton_workers_ready{role="decode"} ([\d.]+)$', metrics(cluster), re.MULTILINE
+        r'^baton_workers_ready{.*role="decode"} ([\d.]+)$', metrics(cluster), re.MULTILINE
     )
     return int(float(found[1])) if found else 0
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from baton.v1 import router_pb2_grpc
 from services.router.grpc.server import RouterServicer
 from services.router.models import ServedModels
+from services.router.openai.backend import Backend
+from services.router.openai.catalogue import one_model
 from shared.rpc.server import RpcServer
 from shared.text.chat_template import ChatTemplate
 from tests.fakes.openai_api import MAX_MODEL_LEN, MODEL, OpenAIApi
@@ -25,7 +27,7 @@ async def served(
 ) -> AsyncIterator[str]:
     """The generator and tokenizer of `api` behind a gRPC port; its address."""
     server = RpcServer(["baton.v1.Router"])
-    servicer = RouterServicer(
+    backend = Backend(
         generator=api.generator,
         tokenizer=api.tokenizer,
         chat_template=ChatTemplate({"default": template}, api.tokenizer.special_tokens),
@@ -38,6 +40,7 @@ async def served(
         formats=formats,
         limits=LIMITS,
     )
+    servicer = RouterServicer(one_model(backend))
     router_pb2_grpc.add_RouterServicer_to_server(servicer, server.server)
     await server.start("127.0.0.1:0")
     yield f"127.0.0.1:{server.port}"

@@ -18,6 +18,7 @@ from services.router.doors.app import create_app
 from services.router.models import ServedModels
 from services.router.openai.auth import caller_of
 from services.router.openai.backend import Backend
+from services.router.openai.catalogue import one_model
 from services.router.openai.reading.unknown_fields import UnknownFields
 from services.router.parsers.plan import ChatFormats
 from services.router.request.embeds_policy import NO_EMBEDS, EmbedsPolicy
@@ -111,8 +112,15 @@ class FakeCluster:
         self.load = 0
         self.can_reset = True
         self.num_resets = 0
+        #: The models that were named.
+        self.asked: list[str | None] = []
 
-    def num_requests(self) -> int:
+    def fleet_of(self, model: str | None) -> FakeFleet:
+        """See Cluster."""
+        self.asked.append(model)
+        return self.fleet
+
+    def num_requests(self, model: str | None) -> int:
         """See Cluster."""
         return self.load
 
@@ -120,8 +128,9 @@ class FakeCluster:
         """See Cluster."""
         return {"version": "1.2.3", "workers": []}
 
-    async def reset_prefix_cache(self) -> bool:
+    async def reset_prefix_cache(self, model: str | None) -> bool:
         """See Cluster."""
+        self.asked.append(model)
         self.num_resets += 1
         return self.can_reset
 
@@ -195,6 +204,7 @@ class OpenAIApi:
             ),
             limits=self.limits,
             explainer=self._explainer,
+            explains=self._explainer is not None,
             trusts_templates=self._trusts_templates,
             answers=self._answer_settings,
             embeds=self._embeds,
@@ -203,7 +213,7 @@ class OpenAIApi:
             caller_of=_caller_of,
         )
         return create_app(
-            backend,
+            one_model(backend),
             cluster=self.cluster,
             not_ready_because=lambda: self.not_ready_because,
             registry=self.registry,

@@ -16,11 +16,13 @@ from services.router.doors.http_server import HttpServer
 from services.router.grpc.directory_servicer import DirectoryServicer
 from services.router.grpc.server import RouterServicer
 from services.router.openai.backend import Backend
-from services.router.parts import RouterParts, open_parts
+from services.router.openai.catalogue import one_model
+from services.router.parts import open_parts
 from shared.generation.limits import RequestLimits
 from shared.identity import Role
 from shared.rpc.server import RpcServer
 from tests.fakes import tiny_tokenizer
+from tests.fakes.one_pool import OnePool
 from tests.fakes.scripted_decode import ScriptedDecode, with_logprobs
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ class RouterSite:
     """Where it listens, and what is inside."""
 
     stack: AsyncExitStack
-    parts: RouterParts
+    parts: OnePool
     app: Any
     worker: ScriptedDecode
     http_port: int
@@ -76,7 +78,7 @@ async def start_router(folder: Path) -> RouterSite:
     model = tiny_tokenizer.save(tiny_tokenizer.byte_level(), folder / "tiny")
     config = RouterConfig(model=model, request_timeout_s=10, limits=LIMITS)
     stack = AsyncExitStack()
-    parts = await stack.enter_async_context(open_parts(config))
+    parts = OnePool(await stack.enter_async_context(open_parts(config)))
     worker = ScriptedDecode(
         name="decode-0", answer=lambda request: with_logprobs(request, 70, 71, 72)
     )
@@ -87,15 +89,18 @@ async def start_router(folder: Path) -> RouterSite:
         await parts.endpoints.wait_until(
             lambda: any(e.usable for e in parts.endpoints.of_role(Role.DECODE))
         )
+    backend = Backend(
+        generator=parts.pipeline,
+        tokenizer=parts.tokenizer,
+        chat_template=parts.chat_template,
+        models=parts.models,
+        explainer=parts.planner,
+        explains=True,
+        limits=LIMITS,
+    )
+    catalogue = one_model(backend)
     app = create_app(
-        Backend(
-            generator=parts.pipeline,
-            tokenizer=parts.tokenizer,
-            chat_template=parts.chat_template,
-            models=parts.models,
-            explainer=parts.planner,
-            limits=LIMITS,
-        ),
+        catalogue,
         not_ready_because=parts.endpoints.not_ready_because,
         registry=CollectorRegistry(),
         version="0",
@@ -104,13 +109,7 @@ async def start_router(folder: Path) -> RouterSite:
     await http.start("127.0.0.1", 0)
     stack.push_async_callback(http.stop)
     rpc = RpcServer((), max_message_bytes=LIMITS.max_grpc_message_bytes)
-    servicer = RouterServicer(
-        generator=parts.pipeline,
-        tokenizer=parts.tokenizer,
-        chat_template=parts.chat_template,
-        models=parts.models,
-        limits=LIMITS,
-    )
+    servicer = RouterServicer(catalogue)
     router_pb2_grpc.add_RouterServicer_to_server(servicer, rpc.server)
     directory_pb2_grpc.add_DirectoryServicer_to_server(
         DirectoryServicer(parts.registry, parts.blocks), rpc.server

@@ -8,6 +8,7 @@ weight = 2.0                         # share of a crowded cluster; default 1
 max_concurrent_requests = 32
 max_tokens_per_minute = 200000
 operator = false                     # may read /metrics and /v1/route
+models = ["llama", "embedder"]       # names of the models that it may use; default all
 expires = 2027-01-01T00:00:00Z
 
 [[tenants.keys]]
@@ -57,6 +58,7 @@ class TenantEntry(_Entry):
     max_concurrent_requests: Annotated[int, Field(ge=1)] | None = None
     max_tokens_per_minute: Annotated[int, Field(ge=1)] | None = None
     operator: bool = False
+    models: tuple[Annotated[str, Field(min_length=1)], ...] | None = None
     expires: AwareDatetime | None = None
     keys: tuple[KeyEntry, ...] = ()
 
@@ -94,6 +96,7 @@ def parse_keys(content: bytes) -> Mapping[str, StoredKey]:
                 weight=tenant.weight,
                 max_concurrent_requests=tenant.max_concurrent_requests,
                 max_tokens_per_minute=tenant.max_tokens_per_minute,
+                models=None if tenant.models is None else frozenset(tenant.models),
             ),
             is_operator=tenant.operator,
             salt_secret=secret,

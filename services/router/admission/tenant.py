@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +20,12 @@ class Tenant:
     max_concurrent_requests: int | None = None
     #: Prompt tokens plus requested tokens in any minute.
     max_tokens_per_minute: int | None = None
+    #: Names of the models that it may use; None: all.
+    models: frozenset[str] | None = None
+
+    def may_use(self, names: Iterable[str]) -> bool:
+        """Return whether it may use a model of these names."""
+        return self.models is None or not self.models.isdisjoint(names)
 
 
 #: The tenant of all requests where no keys are configured.

@@ -68,8 +68,13 @@ class Pipeline:
         sessions: SessionPool,
         stream_interval: int = 1,
         embeds: EmbedsPolicy = NO_EMBEDS,
+        replays: Counter[str] | None = None,
     ) -> None:
-        """Make a pipeline. `stream_interval`: least number of tokens per piece of an answer."""
+        """Make a pipeline.
+
+        `stream_interval`: least number of tokens per piece of an answer. `replays` counts on where
+        an earlier pipeline of the model ended.
+        """
         self._embeds = embeds
         self._tokenizer = tokenizer
         self._planner = planner
@@ -80,7 +85,7 @@ class Pipeline:
         self._stream_interval = stream_interval
         self._retries = RetryPolicy()
         #: Number of replays on another worker, by reason.
-        self.replays: Counter[str] = Counter()
+        self.replays: Counter[str] = Counter() if replays is None else replays
         #: By unique id.
         self._running: dict[str, Job] = {}
 

@@ -63,14 +63,16 @@ class AnswerPlanner:
         request_timeout_s: float,
         bounds: LatencyBounds | None = None,
         hidden_states: HiddenStatesPolicy = NO_HIDDEN_STATES,
+        margin: TtftMargin | None = None,
     ) -> None:
+        """Plan with these parts. `margin`: what an earlier planner of the model has learnt."""
         self._models = models
         self._sampling = sampling
         self._chooser = chooser
         self._request_timeout_s = request_timeout_s
         self._bounds = bounds or LatencyBounds()
         self._hidden_states = hidden_states
-        self.margin = TtftMargin()
+        self.margin = margin or TtftMargin()
 
     @property
     def policy_name(self) -> str:

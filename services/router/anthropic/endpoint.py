@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
@@ -11,8 +10,10 @@ from services.router.anthropic.output import TokenCount
 from services.router.anthropic.reply import MessageReply
 from services.router.anthropic.schema import REFUSED, CountTokensBody, MessagesBody
 from services.router.anthropic.translate import NAMES, chat_fields
+from services.router.openai.chat import ChatCompletions
 from services.router.openai.endpoint import answer
 from services.router.openai.errors import FieldError
+from services.router.openai.reading.arrival import arrived_s
 from services.router.openai.reading.as_chat import chat_body, params_named, refuse_fields
 from services.router.openai.reading.body import parse_body, read_body
 from services.router.openai.replies.answers import stream_answers
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from services.router.anthropic.schema import PromptFields
     from services.router.openai.backend import Backend
-    from services.router.openai.chat import ChatCompletions, PreparedChat
+    from services.router.openai.chat import PreparedChat
 
     B = TypeVar("B", bound=PromptFields)
 
@@ -36,9 +37,9 @@ _VERSION_HEADER = "anthropic-version"
 class Messages:
     """The endpoints of Anthropic's Messages API."""
 
-    def __init__(self, backend: Backend, chat: ChatCompletions) -> None:
+    def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._chat = chat
+        self._chat = ChatCompletions(backend)
 
     async def create(self, request: Request) -> Response:
         """Return the next message of a conversation, whole or as a stream."""
@@ -60,7 +61,7 @@ class Messages:
         return _with_id(json_response(count), request)
 
     async def _prepare(self, request: Request, schema: type[B]) -> tuple[B, PreparedChat]:
-        arrival_s = time.monotonic()
+        arrival_s = arrived_s(request)
         version = request.headers.get(_VERSION_HEADER)
         if version is not None and version not in VERSIONS:
             message = f"{_VERSION_HEADER} must be {' or '.join(VERSIONS)}, not {version[:64]}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -100,19 +99,19 @@ class DashboardState:
     def __init__(self, parts: RouterParts, *, name: str, version: str) -> None:
         """Make an empty state. `name` distinguishes this router from others of its cluster."""
         self._parts = parts
-        self.tokens = TokenMetrics(parts.models.names[0])
+        self.tokens = TokenMetrics()
         self._history = History()
         self._recent = RecentRequests()
         self._links = Links()
         self._workers = WorkerWatch(
-            lambda: itertools.chain.from_iterable(map(parts.endpoints.of_role, ROLES)),
+            lambda: (e for p in parts.pools for role in ROLES for e in p.endpoints.of_role(role)),
             parts.index.num_device_blocks,
         )
         self._about = About(
             name=name,
             version=version,
-            policy=parts.planner.policy_name,
-            models=list(parts.models.names),
+            policy=", ".join(dict.fromkeys(p.parts.chooser.policy.name for p in parts.pools)),
+            models=parts.model_names,
             started_s=round(time.time(), 3),
         )
         self._number = 0
@@ -139,17 +138,17 @@ class DashboardState:
     def look(self) -> None:
         """Record the values of the charts. Call it once a second, with or without viewers."""
         self._workers.look()
-        admission = self._parts.admission
         num_gaps, gaps_s = self.tokens.gaps
+        totals = self._totals()
         self._history.look(
             Gauges(
-                num_running=admission.num_inside,
-                num_queued=admission.num_queued,
+                num_running=totals.num_running,
+                num_queued=totals.num_queued,
                 kv_used=self._workers.kv_used(),
                 num_tokens=self.tokens.num_tokens,
                 num_gaps=num_gaps,
                 gaps_s=gaps_s,
-                num_replays=self._parts.pipeline.replays.total(),
+                num_replays=totals.num_replays,
             )
         )
 
@@ -176,18 +175,22 @@ class DashboardState:
             why=None if ended.why is None else why(ended.why),
         )
 
+    def _totals(self) -> Totals:
+        """Return the sums over all models."""
+        pools = self._parts.pools
+        return Totals(
+            num_running=sum(pool.admission.num_inside for pool in pools),
+            num_queued=sum(pool.admission.num_queued for pool in pools),
+            num_queued_tokens=sum(pool.admission.num_queued_tokens for pool in pools),
+            num_ended=self._recent.num_ended,
+            num_replays=sum(pool.replays.total() for pool in pools),
+        )
+
     def _tick(self, after_request: int, after_change: int, points: list[Point]) -> Tick:
-        admission = self._parts.admission
         return Tick(
             number=self._number,
             now_s=round(time.time(), 3),
-            totals=Totals(
-                num_running=admission.num_inside,
-                num_queued=admission.num_queued,
-                num_queued_tokens=admission.num_queued_tokens,
-                num_ended=self._recent.num_ended,
-                num_replays=self._parts.pipeline.replays.total(),
-            ),
+            totals=self._totals(),
             minute=self._history.minute(),
             workers=self._workers.rows(),
             links=self._links.rows(),

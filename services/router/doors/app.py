@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from services.router.anthropic.endpoint import Messages
 from services.router.anthropic.schema import CountTokensBody, MessagesBody
 from services.router.doors.auth import AuthMiddleware
+from services.router.doors.by_model import ByModel
 from services.router.doors.cors import add_cors
 from services.router.doors.error_handlers import add_error_handlers
 from services.router.doors.rate_headers import RateLimitMiddleware
@@ -22,7 +23,7 @@ from services.router.openai.health import HealthEndpoints
 from services.router.openai.lifecycle import LifecycleEndpoints, add_lifecycle
 from services.router.openai.models import ModelEndpoints
 from services.router.openai.not_offered import add_refusals
-from services.router.openai.operators import OperatorEndpoints
+from services.router.openai.operators import Invocations, OperatorEndpoints
 from services.router.openai.reading.request_id import RequestIdMiddleware
 from services.router.openai.reading.unknown_fields import IgnoredFieldsMiddleware
 from services.router.openai.responses_api.endpoint import Responses
@@ -62,7 +63,8 @@ if TYPE_CHECKING:
     from services.router.cors_settings import CorsSettings
     from services.router.dashboard.routes import Dashboard
     from services.router.doors.auth import Authenticator
-    from services.router.openai.backend import Backend
+    from services.router.openai.backend import Common
+    from services.router.openai.catalogue import Catalogue
     from services.router.openai.operators import Cluster
 
 #: The second one is vLLM's newer name.
@@ -88,7 +90,7 @@ _BODIES: dict[str, tuple[type[BaseModel], ...]] = {
 
 
 def create_app(
-    backend: Backend,
+    catalogue: Catalogue,
     *,
     not_ready_because: Callable[[], Sequence[str]],
     notes: Callable[[], Sequence[str]] = tuple,
@@ -103,7 +105,7 @@ def create_app(
     cors: CorsSettings | None = None,
     has_docs: bool = True,
 ) -> FastAPI:
-    """Return the HTTP application. It starts nothing and does not own `backend`.
+    """Return the HTTP application. It starts nothing and does not own `catalogue`.
 
     not_ready_because: called on every GET /ready and /health; returns what is missing, or nothing.
     notes: returns the parts that are missing though requests can be served.
@@ -116,14 +118,13 @@ def create_app(
     has_docs: whether there are /docs, /redoc and /openapi.json.
     """
     app = _new_app(version, has_docs=has_docs)
-    _add_generation(app, backend, cluster)
-    _add_models(app, backend)
+    _add_apis(app, catalogue, cluster)
     _add_health(app, HealthEndpoints(not_ready_because, notes, registry=registry, version=version))
     if dashboard is not None:
         dashboard.add_to(app)
     # Last: paths are tried in order.
     add_refusals(app)
-    document_bodies(app, _bodies(backend, cluster))
+    document_bodies(app, _bodies(catalogue.common, cluster))
     add_error_handlers(app)
     if rate_headers is not None:
         app.add_middleware(RateLimitMiddleware, rate_headers)
@@ -137,6 +138,15 @@ def create_app(
     # Outermost: requests that are refused by the layers below get an id as well.
     app.add_middleware(RequestIdMiddleware)
     return app
+
+
+def _add_apis(app: FastAPI, catalogue: Catalogue, cluster: Cluster | None) -> None:
+    by_model = ByModel(catalogue)
+    _add_generation(app, by_model, catalogue.common)
+    _add_tokens(app, by_model)
+    _add_models(app, catalogue)
+    if cluster is not None:
+        _add_operators(app, by_model, catalogue, cluster)
 
 
 def _new_app(version: str, *, has_docs: bool) -> FastAPI:
@@ -156,78 +166,85 @@ def _add_keys(
     app.add_middleware(AuthMiddleware, keys=keys, open_metrics=open_metrics, open_paths=paths)
 
 
-def _bodies(backend: Backend, cluster: Cluster | None) -> dict[str, tuple[type[BaseModel], ...]]:
-    either = {"/v1/route": backend.explainer is not None, "/invocations": cluster is not None}
+def _bodies(common: Common, cluster: Cluster | None) -> dict[str, tuple[type[BaseModel], ...]]:
+    either = {"/v1/route": common.explains, "/invocations": cluster is not None}
     found = _BODIES | {
         path: (CompletionBody, ChatBody) for path, is_there in either.items() if is_there
     }
-    if backend.aborter is not None:
+    if common.aborter is not None:
         found |= {path: (schema,) for path, schema in ABORT_BODIES.items()}
     return found
 
 
-def _add_operators(app: FastAPI, operators: OperatorEndpoints) -> None:
+def _add_operators(app: FastAPI, by_model: ByModel, catalogue: Catalogue, cluster: Cluster) -> None:
+    operators = OperatorEndpoints(catalogue, cluster)
     app.add_api_route("/load", operators.load, tags=["operations"])
     app.add_api_route("/server_info", operators.server_info, tags=["operations"])
     app.add_api_route(
         "/reset_prefix_cache", operators.reset_prefix_cache, methods=["POST"], tags=["operations"]
     )
     app.add_api_route("/tokenizer_info", operators.tokenizer_info, tags=["tokens"])
-    app.add_api_route("/invocations", operators.invocations, methods=["POST"], tags=["generate"])
+    invocations = by_model(Invocations.create, lambda b: Invocations(b).create)
+    app.add_api_route("/invocations", invocations, methods=["POST"], tags=["generate"])
+    add_lifecycle(
+        app,
+        LifecycleEndpoints(cluster.fleet_of, catalogue.common.limits, cluster.reset_prefix_cache),
+    )
 
 
-def _add_generation(app: FastAPI, backend: Backend, cluster: Cluster | None) -> None:
-    tokens = TokenizeEndpoints(backend)
-    chat, completions = ChatCompletions(backend), Completions(backend)
-    if cluster is not None:
-        _add_operators(app, OperatorEndpoints(backend, cluster, chat, completions))
-        if cluster.fleet is not None:
-            add_lifecycle(
-                app, LifecycleEndpoints(cluster.fleet, backend.limits, cluster.reset_prefix_cache)
-            )
-    _add_other_apis(app, backend, chat)
-    app.add_api_route("/v1/chat/completions", chat.create, methods=["POST"], tags=["generate"])
-    app.add_api_route("/v1/completions", completions.create, methods=["POST"], tags=["generate"])
-    if backend.aborter is not None:
-        abort = AbortEndpoint(backend, backend.aborter)
+def _add_generation(app: FastAPI, by_model: ByModel, common: Common) -> None:
+    tags = list[str | Enum](["generate"])
+    for path, endpoint in (
+        ("/v1/responses", by_model(Responses.create, lambda b: Responses(b).create)),
+        ("/v1/responses/input_tokens", by_model(Responses.count, lambda b: Responses(b).count)),
+        ("/v1/messages", by_model(Messages.create, lambda b: Messages(b).create)),
+        ("/v1/messages/count_tokens", by_model(Messages.count, lambda b: Messages(b).count)),
+        (
+            "/v1/chat/completions",
+            by_model(ChatCompletions.create, lambda b: ChatCompletions(b).create),
+        ),
+        ("/v1/completions", by_model(Completions.create, lambda b: Completions(b).create)),
+        ("/v1/chat/completions/batch", by_model(ChatBatch.create, lambda b: ChatBatch(b).create)),
+    ):
+        app.add_api_route(path, endpoint, methods=["POST"], tags=tags)
+    _add_stored(app, StoredEndpoints(common))
+    if common.aborter is not None:
+        abort = AbortEndpoint(common, common.aborter)
         endpoints = zip(ABORT_BODIES, (abort.abort, abort.abort_named), strict=True)
         for path, endpoint in endpoints:
             app.add_api_route(path, endpoint, methods=["POST"], tags=["operations"])
-    batch = ChatBatch(backend, chat).create
-    app.add_api_route("/v1/chat/completions/batch", batch, methods=["POST"], tags=["generate"])
-    if backend.explainer is not None:
-        route = RouteEndpoint(backend, backend.explainer, chat=chat, completions=completions)
-        app.add_api_route("/v1/route", route.explain, methods=["POST"], tags=["operations"])
-    _add_tokens(app, backend, chat, completions)
-    app.add_api_route("/tokenize", tokens.tokenize, methods=["POST"], tags=["tokens"])
-    app.add_api_route("/detokenize", tokens.detokenize, methods=["POST"], tags=["tokens"])
+    if common.explains:
+        route = by_model(RouteEndpoint.explain, lambda b: RouteEndpoint(b).explain)
+        app.add_api_route("/v1/route", route, methods=["POST"], tags=["operations"])
 
 
-def _add_tokens(
-    app: FastAPI, backend: Backend, chat: ChatCompletions, completions: Completions
-) -> None:
+def _add_tokens(app: FastAPI, by_model: ByModel) -> None:
     """Add the API of tokens, and what translates to it and from it."""
-    render, derender = RenderEndpoints(backend, chat, completions), DerenderEndpoints(backend)
+    render, derender = RenderEndpoints, DerenderEndpoints
+    tokens = TokenizeEndpoints
     for path, endpoint in (
-        ("/inference/v1/generate", TokenGeneration(backend).create),
-        ("/v1/chat/completions/render", render.chat),
-        ("/v1/completions/render", render.completions),
-        ("/v1/chat/completions/derender", derender.chat),
-        ("/v1/completions/derender", derender.completions),
-        ("/generative_scoring", GenerativeScoring(backend).create),
+        (
+            "/inference/v1/generate",
+            by_model(TokenGeneration.create, lambda b: TokenGeneration(b).create),
+        ),
+        ("/v1/chat/completions/render", by_model(render.chat, lambda b: render(b).chat)),
+        (
+            "/v1/completions/render",
+            by_model(render.completions, lambda b: render(b).completions),
+        ),
+        ("/v1/chat/completions/derender", by_model(derender.chat, lambda b: derender(b).chat)),
+        (
+            "/v1/completions/derender",
+            by_model(derender.completions, lambda b: derender(b).completions),
+        ),
+        (
+            "/generative_scoring",
+            by_model(GenerativeScoring.create, lambda b: GenerativeScoring(b).create),
+        ),
+        ("/tokenize", by_model(tokens.tokenize, lambda b: tokens(b).tokenize)),
+        ("/detokenize", by_model(tokens.detokenize, lambda b: tokens(b).detokenize)),
     ):
         app.add_api_route(path, endpoint, methods=["POST"], tags=["tokens"])
-
-
-def _add_other_apis(app: FastAPI, backend: Backend, chat: ChatCompletions) -> None:
-    """Add the APIs that translate their requests to chats."""
-    responses, messages = Responses(backend, chat), Messages(backend, chat)
-    tags = list[str | Enum](["generate"])
-    app.add_api_route("/v1/responses", responses.create, methods=["POST"], tags=tags)
-    app.add_api_route("/v1/responses/input_tokens", responses.count, methods=["POST"], tags=tags)
-    _add_stored(app, StoredEndpoints(backend))
-    app.add_api_route("/v1/messages", messages.create, methods=["POST"], tags=tags)
-    app.add_api_route("/v1/messages/count_tokens", messages.count, methods=["POST"], tags=tags)
 
 
 def _add_stored(app: FastAPI, stored: StoredEndpoints) -> None:
@@ -241,8 +258,8 @@ def _add_stored(app: FastAPI, stored: StoredEndpoints) -> None:
         app.add_api_route(path, endpoint, methods=[method], tags=["generate"])
 
 
-def _add_models(app: FastAPI, backend: Backend) -> None:
-    models = ModelEndpoints(backend.models)
+def _add_models(app: FastAPI, catalogue: Catalogue) -> None:
+    models = ModelEndpoints(catalogue)
     app.add_api_route("/v1/models", models.list_all, tags=["models"])
     # Clients request this path for an empty model name.
     app.add_api_route("/v1/models/", models.list_all, include_in_schema=False)

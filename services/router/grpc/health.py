@@ -11,25 +11,24 @@ from shared.rpc.cancellation import running
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from services.router.workers.endpoints import EndpointPool
+    from services.router.catalogue.readiness import Readiness
     from shared.rpc.server import RpcServer
 
 
 @asynccontextmanager
-async def reporting_health(rpc: RpcServer, endpoints: EndpointPool) -> AsyncIterator[None]:
+async def reporting_health(rpc: RpcServer, readiness: Readiness) -> AsyncIterator[None]:
     """Report the Router as serving while requests can be served, for the time of the block.
 
     The Directory is reported as serving from the start: workers must register before any request
     can be served.
     """
     await rpc.set_serving(DIRECTORY_SERVICE, serving=True)
-    async with running(_report(rpc, endpoints)):
+    async with running(_report(rpc, readiness)):
         yield
 
 
-async def _report(rpc: RpcServer, endpoints: EndpointPool) -> None:
+async def _report(rpc: RpcServer, readiness: Readiness) -> None:
     while True:
-        serving = endpoints.is_ready
+        serving = readiness.is_ready
         await rpc.set_serving("", ROUTER_SERVICE, serving=serving)
-        # The lambda is called within this iteration of the loop only.
-        await endpoints.wait_until(lambda: endpoints.is_ready is not serving)  # noqa: B023
+        await readiness.become(ready=not serving)

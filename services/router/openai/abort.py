@@ -14,7 +14,7 @@ from services.router.openai.replies.responses import json_response
 from services.router.openai.schema.base import RequestObject
 
 if TYPE_CHECKING:
-    from services.router.openai.backend import Backend
+    from services.router.openai.backend import Common
     from services.router.request.generation import Aborter
 
 MAX_IDS = 4096
@@ -41,8 +41,8 @@ class AbortNamedBody(RequestObject):
 class AbortEndpoint:
     """Ends the caller's own requests; those of all if the caller is an operator."""
 
-    def __init__(self, backend: Backend, aborter: Aborter) -> None:
-        self._backend = backend
+    def __init__(self, common: Common, aborter: Aborter) -> None:
+        self._common = common
         self._aborter = aborter
 
     async def abort(self, request: Request) -> Response:
@@ -64,11 +64,11 @@ class AbortEndpoint:
         return self._end(request, body.request_ids)
 
     async def _read(self, request: Request, schema: type[M]) -> M:
-        raw = await read_body(request, self._backend.limits)
-        return parse_body(request, schema, raw, self._backend.unknown_fields)
+        raw = await read_body(request, self._common.limits)
+        return parse_body(request, schema, raw, self._common.unknown_fields)
 
     def _end(self, request: Request, ids: list[str] | None) -> Response:
-        caller = self._backend.caller_of(request)
+        caller = self._common.caller_of(request)
         tenant = None if caller.is_operator else caller.tenant
         names = None if ids is None else frozenset(ids)
         num = self._aborter.abort(names, tenant=tenant)

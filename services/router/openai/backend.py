@@ -1,4 +1,4 @@
-"""The objects that the endpoints use, in one record."""
+"""The objects that the endpoints use: those of the router, and those of one model."""
 
 from __future__ import annotations
 
@@ -28,8 +28,25 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Backend:
-    """Everything that the HTTP API uses."""
+class Common:
+    """What is the same for all models."""
+
+    limits: RequestLimits = field(default_factory=RequestLimits)
+    #: Handling of fields that nothing reads.
+    unknown_fields: UnknownFields = field(default_factory=UnknownFields)
+    #: None: responses are not stored.
+    responses: ResponseKeeper | None = None
+    #: None: requests cannot be aborted by name.
+    aborter: Aborter | None = None
+    #: Whether routes are explained: every backend has an explainer.
+    explains: bool = False
+    #: Returns the caller of a request; its tenant limits which prefixes it shares.
+    caller_of: Callable[[Request], Caller] = caller_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backend(Common):
+    """Everything that an endpoint uses for a request to one model."""
 
     generator: Generator
     tokenizer: Tokenizer
@@ -43,17 +60,8 @@ class Backend:
     embeds: EmbedsPolicy = NO_EMBEDS
     #: None: there is no POST /v1/route.
     explainer: Explainer | None = None
-    #: None: requests cannot be aborted by name.
-    aborter: Aborter | None = None
-    #: None: responses are not stored.
-    responses: ResponseKeeper | None = None
     #: Formats of the model's tool calls and reasoning.
     formats: ChatFormats = field(default_factory=ChatFormats)
-    limits: RequestLimits = field(default_factory=RequestLimits)
-    #: Handling of fields that nothing reads.
-    unknown_fields: UnknownFields = field(default_factory=UnknownFields)
-    #: Returns the caller of a request; its tenant limits which prefixes it shares.
-    caller_of: Callable[[Request], Caller] = caller_of
 
     def template_of(self, fields: ChatPromptFields) -> ChatTemplate:
         """Return the template that writes a conversation.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from services.router.chat.tools import hold_to_calls, plan_reading
 from services.router.openai.endpoint import answer, encode
 from services.router.openai.errors import FieldError
 from services.router.openai.reading.answer_defaults import with_defaults
+from services.router.openai.reading.arrival import arrived_s
 from services.router.openai.reading.as_chat import params_named
 from services.router.openai.reading.body import parse_body, read_body
 from services.router.openai.reading.messages import answer_role, echoed_text, encode_chat
@@ -62,7 +62,7 @@ class ChatCompletions:
 
     async def create(self, request: Request) -> Response:
         """Return the next message of a conversation, whole or as a stream."""
-        arrival_s = time.monotonic()
+        arrival_s = arrived_s(request)
         raw = await read_body(request, self._backend.limits)
         return await self.respond(request, raw, arrival_s)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,9 +11,11 @@ import pydantic
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 from pydantic import Field
 
+from services.router.openai.chat import ChatCompletions
 from services.router.openai.disconnect import unless_disconnected
 from services.router.openai.errors import FieldError
 from services.router.openai.reading.answer_defaults import with_defaults
+from services.router.openai.reading.arrival import arrived_s
 from services.router.openai.reading.body import field_error, parse_body, read_body
 from services.router.openai.replies.answers import stream_answers
 from services.router.openai.replies.responses import add_usages, json_response
@@ -23,7 +24,6 @@ from shared.generation.limits import check_answers
 
 if TYPE_CHECKING:
     from services.router.openai.backend import Backend
-    from services.router.openai.chat import ChatCompletions
     from services.router.openai.replies.chat_shapes import ChatCompletion
 
 Conversation = Annotated[list[ChatMessage], Field(min_length=1)]
@@ -39,13 +39,13 @@ class ChatBatchBody(ChatBody):
 class ChatBatch:
     """The endpoint POST /v1/chat/completions/batch. Choice i answers conversation i."""
 
-    def __init__(self, backend: Backend, chat: ChatCompletions) -> None:
+    def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._chat = chat
+        self._chat = ChatCompletions(backend)
 
     async def create(self, request: Request) -> Response:
         """Return the next message of every conversation. An error of one is that of all."""
-        arrival_s = time.monotonic()
+        arrival_s = arrived_s(request)
         backend = self._backend
         raw = await read_body(request, backend.limits)
         body = parse_body(request, ChatBatchBody, raw, backend.unknown_fields)

@@ -8,7 +8,6 @@ minimum, which is neither returned nor charged.
 from __future__ import annotations
 
 import dataclasses
-import time
 from typing import TYPE_CHECKING
 
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
@@ -16,6 +15,7 @@ from fastapi import Request, Response  # noqa: TC002 read at run time by the fra
 from services.router.openai.endpoint import answer, encode
 from services.router.openai.errors import FieldError
 from services.router.openai.reading.answer_defaults import with_defaults
+from services.router.openai.reading.arrival import arrived_s
 from services.router.openai.reading.body import parse_body, read_body
 from services.router.openai.reading.given_prompts import read_given
 from services.router.openai.reading.params import check_stream_options, read_params
@@ -46,7 +46,7 @@ class Completions:
 
     async def create(self, request: Request) -> Response:
         """Return continuations of one or several prompts, whole or as a stream."""
-        arrival_s = time.monotonic()
+        arrival_s = arrived_s(request)
         raw = await read_body(request, self._backend.limits)
         return await self.respond(request, raw, arrival_s)
 

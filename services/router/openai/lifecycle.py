@@ -1,6 +1,7 @@
 """Endpoints that change all workers: vLLM's for sleep, training loops and profiles.
 
-All need an operator. Answers have vLLM's form where vLLM has the endpoint.
+All need an operator. With `model` in the query they change the workers of that model alone. Answers
+have vLLM's form where vLLM has the endpoint.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from services.router.fleet.fleet import TAGS
 from services.router.fleet.pause import PauseMode
 from services.router.openai.errors import FieldError
 from services.router.openai.reading.body import field_error, read_body
+from services.router.openai.reading.named_model import asked_model
 from services.router.openai.replies.responses import json_response
 from shared.errors import UnavailableError
 
@@ -129,10 +131,16 @@ class LifecycleEndpoints:
     """See each method's path in `LIFECYCLE_PATHS`."""
 
     def __init__(
-        self, fleet: Fleet, limits: RequestLimits, clear_cache: Callable[[], Awaitable[bool]]
+        self,
+        fleet_of: Callable[[str | None], Fleet],
+        limits: RequestLimits,
+        clear_cache: Callable[[str | None], Awaitable[bool]],
     ) -> None:
-        """`clear_cache`: drops all workers' cached prefixes, and returns whether all could."""
-        self._fleet = fleet
+        """Change the workers of one model, or of all if it is None.
+
+        `clear_cache`: drops the workers' cached prefixes, and returns whether all could.
+        """
+        self._fleet_of = fleet_of
         self._limits = limits
         self._clear_cache = clear_cache
 
@@ -142,22 +150,26 @@ class LifecycleEndpoints:
         Cached prefixes go if `clear_cache` says so; requests that only stopped keep theirs.
         """
         mode, clears = _mode(request), _flag(request, "clear_cache")
-        await self._fleet.pause(mode, _timeout_s(request))
-        if clears and mode is not PauseMode.KEEP and not await self._clear_cache():
+        await self._fleet(request).pause(mode, _timeout_s(request))
+        if (
+            clears
+            and mode is not PauseMode.KEEP
+            and not await self._clear_cache(asked_model(request))
+        ):
             raise UnavailableError(
                 "requests are paused, but the cache was not cleared: blocks are in use; "
                 "POST /reset_prefix_cache to try again"
             )
         return json_response({"status": "paused"})
 
-    async def resume(self) -> Response:
+    async def resume(self, request: Request) -> Response:
         """Let requests go on."""
-        await self._fleet.resume()
+        await self._fleet(request).resume()
         return json_response({"status": "resumed"})
 
-    async def is_paused(self) -> Response:
+    async def is_paused(self, request: Request) -> Response:
         """Return whether requests are held."""
-        return json_response({"is_paused": await self._fleet.is_paused()})
+        return json_response({"is_paused": await self._fleet(request).is_paused()})
 
     async def sleep(self, request: Request) -> Response:
         """Return the memory of weights and KV to the system. `level`: 1 or 2."""
@@ -165,7 +177,7 @@ class LifecycleEndpoints:
         if level not in ("1", "2"):
             message = f"level must be 1 or 2, not {level!r}: /pause holds requests without sleep"
             raise FieldError(message, param="level")
-        await self._fleet.sleep(int(level), _mode(request), _timeout_s(request))
+        await self._fleet(request).sleep(int(level), _mode(request), _timeout_s(request))
         return json_response({"status": "sleeping", "level": int(level)})
 
     async def wake_up(self, request: Request) -> Response:
@@ -175,27 +187,27 @@ class LifecycleEndpoints:
         if unknown:
             message = f"tags may be {' and '.join(TAGS)}, not {unknown[0]!r}"
             raise FieldError(message, param="tags")
-        serves = await self._fleet.wake_up(tags or TAGS)
+        serves = await self._fleet(request).wake_up(tags or TAGS)
         return json_response({"status": "awake" if serves else "sleeping", "tags": tags or None})
 
-    async def is_sleeping(self) -> Response:
+    async def is_sleeping(self, request: Request) -> Response:
         """Return whether workers sleep."""
-        return json_response({"is_sleeping": await self._fleet.is_sleeping()})
+        return json_response({"is_sleeping": await self._fleet(request).is_sleeping()})
 
     async def update_weights(self, request: Request) -> Response:
         """Replace the weights by those of a folder, on all workers or on none."""
         body = await self._read_update(request)
-        lost = await self._fleet.update_weights(
+        lost = await self._fleet(request).update_weights(
             body.path, body.weight_version, PauseMode(body.mode), body.timeout_s
         )
-        versions = await self._fleet.weight_versions()
+        versions = await self._fleet(request).weight_versions()
         return json_response(
             {"message": "Weights updated", "workers": dict(versions), "lost": dict(lost)}
         )
 
-    async def weight_info(self) -> Response:
+    async def weight_info(self, request: Request) -> Response:
         """Return the version of the weights: one, or null during a change; and each worker's."""
-        versions = await self._fleet.weight_versions()
+        versions = await self._fleet(request).weight_versions()
         names = set(versions.values())
         return json_response(
             {
@@ -212,12 +224,17 @@ class LifecycleEndpoints:
             body = ProfileBody.model_validate_json(raw)
         except pydantic.ValidationError as error:
             raise field_error(error) from error
-        await self._fleet.start_profile(body.profile_prefix)
+        await self._fleet(request).start_profile(body.profile_prefix)
         return json_response({"status": "profiling"})
 
-    async def stop_profile(self) -> Response:
+    async def stop_profile(self, request: Request) -> Response:
         """End the records; return their files."""
-        return json_response({"status": "stopped", "files": dict(await self._fleet.stop_profile())})
+        return json_response(
+            {"status": "stopped", "files": dict(await self._fleet(request).stop_profile())}
+        )
+
+    def _fleet(self, request: Request) -> Fleet:
+        return self._fleet_of(asked_model(request))
 
     async def _read_update(self, request: Request) -> UpdateBody:
         raw = await read_body(request, self._limits)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 
 from services.router.openai.replies.responses import json_response
+
+if TYPE_CHECKING:
+    from services.router.admission.caller import Caller
+    from services.router.openai.catalogue import Catalogue
 
 
 class ServedModel(Protocol):
@@ -31,6 +35,10 @@ class ServedModel(Protocol):
     @property
     def created_s(self) -> int:
         """Start of its service, in Unix seconds."""
+        ...
+
+    def knows(self, name: str) -> bool:
+        """Return whether requests may use this name."""
         ...
 
     def resolve(self, name: str | None) -> str:
@@ -64,19 +72,24 @@ class ModelList(msgspec.Struct):
 class ModelEndpoints:
     """The endpoints below /v1/models."""
 
-    def __init__(self, models: ServedModel) -> None:
-        self._models = models
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
 
-    async def list_all(self) -> Response:
-        """Return every served name."""
-        return json_response(ModelList([self._card(name) for name in self._models.names]))
+    async def list_all(self, request: Request) -> Response:
+        """Return every name under which a model is served."""
+        backends = self._catalogue.visible(self._caller(request))
+        cards = [_card(b.models, name) for b in backends for name in b.models.names]
+        return json_response(ModelList(cards))
 
     async def retrieve(self, request: Request) -> Response:
         """Return one model."""
         name = request.path_params["model"]
-        self._models.resolve(name)
-        return json_response(self._card(name))
+        models = self._catalogue.pick(name, self._caller(request)).models
+        return json_response(_card(models, name))
 
-    def _card(self, name: str) -> ModelCard:
-        models = self._models
-        return ModelCard(name, models.created_s, models.max_model_len, models.names[0])
+    def _caller(self, request: Request) -> Caller:
+        return self._catalogue.common.caller_of(request)
+
+
+def _card(models: ServedModel, name: str) -> ModelCard:
+    return ModelCard(name, models.created_s, models.max_model_len, models.names[0])

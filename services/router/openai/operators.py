@@ -2,79 +2,94 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 
+from services.router.openai.chat import ChatCompletions
+from services.router.openai.completions import Completions
 from services.router.openai.errors import FieldError
+from services.router.openai.reading.arrival import arrived_s
 from services.router.openai.reading.body import read_body
 from services.router.openai.reading.kind import is_chat
+from services.router.openai.reading.named_model import asked_model
 from services.router.openai.replies.responses import json_response
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from services.router.openai.backend import Backend
-    from services.router.openai.chat import ChatCompletions
-    from services.router.openai.completions import Completions
+    from services.router.openai.catalogue import Catalogue
     from services.router.openai.lifecycle import Fleet
 
 
 class Cluster(Protocol):
     """The cluster as its operators see it."""
 
-    @property
-    def fleet(self) -> Fleet | None:
-        """All workers as one; None: there are no paths that change them."""
+    def fleet_of(self, model: str | None) -> Fleet:
+        """Return the workers of a model as one; None: those of all models.
+
+        Raises:
+            ModelNotFoundError: there is no such model.
+        """
         ...
 
-    def num_requests(self) -> int:
-        """Return the requests that this router has let in and not answered."""
+    def num_requests(self, model: str | None) -> int:
+        """Return the requests that this router has let in and not answered. Raises as fleet_of."""
         ...
 
     def describe(self) -> Mapping[str, Any]:
         """Return version, settings without secrets, and workers, ready for JSON."""
         ...
 
-    async def reset_prefix_cache(self) -> bool:
-        """Drop the cached prefixes of all workers; return whether all could. May be repeated."""
+    async def reset_prefix_cache(self, model: str | None) -> bool:
+        """Drop the cached prefixes of a model's workers, or of all; return whether all could.
+
+        May be repeated. Raises as fleet_of.
+        """
         ...
 
 
 class OperatorEndpoints:
     """Paths of vLLM. Those that tell of other tenants, or change something, need an operator."""
 
-    def __init__(
-        self, backend: Backend, cluster: Cluster, chat: ChatCompletions, completions: Completions
-    ) -> None:
-        self._backend = backend
+    def __init__(self, catalogue: Catalogue, cluster: Cluster) -> None:
+        self._catalogue = catalogue
         self._cluster = cluster
-        self._chat = chat
-        self._completions = completions
 
-    async def load(self) -> Response:
-        """Return the number of requests in work."""
-        return json_response({"server_load": self._cluster.num_requests()})
+    async def load(self, request: Request) -> Response:
+        """Return the number of requests in work, of all models or of `model`."""
+        return json_response({"server_load": self._cluster.num_requests(asked_model(request))})
 
     async def server_info(self) -> Response:
         """Return version, settings and workers."""
         return json_response(dict(self._cluster.describe()))
 
     async def reset_prefix_cache(self, request: Request) -> Response:
-        """Drop cached prefixes everywhere; `success` is false while blocks are in use."""
+        """Drop cached prefixes, of all models or of `model`; false while blocks are in use."""
         if request.query_params.get("reset_running_requests", "false").lower() == "true":
             message = "reset_running_requests must be false: running requests keep their blocks"
             raise FieldError(message, param="reset_running_requests")
-        return json_response({"success": await self._cluster.reset_prefix_cache()})
+        done = await self._cluster.reset_prefix_cache(asked_model(request))
+        return json_response({"success": done})
 
-    async def invocations(self, request: Request) -> Response:
+    async def tokenizer_info(self, request: Request) -> Response:
+        """Return the content of tokenizer_config.json, of the default model or of `model`."""
+        caller = self._catalogue.common.caller_of(request)
+        backend = self._catalogue.pick(asked_model(request), caller)
+        return json_response(dict(backend.tokenizer.config))
+
+
+class Invocations:
+    """The endpoint POST /invocations."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    async def create(self, request: Request) -> Response:
         """Answer a chat (with `messages`) or a completion, as SageMaker sends both here."""
-        arrival_s = time.monotonic()
-        raw = await read_body(request, self._backend.limits)
-        endpoint = self._chat if is_chat(raw) else self._completions
+        arrival_s = arrived_s(request)
+        backend = self._backend
+        raw = await read_body(request, backend.limits)
+        endpoint = ChatCompletions(backend) if is_chat(raw) else Completions(backend)
         return await endpoint.respond(request, raw, arrival_s)
-
-    async def tokenizer_info(self) -> Response:
-        """Return the content of tokenizer_config.json."""
-        return json_response(dict(self._backend.tokenizer.config))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 
+from services.router.openai.chat import ChatCompletions
+from services.router.openai.completions import Completions
 from services.router.openai.errors import FieldError
+from services.router.openai.reading.arrival import arrived_s
 from services.router.openai.reading.body import parse_body, read_body
 from services.router.openai.reading.kind import is_chat
 from services.router.openai.replies.responses import json_response
@@ -16,26 +18,20 @@ from services.router.openai.schema.completion import CompletionBody
 
 if TYPE_CHECKING:
     from services.router.openai.backend import Backend
-    from services.router.openai.chat import ChatCompletions
-    from services.router.openai.completions import Completions
-    from services.router.request.generation import Explainer, GenerationRequest
+    from services.router.request.generation import GenerationRequest
 
 
 class RouteEndpoint:
     """Explains routing decisions. Nothing is sent to a worker and nothing is booked."""
 
-    def __init__(
-        self,
-        backend: Backend,
-        explainer: Explainer,
-        *,
-        chat: ChatCompletions,
-        completions: Completions,
-    ) -> None:
+    def __init__(self, backend: Backend) -> None:
+        """Explain with the backend's explainer, which must be there."""
+        if backend.explainer is None:
+            raise TypeError("the backend has no explainer")
         self._backend = backend
-        self._explainer = explainer
-        self._chat = chat
-        self._completions = completions
+        self._explainer = backend.explainer
+        self._chat = ChatCompletions(backend)
+        self._completions = Completions(backend)
 
     async def explain(self, request: Request) -> Response:
         """Return each worker's cost by term, the cached tokens, and the present route."""
@@ -43,7 +39,7 @@ class RouteEndpoint:
         return json_response(self._explainer.explain(await self._read(request, raw)))
 
     async def _read(self, request: Request, raw: bytes) -> GenerationRequest:
-        arrival_s = time.monotonic()
+        arrival_s = arrived_s(request)
         if is_chat(raw):
             body = parse_body(request, ChatBody, raw, self._backend.unknown_fields)
             return (await self._chat.prepare(request, body, raw, arrival_s)).generation

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from services.router.openai.disconnect import unless_disconnected
 from services.router.openai.endpoint import encode
+from services.router.openai.reading.arrival import arrived_s
 from services.router.openai.reading.body import parse_body, read_body
 from services.router.openai.reading.prompts import check_vocabulary
 from services.router.openai.reading.request_id import generation_ids, request_names, response_id
@@ -83,7 +84,7 @@ class GenerativeScoring:
 
     async def create(self, request: Request) -> Response:
         """Return the score of every item: one token is computed behind each."""
-        arrival_s = time.monotonic()
+        arrival_s = arrived_s(request)
         backend = self._backend
         raw = await read_body(request, backend.limits)
         body = parse_body(request, ScoringBody, raw, backend.unknown_fields)

@@ -6,23 +6,24 @@ from collections import Counter as Counts
 from functools import partial
 from typing import TYPE_CHECKING
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import Gauge
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from services.router.watch.request_metrics import RequestMetrics
+from services.router.watch.request_metrics import RequestFamilies, RequestMetrics
 from services.router.workers.directory_metrics import DirectoryMetrics
 from shared.errors import BatonError
 from shared.identity import Role
-from shared.telemetry.buckets import ITL_S, TTFT_S
+from shared.telemetry.buckets import ITL_S
 from shared.telemetry.build_info import add_build_info
 from shared.telemetry.plain_histogram import PlainHistogram
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Sequence
 
     from prometheus_client import CollectorRegistry, Metric
 
+    from services.router.catalogue.pool import Pool
     from services.router.parts import RouterParts
     from services.router.request.generation import AnswerPiece, GenerationRequest
     from services.router.usage import Timings, Usage
@@ -31,125 +32,150 @@ if TYPE_CHECKING:
     from shared.request.answer import FinishReason
 
 
-class TokenMetrics(Collector):
-    """Counts every token in plain numbers, which `collect` turns into metrics.
+class TokenCount:
+    """The tokens of one model's answers, in plain numbers.
 
     The library's own objects take a lock and search their buckets one by one. Everything here
     happens on one event loop.
     """
 
-    def __init__(self, model: str) -> None:
-        self._model = model
-        self._num_tokens = 0
+    __slots__ = ("_gaps_s", "num_tokens")
+
+    def __init__(self) -> None:
+        #: Number of tokens sent so far.
+        self.num_tokens = 0
         self._gaps_s = PlainHistogram(ITL_S)
 
     def add_tokens(self, count: int) -> None:
         """Count tokens that were sent."""
-        self._num_tokens += count
+        self.num_tokens += count
 
     def add_gap(self, gap_s: float) -> None:
         """Record the time between two pieces of one answer."""
         self._gaps_s.add(gap_s)
 
     @property
+    def gaps(self) -> tuple[int, float]:
+        """Number of gaps so far, and their sum in seconds."""
+        return self._gaps_s.total
+
+    def sample_gaps(self, family: HistogramMetricFamily, model: str) -> None:
+        """Add the gaps to a metric."""
+        self._gaps_s.sample(family, [model])
+
+
+class TokenMetrics(Collector):
+    """Counts every token of every model; `collect` turns the numbers into metrics."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, TokenCount] = {}
+
+    def of(self, model: str) -> TokenCount:
+        """Return the count of one model, which goes on where it was."""
+        return self._counts.setdefault(model, TokenCount())
+
+    @property
     def num_tokens(self) -> int:
         """Number of tokens sent so far."""
-        return self._num_tokens
+        return sum(count.num_tokens for count in self._counts.values())
 
     @property
     def gaps(self) -> tuple[int, float]:
         """Number of gaps so far, and their sum in seconds."""
-        return self._gaps_s.total
+        totals = [count.gaps for count in self._counts.values()]
+        return sum(num for num, _ in totals), sum(gaps_s for _, gaps_s in totals)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics for Prometheus."""
         labels = ["model_name"]
         tokens = CounterMetricFamily("baton_generation_tokens", "Tokens of answers.", labels=labels)
-        tokens.add_metric([self._model], self._num_tokens)
-        yield tokens
         gaps = HistogramMetricFamily(
             "baton_inter_token_latency_seconds", "Between pieces of one answer.", labels=labels
         )
-        self._gaps_s.sample(gaps, [self._model])
+        for model, count in self._counts.items():
+            tokens.add_metric([model], count.num_tokens)
+            count.sample_gaps(gaps, model)
+        yield tokens
         yield gaps
 
 
 class ReplayMetrics(Collector):
     """Number of answers that continued on another worker, by reason."""
 
-    def __init__(self, replays: Mapping[str, int]) -> None:
-        self._replays = replays
+    def __init__(self, pools: Sequence[Pool]) -> None:
+        self._pools = pools
 
     def collect(self) -> Iterator[Metric]:
-        """Yield one counter with a sample per reason."""
+        """Yield one counter with a sample per model and reason."""
         family = CounterMetricFamily(
             "baton_router_replays",
             "Answers that continued on another decode worker, by the reason.",
-            labels=["reason"],
+            labels=["model_name", "reason"],
         )
-        for reason, count in self._replays.items():
-            family.add_metric([reason], count)
+        for pool in self._pools:
+            for reason, count in pool.replays.items():
+                family.add_metric([pool.name, reason], count)
         yield family
 
 
 def observe_state(parts: RouterParts, registry: CollectorRegistry) -> None:
     """Register gauges that read the router's state at each scrape."""
     add_build_info(registry, role="router")
-    registry.register(ReplayMetrics(parts.pipeline.replays))
+    registry.register(ReplayMetrics(parts.pools))
     registry.register(DirectoryMetrics(parts.index, parts.follower))
-    inside = Gauge("baton_num_requests_running", "Requests being served.", registry=registry)
-    inside.set_function(lambda: parts.admission.num_inside)
-    waiting = Gauge("baton_num_requests_waiting", "Requests in the queue.", registry=registry)
-    waiting.set_function(lambda: parts.admission.num_queued)
-    tokens = Gauge("baton_num_tokens_waiting", "Prompt tokens in the queue.", registry=registry)
-    tokens.set_function(lambda: parts.admission.num_queued_tokens)
-    margin = Gauge("baton_ttft_margin", "Factor on the estimates of TTFT.", registry=registry)
-    margin.set_function(lambda: parts.planner.margin.factor)
-    usable = Gauge(
-        "baton_workers_ready", "Workers that take requests.", ["role"], registry=registry
-    )
-    refused = Gauge(
-        "baton_workers_refused",
+
+    def gauge(name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"baton_{name}", text, ["model_name", *labels], registry=registry)
+
+    inside = gauge("num_requests_running", "Requests being served.")
+    waiting = gauge("num_requests_waiting", "Requests in the queue.")
+    tokens = gauge("num_tokens_waiting", "Prompt tokens in the queue.")
+    margin = gauge("ttft_margin", "Factor on the estimates of TTFT.")
+    usable = gauge("workers_ready", "Workers that take requests.", "role")
+    refused = gauge(
+        "workers_refused",
         "Workers that are not used because their weights are not those of their generation.",
-        ["role"],
-        registry=registry,
+        "role",
     )
-    for role in (Role.PREFILL, Role.DECODE):
-        usable.labels(role.value).set_function(partial(_num_usable, parts, role))
-        refused.labels(role.value).set_function(partial(_num_refused, parts, role))
+    for pool in parts.pools:
+        admission, name = pool.admission, pool.name
+        inside.labels(name).set_function(partial(getattr, admission, "num_inside"))
+        waiting.labels(name).set_function(partial(getattr, admission, "num_queued"))
+        tokens.labels(name).set_function(partial(getattr, admission, "num_queued_tokens"))
+        margin.labels(name).set_function(partial(getattr, pool.margin, "factor"))
+        for role in (Role.PREFILL, Role.DECODE):
+            usable.labels(name, role.value).set_function(partial(_num_usable, pool, role))
+            refused.labels(name, role.value).set_function(partial(_num_refused, pool, role))
 
 
-def _num_refused(parts: RouterParts, role: Role) -> int:
-    return sum(bool(endpoint.refusal) for endpoint in parts.endpoints.of_role(role))
+def _num_refused(pool: Pool, role: Role) -> int:
+    return sum(bool(endpoint.refusal) for endpoint in pool.endpoints.of_role(role))
 
 
-def _num_usable(parts: RouterParts, role: Role) -> int:
-    return sum(endpoint.usable for endpoint in parts.endpoints.of_role(role))
+def _num_usable(pool: Pool, role: Role) -> int:
+    return sum(endpoint.usable for endpoint in pool.endpoints.of_role(role))
+
+
+class RequestMeters:
+    """The counters and histograms of all models, and a RequestObserver for each model."""
+
+    def __init__(self, registry: CollectorRegistry, tokens: TokenMetrics | None = None) -> None:
+        """Register the metrics. `tokens` counts tokens, if other code reads the counts too."""
+        self._tokens = tokens or TokenMetrics()
+        registry.register(self._tokens)
+        self._families = RequestFamilies(registry)
+
+    def of(self, model: str) -> RequestMeter:
+        """Return the observer of a model's requests, which counts on where another one ended."""
+        return RequestMeter(self._tokens.of(model), self._families.of(model))
 
 
 class RequestMeter:
     """The RequestObserver for counters and histograms."""
 
-    def __init__(
-        self, registry: CollectorRegistry, *, model: str, tokens: TokenMetrics | None = None
-    ) -> None:
-        """Register the metrics. `tokens` counts tokens, if other code reads the counter too."""
-        self._tokens = tokens or TokenMetrics(model)
-        registry.register(self._tokens)
-        self._requests = RequestMetrics(registry, model=model)
-        self._ttft = Histogram(
-            "baton_time_to_first_token_seconds",
-            "Arrival to first token.",
-            ["model_name"],
-            buckets=TTFT_S,
-            registry=registry,
-        ).labels(model)
-        self._finished = Counter(
-            "baton_request_success", "Answers by end.", ["finished_reason"], registry=registry
-        )
-        self._failed = Counter(
-            "baton_request_failure", "Requests by error.", ["error"], registry=registry
-        )
+    def __init__(self, tokens: TokenCount, requests: RequestMetrics) -> None:
+        self._tokens = tokens
+        self._requests = requests
 
     def began(
         self, request: GenerationRequest, began_s: float
@@ -165,11 +191,11 @@ class RequestMeter:
 
     def first_token(self, ttft_s: float) -> None:
         """Record a request's time to first token."""
-        self._ttft.observe(ttft_s)
+        self._requests.first_token(ttft_s)
 
     def finished(self, reason: FinishReason) -> None:
         """Count an answer that has ended."""
-        self._finished.labels(reason.value).inc()
+        self._requests.finished(reason)
 
     def served(
         self,
@@ -191,7 +217,7 @@ class RequestMeter:
 
     def failed(self, error: BatonError) -> None:
         """Count a request that has ended with an error."""
-        self._failed.labels(type(error).__name__).inc()
+        self._requests.failed(error)
 
 
 class _Metered:

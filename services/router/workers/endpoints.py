@@ -126,6 +126,10 @@ class EndpointPool:
             self._changed.clear()
             await self._changed.wait()
 
+    def wake(self) -> None:
+        """Have `wait_until` check its conditions: something besides workers has changed."""
+        self._changed.set()
+
     def updated_to(self) -> WorkerRecord | None:
         """Return a record with the weights that the cluster was updated to last, if it was."""
         return self._generations.updated_to
@@ -204,7 +208,7 @@ class EndpointPool:
             if self._retired:
                 await self._drop_channels()
         elif event.record.model not in self._model_names:
-            log.warning("other_model", worker=str(worker), model=event.record.model)
+            return
         else:
             endpoint = self._endpoints[worker] = self._new(event)
             self._generations.joined(event.record)

@@ -16,13 +16,13 @@ from shared.generation.params import GenerationParams
 from shared.identity import Role
 from shared.rpc.protocol import PROTOCOL_MINOR
 from tests.fakes import tiny_tokenizer
+from tests.fakes.one_pool import OnePool
 from tests.fakes.scripted_decode import Script, ScriptedDecode
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
-    from services.router.parts import RouterParts
     from services.router.request.generation import AnswerPiece, Generator
 
 
@@ -32,7 +32,7 @@ class Bench:
 
     config: RouterConfig
     stack: AsyncExitStack
-    parts: RouterParts
+    parts: OnePool
     workers: list[ScriptedDecode] = field(default_factory=list)
 
     def backend(self, generator: Generator | None = None) -> Backend:
@@ -44,6 +44,7 @@ class Bench:
             chat_template=parts.chat_template,
             models=parts.models,
             explainer=parts.planner,
+            explains=True,
             aborter=parts.pipeline,
         )
 
@@ -148,6 +149,6 @@ async def bench(config: RouterConfig, request: pytest.FixtureRequest) -> AsyncIt
     config = replace(config, **getattr(request, "param", {}))
     async with AsyncExitStack() as stack:
         parts = await stack.enter_async_context(open_parts(config))
-        bench = Bench(config, stack, parts)
+        bench = Bench(config, stack, OnePool(parts))
         yield bench
         assert bench.is_idle()

@@ -15,6 +15,7 @@ from services.router.admission.file_keys import FileKeys
 from services.router.admission.keys import KeyRing
 from services.router.admission.tenant import Tenant
 from services.router.doors.app import create_app
+from services.router.openai.catalogue import one_model
 from shared.errors import RequestCancelledError
 from shared.request.answer import FinishReason
 from shared.request.beam_search import BeamOptions
@@ -39,7 +40,7 @@ def endless(bench: Bench) -> Script:
 @asynccontextmanager
 async def router(bench: Bench, keys: KeyRing | None = None) -> AsyncIterator[httpx.AsyncClient]:
     app = create_app(
-        bench.backend(),
+        one_model(bench.backend()),
         not_ready_because=bench.parts.endpoints.not_ready_because,
         registry=CollectorRegistry(),
         version="test",

@@ -15,6 +15,7 @@ from services.router.config import RouterConfig
 from services.router.doors.app import create_app
 from services.router.grpc.server import RouterServicer
 from services.router.model_text import load_text
+from services.router.openai.catalogue import one_model
 from services.router.parsers.reasoning.think import ThinkFormat
 from services.router.template_settings import TemplateSettings
 from shared.config import load_config
@@ -45,7 +46,7 @@ own_template = pytest.mark.parametrize("bench", [{"templates": SETTINGS}], indir
 
 def client(bench: Bench) -> httpx.AsyncClient:
     app = create_app(
-        bench.backend(),
+        one_model(bench.backend()),
         not_ready_because=bench.parts.endpoints.not_ready_because,
         registry=CollectorRegistry(),
         version="test",
@@ -76,13 +77,7 @@ async def test_every_api_of_chats_writes_prompts_by_it(bench: Bench) -> None:
 async def test_chats_over_grpc_do_so_as_well(bench: Bench) -> None:
     worker = await bench.add_worker()
     worker.answer = lambda _: say(70)
-    parts = bench.parts
-    servicer = RouterServicer(
-        generator=parts.pipeline,
-        tokenizer=parts.tokenizer,
-        chat_template=parts.chat_template,
-        models=parts.models,
-    )
+    servicer = RouterServicer(one_model(bench.backend()))
     server = RpcServer(["baton.v1.Router"])
     router_pb2_grpc.add_RouterServicer_to_server(servicer, server.server)
     await server.start("127.0.0.1:0")
@@ -95,7 +90,7 @@ async def test_chats_over_grpc_do_so_as_well(bench: Bench) -> None:
             assert [piece async for piece in call]
     finally:
         await server.stop(0)
-    assert parts.tokenizer.decode(worker.requests[0].token_ids, False) == "<Hi loud<|bos|>>"
+    assert bench.parts.tokenizer.decode(worker.requests[0].token_ids, False) == "<Hi loud<|bos|>>"
 
 
 @pytest.mark.parametrize(

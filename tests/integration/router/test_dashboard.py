@@ -20,7 +20,8 @@ from services.router.dashboard.state import DashboardState
 from services.router.doors.app import create_app
 from services.router.doors.http_server import HttpServer
 from services.router.openai.auth import DASHBOARD_EVENTS_PATH, DASHBOARD_REQUEST_PATH, OPEN_PATHS
-from services.router.watch.metrics import RequestMeter
+from services.router.openai.catalogue import one_model
+from services.router.watch.metrics import RequestMeters
 from services.router.watch.watched import WatchedGenerator
 from shared.errors import NoWorkerError
 from shared.identity import Role
@@ -44,15 +45,15 @@ class Site:
 
     def __init__(self, bench: Bench, keys: Authenticator | None = None) -> None:
         self.bench = bench
-        self.state = DashboardState(bench.parts, name="router-0", version="1.2.3")
+        self.state = DashboardState(bench.parts.router, name="router-0", version="1.2.3")
         self.dashboard = Dashboard(self.state)
-        meter = RequestMeter(CollectorRegistry(), model="tiny", tokens=self.state.tokens)
+        meter = RequestMeters(CollectorRegistry(), self.state.tokens).of("tiny")
         self.generator = WatchedGenerator(bench.parts.pipeline, [meter, self.state])
         self.app = self._app(keys)
 
     def _app(self, keys: Authenticator | None) -> FastAPI:
         return create_app(
-            self.bench.backend(self.generator),
+            one_model(self.bench.backend(self.generator)),
             not_ready_because=self.bench.parts.endpoints.not_ready_because,
             registry=CollectorRegistry(),
             version="1.2.3",

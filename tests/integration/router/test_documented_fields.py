@@ -13,6 +13,7 @@ from baton.v1 import decode_pb2
 from scripts.api_table import APIS as DOCUMENTED
 from services.router.config import RouterConfig
 from services.router.doors.app import create_app
+from services.router.openai.catalogue import one_model
 from services.router.openai.responses_api.stored.base import StoreLimits
 from services.router.openai.responses_api.stored.keeper import ResponseKeeper
 from services.router.openai.responses_api.stored.memory import MemoryStore
@@ -70,12 +71,14 @@ async def test_every_documented_field_does_what_it_says(
     pipeline = Recorded(bench.parts.pipeline)
     backend = bench.backend(pipeline)
     app = create_app(
-        replace(
-            backend,
-            formats=bench.parts.formats,
-            trusts_templates=True,
-            embeds=config.embeds_policy,
-            responses=keeper,
+        one_model(
+            replace(
+                backend,
+                formats=bench.parts.formats,
+                trusts_templates=True,
+                embeds=config.embeds_policy,
+                responses=keeper,
+            )
         ),
         not_ready_because=bench.parts.endpoints.not_ready_because,
         registry=CollectorRegistry(),

@@ -13,6 +13,7 @@ from services.router.request.resume import AnswerSoFar
 from shared.directory.base import WorkerLoad
 from shared.errors import GenerationGoneError, InvalidRequestError, NoWorkerError, WorkerLostError
 from shared.identity import Role
+from tests.fakes.one_pool import OnePool
 from tests.fakes.scripted_decode import Script, ScriptedDecode, Step, never, say
 
 if TYPE_CHECKING:
@@ -210,7 +211,8 @@ async def test_a_router_that_starts_anew_does_not_take_the_wrong_one(
     """The record says what the generation was, though the first worker is not there yet."""
     await bench.add_worker(say(70), **OLD)
     wrong = await refused(bench, **WRONG)
-    async with open_parts(config) as parts:
+    async with open_parts(config) as router:
+        parts = OnePool(router)
         await parts.registry.register(wrong.record, 60)
         async with asyncio.timeout(10):
             await parts.endpoints.wait_until(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import grpc
@@ -9,6 +10,7 @@ import pytest
 
 from baton.v1 import common_pb2, decode_pb2, router_pb2, router_pb2_grpc
 from services.router.grpc.server import RouterServicer
+from services.router.openai.catalogue import one_model
 from shared.errors import (
     InvalidRequestError,
     ModelNotFoundError,
@@ -28,12 +30,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 async def stub(bench: Bench) -> AsyncIterator[router_pb2_grpc.RouterStub]:
     server = RpcServer(["baton.v1.Router"])
-    servicer = RouterServicer(
-        generator=bench.parts.pipeline,
-        tokenizer=bench.parts.tokenizer,
-        chat_template=bench.parts.chat_template,
-        models=bench.parts.models,
-    )
+    servicer = RouterServicer(one_model(bench.backend()))
     router_pb2_grpc.add_RouterServicer_to_server(servicer, server.server)
     await server.start("127.0.0.1:0")
     async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
@@ -175,12 +172,7 @@ async def test_a_client_that_goes_away_cancels_the_worker(
 async def test_bytes_that_are_no_message_are_refused(bench: Bench, method: str) -> None:
     """They used to be UNKNOWN, with a trace in the log for each."""
     server = RpcServer(["baton.v1.Router"])
-    servicer = RouterServicer(
-        generator=bench.parts.pipeline,
-        tokenizer=bench.parts.tokenizer,
-        chat_template=bench.parts.chat_template,
-        models=bench.parts.models,
-    )
+    servicer = RouterServicer(one_model(bench.backend()))
     router_pb2_grpc.add_RouterServicer_to_server(servicer, server.server)
     await server.start("127.0.0.1:0")
     async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
@@ -193,13 +185,8 @@ async def test_bytes_that_are_no_message_are_refused(bench: Bench, method: str) 
 
 async def test_a_message_over_the_limit_is_refused(bench: Bench) -> None:
     server = RpcServer(["baton.v1.Router"], max_message_bytes=1000)
-    servicer = RouterServicer(
-        generator=bench.parts.pipeline,
-        tokenizer=bench.parts.tokenizer,
-        chat_template=bench.parts.chat_template,
-        models=bench.parts.models,
-        limits=RequestLimits(max_prompt_chars=100, max_n=2),
-    )
+    limits = RequestLimits(max_prompt_chars=100, max_n=2)
+    servicer = RouterServicer(one_model(replace(bench.backend(), limits=limits)))
     router_pb2_grpc.add_RouterServicer_to_server(servicer, server.server)
     await server.start("127.0.0.1:0")
     refused = {}

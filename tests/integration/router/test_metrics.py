@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.router.watch.metrics import RequestMeter, observe_state
+from services.router.watch.metrics import RequestMeters, observe_state
 from services.router.watch.watched import WatchedGenerator
 from shared.errors import NoWorkerError
 from tests.fakes.scripted_decode import one_by_one, say
@@ -30,8 +30,8 @@ async def _answer(
 
 async def test_requests_are_counted_and_timed(bench: Bench) -> None:
     registry = CollectorRegistry()
-    observe_state(bench.parts, registry)
-    generator = WatchedGenerator(bench.parts.pipeline, [RequestMeter(registry, model="tiny")])
+    observe_state(bench.parts.router, registry)
+    generator = WatchedGenerator(bench.parts.pipeline, [RequestMeters(registry).of("tiny")])
     with pytest.raises(NoWorkerError):
         await _answer(bench, generator)
     script, gates = one_by_one(say(70, 71, 72))
@@ -42,8 +42,8 @@ async def test_requests_are_counted_and_timed(bench: Bench) -> None:
     def value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(name, labels)
 
-    assert value("baton_request_failure_total", error="NoWorkerError") == 1
-    assert value("baton_request_success_total", finished_reason="length") == 2
+    assert value("baton_request_failure_total", error="NoWorkerError", **model) == 1
+    assert value("baton_request_success_total", finished_reason="length", **model) == 2
     assert value("baton_generation_tokens_total", **model) == 4
     assert value("baton_prompt_tokens_total", **model) == 5
     assert value("baton_time_to_first_token_seconds_count", **model) == 1
@@ -62,10 +62,10 @@ async def test_requests_are_counted_and_timed(bench: Bench) -> None:
     assert value("baton_prefix_cache_queries_total", **model) == 5
     # Two answers of 3 and 1 tokens are 2 each.
     assert value("baton_request_time_per_output_token_seconds_count", **model) == 1
-    assert value("baton_request_stage_seconds_count", stage="decode") == 1
-    assert value("baton_request_stage_seconds_count", stage="transfer") is None
-    assert value("baton_routed_requests_total", prefill="local") == 1
+    assert value("baton_request_stage_seconds_count", stage="decode", **model) == 1
+    assert value("baton_request_stage_seconds_count", stage="transfer", **model) is None
+    assert value("baton_routed_requests_total", prefill="local", **model) == 1
     assert value("baton_directory_workers") is not None
-    assert value("baton_workers_ready", role="decode") == 1
-    assert value("baton_num_requests_running") == 0
-    assert value("baton_num_requests_waiting") == 0
+    assert value("baton_workers_ready", role="decode", **model) == 1
+    assert value("baton_num_requests_running", **model) == 0
+    assert value("baton_num_requests_waiting", **model) == 0

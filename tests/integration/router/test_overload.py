@@ -12,10 +12,11 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.router.__main__ import limited
 from services.router.admission.tenant import Tenant
 from services.router.doors.app import create_app
 from services.router.doors.http_server import HttpServer
+from services.router.front import Front
+from services.router.openai.catalogue import one_model
 from services.router.workers.sessions import MAX_PIECES, AnswerCall
 from shared.errors import OverloadedError, RefusalReason
 from shared.rpc.retry_budget import BURST, RATIO
@@ -112,9 +113,11 @@ class OfOneTenant:
 
 def _server(bench: Bench, tenant: Tenant) -> HttpServer:
     registry = CollectorRegistry()
-    generator = OfOneTenant(limited(bench.config, bench.parts, registry), tenant)
+    parts = bench.parts
+    front = Front(bench.config, parts.router, registry)
+    generator = OfOneTenant(front.limited(parts.pool, parts.served), tenant)
     app = create_app(
-        bench.backend(generator),
+        one_model(bench.backend(generator)),
         not_ready_because=tuple,
         registry=registry,
         version="0",

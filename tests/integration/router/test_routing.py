@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from baton.v1 import common_pb2
 from services.router.doors.app import create_app
+from services.router.openai.catalogue import one_model
 from services.router.routing.base import RoutingRequest
 from shared.directory.base import BlockUpdate
 from shared.errors import OverloadedError
@@ -31,7 +32,7 @@ PROMPT = [60 + i % 40 for i in range(10 * BLOCK_SIZE)]
 
 def _client(bench: Bench) -> httpx.AsyncClient:
     app = create_app(
-        bench.backend(),
+        one_model(bench.backend()),
         not_ready_because=bench.parts.endpoints.not_ready_because,
         registry=CollectorRegistry(),
         version="test",

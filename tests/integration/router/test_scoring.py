@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from baton.v1 import decode_pb2
 from services.router.doors.app import create_app
+from services.router.openai.catalogue import one_model
 from tests.fakes.scripted_decode import Script, Step, position
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ async def http(bench: Bench) -> AsyncIterator[httpx.AsyncClient]:
     worker = await bench.add_worker()
     worker.answer = answer
     app = create_app(
-        bench.backend(),
+        one_model(bench.backend()),
         not_ready_because=bench.parts.endpoints.not_ready_because,
         registry=CollectorRegistry(),
         version="test",

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter
 
 from services.router.config import RouterConfig
 from services.router.doors.app import create_app
+from services.router.openai.catalogue import one_model
 from shared.directory.base import WEIGHT_VERSION
 from tests.fakes.openai_api import FakeCluster
 from tests.fakes.scripted_decode import one_by_one, with_logprobs
@@ -93,7 +94,9 @@ async def test_answers_differ_from_vllms_for_known_reasons_only(bench: Bench) ->
     registry = CollectorRegistry()
     Counter("baton_tests", "Something to scrape", registry=registry)
     app = create_app(
-        replace(bench.backend(worker), formats=bench.parts.formats, trusts_templates=True),
+        one_model(
+            replace(bench.backend(worker), formats=bench.parts.formats, trusts_templates=True)
+        ),
         not_ready_because=bench.parts.endpoints.not_ready_because,
         cluster=FakeCluster(),
         registry=registry,

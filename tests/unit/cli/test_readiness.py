@@ -42,6 +42,6 @@ def test_a_cluster_with_prefill_workers_waits_until_one_gets_prompts(
     thread.start()
     url = f"http://127.0.0.1:{server.server_port}"
     with closing(ReadinessProbe(url=url, directory="127.0.0.1:1")) as probe:
-        assert probe.missing(needs_prefill=needs_prefill) == missing
+        assert probe.missing(is_meant=lambda _: not needs_prefill) == missing
     thread.join(5)
     server.server_close()

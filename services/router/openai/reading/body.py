@@ -28,7 +28,7 @@ M = TypeVar("M", bound=RequestObject)
 
 
 async def read_body(request: Request, limits: RequestLimits) -> bytes:
-    """Return the whole body.
+    """Return the whole body. It is read once for a request, and checked once.
 
     Raises:
         HTTPException: 415: it is not plain JSON, by its headers.
@@ -36,6 +36,9 @@ async def read_body(request: Request, limits: RequestLimits) -> bytes:
             read; without one, reading stops at the limit.
         FieldError: it is JSON that is nested too deeply.
     """
+    kept: bytes | None = getattr(request.state, "body", None)
+    if kept is not None:
+        return kept
     check_is_json(request.headers)
     max_bytes = limits.max_body_bytes
     announced = request.headers.get("content-length", "")
@@ -51,6 +54,7 @@ async def read_body(request: Request, limits: RequestLimits) -> bytes:
     if is_too_deep(body, limits.max_json_depth):
         message = f"the body must not be nested more than {limits.max_json_depth} levels deep"
         raise FieldError(message, param=None, code="invalid_json")
+    request.state.body = body
     return body
 
 

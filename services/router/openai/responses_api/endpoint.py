@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import msgspec
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 
+from services.router.openai.chat import ChatCompletions
 from services.router.openai.endpoint import answer
 from services.router.openai.errors import FieldError
+from services.router.openai.reading.arrival import arrived_s
 from services.router.openai.reading.as_chat import chat_body, params_named, refuse_fields
 from services.router.openai.reading.body import parse_body, read_body
 from services.router.openai.replies.answers import stream_answers
@@ -28,7 +29,7 @@ from shared.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from services.router.openai.backend import Backend
-    from services.router.openai.chat import ChatCompletions, PreparedChat
+    from services.router.openai.chat import PreparedChat
     from services.router.openai.responses_api.stored.keeper import ResponseKeeper
 
 
@@ -42,9 +43,9 @@ class InputTokens(msgspec.Struct):
 class Responses:
     """The endpoints that read a body of the Responses API."""
 
-    def __init__(self, backend: Backend, chat: ChatCompletions) -> None:
+    def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._chat = chat
+        self._chat = ChatCompletions(backend)
 
     async def create(self, request: Request) -> Response:
         """Return the next items of a conversation, whole or as a stream."""
@@ -78,7 +79,7 @@ class Responses:
         return json_response(InputTokens(len(chat.generation.prompt_token_ids)))
 
     async def _prepare(self, request: Request) -> tuple[ResponsesBody, PreparedChat]:
-        arrival_s = time.monotonic()
+        arrival_s = arrived_s(request)
         raw = await read_body(request, self._backend.limits)
         body = parse_body(request, ResponsesBody, raw, self._backend.unknown_fields)
         refuse_fields(body, REFUSED)

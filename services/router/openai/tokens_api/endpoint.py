@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 
 from services.router.openai.endpoint import answer
+from services.router.openai.reading.arrival import arrived_s
 from services.router.openai.reading.as_chat import params_named, refuse_fields
 from services.router.openai.reading.body import parse_body, read_body
 from services.router.openai.reading.params import check_stream_options, read_params
@@ -38,7 +38,7 @@ class TokenGeneration:
 
     async def create(self, request: Request) -> Response:
         """Return continuations of a prompt of tokens, whole or as a stream."""
-        arrival_s = time.monotonic()
+        arrival_s = arrived_s(request)
         backend = self._backend
         raw = await read_body(request, backend.limits)
         body = parse_body(request, GenerateBody, raw, backend.unknown_fields)

@@ -6,13 +6,15 @@ What they return can be sent to /inference/v1/generate, and gives the answers of
 from __future__ import annotations
 
 import json
-import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 
+from services.router.openai.chat import ChatCompletions
+from services.router.openai.completions import Completions
 from services.router.openai.errors import FieldError
+from services.router.openai.reading.arrival import arrived_s
 from services.router.openai.reading.body import parse_body, read_body
 from services.router.openai.replies.responses import json_response
 from services.router.openai.schema.chat import ChatBody
@@ -23,8 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from services.router.openai.backend import Backend
-    from services.router.openai.chat import ChatCompletions
-    from services.router.openai.completions import Completions
     from services.router.openai.schema.base import GenerationBody
     from services.router.request.generation import GenerationRequest
 
@@ -83,14 +83,14 @@ class Rendered(msgspec.Struct):
 class RenderEndpoints:
     """The endpoints that write prompts and generate nothing."""
 
-    def __init__(self, backend: Backend, chat: ChatCompletions, completions: Completions) -> None:
+    def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._chat = chat
-        self._completions = completions
+        self._chat = ChatCompletions(backend)
+        self._completions = Completions(backend)
 
     async def chat(self, request: Request) -> Response:
         """Return the tokens of a chat's prompt, and the parameters of its answers."""
-        arrival_s = time.monotonic()
+        arrival_s = arrived_s(request)
         raw = await read_body(request, self._backend.limits)
         body = parse_body(request, RenderChatBody, raw, self._backend.unknown_fields)
         _check(body)
@@ -107,7 +107,7 @@ class RenderEndpoints:
 
     async def completions(self, request: Request) -> Response:
         """Return the tokens of every prompt, and the parameters of its answers."""
-        arrival_s = time.monotonic()
+        arrival_s = arrived_s(request)
         raw = await read_body(request, self._backend.limits)
         body = parse_body(request, RenderCompletionBody, raw, self._backend.unknown_fields)
         _check(body)

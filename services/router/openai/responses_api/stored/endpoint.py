@@ -16,7 +16,7 @@ from services.router.openai.responses_api.stored.follow import followed
 from shared.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from services.router.openai.backend import Backend
+    from services.router.openai.backend import Common
     from services.router.openai.responses_api.stored.base import StoredResponse
     from services.router.openai.responses_api.stored.keeper import ResponseKeeper
 
@@ -38,8 +38,8 @@ class Deleted(msgspec.Struct):
 class StoredEndpoints:
     """The endpoints of one stored response. A tenant finds its own responses only."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, common: Common) -> None:
+        self._common = common
 
     async def retrieve(self, request: Request, response_id: str) -> Response:
         """Return the response as it is now, or the stream of its events."""
@@ -77,14 +77,14 @@ class StoredEndpoints:
         return entry
 
     def _keeper(self) -> ResponseKeeper:
-        keeper = self._backend.responses
+        keeper = self._common.responses
         if keeper is None:
             message = f"responses are not stored here, so none can be requested: {NEEDS_STORE}"
             raise HTTPException(HTTPStatus.NOT_FOUND, message)
         return keeper
 
     def _tenant(self, request: Request) -> str:
-        return self._backend.caller_of(request).tenant.name
+        return self._common.caller_of(request).tenant.name
 
 
 def _starting_after(request: Request) -> int | None:

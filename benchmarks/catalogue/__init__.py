@@ -1,0 +1,1 @@
+"""A router of several models whose workers come and go."""
