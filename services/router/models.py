@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from shared.text.tokenizer import Tokenizer
 
 
+@dataclass(frozen=True, slots=True)
+class AskedModel:
+    """What a request asks for by its model name."""
+
+    #: The name for the answer.
+    name: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModels:
     """The model under one or more names. The first is its own name."""
@@ -36,8 +44,8 @@ class ServedModels:
         """
         return self.learn_max_model_len()
 
-    def resolve(self, name: str | None) -> str:
-        """Return the name for the answer: the model's own name, also for an alias, as in vLLM.
+    def resolve(self, name: str | None) -> AskedModel:
+        """Return what a request's name means; its answer has the model's own name, as in vLLM.
 
         Raises:
             ModelNotFoundError: the model is not served.
@@ -45,7 +53,7 @@ class ServedModels:
         if name and name not in self.names:
             served = ", ".join(self.names)
             raise ModelNotFoundError(f"the model {name[:200]!r} does not exist; served: {served}")
-        return self.names[0]
+        return AskedModel(self.names[0])
 
 
 def read_vocab_size(model_dir: Path, tokenizer: Tokenizer) -> int:

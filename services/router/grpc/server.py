@@ -200,7 +200,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         suffix = f"-{secrets.token_hex(4)}" if request.request_id else ""
         generation = GenerationRequest(
             request_id=request_id + suffix,
-            model=self._models.resolve(request.model),
+            model=self._models.resolve(request.model).name,
             names=(request_id,),
             prompt_token_ids=ids,
             embeds=embeds,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 
 from services.router.openai.replies.responses import json_response
+
+if TYPE_CHECKING:
+    from services.router.models import AskedModel
 
 
 class ServedModel(Protocol):
@@ -33,8 +36,8 @@ class ServedModel(Protocol):
         """Start of its service, in Unix seconds."""
         ...
 
-    def resolve(self, name: str | None) -> str:
-        """Return the name for the answer.
+    def resolve(self, name: str | None) -> AskedModel:
+        """Return what a request's model name means.
 
         Raises:
             ModelNotFoundError: the model is not served.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def test_a_model_has_several_names_and_answers_with_the_first() -> None:
     models = ServedModels(names=("a", "b"), vocab_size=5, learn_max_model_len=lambda: 9)
-    assert [models.resolve(name) for name in ("a", "b", "", None)] == ["a"] * 4
+    assert [models.resolve(name).name for name in ("a", "b", "", None)] == ["a"] * 4
     assert models.max_model_len == 9
     with pytest.raises(ModelNotFoundError, match="'c' does not exist; served: a, b"):
         models.resolve("c")
