@@ -19,6 +19,7 @@ from services.router.models import ServedModels
 from services.router.routing.chooser import WorkerChooser
 from services.router.routing.policies.find import find_policy
 from services.router.routing.room import WorkerRoom
+from services.router.workers.adapters import PoolAdapters
 from services.router.workers.canary import Canary
 from services.router.workers.control import WorkerControl
 from services.router.workers.directory import make_directory
@@ -124,10 +125,12 @@ def _build(
     text = load_text(config)
     canary = Canary(channels, sessions)
     endpoints = _endpoints(config, directory, canary, sessions)
+    adapters = PoolAdapters(endpoints.everyone)
     models = ServedModels(
         names=config.model_names,
         vocab_size=text.vocab_size,
         learn_max_model_len=endpoints.max_model_len,
+        adapters=adapters,
     )
     chooser = _chooser(config, endpoints, directory.index)
     admission = _admission(config, endpoints, chooser)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from services.router.answer.job import Job
-from services.router.answer.pin import Pin
+from services.router.answer.pin import Pin, weights_of
 from services.router.answer.ttft_margin import TtftMargin
 from services.router.request.owner import owned_by
 from services.router.request.resume import check_resumed, resumed_identity
@@ -19,6 +19,7 @@ from shared.request.beam_search import check_beam_search
 from shared.request.logprobs_mode import LogprobsMode
 from shared.request.prompt_embeds import PARAM, identity_of
 from shared.rpc.protocol import (
+    ADAPTERS_MINOR,
     CONSTRAINTS_MINOR,
     EMBEDS_MINOR,
     FIELDS_MINOR,
@@ -77,6 +78,7 @@ class AnswerPlanner:
 
         Raises:
             InvalidRequestError: a parameter is wrong.
+            GenerationGoneError: it resumes an answer that another adapter began.
         """
         self._models.resolve(request.model)
         if not -_INT32 <= request.priority < _INT32:
@@ -113,7 +115,7 @@ class AnswerPlanner:
             max_ttft_ms=_tighter(request.max_ttft_ms, self._bounds.max_ttft_ms),
             max_itl_ms=_tighter(request.max_itl_ms, self._bounds.max_itl_ms),
             margin=self.margin,
-            pin=Pin(resumed_identity(request.resumed)),
+            pin=Pin(weights_of(resumed_identity(request.resumed), request.adapter)),
         )
 
     def check(self, job: Job, *, wait_s: float) -> None:
@@ -153,6 +155,7 @@ class AnswerPlanner:
         job.routed_s = time.monotonic()
         job.route_ms += (job.routed_s - started_s) * 1000
         job.estimated_ttft_ms = route.estimate.ttft_ms
+        job.estimated_adapter_ms = route.estimate.adapter_ms
         return route
 
     def is_gone(self, job: Job, excluded: Collection[WorkerId]) -> bool:
@@ -180,6 +183,7 @@ class AnswerPlanner:
         again = losses is not None or bool(token_ids)
         return RoutingRequest(
             identity=job.pin.identity,
+            adapter=job.request.adapter,
             protocol_minor=_protocol_minor(job),
             num_prompt_tokens=job.num_prompt_tokens + len(token_ids),
             max_tokens=job.sampling.max_tokens - len(token_ids),
@@ -206,7 +210,12 @@ class AnswerPlanner:
             return ()
         namespace, block_size = space
         request = job.request
-        identity = identity_of(namespace, salt=request.cache_salt, embeds=request.embeds)
+        identity = identity_of(
+            namespace,
+            salt=request.cache_salt,
+            embeds=request.embeds,
+            adapter=b"" if request.adapter is None else request.adapter.digest,
+        )
         return identity.hash_blocks(token_ids, block_size)
 
 
@@ -234,6 +243,8 @@ def _tighter(one: float | None, other: float | None) -> float | None:
 def _protocol_minor(job: Job) -> int:
     """Return the version that workers must have to do all of it: older ones would pass it over."""
     sampling = job.sampling
+    if job.request.adapter is not None:
+        return ADAPTERS_MINOR
     if job.request.embeds is not None:
         return EMBEDS_MINOR
     if sampling.logprobs_mode is not LogprobsMode.RAW_LOGPROBS:

@@ -127,6 +127,7 @@ class ChatCompletions:
         generation = GenerationRequest(
             request_id=request_id,
             model=asked.name,
+            adapter=asked.adapter,
             names=request_names(request, _PREFIX),
             prompt_token_ids=prompt.token_ids,
             embeds=prompt.embeds,

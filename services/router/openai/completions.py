@@ -85,6 +85,7 @@ class Completions:
             GenerationRequest(
                 request_id=ids[i],
                 model=asked.name,
+                adapter=asked.adapter,
                 names=request_names(request, _PREFIX),
                 prompt_token_ids=prompt.token_ids,
                 embeds=prompt.embeds,

@@ -98,7 +98,9 @@ class GenerativeScoring:
             request.receive, collect(parts, num_prompts=len(prompts), n=1, tally=tally)
         )
         data = [Score(i, _score(each, body)) for i, each in enumerate(found)]
-        scores = Scores(response_id(request, _PREFIX), int(time.time()), asked.name, data, tally.final())
+        scores = Scores(
+            response_id(request, _PREFIX), int(time.time()), asked.name, data, tally.final()
+        )
         return json_response(scores)
 
     def _check(self, body: ScoringBody) -> None:
@@ -148,6 +150,7 @@ class GenerativeScoring:
             GenerationRequest(
                 request_id=ids[i],
                 model=asked.name,
+                adapter=asked.adapter,
                 names=request_names(request, _PREFIX),
                 prompt_token_ids=prompt,
                 params=params,

@@ -79,6 +79,7 @@ class TokenGeneration:
         return GenerationRequest(
             request_id=request_id,
             model=asked.name,
+            adapter=asked.adapter,
             names=request_names(request, _PREFIX),
             prompt_token_ids=tuple(body.token_ids),
             params=self._with_reasoning(params, body),
