@@ -8,10 +8,12 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from baton.v1 import lifecycle_pb2_grpc, worker_pb2_grpc
 from services.router.admission.admission import Admission, AdmissionLimits
 from services.router.admission.tenant_limits import TenantLimits
 from services.router.answer.pipeline import Pipeline
 from services.router.answer.planner import AnswerPlanner, LatencyBounds
+from services.router.fleet.adapters import FleetAdapters
 from services.router.fleet.fleet import Fleet
 from services.router.fleet.orders import Orders
 from services.router.model_text import load_text
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
     from services.router.config import RouterConfig
+    from services.router.fleet.orders import LifecycleOrders
     from services.router.parsers.plan import ChatFormats
     from services.router.routing.base import PrefixLookup
     from services.router.workers.directory import RouterDirectory
@@ -95,7 +98,7 @@ async def open_parts(
     directory = make_directory(
         config.redis_url, password_file=config.redis_password_file, token=token
     )
-    parts = _build(config, channels, Orders(order_channels), sessions, directory)
+    parts = _build(config, channels, order_channels, sessions, directory)
     try:
         yield parts
     finally:
@@ -118,7 +121,7 @@ async def _follow(directory: RouterDirectory, endpoints: EndpointPool, fleet: Fl
 def _build(
     config: RouterConfig,
     channels: ChannelPool,
-    orders: Orders,
+    order_channels: ChannelPool,
     sessions: SessionPool,
     directory: RouterDirectory,
 ) -> RouterParts:
@@ -134,7 +137,7 @@ def _build(
     )
     chooser = _chooser(config, endpoints, directory.index)
     admission = _admission(config, endpoints, chooser)
-    fleet = Fleet(endpoints, orders, sessions, admission)
+    fleet = _fleet(config, endpoints, order_channels, sessions, admission, adapters)
     planner = _planner(config, models, text.tokenizer, chooser)
     pipeline = Pipeline(
         tokenizer=text.tokenizer,
@@ -165,6 +168,24 @@ def _build(
         pipeline=pipeline,
         following=asyncio.create_task(_follow(directory, endpoints, fleet)),
     )
+
+
+def _fleet(
+    config: RouterConfig,
+    endpoints: EndpointPool,
+    channels: ChannelPool,
+    sessions: SessionPool,
+    admission: Admission,
+    adapters: PoolAdapters,
+) -> Fleet:
+    orders: LifecycleOrders = Orders(channels, lifecycle_pb2_grpc.LifecycleStub)
+    about_adapters = FleetAdapters(
+        endpoints,
+        Orders(channels, worker_pb2_grpc.WorkerStub),
+        adapters,
+        model_names=config.model_names,
+    )
+    return Fleet(endpoints, orders, sessions, admission, about_adapters)
 
 
 def _planner(

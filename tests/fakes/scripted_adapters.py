@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,28 @@ def digest(content: str) -> bytes:
     return hashlib.sha256(content.encode()).digest()
 
 
+class NamedAdapters:
+    """Adapters of a model without workers, for `ServedModels`."""
+
+    def __init__(self, *names: str) -> None:
+        self._refs: dict[str, AdapterRef] = {}
+        for name in names:
+            self.hold(name, f"/a/{name}")
+
+    def hold(self, name: str, path: str) -> AdapterRef:
+        """Have an adapter by this name."""
+        self._refs[name] = AdapterRef(name, digest(path), path)
+        return self._refs[name]
+
+    def find(self, name: str) -> AdapterRef | None:
+        """See Adapters."""
+        return self._refs.get(name)
+
+    def all(self) -> list[AdapterRef]:
+        """See Adapters."""
+        return [self._refs[name] for name in sorted(self._refs)]
+
+
 @dataclass(slots=True, kw_only=True)
 class ScriptedAdapters(worker_pb2_grpc.WorkerServicer):
     """Serves the adapters RPCs of a worker."""
@@ -39,6 +62,7 @@ class ScriptedAdapters(worker_pb2_grpc.WorkerServicer):
     #: Raised by the next order to load.
     load_error: Exception | None = None
     orders: list[Any] = field(default_factory=list)
+    _done: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
 
     def load(self, **facts: Any) -> WorkerLoad:
         """Return what it reports with a heartbeat."""
@@ -50,6 +74,11 @@ class ScriptedAdapters(worker_pb2_grpc.WorkerServicer):
         ref = AdapterRef(name, digest(self.disk[path]), path)
         self.adapters[name] = AdapterState(adapter=ref, rank=8, place=place, load_ms=LOAD_MS)
         return ref
+
+    async def wait_loads(self, count: int) -> None:
+        """Until this many more adapters are loaded."""
+        for _ in range(count):
+            await self._done.acquire()
 
     async def LoadAdapter(  # noqa: N802 the name in the contract
         self, request: worker_pb2.LoadAdapterRequest, context: Any
@@ -69,6 +98,7 @@ class ScriptedAdapters(worker_pb2_grpc.WorkerServicer):
         if before is not None and not request.load_inplace:
             raise InvalidRequestError(f"{request.name} is loaded", param="name")
         ref = self.hold(request.name, request.path)
+        self._done.release()
         answer = worker_pb2.LoadAdapterResponse(
             adapter=adapter_to_wire(ref), rank=8, load_ms=LOAD_MS
         )

@@ -15,6 +15,7 @@ from services.router.doors.error_handlers import add_error_handlers
 from services.router.doors.rate_headers import RateLimitMiddleware
 from services.router.doors.schema_docs import document_bodies
 from services.router.openai.abort import AbortBody, AbortEndpoint
+from services.router.openai.adapters import AdapterEndpoints, add_adapters
 from services.router.openai.chat import ChatCompletions
 from services.router.openai.chat_batch import ChatBatch, ChatBatchBody
 from services.router.openai.completions import Completions
@@ -185,6 +186,7 @@ def _add_generation(app: FastAPI, backend: Backend, cluster: Cluster | None) -> 
             add_lifecycle(
                 app, LifecycleEndpoints(cluster.fleet, backend.limits, cluster.reset_prefix_cache)
             )
+            add_adapters(app, AdapterEndpoints(cluster.fleet, backend.limits))
     _add_other_apis(app, backend, chat)
     app.add_api_route("/v1/chat/completions", chat.create, methods=["POST"], tags=["generate"])
     app.add_api_route("/v1/completions", completions.create, methods=["POST"], tags=["generate"])

@@ -10,7 +10,8 @@ from fastapi import Request, Response  # noqa: TC002 read at run time by the fra
 from services.router.openai.replies.responses import json_response
 
 if TYPE_CHECKING:
-    from services.router.models import AskedModel
+    from services.router.models import Adapters, AskedModel
+    from shared.request.adapter_ref import AdapterRef
 
 
 class ServedModel(Protocol):
@@ -36,6 +37,11 @@ class ServedModel(Protocol):
         """Start of its service, in Unix seconds."""
         ...
 
+    @property
+    def adapters(self) -> Adapters:
+        """The adapters of the model."""
+        ...
+
     def resolve(self, name: str | None) -> AskedModel:
         """Return what a request's model name means.
 
@@ -51,9 +57,11 @@ class ModelCard(msgspec.Struct):
     id: str
     created: int
     max_model_len: int
+    #: The model's own name, or an adapter's folder.
     root: str
     object: str = "model"
     owned_by: str = "baton"
+    #: Of an adapter: the name of its model.
     parent: str | None = None
 
 
@@ -71,15 +79,19 @@ class ModelEndpoints:
         self._models = models
 
     async def list_all(self) -> Response:
-        """Return every served name."""
-        return json_response(ModelList([self._card(name) for name in self._models.names]))
+        """Return every served name: the model's, then those of its adapters."""
+        cards = [self._card(name) for name in self._models.names]
+        cards += [self._card(each.name, each) for each in self._models.adapters.all()]
+        return json_response(ModelList(cards))
 
     async def retrieve(self, request: Request) -> Response:
         """Return one model."""
         name = request.path_params["model"]
-        self._models.resolve(name)
-        return json_response(self._card(name))
+        return json_response(self._card(name, self._models.resolve(name).adapter))
 
-    def _card(self, name: str) -> ModelCard:
+    def _card(self, name: str, adapter: AdapterRef | None = None) -> ModelCard:
         models = self._models
-        return ModelCard(name, models.created_s, models.max_model_len, models.names[0])
+        card = ModelCard(name, models.created_s, models.max_model_len, models.names[0])
+        if adapter is not None:
+            card.root, card.parent = adapter.path, models.names[0]
+        return card

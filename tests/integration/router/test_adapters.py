@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -12,7 +13,10 @@ from services.router.request.resume import AnswerSoFar
 from shared.errors import (
     AdapterNotLoadedError,
     GenerationGoneError,
+    InvalidRequestError,
     ModelNotFoundError,
+    UnavailableError,
+    UnsupportedError,
     WorkerLostError,
 )
 from shared.identity import Role
@@ -134,3 +138,125 @@ async def test_it_is_gone_with_its_last_worker(bench: Bench) -> None:
     await bench.parts.endpoints.wait_until(lambda: not bench.parts.endpoints.everyone())
     with pytest.raises(ModelNotFoundError, match=r"served: tiny$"):
         await bench.answer(request)
+
+
+async def fleet(bench: Bench, number: int = 2) -> list[ScriptedDecode]:
+    """Decode workers and a prefill worker that have no adapter yet."""
+    workers = [await bench.add_worker(say(1)) for _ in range(number)]
+    workers.append(await bench.add_worker(role=Role.PREFILL))
+    for each in workers:
+        each.disk, each.max_adapters = dict(DISK), 4
+        await bench.report(each)
+    return workers
+
+
+def held(workers: list[ScriptedDecode]) -> list[dict[str, str]]:
+    return [{n: s.adapter.path for n, s in each.adapters.items()} for each in workers]
+
+
+async def test_a_load_is_on_all_workers_and_can_be_asked_for_at_once(bench: Bench) -> None:
+    workers = await fleet(bench)
+    sql = await bench.parts.fleet.load_adapter("sql", "/a/sql", replaces=False)
+    assert held(workers) == [{"sql": "/a/sql"}] * 3
+    assert bench.parts.models.resolve("sql").adapter == sql
+    assert (await bench.answer(asking(bench))).token_ids() == (1,)
+    with pytest.raises(InvalidRequestError, match=r"already been loaded.*load_inplace"):
+        await bench.parts.fleet.load_adapter("sql", "/a/web", replaces=False)
+    web = await bench.parts.fleet.load_adapter("sql", "/a/web", replaces=True)
+    assert held(workers) == [{"sql": "/a/web"}] * 3
+    assert bench.parts.models.resolve("sql").adapter == web
+    await bench.parts.fleet.unload_adapter("sql")
+    assert held(workers) == [{}] * 3
+    with pytest.raises(ModelNotFoundError, match=r"served: tiny$"):
+        bench.parts.models.resolve("sql")
+    with pytest.raises(ModelNotFoundError, match="'sql' cannot be found"):
+        await bench.parts.fleet.unload_adapter("sql")
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+@pytest.mark.parametrize(
+    ("failure", "raised", "words"),
+    [
+        (InvalidRequestError("it uses DoRA", param="lora_path"), InvalidRequestError, "DoRA"),
+        (WorkerLostError("power cut"), UnavailableError, "decode-1: .*power cut"),
+        (None, InvalidRequestError, "different files"),
+    ],
+)
+async def test_one_refusal_leaves_all_workers_as_they_were(
+    bench: Bench, failure: Exception | None, raised: type[Exception], words: str, replaces: bool
+) -> None:
+    workers = await fleet(bench)
+    if replaces:
+        await bench.parts.fleet.load_adapter("sql", "/a/sql", replaces=False)
+        for each in workers:
+            await bench.report(each)
+    before = held(workers)
+    workers[1].load_error = failure
+    if failure is None:
+        workers[1].disk = {**DISK, "/a/web": "other files"}
+    with pytest.raises(raised, match=words):
+        await bench.parts.fleet.load_adapter("sql", "/a/web", replaces=replaces)
+    assert held(workers) == before
+    assert bench.parts.models.knows("sql") is replaces
+
+
+async def test_an_unload_that_fails_gives_the_name_back(bench: Bench) -> None:
+    workers = await fleet(bench)
+    await bench.parts.fleet.load_adapter("sql", "/a/sql", replaces=False)
+    # The second has forgotten it, which is what is wanted; the third cannot be told.
+    workers[1].adapters.clear()
+    await workers[2].die()
+    with pytest.raises(UnavailableError, match="prefill-2"):
+        await bench.parts.fleet.unload_adapter("sql")
+    assert held(workers)[:2] == [{"sql": "/a/sql"}, {}]
+    assert bench.parts.models.knows("sql")
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "words"),
+    [
+        ("tiny", "/a/sql", "the model's own name"),
+        (" x", "/a/sql", "printable"),
+        ("x" * 513, "/a/sql", "1 to 512"),
+        ("x", "/a\0", "lora_path"),
+    ],
+)
+async def test_a_bad_name_or_path_reaches_no_worker(
+    bench: Bench, name: str, path: str, words: str
+) -> None:
+    workers = await fleet(bench, 1)
+    with pytest.raises(InvalidRequestError, match=words):
+        await bench.parts.fleet.load_adapter(name, path, replaces=False)
+    assert not any(each.orders for each in workers)
+
+
+async def test_without_workers_that_serve_adapters_none_is_loaded(bench: Bench) -> None:
+    with pytest.raises(UnavailableError, match="no worker is registered"):
+        await bench.parts.fleet.load_adapter("sql", "/a/sql", replaces=False)
+    plain = await bench.add_worker(say(1))
+    with pytest.raises(UnsupportedError, match="--enable-lora"):
+        await bench.parts.fleet.load_adapter("sql", "/a/sql", replaces=False)
+    assert not plain.orders
+
+
+async def test_a_worker_that_joins_gets_what_the_others_have(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.router.fleet.fleet.LOOK_S", 0.02)
+    first = await worker(bench)
+    await bench.parts.fleet.load_adapter("web", "/a/web", replaces=False)
+    await bench.report(first)
+    late = await bench.add_worker(say(1))
+    late.disk, late.max_adapters = dict(DISK), 4
+    # Started with other files under a name that the pool has.
+    late.hold("sql", "/a/web")
+    await bench.report(late)
+    async with asyncio.timeout(10):
+        await late.wait_loads(2)
+    assert held([late]) == held([first])
+    # One that drops a name, by an order of another router, does not get it again.
+    late.adapters.pop("web")
+    num_orders = len(late.orders)
+    await bench.report(late)
+    await asyncio.sleep(0.1)
+    assert len(late.orders) == num_orders

@@ -7,8 +7,8 @@ import pytest
 
 from services.router.models import ServedModels, read_vocab_size
 from shared.errors import ModelNotFoundError
-from shared.request.adapter_ref import AdapterRef
 from tests.fakes import tiny_tokenizer
+from tests.fakes.scripted_adapters import NamedAdapters
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,29 +22,19 @@ def test_a_model_has_several_names_and_answers_with_the_first() -> None:
         models.resolve("c")
 
 
-class Sorted:
-    """Adapters by name, for `ServedModels`."""
-
-    def __init__(self, *names: str) -> None:
-        self._refs = [AdapterRef(name, name.encode().ljust(32), f"/a/{name}") for name in names]
-
-    def find(self, name: str) -> AdapterRef | None:
-        return next((ref for ref in self._refs if ref.name == name), None)
-
-    def all(self) -> list[AdapterRef]:
-        return self._refs
-
-
 def served(*adapters: str) -> ServedModels:
     return ServedModels(
-        names=("a", "b"), vocab_size=5, learn_max_model_len=lambda: 9, adapters=Sorted(*adapters)
+        names=("a", "b"),
+        vocab_size=5,
+        learn_max_model_len=lambda: 9,
+        adapters=NamedAdapters(*adapters),
     )
 
 
 def test_an_adapter_answers_with_its_own_name() -> None:
     models = served("sql", "b")
     asked = models.resolve("sql")
-    assert (asked.name, asked.adapter) == ("sql", Sorted("sql").find("sql"))
+    assert (asked.name, asked.adapter) == ("sql", NamedAdapters("sql").find("sql"))
     # A name of the model is never an adapter's.
     assert models.resolve("b").adapter is None
     assert [models.knows(name) for name in ("a", "b", "sql", "c")] == [True, True, True, False]
@@ -53,7 +43,7 @@ def test_an_adapter_answers_with_its_own_name() -> None:
 def test_an_unknown_name_is_told_what_there_is() -> None:
     with pytest.raises(ModelNotFoundError, match=r"served: a, b, sql, web$"):
         served("sql", "web").resolve("c")
-    with pytest.raises(ModelNotFoundError, match=r"x17 and 82 more$"):
+    with pytest.raises(ModelNotFoundError, match=r"x24 and 82 more$"):
         served(*(f"x{i}" for i in range(100))).resolve("c")
 
 
