@@ -291,6 +291,8 @@ def _rpc_server(
         limits=limits,
         embeds=config.embeds_policy,
         traced=tracer is not None,
+        adapters=parts.fleet,
+        has_keys=security.keys is not None,
     )
     router_pb2_grpc.add_RouterServicer_to_server(router, rpc.server)
     directory_pb2_grpc.add_DirectoryServicer_to_server(

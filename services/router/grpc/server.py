@@ -14,6 +14,7 @@ from baton.v1 import router_pb2, router_pb2_grpc
 from services.router.admission.caller import ANYBODY, Caller
 from services.router.answer.best_of import chosen_answers
 from services.router.chat.prompt import render_chat
+from services.router.grpc.adapters import load_adapter, models_to_wire, unload_adapter
 from services.router.grpc.answers import AnswerWriter
 from services.router.grpc.chat import read_chat
 from services.router.grpc.wire import params_from_wire, read_rows, resumed_from_wire
@@ -22,7 +23,7 @@ from services.router.parsers.plan import ChatFormats
 from services.router.request.embeds_policy import NO_EMBEDS, EmbedsPolicy
 from services.router.request.generation import GenerationRequest
 from services.router.request.request_name import RULE, is_request_name
-from shared.errors import InvalidRequestError, UnsupportedError
+from shared.errors import AuthenticationError, InvalidRequestError, UnsupportedError
 from shared.generation.limits import (
     DEFAULT_LIMITS,
     check_num_tokens,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     from services.router.admission.tenant import Tenant
     from services.router.models import ServedModels
+    from services.router.openai.adapters import AdapterFleet
     from services.router.request.generation import Generator
     from shared.generation.limits import RequestLimits
     from shared.generation.params import GenerationParams
@@ -78,14 +80,19 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         limits: RequestLimits = DEFAULT_LIMITS,
         embeds: EmbedsPolicy = NO_EMBEDS,
         traced: bool = False,
+        adapters: AdapterFleet | None = None,
+        has_keys: bool = False,
     ) -> None:
         """Serve `generator`.
 
         `formats`: how the model writes tool calls and reasoning. `caller_of` returns the caller of
         a call's metadata, `rate_headers` a tenant's rate-limit headers. `embeds`: whether prompts
-        may give embeddings. `traced`: callers may pass a trace context with a request.
+        may give embeddings. `traced`: callers may pass a trace context with a request. `adapters`:
+        loads them on workers; None: it is not offered. `has_keys`: operators have their own.
         """
         self._traced = traced
+        self._adapters = adapters
+        self._has_keys = has_keys
         self._generator = generator
         self._tokenizer = tokenizer
         self._chat_template = chat_template
@@ -165,16 +172,27 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
     async def ListModels(  # noqa: N802 the name in the contract
         self, request: router_pb2.ListModelsRequest, context: Context
     ) -> router_pb2.ListModelsResponse:
-        """List the served model under all of its names."""
-        models = [
-            router_pb2.Model(
-                id=name,
-                max_model_len=self._models.max_model_len,
-                created=self._models.created_s,
-            )
-            for name in self._models.names
-        ]
-        return router_pb2.ListModelsResponse(models=models)
+        """List the served model under all of its names, and its adapters."""
+        return router_pb2.ListModelsResponse(models=models_to_wire(self._models))
+
+    async def LoadLoraAdapter(  # noqa: N802 the name in the contract
+        self, request: router_pb2.LoadLoraAdapterRequest, context: Context
+    ) -> router_pb2.LoadLoraAdapterResponse:
+        """Load an adapter on all workers."""
+        self._require_operator(context)
+        return await load_adapter(self._adapters, request)
+
+    async def UnloadLoraAdapter(  # noqa: N802 the name in the contract
+        self, request: router_pb2.UnloadLoraAdapterRequest, context: Context
+    ) -> router_pb2.UnloadLoraAdapterResponse:
+        """Take an adapter's name away on all workers."""
+        self._require_operator(context)
+        return await unload_adapter(self._adapters, request)
+
+    def _require_operator(self, context: Context) -> None:
+        caller = self._caller_of(context.invocation_metadata() or ())
+        if self._has_keys and not caller.is_operator:
+            raise AuthenticationError("this needs a key of an operator")
 
     async def _answer(
         self,

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
+import baton_client as sdk
+from baton.v1 import router_pb2_grpc
+from baton_client import AsyncBaton
+from services.router.admission.caller import ANYBODY, Caller
+from services.router.admission.tenant import Tenant
+from services.router.grpc.server import RouterServicer
 from services.router.request.resume import AnswerSoFar
 from shared.errors import (
     AdapterNotLoadedError,
@@ -22,9 +28,13 @@ from shared.errors import (
 from shared.identity import Role
 from shared.request.adapter_ref import adapter_to_wire
 from shared.request.beam_search import BeamOptions
+from shared.rpc.server import RpcServer
+from tests.fakes.scripted_adapters import digest
 from tests.fakes.scripted_decode import Script, ScriptedDecode, Step, say, with_logprobs
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from services.router.request.generation import GenerationRequest
     from shared.request.adapter_ref import AdapterRef
     from tests.integration.router.conftest import Bench
@@ -260,3 +270,56 @@ async def test_a_worker_that_joins_gets_what_the_others_have(
     await bench.report(late)
     await asyncio.sleep(0.1)
     assert len(late.orders) == num_orders
+
+
+@asynccontextmanager
+async def served(bench: Bench, caller: Caller, *, has_keys: bool) -> AsyncIterator[AsyncBaton]:
+    """A client of the router over gRPC."""
+    server = RpcServer(["baton.v1.Router"])
+    servicer = RouterServicer(
+        generator=bench.parts.pipeline,
+        tokenizer=bench.parts.tokenizer,
+        chat_template=bench.parts.chat_template,
+        models=bench.parts.models,
+        adapters=bench.parts.fleet,
+        caller_of=lambda _: caller,
+        has_keys=has_keys,
+    )
+    router_pb2_grpc.add_RouterServicer_to_server(servicer, server.server)
+    await server.start("127.0.0.1:0")
+    async with AsyncBaton(f"127.0.0.1:{server.port}") as client:
+        yield client
+    await server.stop(0)
+
+
+async def test_the_sdk_loads_asks_lists_and_unloads(bench: Bench) -> None:
+    workers = await fleet(bench, 1)
+    async with served(bench, ANYBODY, has_keys=False) as client:
+        assert await client.load_adapter("sql", "/a/sql") == digest("sql").hex()
+        assert held(workers) == [{"sql": "/a/sql"}] * 2
+        assert [(m.id, m.parent, m.root) for m in await client.models()] == [
+            ("tiny", "", "tiny"),
+            ("sql", "tiny", "/a/sql"),
+        ]
+        await client.generate([5, 6], model="sql", max_tokens=2)
+        assert [each.name for each in refs(workers[0]) if each] == ["sql"]
+        with pytest.raises(sdk.InvalidRequestError, match="already been loaded"):
+            await client.load_adapter("sql", "/a/web")
+        await client.load_adapter("sql", "/a/web", in_place=True)
+        await client.unload_adapter("sql")
+        assert held(workers) == [{}] * 2
+        with pytest.raises(sdk.ModelNotFoundError):
+            await client.unload_adapter("sql")
+
+
+async def test_adapters_are_an_operators_over_grpc_too(bench: Bench) -> None:
+    workers = await fleet(bench, 1)
+    tenant = Tenant(name="a")
+    async with served(bench, Caller(tenant=tenant), has_keys=True) as client:
+        for order in (client.load_adapter("sql", "/a/sql"), client.unload_adapter("sql")):
+            with pytest.raises(sdk.AuthenticationError, match="operator"):
+                await order
+    assert not any(each.orders for each in workers)
+    async with served(bench, Caller(tenant=tenant, is_operator=True), has_keys=True) as client:
+        await client.load_adapter("sql", "/a/sql")
+    assert held(workers) == [{"sql": "/a/sql"}] * 2
