@@ -10,6 +10,7 @@ from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from services.router.watch.adapter_metrics import AdapterMetrics
 from services.router.watch.request_metrics import RequestMetrics
 from services.router.workers.directory_metrics import DirectoryMetrics
 from shared.errors import BatonError
@@ -97,6 +98,7 @@ def observe_state(parts: RouterParts, registry: CollectorRegistry) -> None:
     add_build_info(registry, role="router")
     registry.register(ReplayMetrics(parts.pipeline.replays))
     registry.register(DirectoryMetrics(parts.index, parts.follower))
+    registry.register(AdapterMetrics(parts.endpoints.everyone, parts.models.adapters))
     inside = Gauge("baton_num_requests_running", "Requests being served.", registry=registry)
     inside.set_function(lambda: parts.admission.num_inside)
     waiting = Gauge("baton_num_requests_waiting", "Requests in the queue.", registry=registry)
