@@ -11,6 +11,7 @@ BatonError
 │   ├── NoWorkerError          no live worker of the needed role
 │   ├── GenerationGoneError    no worker is left with the weights that an answer began with
 │   ├── DrainingError          this worker takes no new work
+│   ├── AdapterNotLoadedError  this worker neither has the adapter nor can load it
 │   └── WorkerLostError        the worker died or stopped answering
 │       └── WorkerSilentError  its connection stands, and nothing comes
 ├── DeadlineError              the request's or a step's time ran out
@@ -105,6 +106,10 @@ class GenerationGoneError(UnavailableError):
 
 class DrainingError(UnavailableError):
     """The worker is finishing what it has and takes no new work."""
+
+
+class AdapterNotLoadedError(UnavailableError):
+    """This worker neither has the request's adapter nor can load it; another may."""
 
 
 class WorkerLostError(UnavailableError):

@@ -38,6 +38,7 @@ _TABLE: dict[type[errors.BatonError], tuple[grpc.StatusCode, int]] = {
     errors.NoWorkerError: (Code.UNAVAILABLE, HTTPStatus.SERVICE_UNAVAILABLE),
     errors.GenerationGoneError: (Code.UNAVAILABLE, HTTPStatus.SERVICE_UNAVAILABLE),
     errors.DrainingError: (Code.UNAVAILABLE, HTTPStatus.SERVICE_UNAVAILABLE),
+    errors.AdapterNotLoadedError: (Code.FAILED_PRECONDITION, HTTPStatus.SERVICE_UNAVAILABLE),
     errors.WorkerLostError: (Code.UNAVAILABLE, HTTPStatus.SERVICE_UNAVAILABLE),
     errors.WorkerSilentError: (Code.UNAVAILABLE, HTTPStatus.SERVICE_UNAVAILABLE),
     errors.DeadlineError: (Code.DEADLINE_EXCEEDED, HTTPStatus.GATEWAY_TIMEOUT),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from baton.v1 import worker_pb2, worker_pb2_grpc
+from shared.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,3 +76,21 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
         """Drop every cached prefix."""
         num_blocks = await self._engine.reset_prefix_cache()
         return worker_pb2.ResetPrefixCacheResponse(num_blocks=num_blocks)
+
+    async def LoadAdapter(  # noqa: N802 the name in the contract
+        self, request: worker_pb2.LoadAdapterRequest, context: Context
+    ) -> worker_pb2.LoadAdapterResponse:
+        """Refuse: this worker serves no adapters."""
+        raise UnsupportedError("this worker serves no adapters", param="adapter")
+
+    async def UnloadAdapter(  # noqa: N802 the name in the contract
+        self, request: worker_pb2.UnloadAdapterRequest, context: Context
+    ) -> worker_pb2.UnloadAdapterResponse:
+        """Refuse: this worker serves no adapters."""
+        raise UnsupportedError("this worker serves no adapters", param="adapter")
+
+    async def ListAdapters(  # noqa: N802 the name in the contract
+        self, request: worker_pb2.ListAdaptersRequest, context: Context
+    ) -> worker_pb2.ListAdaptersResponse:
+        """Return nothing: this worker serves no adapters."""
+        return worker_pb2.ListAdaptersResponse()
