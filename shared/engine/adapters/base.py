@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from shared.model.adapted.base import AdapterWeights
 
 
 class Adapter(Protocol):
@@ -22,7 +24,7 @@ class Adapter(Protocol):
         ...
 
     @property
-    def weights(self) -> Any:
+    def weights(self) -> AdapterWeights:
         """What `AdapterModel.set_adapter` takes."""
         ...
 
@@ -41,9 +43,9 @@ class ReadAdapter(Protocol):
 
 @runtime_checkable
 class AdapterModel(Protocol):
-    """A model with slots for adapters; a step names the slot of each of its sequences."""
+    """A model with slots for adapters: see `AdaptableModel`."""
 
-    def set_adapter(self, slot: int, weights: Any) -> None:
+    def set_adapter(self, slot: int, weights: AdapterWeights | None) -> None:
         """Put an adapter's weights into a slot, copied; None empties it.
 
         No step in flight uses the slot.

@@ -54,10 +54,14 @@ class AdapterStore:
     Ownership: a user (`enter` … `leave`) keeps an adapter known, whatever happens to its name.
     """
 
-    def __init__(self, folders: AdapterFolders, *, max_host: int) -> None:
-        """Make it, without adapters. `attach` must follow before any is read."""
+    def __init__(self, folders: AdapterFolders, *, max_host: int, max_pinned: int = 0) -> None:
+        """Make it, without adapters. `attach` must follow before any is read.
+
+        `max_pinned`: adapters that may be pinned; the others' memory must be enough for a step.
+        """
         self.folders = folders
         self.max_host = max_host
+        self._max_pinned = max_pinned
         self._read: ReadAdapter | None = None
         self._changed = threading.Condition()
         self._names: dict[str, bytes] = {}
@@ -97,8 +101,8 @@ class AdapterStore:
     ) -> tuple[KnownAdapter, AdapterRef | None]:
         """Read an adapter and give it a name; return it, and what had the name before, if another.
 
-        Blocks while it is read. With `replace`, the name may have other content; with `digest`,
-        other content than that is refused.
+        Blocks while it is read. With `replace`, the name may have other content, else only the
+        same; with `digest`, other content than that is refused.
 
         Raises:
             InvalidRequestError: the name is taken, or the folder has no adapter of the model.
@@ -109,8 +113,6 @@ class AdapterStore:
             text = f"lora_name must have 1 to {MAX_NAME_CHARS} characters"
             raise InvalidRequestError(text, param="lora_name")
         folder = self.folders.find(path)
-        with self._changed:
-            self._require_free(name, None, replace=replace)
         adapter, load_ms = self._read_now(folder)
         if digest and adapter.digest != digest:
             raise _other_content(name, folder, adapter.digest, digest)
@@ -127,6 +129,7 @@ class AdapterStore:
                 replaced = AdapterRef(name, before, self._known[before].ref.path)
                 self._after_name(name, before)
             self._keep(adapter)
+            self._trim()
         log.info("adapter_loaded", name=name, digest=adapter.digest.hex(), load_ms=load_ms)
         return known, replaced
 
@@ -152,14 +155,14 @@ class AdapterStore:
 
         Raises:
             ModelNotFoundError: no adapter has the name.
-            InvalidRequestError: all of the memory is pinned.
+            InvalidRequestError: what is left of the memory would be too small for a step.
         """
         with self._changed:
             digest = self._names.get(name)
             if digest is None:
                 raise ModelNotFoundError(f"there is no adapter {name!r} here")
-            if digest not in self._pinned and len(self._pinned) + 1 >= self.max_host:
-                text = f"pinning {name!r} would leave no room for others: raise max_cpu_loras"
+            if digest not in self._pinned and len(self._pinned) >= self._max_pinned:
+                text = f"pinning {name!r} would leave a step no room: raise max_cpu_loras"
                 raise InvalidRequestError(text)
             self._pinned.add(digest)
 
@@ -202,6 +205,7 @@ class AdapterStore:
             if (ref.name, ref.digest) not in self._forgotten:
                 self._names.setdefault(ref.name, ref.digest)
             self._keep(adapter)
+            self._trim()
 
     def enter(self, ref: AdapterRef) -> None:
         """Count a user, which keeps the adapter known until it leaves.
@@ -240,7 +244,7 @@ class AdapterStore:
         What a running read brings is not counted twice. Returns at once.
         """
         with self._changed:
-            targets = dict.fromkeys(used)
+            targets = dict.fromkeys([*used, *self._pinned])
             for digest in wanted:
                 if len(targets) >= self.max_host:
                     break
@@ -284,8 +288,8 @@ class AdapterStore:
             named = set(self._names.values())
             assert named <= set(self._known), "a name stands for nothing"
             assert set(self._known) <= named | set(self._users), "an adapter without name or user"
-            extra = [d for d in self._contents if d not in named]
-            assert len(self._contents) - len(extra) + len(self._loading) <= self.max_host
+            assert len(named & set(self._contents)) <= self.max_host, "too many in memory"
+            assert set(self._contents) <= set(self._known), "one in memory that is not known"
 
     # With the lock, from here on.
 
@@ -293,7 +297,7 @@ class AdapterStore:
         known = self._known[digest]
         return KnownAdapter(AdapterRef(name, digest, known.ref.path), known.rank, known.load_ms)
 
-    def _require_free(self, name: str, digest: bytes | None, *, replace: bool) -> bytes | None:
+    def _require_free(self, name: str, digest: bytes, *, replace: bool) -> bytes | None:
         """Return the other content that has the name; None: none has."""
         own = self._names.get(name)
         if own is None or own == digest:
@@ -329,14 +333,22 @@ class AdapterStore:
 
     def _make_room(self) -> bool:
         """Make room for one more; return whether there is. Replaced ones in use do not count."""
+        return self._trim(self.max_host - len(self._loading) - 1)
+
+    def _trim(self, num: int | None = None) -> bool:
+        """Drop the least recent ones until at most `num` are left; return whether that is done."""
+        num = self.max_host if num is None else num
         named = set(self._names.values())
-        while sum(d in named for d in self._contents) + len(self._loading) >= self.max_host:
-            kept = self._wanted.keys() | self._pinned
-            victim = next((d for d in self._contents if d in named and d not in kept), None)
-            if victim is None:
-                return False
+        kept = self._wanted.keys() | self._pinned
+        held = [digest for digest in self._contents if digest in named]
+        victims = [digest for digest in held if digest not in kept]
+        num_left = len(held)
+        for victim in victims:
+            if num_left <= num:
+                break
             del self._contents[victim]
-        return True
+            num_left -= 1
+        return num_left <= num
 
     # Without the lock.
 
@@ -377,6 +389,7 @@ class AdapterStore:
                 if ref.digest in self._known:
                     self._contents[ref.digest] = adapter
                     self._known[ref.digest] = KnownAdapter(ref, known.rank, load_ms)
+                    self._trim()
                 self._changed.notify_all()
         self.on_news()
 
