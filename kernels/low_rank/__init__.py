@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from kernels.low_rank import reference
 from kernels.low_rank.segments import RowSegments, Segment
-from kernels.low_rank.slots import LowRankPart, LowRankSlots
+from kernels.low_rank.slots import LowRankPart, LowRankSlots, SlotWeights
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["LowRankPart", "LowRankSlots", "RowSegments", "Segment", "add_low_rank"]
+__all__ = ["LowRankPart", "LowRankSlots", "RowSegments", "Segment", "SlotWeights", "add_low_rank"]
 
 
 def add_low_rank(

@@ -53,6 +53,11 @@ class SlotWeights:
         scales = torch.cat([a.new_full((p.rank,), p.scale, dtype=torch.float32) for p in parts])
         return cls(tuple(parts), a, scales)
 
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the matrices in bytes."""
+        return self.a.nbytes + self.scales.nbytes + sum(part.b.nbytes for part in self.parts)
+
 
 class LowRankSlots:
     """What the slots of one linear hold. Not for two threads at a time."""
@@ -67,8 +72,9 @@ class LowRankSlots:
         """By slot; a slot that changes nothing here is missing."""
         return self._held
 
-    def put(self, slot: int, parts: Sequence[LowRankPart]) -> None:
-        """Replace what a slot holds; without parts it is empty."""
-        self._held.pop(slot, None)
-        if parts:
-            self._held[slot] = SlotWeights.of(parts)
+    def put(self, slot: int, weights: SlotWeights | None) -> None:
+        """Replace what a slot holds; None: nothing."""
+        if weights is None:
+            self._held.pop(slot, None)
+        else:
+            self._held[slot] = weights

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from kernels.kv_write.cache import PagedCache
     from shared.model.adapted.base import AdapterWeights
+    from shared.model.adapted.linears import PlacedLinears
     from shared.model.attention.base import AttentionBackend, AttentionMetadata
     from shared.model.given_embeds import GivenEmbeds
     from shared.model.linear.base import LinearMethod
@@ -195,12 +196,18 @@ class CausalLM(nn.Module):
         """See `AdaptableModel.adapter_linears`."""
         return self._taking_adapters().sizes
 
+    def prepare_adapter(self, weights: AdapterWeights) -> PlacedLinears:
+        """See `AdaptableModel.prepare_adapter`."""
+        return self._taking_adapters().prepare(weights)
+
     def set_adapter(self, slot: int, weights: AdapterWeights | None) -> None:
         """See `AdaptableModel.set_adapter`."""
-        self._adapted = self._taking_adapters()
-        self._adapted.put(slot, weights)
+        self._taking_adapters().put(slot, {})
+        if weights:
+            self.prepare_adapter(weights).place(slot)
 
     def _taking_adapters(self) -> AdaptedLinears:
+        """Return the linears that take adapters, looked up once."""
         if self._adapted is not None:
             return self._adapted
         linears = {
@@ -208,12 +215,13 @@ class CausalLM(nn.Module):
             for path, module in self.named_modules()
             if isinstance(module, FusedLinear) and takes_adapter(path)
         }
-        return AdaptedLinears(
+        self._adapted = AdaptedLinears(
             linears,
             dtype=self.dtype,
             device=self.embedding.device,
             implementation=self.backend_name,
         )
+        return self._adapted
 
     def keeps_head(self, matrix: AnyMatrix) -> bool:
         """Return whether a stored matrix can be `stored_head`."""

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <limits>
 
+#include "adapters.h"
 #include "kv_panels.h"
 #include "kv_rows.h"
 #include "memory.h"
@@ -58,6 +59,9 @@ struct Batch {
   // read. Null: that of every token.
   const float* given;
   const int32_t* given_at;
+  // The rows of tokens that have an adapter.
+  const AdapterRows* adapter_rows;
+  int num_adapter_rows;
 };
 
 struct AttentionTask {

@@ -15,6 +15,23 @@ if TYPE_CHECKING:
 AdapterWeights: TypeAlias = "Mapping[str, Sequence[LowRankPart]]"
 
 
+class PreparedAdapter(Protocol):
+    """An adapter as its model computes with it: in the model's dtype, on its device."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of its matrices in bytes."""
+        ...
+
+    def place(self, slot: int) -> None:
+        """Put it into a slot of its model, in place of what was there. Copies nothing.
+
+        One adapter may be in several slots. Rows of later steps that name the slot pass through it.
+        No step that names the slot may be under way; others may.
+        """
+        ...
+
+
 class AdaptableModel(Protocol):
     """A model with slots for adapters. A slot is a small number of the caller's choice."""
 
@@ -23,15 +40,19 @@ class AdaptableModel(Protocol):
         """By path: the linears that take adapters, with their numbers of inputs and outputs."""
         ...
 
-    def set_adapter(self, slot: int, weights: AdapterWeights | None) -> None:
-        """Put an adapter into a slot, in place of what was there; None empties it.
-
-        The matrices are copied in the model's dtype, on its device. Rows of later steps that name
-        the slot pass through it. No step that names it may be under way. A step of an empty slot is
-        computed as without an adapter.
+    def prepare_adapter(self, weights: AdapterWeights) -> PreparedAdapter:
+        """Return an adapter of this model. The matrices are copied; any thread may call it.
 
         Raises:
             KeyError: a path is not one of `adapter_linears`.
-            MemoryError: there is no memory; the slot is empty then.
+            MemoryError: there is no memory.
+        """
+        ...
+
+    def set_adapter(self, slot: int, weights: AdapterWeights | None) -> None:
+        """Prepare an adapter and place it in a slot, or with None empty the slot.
+
+        A step of an empty slot is computed as without an adapter. For the caller's duties see
+        `PreparedAdapter.place`, for errors `prepare_adapter`; with an error the slot is empty.
         """
         ...

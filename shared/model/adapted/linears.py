@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from kernels.low_rank import LowRankPart, LowRankSlots, add_low_rank
+from kernels.low_rank import LowRankPart, LowRankSlots, SlotWeights, add_low_rank
 from shared.model.adapted.rows import StepRows
 
 if TYPE_CHECKING:
@@ -68,18 +68,23 @@ class AdaptedLinears:
         """See `StepRows.begin`."""
         self._step.begin(rows, wanted)
 
-    def put(self, slot: int, weights: AdapterWeights | None) -> None:
-        """See `AdaptableModel.set_adapter`."""
-        weights = {} if weights is None else weights
-        unknown = weights.keys() - self._linears.keys()
-        if unknown:
-            raise KeyError(min(unknown))
+    def prepare(self, weights: AdapterWeights) -> PlacedLinears:
+        """See `AdaptableModel.prepare_adapter`."""
+        found: dict[str, SlotWeights] = {}
+        for path, parts in weights.items():
+            self._linears[path]  # KeyError: it takes none
+            if parts:
+                found[path] = SlotWeights.of([self._moved(part) for part in parts])
+        return PlacedLinears(self, found)
+
+    def put(self, slot: int, weights: Mapping[str, SlotWeights]) -> None:
+        """Replace what a slot holds; without weights it is empty."""
         for path, linear in self._linears.items():
-            parts = [self._moved(part) for part in weights.get(path, ())]
-            if linear.delta is None and not parts:
+            own = weights.get(path)
+            if linear.delta is None and own is None:
                 continue
             delta = linear.delta or self._new(linear)
-            delta.slots.put(slot, parts)
+            delta.slots.put(slot, own)
             linear.delta = delta if delta.slots.held else None
 
     def _new(self, linear: TakesDelta) -> Delta:
@@ -93,3 +98,21 @@ class AdaptedLinears:
     def _moved(self, part: LowRankPart) -> LowRankPart:
         a, b = (m.to(self._device, self._dtype).contiguous() for m in (part.a, part.b))
         return LowRankPart(part.first, a, b, part.scale)
+
+
+class PlacedLinears:
+    """See `PreparedAdapter`."""
+
+    def __init__(self, owner: AdaptedLinears, weights: Mapping[str, SlotWeights]) -> None:
+        """weights: by path of a linear."""
+        self._owner = owner
+        self._weights = weights
+
+    @property
+    def num_bytes(self) -> int:
+        """See `PreparedAdapter.num_bytes`."""
+        return sum(each.num_bytes for each in self._weights.values())
+
+    def place(self, slot: int) -> None:
+        """See `PreparedAdapter.place`."""
+        self._owner.put(slot, self._weights)

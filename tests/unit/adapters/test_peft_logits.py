@@ -68,7 +68,7 @@ def score_all(
     return list(driver.model.compute_logits(hidden).split(lens))
 
 
-@pytest.mark.parametrize("backend", ["torch"])
+@pytest.mark.parametrize("backend", ["torch", "native"])
 def test_quick(tmp_path: Path, backend: str) -> None:
     own = make(
         tmp_path,
