@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -44,7 +44,7 @@ class AdaptedPrompt(list[int]):
 class AdaptedMachine(EngineMachine):
     """Every prompt with and without every adapter."""
 
-    prompts_to_choose = [
+    prompts_to_choose: ClassVar = [
         AdaptedPrompt(prompt, value) for value in range(NUM_ADAPTERS + 1) for prompt in PROMPTS
     ]
 
