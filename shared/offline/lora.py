@@ -93,11 +93,11 @@ class Adapters:
             message = f"lora_int_id {request.lora_int_id} is that of {own.lora_name!r}"
             raise InvalidRequestError(message, param="lora_int_id")
         known = store.named(request.lora_name)
-        if known is not None and own is not None and own.lora_path == request.lora_path:
-            # Read once for each record that says so, and not for each of its requests.
-            if own is request or not request.load_inplace:
-                return known.ref
-        return self._load(store, request)
+        # Read once for each record that says so, and not for each of its requests.
+        is_read = own is not None and (own is request or not request.load_inplace)
+        if known is None or own is None or not is_read or own.lora_path != request.lora_path:
+            return self._load(store, request)
+        return known.ref
 
     def _load(self, store: AdapterStore, request: LoRARequest) -> AdapterRef:
         loaded, _ = store.load(request.lora_name, request.lora_path, replace=request.load_inplace)

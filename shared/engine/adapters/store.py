@@ -172,6 +172,12 @@ class AdapterStore:
             digest = self._names.get(name)
             return None if digest is None else self._as(name, digest)
 
+    def name_of(self, digest: bytes) -> str | None:
+        """Return the name that an adapter was read with; None: it is not known."""
+        with self._changed:
+            known = self._known.get(digest)
+            return None if known is None else known.ref.name
+
     def names(self) -> list[KnownAdapter]:
         """Return all adapters that have a name, in the order of their names."""
         with self._changed:
@@ -190,9 +196,16 @@ class AdapterStore:
         with self._changed:
             if ref.digest in self._known:
                 return
+        # In the store's thread: requests that come together read it once.
+        self._thread.submit(self._ensure, ref).result()
+
+    def _ensure(self, ref: AdapterRef) -> None:
+        with self._changed:
+            if ref.digest in self._known:
+                return
         try:
             folder = self.folders.find(ref.path)
-            adapter, load_ms = self._read_now(folder)
+            adapter, load_ms = self._timed_read(folder)
         except BatonError as error:
             raise AdapterNotLoadedError(f"adapter {ref.name!r}: {error}") from error
         if adapter.digest != ref.digest:

@@ -1,4 +1,4 @@
-"""Adapters in a program, with vLLM's names: tokens as of merged weights, whatever is beside them."""
+"""Adapters in a program, with vLLM's names: tokens as of merged weights, in any company."""
 
 from __future__ import annotations
 
