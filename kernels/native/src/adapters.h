@@ -11,6 +11,7 @@
 
 #include "matrix.h"
 #include "memory.h"
+#include "multiply.h"
 #include "pool.h"
 #include "rows.h"
 #include "tile.h"
@@ -134,7 +135,7 @@ inline void expand_rows(int num_rows, const float* low, size_t stride, const Ele
 
 // What the adapters of a step add to one product. Memory is kept from product to product.
 template <class Element>
-class Deltas {
+class Deltas final : public Added {
  public:
   // Computes what b is multiplied with, for the rows of a product with a matrix, and returns whether
   // adapters change it. from: the rows before they took the matrix's form.
@@ -156,8 +157,7 @@ class Deltas {
     return true;
   }
 
-  // Fetches what `add` will read of a panel.
-  void prefetch_panel(int first, int count, int panel) const {
+  void prefetch_panel(int first, int count, int panel) const override {
     each_block(first, count, panel, [&](const Segment& own, const Delta::Block& block, int, int) {
       const char* begin = reinterpret_cast<const char*>(own.numbers + block.begin);
       const int size = block.num_ranks * block.num_vectors * kLanes * int(sizeof(Element));
@@ -165,8 +165,7 @@ class Deltas {
     });
   }
 
-  // Adds to the sums [count][kPanelVectors] of rows first.. with a panel.
-  void add(int first, int count, int panel, Floats* sums) const {
+  void add(int first, int count, int panel, Floats* sums) const override {
     each_block(first, count, panel,
                [&](const Segment& own, const Delta::Block& block, int row, int end) {
                  for_row_groups(end - row, [&](int start, int rows) {

@@ -11,13 +11,14 @@
 #include <cmath>
 #include <limits>
 
-#include "adapters.h"
 #include "kv_panels.h"
 #include "kv_rows.h"
 #include "memory.h"
 #include "pool.h"
 
 namespace baton {
+
+struct AdapterRows;
 
 // Query rows of one task: the packing of a chunk is shared by all of them.
 #if defined(__AVX512F__)

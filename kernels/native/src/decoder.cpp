@@ -193,10 +193,8 @@ class TypedDecoder final : public Decoder {
   template <class From, class Put>
   void multiply_rows_with(const Matrix& matrix, Activations<From>& from, int rows, Put&& put) {
     const Rows operands = operands_.of(pool_, from, rows, matrix);
-    if (adapter_rows_.empty() || !deltas_.plan(pool_, adapter_rows_, matrix, from))
-      multiply<Dot>(pool_, operands, matrix, put);
-    else
-      multiply<Dot>(pool_, operands, matrix, put, deltas_);
+    const bool adapted = !adapter_rows_.empty() && deltas_.plan(pool_, adapter_rows_, matrix, from);
+    multiply<Dot>(pool_, operands, matrix, put, adapted ? &deltas_ : nullptr);
   }
 
   Rows elements(Activations<Element>& activations, int rows) {

@@ -124,23 +124,26 @@ __attribute__((noinline)) void multiply_kind(const Rows& rows, int first, int co
   }
 }
 
-// Adds nothing to a product.
-struct NoDeltas {
-  static void prefetch_panel(int, int, int) {}
-  static void add(int, int, int, Floats*) {}
+// What is added to the sums of some rows with a panel.
+struct Added {
+  virtual ~Added() = default;
+  // Fetches what `add` will read.
+  virtual void prefetch_panel(int first, int count, int panel) const = 0;
+  // sums: [count][kPanelVectors] of rows first..
+  virtual void add(int first, int count, int panel, Floats* sums) const = 0;
 };
 
-// One block of the rows times one panel. deltas: what is added to the product; see Deltas.
-template <class Dot, class Put, class Added = NoDeltas>
+// One block of the rows times one panel. added: or null.
+template <class Dot, class Put>
 void multiply_block(const Rows& rows, const Matrix& matrix, int panel, int block, Put&& put,
-                    const Added& deltas = {}) {
+                    const Added* added = nullptr) {
   const int blocks = blocks_of(rows);
   const int first = int(int64_t(rows.count) * block / blocks);
   const int count = int(int64_t(rows.count) * (block + 1) / blocks) - first;
   alignas(64) Floats sums[kTaskRows * kPanelVectors];
-  deltas.prefetch_panel(first, count, panel);
+  if (added) added->prefetch_panel(first, count, panel);
   multiply_kind<typename Dot::Element>(rows, first, count, matrix, panel, sums);
-  deltas.add(first, count, panel, sums);
+  if (added) added->add(first, count, panel, sums);
   const float* bias = matrix.bias.data() + size_t(panel) * kPanel;
   for (int r = 0; r < count; ++r) {
     Floats values[kPanelVectors];
@@ -153,13 +156,13 @@ void multiply_block(const Rows& rows, const Matrix& matrix, int panel, int block
 // Calls put(row, column, values) with float32 results, bias added: values[v] are the columns from
 // column + v * kLanes on. The columns past the matrix's last one are zero. Each (row, panel) once,
 // from any thread.
-template <class Dot, class Put, class Added = NoDeltas>
+template <class Dot, class Put>
 void multiply(Pool& pool, const Rows& rows, const Matrix& matrix, Put&& put,
-              const Added& deltas = {}) {
+              const Added* added = nullptr) {
   const Tasks tasks(pool, rows, matrix, 0);
   pool.run(tasks.count(), [&](int task, int) {
     tasks.take(task, [&](int panel, int block) {
-      multiply_block<Dot>(rows, matrix, panel, block, put, deltas);
+      multiply_block<Dot>(rows, matrix, panel, block, put, added);
     });
   });
 }
