@@ -2,7 +2,8 @@
 
 BatonError
 ├── InvalidRequestError        the caller's fault; names the parameter
-│   └── UnsupportedError       understood, and not offered here
+│   ├── UnsupportedError       understood, and not offered here
+│   └── AdapterError           an adapter's folder cannot be used; names the file or tensor
 ├── AuthenticationError        no key, or a wrong one
 ├── ModelNotFoundError         the model is not served here
 ├── PayloadTooLargeError       body or prompt over a limit
@@ -44,6 +45,13 @@ class InvalidRequestError(BatonError):
 
 class UnsupportedError(InvalidRequestError):
     """A known feature that this deployment does not offer."""
+
+
+class AdapterError(InvalidRequestError):
+    """An adapter cannot be used with this base. Names the folder, and the key or tensor."""
+
+    def __init__(self, message: str, *, param: str | None = "lora_path") -> None:
+        super().__init__(message, param=param)
 
 
 class AuthenticationError(BatonError):

@@ -15,6 +15,7 @@ from shared.errors import InvalidRequestError, UnsupportedError
 from shared.generation.limits import RequestLimits
 from shared.generation.resolver import SamplingResolver
 from shared.model.families.registry import register_named
+from shared.offline.lora import Adapters
 from shared.offline.running import RunningRequest
 from shared.offline.thinking import bound_thinking
 from shared.request.repetition import repeats_as
@@ -65,6 +66,7 @@ class LoadedModel:
                 for each in dataclasses.fields(settings.engine)
             },
         )
+        self.adapters = Adapters(self.core.home.adapters)
         self._limits = dataclasses.replace(_LIMITS, max_logprobs=settings.max_logprobs)
         self._logprobs_mode = settings.logprobs_mode
         self._marks = settings.reasoning.reasoning_marks
@@ -92,9 +94,17 @@ class LoadedModel:
         self.core.close()
 
     def start(
-        self, request_id: str, prompt: Any, params: SamplingParams, *, priority: int = 0
+        self,
+        request_id: str,
+        prompt: Any,
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        lora_request: object = None,
     ) -> tuple[RunningRequest, list[EngineRequest]]:
         """Return a request and what the engine is to compute for it: its `n` answers.
+
+        A new adapter is read now.
 
         Raises:
             InvalidRequestError: the prompt or a parameter is wrong.
@@ -109,6 +119,7 @@ class LoadedModel:
             max_model_len=self.core.engine.max_model_len,
             embeds=read.embeds,
         )
+        adapter = self.adapters.find(lora_request)
         answers: dict[str, GrowingOutput] = {}
         requests: list[EngineRequest] = []
         for index in range(params.n):
@@ -131,10 +142,13 @@ class LoadedModel:
                     if params.skip_reading_prefix_cache
                     else read.cache_salt,
                     priority=priority,
+                    adapter=adapter,
                 )
             )
         tokenizer = self.tokenizer if self.has_tokenizer else None
-        running = RunningRequest(request_id, read, params, tokenizer, answers, self.weight_version)
+        running = RunningRequest(
+            request_id, read, params, tokenizer, answers, self.weight_version, lora_request
+        )
         return running, requests
 
     def _new_text(

@@ -185,7 +185,7 @@ class PromptEmbeds:
 def identity_of(
     namespace: bytes, *, salt: bytes, embeds: PromptEmbeds | None, adapter: bytes = b""
 ) -> KVIdentity:
-    """Return the identity of a prompt's blocks. `adapter`: its digest; empty: none."""
+    """Return the identity of a prompt's blocks. `adapter`: its digest; empty: there is none."""
     digests = {} if embeds is None else embeds.digests
     return KVIdentity(namespace, salt=salt, adapter=adapter, embeds=digests)
 

@@ -30,6 +30,7 @@ CLIENT_CLOSED_REQUEST = 499
 _TABLE: dict[type[errors.BatonError], tuple[grpc.StatusCode, int]] = {
     errors.InvalidRequestError: (Code.INVALID_ARGUMENT, HTTPStatus.BAD_REQUEST),
     errors.UnsupportedError: (Code.UNIMPLEMENTED, HTTPStatus.BAD_REQUEST),
+    errors.AdapterError: (Code.INVALID_ARGUMENT, HTTPStatus.BAD_REQUEST),
     errors.AuthenticationError: (Code.UNAUTHENTICATED, HTTPStatus.UNAUTHORIZED),
     errors.ModelNotFoundError: (Code.NOT_FOUND, HTTPStatus.NOT_FOUND),
     errors.PayloadTooLargeError: (Code.RESOURCE_EXHAUSTED, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),

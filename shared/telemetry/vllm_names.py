@@ -55,6 +55,7 @@ ROUTER_NAMES: Mapping[str, Sequence[str]] = {
 WORKER_NAMES: Mapping[str, Sequence[str]] = {
     "kv_cache_usage_perc": ("kv_cache_usage_perc", "gpu_cache_usage_perc"),
     "cache_config_info": ("cache_config_info",),
+    "lora_requests_info": ("lora_requests_info",),
     "num_preemptions": ("num_preemptions",),
     "iteration_tokens_total": ("iteration_tokens_total",),
     "spec_decode_num_drafts": ("spec_decode_num_drafts",),

@@ -17,7 +17,7 @@ from shared.worker.kv_events.events import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from shared.kv.change_log import CacheChange
     from shared.kv.content_log import ContentLog
@@ -30,8 +30,15 @@ _MEDIUMS = {BlockTier.DEVICE: "GPU", BlockTier.HOST: "CPU", BlockTier.DISK: "STO
 class CacheEvents:
     """Turns changes into events; takes the blocks' contents from `contents`."""
 
-    def __init__(self, contents: ContentLog, *, block_size: int) -> None:
+    def __init__(
+        self,
+        contents: ContentLog,
+        *,
+        block_size: int,
+        adapter_name: Callable[[bytes], str | None] = lambda _: None,
+    ) -> None:
         self._contents = contents
+        self._adapter_name = adapter_name
         self._block_size = block_size
 
     def of(self, change: CacheChange) -> Iterator[Event]:
@@ -46,20 +53,23 @@ class CacheEvents:
             if part.removed:
                 gone = BlockRemoved([_short(key) for key in part.removed], medium)
                 yield _of_removed(gone, group) if group else gone
-            for run in self._runs(part):
-                yield _of_stored(run, group) if group else run
+            for run, adapter in self._runs(part):
+                name = self._adapter_name(adapter) if adapter else None
+                yield _of_stored(run, group, name)
 
-    def _runs(self, change: CacheChange) -> Iterator[BlockStored]:
-        """Yield one event per run of consecutive blocks."""
+    def _runs(self, change: CacheChange) -> Iterator[tuple[BlockStored, bytes]]:
+        """Yield one event per run of consecutive blocks, and the digest of their adapter."""
+        adapter = b""
         run: BlockStored | None = None
         last: bytes | None = None
         for block_hash in change.stored:
             is_device = change.tier is BlockTier.DEVICE
             content = self._contents.take(block_hash) if is_device else None
-            parent, tokens = (None, ()) if content is None else content
+            parent, tokens, own = (None, (), b"") if content is None else content
             if run is None or parent is None or parent != last:
                 if run is not None:
-                    yield run
+                    yield run, adapter
+                adapter = own
                 run = BlockStored(
                     block_hashes=[],
                     parent_block_hash=None if parent is None else _short(parent),
@@ -72,16 +82,19 @@ class CacheEvents:
             run.token_ids.extend(tokens)
             last = block_hash
         if run is not None:
-            yield run
+            yield run, adapter
 
 
 def _of_removed(event: BlockRemoved, group: int) -> GroupBlockRemoved:
     return GroupBlockRemoved(**msgspec.structs.asdict(event), group_idx=group)
 
 
-def _of_stored(event: BlockStored, group: int) -> GroupBlockStored:
+def _of_stored(event: BlockStored, group: int, adapter_name: str | None) -> BlockStored:
+    """Return the event in the shortest form that has all of it."""
+    if not group and adapter_name is None:
+        return event
     fields = msgspec.structs.asdict(event)
-    return GroupBlockStored(**fields, lora_name=None, extra_keys=None, group_idx=group)
+    return GroupBlockStored(**fields, lora_name=adapter_name, extra_keys=None, group_idx=group)
 
 
 def _short(key: bytes) -> int:

@@ -2,8 +2,8 @@
 
 A block's hash is the low 64 bits of ours, which is not vLLM's hash of the same tokens: consumers
 that hash themselves use the tokens, and vLLM's own consumers treat hashes as opaque. Blocks of
-lower tiers come without tokens and parent, as vLLM's do. LoRA names are not sent: there are none.
-Events of layers beyond the first group have its number (`group_idx`).
+lower tiers come without tokens and parent, as vLLM's do. Events of layers beyond the first group
+have its number (`group_idx`), and those of blocks that an adapter computed have a name of it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ class BlockStored(msgspec.Struct, array_like=True, omit_defaults=True, tag=True)
 
 
 class GroupBlockStored(BlockStored, tag="BlockStored"):
-    """The same for a group of layers after the first, in the longer form of later versions."""
+    """The same for an adapter, or a group of layers after the first: the longer form of later
+    versions.
+    """
 
     lora_name: str | None
     extra_keys: list[str] | None
