@@ -2,7 +2,8 @@
 
 BatonError
 ├── InvalidRequestError        the caller's fault; names the parameter
-│   └── UnsupportedError       understood, and not offered here
+│   ├── UnsupportedError       understood, and not offered here
+│   └── AdapterError           an adapter's folder cannot be used; names the file or tensor
 ├── AuthenticationError        no key, or a wrong one
 ├── ModelNotFoundError         the model is not served here
 ├── PayloadTooLargeError       body or prompt over a limit
@@ -11,6 +12,7 @@ BatonError
 │   ├── NoWorkerError          no live worker of the needed role
 │   ├── GenerationGoneError    no worker is left with the weights that an answer began with
 │   ├── DrainingError          this worker takes no new work
+│   ├── AdapterNotLoadedError  this worker neither has the adapter nor can load it
 │   └── WorkerLostError        the worker died or stopped answering
 │       └── WorkerSilentError  its connection stands, and nothing comes
 ├── DeadlineError              the request's or a step's time ran out
@@ -43,6 +45,13 @@ class InvalidRequestError(BatonError):
 
 class UnsupportedError(InvalidRequestError):
     """A known feature that this deployment does not offer."""
+
+
+class AdapterError(InvalidRequestError):
+    """An adapter cannot be used with this base. Names the folder, and the key or tensor."""
+
+    def __init__(self, message: str, *, param: str | None = "lora_path") -> None:
+        super().__init__(message, param=param)
 
 
 class AuthenticationError(BatonError):
@@ -105,6 +114,10 @@ class GenerationGoneError(UnavailableError):
 
 class DrainingError(UnavailableError):
     """The worker is finishing what it has and takes no new work."""
+
+
+class AdapterNotLoadedError(UnavailableError):
+    """This worker neither has the request's adapter nor can load it; another may."""
 
 
 class WorkerLostError(UnavailableError):

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks.routing.cluster import Result, ServiceTime, Simulation
-from benchmarks.routing.traces import NAMES, at_rate, hot_prefix, read_trace
+from benchmarks.routing.cluster import AdapterMemory, Result, ServiceTime, Simulation
+from benchmarks.routing.traces import NAMES, at_rate, hot_prefix, read_trace, zipf_adapters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,6 +76,45 @@ def simulate(
                 table.add_row(case.trace, str(case.num_workers), f"{case.offered}", name,
                               *_columns(results))  # fmt: skip
             table.add_section()
+    Console(width=120).print(table)
+
+
+@app.command()
+def adapters(
+    policy: Annotated[list[str] | None, typer.Option(help="Policies, default: two.")] = None,
+    num_requests: Annotated[int, typer.Option(help="Of the trace.")] = 6000,
+    num_workers: Annotated[int, typer.Option(help="Prefill workers.")] = 8,
+    load_ms: Annotated[float, typer.Option(help="To load an adapter.")] = 300.0,
+    seeds: Annotated[int, typer.Option(help="Traces.")] = 3,
+) -> None:
+    """Loads and time to first token with 100 adapters, asked for by Zipf's law.
+
+    Offered load: the work of all prompts, without loads, over the time and the number of workers.
+    """
+    table = Table(
+        "adapters held", "offered", "policy", "loads", "mean TTFT ms", "p50", "p99",
+        "busiest / mean", title=f"{num_workers} workers, mean of {seeds} traces",
+    )  # fmt: skip
+    service = ServiceTime()
+    for num_adapters in (8, 16, 32):
+        for offered in (0.3, 0.7):
+            for name in policy or ("least-loaded", "cost"):
+                results = []
+                for seed in range(seeds):
+                    trace = zipf_adapters(num_requests=num_requests, seed=seed)
+                    arrivals = at_rate(trace, service.no_cache_s(trace) / offered, num_workers)
+                    memory = AdapterMemory(num_adapters, load_ms)
+                    simulation = Simulation(
+                        name, num_workers=num_workers, adapters=memory, seed=seed
+                    )
+                    results.append(simulation.run(arrivals))
+                milliseconds = [fmean(r.mean_ms for r in results)]
+                milliseconds += [fmean(r.percentile_ms(p) for r in results) for p in (0.5, 0.99)]
+                table.add_row(str(num_adapters), f"{offered}", name,
+                              f"{fmean(r.num_loads for r in results):.0f}",
+                              *(f"{ms:.0f}" for ms in milliseconds),
+                              f"{fmean(r.peak_load for r in results):.2f}")  # fmt: skip
+        table.add_section()
     Console(width=120).print(table)
 
 

@@ -4,6 +4,11 @@ A prefill worker computes one prompt after the other, in the order of their comi
 that `ServiceTime` says, and keeps blocks in an LRU cache of fixed size, tails evicted first. What
 it holds is looked up when a prompt's turn comes, so a hit may have come or gone since the
 decision. One decode worker writes all answers, without limits: these runs are about first tokens.
+
+An adapter that a prefill worker does not have in its memory, which holds a fixed number of them, is
+loaded before the prompt is computed, one after the other, while other prompts are computed. Of
+those that no prompt waits for, the least recently used one makes room. Workers report their
+adapters at a fixed interval, as by heartbeats.
 """
 
 from __future__ import annotations
@@ -20,13 +25,15 @@ from services.router.routing.base import RoutingRequest
 from services.router.routing.book import Book
 from services.router.routing.chooser import WorkerChooser
 from services.router.routing.policies.find import find_policy
+from services.router.workers.adapter_use import AdapterUse, LoadTimes
 from services.router.workers.endpoint import Endpoint
 from services.router.workers.profile import WorkerProfile
-from shared.directory.base import WorkerLoad, WorkerRecord
+from shared.directory.base import AdapterPlace, AdapterState, WorkerLoad, WorkerRecord
 from shared.identity import Role, WorkerId
+from shared.request.adapter_ref import AdapterRef
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from benchmarks.routing.traces import Arrival
     from services.router.routing.book import Booking
@@ -58,6 +65,8 @@ class ServiceTime:
 class _Waiting:
     arrival: Arrival
     booking: Booking
+    #: Its adapter is in the worker's memory.
+    ready: bool = True
     #: Known when its turn has come, told to the router when it is done.
     num_held: int = 0
     took_ms: float = 0.0
@@ -66,14 +75,21 @@ class _Waiting:
 class SimWorker:
     """One prefill worker."""
 
-    def __init__(self, endpoint: Endpoint, num_blocks: int) -> None:
+    def __init__(self, endpoint: Endpoint, num_blocks: int, adapters: AdapterMemory) -> None:
         self.endpoint = endpoint
+        #: Computed in the order of their coming, but for those that wait for their adapter.
         self.waiting: deque[_Waiting] = deque()
+        self.computing: _Waiting | None = None
+        self.adapters = adapters
+        #: Adapters to load, in order; the first is being loaded.
+        self.loads: deque[bytes] = deque()
+        self.num_loads = 0
         self.busy_ms = 0.0
         self.num_requests = 0
         self._num_blocks = num_blocks
         #: Least recently used first.
         self._blocks: OrderedDict[bytes, None] = OrderedDict()
+        self._held: OrderedDict[bytes, None] = OrderedDict()
 
     def num_held(self, hashes: Sequence[bytes]) -> int:
         """Leading blocks in its cache."""
@@ -87,6 +103,39 @@ class SimWorker:
         while len(self._blocks) > self._num_blocks:
             self._blocks.popitem(last=False)
 
+    def use(self, adapter: bytes) -> bool:
+        """Return whether a prompt with the adapter can be computed now; it is used if it can."""
+        if adapter in self._held:
+            self._held.move_to_end(adapter)
+        return not adapter or adapter in self._held
+
+    def keep(self, adapter: bytes) -> None:
+        """Take an adapter that was loaded; it is ready for the prompts that waited for it."""
+        self._held[adapter] = None
+        for each in self.waiting:
+            each.ready = each.ready or each.arrival.adapter == adapter
+        needed = {each.arrival.adapter for each in self.waiting}
+        if self.computing is not None:
+            needed.add(self.computing.arrival.adapter)
+        for other in [each for each in self._held if each not in needed and each != adapter]:
+            if len(self._held) <= self.adapters.num_adapters:
+                break
+            del self._held[other]
+
+    def load(self) -> WorkerLoad:
+        """Return what it reports."""
+        return _report(self._held, load_ms=self.adapters.load_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterMemory:
+    """The memory for adapters of each worker."""
+
+    num_adapters: int = 16
+    load_ms: float = 300.0
+    #: Of reports to the router.
+    report_s: float = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -98,6 +147,8 @@ class Result:
     #: Of each worker, in the order of their names.
     busy_ms: list[float]
     num_requests: list[int]
+    #: Of adapters, on all workers.
+    num_loads: int = 0
 
     @property
     def mean_ms(self) -> float:
@@ -129,19 +180,21 @@ class Simulation:
         num_workers: int,
         num_blocks: int = 2000,
         service: ServiceTime | None = None,
+        adapters: AdapterMemory | None = None,
         seed: int = 0,
     ) -> None:
         self._now_s = 0.0
         self._service = service or ServiceTime()
-        fleet = WorkerProfile()
+        fleet, times = WorkerProfile(), LoadTimes()
+        memory = adapters or AdapterMemory()
         self._workers = [
-            SimWorker(_endpoint(f"prefill-{i:03}", Role.PREFILL, fleet), num_blocks)
+            SimWorker(_endpoint(f"prefill-{i:03}", Role.PREFILL, fleet, times), num_blocks, memory)
             for i in range(num_workers)
         ]
         self._by_id = {worker.endpoint.record.worker: worker for worker in self._workers}
         self._endpoints = {
             Role.PREFILL: [worker.endpoint for worker in self._workers],
-            Role.DECODE: [_endpoint("decode", Role.DECODE, None)],
+            Role.DECODE: [_endpoint("decode", Role.DECODE, None, times)],
         }
         self._scheduler = WorkerChooser(
             self._endpoints.__getitem__,
@@ -149,7 +202,9 @@ class Simulation:
             prefixes=self,
             book=Book(clock=lambda: self._now_s),
         )
-        self._events: list[tuple[float, int, SimWorker]] = []
+        #: What happens then.
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._report_s, self._reported_s = memory.report_s, 0.0
         self._order = itertools.count()
         self._ttft_ms: list[float] = []
         self._num_held_tokens = 0
@@ -163,9 +218,11 @@ class Simulation:
         self, arrivals: Sequence[Arrival], *, advance: Callable[[], None] | None = None
     ) -> Result:
         """Serve all of them; `advance` is called after each."""
+        self._give_decode({a.adapter for a in arrivals if a.adapter})
         for arrival in arrivals:
             self._finish_until(arrival.at_s)
             self._now_s = arrival.at_s
+            self._report()
             self._send(arrival)
             if advance is not None:
                 advance()
@@ -176,7 +233,13 @@ class Simulation:
             self._num_held_tokens,
             [worker.busy_ms for worker in self._workers],
             [worker.num_requests for worker in self._workers],
+            sum(worker.num_loads for worker in self._workers),
         )
+
+    def _give_decode(self, adapters: Collection[bytes]) -> None:
+        """Have the decode worker hold all adapters."""
+        [decode] = self._endpoints[Role.DECODE]
+        decode.report(_report(adapters, load_ms=0.0))
 
     def _send(self, arrival: Arrival) -> None:
         # Only full blocks are shared.
@@ -185,27 +248,52 @@ class Simulation:
             num_prompt_tokens=arrival.num_tokens,
             max_tokens=arrival.num_output_tokens,
             block_hashes=hashes if self._scheduler.policy.uses_prefixes else (),
+            adapter=AdapterRef("a", arrival.adapter, "/a") if arrival.adapter else None,
         )
         route = self._scheduler.route(request)
         booking = self._scheduler.book.begin(
-            route, num_prompt_tokens=arrival.num_tokens, block_hashes=request.block_hashes
+            route,
+            num_prompt_tokens=arrival.num_tokens,
+            block_hashes=request.block_hashes,
+            waits_apart=route.estimate.adapter_ms > 0,
+            adapter=arrival.adapter,
         )
         worker = self._by_id[route.prefill[0].record.worker]
         worker.num_requests += 1
-        worker.waiting.append(_Waiting(arrival, booking))
-        if len(worker.waiting) == 1:
-            self._start(worker)
+        waiting = _Waiting(arrival, booking, ready=worker.use(arrival.adapter))
+        worker.waiting.append(waiting)
+        if not waiting.ready and arrival.adapter not in worker.loads:
+            worker.loads.append(arrival.adapter)
+            if len(worker.loads) == 1:
+                self._load(worker)
+        self._start(worker)
+
+    def _at(self, after_ms: float, event: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (self._now_s + after_ms / 1000, next(self._order), event))
+
+    def _load(self, worker: SimWorker) -> None:
+        worker.num_loads += 1
+        self._at(worker.adapters.load_ms, lambda: self._loaded(worker))
+
+    def _loaded(self, worker: SimWorker) -> None:
+        worker.keep(worker.loads.popleft())
+        if worker.loads:
+            self._load(worker)
+        self._start(worker)
 
     def _start(self, worker: SimWorker) -> None:
-        arrival = worker.waiting[0].arrival
+        first = next((each for each in worker.waiting if each.ready), None)
+        if worker.computing is not None or first is None:
+            return
+        worker.waiting.remove(first)
+        worker.computing, arrival = first, first.arrival
         num_held = self._num_held(worker, arrival)
         self._num_held_tokens += num_held
         worker.touch(arrival.hashes[: num_held // BLOCK_SIZE])
         took_ms = self._service.prefill_ms(arrival.num_tokens, num_held)
         worker.busy_ms += took_ms
-        worker.waiting[0].num_held, worker.waiting[0].took_ms = num_held, took_ms
-        event = (self._now_s + took_ms / 1000, next(self._order), worker)
-        heapq.heappush(self._events, event)
+        first.num_held, first.took_ms = num_held, took_ms
+        self._at(took_ms, lambda: self._computed(worker, first))
 
     def _num_held(self, worker: SimWorker, arrival: Arrival) -> int:
         full = arrival.hashes[: arrival.num_tokens // BLOCK_SIZE]
@@ -213,20 +301,43 @@ class Simulation:
 
     def _finish_until(self, until_s: float) -> None:
         while self._events and self._events[0][0] <= until_s:
-            self._now_s, _, worker = heapq.heappop(self._events)
-            done = worker.waiting.popleft()
-            self._ttft_ms.append((self._now_s - done.arrival.at_s) * 1000)
-            worker.touch(done.arrival.hashes[: done.arrival.num_tokens // BLOCK_SIZE])
-            worker.endpoint.profile.observe_prefill(
-                done.arrival.num_tokens, done.num_held, done.took_ms
-            )
-            done.booking.add_tokens(1)
-            done.booking.release()
-            if worker.waiting:
-                self._start(worker)
+            self._now_s, _, event = heapq.heappop(self._events)
+            self._report()
+            event()
+
+    def _computed(self, worker: SimWorker, done: _Waiting) -> None:
+        self._ttft_ms.append((self._now_s - done.arrival.at_s) * 1000)
+        worker.touch(done.arrival.hashes[: done.arrival.num_tokens // BLOCK_SIZE])
+        worker.endpoint.profile.observe_prefill(
+            done.arrival.num_tokens, done.num_held, done.took_ms
+        )
+        done.booking.add_tokens(1)
+        done.booking.release()
+        worker.computing = None
+        self._start(worker)
+
+    def _report(self) -> None:
+        """Have all workers report their adapters, if it is time."""
+        if self._now_s - self._reported_s >= self._report_s:
+            self._reported_s = self._now_s
+            for worker in self._workers:
+                worker.endpoint.report(worker.load())
 
 
-def _endpoint(name: str, role: Role, fleet: WorkerProfile | None) -> Endpoint:
+def _report(held: Collection[bytes], *, load_ms: float) -> WorkerLoad:
+    states = tuple(
+        AdapterState(
+            adapter=AdapterRef(digest.hex(), digest, "/a"),
+            rank=16,
+            place=AdapterPlace.DEVICE,
+            load_ms=load_ms,
+        )
+        for digest in held
+    )
+    return WorkerLoad(adapters=states, max_adapters=PLENTY)
+
+
+def _endpoint(name: str, role: Role, fleet: WorkerProfile | None, times: LoadTimes) -> Endpoint:
     record = WorkerRecord(
         worker=WorkerId(name, "1"),
         role=role,
@@ -237,4 +348,10 @@ def _endpoint(name: str, role: Role, fleet: WorkerProfile | None) -> Endpoint:
         num_blocks=PLENTY,
         max_model_len=PLENTY * BLOCK_SIZE,
     )
-    return Endpoint(record, WorkerLoad(), ready=True, profile=WorkerProfile(fleet))
+    return Endpoint(
+        record,
+        WorkerLoad(max_adapters=PLENTY),
+        ready=True,
+        profile=WorkerProfile(fleet),
+        adapters=AdapterUse(times),
+    )

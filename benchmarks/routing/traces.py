@@ -26,6 +26,8 @@ class Arrival:
     num_output_tokens: int
     #: Of all blocks of the prompt; the last one may be partly filled.
     hashes: tuple[bytes, ...]
+    #: Digest of the adapter; empty: none.
+    adapter: bytes = b""
 
 
 def read_trace(name: str, num_requests: int | None = None) -> list[Arrival]:
@@ -86,3 +88,28 @@ def at_rate(arrivals: Sequence[Arrival], work_s: float, num_workers: int) -> lis
 
 def _hash(number: int) -> bytes:
     return number.to_bytes(8, "little")
+
+
+def zipf_adapters(
+    *,
+    num_requests: int,
+    num_adapters: int = 100,
+    exponent: float = 1.0,
+    num_blocks: int = 2,
+    seed: int = 1,
+) -> list[Arrival]:
+    """Prompts without a common block; adapter i is asked for in proportion to 1 / i**exponent.
+
+    They come at random, one per second on average.
+    """
+    rng = random.Random(seed)
+    digests = [_hash(i).ljust(32, b"a") for i in range(num_adapters)]
+    weights = [1 / (i + 1) ** exponent for i in range(num_adapters)]
+    at_s = 0.0
+    arrivals = []
+    for number in range(num_requests):
+        at_s += rng.expovariate(1.0)
+        hashes = tuple(_hash((number + 1) * 1000 + i) for i in range(num_blocks))
+        [adapter] = rng.choices(digests, weights)
+        arrivals.append(Arrival(at_s, num_blocks * BLOCK_SIZE, 100, hashes, adapter))
+    return arrivals

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     Request = contract.GenerateRequest | contract.ChatRequest
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
+#: Of calls whose repetition would fail if the first one did its work.
+ONCE = RetryPolicy(max_attempts=1)
 #: Environment variable of the default key; an empty `api_key` sends none.
 API_KEY_VARIABLE = "BATON_API_KEY"
 
@@ -100,28 +102,47 @@ class AsyncBaton:
         return self._stream(contract.CHAT, chat_request(messages, known), known)
 
     async def models(self, *, timeout_s: float | None = None) -> tuple[Model, ...]:
-        """Return the served models."""
+        """Return the served models, and their adapters."""
+        response = await self._call(
+            contract.LIST_MODELS,
+            contract.ListModelsRequest(),
+            contract.ListModelsResponse,
+            policy=self._retry,
+            timeout_s=timeout_s,
+        )
+        return read_models(response)
 
-        async def call(remaining_s: float) -> contract.ListModelsResponse:
-            place, channel = self._channels.current()
-            method = channel.unary_unary(
-                contract.LIST_MODELS,
-                request_serializer=contract.ListModelsRequest.SerializeToString,
-                response_deserializer=contract.ListModelsResponse.FromString,
-            )
-            try:
-                response: contract.ListModelsResponse = await method(
-                    contract.ListModelsRequest(),
-                    timeout=rpc_timeout_s(remaining_s),
-                    metadata=self._metadata,
-                )
-            except grpc.aio.AioRpcError:
-                self._channels.leave(place)
-                raise
-            return response
+    async def load_adapter(
+        self, name: str, path: str, *, in_place: bool = False, timeout_s: float | None = None
+    ) -> str:
+        """Load a LoRA adapter on all workers, or on none; return the digest of its content.
 
-        limit_s = self._timeout_s if timeout_s is None else checks.seconds("timeout_s", timeout_s)
-        return read_models(await attempts(call, policy=self._retry, timeout_s=limit_s))
+        Requests ask for it with `model=name`. `path`: its folder, below the workers' --lora-dir;
+        relative: from there. `in_place`: the name may mean another adapter, which it no longer does
+        then. Needs an operator's key where there are keys. It is not tried again: see `models`.
+        """
+        request = contract.LoadLoraAdapterRequest(
+            name=checks.text("name", name),
+            path=checks.text("path", path),
+            load_inplace=checks.flag("in_place", in_place),
+        )
+        response = await self._call(
+            contract.LOAD_ADAPTER,
+            request,
+            contract.LoadLoraAdapterResponse,
+            policy=ONCE,
+            timeout_s=timeout_s,
+        )
+        return str(response.adapter.digest.hex())
+
+    async def unload_adapter(self, name: str, *, timeout_s: float | None = None) -> None:
+        """Take a LoRA adapter's name away on all workers. Running requests keep it.
+
+        Raises ModelNotFoundError if no adapter has the name. Needs an operator's key, too.
+        """
+        request = contract.UnloadLoraAdapterRequest(name=checks.text("name", name))
+        answer = contract.UnloadLoraAdapterResponse
+        await self._call(contract.UNLOAD_ADAPTER, request, answer, policy=ONCE, timeout_s=timeout_s)
 
     async def close(self) -> None:
         """Close the connections; running requests are cancelled. Safe to repeat."""
@@ -137,6 +158,34 @@ class AsyncBaton:
         traceback: TracebackType | None,
     ) -> None:
         await self.close()
+
+    async def _call(
+        self,
+        path: str,
+        request: Any,
+        answer: type[Any],
+        *,
+        policy: RetryPolicy,
+        timeout_s: float | None,
+    ) -> Any:
+        """Return the answer of one message to one message."""
+
+        async def call(remaining_s: float) -> Any:
+            place, channel = self._channels.current()
+            method = channel.unary_unary(
+                path,
+                request_serializer=type(request).SerializeToString,
+                response_deserializer=answer.FromString,
+            )
+            limit_s = rpc_timeout_s(remaining_s)
+            try:
+                return await method(request, timeout=limit_s, metadata=self._metadata)
+            except grpc.aio.AioRpcError:
+                self._channels.leave(place)
+                raise
+
+        limit_s = self._timeout_s if timeout_s is None else checks.seconds("timeout_s", timeout_s)
+        return await attempts(call, policy=policy, timeout_s=limit_s)
 
     def _with_defaults(self, options: Mapping[str, Any]) -> dict[str, Any]:
         given = {name: value for name, value in options.items() if value is not None}

@@ -15,6 +15,8 @@ PACKAGE = "baton.v1"
 GENERATE = f"/{PACKAGE}.Router/Generate"
 CHAT = f"/{PACKAGE}.Router/Chat"
 LIST_MODELS = f"/{PACKAGE}.Router/ListModels"
+LOAD_ADAPTER = f"/{PACKAGE}.Router/LoadLoraAdapter"
+UNLOAD_ADAPTER = f"/{PACKAGE}.Router/UnloadLoraAdapter"
 
 
 def _load_pool() -> descriptor_pool.DescriptorPool:
@@ -43,9 +45,13 @@ if TYPE_CHECKING:
         GenerationParams,
         ListModelsRequest,
         ListModelsResponse,
+        LoadLoraAdapterRequest,
+        LoadLoraAdapterResponse,
         Prompt,
         TokenDetail,
         ToolChoice,
+        UnloadLoraAdapterRequest,
+        UnloadLoraAdapterResponse,
     )
 else:
     ExtraArg = _message("ExtraArg")
@@ -60,6 +66,10 @@ else:
     GenerationParams = _message("GenerationParams")
     ListModelsRequest = _message("ListModelsRequest")
     ListModelsResponse = _message("ListModelsResponse")
+    LoadLoraAdapterRequest = _message("LoadLoraAdapterRequest")
+    LoadLoraAdapterResponse = _message("LoadLoraAdapterResponse")
+    UnloadLoraAdapterRequest = _message("UnloadLoraAdapterRequest")
+    UnloadLoraAdapterResponse = _message("UnloadLoraAdapterResponse")
     Prompt = _message("Prompt")
     TokenDetail = _message("TokenDetail")
     ToolChoice = _message("ToolChoice")
@@ -78,9 +88,13 @@ __all__ = [
     "Grammar",
     "ListModelsRequest",
     "ListModelsResponse",
+    "LoadLoraAdapterRequest",
+    "LoadLoraAdapterResponse",
     "Prompt",
     "Timings",
     "TokenDetail",
     "ToolChoice",
+    "UnloadLoraAdapterRequest",
+    "UnloadLoraAdapterResponse",
     "Usage",
 ]

@@ -70,7 +70,13 @@ def read_piece(message: contract.GenerateResponse) -> Piece:
 def read_models(message: contract.ListModelsResponse) -> tuple[Model, ...]:
     """Return the served models."""
     return tuple(
-        Model(id=item.id, max_model_len=item.max_model_len, created=item.created)
+        Model(
+            id=item.id,
+            max_model_len=item.max_model_len,
+            created=item.created,
+            parent=item.parent,
+            root=item.root,
+        )
         for item in message.models
     )
 

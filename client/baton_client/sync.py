@@ -74,6 +74,17 @@ class Baton:
         """Return the served models."""
         return self._loop.run(self._client.models(timeout_s=timeout_s))
 
+    def load_adapter(
+        self, name: str, path: str, *, in_place: bool = False, timeout_s: float | None = None
+    ) -> str:
+        """Load a LoRA adapter on all workers, or on none; return the digest of its content."""
+        load = self._client.load_adapter(name, path, in_place=in_place, timeout_s=timeout_s)
+        return self._loop.run(load)
+
+    def unload_adapter(self, name: str, *, timeout_s: float | None = None) -> None:
+        """Take a LoRA adapter's name away on all workers. Running requests keep it."""
+        self._loop.run(self._client.unload_adapter(name, timeout_s=timeout_s))
+
     def close(self) -> None:
         """Cancel running requests, close the connection, end the thread. Safe to repeat."""
         if self._loop.running:

@@ -248,3 +248,7 @@ class Model:
     max_model_len: int
     #: Unix seconds.
     created: int
+    #: Of an adapter: the name of the model that it changes. Empty: it is a model.
+    parent: str = ""
+    #: The model's own name; of an adapter: its folder.
+    root: str = ""

@@ -337,6 +337,37 @@ class Weights(ctypes.Structure):
     )
 
 
+class DeltaPart(ctypes.Structure):
+    """`baton::DeltaPart`."""
+
+    _fields_ = (
+        ("first_column", c_int),
+        ("columns", c_int),
+        ("rank", c_int),
+        ("scale", c_float),
+        ("a", c_void_p),
+        ("b", c_void_p),
+    )
+
+
+class AdaptedMatrix(ctypes.Structure):
+    """`baton::AdaptedMatrix`."""
+
+    _fields_ = (
+        ("matrix", c_void_p),
+        ("columns", c_int),
+        ("paired", c_int),
+        ("num_parts", c_int),
+        ("parts", POINTER(DeltaPart)),
+    )
+
+
+class AdapterRows(ctypes.Structure):
+    """`baton::AdapterRows`."""
+
+    _fields_ = (("first", c_int), ("end", c_int), ("adapter", c_void_p))
+
+
 class Batch(ctypes.Structure):
     """`baton::Batch`."""
 
@@ -360,6 +391,8 @@ class Batch(ctypes.Structure):
         ("state_blocks", c_void_p),
         ("given", c_void_p),
         ("given_at", c_void_p),
+        ("adapter_rows", POINTER(AdapterRows)),
+        ("num_adapter_rows", c_int),
     )
 
 
@@ -399,6 +432,9 @@ _SIGNATURES = {
         None,
         (c_void_p, c_void_p, c_void_p, c_uint32, c_int, c_void_p),
     ),
+    "baton_adapter_new": (c_void_p, (c_int, POINTER(AdaptedMatrix), c_int)),
+    "baton_adapter_bytes": (c_size_t, (c_void_p,)),
+    "baton_adapter_delete": (None, (c_void_p,)),
     "baton_decoder_new": (c_void_p, (c_void_p, POINTER(Shape), POINTER(Weights), c_int)),
     "baton_decoder_delete": (None, (c_void_p,)),
     "baton_decoder_forward": (

@@ -51,6 +51,7 @@ def add_decode(config: DecodeConfig, parts: WorkerParts, services: ServiceSet) -
         hand_off=hand_off,
         reuse=parts.reuse,
         grammars=parts.grammars,
+        adapters=parts.adapters,
         decider=Decider(local_prefill_threshold=config.local_prefill_threshold),
         layout=parts.layout,
         max_model_len=parts.max_model_len,

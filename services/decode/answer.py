@@ -13,6 +13,7 @@ from services.decode.prefill_attempt import HandOffReport
 from shared.engine.sequence.events import Admitted, Failed, NewTokens
 from shared.engine.sequence.request import EngineRequest, KVSource
 from shared.engine.sequence.stop import finish_reason_for
+from shared.request.adapter_ref import adapter_from_wire
 from shared.request.embeds_wire import embeds_from_wire, ids_from_wire
 from shared.request.wire import (
     finish_reason_to_wire,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from shared.kv.layout import KVLayout
     from shared.request.sampling_params import SamplingParams
     from shared.telemetry.tracing import Span
+    from shared.worker.adapters import WorkerAdapters
     from shared.worker.reuse.prefix_reuse import PrefixReuse
 
 
@@ -51,6 +53,7 @@ class DecodeCall:
         hand_off: HandOff,
         reuse: PrefixReuse,
         grammars: GrammarCompiler,
+        adapters: WorkerAdapters,
         decider: Decider,
         layout: KVLayout,
         max_model_len: int,
@@ -62,6 +65,10 @@ class DecodeCall:
         self._hand_off = hand_off
         self._reuse = reuse
         self._grammars = grammars
+        self._adapters = adapters
+        self._adapter = None
+        if request.HasField("adapter"):
+            self._adapter = adapter_from_wire(request.adapter)
         self._decider = decider
         self._layout = layout
         self._max_model_len = max_model_len
@@ -73,6 +80,11 @@ class DecodeCall:
 
     async def run(self) -> AsyncGenerator[decode_pb2.DecodeResponse]:
         """Stream the answer; the last piece has a finish reason."""
+        async with self._adapters.held(self._adapter), aclosing(self._run()) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    async def _run(self) -> AsyncGenerator[decode_pb2.DecodeResponse]:
         stream = await self._submit()
         async with aclosing(stream):
             async for event in stream:
@@ -114,6 +126,7 @@ class DecodeCall:
             sampling=self._sampling,
             priority=request.priority,
             cache_salt=request.cache_salt,
+            adapter=self._adapter,
             kv_source=KVSource.TRANSFER if request.prefill_candidates else KVSource.COMPUTE,
             hidden=self._hidden_wish(),
         )

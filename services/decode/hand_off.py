@@ -17,6 +17,7 @@ from services.decode.hidden import HiddenInbox
 from services.decode.prefill_attempt import PrefillAttempt
 from services.decode.tracing import trace_transfer, under
 from shared.errors import (
+    AdapterNotLoadedError,
     BatonError,
     DeadlineError,
     DrainingError,
@@ -172,6 +173,8 @@ class HandOff:
         began_s = time.monotonic()
         with under(parent, "decode.hand_off", worker=worker.name) as span:
             peer = await self._peers.meet(worker, address, timeout_s=min(self._stall_s, timeout_s))
+            if request.HasField("adapter") and not peer.knows_adapters:
+                raise AdapterNotLoadedError(f"{worker} is older than adapters")
             opened_s = time.monotonic()
             timeout_s = max(0.0, timeout_s - (opened_s - began_s))
             attempt = PrefillAttempt(
@@ -230,6 +233,8 @@ class HandOff:
                 self._peers.forget(address)
             case InvalidRequestError() | RequestCancelledError() | OverloadedError():
                 pass
+            case AdapterNotLoadedError():
+                pass  # it serves other requests
             case _:
                 self._breaker.failed(worker)
                 self._peers.forget(address)
@@ -266,6 +271,7 @@ class HandOff:
             progress_interval_s=self._stall_s / _SIGNS_PER_STALL,
             wanted_states=None if states is None else states.wanted,
             embeds=request.embeds,
+            adapter=request.adapter if request.HasField("adapter") else None,
         )
         if to.first_block:
             # The KV of a chat's earlier answer is on this worker alone.

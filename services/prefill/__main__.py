@@ -31,6 +31,7 @@ def add_prefill(config: PrefillConfig, parts: WorkerParts, services: ServiceSet)
         reuse=parts.reuse,
         states=parts.hidden,
         grammars=parts.grammars,
+        adapters=parts.adapters,
         timeout_s=config.worker.transfer_timeout_s,
         is_healthy=lambda: not parts.gate.unhealthy,
         watch=PrefillWatch(PrefillMetrics(parts.metrics), parts.tracer),

@@ -11,6 +11,7 @@ from baton.v1 import prefill_pb2, prefill_pb2_grpc
 from services.prefill.hidden_sender import HiddenSender, wish_of
 from services.prefill.job import PrefillJob
 from shared.engine.sequence.request import EngineRequest
+from shared.request.adapter_ref import adapter_from_wire
 from shared.request.embeds_wire import embeds_from_wire, ids_from_wire
 from shared.request.wire import sampling_from_wire
 from shared.rpc.cancellation import run_to_end
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from shared.engine.request_stream import RequestStream
     from shared.engine.step.hidden import HiddenPool
     from shared.identity import WorkerId
+    from shared.request.adapter_ref import AdapterRef
+    from shared.worker.adapters import WorkerAdapters
     from shared.worker.health.gate import RequestGate
     from shared.worker.reuse.prefix_reuse import PrefixFetchReport, PrefixReuse
 
@@ -53,6 +56,7 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
         reuse: PrefixReuse,
         states: HiddenPool,
         grammars: GrammarCompiler,
+        adapters: WorkerAdapters,
         timeout_s: float,
         is_healthy: Callable[[], bool],
         watch: PrefillWatch,
@@ -67,6 +71,7 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
         self._reuse = reuse
         self._states = states
         self._grammars = grammars
+        self._adapters = adapters
         self._timeout_s = timeout_s
         self._is_healthy = is_healthy
 
@@ -101,7 +106,7 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
     ) -> AsyncGenerator[prefill_pb2.PrefillResponse, None]:
         metadata = context.invocation_metadata() or ()
         with self._watch.over(request, metadata) as watched:
-            async with self._gate.enter():
+            async with self._gate.enter(), self._adapters.held(_adapter(request)):
                 ticket = ticket_from_wire(request.ticket)
                 connector = check_ticket(ticket, self._worker, self._info, self._connectors)
                 moved = _moved(request, ticket)
@@ -156,6 +161,10 @@ def _interval_s(request: prefill_pb2.PrefillRequest) -> float | None:
     return max(_MIN_INTERVAL_S, wanted_s) if wanted_s else None
 
 
+def _adapter(request: prefill_pb2.PrefillRequest) -> AdapterRef | None:
+    return adapter_from_wire(request.adapter) if request.HasField("adapter") else None
+
+
 def _engine_request(request: prefill_pb2.PrefillRequest, wish: HiddenWish | None) -> EngineRequest:
     prompt, resumed = split_resumed(request.token_ids, request.num_resumed_tokens)
     embeds = embeds_from_wire(request.embeds)
@@ -167,6 +176,7 @@ def _engine_request(request: prefill_pb2.PrefillRequest, wish: HiddenWish | None
         sampling=sampling_from_wire(request.sampling),
         priority=request.priority,
         cache_salt=request.cache_salt,
+        adapter=_adapter(request),
         hold_blocks=True,
         hidden=wish,
     )

@@ -232,6 +232,8 @@ def _rpc_server(
         rate_headers=parts.limits.headers,
         caller_of=security.caller_of_call,
         traced=tracer is not None,
+        adapters=OperatedCluster(config, parts).fleet_of,
+        has_keys=security.keys is not None,
     )
     router_pb2_grpc.add_RouterServicer_to_server(router, rpc.server)
     directory_pb2_grpc.add_DirectoryServicer_to_server(

@@ -9,17 +9,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from baton.v1 import lifecycle_pb2_grpc, worker_pb2_grpc
 from services.router.admission.admission import Admission, AdmissionLimits
 from services.router.admission.tenant_limits import TenantLimits
 from services.router.answer.pipeline import Pipeline
 from services.router.answer.planner import AnswerPlanner, LatencyBounds
 from services.router.catalogue.pool import LINGER_S, Pool, PoolParts, Served
+from services.router.fleet.adapters import FleetAdapters
 from services.router.fleet.fleet import Fleet
 from services.router.fleet.orders import Orders
 from services.router.models import ServedModels
 from services.router.routing.chooser import WorkerChooser
 from services.router.routing.policies.find import find_policy
 from services.router.routing.room import WorkerRoom
+from services.router.workers.adapters import PoolAdapters
 from services.router.workers.canary import Canary
 from services.router.workers.control import WorkerControl
 from services.router.workers.directory import make_directory
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
     from services.router.config import RouterConfig
+    from services.router.fleet.orders import LifecycleOrders
     from services.router.model_text import ModelText
     from services.router.routing.base import PrefixLookup
     from services.router.workers.directory import RouterDirectory
@@ -155,6 +159,7 @@ def _pool_parts(
     endpoints = _endpoints(config, directory, Canary(channels, sessions), sessions)
     chooser = _chooser(config, endpoints, directory.index)
     admission = _admission(config, endpoints, chooser)
+    adapters = PoolAdapters(endpoints.everyone)
     return PoolParts(
         channels=channels,
         order_channels=order_channels,
@@ -163,8 +168,27 @@ def _pool_parts(
         control=WorkerControl(endpoints, channels),
         chooser=chooser,
         admission=admission,
-        fleet=Fleet(endpoints, Orders(order_channels), sessions, admission),
+        adapters=adapters,
+        fleet=_fleet(config, endpoints, order_channels, sessions, admission, adapters),
     )
+
+
+def _fleet(
+    config: RouterConfig,
+    endpoints: EndpointPool,
+    channels: ChannelPool,
+    sessions: SessionPool,
+    admission: Admission,
+    adapters: PoolAdapters,
+) -> Fleet:
+    orders: LifecycleOrders = Orders(channels, lifecycle_pb2_grpc.LifecycleStub)
+    about_adapters = FleetAdapters(
+        endpoints,
+        Orders(channels, worker_pb2_grpc.WorkerStub),
+        adapters,
+        model_names=config.model_names,
+    )
+    return Fleet(endpoints, orders, sessions, admission, about_adapters)
 
 
 def _serve(pool: Pool, text: ModelText) -> Served:
@@ -173,6 +197,7 @@ def _serve(pool: Pool, text: ModelText) -> Served:
         names=pool.names,
         vocab_size=text.vocab_size,
         learn_max_model_len=parts.endpoints.max_model_len,
+        adapters=parts.adapters,
     )
     planner = AnswerPlanner(
         models=models,

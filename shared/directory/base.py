@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping, Sequence
 
     from shared.identity import Role, WorkerId
+    from shared.request.adapter_ref import AdapterRef
 
 
 #: Labels of a worker: the version of its weights, where they are if they came by an update, and
@@ -67,6 +68,32 @@ class WorkerRecord:
         return STAGE in self.labels
 
 
+class AdapterPlace(StrEnum):
+    """Where a worker has an adapter: its best place."""
+
+    #: On disk only.
+    KNOWN = "known"
+    #: In host memory.
+    HOST = "host"
+    #: Beside the model's weights: a step may use it.
+    DEVICE = "device"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterState:
+    """An adapter that a worker serves."""
+
+    adapter: AdapterRef
+    #: Its largest rank.
+    rank: int
+    place: AdapterPlace
+    #: Milliseconds that its last load from disk took on this worker.
+    load_ms: float = 0.0
+    #: Sequences with it.
+    num_running: int = 0
+    num_waiting: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLoad:
     """A worker's load at its last heartbeat."""
@@ -77,6 +104,10 @@ class WorkerLoad:
     draining: bool = False
     #: Whether its engine makes no progress, or failed its own check.
     unhealthy: bool = False
+    #: The adapters that it serves, by name.
+    adapters: tuple[AdapterState, ...] = ()
+    #: Most adapters in one of its steps; 0: it serves none.
+    max_adapters: int = 0
 
 
 class RegistryChange(StrEnum):

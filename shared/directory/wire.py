@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import TYPE_CHECKING
 
 from baton.v1 import common_pb2, directory_pb2
-from shared.directory.base import RegistryChange, RegistryEvent, WorkerLoad, WorkerRecord
+from shared.directory.base import (
+    AdapterPlace,
+    AdapterState,
+    RegistryChange,
+    RegistryEvent,
+    WorkerLoad,
+    WorkerRecord,
+)
 from shared.errors import InvalidRequestError
 from shared.identity import Role
 from shared.kv.tier import BlockTier
+from shared.request.adapter_ref import adapter_from_wire, adapter_to_wire
 from shared.rpc.wire import worker_id_from_wire, worker_id_to_wire
 
 if TYPE_CHECKING:
@@ -19,11 +28,19 @@ if TYPE_CHECKING:
 MAX_TEXT_CHARS = 4096
 MAX_LABELS = 64
 MAX_BLOCK_SIZE = 2**16
+#: Adapters of one worker that are read; the rest is ignored.
+MAX_ADAPTERS = 4096
 _DIGESTS = ("namespace", "identity", "generation_identity")
 _TEXTS = ("address", "model", "probe", *_DIGESTS)
 _HEX = re.compile(r"(?:[0-9a-fA-F]{2})*")
 _ROLES = {Role.PREFILL: common_pb2.ROLE_PREFILL, Role.DECODE: common_pb2.ROLE_DECODE}
 _ROLES_BACK = {wire: role for role, wire in _ROLES.items()}
+_PLACES = {
+    AdapterPlace.KNOWN: directory_pb2.ADAPTER_PLACE_KNOWN,
+    AdapterPlace.HOST: directory_pb2.ADAPTER_PLACE_HOST,
+    AdapterPlace.DEVICE: directory_pb2.ADAPTER_PLACE_DEVICE,
+}
+_PLACES_BACK = {wire: place for place, wire in _PLACES.items()}
 _TIERS = {
     BlockTier.DEVICE: directory_pb2.TIER_DEVICE,
     BlockTier.HOST: directory_pb2.TIER_HOST,
@@ -114,17 +131,58 @@ def load_to_wire(load: WorkerLoad) -> directory_pb2.WorkerLoad:
         num_free_blocks=load.num_free_blocks,
         draining=load.draining,
         unhealthy=load.unhealthy,
+        adapters=[adapter_state_to_wire(state) for state in load.adapters],
+        max_adapters=load.max_adapters,
     )
 
 
 def load_from_wire(message: directory_pb2.WorkerLoad) -> WorkerLoad:
-    """Return the load with all fields of the message."""
+    """Return the load with all fields of the message.
+
+    Raises:
+        InvalidRequestError: the message is malformed.
+    """
     return WorkerLoad(
         num_running=message.num_running,
         num_waiting=message.num_waiting,
         num_free_blocks=message.num_free_blocks,
         draining=message.draining,
         unhealthy=message.unhealthy,
+        adapters=tuple(adapter_state_from_wire(each) for each in message.adapters[:MAX_ADAPTERS]),
+        max_adapters=message.max_adapters,
+    )
+
+
+def adapter_state_to_wire(state: AdapterState) -> directory_pb2.AdapterState:
+    """Return the message with all fields of the state."""
+    return directory_pb2.AdapterState(
+        adapter=adapter_to_wire(state.adapter),
+        rank=state.rank,
+        place=_PLACES[state.place],
+        load_ms=state.load_ms,
+        num_running=state.num_running,
+        num_waiting=state.num_waiting,
+    )
+
+
+def adapter_state_from_wire(message: directory_pb2.AdapterState) -> AdapterState:
+    """Return the state of an adapter on a worker.
+
+    Raises:
+        InvalidRequestError: the message is malformed.
+    """
+    place = _PLACES_BACK.get(message.place)
+    if place is None:
+        raise InvalidRequestError(f"there is no place {message.place}", param="place")
+    if not 0 <= message.load_ms < math.inf:
+        raise InvalidRequestError(f"load_ms must be at least 0, not {message.load_ms}")
+    return AdapterState(
+        adapter=adapter_from_wire(message.adapter),
+        rank=message.rank,
+        place=place,
+        load_ms=message.load_ms,
+        num_running=message.num_running,
+        num_waiting=message.num_waiting,
     )
 
 

@@ -103,6 +103,13 @@ class EngineConfig:
         '{"method": "ngram", "num_speculative_tokens": 5}',
     )
 
+    enable_lora: bool = setting(default=False, help="serve LoRA adapters")
+    max_loras: int = setting(4, help="adapters in one step")
+    max_lora_rank: int = setting(16, help="largest rank of an adapter's matrices")
+    max_cpu_loras: int | None = setting(
+        None, help="adapters in host memory; by default as many as --max-loras"
+    )
+
     logits_processors: tuple[str, ...] = setting(
         (),
         help="custom logits processors: names of installed ones, or module:Class; the same, in the "
@@ -140,6 +147,11 @@ class EngineConfig:
             return None
         return parse_speculation(self.speculative_config)
 
+    @property
+    def num_host_adapters(self) -> int:
+        """`max_cpu_loras`, or its default."""
+        return self.max_loras if self.max_cpu_loras is None else self.max_cpu_loras
+
     def __post_init__(self) -> None:
         for name in ("block_size", "max_num_seqs", "max_num_batched_tokens"):
             _require(getattr(self, name) >= 1, name, "must be at least 1")
@@ -159,6 +171,7 @@ class EngineConfig:
             "sequence gets a token in every step",
         )
         self._check_graph_sizes()
+        self._check_adapters()
         if self.max_model_len is not None:
             self._check_threshold(self.max_model_len)
             self.check_unchunked(self.max_model_len)
@@ -168,6 +181,15 @@ class EngineConfig:
             _require(getattr(self, name) > 0, name, "must be over 0")
         self._check_offload()
         _ = self.speculation
+
+    def _check_adapters(self) -> None:
+        for name in ("max_loras", "max_lora_rank"):
+            _require(getattr(self, name) >= 1, name, "must be at least 1")
+        _require(
+            self.num_host_adapters >= self.max_loras,
+            "max_cpu_loras",
+            f"must be at least max_loras ({self.max_loras}): what a step uses stays in host memory",
+        )
 
     def _check_offload(self) -> None:
         for name in ("kv_offload_host_gib", "kv_offload_disk_gib"):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from shared.engine.adapter_requests import AdapterRequests
 from shared.engine.embeds_gate import EmbedsGate
 from shared.engine.engine_stats import read_stats
 from shared.engine.memory.device_blocks import DeviceBlocks
@@ -24,6 +25,7 @@ from shared.engine.pipeline.postprocess import Postprocessor
 from shared.engine.pipeline.step_pipeline import failure
 from shared.engine.profile import StepProfile
 from shared.engine.schedule.scheduler import build_scheduler, check_scheduler
+from shared.engine.sequence.events import Failed
 from shared.engine.sequence.sequence import Sequence, Status
 from shared.engine.step.model_parts import build_model_parts
 from shared.engine.step.step_memory import largest_step_bytes
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as Seq
     from pathlib import Path
 
+    from shared.engine.adapters.store import AdapterStore
     from shared.engine.config import EngineConfig
     from shared.engine.engine_stats import EngineStats
     from shared.engine.offload.offload import KVOffload
@@ -60,9 +63,16 @@ class Engine:
     """
 
     def __init__(
-        self, loaded: LoadedModel, config: EngineConfig, *, recorder: GraphRecorder | None = None
+        self,
+        loaded: LoadedModel,
+        config: EngineConfig,
+        *,
+        recorder: GraphRecorder | None = None,
+        adapters: AdapterStore | None = None,
     ) -> None:
         """Build an engine. `recorder` replaces this device's recording of decode steps.
+
+        `adapters` are those that it serves; the caller owns them, and attaches the model.
 
         Raises ConfigError: the settings do not fit the model or the memory.
         """
@@ -98,6 +108,7 @@ class Engine:
             #: The content of all tiers.
             self.cached = CachedBlocks(self._pool, self.prefix_cache, offload)
             on_failure.callback(self.cached.close)
+            self.adapters = AdapterRequests(loaded.model, config, adapters)
             self._build_steps(config, offload)
             on_failure.pop_all()
         returned = config.hidden_states_policy(loaded.spec.hidden_size)
@@ -111,11 +122,19 @@ class Engine:
         self.broken: Exception | None = None
 
     def _build_steps(self, config: EngineConfig, offload: KVOffload | None) -> None:
-        self._scheduler = build_scheduler(self._pool, self.prefix_cache, offload, config)
+        self._scheduler = build_scheduler(
+            self._pool, self.prefix_cache, offload, config, self.adapters.gate
+        )
         self._counters = EngineCounters()
         self._postprocessor = Postprocessor(self._scheduler, max_model_len=self.max_model_len)
         self._steps = build_pipeline(
-            config, self._parts, self._pool, self._scheduler, self._postprocessor, self._counters
+            config,
+            self._parts,
+            self._pool,
+            self._scheduler,
+            self._postprocessor,
+            self._counters,
+            self.adapters.slots,
         )
 
     @property
@@ -152,6 +171,7 @@ class Engine:
 
         Raises:
             InvalidRequestError: it can never be served; `param` says why.
+            AdapterNotLoadedError: its adapter is not known.
             InternalError: the engine is broken.
         """
         if self.broken is not None:
@@ -170,6 +190,7 @@ class Engine:
         )
         if self._parts.processors.are_wanted(request.sampling, request.prompt_token_ids):
             seq.changes_logits = seq.needs_host_tokens = True
+        self.adapters.enter(request)
         self._scheduler.add(seq)
         self._stalled = False
 
@@ -233,17 +254,19 @@ class Engine:
         return bool(self._events or self._steps.in_flight or can_schedule)
 
     def wait_for_news(self) -> bool:
-        """Wait until blocks or a grammar's mask may have arrived for a waiting sequence.
+        """Wait until blocks, a grammar's mask or an adapter may have arrived for a sequence.
 
         For a caller with nothing else to do. Returns False if no sequence waits for these.
         """
-        if self.broken is not None or not wait_for_news(self.cached, self._scheduler.running):
+        if self.broken is not None:
+            return False
+        if not (wait_for_news(self.cached, self._scheduler.running) or self.adapters.wait()):
             return False
         self._stalled = False
         return True
 
     def wake(self) -> None:
-        """Check for blocks and masks that sequences wait for."""
+        """Check for blocks, masks and adapters that sequences wait for."""
         self.cached.poll()
         self._stalled = False
 
@@ -291,6 +314,7 @@ class Engine:
             num_groups=self.layout.num_growing_groups,
             tiers=self.cached.stats(),
             accepted_per_pos=self._steps.accepted_per_pos,
+            adapters=self.adapters.use(self._scheduler.sequences.values()),
         )
 
     def start_profile(self) -> None:
@@ -321,6 +345,7 @@ class Engine:
     def close(self) -> None:
         """Free the memory; with a disk tier, first save to it what only host memory has."""
         self._steps.close()
+        self._scheduler.abandon()
         self.cached.close()
         self._parts.arena.close()
 
@@ -347,6 +372,9 @@ class Engine:
     def _schedule(self) -> list[EngineEvent]:
         self.cached.poll()
         failed = self._postprocessor.fail_unmasked()
+        for seq, error in self.adapters.failed(self._scheduler.sequences.values()):
+            self._scheduler.finish(seq)
+            failed.append(Failed(request_id=seq.request_id, error=error))
         events, did_anything = self._steps.schedule()
         self._parts.arena.reach(self._pool.num_touched)
         # A step in flight may end sequences and so free blocks.

@@ -11,6 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shared.engine.adapters.build import attach, build_store
+from shared.engine.adapters.folders import AdapterFolders
 from shared.engine.engine import Engine
 from shared.engine.offload.build import forget_disk
 from shared.engine.speculation.own_head import check_own_head
@@ -50,12 +52,15 @@ class EngineHome:
         self._folder = folder
         self._config = config
         self._load = load
+        #: Those of all its engines; None: it serves none.
+        self.adapters = build_store(config, AdapterFolders(takes_any=True))
         self._asleep: _Asleep | None = None
         self.weight_version = FIRST_VERSION
         self._loaded: LoadedModel | None = load(folder)
         #: What no change of weights changes.
         self.eos_token_ids = self._loaded.spec.eos_token_ids
-        self._engine: Engine | None = Engine(self._loaded, config)
+        attach(self.adapters, self._loaded, config)
+        self._engine: Engine | None = Engine(self._loaded, config, adapters=self.adapters)
         #: Of the blocks that the last engine may have left on disk.
         self._namespace = self._engine.namespace
 
@@ -148,6 +153,8 @@ class EngineHome:
     def close(self) -> None:
         """Free the memory."""
         self._end_engine()
+        if self.adapters is not None:
+            self.adapters.close()
 
     def _require_idle(self) -> None:
         if self._engine is not None and self._engine.has_work():
@@ -163,7 +170,8 @@ class EngineHome:
         return loaded
 
     def _begin_engine(self, loaded: LoadedModel) -> None:
-        self._engine = Engine(loaded, self._config)
+        attach(self.adapters, loaded, self._config)
+        self._engine = Engine(loaded, self._config, adapters=self.adapters)
         self._loaded, self._asleep = loaded, None
         if self._engine.namespace != self._namespace:
             forget_disk(self._config, self._namespace)
@@ -172,6 +180,10 @@ class EngineHome:
     def _end_engine(self) -> None:
         if self._engine is not None:
             self._engine.close()
+        if self.adapters is not None:
+            # It refers to the model, and sleep returns all memory.
+            self.adapters.attach(None)
+            self.adapters.forget_contents()
         self._engine = self._loaded = None
         # Reference cycles keep the memory of an engine and its model otherwise.
         gc.collect()

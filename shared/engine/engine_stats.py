@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from shared.engine.adapter_requests import AdapterUse
     from shared.engine.offload.stats import TierStats
     from shared.engine.pipeline.counters import EngineCounters
     from shared.engine.schedule.scheduler import Scheduler
@@ -35,6 +36,8 @@ class EngineStats:
     accepted_per_pos: tuple[int, ...] = ()
     #: Tokens per step; continues to count after the snapshot.
     step_sizes: PlainHistogram | None = None
+    #: None: it serves no adapters.
+    adapters: AdapterUse | None = None
     #: The tiers below the pool, if there are any.
     tiers: dict[BlockTier, TierStats] = field(default_factory=dict)
 
@@ -47,6 +50,7 @@ def read_stats(
     num_groups: int,
     tiers: dict[BlockTier, TierStats],
     accepted_per_pos: tuple[int, ...],
+    adapters: AdapterUse | None = None,
 ) -> EngineStats:
     """Return a snapshot of the engine's present state."""
     return EngineStats(
@@ -62,4 +66,5 @@ def read_stats(
         step_sizes=counters.step_sizes,
         accepted_per_pos=accepted_per_pos,
         tiers=tiers,
+        adapters=adapters,
     )

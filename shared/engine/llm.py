@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from shared.engine.engine import Engine
     from shared.engine.offline.prompts import Prompt
     from shared.model.loader import LoadedModel
+    from shared.request.adapter_ref import AdapterRef
     from shared.request.answer import PositionLogprobs
 
     Message = Mapping[str, Any]
@@ -139,8 +140,9 @@ class LLM:
         include_stop_str_in_output: bool = False,
         skip_special_tokens: bool = True,
         resumed: Sequence[int] = (),
+        adapter: AdapterRef | None = None,
     ) -> list[RequestOutput]:
-        """Answer one prompt or several, in one batch, `n` times each.
+        """Answer one prompt or several, in one batch, `n` times each, with an adapter or without.
 
         Without a seed each prompt gets a fresh one in each call. The model's own end tokens apply
         unless `sampling_params` name others. With `resumed`, tokens of an earlier answer, each
@@ -161,7 +163,7 @@ class LLM:
         groups: list[list[GrowingOutput]] = []
         try:
             for prompt in jobs:
-                group = dict(self._submit(prompt, sampling, n, texts, tuple(resumed)))
+                group = dict(self._submit(prompt, sampling, n, texts, tuple(resumed), adapter))
                 groups.append(list(group.values()))
                 answers |= group
             self._run(answers)
@@ -191,6 +193,7 @@ class LLM:
         *,
         n: int | None = None,
         skip_special_tokens: bool = True,
+        adapter: AdapterRef | None = None,
     ) -> list[RequestOutput]:
         """Return the `n` most likely answers of a search with `beams`, best first; by default all.
 
@@ -210,7 +213,7 @@ class LLM:
             PromptBeams(job.token_ids, beams, sampling, max_model_len=self.engine.max_model_len)
             for job in jobs
         ]
-        run_searches(searches, self._next_tokens)
+        run_searches(searches, partial(self._next_tokens, adapter=adapter))
         tokenizer = self.tokenizer if self._has_tokenizer else None
         return [
             RequestOutput(
@@ -247,6 +250,7 @@ class LLM:
         n: int,
         texts: Mapping[str, Any] | None,
         resumed: tuple[int, ...],
+        adapter: AdapterRef | None = None,
     ) -> Iterator[tuple[str, GrowingOutput]]:
         if n < 1:
             raise InvalidRequestError(f"n must be at least 1, not {n}", param="n")
@@ -263,6 +267,7 @@ class LLM:
                 resumed_token_ids=resumed,
                 sampling=replace(sampling, **changes),
                 cache_salt=prompt.cache_salt,
+                adapter=adapter,
             )
             self.engine.add(self.grammars.ready_now(request))
             text = None
@@ -272,7 +277,9 @@ class LLM:
             yield request_id, GrowingOutput(index, text)
 
     def _next_tokens(
-        self, steps: Sequence[tuple[tuple[int, ...], tuple[int, ...], SamplingParams]]
+        self,
+        steps: Sequence[tuple[tuple[int, ...], tuple[int, ...], SamplingParams]],
+        adapter: AdapterRef | None = None,
     ) -> list[PositionLogprobs]:
         """Return the candidates for the token after each prompt and its resumed tokens; in one
         batch.
@@ -281,7 +288,7 @@ class LLM:
         try:
             for token_ids, resumed, sampling in steps:
                 prompt = ReadPrompt(text=None, token_ids=token_ids)
-                answers |= dict(self._submit(prompt, sampling, 1, None, resumed))
+                answers |= dict(self._submit(prompt, sampling, 1, None, resumed, adapter))
             self._run(answers)
         finally:
             self._abort(answers)

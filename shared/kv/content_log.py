@@ -17,6 +17,8 @@ class BlockContent(NamedTuple):
     #: The hash of the previous block, None for a sequence's first.
     parent: bytes | None
     token_ids: tuple[int, ...]
+    #: Digest of the adapter; empty: none.
+    adapter: bytes = b""
 
 
 class ContentLog:
@@ -36,14 +38,15 @@ class ContentLog:
         *,
         first: int,
         block_size: int,
+        adapter: bytes = b"",
     ) -> None:
-        """Record the publication of blocks `first` and up of a sequence with these hashes and
-        tokens.
+        """Record the publication of blocks `first` and up of a sequence with these hashes,
+        tokens and adapter.
         """
         for number in range(first, len(block_hashes)):
             parent = block_hashes[number - 1] if number else None
             tokens = tuple(token_ids[number * block_size : (number + 1) * block_size])
-            self._contents[block_hashes[number]] = BlockContent(parent, tokens)
+            self._contents[block_hashes[number]] = BlockContent(parent, tokens, adapter)
         while len(self._contents) > self._max_blocks:
             self._contents.pop(next(iter(self._contents)), None)
 

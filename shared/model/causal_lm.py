@@ -13,6 +13,8 @@ import torch
 from torch import nn
 from torch.nn.functional import embedding, linear
 
+from shared.model.adapted.linears import AdaptedLinears
+from shared.model.adapted.paths import takes_adapter
 from shared.model.decoder_layer import DecoderLayer
 from shared.model.experts import Experts
 from shared.model.layer_inputs import make_layer_inputs
@@ -24,11 +26,13 @@ from shared.model.spec import NormPlace
 from shared.model.token_rows import TokenRows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
     from kernels.kv_write.cache import PagedCache
+    from shared.model.adapted.base import AdapterWeights
+    from shared.model.adapted.linears import PlacedLinears
     from shared.model.attention.base import AttentionBackend, AttentionMetadata
     from shared.model.given_embeds import GivenEmbeds
     from shared.model.linear.base import LinearMethod
@@ -93,6 +97,8 @@ class CausalLM(nn.Module):
         self._narrowing = _last_keeping(spec, range(spec.num_layers))
         self._captured: dict[int, Tensor] = {}
         self._captured_layers: frozenset[int] = frozenset()
+        #: Made for the first adapter.
+        self._adapted: AdaptedLinears | None = None
 
     @property
     def num_weight_bytes(self) -> int:
@@ -128,6 +134,8 @@ class CausalLM(nn.Module):
         if wanted is not None and max(self._captured_layers, default=0) > narrowing:
             every = replace(metadata, wanted=None)
             return self.forward(token_ids, positions, kv_caches, every, given)[wanted]
+        if self._adapted is not None:
+            self._adapted.begin(metadata.adapters, None if wanted is None else metadata.wanted_list)
         x, inputs = self.enter(token_ids, positions, given)
         rows = self._rows(positions, inputs, metadata, len(kv_caches))
         residual: Tensor | None = None
@@ -182,6 +190,38 @@ class CausalLM(nn.Module):
         if spec.logit_softcap is not None:
             logits = (logits / spec.logit_softcap).tanh() * spec.logit_softcap
         return logits.float()
+
+    @property
+    def adapter_linears(self) -> Mapping[str, tuple[int, int]]:
+        """See `AdaptableModel.adapter_linears`."""
+        return self._taking_adapters().sizes
+
+    def prepare_adapter(self, weights: AdapterWeights) -> PlacedLinears:
+        """See `AdaptableModel.prepare_adapter`."""
+        return self._taking_adapters().prepare(weights)
+
+    def set_adapter(self, slot: int, weights: AdapterWeights | None) -> None:
+        """See `AdaptableModel.set_adapter`."""
+        self._taking_adapters().put(slot, {})
+        if weights:
+            self.prepare_adapter(weights).place(slot)
+
+    def _taking_adapters(self) -> AdaptedLinears:
+        """Return the linears that take adapters, looked up once."""
+        if self._adapted is not None:
+            return self._adapted
+        linears = {
+            path: module
+            for path, module in self.named_modules()
+            if isinstance(module, FusedLinear) and takes_adapter(path)
+        }
+        self._adapted = AdaptedLinears(
+            linears,
+            dtype=self.dtype,
+            device=self.embedding.device,
+            implementation=self.backend_name,
+        )
+        return self._adapted
 
     def keeps_head(self, matrix: AnyMatrix) -> bool:
         """Return whether a stored matrix can be `stored_head`."""

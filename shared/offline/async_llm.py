@@ -10,7 +10,7 @@ from shared.engine.engine_thread import EngineThread
 from shared.errors import InternalError, InvalidRequestError
 from shared.offline.changing import Changes, require_mode
 from shared.offline.loaded import LoadedModel
-from shared.offline.refused import Refusing, refuse_adapter
+from shared.offline.refused import Refusing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from shared.engine.sequence.events import EngineEvent
     from shared.engine.sequence.request import EngineRequest
     from shared.offline.engine_args import EngineArgs
+    from shared.offline.lora import LoRARequest
     from shared.offline.outputs import RequestOutput
     from shared.offline.running import RunningRequest
     from shared.offline.sampling_params import SamplingParams
@@ -70,14 +71,18 @@ class AsyncLLM(Refusing):
         Raises:
             InvalidRequestError: the id is in use, or the request cannot be served.
         """
-        refuse_adapter(lora_request)
         if request_id in self._running:
             raise InvalidRequestError(f"request {request_id} is running already")
         # Until it is neither paused nor asleep.
         await self._may_begin.wait()
         await self._started()
         running, parts = await asyncio.to_thread(
-            self.model.start, request_id, prompt, sampling_params, priority=priority
+            self.model.start,
+            request_id,
+            prompt,
+            sampling_params,
+            priority=priority,
+            lora_request=lora_request,
         )
         self._running[request_id] = running
         self._idle.clear()
@@ -128,6 +133,30 @@ class AsyncLLM(Refusing):
             return False
         await self._thread.reset_prefix_cache()
         return True
+
+    async def add_lora(self, lora_request: LoRARequest) -> bool:
+        """Read an adapter before its first request; return whether it was new.
+
+        Raises:
+            InvalidRequestError: it cannot be used with the model.
+        """
+        return await asyncio.to_thread(self.model.adapters.add, lora_request)
+
+    async def remove_lora(self, lora_id: int) -> bool:
+        """Take an adapter away; return whether it was there. Requests that run keep it."""
+        return self.model.adapters.remove(lora_id)
+
+    async def list_loras(self) -> set[int]:
+        """Return the numbers of all adapters."""
+        return self.model.adapters.list()
+
+    async def pin_lora(self, lora_id: int) -> bool:
+        """Keep an adapter in host memory.
+
+        Raises:
+            InvalidRequestError: there is none of this number, or no memory for it.
+        """
+        return self.model.adapters.pin(lora_id)
 
     async def pause_generation(self, *, mode: str = "abort", clear_cache: bool = False) -> None:
         """Compute nothing until `resume_generation`; requests that come wait.

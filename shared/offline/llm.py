@@ -12,7 +12,7 @@ from shared.errors import InvalidRequestError
 from shared.offline.engine_args import EngineArgs
 from shared.offline.llm_engine import LLMEngine
 from shared.offline.outputs import CompletionOutput, RequestOutput
-from shared.offline.refused import Refusing, refuse_adapter
+from shared.offline.refused import Refusing
 from shared.offline.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 from shared.request.beam_search import BeamOptions
 from shared.request.sampling_params import SamplingParams as TokenSampling
@@ -98,17 +98,19 @@ class LLM(Refusing):
         Raises:
             InvalidRequestError: a prompt or a parameter cannot be served; nothing is generated.
         """
-        refuse_adapter(lora_request)
         each_prompt = _prompts(prompts)
         params = _for_each(sampling_params or self.get_default_sampling_params(), each_prompt)
         priorities = _for_each(priority or 0, each_prompt)
+        adapters = _for_each(lora_request, each_prompt)
         engine = self.llm_engine
         ids: list[str] = []
         try:
-            for prompt, wanted, first in zip(each_prompt, params, priorities, strict=True):
+            each = zip(each_prompt, params, priorities, adapters, strict=True)
+            for prompt, wanted, first, adapter in each:
                 final = replace(wanted, output_kind=RequestOutputKind.FINAL_ONLY)
                 request_id = str(next(self._ids))
-                ids.append(engine.add_request(request_id, prompt, final, priority=first))
+                engine.add_request(request_id, prompt, final, lora_request=adapter, priority=first)
+                ids.append(request_id)
             return self._run(ids, use_tqdm=use_tqdm)
         finally:
             engine.abort_request(ids)
@@ -163,12 +165,19 @@ class LLM(Refusing):
         )
 
     def beam_search(
-        self, prompts: Any, params: BeamSearchParams, use_tqdm: bool = False, **_: Any
+        self,
+        prompts: Any,
+        params: BeamSearchParams,
+        lora_request: object = None,
+        use_tqdm: bool = False,
+        **_: Any,
     ) -> list[RequestOutput]:
         """Return the most likely answers of each prompt, best first."""
         options = BeamOptions(width=params.beam_width, length_penalty=params.length_penalty)
         sampling = TokenSampling(max_tokens=params.max_tokens, ignore_eos=params.ignore_eos)
-        found = self.llm_engine.model.core.beam_search(_prompts(prompts), options, sampling)
+        model = self.llm_engine.model
+        adapter = model.adapters.find(lora_request)
+        found = model.core.beam_search(_prompts(prompts), options, sampling, adapter=adapter)
         return [
             RequestOutput(
                 request_id=str(next(self._ids)),
@@ -177,6 +186,7 @@ class LLM(Refusing):
                 prompt_logprobs=None,
                 outputs=[_beam(beam) for beam in each.outputs],
                 finished=True,
+                lora_request=lora_request,
                 weight_version=self.get_weight_version(),
             )
             for each in found

@@ -8,12 +8,13 @@ from shared.errors import InvalidRequestError
 from shared.offline.changing import Changes, require_mode
 from shared.offline.loaded import LoadedModel
 from shared.offline.model_config import ModelConfig
-from shared.offline.refused import Refusing, refuse_adapter
+from shared.offline.refused import Refusing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from shared.offline.engine_args import EngineArgs
+    from shared.offline.lora import LoRARequest
     from shared.offline.metrics import Metric
     from shared.offline.outputs import RequestOutput
     from shared.offline.running import RunningRequest
@@ -66,10 +67,11 @@ class LLMEngine(Refusing):
         Raises:
             InvalidRequestError: the id is in use, or the request cannot be served.
         """
-        refuse_adapter(lora_request)
         if request_id in self._requests:
             raise InvalidRequestError(f"request {request_id} is running already")
-        running, parts = self.model.start(request_id, prompt, params, priority=priority)
+        running, parts = self.model.start(
+            request_id, prompt, params, priority=priority, lora_request=lora_request
+        )
         core = self.model.core
         self._requests[request_id] = running
         for part in parts:
@@ -132,6 +134,30 @@ class LLMEngine(Refusing):
         self._settle()
         self.model.core.engine.reset_prefix_cache()
         return True
+
+    def add_lora(self, lora_request: LoRARequest) -> bool:
+        """Read an adapter before its first request; return whether it was new.
+
+        Raises:
+            InvalidRequestError: it cannot be used with the model.
+        """
+        return self.model.adapters.add(lora_request)
+
+    def remove_lora(self, lora_id: int) -> bool:
+        """Take an adapter away; return whether it was there. Requests that run keep it."""
+        return self.model.adapters.remove(lora_id)
+
+    def list_loras(self) -> set[int]:
+        """Return the numbers of all adapters."""
+        return self.model.adapters.list()
+
+    def pin_lora(self, lora_id: int) -> bool:
+        """Keep an adapter in host memory.
+
+        Raises:
+            InvalidRequestError: there is none of this number, or no memory for it.
+        """
+        return self.model.adapters.pin(lora_id)
 
     def sleep(self, level: int = 1, mode: str = "abort") -> None:
         """Give the memory of weights and KV back to the system.

@@ -15,6 +15,7 @@ from shared.errors import InvalidRequestError, UnsupportedError
 from shared.generation.limits import RequestLimits
 from shared.generation.resolver import SamplingResolver
 from shared.model.families.registry import register_named
+from shared.offline.lora import Adapters
 from shared.offline.running import RunningRequest
 from shared.offline.thinking import bound_thinking
 from shared.request.repetition import repeats_as
@@ -66,6 +67,7 @@ class LoadedModel:
                 for each in dataclasses.fields(settings.engine)
             },
         )
+        self.adapters = Adapters(self.core.home.adapters)
         self._limits = dataclasses.replace(_LIMITS, max_logprobs=settings.max_logprobs)
         self._skips_tokenizer = settings.skip_tokenizer_init
         self._logprobs_mode = settings.logprobs_mode
@@ -105,9 +107,17 @@ class LoadedModel:
         self.core.close()
 
     def start(
-        self, request_id: str, prompt: Any, params: SamplingParams, *, priority: int = 0
+        self,
+        request_id: str,
+        prompt: Any,
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        lora_request: object = None,
     ) -> tuple[RunningRequest, list[EngineRequest]]:
         """Return a request and what the engine is to compute for it: its `n` answers.
+
+        A new adapter is read now.
 
         Raises:
             InvalidRequestError: the prompt or a parameter is wrong.
@@ -122,6 +132,7 @@ class LoadedModel:
             max_model_len=self.core.engine.max_model_len,
             embeds=read.embeds,
         )
+        adapter = self.adapters.find(lora_request)
         answers: dict[str, GrowingOutput] = {}
         requests: list[EngineRequest] = []
         for index in range(params.n):
@@ -144,10 +155,13 @@ class LoadedModel:
                     if params.skip_reading_prefix_cache
                     else read.cache_salt,
                     priority=priority,
+                    adapter=adapter,
                 )
             )
         tokenizer = self.tokenizer if self.has_tokenizer else None
-        running = RunningRequest(request_id, read, params, tokenizer, answers, self.weight_version)
+        running = RunningRequest(
+            request_id, read, params, tokenizer, answers, self.weight_version, lora_request
+        )
         return running, requests
 
     def _new_text(

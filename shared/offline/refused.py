@@ -7,7 +7,6 @@ from typing import Any, NoReturn
 from shared.errors import UnsupportedError
 
 _POOLING = "Baton has no pooling models yet: it generates text"
-_ADAPTERS = "Baton serves no adapters yet: merge one into its model"
 _PUSHED = "weights come from a folder, in one step: update_weights with its path"
 _CODE = "Baton runs no functions in its engine"
 #: By method of `LLM`, `LLMEngine` and `AsyncLLM`.
@@ -17,10 +16,6 @@ REFUSED = {
     "classify": _POOLING,
     "score": _POOLING,
     "reward": _POOLING,
-    "add_lora": _ADAPTERS,
-    "remove_lora": _ADAPTERS,
-    "list_loras": _ADAPTERS,
-    "pin_lora": _ADAPTERS,
     "collective_rpc": _CODE,
     "apply_model": _CODE,
     "init_weight_transfer_engine": _PUSHED,
@@ -45,13 +40,3 @@ def refuse(name: str) -> NoReturn:
         UnsupportedError: always.
     """
     raise UnsupportedError(f"{name}: {REFUSED[name]}", param=name)
-
-
-def refuse_adapter(lora_request: object) -> None:
-    """Refuse an adapter for a request.
-
-    Raises:
-        UnsupportedError: there is one.
-    """
-    if lora_request:
-        raise UnsupportedError(f"lora_request: {_ADAPTERS}", param="lora_request")

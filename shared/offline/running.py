@@ -35,6 +35,8 @@ class RunningRequest:
     answers: dict[str, GrowingOutput]
     #: Returns the version of the weights, which change only while no request runs.
     weight_version: Callable[[], str]
+    #: The program's adapter, shown in outputs.
+    lora_request: object = None
     ended: set[str] = field(default_factory=set)
     seen: dict[str, Seen] = field(default_factory=dict)
     #: By answer: its number of tokens when it was shown last.
@@ -76,6 +78,7 @@ class RunningRequest:
             outputs=[self._completion(each, kind) for each in shown],
             finished=self.is_finished,
             num_cached_tokens=first.num_cached_tokens,
+            lora_request=self.lora_request,
             weight_version=self.weight_version(),
         )
 

@@ -182,9 +182,12 @@ class PromptEmbeds:
             )
 
 
-def identity_of(namespace: bytes, *, salt: bytes, embeds: PromptEmbeds | None) -> KVIdentity:
-    """Return the identity of a prompt's blocks."""
-    return KVIdentity(namespace, salt=salt, embeds={} if embeds is None else embeds.digests)
+def identity_of(
+    namespace: bytes, *, salt: bytes, embeds: PromptEmbeds | None, adapter: bytes = b""
+) -> KVIdentity:
+    """Return the identity of a prompt's blocks. `adapter`: its digest; empty: there is none."""
+    digests = {} if embeds is None else embeds.digests
+    return KVIdentity(namespace, salt=salt, adapter=adapter, embeds=digests)
 
 
 def known_tokens(token_ids: Iterable[int]) -> tuple[int, ...]:

@@ -16,6 +16,7 @@ PROTOCOL_MAJOR = 1
 #: 6: prompts may give embeddings in place of tokens, and a worker returns log probabilities of
 #: other modes than raw ones.
 #: 7: (hidden states) a worker returns the hidden states behind an answer's tokens.
+#: 7: (adapters) a worker loads adapters, and computes with the one that a request names.
 PROTOCOL_MINOR = 7
 
 #: First minor versions with a feature.
@@ -26,3 +27,4 @@ FIELDS_MINOR = 5
 EMBEDS_MINOR = 6
 LOGPROBS_MODE_MINOR = 6
 HIDDEN_STATES_MINOR = 7
+ADAPTERS_MINOR = 7

@@ -30,6 +30,7 @@ CLIENT_CLOSED_REQUEST = 499
 _TABLE: dict[type[errors.BatonError], tuple[grpc.StatusCode, int]] = {
     errors.InvalidRequestError: (Code.INVALID_ARGUMENT, HTTPStatus.BAD_REQUEST),
     errors.UnsupportedError: (Code.UNIMPLEMENTED, HTTPStatus.BAD_REQUEST),
+    errors.AdapterError: (Code.INVALID_ARGUMENT, HTTPStatus.BAD_REQUEST),
     errors.AuthenticationError: (Code.UNAUTHENTICATED, HTTPStatus.UNAUTHORIZED),
     errors.ModelNotFoundError: (Code.NOT_FOUND, HTTPStatus.NOT_FOUND),
     errors.PayloadTooLargeError: (Code.RESOURCE_EXHAUSTED, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
@@ -38,6 +39,7 @@ _TABLE: dict[type[errors.BatonError], tuple[grpc.StatusCode, int]] = {
     errors.NoWorkerError: (Code.UNAVAILABLE, HTTPStatus.SERVICE_UNAVAILABLE),
     errors.GenerationGoneError: (Code.UNAVAILABLE, HTTPStatus.SERVICE_UNAVAILABLE),
     errors.DrainingError: (Code.UNAVAILABLE, HTTPStatus.SERVICE_UNAVAILABLE),
+    errors.AdapterNotLoadedError: (Code.FAILED_PRECONDITION, HTTPStatus.SERVICE_UNAVAILABLE),
     errors.WorkerLostError: (Code.UNAVAILABLE, HTTPStatus.SERVICE_UNAVAILABLE),
     errors.WorkerSilentError: (Code.UNAVAILABLE, HTTPStatus.SERVICE_UNAVAILABLE),
     errors.DeadlineError: (Code.DEADLINE_EXCEEDED, HTTPStatus.GATEWAY_TIMEOUT),

@@ -47,6 +47,7 @@ _SAME = (
 #: names the second is another version's.
 ROUTER_NAMES: Mapping[str, Sequence[str]] = {
     **{name: (name,) for name in _SAME},
+    "lora_requests_info": ("lora_requests_info",),
     "prefix_cache_hits": ("prefix_cache_hits", "prompt_tokens_cached"),
     "inter_token_latency_seconds": ("inter_token_latency_seconds", "time_per_output_token_seconds"),
 }
@@ -54,6 +55,7 @@ ROUTER_NAMES: Mapping[str, Sequence[str]] = {
 WORKER_NAMES: Mapping[str, Sequence[str]] = {
     "kv_cache_usage_perc": ("kv_cache_usage_perc", "gpu_cache_usage_perc"),
     "cache_config_info": ("cache_config_info",),
+    "lora_requests_info": ("lora_requests_info",),
     "num_preemptions": ("num_preemptions",),
     "iteration_tokens_total": ("iteration_tokens_total",),
     "spec_decode_num_drafts": ("spec_decode_num_drafts",),

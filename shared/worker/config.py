@@ -112,6 +112,16 @@ class WorkerConfig:
         None, help="ZeroMQ endpoint for requests of missed events, e.g. tcp://127.0.0.1:5558"
     )
     kv_events_topic: str = setting("", help="topic of the KV events")
+    lora_modules: tuple[str, ...] = setting(
+        (),
+        help="adapters to load at the start: name=path, or JSON objects with name and path; "
+        "needs --enable-lora",
+    )
+    lora_dir: Path | None = setting(
+        None,
+        help="folder below which adapters may be loaded while the worker runs; without it only "
+        "those of --lora-modules",
+    )
     max_waiting_requests: int = setting(
         512, help="requests that may wait in addition to --max-num-seqs; further ones are refused"
     )
@@ -181,5 +191,8 @@ class WorkerConfig:
             raise ConfigError(f"--niceness must be 0 to {MAX_NICENESS}, not {self.niceness}")
         if self.max_waiting_requests < 0:
             raise ConfigError("--max-waiting-requests must not be negative")
+        if (self.lora_modules or self.lora_dir) and not self.engine.enable_lora:
+            name = "--lora-modules" if self.lora_modules else "--lora-dir"
+            raise ConfigError(f"{name} needs --enable-lora")
         if self.kv_events_replay_endpoint and not self.kv_events_endpoint:
             raise ConfigError("--kv-events-replay-endpoint needs --kv-events-endpoint")

@@ -14,6 +14,7 @@ from baton.v1 import common_pb2, transfer_pb2, worker_pb2
 from shared.connector.instrumented import TransferCounters
 from shared.directory.base import WorkerRecord
 from shared.directory.probe import probe_digest
+from shared.engine.adapters.build import attach
 from shared.engine.engine import Engine
 from shared.engine.engine_metrics import EngineCollector
 from shared.engine.engine_thread import EngineThread
@@ -26,6 +27,7 @@ from shared.rpc.wire import worker_id_to_wire
 from shared.telemetry.build_info import add_build_info
 from shared.telemetry.tracing_settings import open_tracer
 from shared.version import VERSION
+from shared.worker.adapters import AdapterCollector
 from shared.worker.health.gate import RequestGate
 from shared.worker.health.grammar_metrics import GrammarCollector
 from shared.worker.health.metrics import TransferCollector
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from shared.rpc.tls.files import CertificateFiles
     from shared.telemetry.tracing import Tracer
     from shared.text.token_table import TokenTable
+    from shared.worker.adapters import WorkerAdapters
     from shared.worker.config import WorkerConfig
     from shared.worker.lifecycle.weights import Weights, WeightSource
     from shared.worker.reuse.prefix_reuse import PrefixReuse
@@ -82,6 +85,7 @@ class WorkerParts:
     peers: PeerBook
     reuse: PrefixReuse
     grammars: GrammarCompiler
+    adapters: WorkerAdapters
     peer_info: transfer_pb2.PeerInfo
     transfers: TransferCounters
     gate: RequestGate
@@ -129,6 +133,7 @@ async def open_parts(
     role: Role,
     *,
     weights: Weights,
+    adapters: WorkerAdapters,
     read_token_table: ReadTokenTable,
     token: ClusterToken | None = None,
     certificates: CertificateFiles | None = None,
@@ -140,15 +145,17 @@ async def open_parts(
     worker = WorkerId.born(config.name)
     async with AsyncExitStack() as stack:
         tracer = _tracer(role, worker, stack)
-        engine = await asyncio.to_thread(_build_engine, config, role, weights.loaded)
+        engine = await asyncio.to_thread(_build_engine, config, role, weights.loaded, adapters)
         contents = engine.record_contents() if config.kv_events_endpoint else None
         thread = await _started(engine, stack)
+        _serve_adapters(adapters, thread, stack)
         transfers = TransferCounters()
         connectors = await open_connectors(config, worker, engine, transfers, stack)
         channels = _channels(token, certificates, stack)
         info = _peer_info(worker, engine, connectors)
         grammars = _grammars(config, engine, thread, read_token_table, stack)
         metrics = _metrics(config, role, engine, thread, transfers, connectors, grammars)
+        metrics.register(AdapterCollector(adapters, thread.stats, model=config.model.name))
         breakers = BreakerMetrics(metrics)
         peers = PeerBook(info=info, connectors=connectors, channels=channels)
         yield WorkerParts(
@@ -165,6 +172,7 @@ async def open_parts(
             peers=peers,
             reuse=_reuse(config, worker, engine, thread, peers, channels, metrics, breakers),
             grammars=grammars,
+            adapters=adapters,
             peer_info=info,
             transfers=transfers,
             gate=_gate(config),
@@ -260,12 +268,25 @@ def _grammars(
     return grammars
 
 
-def _build_engine(config: WorkerConfig, role: Role, loaded: LoadedModel) -> Engine:
+def _serve_adapters(adapters: WorkerAdapters, thread: EngineThread, stack: AsyncExitStack) -> None:
+    """Let requests wait for adapters; at the end, nothing refers to the model."""
+    store = adapters.store
+    if store is None:
+        return
+    store.on_news = thread.wake
+    stack.callback(store.forget_contents)
+    stack.callback(store.attach, None)
+
+
+def _build_engine(
+    config: WorkerConfig, role: Role, loaded: LoadedModel, adapters: WorkerAdapters
+) -> Engine:
     engine = config.engine
     if role is Role.PREFILL:
         # It samples one token per request: speculation is useless.
         engine = replace(engine, speculative_config=None)
-    return Engine(loaded, engine)
+    attach(adapters.store, loaded, engine)
+    return Engine(loaded, engine, adapters=adapters.store)
 
 
 async def _started(engine: Engine, stack: AsyncExitStack) -> EngineThread:

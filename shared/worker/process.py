@@ -19,6 +19,7 @@ import structlog
 
 from baton.v1 import lifecycle_pb2_grpc
 from shared.config import load_config
+from shared.engine.adapters.build import attach
 from shared.engine.offload.build import forget_disk
 from shared.errors import ConfigError, ModelLoadError
 from shared.model.checkpoint.loading.heap import give_back_free
@@ -30,6 +31,7 @@ from shared.rpc.tls.identity import PeerRole
 from shared.rpc.tls.server import ServerTls
 from shared.rpc.watched_file import following
 from shared.telemetry.logs import configure_logs
+from shared.worker.adapters import open_adapters
 from shared.worker.checks import check_worker
 from shared.worker.kv_events.publisher import open_publisher
 from shared.worker.lifecycle.lifecycle import Lifecycle
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 
     from shared.identity import Role
     from shared.rpc.tls.files import CertificateFiles
+    from shared.worker.adapters import WorkerAdapters
     from shared.worker.config import WorkerConfig
     from shared.worker.parts import ReadTokenTable
 
@@ -133,6 +136,7 @@ async def run_worker(
         events = await stack.enter_async_context(open_publisher(config))
         lifecycle = Lifecycle(config)
         await lifecycle.load_first()
+        adapters = await _load_adapters(config, lifecycle, stack)
         certificates = open_certificates(config.tls, PeerRole(role.value))
         switch = ServiceSwitch()
         profiling = Profiling(lifecycle, config.profiler_dir, config.name)
@@ -146,6 +150,7 @@ async def run_worker(
                 config=config,
                 role=role,
                 lifecycle=lifecycle,
+                adapters=adapters,
                 profiling=profiling,
                 server=server,
                 switch=switch,
@@ -159,6 +164,23 @@ async def run_worker(
         )
     log.info("stopped", name=config.name)
     return EXIT_BROKEN if ending is Ending.BROKEN else 0
+
+
+async def _load_adapters(
+    config: WorkerConfig, lifecycle: Lifecycle, stack: AsyncExitStack
+) -> WorkerAdapters:
+    """Load the adapters of the settings, for the weights that were loaded first.
+
+    Raises:
+        ConfigError: one of them cannot be used.
+    """
+    adapters = open_adapters(config)
+    if adapters.store is not None:
+        stack.callback(adapters.store.close)
+        assert lifecycle.weights is not None  # they were loaded just now
+        attach(adapters.store, lifecycle.weights.loaded, config.engine)
+        await asyncio.to_thread(adapters.load_modules)
+    return adapters
 
 
 def _stopped_by_signals() -> asyncio.Event:

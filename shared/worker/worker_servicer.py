@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import grpc
 
 from baton.v1 import worker_pb2, worker_pb2_grpc
+from shared.directory.wire import adapter_state_to_wire
+from shared.request.adapter_ref import adapter_to_wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shared.engine.engine_thread import EngineThread
+    from shared.worker.adapters import WorkerAdapters
     from shared.worker.health.gate import RequestGate
     from shared.worker.health.release_meter import ReleaseMeter
 
@@ -29,12 +33,14 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
         gate: RequestGate,
         num_open_transfers: Callable[[], int],
         releases: ReleaseMeter,
+        adapters: WorkerAdapters,
     ) -> None:
         self._info = info
         self._engine = engine
         self._gate = gate
         self._num_open_transfers = num_open_transfers
         self._releases = releases
+        self._adapters = adapters
 
     async def GetInfo(  # noqa: N802 the name in the contract
         self, request: worker_pb2.GetInfoRequest, context: Context
@@ -75,3 +81,44 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
         """Drop every cached prefix."""
         num_blocks = await self._engine.reset_prefix_cache()
         return worker_pb2.ResetPrefixCacheResponse(num_blocks=num_blocks)
+
+    async def LoadAdapter(  # noqa: N802 the name in the contract
+        self, request: worker_pb2.LoadAdapterRequest, context: Context
+    ) -> worker_pb2.LoadAdapterResponse:
+        """Load an adapter, and tell the directories of it soon."""
+        known, replaced = await asyncio.to_thread(
+            self._adapters.load,
+            request.name,
+            request.path,
+            replace=request.load_inplace,
+            digest=request.digest,
+        )
+        self._gate.report()
+        return worker_pb2.LoadAdapterResponse(
+            adapter=adapter_to_wire(known.ref),
+            rank=known.rank,
+            load_ms=known.load_ms,
+            replaced=None if replaced is None else adapter_to_wire(replaced),
+        )
+
+    async def UnloadAdapter(  # noqa: N802 the name in the contract
+        self, request: worker_pb2.UnloadAdapterRequest, context: Context
+    ) -> worker_pb2.UnloadAdapterResponse:
+        """Take an adapter's name away, and tell the directories of it soon."""
+        adapter = self._adapters.required().unload(request.name, request.digest)
+        use = self._engine.stats().adapters
+        num = 0
+        if use is not None:
+            num = use.running.get(adapter.digest, 0) + use.waiting.get(adapter.digest, 0)
+        self._gate.report()
+        return worker_pb2.UnloadAdapterResponse(adapter=adapter_to_wire(adapter), num_requests=num)
+
+    async def ListAdapters(  # noqa: N802 the name in the contract
+        self, request: worker_pb2.ListAdaptersRequest, context: Context
+    ) -> worker_pb2.ListAdaptersResponse:
+        """Return the adapters that have a name."""
+        states = self._adapters.states(self._engine.stats())
+        return worker_pb2.ListAdaptersResponse(
+            adapters=[adapter_state_to_wire(each) for each in states],
+            max_adapters=self._adapters.max_adapters,
+        )

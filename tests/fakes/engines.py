@@ -21,6 +21,7 @@ from tests.fakes.model import FakeLoadedModel, context_hashes, most_likely
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from shared.engine.adapters.store import AdapterStore
     from shared.engine.sequence.events import EngineEvent
     from shared.request.answer import FinishReason
 
@@ -61,12 +62,20 @@ class Defaults:
 defaults = Defaults()
 
 
-def make_engine(loaded: Any = None, mode: StepMode | None = None, **settings: Any) -> Engine:
+def make_engine(
+    loaded: Any = None,
+    mode: StepMode | None = None,
+    *,
+    adapters: AdapterStore | None = None,
+    **settings: Any,
+) -> Engine:
     """A small engine; `settings` are fields of EngineConfig."""
     mode = mode or defaults.mode
     settings = {"block_size": BLOCK_SIZE, "num_blocks": 64, "max_num_seqs": 8} | settings
     settings = {"max_num_batched_tokens": 64} | mode.settings | settings
-    return Engine(loaded or FakeLoadedModel(), EngineConfig(**settings), recorder=mode.recorder)
+    config = EngineConfig(**settings)
+    loaded = loaded or FakeLoadedModel()
+    return Engine(loaded, config, recorder=mode.recorder, adapters=adapters)
 
 
 def make_request(

@@ -102,6 +102,7 @@ class FakeModel:
         self.num_tokens_per_step.append(len(token_ids))
         if given is not None:
             token_ids = token_ids.index_copy(0, given.at, given.rows[:, 0].long())
+        token_ids = self.adapt(token_ids, metadata)
         if self.error is not None:
             raise self.error
         if metadata.states is not None:
@@ -123,6 +124,10 @@ class FakeModel:
                 assert after == [hashes[-1], len(seq)], "a state of other tokens"
         hidden = torch.tensor(hashes, dtype=torch.float64).unsqueeze(1)
         return hidden if metadata.wanted is None else hidden[metadata.wanted]
+
+    def adapt(self, token_ids: torch.Tensor, metadata: AttentionMetadata) -> torch.Tensor:
+        """What adapters make of the ids; see `AdaptedFakeModel`."""
+        return token_ids
 
     def _follow_states(
         self, token_ids: torch.Tensor, states: torch.Tensor, metadata: AttentionMetadata

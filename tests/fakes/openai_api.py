@@ -23,8 +23,10 @@ from services.router.openai.reading.unknown_fields import UnknownFields
 from services.router.parsers.plan import ChatFormats
 from services.router.request.embeds_policy import NO_EMBEDS, EmbedsPolicy
 from shared.generation.limits import RequestLimits
+from shared.request.adapter_ref import AdapterRef
 from shared.text.chat_template import ChatTemplate
 from tests.fakes import tiny_tokenizer
+from tests.fakes.scripted_adapters import NamedAdapters
 from tests.fakes.scripted_generator import ScriptedGenerator, Speaker
 
 if TYPE_CHECKING:
@@ -94,6 +96,15 @@ class FakeFleet:
     async def weight_versions(self) -> Mapping[str, str]:
         """See Fleet."""
         return {"decode-0": "v1"} if self.serves else {"decode-0": "v1", "decode-1": "v2"}
+
+    async def load_adapter(self, name: str, path: str, *, replaces: bool) -> AdapterRef:
+        """See AdapterFleet."""
+        self._note("load_adapter", name, path, replaces)
+        return AdapterRef(name, b"a" * 32, path)
+
+    async def unload_adapter(self, name: str) -> None:
+        """See AdapterFleet."""
+        self._note("unload_adapter", name)
 
     async def start_profile(self, prefix: str) -> None:
         """See Fleet."""
@@ -173,6 +184,7 @@ class OpenAIApi:
         self.generator = ScriptedGenerator(self.speaker)
         self.not_ready_because: list[str] = []
         self.cluster = FakeCluster()
+        self.adapters = NamedAdapters()
         self.registry = CollectorRegistry()
         Counter("baton_tests", "Something to scrape", registry=self.registry)
         self.app = self._create()
@@ -201,6 +213,7 @@ class OpenAIApi:
                 learn_max_model_len=lambda: self._max_model_len,
                 vocab_size=self.tokenizer.vocab_size,
                 created_s=1_700_000_000,
+                adapters=self.adapters,
             ),
             limits=self.limits,
             explainer=self._explainer,

@@ -20,6 +20,7 @@ from shared.directory.base import WorkerRecord
 from shared.identity import Role, WorkerId
 from shared.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from shared.rpc.server import RpcServer
+from tests.fakes.scripted_adapters import ScriptedAdapters
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -106,7 +107,7 @@ def never() -> asyncio.Event:
 
 
 @dataclass(slots=True)
-class ScriptedDecode(decode_pb2_grpc.DecodeServicer, worker_pb2_grpc.WorkerServicer):
+class ScriptedDecode(ScriptedAdapters, decode_pb2_grpc.DecodeServicer):
     """Answers requests with `scripts` in order; the last one is used again and again."""
 
     name: str = "decode-0"

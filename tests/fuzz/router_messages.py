@@ -75,6 +75,11 @@ PUBLIC: tuple[tuple[str, Message], ...] = (
         ),
     ),
     ("Router/ListModels", router_pb2.ListModelsRequest()),
+    (
+        "Router/LoadLoraAdapter",
+        router_pb2.LoadLoraAdapterRequest(name="a", path="/a", load_inplace=True),
+    ),
+    ("Router/UnloadLoraAdapter", router_pb2.UnloadLoraAdapterRequest(name="a")),
 )
 DIRECTORY: tuple[tuple[str, Message], ...] = (
     ("Directory/Register", directory_pb2.RegisterRequest(record=RECORD, lease_s=0.05)),

@@ -61,7 +61,7 @@ class EngineMachine(RuleBasedStateMachine):
             enable_prompt_embeds=True,
             enable_return_hidden_states=True,
         )
-        self.sender = make_engine(self.make_loaded())
+        self.sender = self.make_sender()
         self.next_id = 0
         self.prompts: dict[str, list[int]] = {}
         self.tokens: dict[str, list[int]] = {}
@@ -88,6 +88,10 @@ class EngineMachine(RuleBasedStateMachine):
     def make_engine(self, **settings: Any) -> Engine:
         """The engine under test."""
         return make_engine(self.loaded, self.mode, **settings)
+
+    def make_sender(self) -> Engine:
+        """The engine of a peer that computes prompts."""
+        return make_engine(self.make_loaded())
 
     def settle(self) -> None:
         """Wait for what the engine does beside its steps."""
@@ -143,12 +147,17 @@ class EngineMachine(RuleBasedStateMachine):
                 hold_blocks=kind == "h",
                 hidden=self.wish(kind, states_from),
                 **sampling,
+                **self.request_fields(prompt),
             )
         )
         self.prompts[name] = prompt
         self.unfinished.add(name)
         if kind == "h":
             self.held.add(name)
+
+    def request_fields(self, prompt: Sequence[int]) -> dict[str, Any]:
+        """What else a request for this prompt has."""
+        return {}
 
     def rows_of(self, prompt: Sequence[int]) -> PromptEmbeds:
         """The embeddings of a prompt's tokens, to which the answer is the same."""
@@ -196,7 +205,9 @@ class EngineMachine(RuleBasedStateMachine):
             self.engine.fail_transfer(name, token if with_token else None)
 
     def send(self, name: str, to: Admitted) -> None:
-        run = generate(self.sender, make_request(name, self.prompts[name], hold_blocks=True))
+        prompt = self.prompts[name]
+        fields = self.request_fields(prompt)
+        run = generate(self.sender, make_request(name, prompt, hold_blocks=True, **fields))
         first = to.num_cached_tokens // 4
         source, target = self.sender.kv_memory, self.engine.kv_memory
         assert source is not None

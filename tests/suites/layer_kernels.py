@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from kernels.low_rank import LowRankPart, LowRankSlots, RowSegments, SlotWeights, add_low_rank
+from kernels.low_rank.segments import Segment
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope_kv_write import rope_kv_write
 from kernels.rope_kv_write.norms import HeadNorms
@@ -105,6 +107,52 @@ def check_rope_kv_write(
     assert torch.equal(cache[blocks, 1, 1, :, offsets], v)
 
 
+def check_low_rank(size: int, dtype: torch.dtype, implementation: str) -> None:
+    """Rows of several slots, of none, of an empty one; ranges of outputs that touch, or do not."""
+    rows = RowSegments(
+        (Segment(1, 2, 0), Segment(2, 21, 3), Segment(22, 24, 7), Segment(24, 26, 0))
+    )
+    ends = (size // 2, size // 2 + 3, size + 3)
+    held = {
+        0: [
+            _low_rank_part(0, ends[0], size, 5, dtype),
+            _low_rank_part(ends[1], 60, size, 5, dtype),
+        ],
+        3: [
+            _low_rank_part(0, ends[0], size, 24, dtype),
+            _low_rank_part(ends[0], 3, size, 1, dtype),
+        ],
+    }
+    slots = LowRankSlots(size, size + 70)
+    for slot, parts in held.items():
+        slots.put(slot, SlotWeights.of(parts))
+    x = random(27, 2 * size, dtype=dtype, seed=0)[:, :size]
+    before = random(27, size + 70, dtype=dtype, seed=1)
+    exact = before.double()
+    for start, end, slot in rows.segments:
+        for part in held.get(slot, []):
+            low = x[start:end].double() @ part.a.double().T * part.scale
+            exact[start:end, part.first : part.end] += low @ part.b.double().T
+    plain, ours = before.clone(), before.clone()
+    add_low_rank(plain, x, slots, rows)
+    with poisoned_empty():
+        add_low_rank(ours, x, slots, rows, implementation=implementation)
+    check_near(ours, plain, exact)
+    untouched = [0, 21, 22, 23, 26]
+    assert torch.equal(ours[untouched], before[untouched])
+    slots.put(0, None)
+    slots.put(3, None)
+    add_low_rank(ours, x, slots, rows, implementation=implementation)  # nothing, and no error
+
+
+def _low_rank_part(
+    first: int, outputs: int, size: int, rank: int, dtype: torch.dtype
+) -> LowRankPart:
+    a = random(rank, size, dtype=dtype, seed=first + rank)
+    b = random(outputs, rank, dtype=dtype, seed=first + rank + 1)
+    return LowRankPart(first, a, b, 0.3)
+
+
 def _rotated(x: Tensor, cos_sin: Tensor, weight: Tensor | None) -> Tensor:
     wide = x.double()
     if weight is not None:
@@ -122,6 +170,7 @@ def checks(implementation: str) -> dict[str, Callable[[], None]]:
         found[f"add_rms_norm-{name}-{size}"] = partial(
             check_add_rms_norm, size, dtype, implementation
         )
+        found[f"low_rank-{name}-{size}"] = partial(check_low_rank, size, dtype, implementation)
         found[f"silu_mul-{name}-{size}"] = partial(check_silu_mul, size, dtype, implementation)
     for (name, dtype), heads, norm in product(DTYPES.items(), HEADS, (False, True)):
         suffix = "-norm" if norm else ""

@@ -65,6 +65,14 @@ void baton_draw_uniforms(const uint64_t* seeds, const uint32_t* indices, const u
   draw_uniforms(seeds, indices, positions, purpose, count, numbers);
 }
 
+Adapter* baton_adapter_new(int element, const AdaptedMatrix* matrices, int count) try {
+  return new Adapter(Kind(element), matrices, count);
+} catch (const std::bad_alloc&) {
+  return nullptr;
+}
+size_t baton_adapter_bytes(const Adapter* adapter) { return adapter->bytes(); }
+void baton_adapter_delete(Adapter* adapter) { delete adapter; }
+
 Decoder* baton_decoder_new(Pool* pool, const Shape* shape, const Weights* weights,
                            int element) try {
   return make_decoder(*pool, *shape, *weights, Kind(element)).release();

@@ -18,6 +18,8 @@
 
 namespace baton {
 
+struct AdapterRows;
+
 // Query rows of one task: the packing of a chunk is shared by all of them.
 #if defined(__AVX512F__)
 constexpr int kQueryRows = 8 * kTileRows;
@@ -58,6 +60,9 @@ struct Batch {
   // read. Null: that of every token.
   const float* given;
   const int32_t* given_at;
+  // The rows of tokens that have an adapter.
+  const AdapterRows* adapter_rows;
+  int num_adapter_rows;
 };
 
 struct AttentionTask {

@@ -49,6 +49,7 @@ class TypedDecoder final : public Decoder {
   void forward(const Batch& batch, const KvMemory& kv, float* hidden) override {
     const int tokens = batch.num_tokens;
     resize(tokens);
+    adapter_rows_.assign(batch.adapter_rows, batch.adapter_rows + batch.num_adapter_rows);
     embed(batch);
     plan_attention(batch);
     int rows = tokens;
@@ -145,6 +146,7 @@ class TypedDecoder final : public Decoder {
       norm(x_.row(row), weights_.norm, weights_.norm_bias, shape_.hidden_size,
            hidden + size_t(row) * shape_.hidden_size);
     });
+    adapter_rows_.clear();
   }
 
   void embeddings(const int64_t* token_ids, int count, float* out) override {
@@ -186,10 +188,13 @@ class TypedDecoder final : public Decoder {
     run_rows(pool_, rows, body);
   }
 
-  // Rows times a matrix, which says in which form it takes them. put: see `multiply`.
+  // Rows times a matrix, which says in which form it takes them, and what adapters add to that. put: see
+  // `multiply`.
   template <class From, class Put>
   void multiply_rows_with(const Matrix& matrix, Activations<From>& from, int rows, Put&& put) {
-    multiply<Dot>(pool_, operands_.of(pool_, from, rows, matrix), matrix, put);
+    const Rows operands = operands_.of(pool_, from, rows, matrix);
+    const bool adapted = !adapter_rows_.empty() && deltas_.plan(pool_, adapter_rows_, matrix, from);
+    multiply<Dot>(pool_, operands, matrix, put, adapted ? &deltas_ : nullptr);
   }
 
   Rows elements(Activations<Element>& activations, int rows) {
@@ -395,7 +400,25 @@ class TypedDecoder final : public Decoder {
       std::copy_n(attended_.row(row), attended_.stride, attended_.row(i));
       std::copy_n(inputs_.row(row), inputs_.stride, inputs_.row(i));
     }
+    if (!adapter_rows_.empty()) keep_adapters(batch);
     return batch.num_wanted;
+  }
+
+  // Makes the rows that have an adapter those of the wanted tokens.
+  void keep_adapters(const Batch& batch) {
+    adapter_rows_.clear();
+    const AdapterRows *now = batch.adapter_rows, *end = now + batch.num_adapter_rows;
+    for (int i = 0; i < batch.num_wanted; ++i) {
+      const int token = int(batch.wanted[i]);
+      while (now != end && now->end <= token) ++now;
+      if (now == end) return;
+      if (token < now->first) continue;
+      if (!adapter_rows_.empty() && adapter_rows_.back().end == i &&
+          adapter_rows_.back().adapter == now->adapter)
+        ++adapter_rows_.back().end;
+      else
+        adapter_rows_.push_back({i, i + 1, now->adapter});
+    }
   }
 
   // to = the norm of x, in place if wanted.
@@ -816,6 +839,8 @@ class TypedDecoder final : public Decoder {
   Activations<float> inputs_;  // [layers][size] of a token
   Activations<float> kept_;
   Operands<Element> operands_;
+  std::vector<AdapterRows> adapter_rows_;  // of the rows that are left
+  Deltas<Element> deltas_;
   std::vector<RecurrentScratch> recurrent_scratch_;
   const Operation* last_attend_ = nullptr;
   std::vector<Plan> plans_;  // by different heads and windows

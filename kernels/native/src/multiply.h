@@ -124,14 +124,26 @@ __attribute__((noinline)) void multiply_kind(const Rows& rows, int first, int co
   }
 }
 
-// One block of the rows times one panel.
+// What is added to the sums of some rows with a panel.
+struct Added {
+  virtual ~Added() = default;
+  // Fetches what `add` will read.
+  virtual void prefetch_panel(int first, int count, int panel) const = 0;
+  // sums: [count][kPanelVectors] of rows first..
+  virtual void add(int first, int count, int panel, Floats* sums) const = 0;
+};
+
+// One block of the rows times one panel. added: or null.
 template <class Dot, class Put>
-void multiply_block(const Rows& rows, const Matrix& matrix, int panel, int block, Put&& put) {
+void multiply_block(const Rows& rows, const Matrix& matrix, int panel, int block, Put&& put,
+                    const Added* added = nullptr) {
   const int blocks = blocks_of(rows);
   const int first = int(int64_t(rows.count) * block / blocks);
   const int count = int(int64_t(rows.count) * (block + 1) / blocks) - first;
   alignas(64) Floats sums[kTaskRows * kPanelVectors];
+  if (added) added->prefetch_panel(first, count, panel);
   multiply_kind<typename Dot::Element>(rows, first, count, matrix, panel, sums);
+  if (added) added->add(first, count, panel, sums);
   const float* bias = matrix.bias.data() + size_t(panel) * kPanel;
   for (int r = 0; r < count; ++r) {
     Floats values[kPanelVectors];
@@ -145,11 +157,12 @@ void multiply_block(const Rows& rows, const Matrix& matrix, int panel, int block
 // column + v * kLanes on. The columns past the matrix's last one are zero. Each (row, panel) once,
 // from any thread.
 template <class Dot, class Put>
-void multiply(Pool& pool, const Rows& rows, const Matrix& matrix, Put&& put) {
+void multiply(Pool& pool, const Rows& rows, const Matrix& matrix, Put&& put,
+              const Added* added = nullptr) {
   const Tasks tasks(pool, rows, matrix, 0);
   pool.run(tasks.count(), [&](int task, int) {
     tasks.take(task, [&](int panel, int block) {
-      multiply_block<Dot>(rows, matrix, panel, block, put);
+      multiply_block<Dot>(rows, matrix, panel, block, put, added);
     });
   });
 }

@@ -237,6 +237,36 @@ class PrefixSource(_message.Message):
 Global___PrefixSource: _TypeAlias = PrefixSource  # noqa: Y015
 
 @_typing.final
+class Adapter(_message.Message):
+    """A LoRA adapter of the served model. Since minor version 7."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    PATH_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The name that requests ask for. It may stand for other weights later."""
+    digest: _builtins.bytes
+    """32 bytes: digest of the adapter's content. It decides what is computed, and is part of blocks' hashes."""
+    path: _builtins.str
+    """Its folder, as workers see it."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        digest: _builtins.bytes = ...,
+        path: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "name", b"name", "path", b"path"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Adapter: _TypeAlias = Adapter  # noqa: Y015
+
+@_typing.final
 class TokenIds(_message.Message):
     """A list of token ids (protobuf has no repeated repeated)."""
 

@@ -80,6 +80,7 @@ class DecodeRequest(_message.Message):
     NUM_RESUMED_TOKENS_FIELD_NUMBER: _builtins.int
     PREFIX_SOURCES_FIELD_NUMBER: _builtins.int
     EMBEDS_FIELD_NUMBER: _builtins.int
+    ADAPTER_FIELD_NUMBER: _builtins.int
     TRACE_CONTEXT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Set by the router; unique per answer."""
@@ -114,6 +115,12 @@ class DecodeRequest(_message.Message):
         """
 
     @_builtins.property
+    def adapter(self) -> _common_pb2.Adapter:
+        """The adapter to compute with; unset: none. FAILED_PRECONDITION (AdapterNotLoadedError): the worker
+        neither has it nor can load it, and another may. Since minor version 7: older workers are sent none.
+        """
+
+    @_builtins.property
     def trace_context(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """W3C Trace Context (traceparent, tracestate) of the caller's span; empty if it does not trace.
         Here because many requests share a session, and with it the metadata of its call.
@@ -131,13 +138,16 @@ class DecodeRequest(_message.Message):
         num_resumed_tokens: _builtins.int = ...,
         prefix_sources: _abc.Iterable[_common_pb2.PrefixSource] | None = ...,
         embeds: _abc.Iterable[_common_pb2.PlacedRows] | None = ...,
+        adapter: _common_pb2.Adapter | None = ...,
         trace_context: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_adapter", b"_adapter", "adapter", b"adapter", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "embeds", b"embeds", "num_resumed_tokens", b"num_resumed_tokens", "prefill_candidates", b"prefill_candidates", "prefix_sources", b"prefix_sources", "priority", b"priority", "request_id", b"request_id", "sampling", b"sampling", "token_ids", b"token_ids", "trace_context", b"trace_context"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_adapter", b"_adapter", "adapter", b"adapter", "cache_salt", b"cache_salt", "embeds", b"embeds", "num_resumed_tokens", b"num_resumed_tokens", "prefill_candidates", b"prefill_candidates", "prefix_sources", b"prefix_sources", "priority", b"priority", "request_id", b"request_id", "sampling", b"sampling", "token_ids", b"token_ids", "trace_context", b"trace_context"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__adapter: _TypeAlias = _typing.Literal["adapter"]  # noqa: Y015
+    _WhichOneofArgType__adapter: _TypeAlias = _typing.Literal["_adapter", b"_adapter"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__adapter) -> _WhichOneofReturnType__adapter | None: ...
 
 Global___DecodeRequest: _TypeAlias = DecodeRequest  # noqa: Y015
 

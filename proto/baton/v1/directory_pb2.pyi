@@ -48,6 +48,34 @@ TIER_DISK: Tier.ValueType  # 3
 """Files."""
 Global___Tier: _TypeAlias = Tier  # noqa: Y015
 
+class _AdapterPlace:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _AdapterPlaceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_AdapterPlace.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ADAPTER_PLACE_UNSPECIFIED: _AdapterPlace.ValueType  # 0
+    """An error."""
+    ADAPTER_PLACE_KNOWN: _AdapterPlace.ValueType  # 1
+    """On disk only: it is loaded for the first request."""
+    ADAPTER_PLACE_HOST: _AdapterPlace.ValueType  # 2
+    """In host memory."""
+    ADAPTER_PLACE_DEVICE: _AdapterPlace.ValueType  # 3
+    """Beside the model's weights: a step may use it."""
+
+class AdapterPlace(_AdapterPlace, metaclass=_AdapterPlaceEnumTypeWrapper):
+    """Where a worker has an adapter."""
+
+ADAPTER_PLACE_UNSPECIFIED: AdapterPlace.ValueType  # 0
+"""An error."""
+ADAPTER_PLACE_KNOWN: AdapterPlace.ValueType  # 1
+"""On disk only: it is loaded for the first request."""
+ADAPTER_PLACE_HOST: AdapterPlace.ValueType  # 2
+"""In host memory."""
+ADAPTER_PLACE_DEVICE: AdapterPlace.ValueType  # 3
+"""Beside the model's weights: a step may use it."""
+Global___AdapterPlace: _TypeAlias = AdapterPlace  # noqa: Y015
+
 @_typing.final
 class WorkerRecord(_message.Message):
     """A worker's registration. Constant for its incarnation."""
@@ -181,6 +209,50 @@ class TierBlocks(_message.Message):
 Global___TierBlocks: _TypeAlias = TierBlocks  # noqa: Y015
 
 @_typing.final
+class AdapterState(_message.Message):
+    """An adapter that a worker serves. Since minor version 7."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADAPTER_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    PLACE_FIELD_NUMBER: _builtins.int
+    LOAD_MS_FIELD_NUMBER: _builtins.int
+    NUM_RUNNING_FIELD_NUMBER: _builtins.int
+    NUM_WAITING_FIELD_NUMBER: _builtins.int
+    rank: _builtins.int
+    """Its largest rank."""
+    place: Global___AdapterPlace.ValueType
+    """Its best place on this worker."""
+    load_ms: _builtins.float
+    """Milliseconds that its last load from disk took here."""
+    num_running: _builtins.int
+    """Sequences with it in the running batch."""
+    num_waiting: _builtins.int
+    """Sequences with it that wait."""
+    @_builtins.property
+    def adapter(self) -> _common_pb2.Adapter:
+        """Which."""
+
+    def __init__(
+        self,
+        *,
+        adapter: _common_pb2.Adapter | None = ...,
+        rank: _builtins.int = ...,
+        place: Global___AdapterPlace.ValueType = ...,
+        load_ms: _builtins.float = ...,
+        num_running: _builtins.int = ...,
+        num_waiting: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "load_ms", b"load_ms", "num_running", b"num_running", "num_waiting", b"num_waiting", "place", b"place", "rank", b"rank"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AdapterState: _TypeAlias = AdapterState  # noqa: Y015
+
+@_typing.final
 class WorkerLoad(_message.Message):
     """Load at the last heartbeat."""
 
@@ -191,6 +263,8 @@ class WorkerLoad(_message.Message):
     NUM_FREE_BLOCKS_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
     UNHEALTHY_FIELD_NUMBER: _builtins.int
+    ADAPTERS_FIELD_NUMBER: _builtins.int
+    MAX_ADAPTERS_FIELD_NUMBER: _builtins.int
     num_running: _builtins.int
     """Sequences in the running batch."""
     num_waiting: _builtins.int
@@ -201,6 +275,12 @@ class WorkerLoad(_message.Message):
     """Takes no new work."""
     unhealthy: _builtins.bool
     """Its engine makes no progress, or failed its own check: send it no requests."""
+    max_adapters: _builtins.int
+    """Most adapters in one of its steps; 0: it serves none. Since minor version 7."""
+    @_builtins.property
+    def adapters(self) -> _containers.RepeatedCompositeFieldContainer[Global___AdapterState]:
+        """The adapters that it serves. Since minor version 7."""
+
     def __init__(
         self,
         *,
@@ -209,10 +289,12 @@ class WorkerLoad(_message.Message):
         num_free_blocks: _builtins.int = ...,
         draining: _builtins.bool = ...,
         unhealthy: _builtins.bool = ...,
+        adapters: _abc.Iterable[Global___AdapterState] | None = ...,
+        max_adapters: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining", "num_free_blocks", b"num_free_blocks", "num_running", b"num_running", "num_waiting", b"num_waiting", "unhealthy", b"unhealthy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "draining", b"draining", "max_adapters", b"max_adapters", "num_free_blocks", b"num_free_blocks", "num_running", b"num_running", "num_waiting", b"num_waiting", "unhealthy", b"unhealthy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -26,7 +26,7 @@ from baton.v1 import common_pb2 as baton_dot_v1_dot_common__pb2
 from baton.v1 import transfer_pb2 as baton_dot_v1_dot_transfer__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x62\x61ton/v1/prefill.proto\x12\x08\x62\x61ton.v1\x1a\x15\x62\x61ton/v1/common.proto\x1a\x17\x62\x61ton/v1/transfer.proto\"~\n\x0cWantedStates\x12\x0e\n\x06layers\x18\x01 \x03(\r\x12\r\n\x05\x66inal\x18\x02 \x01(\x08\x12\r\n\x05\x64type\x18\x03 \x01(\t\x12\x16\n\x0e\x66irst_position\x18\x04 \x01(\r\x12(\n\x06ticket\x18\x05 \x01(\x0b\x32\x18.baton.v1.TransferTicket\"\x86\x03\n\x0ePrefillRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12*\n\x08sampling\x18\x03 \x01(\x0b\x32\x18.baton.v1.SamplingParams\x12(\n\x06ticket\x18\x04 \x01(\x0b\x32\x18.baton.v1.TransferTicket\x12\x13\n\x0b\x66irst_block\x18\x05 \x01(\r\x12\x12\n\ncache_salt\x18\x06 \x01(\x0c\x12\x10\n\x08priority\x18\x07 \x01(\x11\x12\x1a\n\x12num_resumed_tokens\x18\x08 \x01(\r\x12.\n\x0eprefix_sources\x18\t \x03(\x0b\x32\x16.baton.v1.PrefixSource\x12\x1b\n\x13progress_interval_s\x18\n \x01(\x01\x12-\n\rwanted_states\x18\x0b \x01(\x0b\x32\x16.baton.v1.WantedStates\x12$\n\x06\x65mbeds\x18\x0c \x03(\x0b\x32\x14.baton.v1.PlacedRows\"Y\n\x0bPrefixFetch\x12\x12\n\nnum_tokens\x18\x01 \x01(\r\x12\x11\n\tnum_bytes\x18\x02 \x01(\x04\x12\x13\n\x0b\x64uration_ms\x18\x03 \x01(\x01\x12\x0e\n\x06source\x18\x04 \x01(\t\"\xc1\x01\n\nFirstToken\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x31\n\x08logprobs\x18\x02 \x01(\x0b\x32\x1a.baton.v1.PositionLogprobsH\x00\x88\x01\x01\x12\x36\n\x0fprompt_logprobs\x18\x03 \x01(\x0b\x32\x18.baton.v1.PromptLogprobsH\x01\x88\x01\x01\x12\x15\n\rhidden_states\x18\x04 \x01(\x0c\x42\x0b\n\t_logprobsB\x12\n\x10_prompt_logprobs\"$\n\nSentStates\x12\x16\n\x0e\x66irst_position\x18\x01 \x01(\r\"\xee\x01\n\x0bPrefillDone\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x06\x12\x12\n\nnum_blocks\x18\x02 \x01(\r\x12\x11\n\tnum_bytes\x18\x03 \x01(\x04\x12\x15\n\rcached_tokens\x18\x04 \x01(\r\x12\x10\n\x08queue_ms\x18\x05 \x01(\x01\x12\x12\n\ncompute_ms\x18\x06 \x01(\x01\x12\x13\n\x0btransfer_ms\x18\x07 \x01(\x01\x12+\n\x0cprefix_fetch\x18\x08 \x01(\x0b\x32\x15.baton.v1.PrefixFetch\x12)\n\x0bsent_states\x18\t \x01(\x0b\x32\x14.baton.v1.SentStates\"G\n\x0fPrefillProgress\x12\x1b\n\x13num_computed_tokens\x18\x01 \x01(\r\x12\x17\n\x0fnum_sent_blocks\x18\x02 \x01(\r\"\x9d\x01\n\x0fPrefillResponse\x12+\n\x0b\x66irst_token\x18\x01 \x01(\x0b\x32\x14.baton.v1.FirstTokenH\x00\x12%\n\x04\x64one\x18\x02 \x01(\x0b\x32\x15.baton.v1.PrefillDoneH\x00\x12-\n\x08progress\x18\x03 \x01(\x0b\x32\x19.baton.v1.PrefillProgressH\x00\x42\x07\n\x05\x65vent2K\n\x07Prefill\x12@\n\x07Prefill\x12\x18.baton.v1.PrefillRequest\x1a\x19.baton.v1.PrefillResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16\x62\x61ton/v1/prefill.proto\x12\x08\x62\x61ton.v1\x1a\x15\x62\x61ton/v1/common.proto\x1a\x17\x62\x61ton/v1/transfer.proto\"~\n\x0cWantedStates\x12\x0e\n\x06layers\x18\x01 \x03(\r\x12\r\n\x05\x66inal\x18\x02 \x01(\x08\x12\r\n\x05\x64type\x18\x03 \x01(\t\x12\x16\n\x0e\x66irst_position\x18\x04 \x01(\r\x12(\n\x06ticket\x18\x05 \x01(\x0b\x32\x18.baton.v1.TransferTicket\"\xbb\x03\n\x0ePrefillRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12*\n\x08sampling\x18\x03 \x01(\x0b\x32\x18.baton.v1.SamplingParams\x12(\n\x06ticket\x18\x04 \x01(\x0b\x32\x18.baton.v1.TransferTicket\x12\x13\n\x0b\x66irst_block\x18\x05 \x01(\r\x12\x12\n\ncache_salt\x18\x06 \x01(\x0c\x12\x10\n\x08priority\x18\x07 \x01(\x11\x12\x1a\n\x12num_resumed_tokens\x18\x08 \x01(\r\x12.\n\x0eprefix_sources\x18\t \x03(\x0b\x32\x16.baton.v1.PrefixSource\x12\x1b\n\x13progress_interval_s\x18\n \x01(\x01\x12-\n\rwanted_states\x18\x0b \x01(\x0b\x32\x16.baton.v1.WantedStates\x12$\n\x06\x65mbeds\x18\x0c \x03(\x0b\x32\x14.baton.v1.PlacedRows\x12\'\n\x07\x61\x64\x61pter\x18\r \x01(\x0b\x32\x11.baton.v1.AdapterH\x00\x88\x01\x01\x42\n\n\x08_adapter\"Y\n\x0bPrefixFetch\x12\x12\n\nnum_tokens\x18\x01 \x01(\r\x12\x11\n\tnum_bytes\x18\x02 \x01(\x04\x12\x13\n\x0b\x64uration_ms\x18\x03 \x01(\x01\x12\x0e\n\x06source\x18\x04 \x01(\t\"\xc1\x01\n\nFirstToken\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x31\n\x08logprobs\x18\x02 \x01(\x0b\x32\x1a.baton.v1.PositionLogprobsH\x00\x88\x01\x01\x12\x36\n\x0fprompt_logprobs\x18\x03 \x01(\x0b\x32\x18.baton.v1.PromptLogprobsH\x01\x88\x01\x01\x12\x15\n\rhidden_states\x18\x04 \x01(\x0c\x42\x0b\n\t_logprobsB\x12\n\x10_prompt_logprobs\"$\n\nSentStates\x12\x16\n\x0e\x66irst_position\x18\x01 \x01(\r\"\xee\x01\n\x0bPrefillDone\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x06\x12\x12\n\nnum_blocks\x18\x02 \x01(\r\x12\x11\n\tnum_bytes\x18\x03 \x01(\x04\x12\x15\n\rcached_tokens\x18\x04 \x01(\r\x12\x10\n\x08queue_ms\x18\x05 \x01(\x01\x12\x12\n\ncompute_ms\x18\x06 \x01(\x01\x12\x13\n\x0btransfer_ms\x18\x07 \x01(\x01\x12+\n\x0cprefix_fetch\x18\x08 \x01(\x0b\x32\x15.baton.v1.PrefixFetch\x12)\n\x0bsent_states\x18\t \x01(\x0b\x32\x14.baton.v1.SentStates\"G\n\x0fPrefillProgress\x12\x1b\n\x13num_computed_tokens\x18\x01 \x01(\r\x12\x17\n\x0fnum_sent_blocks\x18\x02 \x01(\r\"\x9d\x01\n\x0fPrefillResponse\x12+\n\x0b\x66irst_token\x18\x01 \x01(\x0b\x32\x14.baton.v1.FirstTokenH\x00\x12%\n\x04\x64one\x18\x02 \x01(\x0b\x32\x15.baton.v1.PrefillDoneH\x00\x12-\n\x08progress\x18\x03 \x01(\x0b\x32\x19.baton.v1.PrefillProgressH\x00\x42\x07\n\x05\x65vent2K\n\x07Prefill\x12@\n\x07Prefill\x12\x18.baton.v1.PrefillRequest\x1a\x19.baton.v1.PrefillResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,19 +36,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WANTEDSTATES']._serialized_start=84
   _globals['_WANTEDSTATES']._serialized_end=210
   _globals['_PREFILLREQUEST']._serialized_start=213
-  _globals['_PREFILLREQUEST']._serialized_end=603
-  _globals['_PREFIXFETCH']._serialized_start=605
-  _globals['_PREFIXFETCH']._serialized_end=694
-  _globals['_FIRSTTOKEN']._serialized_start=697
-  _globals['_FIRSTTOKEN']._serialized_end=890
-  _globals['_SENTSTATES']._serialized_start=892
-  _globals['_SENTSTATES']._serialized_end=928
-  _globals['_PREFILLDONE']._serialized_start=931
-  _globals['_PREFILLDONE']._serialized_end=1169
-  _globals['_PREFILLPROGRESS']._serialized_start=1171
-  _globals['_PREFILLPROGRESS']._serialized_end=1242
-  _globals['_PREFILLRESPONSE']._serialized_start=1245
-  _globals['_PREFILLRESPONSE']._serialized_end=1402
-  _globals['_PREFILL']._serialized_start=1404
-  _globals['_PREFILL']._serialized_end=1479
+  _globals['_PREFILLREQUEST']._serialized_end=656
+  _globals['_PREFIXFETCH']._serialized_start=658
+  _globals['_PREFIXFETCH']._serialized_end=747
+  _globals['_FIRSTTOKEN']._serialized_start=750
+  _globals['_FIRSTTOKEN']._serialized_end=943
+  _globals['_SENTSTATES']._serialized_start=945
+  _globals['_SENTSTATES']._serialized_end=981
+  _globals['_PREFILLDONE']._serialized_start=984
+  _globals['_PREFILLDONE']._serialized_end=1222
+  _globals['_PREFILLPROGRESS']._serialized_start=1224
+  _globals['_PREFILLPROGRESS']._serialized_end=1295
+  _globals['_PREFILLRESPONSE']._serialized_start=1298
+  _globals['_PREFILLRESPONSE']._serialized_end=1455
+  _globals['_PREFILL']._serialized_start=1457
+  _globals['_PREFILL']._serialized_end=1532
 # @@protoc_insertion_point(module_scope)

@@ -82,6 +82,7 @@ class PrefillRequest(_message.Message):
     PROGRESS_INTERVAL_S_FIELD_NUMBER: _builtins.int
     WANTED_STATES_FIELD_NUMBER: _builtins.int
     EMBEDS_FIELD_NUMBER: _builtins.int
+    ADAPTER_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Set by the router; the same on every worker that works on the request."""
     first_block: _builtins.int
@@ -118,6 +119,10 @@ class PrefillRequest(_message.Message):
     def embeds(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.PlacedRows]:
         """As in `DecodeRequest`. A worker before minor version 6 refuses the ids in their places."""
 
+    @_builtins.property
+    def adapter(self) -> _common_pb2.Adapter:
+        """As in `DecodeRequest`."""
+
     def __init__(
         self,
         *,
@@ -133,12 +138,15 @@ class PrefillRequest(_message.Message):
         progress_interval_s: _builtins.float = ...,
         wanted_states: Global___WantedStates | None = ...,
         embeds: _abc.Iterable[_common_pb2.PlacedRows] | None = ...,
+        adapter: _common_pb2.Adapter | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling", "ticket", b"ticket", "wanted_states", b"wanted_states"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_adapter", b"_adapter", "adapter", b"adapter", "sampling", b"sampling", "ticket", b"ticket", "wanted_states", b"wanted_states"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "embeds", b"embeds", "first_block", b"first_block", "num_resumed_tokens", b"num_resumed_tokens", "prefix_sources", b"prefix_sources", "priority", b"priority", "progress_interval_s", b"progress_interval_s", "request_id", b"request_id", "sampling", b"sampling", "ticket", b"ticket", "token_ids", b"token_ids", "wanted_states", b"wanted_states"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_adapter", b"_adapter", "adapter", b"adapter", "cache_salt", b"cache_salt", "embeds", b"embeds", "first_block", b"first_block", "num_resumed_tokens", b"num_resumed_tokens", "prefix_sources", b"prefix_sources", "priority", b"priority", "progress_interval_s", b"progress_interval_s", "request_id", b"request_id", "sampling", b"sampling", "ticket", b"ticket", "token_ids", b"token_ids", "wanted_states", b"wanted_states"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__adapter: _TypeAlias = _typing.Literal["adapter"]  # noqa: Y015
+    _WhichOneofArgType__adapter: _TypeAlias = _typing.Literal["_adapter", b"_adapter"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__adapter) -> _WhichOneofReturnType__adapter | None: ...
 
 Global___PrefillRequest: _TypeAlias = PrefillRequest  # noqa: Y015
 

@@ -49,6 +49,16 @@ class RouterStub:
                 request_serializer=baton_dot_v1_dot_router__pb2.ListModelsRequest.SerializeToString,
                 response_deserializer=baton_dot_v1_dot_router__pb2.ListModelsResponse.FromString,
                 _registered_method=True)
+        self.LoadLoraAdapter = channel.unary_unary(
+                '/baton.v1.Router/LoadLoraAdapter',
+                request_serializer=baton_dot_v1_dot_router__pb2.LoadLoraAdapterRequest.SerializeToString,
+                response_deserializer=baton_dot_v1_dot_router__pb2.LoadLoraAdapterResponse.FromString,
+                _registered_method=True)
+        self.UnloadLoraAdapter = channel.unary_unary(
+                '/baton.v1.Router/UnloadLoraAdapter',
+                request_serializer=baton_dot_v1_dot_router__pb2.UnloadLoraAdapterRequest.SerializeToString,
+                response_deserializer=baton_dot_v1_dot_router__pb2.UnloadLoraAdapterResponse.FromString,
+                _registered_method=True)
 
 
 class RouterServicer:
@@ -69,7 +79,21 @@ class RouterServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListModels(self, request, context):
-        """List the served models.
+        """List the served models, and their adapters.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def LoadLoraAdapter(self, request, context):
+        """Load an adapter on all workers, or on none. Needs an operator's key.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UnloadLoraAdapter(self, request, context):
+        """Take an adapter's name away on all workers. Needs an operator's key.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -92,6 +116,16 @@ def add_RouterServicer_to_server(servicer, server):
                     servicer.ListModels,
                     request_deserializer=baton_dot_v1_dot_router__pb2.ListModelsRequest.FromString,
                     response_serializer=baton_dot_v1_dot_router__pb2.ListModelsResponse.SerializeToString,
+            ),
+            'LoadLoraAdapter': grpc.unary_unary_rpc_method_handler(
+                    servicer.LoadLoraAdapter,
+                    request_deserializer=baton_dot_v1_dot_router__pb2.LoadLoraAdapterRequest.FromString,
+                    response_serializer=baton_dot_v1_dot_router__pb2.LoadLoraAdapterResponse.SerializeToString,
+            ),
+            'UnloadLoraAdapter': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnloadLoraAdapter,
+                    request_deserializer=baton_dot_v1_dot_router__pb2.UnloadLoraAdapterRequest.FromString,
+                    response_serializer=baton_dot_v1_dot_router__pb2.UnloadLoraAdapterResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -175,6 +209,60 @@ class Router:
             '/baton.v1.Router/ListModels',
             baton_dot_v1_dot_router__pb2.ListModelsRequest.SerializeToString,
             baton_dot_v1_dot_router__pb2.ListModelsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LoadLoraAdapter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/baton.v1.Router/LoadLoraAdapter',
+            baton_dot_v1_dot_router__pb2.LoadLoraAdapterRequest.SerializeToString,
+            baton_dot_v1_dot_router__pb2.LoadLoraAdapterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnloadLoraAdapter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/baton.v1.Router/UnloadLoraAdapter',
+            baton_dot_v1_dot_router__pb2.UnloadLoraAdapterRequest.SerializeToString,
+            baton_dot_v1_dot_router__pb2.UnloadLoraAdapterResponse.FromString,
             options,
             channel_credentials,
             insecure,

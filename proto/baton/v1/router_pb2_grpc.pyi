@@ -36,7 +36,11 @@ class RouterStub:
     Chat: _grpc.UnaryStreamMultiCallable[_router_pb2.ChatRequest, _router_pb2.GenerateResponse]
     """Answer a conversation, using the model's chat template."""
     ListModels: _grpc.UnaryUnaryMultiCallable[_router_pb2.ListModelsRequest, _router_pb2.ListModelsResponse]
-    """List the served models."""
+    """List the served models, and their adapters."""
+    LoadLoraAdapter: _grpc.UnaryUnaryMultiCallable[_router_pb2.LoadLoraAdapterRequest, _router_pb2.LoadLoraAdapterResponse]
+    """Load an adapter on all workers, or on none. Needs an operator's key."""
+    UnloadLoraAdapter: _grpc.UnaryUnaryMultiCallable[_router_pb2.UnloadLoraAdapterRequest, _router_pb2.UnloadLoraAdapterResponse]
+    """Take an adapter's name away on all workers. Needs an operator's key."""
 
 @_typing.type_check_only
 class RouterAsyncStub(RouterStub):
@@ -46,7 +50,11 @@ class RouterAsyncStub(RouterStub):
     Chat: _aio.UnaryStreamMultiCallable[_router_pb2.ChatRequest, _router_pb2.GenerateResponse]  # type: ignore[assignment]
     """Answer a conversation, using the model's chat template."""
     ListModels: _aio.UnaryUnaryMultiCallable[_router_pb2.ListModelsRequest, _router_pb2.ListModelsResponse]  # type: ignore[assignment]
-    """List the served models."""
+    """List the served models, and their adapters."""
+    LoadLoraAdapter: _aio.UnaryUnaryMultiCallable[_router_pb2.LoadLoraAdapterRequest, _router_pb2.LoadLoraAdapterResponse]  # type: ignore[assignment]
+    """Load an adapter on all workers, or on none. Needs an operator's key."""
+    UnloadLoraAdapter: _aio.UnaryUnaryMultiCallable[_router_pb2.UnloadLoraAdapterRequest, _router_pb2.UnloadLoraAdapterResponse]  # type: ignore[assignment]
+    """Take an adapter's name away on all workers. Needs an operator's key."""
 
 class RouterServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -71,6 +79,22 @@ class RouterServicer(metaclass=_abc_1.ABCMeta):
         request: _router_pb2.ListModelsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_router_pb2.ListModelsResponse, _abc.Awaitable[_router_pb2.ListModelsResponse]]:
-        """List the served models."""
+        """List the served models, and their adapters."""
+
+    @_abc_1.abstractmethod
+    def LoadLoraAdapter(
+        self,
+        request: _router_pb2.LoadLoraAdapterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_router_pb2.LoadLoraAdapterResponse, _abc.Awaitable[_router_pb2.LoadLoraAdapterResponse]]:
+        """Load an adapter on all workers, or on none. Needs an operator's key."""
+
+    @_abc_1.abstractmethod
+    def UnloadLoraAdapter(
+        self,
+        request: _router_pb2.UnloadLoraAdapterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_router_pb2.UnloadLoraAdapterResponse, _abc.Awaitable[_router_pb2.UnloadLoraAdapterResponse]]:
+        """Take an adapter's name away on all workers. Needs an operator's key."""
 
 def add_RouterServicer_to_server(servicer: RouterServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

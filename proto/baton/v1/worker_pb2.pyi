@@ -4,6 +4,7 @@ isort:skip_file
 Calls that every worker answers."""
 
 from baton.v1 import common_pb2 as _common_pb2
+from baton.v1 import directory_pb2 as _directory_pb2
 from baton.v1 import transfer_pb2 as _transfer_pb2
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
@@ -258,3 +259,168 @@ class ResetPrefixCacheResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ResetPrefixCacheResponse: _TypeAlias = ResetPrefixCacheResponse  # noqa: Y015
+
+@_typing.final
+class LoadAdapterRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    PATH_FIELD_NUMBER: _builtins.int
+    LOAD_INPLACE_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Name for requests; not the model's."""
+    path: _builtins.str
+    """Its folder, below the worker's --lora-dir. Relative: from there."""
+    load_inplace: _builtins.bool
+    """Whether the name may have been given to other weights, which requests from now on do not get any
+    more. False: INVALID_ARGUMENT then.
+    """
+    digest: _builtins.bytes
+    """If set, content of another digest is refused, FAILED_PRECONDITION."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        path: _builtins.str = ...,
+        load_inplace: _builtins.bool = ...,
+        digest: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "load_inplace", b"load_inplace", "name", b"name", "path", b"path"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LoadAdapterRequest: _TypeAlias = LoadAdapterRequest  # noqa: Y015
+
+@_typing.final
+class LoadAdapterResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADAPTER_FIELD_NUMBER: _builtins.int
+    RANK_FIELD_NUMBER: _builtins.int
+    LOAD_MS_FIELD_NUMBER: _builtins.int
+    REPLACED_FIELD_NUMBER: _builtins.int
+    rank: _builtins.int
+    """Its largest rank."""
+    load_ms: _builtins.float
+    """Milliseconds from the first byte read to the last check."""
+    @_builtins.property
+    def adapter(self) -> _common_pb2.Adapter:
+        """The adapter, with its digest."""
+
+    @_builtins.property
+    def replaced(self) -> _common_pb2.Adapter:
+        """The adapter that had the name before, if another."""
+
+    def __init__(
+        self,
+        *,
+        adapter: _common_pb2.Adapter | None = ...,
+        rank: _builtins.int = ...,
+        load_ms: _builtins.float = ...,
+        replaced: _common_pb2.Adapter | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_replaced", b"_replaced", "adapter", b"adapter", "replaced", b"replaced"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_replaced", b"_replaced", "adapter", b"adapter", "load_ms", b"load_ms", "rank", b"rank", "replaced", b"replaced"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__replaced: _TypeAlias = _typing.Literal["replaced"]  # noqa: Y015
+    _WhichOneofArgType__replaced: _TypeAlias = _typing.Literal["_replaced", b"_replaced"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__replaced) -> _WhichOneofReturnType__replaced | None: ...
+
+Global___LoadAdapterResponse: _TypeAlias = LoadAdapterResponse  # noqa: Y015
+
+@_typing.final
+class UnloadAdapterRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """NOT_FOUND: no adapter has this name."""
+    digest: _builtins.bytes
+    """If set, only this content is unloaded, NOT_FOUND otherwise."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        digest: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnloadAdapterRequest: _TypeAlias = UnloadAdapterRequest  # noqa: Y015
+
+@_typing.final
+class UnloadAdapterResponse(_message.Message):
+    """Requests do not find the adapter any more. Those that run keep it until they end."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADAPTER_FIELD_NUMBER: _builtins.int
+    NUM_REQUESTS_FIELD_NUMBER: _builtins.int
+    num_requests: _builtins.int
+    """Requests that still use it."""
+    @_builtins.property
+    def adapter(self) -> _common_pb2.Adapter:
+        """The adapter."""
+
+    def __init__(
+        self,
+        *,
+        adapter: _common_pb2.Adapter | None = ...,
+        num_requests: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "num_requests", b"num_requests"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnloadAdapterResponse: _TypeAlias = UnloadAdapterResponse  # noqa: Y015
+
+@_typing.final
+class ListAdaptersRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAdaptersRequest: _TypeAlias = ListAdaptersRequest  # noqa: Y015
+
+@_typing.final
+class ListAdaptersResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADAPTERS_FIELD_NUMBER: _builtins.int
+    MAX_ADAPTERS_FIELD_NUMBER: _builtins.int
+    max_adapters: _builtins.int
+    """Most adapters in one step; 0: the worker serves none."""
+    @_builtins.property
+    def adapters(self) -> _containers.RepeatedCompositeFieldContainer[_directory_pb2.AdapterState]:
+        """All that have a name."""
+
+    def __init__(
+        self,
+        *,
+        adapters: _abc.Iterable[_directory_pb2.AdapterState] | None = ...,
+        max_adapters: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "max_adapters", b"max_adapters"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListAdaptersResponse: _TypeAlias = ListAdaptersResponse  # noqa: Y015

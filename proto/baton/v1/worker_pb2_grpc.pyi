@@ -41,6 +41,14 @@ class WorkerStub:
     """Take no new work, let running requests finish. The process stays up until it is stopped."""
     ResetPrefixCache: _grpc.UnaryUnaryMultiCallable[_worker_pb2.ResetPrefixCacheRequest, _worker_pb2.ResetPrefixCacheResponse]
     """Drop cached prefixes. UNAVAILABLE while blocks are in use."""
+    LoadAdapter: _grpc.UnaryUnaryMultiCallable[_worker_pb2.LoadAdapterRequest, _worker_pb2.LoadAdapterResponse]
+    """Read an adapter from disk, check it, and give it a name. UNIMPLEMENTED: the worker serves none. Since
+    minor version 7.
+    """
+    UnloadAdapter: _grpc.UnaryUnaryMultiCallable[_worker_pb2.UnloadAdapterRequest, _worker_pb2.UnloadAdapterResponse]
+    """Take an adapter's name away; its memory is freed after its last request."""
+    ListAdapters: _grpc.UnaryUnaryMultiCallable[_worker_pb2.ListAdaptersRequest, _worker_pb2.ListAdaptersResponse]
+    """Return the adapters that have a name."""
 
 @_typing.type_check_only
 class WorkerAsyncStub(WorkerStub):
@@ -55,6 +63,14 @@ class WorkerAsyncStub(WorkerStub):
     """Take no new work, let running requests finish. The process stays up until it is stopped."""
     ResetPrefixCache: _aio.UnaryUnaryMultiCallable[_worker_pb2.ResetPrefixCacheRequest, _worker_pb2.ResetPrefixCacheResponse]  # type: ignore[assignment]
     """Drop cached prefixes. UNAVAILABLE while blocks are in use."""
+    LoadAdapter: _aio.UnaryUnaryMultiCallable[_worker_pb2.LoadAdapterRequest, _worker_pb2.LoadAdapterResponse]  # type: ignore[assignment]
+    """Read an adapter from disk, check it, and give it a name. UNIMPLEMENTED: the worker serves none. Since
+    minor version 7.
+    """
+    UnloadAdapter: _aio.UnaryUnaryMultiCallable[_worker_pb2.UnloadAdapterRequest, _worker_pb2.UnloadAdapterResponse]  # type: ignore[assignment]
+    """Take an adapter's name away; its memory is freed after its last request."""
+    ListAdapters: _aio.UnaryUnaryMultiCallable[_worker_pb2.ListAdaptersRequest, _worker_pb2.ListAdaptersResponse]  # type: ignore[assignment]
+    """Return the adapters that have a name."""
 
 class WorkerServicer(metaclass=_abc_1.ABCMeta):
     """Served by prefill and decode workers."""
@@ -90,5 +106,31 @@ class WorkerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_worker_pb2.ResetPrefixCacheResponse, _abc.Awaitable[_worker_pb2.ResetPrefixCacheResponse]]:
         """Drop cached prefixes. UNAVAILABLE while blocks are in use."""
+
+    @_abc_1.abstractmethod
+    def LoadAdapter(
+        self,
+        request: _worker_pb2.LoadAdapterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_pb2.LoadAdapterResponse, _abc.Awaitable[_worker_pb2.LoadAdapterResponse]]:
+        """Read an adapter from disk, check it, and give it a name. UNIMPLEMENTED: the worker serves none. Since
+        minor version 7.
+        """
+
+    @_abc_1.abstractmethod
+    def UnloadAdapter(
+        self,
+        request: _worker_pb2.UnloadAdapterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_pb2.UnloadAdapterResponse, _abc.Awaitable[_worker_pb2.UnloadAdapterResponse]]:
+        """Take an adapter's name away; its memory is freed after its last request."""
+
+    @_abc_1.abstractmethod
+    def ListAdapters(
+        self,
+        request: _worker_pb2.ListAdaptersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_pb2.ListAdaptersResponse, _abc.Awaitable[_worker_pb2.ListAdaptersResponse]]:
+        """Return the adapters that have a name."""
 
 def add_WorkerServicer_to_server(servicer: WorkerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

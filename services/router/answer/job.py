@@ -37,6 +37,7 @@ class Job:
     #: Time of its last call to a worker, and the estimate for that call.
     routed_s: float = 0.0
     estimated_ttft_ms: float = 0.0
+    estimated_adapter_ms: float = 0.0
     first_token_s: float | None = None
     last_token_s: float | None = None
     #: Hashes of the prompt's blocks; None until routing needs them.
@@ -79,8 +80,8 @@ class Job:
     def _learn_margin(self) -> None:
         if self.margin is None or self.max_ttft_ms is None or self.first_token_s is None:
             return
-        if self.sampling.grammar is not None:
-            return  # The request may have waited for its grammar, too.
+        if self.sampling.grammar is not None or self.estimated_adapter_ms:
+            return  # The request may have waited for its grammar or its adapter, too.
         self.margin.learn(
             estimated_ms=self.estimated_ttft_ms,
             actual_ms=(self.first_token_s - self.routed_s) * 1000,

@@ -1,4 +1,7 @@
-"""The weights that a request's answers are pinned to, from the first token on."""
+"""The weights that a request's answers are pinned to, from the first token on.
+
+The adapter needs no pin: its digest is in the request.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,29 @@ from shared.errors import GenerationGoneError
 
 if TYPE_CHECKING:
     from shared.directory.base import WorkerRecord
+    from shared.request.adapter_ref import AdapterRef
+
+_WITH = "+"
+
+
+def written_by(identity: str, adapter: bytes) -> str:
+    """Return what a client gets as the identity of an answer: weights, and an adapter's digest."""
+    return f"{identity}{_WITH}{adapter.hex()}" if adapter else identity
+
+
+def weights_of(written: str, adapter: AdapterRef | None) -> str:
+    """Return the identity of the weights of an answer that a client resumes; empty: unknown.
+
+    Raises:
+        GenerationGoneError: it was written with another adapter than the request's, which may have
+            been replaced under its name.
+    """
+    identity, _, digest = written.partition(_WITH)
+    if written and digest != ("" if adapter is None else adapter.digest.hex()):
+        name = "without an adapter" if adapter is None else f"with the adapter {adapter.name!r}"
+        message = f"the answer was not written {name} as it is now: it cannot go on"
+        raise GenerationGoneError(message)
+    return identity
 
 
 class Pin:

@@ -29,6 +29,7 @@ from shared.errors import (
     WorkerLostError,
 )
 from shared.identity import Role
+from shared.request.adapter_ref import adapter_to_wire
 from shared.request.answer import FinishReason
 from shared.request.embeds_wire import embeds_to_wire, ids_to_wire
 from shared.request.wire import sampling_to_wire
@@ -291,6 +292,7 @@ class Pipeline:
             prefix_sources=prefix_sources_to_wire(route.sources),
             cache_salt=job.request.cache_salt,
             priority=job.request.priority,
+            adapter=None if job.request.adapter is None else adapter_to_wire(job.request.adapter),
         )
         if stream.index or emitted:
             # All answers share the prompt's logprobs. Asking for them prevents use of the cache.

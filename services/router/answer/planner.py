@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from services.router.answer.job import Job
-from services.router.answer.pin import Pin
+from services.router.answer.pin import Pin, weights_of
 from services.router.answer.ttft_margin import TtftMargin
 from services.router.request.owner import owned_by
 from services.router.request.resume import check_resumed, resumed_identity
@@ -20,6 +20,7 @@ from shared.request.hidden_states import NO_HIDDEN_STATES
 from shared.request.logprobs_mode import LogprobsMode
 from shared.request.prompt_embeds import PARAM, identity_of
 from shared.rpc.protocol import (
+    ADAPTERS_MINOR,
     CONSTRAINTS_MINOR,
     EMBEDS_MINOR,
     FIELDS_MINOR,
@@ -84,6 +85,7 @@ class AnswerPlanner:
 
         Raises:
             InvalidRequestError: a parameter is wrong.
+            GenerationGoneError: it resumes an answer that another adapter began.
         """
         self._models.resolve(request.model)
         if not -_INT32 <= request.priority < _INT32:
@@ -121,7 +123,7 @@ class AnswerPlanner:
             max_ttft_ms=_tighter(request.max_ttft_ms, self._bounds.max_ttft_ms),
             max_itl_ms=_tighter(request.max_itl_ms, self._bounds.max_itl_ms),
             margin=self.margin,
-            pin=Pin(resumed_identity(request.resumed)),
+            pin=Pin(weights_of(resumed_identity(request.resumed), request.adapter)),
         )
 
     def check(self, job: Job, *, wait_s: float) -> None:
@@ -161,6 +163,7 @@ class AnswerPlanner:
         job.routed_s = time.monotonic()
         job.route_ms += (job.routed_s - started_s) * 1000
         job.estimated_ttft_ms = route.estimate.ttft_ms
+        job.estimated_adapter_ms = route.estimate.adapter_ms
         return route
 
     def is_gone(self, job: Job, excluded: Collection[WorkerId]) -> bool:
@@ -188,6 +191,7 @@ class AnswerPlanner:
         again = losses is not None or bool(token_ids)
         return RoutingRequest(
             identity=job.pin.identity,
+            adapter=job.request.adapter,
             protocol_minor=_protocol_minor(job),
             num_prompt_tokens=job.num_prompt_tokens + len(token_ids),
             max_tokens=job.sampling.max_tokens - len(token_ids),
@@ -214,7 +218,12 @@ class AnswerPlanner:
             return ()
         namespace, block_size = space
         request = job.request
-        identity = identity_of(namespace, salt=request.cache_salt, embeds=request.embeds)
+        identity = identity_of(
+            namespace,
+            salt=request.cache_salt,
+            embeds=request.embeds,
+            adapter=b"" if request.adapter is None else request.adapter.digest,
+        )
         return identity.hash_blocks(token_ids, block_size)
 
 
@@ -244,6 +253,8 @@ def _protocol_minor(job: Job) -> int:
     sampling = job.sampling
     if sampling.return_hidden_states:
         return HIDDEN_STATES_MINOR
+    if job.request.adapter is not None:
+        return ADAPTERS_MINOR
     if job.request.embeds is not None:
         return EMBEDS_MINOR
     if sampling.logprobs_mode is not LogprobsMode.RAW_LOGPROBS:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from shared.errors import (
+    AdapterNotLoadedError,
     BatonError,
     DrainingError,
     InternalError,
@@ -108,6 +109,8 @@ def reason_of(error: BatonError) -> str:
             return "draining"
         case WorkerSilentError():
             return "silent"
+        case AdapterNotLoadedError():
+            return "adapter"
         case OverloadedError():
             return "overloaded"
         case InternalError():

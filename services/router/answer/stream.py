@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from services.router.answer.cost import AnswerCost
+from services.router.answer.pin import written_by
 from services.router.answer.wire import prompt_details, token_detail
 from services.router.request.generation import AnswerPiece
 from services.router.request.resume import PARAM
@@ -104,7 +105,7 @@ class AnswerStream:
             BatonError: the worker's error; WorkerLostError if the worker is gone.
         """
         route = self.route = call.route
-        identity = identity_of(route.decode.record)
+        identity = written_by(identity_of(route.decode.record), call.request.adapter.digest)
         booking = self._booked(call)
         answer = call.sessions.start(
             route.decode.record.address,
@@ -141,13 +142,17 @@ class AnswerStream:
 
     def _booked(self, call: Call) -> Booking:
         num_tokens = len(call.request.token_ids)
+        adapter = call.request.adapter.digest if call.request.HasField("adapter") else b""
         if call.follows:
-            return call.book.begin_follower(call.route, num_prompt_tokens=num_tokens)
+            return call.book.begin_follower(
+                call.route, num_prompt_tokens=num_tokens, adapter=adapter
+            )
         return call.book.begin(
             call.route,
             num_prompt_tokens=num_tokens,
             block_hashes=call.block_hashes,
-            waits_apart=call.request.sampling.HasField("grammar"),
+            waits_apart=_waits_apart(call),
+            adapter=adapter,
         )
 
     def _learn(self, call: Call, booking: Booking) -> None:
@@ -157,9 +162,8 @@ class AnswerStream:
             return
         if not call.follows:
             learn_prefill(call.route, usage, timings)
-        # The time of a slow grammar does not show the worker's step time.
-        has_grammar = call.request.sampling.HasField("grammar")
-        if usage.completion_tokens == self.num_tokens and not has_grammar:
+        # The time of a slow grammar or of a load does not show the worker's step time.
+        if usage.completion_tokens == self.num_tokens and not _waits_apart(call):
             learn_decode(call.route, booking, timings, num_output_tokens=self.num_tokens)
 
     def _piece(self, message: decode_pb2.DecodeResponse) -> AnswerPiece:
@@ -205,6 +209,11 @@ class AnswerStream:
                 else None
             ),
         )
+
+
+def _waits_apart(call: Call) -> bool:
+    """Return whether the request may have to wait for something while others are computed."""
+    return call.request.sampling.HasField("grammar") or call.route.estimate.adapter_ms > 0
 
 
 def new_text(

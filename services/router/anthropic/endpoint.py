@@ -47,7 +47,7 @@ class Messages:
         reply = MessageReply(
             chat.new_reader(),
             request_id=request.state.request_id,
-            model=self._backend.models.resolve(body.model),
+            model=chat.generation.model,
             num_prompt_tokens=len(chat.generation.prompt_token_ids),
         )
         parts = stream_answers(self._backend.generator, [chat.generation])

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
 from services.router.fleet.fleet import TAGS
-from shared.errors import InvalidRequestError
+from shared.errors import InvalidRequestError, ModelNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from services.router.catalogue.pool import Pool
     from services.router.fleet.fleet import Fleet
     from services.router.fleet.pause import PauseMode
+    from shared.request.adapter_ref import AdapterRef
 
 T = TypeVar("T")
 
@@ -65,6 +66,32 @@ class AllFleets:
         names = ", ".join(pool.name for pool in self._pools)
         message = f"model must name the one whose weights are replaced: one of {names}"
         raise InvalidRequestError(message, param="model")
+
+    async def load_adapter(self, name: str, path: str, *, replaces: bool) -> AdapterRef:
+        """Refuse: an adapter is of one model.
+
+        Raises:
+            InvalidRequestError: always.
+        """
+        names = ", ".join(pool.name for pool in self._pools)
+        message = f"model must name the one that the adapter changes: one of {names}"
+        raise InvalidRequestError(message, param="model")
+
+    async def unload_adapter(self, name: str) -> None:
+        """See AdapterFleet.
+
+        Raises:
+            ModelNotFoundError: no model has an adapter of this name.
+            InvalidRequestError: several have.
+        """
+        found = [pool for pool in self._pools if pool.parts.adapters.find(name) is not None]
+        if not found:
+            raise ModelNotFoundError(f"The lora adapter {name[:200]!r} cannot be found.")
+        if len(found) > 1:
+            names = ", ".join(pool.name for pool in found)
+            message = f"model must name the one whose adapter {name!r} is: one of {names}"
+            raise InvalidRequestError(message, param="model")
+        await found[0].parts.fleet.unload_adapter(name)
 
     async def weight_versions(self) -> Mapping[str, str]:
         """See Fleet."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from services.router.model_text import ModelText
     from services.router.models import ServedModels
     from services.router.routing.chooser import WorkerChooser
+    from services.router.workers.adapters import PoolAdapters
     from services.router.workers.control import WorkerControl
     from services.router.workers.endpoints import EndpointPool
     from services.router.workers.sessions import SessionPool
@@ -62,6 +63,7 @@ class PoolParts:
     control: WorkerControl
     chooser: WorkerChooser
     admission: Admission
+    adapters: PoolAdapters
     fleet: Fleet
 
 

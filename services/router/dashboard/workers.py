@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from services.router.workers.recent import Recent
+from shared.directory.base import AdapterPlace
 from shared.identity import Role
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 MAX_GONE = 64
 MAX_CHANGES = 50
+#: Adapters of a worker that are named.
+MAX_ADAPTERS = 8
 #: Time for which a worker that left is still shown.
 GONE_S = 600.0
 #: Older requests hardly count in a worker's hit rate.
@@ -68,6 +71,9 @@ class WorkerRow(msgspec.Struct, kw_only=True):
     max_model_len: int
     #: Share of prompt tokens that were cached there; None without recent prompts.
     hit_rate: float | None
+    #: Adapters in its memory, and names of those that it computes with; None: it serves none.
+    num_adapters: int | None
+    adapters: list[str]
     #: Time since its last heartbeat.
     lease_age_s: float
     #: Work that this router sent there and that has not ended.
@@ -204,6 +210,8 @@ class WorkerWatch:
             block_size=record.block_size,
             max_model_len=record.max_model_len,
             hit_rate=None if hits is None else hits.rate(now_s),
+            num_adapters=_num_adapters(endpoint),
+            adapters=_running_adapters(endpoint),
             lease_age_s=round(max(0.0, now_s - endpoint.heard_s), 1),
             num_requests=endpoint.work.num_requests,
             num_waiting_tokens=endpoint.work.num_waiting_tokens,
@@ -224,6 +232,8 @@ class WorkerWatch:
             blocks_cached=0,
             num_requests=0,
             num_waiting_tokens=0,
+            num_adapters=None,
+            adapters=[],
         )
         if len(self._gone) > MAX_GONE:
             self._gone.popitem(last=False)
@@ -243,6 +253,17 @@ class WorkerWatch:
                 state=state,
             )
         )
+
+
+def _num_adapters(endpoint: Endpoint) -> int | None:
+    if not endpoint.adapters.max_adapters:
+        return None
+    return sum(state.place is not AdapterPlace.KNOWN for state in endpoint.adapters.states)
+
+
+def _running_adapters(endpoint: Endpoint) -> list[str]:
+    states = endpoint.adapters.states
+    return [state.adapter.name for state in states if state.num_running][:MAX_ADAPTERS]
 
 
 def _state(endpoint: Endpoint, *, was_ready: bool) -> State:

@@ -16,6 +16,7 @@ from services.router.doors.error_handlers import add_error_handlers
 from services.router.doors.rate_headers import RateLimitMiddleware
 from services.router.doors.schema_docs import document_bodies
 from services.router.openai.abort import AbortBody, AbortEndpoint, AbortNamedBody
+from services.router.openai.adapters import AdapterEndpoints, add_adapters
 from services.router.openai.chat import ChatCompletions
 from services.router.openai.chat_batch import ChatBatch, ChatBatchBody
 from services.router.openai.completions import Completions
@@ -190,6 +191,7 @@ def _add_operators(app: FastAPI, by_model: ByModel, catalogue: Catalogue, cluste
         app,
         LifecycleEndpoints(cluster.fleet_of, catalogue.common.limits, cluster.reset_prefix_cache),
     )
+    add_adapters(app, AdapterEndpoints(cluster.fleet_of, catalogue.common.limits))
 
 
 def _add_generation(app: FastAPI, by_model: ByModel, common: Common) -> None:

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Mapping
 
     from services.router.admission.admission import Admission
-    from services.router.fleet.orders import Orders
+    from services.router.fleet.adapters import FleetAdapters
+    from services.router.fleet.orders import LifecycleOrders
     from services.router.workers.endpoint import Endpoint
     from services.router.workers.endpoints import EndpointPool
     from services.router.workers.sessions import SessionPool
     from shared.identity import WorkerId
+    from shared.request.adapter_ref import AdapterRef
 
 log = structlog.get_logger(__name__)
 
@@ -42,10 +44,12 @@ class Fleet:
     def __init__(
         self,
         endpoints: EndpointPool,
-        orders: Orders,
+        orders: LifecycleOrders,
         sessions: SessionPool,
         admission: Admission,
+        adapters: FleetAdapters,
     ) -> None:
+        self._adapters = adapters
         self._endpoints = endpoints
         self._orders = orders
         self._admission = admission
@@ -160,6 +164,25 @@ class Fleet:
         """Return the version of each worker's weights, by its name."""
         return {each.name: each.record.weight_version for each in self._workers()}
 
+    async def load_adapter(self, name: str, path: str, *, replaces: bool) -> AdapterRef:
+        """Have all workers load an adapter, or none; see `FleetAdapters.load`."""
+
+        async def load() -> AdapterRef:
+            async with self._change():
+                return await self._adapters.load(name, path, replaces=replaces)
+
+        # A client that goes away leaves no order half carried out.
+        return await asyncio.shield(asyncio.create_task(load()))
+
+    async def unload_adapter(self, name: str) -> None:
+        """Take an adapter's name away on all workers; see `FleetAdapters.unload`."""
+
+        async def unload() -> None:
+            async with self._change():
+                await self._adapters.unload(name)
+
+        await asyncio.shield(asyncio.create_task(unload()))
+
     async def start_profile(self, prefix: str) -> None:
         """Have all workers record what they compute."""
         request = lifecycle_pb2.StartProfileRequest(prefix=prefix)
@@ -265,6 +288,7 @@ class Fleet:
                 await update.prepare()
                 await update.commit()
         await self._orders.keep({each.record.address for each in self._workers()})
+        await self._adapters.catch_up()
         if self._admission.is_held:
             states = (await self._states()).values()
             if not any(state.paused for state in states):

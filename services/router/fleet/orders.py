@@ -3,36 +3,47 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import grpc
 
-from baton.v1 import lifecycle_pb2_grpc
 from shared.errors import BatonError, InvalidRequestError, UnavailableError, UnsupportedError
 from shared.rpc.status import from_rpc_error
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+    from typing import TypeAlias
 
+    from baton.v1 import lifecycle_pb2_grpc, worker_pb2_grpc
     from services.router.workers.endpoint import Endpoint
     from shared.rpc.channel import ChannelPool
 
 T = TypeVar("T")
+#: The client of one service of workers.
+Stub = TypeVar("Stub")
+
+if TYPE_CHECKING:
+    LifecycleOrders: TypeAlias = "Orders[lifecycle_pb2_grpc.LifecycleAsyncStub]"
+    WorkerOrders: TypeAlias = "Orders[worker_pb2_grpc.WorkerAsyncStub]"
 
 #: Of orders that only set something.
 QUICK_S = 10.0
 
 
-class Orders:
-    """Calls the Lifecycle service of workers.
+class Orders(Generic[Stub]):
+    """Calls one service of workers.
 
     Its channels are its own: those of requests are closed when a worker leaves, and an order goes
     on while the process at the address becomes another incarnation.
     """
 
-    def __init__(self, channels: ChannelPool) -> None:
-        """Take the channels, which only orders use; the caller closes them."""
+    def __init__(self, channels: ChannelPool, stub: Callable[[grpc.aio.Channel], Stub]) -> None:
+        """Take the channels, which only orders use; the caller closes them.
+
+        `stub`: makes the service's client.
+        """
         self._channels = channels
+        self._stub = stub
         self._used: set[str] = set()
 
     async def keep(self, addresses: Collection[str]) -> None:
@@ -44,7 +55,7 @@ class Orders:
     async def one(
         self,
         endpoint: Endpoint,
-        order: Callable[[lifecycle_pb2_grpc.LifecycleAsyncStub], Awaitable[T]],
+        order: Callable[[Stub], Awaitable[T]],
     ) -> T:
         """Give one worker an order. `order` must have a deadline.
 
@@ -53,17 +64,15 @@ class Orders:
         """
         address = endpoint.record.address
         self._used.add(address)
-        channel = self._channels.get(address)
-        stub: lifecycle_pb2_grpc.LifecycleAsyncStub = lifecycle_pb2_grpc.LifecycleStub(channel)
         try:
-            return await order(stub)
+            return await order(self._stub(self._channels.get(address)))
         except grpc.RpcError as error:
             raise from_rpc_error(error, peer=endpoint.name) from error
 
     async def each(
         self,
         endpoints: Sequence[Endpoint],
-        order: Callable[[lifecycle_pb2_grpc.LifecycleAsyncStub], Awaitable[T]],
+        order: Callable[[Stub], Awaitable[T]],
     ) -> dict[Endpoint, T | BatonError]:
         """Give all of them an order at a time; return the answer or the error of each."""
         calls = (self.one(endpoint, order) for endpoint in endpoints)

@@ -12,7 +12,7 @@ from shared.identity import Role
 
 if TYPE_CHECKING:
     from services.router.admission.admission import Admission
-    from services.router.fleet.orders import Orders
+    from services.router.fleet.orders import LifecycleOrders
     from services.router.workers.endpoints import EndpointPool
     from services.router.workers.sessions import SessionPool
 
@@ -36,7 +36,11 @@ class FleetPause:
     """Holds the requests of this router in its queue, and those of others at the workers."""
 
     def __init__(
-        self, endpoints: EndpointPool, orders: Orders, sessions: SessionPool, admission: Admission
+        self,
+        endpoints: EndpointPool,
+        orders: LifecycleOrders,
+        sessions: SessionPool,
+        admission: Admission,
     ) -> None:
         self._endpoints = endpoints
         self._orders = orders

@@ -17,7 +17,7 @@ from shared.rpc.wire import worker_id_from_wire
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from services.router.fleet.orders import Orders
+    from services.router.fleet.orders import LifecycleOrders
     from services.router.workers.endpoint import Endpoint
     from shared.identity import WorkerId
 
@@ -49,7 +49,9 @@ class NewWeights:
 class WeightUpdate:
     """One update of some workers. `prepare` first; then `commit` or `drop`, once."""
 
-    def __init__(self, orders: Orders, workers: Sequence[Endpoint], weights: NewWeights) -> None:
+    def __init__(
+        self, orders: LifecycleOrders, workers: Sequence[Endpoint], weights: NewWeights
+    ) -> None:
         self._orders = orders
         self._workers = workers
         self._name = secrets.token_hex(8)

@@ -157,9 +157,11 @@ class ModelCalls:
         check_num_tokens(len(ids), self._limits, param="prompt")
         # Another router may be working on a request with the same id from its client.
         suffix = f"-{secrets.token_hex(4)}" if request.request_id else ""
+        asked = self._models.resolve(request.model)
         generation = GenerationRequest(
             request_id=request_id + suffix,
-            model=self._models.resolve(request.model),
+            model=asked.name,
+            adapter=asked.adapter,
             names=(request_id,),
             prompt_token_ids=ids,
             embeds=embeds,

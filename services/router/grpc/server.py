@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from baton.v1 import router_pb2, router_pb2_grpc
 from services.router.admission.caller import ANYBODY, Caller
+from services.router.grpc.adapters import load_adapter, models_to_wire, unload_adapter
 from services.router.grpc.model_calls import ModelCalls
+from shared.errors import AuthenticationError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     import grpc
 
     from services.router.admission.tenant import Tenant
+    from services.router.openai.adapters import AdapterFleet
     from services.router.openai.catalogue import Catalogue
     from shared.rpc.auth import Metadata
 
@@ -32,13 +35,19 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         caller_of: Callable[[Metadata], Caller] = lambda _metadata: ANYBODY,
         rate_headers: Callable[[Tenant], Sequence[tuple[str, str]]] = lambda _: (),
         traced: bool = False,
+        adapters: Callable[[str | None], AdapterFleet] | None = None,
+        has_keys: bool = False,
     ) -> None:
         """Serve the models of `catalogue`.
 
         `caller_of` returns the caller of a call's metadata, `rate_headers` a tenant's rate-limit
-        headers. `traced`: callers may pass a trace context with a request.
+        headers. `traced`: callers may pass a trace context with a request. `adapters`: returns what
+        loads them on the workers of a model, or of the one that there is; None: it is not offered.
+        `has_keys`: operators have their own.
         """
         self._catalogue = catalogue
+        self._adapters = adapters
+        self._has_keys = has_keys
         self._caller_of = caller_of
         self._rate_headers = rate_headers
         self._traced = traced
@@ -64,18 +73,28 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
     async def ListModels(  # noqa: N802 the name in the contract
         self, request: router_pb2.ListModelsRequest, context: Context
     ) -> router_pb2.ListModelsResponse:
-        """List the caller's models under all of their names."""
+        """List the caller's models under all of their names, and their adapters."""
         backends = self._catalogue.visible(self._caller(context))
-        models = [
-            router_pb2.Model(
-                id=name,
-                max_model_len=backend.models.max_model_len,
-                created=backend.models.created_s,
-            )
-            for backend in backends
-            for name in backend.models.names
-        ]
+        models = [model for backend in backends for model in models_to_wire(backend.models)]
         return router_pb2.ListModelsResponse(models=models)
+
+    async def LoadLoraAdapter(  # noqa: N802 the name in the contract
+        self, request: router_pb2.LoadLoraAdapterRequest, context: Context
+    ) -> router_pb2.LoadLoraAdapterResponse:
+        """Load an adapter on all workers of a model."""
+        self._require_operator(context)
+        return await load_adapter(self._adapters, request)
+
+    async def UnloadLoraAdapter(  # noqa: N802 the name in the contract
+        self, request: router_pb2.UnloadLoraAdapterRequest, context: Context
+    ) -> router_pb2.UnloadLoraAdapterResponse:
+        """Take an adapter's name away on all workers."""
+        self._require_operator(context)
+        return await unload_adapter(self._adapters, request)
+
+    def _require_operator(self, context: Context) -> None:
+        if self._has_keys and not self._caller(context).is_operator:
+            raise AuthenticationError("this needs a key of an operator")
 
     def _calls(self, model: str, context: Context) -> ModelCalls:
         caller = self._caller(context)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from services.router.admission.caller import ANYBODY, Caller
+from services.router.openai.adapters import ADAPTER_PATHS
 from services.router.openai.lifecycle import LIFECYCLE_PATHS
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ OPERATOR_PATHS = frozenset(
         "/server_info",
         "/reset_prefix_cache",
         *LIFECYCLE_PATHS,
+        *ADAPTER_PATHS,
     }
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from services.router.models import listed
 from shared.errors import ModelNotFoundError, NoWorkerError
 
 if TYPE_CHECKING:
@@ -103,13 +104,18 @@ class Catalogue:
 
     def _not_found(self, name: str | None, caller: Caller) -> ModelNotFoundError:
         """Return one error for unknown models and those of others: their names are not told."""
-        served = [n for shelf in self._shelves if _may_use(caller, shelf) for n in shelf.names]
+        own = [shelf for shelf in self._shelves if _may_use(caller, shelf)]
+        served = [name for shelf in own for name in shelf.names]
+        served += [
+            adapter.name
+            for shelf in own
+            if (backend := shelf.loaded()) is not None
+            for adapter in backend.models.adapters.all()
+        ]
         if not served:
             return ModelNotFoundError("there is no model that this key may use")
         asked = (name or "")[:MAX_NAME_CHARS]
-        return ModelNotFoundError(
-            f"the model {asked!r} does not exist; served: {', '.join(served)}"
-        )
+        return ModelNotFoundError(f"the model {asked!r} does not exist; served: {listed(served)}")
 
 
 def one_model(backend: Backend) -> Catalogue:

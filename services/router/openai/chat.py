@@ -82,7 +82,7 @@ class ChatCompletions:
         role = answer_role(body, self._backend.answers.response_role)
         head = ChatHead(
             id=response_id(request, _PREFIX),
-            model=self._backend.models.resolve(body.model),
+            model=chat.generation.model,
             role=role,
             echoed=echoed_text(body, role, echo=body.echo),
             prompt_token_ids=chat.generation.shown_token_ids,
@@ -104,7 +104,7 @@ class ChatCompletions:
             InvalidRequestError: a field is wrong; `param` names it.
         """
         backend = self._backend
-        backend.models.resolve(body.model)
+        asked = backend.models.resolve(body.model)
         check_stream_options(body)
         max_tokens, max_tokens_param = _max_tokens(body)
         use = read_tools(body, backend.limits)
@@ -126,7 +126,8 @@ class ChatCompletions:
         [request_id] = generation_ids(request, _PREFIX, 1)
         generation = GenerationRequest(
             request_id=request_id,
-            model=backend.models.names[0],
+            model=asked.name,
+            adapter=asked.adapter,
             names=request_names(request, _PREFIX),
             prompt_token_ids=prompt.token_ids,
             embeds=prompt.embeds,

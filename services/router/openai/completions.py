@@ -58,7 +58,7 @@ class Completions:
         prompts, generations = await self.read(request, body, raw, arrival_s)
         reply = CompletionReply(
             id=response_id(request, _PREFIX),
-            model=backend.models.resolve(body.model),
+            model=generations[0].model,
             body=body,
             prompts=[self._echoed(prompt, body) for prompt in prompts],
         )
@@ -72,7 +72,7 @@ class Completions:
     ) -> tuple[list[Prompt], list[GenerationRequest]]:
         """Return the prompts and a pipeline request per prompt; `raw` is the HTTP body."""
         backend = self._backend
-        backend.models.resolve(body.model)
+        asked = backend.models.resolve(body.model)
         check_stream_options(body)
         params = self._read_params(body)
         given = read_given(body, backend)
@@ -84,7 +84,8 @@ class Completions:
         generations = [
             GenerationRequest(
                 request_id=ids[i],
-                model=backend.models.names[0],
+                model=asked.name,
+                adapter=asked.adapter,
                 names=request_names(request, _PREFIX),
                 prompt_token_ids=prompt.token_ids,
                 embeds=prompt.embeds,

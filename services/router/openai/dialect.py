@@ -33,6 +33,8 @@ PATHS = (
     "/v1/chat/completions/render",
     "/v1/completions/derender",
     "/v1/completions/render",
+    "/v1/load_lora_adapter",
+    "/v1/unload_lora_adapter",
     "/wake_up",
     "/weight_info",
 )

@@ -13,6 +13,7 @@ from fastapi import Request, Response  # noqa: TC002 read at run time by the fra
 
 from services.router.fleet.fleet import TAGS
 from services.router.fleet.pause import PauseMode
+from services.router.openai.adapters import AdapterFleet
 from services.router.openai.errors import FieldError
 from services.router.openai.reading.body import field_error, read_body
 from services.router.openai.reading.named_model import asked_model
@@ -54,7 +55,7 @@ _PUSHED_FIELDS = frozenset(
 )
 
 
-class Fleet(Protocol):
+class Fleet(AdapterFleet, Protocol):
     """All workers as one. Errors are BatonErrors; a change that fails leaves all as they were."""
 
     async def pause(self, mode: PauseMode, timeout_s: float) -> None:

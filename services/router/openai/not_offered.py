@@ -24,7 +24,6 @@ _STATE = "this server keeps no state between requests: send the whole conversati
 
 _PUSHED = "weights come from a folder, in one step: POST /update_weights with its `path`"
 _VERSION = "weights get their version when they come: POST /update_weights with `weight_version`"
-_ADAPTERS = "this server has no adapters: merge one into its model, and serve the result"
 
 _TRAINING = "this server trains nothing"
 
@@ -66,8 +65,6 @@ NOT_OFFERED: dict[str, str] = {
     "/collective_rpc": "this server runs no code of its clients in its workers",
     "/reset_mm_cache": _IMAGES,
     "/reset_encoder_cache": _IMAGES,
-    "/v1/load_lora_adapter": _ADAPTERS,
-    "/v1/unload_lora_adapter": _ADAPTERS,
     "/kv_event_sources": "workers publish their events themselves: see their --kv-events-endpoint",
     "/v1/messages/render": "messages are not rendered: render the chat that they are",
     "/scale_elastic_ep": "workers join and leave by themselves: start more, or stop some",

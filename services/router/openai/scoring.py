@@ -33,6 +33,7 @@ from shared.request.logprobs_mode import LogprobsMode
 from shared.request.sampling_params import MAX_LOGPROB_TOKEN_IDS
 
 if TYPE_CHECKING:
+    from services.router.models import AskedModel
     from services.router.openai.backend import Backend
     from services.router.openai.replies.collect import Collected
 
@@ -88,17 +89,19 @@ class GenerativeScoring:
         backend = self._backend
         raw = await read_body(request, backend.limits)
         body = parse_body(request, ScoringBody, raw, backend.unknown_fields)
-        model = backend.models.resolve(body.model)
+        asked = backend.models.resolve(body.model)
         self._check(body)
         prompts, tokenize_ms = await encode(raw, lambda: self._prompts(body))
-        requests = self._requests(request, body, prompts, arrival_s, tokenize_ms)
+        requests = self._requests(request, body, asked, prompts, arrival_s, tokenize_ms)
         tally = Tally(sum(map(len, prompts)))
         parts = stream_answers(backend.generator, requests)
         found = await unless_disconnected(
             request.receive, collect(parts, num_prompts=len(prompts), n=1, tally=tally)
         )
         data = [Score(i, _score(each, body)) for i, each in enumerate(found)]
-        scores = Scores(response_id(request, _PREFIX), int(time.time()), model, data, tally.final())
+        scores = Scores(
+            response_id(request, _PREFIX), int(time.time()), asked.name, data, tally.final()
+        )
         return json_response(scores)
 
     def _check(self, body: ScoringBody) -> None:
@@ -125,6 +128,7 @@ class GenerativeScoring:
         self,
         request: Request,
         body: ScoringBody,
+        asked: AskedModel,
         prompts: list[tuple[int, ...]],
         arrival_s: float,
         tokenize_ms: float,
@@ -146,7 +150,8 @@ class GenerativeScoring:
         return [
             GenerationRequest(
                 request_id=ids[i],
-                model=backend.models.names[0],
+                model=asked.name,
+                adapter=asked.adapter,
                 names=request_names(request, _PREFIX),
                 prompt_token_ids=prompt,
                 params=params,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from services.router.routing.explain import Explanation
     from services.router.usage import Timings, Usage
     from shared.generation.params import GenerationParams
+    from shared.request.adapter_ref import AdapterRef
     from shared.request.prompt_embeds import PromptEmbeds
 
 
@@ -28,7 +29,10 @@ class GenerationRequest:
     """A tokenised prompt with its parameters."""
 
     request_id: str
+    #: The name for the answer: the model's own, or the adapter's.
     model: str
+    #: None: the model itself.
+    adapter: AdapterRef | None = None
     #: The names by which its client may abort it.
     names: tuple[str, ...] = ()
     prompt_token_ids: tuple[int, ...]

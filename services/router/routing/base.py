@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from services.router.workers.endpoint import Endpoint
     from shared.identity import WorkerId
+    from shared.request.adapter_ref import AdapterRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +21,8 @@ class RoutingRequest:
     max_tokens: int
     #: Hashes of the prompt's full blocks, in order; empty: no cache is looked up.
     block_hashes: Sequence[bytes] = ()
+    #: None: the model itself.
+    adapter: AdapterRef | None = None
     #: Workers that failed this request before.
     excluded: frozenset[WorkerId] = frozenset()
     #: Identity of the weights that the answer began with, required of a worker; empty: any.
@@ -50,9 +53,11 @@ class Candidate:
     prefill_ms: float = 0.0
     #: Time to move blocks that come from other workers.
     transfer_ms: float = 0.0
+    #: Time until the request could use its adapter: its load, and a place in the batch.
+    adapter_ms: float = 0.0
     #: Delay of other requests' first tokens if this prompt is computed there.
     crowding_ms: float = 0.0
-    #: Penalty for more than an equal share of the work; offsets the gain by held blocks.
+    #: Penalty for more than an equal share of the work; offsets the gain by what is held there.
     hot_ms: float = 0.0
     #: Time between two tokens with this sequence in the batch. Decode workers only.
     itl_ms: float = 0.0
@@ -62,7 +67,8 @@ class Candidate:
     @property
     def ttft_ms(self) -> float:
         """Time from now to the first token, if the prompt is computed there."""
-        return self.queue_ms + self.transfer_ms + self.prefill_ms
+        # An adapter is loaded while other prompts are computed.
+        return max(self.queue_ms, self.adapter_ms) + self.transfer_ms + self.prefill_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +87,8 @@ class Estimate:
     #: The part of `ttft_ms` for the computation; the book uses it until the first token.
     prefill_ms: float = 0.0
     itl_ms: float = 0.0
+    #: Longest wait for the adapter at one of both workers.
+    adapter_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from services.router.routing.base import Route
+    from services.router.workers.adapter_use import AdapterUse
     from services.router.workers.endpoint import Endpoint
 
 #: Earlier requests hardly count in the rate of arrivals.
@@ -65,10 +66,11 @@ class Book:
         num_prompt_tokens: int,
         block_hashes: Sequence[bytes] = (),
         waits_apart: bool = False,
+        adapter: bytes = b"",
     ) -> Booking:
         """Book a request that is sent: its prompt is computed, then its answer is written.
 
-        `waits_apart`: see `Work.add_prompt`.
+        `waits_apart`: see `Work.add_prompt`. `adapter`: the digest of its adapter; empty: none.
         """
         self.arrivals.note(self.clock())
         return Booking(
@@ -78,11 +80,14 @@ class Book:
             block_hashes,
             next(self._keys),
             waits_apart=waits_apart,
+            adapter=adapter,
         )
 
-    def begin_follower(self, route: Route, *, num_prompt_tokens: int) -> Booking:
+    def begin_follower(
+        self, route: Route, *, num_prompt_tokens: int, adapter: bytes = b""
+    ) -> Booking:
         """Book a further answer to a prompt whose KV the decode worker holds already."""
-        return Booking(self, route, num_prompt_tokens, (), None)
+        return Booking(self, route, num_prompt_tokens, (), None, adapter=adapter)
 
 
 class Booking:
@@ -97,6 +102,7 @@ class Booking:
         key: int | None,
         *,
         waits_apart: bool = False,
+        adapter: bytes = b"",
     ) -> None:
         """Make an entry. Without a `key` there is no prompt to compute."""
         now_s = book.clock()
@@ -113,6 +119,8 @@ class Booking:
         computing: Endpoint = route.prefill[0] if route.prefill else route.decode
         self._computing = computing.work
         self._predictions = []
+        self._adapter, self._begun_s = adapter, now_s
+        self._adapter_uses = self._begin_adapter(route, computing, now_s, computes=key is not None)
         if key is None:
             self._begin_decoding()
             return
@@ -149,6 +157,22 @@ class Booking:
             self._decode.num_requests -= 1
             self._decode.num_held_tokens -= self._num_tokens
             self._decode.num_decoding -= self._decoding
+            now_s = self._book.clock()
+            for use in self._adapter_uses:
+                use.end(self._adapter, self._begun_s, now_s, served=self._decoding)
+
+    def _begin_adapter(
+        self, route: Route, computing: Endpoint, now_s: float, *, computes: bool
+    ) -> list[AdapterUse]:
+        """Note the adapter at the workers that need it."""
+        if not self._adapter:
+            return []
+        uses = [route.decode.adapters]
+        if computes and computing is not route.decode:
+            uses.append(computing.adapters)
+        for use in uses:
+            use.begin(self._adapter, now_s)
+        return uses
 
     def _end_prompt(self, *, computed: bool) -> None:
         if self._key is None:
@@ -158,6 +182,9 @@ class Booking:
         self._key = None
         if self._computing is not self._decode:
             self._computing.num_requests -= 1
+        for use in self._adapter_uses[1:]:
+            use.end(self._adapter, self._begun_s, now_s, served=computed)
+        del self._adapter_uses[1:]
         for prediction in self._predictions:
             if computed:
                 self._book.predicted.settle(prediction, now_s)

@@ -19,6 +19,7 @@ from services.router.routing.filters import (
     NotExcluded,
     Ready,
     SameIdentity,
+    ServesAdapters,
     SharesBlocksWith,
     Understands,
 )
@@ -60,6 +61,7 @@ FILTERS: tuple[Filter, ...] = (
     NotExcluded(),
     FitsContext(),
     Understands(),
+    ServesAdapters(),
 )
 
 
@@ -213,7 +215,12 @@ class WorkerChooser:
             writer.endpoint,
             tuple(c.endpoint for c in prefill.candidates[: self._max_prefill_candidates]),
             self._sources(reader, holdings),
-            Estimate(ttft_ms=reader.ttft_ms, prefill_ms=reader.prefill_ms, itl_ms=writer.itl_ms),
+            Estimate(
+                ttft_ms=max(reader.ttft_ms, writer.adapter_ms),
+                prefill_ms=reader.prefill_ms,
+                itl_ms=writer.itl_ms,
+                adapter_ms=max(reader.adapter_ms, writer.adapter_ms),
+            ),
         )
 
     def _sources(self, reader: Candidate, holdings: Holdings) -> tuple[PrefixSource, ...]:
@@ -281,8 +288,8 @@ def _refuse_if_too_old(left_out: Sequence[tuple[Endpoint, str]]) -> None:
     old = [endpoint.name for endpoint, reason in left_out if reason == Understands.reason]
     if old:
         message = (
-            "structured output, required tools and extra_args need workers of a newer version than "
-            f"{', '.join(old)}"
+            "structured output, required tools, extra_args and adapters need workers of a newer "
+            f"version than {', '.join(old)}"
         )
         raise UnsupportedError(message)
 

@@ -57,6 +57,7 @@ class Estimator:
             candidate = self._candidate(request, endpoint, holdings, now_s)
             self._add_prompt(candidate, request, longest, now_s)
             candidates.append(candidate)
+        self._add_adapter(candidates, request, now_s)
         self._add_crowding(candidates, now_s)
         self._add_heat(candidates, request, now_s)
         return candidates
@@ -78,6 +79,8 @@ class Estimator:
         else:
             now_s = self._book.clock()
             candidates = [self._candidate(request, e, holdings, now_s) for e in endpoints]
+            self._add_adapter(candidates, request, now_s)
+            self._add_batch_heat(candidates, request)
         num_tokens = request.num_prompt_tokens
         for candidate in candidates:
             record, work = candidate.endpoint.record, candidate.endpoint.work
@@ -122,6 +125,14 @@ class Estimator:
                 candidate.num_fetched_tokens = num_there - num_held
                 candidate.transfer_ms, candidate.prefill_ms = transfer_ms, prefill_ms
 
+    def _add_adapter(
+        self, candidates: list[Candidate], request: RoutingRequest, now_s: float
+    ) -> None:
+        if request.adapter is not None:
+            for candidate in candidates:
+                use = candidate.endpoint.adapters
+                candidate.adapter_ms = use.wait_ms(request.adapter.digest, now_s)
+
     def _add_crowding(self, candidates: list[Candidate], now_s: float) -> None:
         """Add the delay of later requests: expected arrivals during the backlog times their wait.
 
@@ -151,8 +162,30 @@ class Estimator:
             if recent_ms <= WARM * mean_ms:
                 continue
             cold_ms = candidate.endpoint.profile.prefill_ms(num_tokens, 0)
+            cold_ms += _load_ms(request, candidate)
             some_ms = HEAT_REQUESTS * cold_ms
             heat = (recent_ms + some_ms) / (mean_ms + some_ms)
             if heat > WARM:
                 busy = min(1.0, recent_ms / (BUSY_SHARE * RECENT_WINDOW_S * 1000))
                 candidate.hot_ms = busy * cold_ms * (heat - WARM) / (HOT - WARM)
+
+    def _add_batch_heat(self, candidates: list[Candidate], request: RoutingRequest) -> None:
+        """Do the same for workers that only write answers, by their numbers of requests.
+
+        What a hot one loses is the load of the adapter that it saves: the next one loads it, too.
+        """
+        if request.adapter is None or len(candidates) < 2:
+            return
+        numbers = [candidate.endpoint.work.num_requests for candidate in candidates]
+        mean = sum(numbers) / len(numbers)
+        for candidate, number in zip(candidates, numbers, strict=True):
+            heat = (number + HEAT_REQUESTS) / (mean + HEAT_REQUESTS)
+            if heat > WARM:
+                candidate.hot_ms = _load_ms(request, candidate) * (heat - WARM) / (HOT - WARM)
+
+
+def _load_ms(request: RoutingRequest, candidate: Candidate) -> float:
+    """Return the time that another worker would need to load the request's adapter."""
+    if request.adapter is None:
+        return 0.0
+    return candidate.endpoint.adapters.load_ms(request.adapter.digest)

@@ -92,6 +92,16 @@ class Understands:
         return endpoint.software.protocol_minor >= request.protocol_minor
 
 
+class ServesAdapters:
+    """The worker serves adapters, if the request asks for one. It loads what it lacks."""
+
+    reason = "without adapters: see --enable-lora"
+
+    def keeps(self, request: RoutingRequest, endpoint: Endpoint) -> bool:
+        """See Filter."""
+        return request.adapter is None or endpoint.adapters.max_adapters > 0
+
+
 class SharesBlocksWith:
     """The worker computes blocks that the decode worker can use."""
 

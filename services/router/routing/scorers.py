@@ -41,6 +41,16 @@ class Transfer:
         return candidate.transfer_ms
 
 
+class AdapterWait:
+    """Time until the request could use its adapter there."""
+
+    name = "adapter"
+
+    def cost_ms(self, request: RoutingRequest, candidate: Candidate) -> float:
+        """See Scorer."""
+        return candidate.adapter_ms
+
+
 class Crowding:
     """Delay of later requests by this one's computation."""
 

@@ -10,6 +10,7 @@ from prometheus_client import Gauge
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from services.router.watch.adapter_metrics import AdapterMetrics
 from services.router.watch.request_metrics import RequestFamilies, RequestMetrics
 from services.router.workers.directory_metrics import DirectoryMetrics
 from shared.errors import BatonError
@@ -123,6 +124,7 @@ def observe_state(parts: RouterParts, registry: CollectorRegistry) -> None:
     add_build_info(registry, role="router")
     registry.register(ReplayMetrics(parts.pools))
     registry.register(DirectoryMetrics(parts.index, parts.follower))
+    registry.register(AdapterMetrics(parts.pools))
 
     def gauge(name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"baton_{name}", text, ["model_name", *labels], registry=registry)

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from services.router.workers.adapter_use import AdapterUse
 from services.router.workers.profile import WorkerProfile
 from services.router.workers.work import Work
 
@@ -39,8 +40,17 @@ class Endpoint:
     refused: bool = False
     work: Work = field(default_factory=Work)
     profile: WorkerProfile = field(default_factory=WorkerProfile)
+    adapters: AdapterUse = field(default_factory=AdapterUse)
     #: time.monotonic() of its last heartbeat in the directory.
     heard_s: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self.adapters.report(self.load)
+
+    def report(self, load: WorkerLoad) -> None:
+        """Take what the worker reports with a heartbeat."""
+        self.load, self.heard_s = load, time.monotonic()
+        self.adapters.report(load)
 
     @property
     def name(self) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 import structlog
 
+from services.router.workers.adapter_use import AdapterUse, LoadTimes
 from services.router.workers.endpoint import Endpoint
 from services.router.workers.profile import WorkerProfile
 from shared.directory.base import RegistryChange
@@ -17,7 +18,7 @@ from shared.errors import BatonError, DrainingError, NoWorkerError, WorkerLostEr
 from shared.identity import Role
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Collection
+    from collections.abc import AsyncGenerator, Callable, Collection, Iterable
 
     from services.router.workers.canary import Check
     from services.router.workers.generations import Generations
@@ -61,6 +62,7 @@ class EndpointPool:
         self._checks: dict[WorkerId, asyncio.Task[None]] = {}
         self._retired: list[Endpoint] = []
         self._fleets: dict[Role, WorkerProfile] = {}
+        self._load_times = LoadTimes()
         self._max_model_len: int | None = None
         self._left_s: dict[Role, float] = {}
         #: Whether a decode worker has slept since one was ready last.
@@ -89,6 +91,10 @@ class EndpointPool:
     def of_role(self, role: Role) -> list[Endpoint]:
         """Live workers, usable or not."""
         return [e for e in self._endpoints.values() if e.record.role is role]
+
+    def everyone(self) -> Iterable[Endpoint]:
+        """Live workers of all roles, usable or not."""
+        return self._endpoints.values()
 
     def left_lately(self, role: Role) -> bool:
         """Return whether a worker left less than `RETURN_S` ago: it may come back."""
@@ -201,7 +207,7 @@ class EndpointPool:
         if event.change is RegistryChange.LEFT:
             await self._remove(worker, in_order=event.in_order)
         elif (endpoint := self._endpoints.get(worker)) is not None:
-            endpoint.load, endpoint.heard_s = event.load, time.monotonic()
+            endpoint.report(event.load)
             endpoint.refused = endpoint.refused and event.load.draining
             if event.load.unhealthy and endpoint.ready:
                 self.report_failure(endpoint, WorkerLostError("it reports itself unhealthy"))
@@ -222,7 +228,12 @@ class EndpointPool:
     def _new(self, event: RegistryEvent) -> Endpoint:
         """Return the endpoint of a new worker, with the profile of its role as the prior."""
         fleet = self._fleets.setdefault(event.record.role, WorkerProfile())
-        return Endpoint(event.record, event.load, profile=WorkerProfile(fleet))
+        return Endpoint(
+            event.record,
+            event.load,
+            profile=WorkerProfile(fleet),
+            adapters=AdapterUse(self._load_times),
+        )
 
     def _judge(self) -> None:
         """Check again which workers' weights are those of their generations."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from shared.arguments.base import Inert, Refused, json_object, switch, value, words
+from shared.arguments.base import Inert, Refused, Same, json_object, switch, value, words
 from shared.arguments.groups.model import NO_MEDIA
 
-NO_LORA = "Baton serves no adapters yet; merge one into its model, and serve the result"
 WITHOUT = "Baton takes text only, so that there is nothing to set"
 
 MULTIMODAL = (
@@ -35,17 +34,23 @@ MULTIMODAL = (
     switch("--mm-device-do-normalize", Inert(WITHOUT), default=None),
 )
 LORA = (
-    switch("--enable-lora", Refused(NO_LORA), default=None),
-    value("--max-loras", "1", Inert(NO_LORA)),
-    value("--max-lora-rank", "16", Inert(NO_LORA)),
-    value("--lora-dtype", "auto", Inert(NO_LORA)),
-    switch("--enable-tower-connector-lora", Refused(NO_LORA)),
-    value("--max-cpu-loras", None, Inert(NO_LORA)),
-    switch("--fully-sharded-loras", Inert(NO_LORA)),
-    words("--lora-target-modules", None, Inert(NO_LORA)),
-    json_object("--default-mm-loras", Refused(NO_LORA)),
-    switch("--specialize-active-lora", Inert(NO_LORA)),
-    switch("--enable-mixed-moe-lora-format", Inert(NO_LORA)),
-    switch("--enable-moe-shared-loras", Inert(NO_LORA)),
-    value("--max-lora-cls-labels", None, Inert(NO_LORA)),
+    switch("--enable-lora", Same(), default=None),
+    value("--max-loras", "1", Same("adapters in one step; 4 by default")),
+    value("--max-lora-rank", "16", Same()),
+    value("--lora-dtype", "auto", Inert("an adapter has the model's dtype; sums are in float32")),
+    switch("--enable-tower-connector-lora", Refused(NO_MEDIA)),
+    value("--max-cpu-loras", None, Same()),
+    switch("--fully-sharded-loras", Inert("a worker computes on one device: nothing is sharded")),
+    words(
+        "--lora-target-modules",
+        None,
+        Refused(
+            "an adapter changes all that its folder names: without a part of it answers differ"
+        ),
+    ),
+    json_object("--default-mm-loras", Refused(NO_MEDIA)),
+    switch("--specialize-active-lora", Inert("a step's work is that of its own adapters")),
+    switch("--enable-mixed-moe-lora-format", Inert("adapters of experts are refused")),
+    switch("--enable-moe-shared-loras", Inert("adapters of experts are refused")),
+    value("--max-lora-cls-labels", None, Inert("adapters with a classifier are refused")),
 )

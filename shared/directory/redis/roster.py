@@ -161,7 +161,7 @@ def _load(packed: bytes) -> WorkerLoad:
     """Return the load; empty before the first heartbeat, or if it cannot be read."""
     try:
         return load_from_wire(directory_pb2.WorkerLoad.FromString(packed))
-    except DecodeError:
+    except (DecodeError, InvalidRequestError):
         return WorkerLoad()
 
 

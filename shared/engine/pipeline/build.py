@@ -13,6 +13,7 @@ from shared.engine.speculation.speculator import Speculator
 from shared.engine.speculation_config import HandOffPolicy
 
 if TYPE_CHECKING:
+    from shared.engine.adapters.slots import AdapterSlots
     from shared.engine.config import EngineConfig
     from shared.engine.pipeline.counters import EngineCounters
     from shared.engine.pipeline.postprocess import Postprocessor
@@ -28,6 +29,7 @@ def build_pipeline(
     scheduler: Scheduler,
     postprocessor: Postprocessor,
     counters: EngineCounters,
+    slots: AdapterSlots | None,
 ) -> StepPipeline:
     """Return the pipeline.
 
@@ -36,7 +38,11 @@ def build_pipeline(
     """
     return StepPipeline(
         scheduler,
-        StepPlanner(max_num_seqs=config.max_num_seqs, vocab_size=parts.loaded.spec.vocab_size),
+        StepPlanner(
+            max_num_seqs=config.max_num_seqs,
+            vocab_size=parts.loaded.spec.vocab_size,
+            slots=slots,
+        ),
         parts.runner,
         postprocessor,
         counters,

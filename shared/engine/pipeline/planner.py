@@ -10,11 +10,20 @@ import torch
 from shared.engine.grammar.positions import fill_mask_behind
 from shared.engine.sequence.draft import NO_DRAFT
 from shared.engine.sequence.sequence import NO_BLOCK, Status
-from shared.engine.step.plan import GivenRows, NewBlocks, PromptScore, RowMasks, RowStart, StepPlan
+from shared.engine.step.plan import (
+    NO_SLOT,
+    GivenRows,
+    NewBlocks,
+    PromptScore,
+    RowMasks,
+    RowStart,
+    StepPlan,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
+    from shared.engine.adapters.slots import AdapterSlots
     from shared.engine.sequence.sequence import Sequence
     from shared.request.prompt_embeds import PromptEmbeds
 
@@ -27,18 +36,43 @@ class StepPlanner:
     The runner must get every plan, in order.
     """
 
-    def __init__(self, *, max_num_seqs: int, vocab_size: int) -> None:
+    def __init__(
+        self, *, max_num_seqs: int, vocab_size: int, slots: AdapterSlots | None = None
+    ) -> None:
+        """`slots`: of the adapters; None if there are none."""
         #: The sequence that each row belongs to.
         self._owners: list[Sequence | None] = [None] * max_num_seqs
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
+        self._slots = slots
         self._num_words = -(-vocab_size // _WORD_BITS)
+
+    def ordered(self, num_new_tokens: Mapping[Sequence, int]) -> Mapping[Sequence, int]:
+        """Return a step with the sequences of each adapter together, otherwise in the same order.
+
+        Those without an adapter come first.
+        """
+        slots = self._adapters(num_new_tokens)
+        if not slots:
+            return num_new_tokens
+        places = zip(slots, range(len(slots)), num_new_tokens.items(), strict=True)
+        return dict(item for _, _, item in sorted(places))
+
+    def _adapters(self, seqs: Iterable[Sequence]) -> list[int]:
+        """Return the slot of each sequence; an empty list if none has an adapter."""
+        slots = self._slots
+        if slots is None or not any(seq.identity.adapter for seq in seqs):
+            return []
+        digests = [seq.identity.adapter for seq in seqs]
+        return [slots[digest] if digest else NO_SLOT for digest in digests]
 
     def plan(self, num_new_tokens: Mapping[Sequence, int]) -> StepPlan:
         """Return the plan for computing these numbers of tokens after those computed or in flight.
 
         The sequences' progress is unchanged. Raises the error of a grammar that has no mask.
         """
-        plan = StepPlan(num_new_tokens=list(num_new_tokens.values()))
+        plan = StepPlan(
+            num_new_tokens=list(num_new_tokens.values()), adapters=self._adapters(num_new_tokens)
+        )
         owners = self._owners
         for place, (seq, num) in enumerate(num_new_tokens.items()):
             row = seq.row

@@ -144,6 +144,7 @@ class StepPipeline:
         self._in_flight = None
 
     def _launch(self, num_new_tokens: Mapping[Sequence, int]) -> LaunchedStep:
+        num_new_tokens = self._planner.ordered(num_new_tokens)
         plan = self._planner.plan(num_new_tokens)
         seqs = list(num_new_tokens)
         return LaunchedStep(

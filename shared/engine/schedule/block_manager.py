@@ -277,7 +277,13 @@ class BlockManager:
         """Publish blocks of a group from place `first` on."""
         if self.contents is not None and not seq.has_embeds:  # others have content but tokens
             keys = hashes if group == 0 else [block_key(each, group) for each in hashes]
-            self.contents.note(keys, seq.token_ids, first=first, block_size=self.block_size)
+            self.contents.note(
+                keys,
+                seq.token_ids,
+                first=first,
+                block_size=self.block_size,
+                adapter=seq.identity.adapter,
+            )
         self._cache.publish(blocks, hashes[first:], group)
 
     def free(self, seq: Sequence) -> None:

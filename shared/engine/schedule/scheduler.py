@@ -9,9 +9,11 @@ compute, or not at all, and no sequence is admitted in a step that had to preemp
 from __future__ import annotations
 
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from shared.engine.choices import SchedulingPolicy
+from shared.engine.schedule.adapter_lanes import AdapterLanes
 from shared.engine.schedule.block_manager import BlockManager
 from shared.engine.schedule.lookahead import add_drafts
 from shared.engine.schedule.mask_gate import MaskGate
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from shared.engine.config import EngineConfig
     from shared.engine.offload.load_plan import LoadPlan
     from shared.engine.offload.offload import KVOffload
+    from shared.engine.schedule.adapter_gate import AdapterGate
     from shared.engine.schedule.waiting_queue import WaitingQueue
     from shared.engine.sequence.sequence import Sequence
     from shared.kv.block_pool import BlockPool
@@ -60,7 +63,9 @@ class Scheduler:
         policy: SchedulingPolicy = SchedulingPolicy.FCFS,
         long_prefill_token_threshold: int = 0,
         enable_chunked_prefill: bool = True,
+        adapters: AdapterGate | None = None,
     ) -> None:
+        """With `adapters`, it decides whose adapter may join a step."""
         by_priority = policy is SchedulingPolicy.PRIORITY
         self.blocks = blocks
         self._max_num_seqs = max_num_seqs
@@ -70,6 +75,10 @@ class Scheduler:
         self._choose_victim = least_urgent if by_priority else last_admitted
         self._masks = MaskGate()
         self.waiting: WaitingQueue = PriorityQueue() if by_priority else FcfsQueue()
+        self._adapters = adapters
+        self._lanes: AdapterLanes | None = None
+        if adapters is not None:
+            self.waiting = self._lanes = AdapterLanes(policy)
         self.running: list[Sequence] = []
         self.loading: dict[str, Sequence] = {}
         self.receiving: dict[str, Sequence] = {}
@@ -163,6 +172,9 @@ class Scheduler:
                 self.waiting.remove(seq)
             seq.status = Status.ENDED
             seq.embeds = None
+        if self._adapters is not None:
+            for seq in self.sequences.values():
+                self._adapters.left(seq)
         for places in (self.running, self.loading, self.receiving, self.held, self.draining):
             places.clear()
         self._joined.clear()
@@ -191,6 +203,8 @@ class Scheduler:
             self.blocks.free(seq)
         seq.status = Status.ENDED
         seq.embeds = None
+        if self._adapters is not None:
+            self._adapters.left(seq)
         del self.sequences[seq.request_id]
         if self.notes_departed:
             self.departed.append(seq)
@@ -276,10 +290,23 @@ class Scheduler:
         self.waiting.put_back(victim)
 
     def _admit_waiting(self, output: SchedulerOutput) -> None:
+        if self._adapters is not None and self.waiting:
+            self._adapters.open(self._using_adapters())
         while len(self.running) + len(self.loading) + len(self.receiving) < self._max_num_seqs:
-            seq = self.waiting.head()
+            seq = self._next_waiting()
             if seq is None or not self._try_admit(seq, output):
                 return
+
+    def _next_waiting(self) -> Sequence | None:
+        if self._lanes is None or self._adapters is None:
+            return self.waiting.head()
+        return self._adapters.choose(self._lanes.heads())
+
+    def _using_adapters(self) -> Iterable[Sequence]:
+        """Return the sequences that steps compute, now or after they have their blocks."""
+        ending = (seq for seq in self.held.values() if seq.num_in_flight_tokens)
+        places = (self.running, self.loading.values(), self.receiving.values(), self.draining)
+        return chain(*places, ending)
 
     def _try_admit(self, seq: Sequence, output: SchedulerOutput) -> bool:
         hit = self.blocks.match_prefix(seq)
@@ -294,6 +321,8 @@ class Scheduler:
         if not self.blocks.try_admit(seq, hit, num_spare_blocks=num_spare_blocks, load=load):
             return False
         self.waiting.remove(seq)
+        if self._adapters is not None:
+            self._adapters.admitted(seq)
         if self.blocks.load(seq, load, partial(self._end_load, seq, load)):
             seq.status = Status.LOADING
             self.loading[seq.request_id] = seq
@@ -351,7 +380,11 @@ class Scheduler:
 
 
 def build_scheduler(
-    pool: BlockPool, cache: PrefixCache, offload: KVOffload | None, config: EngineConfig
+    pool: BlockPool,
+    cache: PrefixCache,
+    offload: KVOffload | None,
+    config: EngineConfig,
+    adapters: AdapterGate | None = None,
 ) -> Scheduler:
     """Return an idle scheduler of an engine with these settings."""
     return Scheduler(
@@ -367,6 +400,7 @@ def build_scheduler(
         policy=config.scheduling_policy,
         long_prefill_token_threshold=config.long_prefill_token_threshold,
         enable_chunked_prefill=config.enable_chunked_prefill,
+        adapters=adapters,
     )
 
 

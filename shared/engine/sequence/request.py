@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from shared.engine.prompt_hidden import HiddenWish
     from shared.engine.sequence.grammar import Grammar
     from shared.kv.identity import KVIdentity
+    from shared.request.adapter_ref import AdapterRef
     from shared.request.prompt_embeds import PromptEmbeds
     from shared.request.sampling_params import SamplingParams
 
@@ -41,6 +42,8 @@ class EngineRequest:
     #: Embeddings in place of some of the prompt's tokens: `prompt_token_ids` has NO_TOKEN there.
     embeds: PromptEmbeds | None = field(default=None, repr=False)
     resumed_token_ids: tuple[int, ...] = ()
+    #: The adapter to compute with; None: the model alone.
+    adapter: AdapterRef | None = None
     #: Lower runs first, as in vLLM; only the priority policy uses it.
     priority: int = 0
     #: Isolates the prefix cache; derived by the router from the tenant, never from the client.
@@ -66,4 +69,5 @@ class EngineRequest:
 
     def identity(self, namespace: bytes) -> KVIdentity:
         """Return all that its blocks depend on besides its tokens."""
-        return identity_of(namespace, salt=self.cache_salt, embeds=self.embeds)
+        adapter = b"" if self.adapter is None else self.adapter.digest
+        return identity_of(namespace, salt=self.cache_salt, adapter=adapter, embeds=self.embeds)

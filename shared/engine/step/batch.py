@@ -14,8 +14,9 @@ import numpy as np
 
 from shared.engine.step.buffers import BatchLayout
 from shared.engine.step.given import given_embeds
-from shared.engine.step.plan import StepPlan
+from shared.engine.step.plan import NO_SLOT, StepPlan
 from shared.errors import InternalError
+from shared.model.adapted.rows import AdapterRows
 from shared.model.attention.base import AttentionMetadata
 
 if TYPE_CHECKING:
@@ -180,11 +181,13 @@ class BatchBuilder:
             )
             for block_tables, slots in packed.by_group
         )
+        if others or plan.adapters:
+            first = replace(first, others=tuple(others), adapters=_adapter_rows(plan))
         return Batch(
             plan=plan,
             token_ids=on["token_ids"],
             positions=on["positions"],
-            metadata=replace(first, others=tuple(others)) if others else first,
+            metadata=first,
             starts=starts,
             fed_rows=on["fed_rows"] if plan.fed else None,
             logits_at=last if keeps_all else None,
@@ -258,6 +261,13 @@ class BatchBuilder:
         at["slots"][:, num_seqs:] = self._scratch_block * self._block_size + offsets
         at["block_tables"][:, num_seqs:] = self._scratch_block
         at["states"][:, num_seqs:] = -1, self._scratch_block
+
+
+def _adapter_rows(plan: StepPlan) -> AdapterRows | None:
+    if not plan.adapters:
+        return None
+    slots = [None if slot == NO_SLOT else slot for slot in plan.adapters]
+    return AdapterRows.of_sequences(plan.num_new_tokens, slots)
 
 
 def _logit_places(plan: StepPlan, starts: list[int]) -> list[int]:

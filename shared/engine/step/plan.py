@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from shared.request.sampling_params import SamplingParams
 
 
+#: In `StepPlan.adapters`, of a sequence without an adapter.
+NO_SLOT = -1
+
+
 @dataclass(frozen=True, slots=True)
 class RowStart:
     """The row belongs to another sequence from now on: its earlier content is dropped."""
@@ -88,6 +92,8 @@ class StepPlan:
     num_new_tokens: list[int] = field(default_factory=list)
     #: All sequences' tokens concatenated, drafts included; 0 where one is fed on the device.
     token_ids: list[int] = field(default_factory=list)
+    #: By sequence: the model's slot with its adapter, or NO_SLOT; empty if none has an adapter.
+    adapters: list[int] = field(default_factory=list)
     #: Ascending.
     given: list[GivenRows] = field(default_factory=list)
     #: Indexes of tokens that only the device has, and the rows that sampled them last.
@@ -118,5 +124,5 @@ class StepPlan:
     @property
     def is_decoding(self) -> bool:
         """Whether every sequence computes its last token only, and nothing else is asked for."""
-        has_more = self.scores or self.hidden or self.given
+        has_more = self.scores or self.hidden or self.given or self.adapters
         return len(self.token_ids) == len(self.sampled) and not has_more

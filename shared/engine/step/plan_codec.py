@@ -35,6 +35,7 @@ def encode_plan(plan: StepPlan) -> bytes:
             "firsts": plan.firsts,
             "num_new_tokens": plan.num_new_tokens,
             "token_ids": plan.token_ids,
+            "adapters": plan.adapters,
             "given": [astuple(rows) for rows in plan.given],
             "fed": plan.fed,
             "fed_rows": plan.fed_rows,

@@ -86,6 +86,8 @@ class StateRollback:
             again.rows.append(row)
             again.firsts.append(first)
             again.num_new_tokens.append(num)
+            if plan.adapters:
+                again.adapters.append(plan.adapters[place])
             again.token_ids += plan.token_ids[starts[place] : starts[place] + num]
             end = (first + num - 1) // self._block_size
             again.new_blocks += [

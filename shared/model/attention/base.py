@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from kernels.latent_attention import LatentQueries, LatentWeights
     from kernels.paged_attention.scores import Scores
     from kernels.rope_kv_write.norms import HeadNorms
+    from shared.model.adapted.rows import AdapterRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,8 @@ class AttentionMetadata:
     states: Tensor | None = None
     #: int64 [num_tokens]: of the tokens in their sequences. Given to layers that need them.
     positions: Tensor | None = None
+    #: Of all tokens, in the first group's record: which adapter each has; None: none has one.
+    adapters: AdapterRows | None = None
     #: The same batch for the other groups of layers: tables and slots differ.
     others: tuple[AttentionMetadata, ...] = ()
 

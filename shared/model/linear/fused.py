@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from shared.model.adapted.linears import Delta
     from shared.model.linear.base import LinearMethod, Product
     from shared.model.matrix.blocks import AnyMatrix
 
@@ -58,6 +59,8 @@ class FusedLinear(nn.Module):
         self._matrices: dict[int | None, AnyMatrix] = {}
         #: The product used instead of `weight`, which is empty then.
         self.product: Product | None = None
+        #: What adapters add; None: there are none.
+        self.delta: Delta | None = None
 
     @property
     def is_dense(self) -> bool:
@@ -67,6 +70,8 @@ class FusedLinear(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
         """Return one output per projection."""
         fused = linear(x, self.weight, self.bias) if self.product is None else self._narrow(x)
+        if self.delta is not None:
+            self.delta.add(fused, x)
         parts: tuple[Tensor, ...] = torch.split(fused, list(self.out_sizes), dim=-1)
         return parts
 

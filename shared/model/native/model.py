@@ -11,17 +11,19 @@ import torch
 
 from kernels.native.library import Batch, Kind, Operation, Shape, Weights
 from shared.errors import InternalError
+from shared.model.native.adapters import PackedAdapter, adapter_rows, linears_taking_adapters
 from shared.model.native.kv_memory import kv_memory
 from shared.model.native.owned_rows import OwnedRows
 from shared.model.native.program import build_program
 from shared.model.spec import NormKind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
     from kernels.kv_write.cache import PagedCache
+    from shared.model.adapted.base import AdapterWeights
     from shared.model.attention.base import AttentionMetadata
     from shared.model.causal_lm import CausalLM
     from shared.model.given_embeds import GivenEmbeds
@@ -52,6 +54,9 @@ class NativeCausalLM:
         self.threads = packing.threads
         self._packing = packing
         self._packed = packing.pack(model)
+        self._adapted = linears_taking_adapters(model)
+        #: By slot.
+        self._adapters: dict[int, PackedAdapter] = {}
         self._shape = Shape(
             hidden_size=spec.hidden_size,
             intermediate_size=max(spec.inner_size, inputs.size if inputs else 0),
@@ -159,6 +164,9 @@ class NativeCausalLM:
         if given is not None:
             rows, places = self._given(given, len(token_ids))
             batch.given, batch.given_at = rows.data_ptr(), places.data_ptr()
+        if metadata.adapters is not None:
+            records = adapter_rows(metadata.adapters.tokens, self._adapters)
+            batch.adapter_rows, batch.num_adapter_rows = records, len(records)
         if self.spec.has_states:
             assert metadata.states is not None  # the batch of a model with states
             _place_states(batch, kv_caches[self._num_groups :], metadata.states)
@@ -171,6 +179,28 @@ class NativeCausalLM:
         if failed:
             raise MemoryError(f"no memory for the activations of {len(token_ids)} tokens")
         return hidden
+
+    @property
+    def adapter_linears(self) -> Mapping[str, tuple[int, int]]:
+        """See `AdaptableModel.adapter_linears`."""
+        return {path: linear.sizes for path, linear in self._adapted.items()}
+
+    def prepare_adapter(self, weights: AdapterWeights) -> PackedAdapter:
+        """See `AdaptableModel.prepare_adapter`."""
+        return PackedAdapter(
+            self._library,
+            self._adapted,
+            weights,
+            self._adapters,
+            dtype=self.dtype,
+            element=self._element,
+        )
+
+    def set_adapter(self, slot: int, weights: AdapterWeights | None) -> None:
+        """See `AdaptableModel.set_adapter`."""
+        self._adapters.pop(slot, None)
+        if weights:
+            self.prepare_adapter(weights).place(slot)
 
     def _given(self, given: GivenEmbeds, num_tokens: int) -> tuple[Tensor, Tensor]:
         """Return the rows as the first layer reads them, and by token the number of its row."""

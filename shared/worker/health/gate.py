@@ -44,7 +44,7 @@ class RequestGate:
         self.unhealthy = ""
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Call back whenever the gate closes or opens."""
+        """Call back whenever the gate closes or opens, or `report` is called."""
         self._listeners.append(callback)
 
     @property
@@ -127,6 +127,10 @@ class RequestGate:
     def set_unhealthy(self, reason: str) -> None:
         """Refuse new requests for this reason, or, if it is empty, admit them again."""
         self.unhealthy = reason
+        self._tell()
+
+    def report(self) -> None:
+        """Call the listeners: the worker has something else to report."""
         self._tell()
 
     async def drain(self, grace_s: float) -> int:

@@ -114,6 +114,8 @@ def load_of(parts: WorkerParts, watchdog: Watchdog, loop: LoopWatch) -> WorkerLo
         num_waiting=stats.num_waiting,
         num_free_blocks=stats.num_free_blocks,
         draining=parts.gate.draining,
+        adapters=parts.adapters.states(stats),
+        max_adapters=parts.adapters.max_adapters,
         unhealthy=(bool(parts.gate.unhealthy) or watchdog.bites or loop.late_s() > LOOP_STALL_S),
     )
 

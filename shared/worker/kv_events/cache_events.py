@@ -10,7 +10,7 @@ from shared.kv.tier import BlockTier
 from shared.worker.kv_events.events import AllBlocksCleared, BlockRemoved, BlockStored
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from shared.kv.change_log import CacheChange
     from shared.kv.content_log import ContentLog
@@ -32,9 +32,16 @@ _KINDS = {
 class CacheEvents:
     """Turns changes into events; takes the blocks' contents from `contents`."""
 
-    def __init__(self, contents: ContentLog, *, layout: KVLayout) -> None:
+    def __init__(
+        self,
+        contents: ContentLog,
+        *,
+        layout: KVLayout,
+        adapter_name: Callable[[bytes], str | None] = lambda _: None,
+    ) -> None:
         self._contents = contents
         self._layout = layout
+        self._adapter_name = adapter_name
 
     def of(self, change: CacheChange) -> Iterator[Event]:
         """Yield the events of a change, in order. Call it once for each change."""
@@ -62,7 +69,7 @@ class CacheEvents:
         for block_hash in change.stored:
             is_device = change.tier is BlockTier.DEVICE
             content = self._contents.take(block_hash) if is_device else None
-            parent, tokens = (None, ()) if content is None else content
+            parent, tokens, adapter = (None, (), b"") if content is None else content
             if run is None or parent is None or parent != last:
                 if run is not None:
                     yield run
@@ -73,7 +80,7 @@ class CacheEvents:
                     block_size=self._layout.block_size,
                     lora_id=None,
                     medium=_MEDIUMS[change.tier],
-                    lora_name=None,
+                    lora_name=self._adapter_name(adapter) if adapter else None,
                     group_idx=number,
                     kv_cache_spec_kind=_KINDS[group.kind],
                     kv_cache_spec_sliding_window=group.window if is_window else None,

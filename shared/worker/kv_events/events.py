@@ -5,7 +5,7 @@ Consumers written for the arrays of vLLM before 0.24 alone cannot read them.
 A block's hash is the low 64 bits of ours, which is not vLLM's hash of the same tokens: consumers
 that hash themselves use the tokens, and vLLM's own consumers treat hashes as opaque. Blocks of
 lower tiers come without tokens and parent, as vLLM's do. Salts and tenants are not published
-(`extra_keys`). LoRA names are not sent: there are none.
+(`extra_keys`). Blocks that an adapter computed have a name of it.
 """
 
 from __future__ import annotations

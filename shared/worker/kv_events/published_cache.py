@@ -10,7 +10,7 @@ from shared.worker.kv_events.cache_events import CacheEvents
 from shared.worker.kv_events.events import AllBlocksCleared
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from shared.engine.engine_thread import EngineThread
     from shared.kv.content_log import ContentLog
@@ -20,13 +20,19 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def published_cache(
-    publisher: KvEventPublisher, engine: EngineThread, contents: ContentLog, *, layout: KVLayout
+    publisher: KvEventPublisher,
+    engine: EngineThread,
+    contents: ContentLog,
+    *,
+    layout: KVLayout,
+    adapter_name: Callable[[bytes], str | None] = lambda _: None,
 ) -> AsyncIterator[None]:
     """Publish the blocks that an engine has and their changes; at the end, that all are gone.
 
     What the engine does after that is not published: no subscriber keeps a block of a past life.
     """
-    follower = _Follower(publisher, CacheEvents(contents, layout=layout))
+    events = CacheEvents(contents, layout=layout, adapter_name=adapter_name)
+    follower = _Follower(publisher, events)
     engine.on_cache_change(follower.note)
     held = await engine.tier_snapshots(at_cut=follower.waiting.clear)
     follower.begin([CacheChange(stored=tuple(keys), tier=tier) for tier, keys in held.items()])

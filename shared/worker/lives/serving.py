@@ -51,6 +51,7 @@ async def serve_life(site: Site) -> LastLife:
                 config,
                 site.role,
                 weights=lifecycle.weights,
+                adapters=site.adapters,
                 read_token_table=site.read_token_table,
                 token=site.token,
                 certificates=site.certificates,
@@ -104,6 +105,7 @@ def _add_worker_services(parts: WorkerParts, services: ServiceSet) -> None:
             gate=parts.gate,
             num_open_transfers=lambda: parts.transfers.num_open,
             releases=parts.releases,
+            adapters=parts.adapters,
         ),
         services.server,
     )
@@ -130,7 +132,13 @@ async def _publish_events(site: Site, parts: WorkerParts, stack: AsyncExitStack)
     """Publish the cache's changes until the stack closes, if the settings ask for it."""
     if site.events is not None and parts.contents is not None:
         await stack.enter_async_context(
-            published_cache(site.events, parts.engine, parts.contents, layout=parts.layout)
+            published_cache(
+                site.events,
+                parts.engine,
+                parts.contents,
+                layout=parts.layout,
+                adapter_name=parts.adapters.name_of,
+            )
         )
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from shared.rpc.server import RpcServer
     from shared.rpc.service_switch import ServiceSet, ServiceSwitch
     from shared.rpc.tls.files import CertificateFiles
+    from shared.worker.adapters import WorkerAdapters
     from shared.worker.config import WorkerConfig
     from shared.worker.kv_events.publisher import KvEventPublisher
     from shared.worker.lifecycle.lifecycle import Lifecycle
@@ -41,6 +42,7 @@ class Site:
     config: WorkerConfig
     role: Role
     lifecycle: Lifecycle
+    adapters: WorkerAdapters
     profiling: Profiling
     #: Listens from the first life on.
     server: RpcServer

@@ -11,7 +11,7 @@ import grpc
 
 from baton.v1 import transfer_pb2, transfer_pb2_grpc
 from shared.errors import IncompatiblePeerError, WorkerLostError
-from shared.rpc.protocol import REPORTING_MINOR, STATES_MINOR
+from shared.rpc.protocol import ADAPTERS_MINOR, REPORTING_MINOR, STATES_MINOR
 from shared.rpc.status import from_rpc_error
 from shared.rpc.wire import worker_id_from_wire
 from shared.worker.peers.compatibility import check_compatible
@@ -38,6 +38,8 @@ class Peer:
     reports_progress: bool = True
     #: Whether it sends hidden states of the prompts that it computes.
     sends_states: bool = True
+    #: Whether it computes with the adapter that a request names; else it would ignore the name.
+    knows_adapters: bool = True
 
 
 class PeerBook:
@@ -109,6 +111,7 @@ class PeerBook:
                     connector=self._connectors[name],
                     reports_progress=response.peer.protocol.minor >= REPORTING_MINOR,
                     sends_states=response.peer.protocol.minor >= STATES_MINOR,
+                    knows_adapters=response.peer.protocol.minor >= ADAPTERS_MINOR,
                 )
         raise IncompatiblePeerError(
             "connectors",

@@ -69,6 +69,18 @@ class Bench:
             await self.parts.endpoints.wait_until(lambda: self.usable(worker))
         return worker
 
+    async def report(self, worker: ScriptedDecode) -> None:
+        """A heartbeat of the worker, with its adapters."""
+        load = worker.load()
+        await self.parts.registry.heartbeat(worker.record.worker, load)
+        async with asyncio.timeout(10):
+            await self.parts.endpoints.wait_until(
+                lambda: any(
+                    e.record.worker == worker.record.worker and e.load == load
+                    for e in self.parts.endpoints.everyone()
+                )
+            )
+
     def usable(self, worker: ScriptedDecode) -> bool:
         return any(
             e.usable and e.record.worker == worker.record.worker

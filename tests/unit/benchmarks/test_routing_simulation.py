@@ -7,8 +7,15 @@ import lzma
 
 import pytest
 
-from benchmarks.routing.cluster import Result, ServiceTime, Simulation
-from benchmarks.routing.traces import DATA, Arrival, at_rate, hot_prefix, read_trace
+from benchmarks.routing.cluster import AdapterMemory, Result, ServiceTime, Simulation
+from benchmarks.routing.traces import (
+    DATA,
+    Arrival,
+    at_rate,
+    hot_prefix,
+    read_trace,
+    zipf_adapters,
+)
 
 SLICE = 1500
 
@@ -47,6 +54,20 @@ def test_it_beats_affinity_when_more_comes_than_fits() -> None:
     )
     assert cost.mean_ms < affine.mean_ms
     assert cost.percentile_ms(0.99) < affine.percentile_ms(0.99)
+
+
+def test_requests_go_where_their_adapter_is_and_a_hot_adapter_to_several() -> None:
+    trace = zipf_adapters(num_requests=1500)
+    arrivals = at_rate(trace, ServiceTime().no_cache_s(trace) / 0.7, 8)
+    cost, least = (
+        Simulation(policy, num_workers=8, adapters=AdapterMemory(16)).run(arrivals)
+        for policy in ("cost", "least-loaded")
+    )
+    assert cost.num_loads <= 0.4 * least.num_loads
+    assert cost.mean_ms <= 0.7 * least.mean_ms
+    # The most popular one is asked for by a fifth of all requests: more than one worker's share.
+    assert cost.peak_load <= 1.25
+    assert cost.num_loads > 100
 
 
 @pytest.mark.parametrize("offered", [0.5, 0.9, 1.1])

@@ -7,8 +7,15 @@ from dataclasses import replace
 import pytest
 
 from baton.v1 import directory_pb2
-from shared.directory.wire import record_from_wire, record_to_wire
+from shared.directory.base import AdapterPlace, AdapterState, WorkerLoad
+from shared.directory.wire import (
+    load_from_wire,
+    load_to_wire,
+    record_from_wire,
+    record_to_wire,
+)
 from shared.errors import InvalidRequestError
+from shared.request.adapter_ref import AdapterRef
 from tests.suites.directory import A, record
 
 WHOLE = replace(
@@ -32,3 +39,49 @@ def test_a_digest_that_is_none_is_refused(name: str) -> None:
     setattr(message, name, "no digest")
     with pytest.raises(InvalidRequestError, match=f"{name} must be a hex digest"):
         record_from_wire(message)
+
+
+LOAD = WorkerLoad(
+    num_running=1,
+    num_waiting=2,
+    num_free_blocks=3,
+    draining=True,
+    unhealthy=True,
+    adapters=(
+        AdapterState(
+            adapter=AdapterRef("sql", bytes(range(32)), "/adapters/sql"),
+            rank=16,
+            place=AdapterPlace.HOST,
+            load_ms=12.5,
+            num_running=4,
+            num_waiting=5,
+        ),
+    ),
+    max_adapters=6,
+)
+
+
+def test_all_fields_of_a_load_come_through() -> None:
+    packed = load_to_wire(LOAD).SerializeToString()
+    assert load_from_wire(directory_pb2.WorkerLoad.FromString(packed)) == LOAD
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("place", directory_pb2.ADAPTER_PLACE_UNSPECIFIED, "no place"),
+        ("load_ms", float("nan"), "load_ms"),
+    ],
+)
+def test_a_malformed_state_of_an_adapter_is_refused(name: str, value: float, told: str) -> None:
+    message = load_to_wire(LOAD)
+    setattr(message.adapters[0], name, value)
+    with pytest.raises(InvalidRequestError, match=told):
+        load_from_wire(message)
+
+
+def test_a_digest_of_another_length_is_refused() -> None:
+    message = load_to_wire(LOAD)
+    message.adapters[0].adapter.digest = b"short"
+    with pytest.raises(InvalidRequestError, match="32 bytes"):
+        load_from_wire(message)

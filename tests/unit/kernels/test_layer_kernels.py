@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from kernels.low_rank import LowRankSlots, RowSegments, Segment, add_low_rank
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope_kv_write import rope_kv_write
 from kernels.silu_mul import silu_mul
@@ -48,6 +49,16 @@ def test_what_does_not_fit_is_refused() -> None:
         silu_mul(x, x, implementation="cuda")
     with pytest.raises(ValueError, match="differ"):
         silu_mul(x, x[:, :2])
+
+
+def test_products_of_low_rank_refuse_what_does_not_fit() -> None:
+    x, rows = torch.ones(2, 4), RowSegments((Segment(0, 2, 0),))
+    with pytest.raises(ValueError, match="no implementation 'cuda'"):
+        add_low_rank(x, x, LowRankSlots(4, 4), rows, implementation="cuda")
+    with pytest.raises(ValueError, match="do not fit slots of 3 to 4 numbers"):
+        add_low_rank(x, x, LowRankSlots(3, 4), rows)
+    with pytest.raises(ValueError, match="segments of 3 rows, of which there are 2"):
+        add_low_rank(x, x, LowRankSlots(4, 4), RowSegments((Segment(0, 3, 0),)))
 
 
 def test_the_rotation_refuses_what_does_not_fit() -> None:

@@ -8,6 +8,7 @@ import pytest
 from services.router.models import ServedModels, read_vocab_size
 from shared.errors import ModelNotFoundError
 from tests.fakes import tiny_tokenizer
+from tests.fakes.scripted_adapters import NamedAdapters
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,10 +16,35 @@ if TYPE_CHECKING:
 
 def test_a_model_has_several_names_and_answers_with_the_first() -> None:
     models = ServedModels(names=("a", "b"), vocab_size=5, learn_max_model_len=lambda: 9)
-    assert [models.resolve(name) for name in ("a", "b", "", None)] == ["a"] * 4
+    assert [models.resolve(name).name for name in ("a", "b", "", None)] == ["a"] * 4
     assert models.max_model_len == 9
     with pytest.raises(ModelNotFoundError, match="'c' does not exist; served: a, b"):
         models.resolve("c")
+
+
+def served(*adapters: str) -> ServedModels:
+    return ServedModels(
+        names=("a", "b"),
+        vocab_size=5,
+        learn_max_model_len=lambda: 9,
+        adapters=NamedAdapters(*adapters),
+    )
+
+
+def test_an_adapter_answers_with_its_own_name() -> None:
+    models = served("sql", "b")
+    asked = models.resolve("sql")
+    assert (asked.name, asked.adapter) == ("sql", NamedAdapters("sql").find("sql"))
+    # A name of the model is never an adapter's.
+    assert models.resolve("b").adapter is None
+    assert [models.knows(name) for name in ("a", "b", "sql", "c")] == [True, True, True, False]
+
+
+def test_an_unknown_name_is_told_what_there_is() -> None:
+    with pytest.raises(ModelNotFoundError, match=r"served: a, b, sql, web$"):
+        served("sql", "web").resolve("c")
+    with pytest.raises(ModelNotFoundError, match=r"x24 and 82 more$"):
+        served(*(f"x{i}" for i in range(100))).resolve("c")
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ class Responses:
             body,
             chat.new_reader(),
             request_id=request.state.request_id,
-            model=self._backend.models.resolve(body.model),
+            model=chat.generation.model,
             num_prompt_tokens=len(chat.generation.prompt_token_ids),
             stored_id=None if keeper is None else new_id(),
         )

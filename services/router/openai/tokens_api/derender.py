@@ -57,7 +57,7 @@ class DerenderEndpoints:
         backend = self._backend
         raw = await read_body(request, backend.limits)
         body = parse_body(request, DerenderChatBody, raw, backend.unknown_fields)
-        model = backend.models.resolve(body.model)
+        model = backend.models.resolve(body.model).name
         chat = body.chat_request or ChatBody.model_validate(
             {"messages": [{"role": "user", "content": ""}]}
         )
@@ -87,7 +87,7 @@ class DerenderEndpoints:
         backend = self._backend
         raw = await read_body(request, backend.limits)
         body = parse_body(request, DerenderCompletionBody, raw, backend.unknown_fields)
-        model = backend.models.resolve(body.model)
+        model = backend.models.resolve(body.model).name
         asked = body.completion_request or CompletionBody(prompt="")
         replies = body.generate_responses
         counts = _one_each("prompt_tokens", body.prompt_tokens, len(replies))

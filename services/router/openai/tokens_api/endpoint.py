@@ -48,7 +48,7 @@ class TokenGeneration:
         generation = self._read(request, body, arrival_s)
         reply = GenerateReply(
             request_id=request.state.request_id,
-            model=backend.models.resolve(body.model),
+            model=generation.model,
             body=body,
         )
         parts = stream_answers(backend.generator, [generation])
@@ -56,7 +56,7 @@ class TokenGeneration:
 
     def _read(self, request: Request, body: GenerateBody, arrival_s: float) -> GenerationRequest:
         backend = self._backend
-        backend.models.resolve(body.model)
+        asked = backend.models.resolve(body.model)
         sampling = body.one_body()
         with params_named(_NAMES):
             check_stream_options(sampling)
@@ -78,7 +78,8 @@ class TokenGeneration:
         [request_id] = generation_ids(request, _PREFIX, 1)
         return GenerationRequest(
             request_id=request_id,
-            model=backend.models.names[0],
+            model=asked.name,
+            adapter=asked.adapter,
             names=request_names(request, _PREFIX),
             prompt_token_ids=tuple(body.token_ids),
             params=self._with_reasoning(params, body),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from services.router.routing.base import Policy
 from services.router.routing.picker import LeastCost
-from services.router.routing.scorers import DecodeLoad, MissingPrefix, Queue
+from services.router.routing.scorers import AdapterWait, DecodeLoad, MissingPrefix, Queue
 
 if TYPE_CHECKING:
     import random
@@ -17,11 +17,11 @@ MIN_SHARE = 0.1
 
 
 def policy(rng: random.Random) -> Policy:
-    """Return the policy that minimises missing tokens first, then the queue."""
+    """Return the policy that minimises missing tokens first, then waits."""
     return Policy(
         name="cache-first",
-        decode_scorers=(MissingPrefix(MIN_SHARE), Queue(), DecodeLoad(1.0)),
-        prefill_scorers=(MissingPrefix(MIN_SHARE), Queue()),
+        decode_scorers=(MissingPrefix(MIN_SHARE), Queue(), AdapterWait(), DecodeLoad(1.0)),
+        prefill_scorers=(MissingPrefix(MIN_SHARE), Queue(), AdapterWait()),
         decode_picker=LeastCost(rng),
         prefill_picker=LeastCost(rng),
     )

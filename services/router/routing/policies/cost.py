@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING
 
 from services.router.routing.base import Policy
 from services.router.routing.picker import LeastCost
-from services.router.routing.scorers import Crowding, DecodeLoad, Heat, Prefill, Queue, Transfer
+from services.router.routing.scorers import (
+    AdapterWait,
+    Crowding,
+    DecodeLoad,
+    Heat,
+    Prefill,
+    Queue,
+    Transfer,
+)
 
 if TYPE_CHECKING:
     import random
@@ -16,12 +24,15 @@ DECODE_WEIGHT_TOKENS = 20.0
 
 
 def policy(rng: random.Random) -> Policy:
-    """Return T_queue + T_prefill + T_transfer + T_crowding + T_heat + w · decode load."""
-    decode_load = DecodeLoad(DECODE_WEIGHT_TOKENS)
+    """Return T_queue + T_prefill + T_transfer + T_adapter + T_crowding + T_heat + w · decode load.
+
+    The last one is of decode workers only.
+    """
+    both = (Queue(), Prefill(), Transfer(), AdapterWait(), Crowding(), Heat())
     return Policy(
         name="cost",
-        decode_scorers=(Queue(), Prefill(), Transfer(), Crowding(), Heat(), decode_load),
-        prefill_scorers=(Queue(), Prefill(), Transfer(), Crowding(), Heat()),
+        decode_scorers=(*both, DecodeLoad(DECODE_WEIGHT_TOKENS)),
+        prefill_scorers=both,
         decode_picker=LeastCost(rng),
         prefill_picker=LeastCost(rng),
     )

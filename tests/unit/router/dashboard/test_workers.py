@@ -8,8 +8,9 @@ from services.router.dashboard.recent import RecentRequests
 from services.router.dashboard.workers import GONE_S, MAX_CHANGES, MAX_GONE, WorkerRow, WorkerWatch
 from services.router.usage import Usage
 from services.router.workers.endpoint import Endpoint, WorkerSoftware
-from shared.directory.base import WorkerLoad, WorkerRecord
+from shared.directory.base import AdapterPlace, AdapterState, WorkerLoad, WorkerRecord
 from shared.identity import Role, WorkerId
+from shared.request.adapter_ref import AdapterRef
 from tests.fakes.ended_requests import served
 
 
@@ -59,6 +60,27 @@ def test_a_row_says_what_a_worker_said_last() -> None:
     assert (row.blocks_used, row.blocks_cached, row.blocks_total) == (25, 40, 100)
     assert (row.lease_age_s, row.hit_rate) == (1.0, None)
     assert cluster.watch.kv_used() == {"decode-0": 0.25}
+
+
+def test_a_row_counts_adapters_in_memory_and_names_those_at_work() -> None:
+    places = {"a": AdapterPlace.DEVICE, "b": AdapterPlace.HOST, "c": AdapterPlace.KNOWN}
+    states = tuple(
+        AdapterState(
+            adapter=AdapterRef(name, bytes(32), f"/{name}"),
+            rank=8,
+            place=place,
+            num_running=int(name == "a"),
+        )
+        for name, place in places.items()
+    )
+    one, plain = endpoint(), endpoint("decode-1")
+    one.report(WorkerLoad(adapters=states, max_adapters=2))
+    cluster = Cluster(one, plain)
+    rows = cluster.look()
+    assert (rows["decode-0"].num_adapters, rows["decode-0"].adapters) == (2, ["a"])
+    assert (rows["decode-1"].num_adapters, rows["decode-1"].adapters) == (None, [])
+    cluster.endpoints = [plain]
+    assert cluster.look()["decode-0"].num_adapters is None
 
 
 def test_a_worker_that_has_said_nothing_of_its_blocks_uses_none() -> None:

@@ -20,6 +20,7 @@ const HIGH = 0.9;
 export function Workers({ state }) {
   const { tick, points, changes } = state;
   const { workers, now_s: nowS } = tick;
+  const adapted = workers.some((worker) => worker.num_adapters !== null);
   return html`
     <section class="panel" id="workers" aria-labelledby="workers-title">
       <header>
@@ -35,10 +36,10 @@ export function Workers({ state }) {
               <th role="columnheader" scope="col">Worker</th><th role="columnheader" scope="col">State</th>
               <th role="columnheader" scope="col" class="num">Running</th><th role="columnheader" scope="col" class="num">Waiting</th>
               <th role="columnheader" scope="col">KV blocks</th>
-              <th role="columnheader" scope="col" class="num">Prefix hits</th><th role="columnheader" scope="col" class="num">Lease age</th>
+              <th role="columnheader" scope="col" class="num">Prefix hits</th>${adapted && html`<th role="columnheader" scope="col">Adapters</th>`}<th role="columnheader" scope="col" class="num">Lease age</th>
             </tr></thead>
             <tbody role="rowgroup">
-              ${workers.map((worker) => html`<${Row} key=${worker.role + worker.name} worker=${worker} nowS=${nowS} points=${points} />`)}
+              ${workers.map((worker) => html`<${Row} key=${worker.role + worker.name} worker=${worker} nowS=${nowS} points=${points} adapted=${adapted} />`)}
             </tbody>
           </table></div>`
         : html`<p class="empty">No worker has joined. Start one: <code>./baton serve decode --directory HOST:PORT --model …</code></p>`}
@@ -51,7 +52,7 @@ export function Workers({ state }) {
   `;
 }
 
-function Row({ worker, nowS, points }) {
+function Row({ worker, nowS, points, adapted }) {
   const gone = GONE.has(worker.state);
   const [kind, meaning] = STATES[worker.state];
   return html`
@@ -69,6 +70,8 @@ function Row({ worker, nowS, points }) {
         ${worker.num_waiting_tokens > 0 && html`<span class="since">${number(worker.num_waiting_tokens)} tok to do</span>`}</td>
       <td role="cell" class="wide" data-label="KV blocks">${gone ? "–" : html`<${Pool} worker=${worker} points=${points} />`}</td>
       <td role="cell" class="num" data-label="Prefix hits">${percent(worker.hit_rate)}</td>
+      ${adapted && html`<td role="cell" data-label="Adapters">${worker.num_adapters === null ? "–" : number(worker.num_adapters)}
+        ${worker.adapters.length > 0 && html`<span class="since">${worker.adapters.join(", ")}</span>`}</td>`}
       <td role="cell" class="num" data-label="Lease age">${gone ? "–" : `${worker.lease_age_s.toFixed(1)} s`}</td>
     </tr>
   `;

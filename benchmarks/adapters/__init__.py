@@ -1,0 +1,1 @@
+"""What adapters cost: steps with and without them, in turns, on one model."""

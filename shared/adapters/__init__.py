@@ -1,0 +1,1 @@
+"""LoRA adapters as PEFT writes them: read from their folder and checked against a base."""

@@ -1,0 +1,67 @@
+"""A queue with a lane for each adapter: one that waits for its adapter holds up its lane alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shared.engine.choices import SchedulingPolicy
+from shared.engine.schedule.waiting_queue import FcfsQueue, PriorityQueue
+
+if TYPE_CHECKING:
+    from shared.engine.schedule.waiting_queue import WaitingQueue
+    from shared.engine.sequence.sequence import Sequence
+
+
+class AdapterLanes:
+    """A `WaitingQueue`. Within a lane the head is never overtaken."""
+
+    def __init__(self, policy: SchedulingPolicy) -> None:
+        self._by_priority = policy is SchedulingPolicy.PRIORITY
+        self._lanes: dict[bytes, WaitingQueue] = {}
+        #: First come, first served: the place of each sequence.
+        self._places: dict[str, int] = {}
+        self._next, self._first = 0, 0
+
+    def add(self, seq: Sequence) -> None:
+        """Queue a new sequence."""
+        self._places[seq.request_id] = self._next
+        self._next += 1
+        self._lane(seq).add(seq)
+
+    def put_back(self, seq: Sequence) -> None:
+        """Queue a preempted sequence before all others of its rank."""
+        self._first -= 1
+        self._places[seq.request_id] = self._first
+        self._lane(seq).put_back(seq)
+
+    def head(self) -> Sequence | None:
+        """Return the head of the first lane."""
+        return next(iter(self.heads()), None)
+
+    def heads(self) -> list[Sequence]:
+        """Return the head of each lane, in the order of the whole queue."""
+        heads = [head for lane in self._lanes.values() if (head := lane.head()) is not None]
+        return sorted(heads, key=self._order)
+
+    def remove(self, seq: Sequence) -> None:
+        """Remove a sequence that is in the queue."""
+        lane = self._lane(seq)
+        lane.remove(seq)
+        del self._places[seq.request_id]
+        if not len(lane):
+            del self._lanes[seq.identity.adapter]
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def _lane(self, seq: Sequence) -> WaitingQueue:
+        lane = self._lanes.get(seq.identity.adapter)
+        if lane is None:
+            lane = PriorityQueue() if self._by_priority else FcfsQueue()
+            self._lanes[seq.identity.adapter] = lane
+        return lane
+
+    def _order(self, seq: Sequence) -> tuple[int, int]:
+        if self._by_priority:
+            return seq.request.priority, seq.arrival
+        return 0, self._places[seq.request_id]

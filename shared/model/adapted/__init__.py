@@ -1,0 +1,1 @@
+"""Adapters of a model's linears: their weights in memory, and the rows that pass through them."""
