@@ -15,7 +15,8 @@ PROTOCOL_MAJOR = 1
 #: tokens.
 #: 6: prompts may give embeddings in place of tokens, and a worker returns log probabilities of
 #: other modes than raw ones.
-PROTOCOL_MINOR = 6
+#: 7: a prefill worker makes vectors of texts, and describes them.
+PROTOCOL_MINOR = 7
 
 #: First minor versions with a feature.
 REPORTING_MINOR = 1
@@ -24,3 +25,4 @@ STATES_MINOR = 3
 FIELDS_MINOR = 5
 EMBEDS_MINOR = 6
 LOGPROBS_MODE_MINOR = 6
+POOLING_MINOR = 7
