@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from baton.v1 import prefill_pb2_grpc
 from services.prefill.config import PrefillConfig
-from services.prefill.metrics import PrefillMetrics
+from services.prefill.metrics import PoolMetrics, PrefillMetrics
+from services.prefill.pool import PoolCalls
 from services.prefill.servicer import PrefillServicer
 from services.prefill.watch import PrefillWatch
 from shared.ending import end_process
@@ -34,6 +35,9 @@ def add_prefill(config: PrefillConfig, parts: WorkerParts, services: ServiceSet)
         timeout_s=config.worker.transfer_timeout_s,
         is_healthy=lambda: not parts.gate.unhealthy,
         watch=PrefillWatch(PrefillMetrics(parts.metrics), parts.tracer),
+        pool=PoolCalls(
+            parts.pooler, parts.gate, PoolMetrics(parts.metrics), model=config.worker.model.name
+        ),
     )
     prefill_pb2_grpc.add_PrefillServicer_to_server(servicer, services.server)
 

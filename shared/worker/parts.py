@@ -20,6 +20,8 @@ from shared.engine.engine_thread import EngineThread
 from shared.engine.grammar.build import build_grammars
 from shared.identity import Role, WorkerId
 from shared.kv.identity import model_identity
+from shared.pooling.settings import Runner
+from shared.pooling.wire import facts_to_wire
 from shared.rpc.channel import ChannelPool
 from shared.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from shared.rpc.wire import worker_id_to_wire
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from shared.kv.content_log import ContentLog
     from shared.kv.layout import KVLayout
     from shared.model.loader import LoadedModel
+    from shared.pooling.base import Pooler
     from shared.rpc.auth import ClusterToken
     from shared.rpc.tls.files import CertificateFiles
     from shared.telemetry.tracing import Tracer
@@ -82,6 +85,8 @@ class WorkerParts:
     peers: PeerBook
     reuse: PrefixReuse
     grammars: GrammarCompiler
+    #: None if the worker makes no vectors.
+    pooler: Pooler | None
     peer_info: transfer_pb2.PeerInfo
     transfers: TransferCounters
     gate: RequestGate
@@ -120,6 +125,7 @@ class WorkerParts:
             num_blocks=self.engine.stats().num_blocks,
             max_model_len=self.max_model_len,
             software_version=VERSION,
+            pooling=_offer(self.config, self.pooler),
         )
 
 
@@ -165,6 +171,7 @@ async def open_parts(
             peers=peers,
             reuse=_reuse(config, worker, engine, thread, peers, channels, metrics, breakers),
             grammars=grammars,
+            pooler=_pooler(config, role, thread, weights.loaded),
             peer_info=info,
             transfers=transfers,
             gate=_gate(config),
@@ -174,6 +181,19 @@ async def open_parts(
             breakers=breakers,
             contents=contents,
         )
+
+
+def _pooler(
+    config: WorkerConfig, role: Role, thread: EngineThread, loaded: LoadedModel
+) -> Pooler | None:
+    """Return what makes vectors of the model; None if it is run for answers alone."""
+    return None
+
+
+def _offer(config: WorkerConfig, pooler: Pooler | None) -> worker_pb2.PoolingFacts | None:
+    if pooler is None:
+        return None
+    return facts_to_wire(pooler.facts, is_only=config.pooling.runner is not Runner.GENERATE)
 
 
 def _tracer(role: Role, worker: WorkerId, stack: AsyncExitStack) -> Tracer | None:
