@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = [
-    "Pooled",
     "PoolRequest",
+    "PoolTask",
+    "Pooled",
     "Pooler",
     "PoolingFacts",
     "PoolingKind",
-    "PoolTask",
     "ScoreActivation",
 ]
 
