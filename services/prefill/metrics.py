@@ -68,7 +68,10 @@ class PoolMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._vectors = Counter(
-            "baton_pooled_texts", "Texts for vectors, by how it ended.", ["outcome"], registry=registry
+            "baton_pooled_texts",
+            "Texts for vectors, by how it ended.",
+            ["outcome"],
+            registry=registry,
         )
         self._tokens = Counter(
             "baton_pooled_tokens_by_source",

@@ -23,6 +23,7 @@ from services.router.dashboard.state import DashboardState
 from services.router.doors.app import create_app
 from services.router.doors.http_server import HttpServer
 from services.router.doors.limited import LimitedGenerator
+from services.router.doors.limited_vectors import LimitedVectorizer
 from services.router.doors.slow_reader import StallGuard
 from services.router.grpc.directory_servicer import DirectoryServicer
 from services.router.grpc.health import reporting_health
@@ -33,10 +34,12 @@ from services.router.openai.responses_api.stored.open import open_keeper
 from services.router.operated import OperatedCluster
 from services.router.parts import open_parts
 from services.router.security import DIRECTORY_SERVICE, ROUTER_SERVICE, open_security
+from services.router.vectors.service import Vectors
 from services.router.watch.metrics import RequestMeter, observe_state
 from services.router.watch.request_log import RequestLog
 from services.router.watch.tracing import RequestTracer
 from services.router.watch.watched import WatchedGenerator
+from services.router.watch.watched_vectors import VectorMeter, WatchedVectorizer
 from shared.config import load_config
 from shared.ending import end_process
 from shared.errors import ConfigError
@@ -100,13 +103,16 @@ async def serve(config: RouterConfig) -> None:
         if tracer is not None:
             stack.push_async_callback(tracer.close)
         dashboard = Dashboard(DashboardState(parts, name=_instance(), version=VERSION))
-        generator = front(config, parts, metrics, tracer, dashboard.state)
+        tenants = tenant_metrics(parts, metrics)
+        generator = front(config, parts, metrics, tenants, tracer, dashboard.state)
+        vectors = vector_front(config, parts, metrics, tenants)
         keeper = await stack.enter_async_context(_keeper(config))
-        rpc = _rpc_server(config, parts, generator, security, certificates, tracer)
+        rpc = _rpc_server(config, parts, generator, vectors, security, certificates, tracer)
         await rpc.start(*config.grpc_addresses, serving=False)
         stack.push_async_callback(rpc.stop, 0)
+        backend = _backend(config, parts, generator, vectors, keeper)
         http = HttpServer(
-            _http_app(config, parts, generator, metrics, keys, stopping, tracer, dashboard, keeper),
+            _http_app(config, parts, backend, metrics, keys, stopping, tracer, dashboard),
             drain_grace_s=config.drain_grace_s,
             tls=_https(config, certificates),
             limits=config.limits,
@@ -137,13 +143,12 @@ def _keeper(config: RouterConfig) -> AbstractAsyncContextManager[ResponseKeeper 
 def _http_app(
     config: RouterConfig,
     parts: RouterParts,
-    generator: Generator,
+    backend: Backend,
     metrics: CollectorRegistry,
     keys: KeyRing | None,
     stopping: asyncio.Event,
     tracer: Tracer | None,
     dashboard: Dashboard,
-    keeper: ResponseKeeper | None,
 ) -> FastAPI:
     def not_ready_because() -> Sequence[str]:
         if stopping.is_set():
@@ -151,7 +156,7 @@ def _http_app(
         return parts.endpoints.not_ready_because()
 
     return create_app(
-        _backend(config, parts, generator, keeper),
+        backend,
         not_ready_because=not_ready_because,
         notes=parts.endpoints.notes,
         registry=exposed_metrics(
@@ -174,7 +179,11 @@ def _http_app(
 
 
 def _backend(
-    config: RouterConfig, parts: RouterParts, generator: Generator, keeper: ResponseKeeper | None
+    config: RouterConfig,
+    parts: RouterParts,
+    generator: Generator,
+    vectors: Vectors,
+    keeper: ResponseKeeper | None,
 ) -> Backend:
     return Backend(
         generator=generator,
@@ -184,6 +193,8 @@ def _backend(
         models=parts.models,
         explainer=parts.planner,
         aborter=parts.pipeline,
+        vectors=vectors,
+        vector_explainer=parts.vectors,
         trusts_templates=config.trust_request_chat_template,
         answers=config.answers,
         embeds=config.embeds_policy,
@@ -197,6 +208,7 @@ def front(
     config: RouterConfig,
     parts: RouterParts,
     registry: CollectorRegistry,
+    tenants: TenantMetrics,
     tracer: Tracer | None = None,
     page: DashboardState | None = None,
 ) -> Generator:
@@ -210,7 +222,7 @@ def front(
         observers.append(RequestLog())
     if tracer is not None:
         observers.append(RequestTracer(tracer, model=model))
-    return WatchedGenerator(limited(config, parts, registry), observers)
+    return WatchedGenerator(limited(config, parts, tenants), observers)
 
 
 def _https(config: RouterConfig, certificates: CertificateFiles | None) -> SSLContext | None:
@@ -225,16 +237,35 @@ def _instance() -> str:
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
-def limited(
-    config: RouterConfig, parts: RouterParts, registry: CollectorRegistry
-) -> LimitedGenerator:
-    """Return the pipeline behind the tenants' limits; count their use in `registry`."""
+def vector_front(
+    config: RouterConfig, parts: RouterParts, registry: CollectorRegistry, tenants: TenantMetrics
+) -> Vectors:
+    """Return what makes vectors, behind tenant limits and the observers of requests."""
+    limited_vectors = LimitedVectorizer(parts.vectors, parts.limits, tenants)
+    meter = VectorMeter(registry, model=parts.models.names[0])
+    return Vectors(
+        vectorizer=WatchedVectorizer(limited_vectors, meter, logs=config.log_requests),
+        tokenizer=parts.tokenizer,
+        chat_template=parts.chat_template,
+        models=parts.models,
+        offered=parts.endpoints.offered_vectors,
+        limits=config.limits,
+    )
+
+
+def tenant_metrics(parts: RouterParts, registry: CollectorRegistry) -> TenantMetrics:
+    """Return the counters of tenants' use, of answers and of vectors."""
     metrics = TenantMetrics(queued=parts.admission.queue_lengths, running=parts.limits.running)
     registry.register(metrics)
+    return metrics
+
+
+def limited(config: RouterConfig, parts: RouterParts, tenants: TenantMetrics) -> LimitedGenerator:
+    """Return the pipeline behind the tenants' limits; count their use in `tenants`."""
     return LimitedGenerator(
         StallGuard(parts.pipeline, max_stall_s=config.max_client_stall_s),
         parts.limits,
-        metrics,
+        tenants,
         max_model_len=lambda: parts.models.max_model_len,
     )
 
@@ -263,6 +294,7 @@ def _rpc_server(
     config: RouterConfig,
     parts: RouterParts,
     generator: Generator,
+    vectors: Vectors,
     security: RouterSecurity,
     certificates: CertificateFiles | None,
     tracer: Tracer | None,
@@ -291,6 +323,7 @@ def _rpc_server(
         limits=limits,
         embeds=config.embeds_policy,
         traced=tracer is not None,
+        vectors=vectors,
     )
     router_pb2_grpc.add_RouterServicer_to_server(router, rpc.server)
     directory_pb2_grpc.add_DirectoryServicer_to_server(

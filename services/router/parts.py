@@ -19,6 +19,8 @@ from services.router.models import ServedModels
 from services.router.routing.chooser import WorkerChooser
 from services.router.routing.policies.find import find_policy
 from services.router.routing.room import WorkerRoom
+from services.router.vectors.call import PoolCaller
+from services.router.vectors.pipeline import VectorPipeline
 from services.router.workers.canary import Canary
 from services.router.workers.control import WorkerControl
 from services.router.workers.directory import make_directory
@@ -69,6 +71,7 @@ class RouterParts:
     planner: AnswerPlanner
     limits: TenantLimits
     pipeline: Pipeline
+    vectors: VectorPipeline
     #: The task that follows the directory and the workers' weights; it ends only by a bug.
     following: asyncio.Task[None]
 
@@ -160,6 +163,13 @@ def _build(
         planner=planner,
         limits=TenantLimits(),
         pipeline=pipeline,
+        vectors=VectorPipeline(
+            chooser=chooser,
+            admission=admission,
+            endpoints=endpoints,
+            caller=PoolCaller(channels),
+            request_timeout_s=config.request_timeout_s,
+        ),
         following=asyncio.create_task(_follow(directory, endpoints, fleet)),
     )
 

@@ -51,6 +51,18 @@ from services.router.openai.tokens_api.render import (
 )
 from services.router.openai.tokens_api.schema import GenerateBody
 from services.router.openai.trace import TraceMiddleware
+from services.router.openai.vectors.endpoints import VectorEndpoints
+from services.router.openai.vectors.schema import (
+    ClassifyBody,
+    ClassifyChatBody,
+    EmbeddingBody,
+    EmbeddingChatBody,
+    PoolingBody,
+    PoolingChatBody,
+    RerankBody,
+    ScoreBody,
+)
+from services.router.openai.vectors.scoring import ScoreEndpoints
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -67,6 +79,19 @@ if TYPE_CHECKING:
 
 #: The second one is vLLM's newer name.
 ABORT_PATHS = ("/abort_requests", "/inference/v1/abort_requests")
+#: The first is OpenAI's, Jina's or vLLM's newest, the others are older or Cohere's.
+EMBEDDING_PATHS = ("/v1/embeddings",)
+CLASSIFY_PATHS = ("/v1/classify", "/classify")
+POOLING_PATHS = ("/pooling",)
+SCORE_PATHS = ("/v1/score", "/score")
+RERANK_PATHS = ("/v1/rerank", "/rerank", "/v2/rerank")
+_VECTOR_BODIES: dict[str, tuple[type[BaseModel], ...]] = {
+    **dict.fromkeys(EMBEDDING_PATHS, (EmbeddingBody, EmbeddingChatBody)),
+    **dict.fromkeys(CLASSIFY_PATHS, (ClassifyBody, ClassifyChatBody)),
+    **dict.fromkeys(POOLING_PATHS, (PoolingBody, PoolingChatBody)),
+    **dict.fromkeys(SCORE_PATHS, (ScoreBody,)),
+    **dict.fromkeys(RERANK_PATHS, (RerankBody,)),
+}
 #: The endpoints read their bodies themselves, so the schemas are listed for the framework here.
 _BODIES: dict[str, tuple[type[BaseModel], ...]] = {
     "/v1/chat/completions": (ChatBody,),
@@ -161,6 +186,8 @@ def _bodies(backend: Backend, cluster: Cluster | None) -> dict[str, tuple[type[B
     found = _BODIES | {
         path: (CompletionBody, ChatBody) for path, is_there in either.items() if is_there
     }
+    if backend.vectors is not None:
+        found |= _VECTOR_BODIES
     if backend.aborter is not None:
         found |= dict.fromkeys(ABORT_PATHS, (AbortBody,))
     return found
@@ -194,12 +221,35 @@ def _add_generation(app: FastAPI, backend: Backend, cluster: Cluster | None) -> 
             app.add_api_route(path, abort, methods=["POST"], tags=["operations"])
     batch = ChatBatch(backend, chat).create
     app.add_api_route("/v1/chat/completions/batch", batch, methods=["POST"], tags=["generate"])
+    vectors = None if backend.vectors is None else VectorEndpoints(backend, backend.vectors)
+    if vectors is not None:
+        _add_vectors(app, vectors)
+    if backend.vectors is not None:
+        _add_scores(app, ScoreEndpoints(backend, backend.vectors))
     if backend.explainer is not None:
-        route = RouteEndpoint(backend, backend.explainer, chat=chat, completions=completions)
+        route = RouteEndpoint(
+            backend, backend.explainer, chat=chat, completions=completions, vectors=vectors
+        )
         app.add_api_route("/v1/route", route.explain, methods=["POST"], tags=["operations"])
     _add_tokens(app, backend, chat, completions)
     app.add_api_route("/tokenize", tokens.tokenize, methods=["POST"], tags=["tokens"])
     app.add_api_route("/detokenize", tokens.detokenize, methods=["POST"], tags=["tokens"])
+
+
+def _add_vectors(app: FastAPI, endpoints: VectorEndpoints) -> None:
+    for paths, endpoint in (
+        (EMBEDDING_PATHS, endpoints.embeddings),
+        (CLASSIFY_PATHS, endpoints.classify),
+        (POOLING_PATHS, endpoints.pooling),
+    ):
+        for path in paths:
+            app.add_api_route(path, endpoint, methods=["POST"], tags=["vectors"])
+
+
+def _add_scores(app: FastAPI, endpoints: ScoreEndpoints) -> None:
+    for paths, endpoint in ((SCORE_PATHS, endpoints.score), (RERANK_PATHS, endpoints.rerank)):
+        for path in paths:
+            app.add_api_route(path, endpoint, methods=["POST"], tags=["vectors"])
 
 
 def _add_tokens(

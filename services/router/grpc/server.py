@@ -16,6 +16,7 @@ from services.router.answer.best_of import chosen_answers
 from services.router.chat.prompt import render_chat
 from services.router.grpc.answers import AnswerWriter
 from services.router.grpc.chat import read_chat
+from services.router.grpc.vectors import VectorCalls
 from services.router.grpc.wire import params_from_wire, read_rows, resumed_from_wire
 from services.router.parsers.budget import bound_thinking, end_of
 from services.router.parsers.plan import ChatFormats
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from services.router.admission.tenant import Tenant
     from services.router.models import ServedModels
     from services.router.request.generation import Generator
+    from services.router.vectors.service import Vectors
     from shared.generation.limits import RequestLimits
     from shared.generation.params import GenerationParams
     from shared.request.prompt_embeds import PromptEmbeds
@@ -78,14 +80,16 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         limits: RequestLimits = DEFAULT_LIMITS,
         embeds: EmbedsPolicy = NO_EMBEDS,
         traced: bool = False,
+        vectors: Vectors | None = None,
     ) -> None:
-        """Serve `generator`.
+        """Serve `generator`, and `vectors` if there are any.
 
         `formats`: how the model writes tool calls and reasoning. `caller_of` returns the caller of
         a call's metadata, `rate_headers` a tenant's rate-limit headers. `embeds`: whether prompts
         may give embeddings. `traced`: callers may pass a trace context with a request.
         """
         self._traced = traced
+        self._vectors = None if vectors is None else VectorCalls(vectors, caller_of)
         self._generator = generator
         self._tokenizer = tokenizer
         self._chat_template = chat_template
@@ -161,6 +165,38 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         async with aclosing(answers) as responses:
             async for response in responses:
                 yield response
+
+    async def Embed(  # noqa: N802 the name in the contract
+        self, request: router_pb2.EmbedRequest, context: Context
+    ) -> AsyncGenerator[router_pb2.EmbedResponse, None]:
+        """Return the vector of each text."""
+        async with aclosing(self._vector_calls.embed(request, context)) as responses:
+            async for response in responses:
+                yield response
+
+    async def Rerank(  # noqa: N802 the name in the contract
+        self, request: router_pb2.RerankRequest, context: Context
+    ) -> router_pb2.RerankResponse:
+        """Order documents by their relevance for a query."""
+        return await self._vector_calls.rerank(request, context)
+
+    async def Score(  # noqa: N802 the name in the contract
+        self, request: router_pb2.ScoreRequest, context: Context
+    ) -> router_pb2.ScoreResponse:
+        """Score pairs of texts."""
+        return await self._vector_calls.score(request, context)
+
+    async def Classify(  # noqa: N802 the name in the contract
+        self, request: router_pb2.ClassifyRequest, context: Context
+    ) -> router_pb2.ClassifyResponse:
+        """Classify texts."""
+        return await self._vector_calls.classify(request, context)
+
+    @property
+    def _vector_calls(self) -> VectorCalls:
+        if self._vectors is None:
+            raise UnsupportedError("this router makes no vectors")
+        return self._vectors
 
     async def ListModels(  # noqa: N802 the name in the contract
         self, request: router_pb2.ListModelsRequest, context: Context

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from services.router.openai.responses_api.stored.keeper import ResponseKeeper
     from services.router.openai.schema.chat import ChatPromptFields
     from services.router.request.generation import Aborter, Explainer, Generator
+    from services.router.vectors.request import VectorExplainer
+    from services.router.vectors.service import Vectors
     from shared.text.chat_template import ChatTemplate
     from shared.text.tokenizer import Tokenizer
 
@@ -45,6 +47,10 @@ class Backend:
     explainer: Explainer | None = None
     #: None: requests cannot be aborted by name.
     aborter: Aborter | None = None
+    #: None: there are no endpoints of vectors.
+    vectors: Vectors | None = None
+    #: None: routes of requests for vectors cannot be explained.
+    vector_explainer: VectorExplainer | None = None
     #: None: responses are not stored.
     responses: ResponseKeeper | None = None
     #: Formats of the model's tool calls and reasoning.
@@ -54,6 +60,15 @@ class Backend:
     unknown_fields: UnknownFields = field(default_factory=UnknownFields)
     #: Returns the caller of a request; its tenant limits which prefixes it shares.
     caller_of: Callable[[Request], Caller] = caller_of
+
+    def require_answers(self) -> None:
+        """Refuse a request for an answer of a model that makes vectors alone.
+
+        Raises:
+            UnsupportedError: it does.
+        """
+        if self.vectors is not None:
+            self.vectors.require_answers()
 
     def template_of(self, fields: ChatPromptFields) -> ChatTemplate:
         """Return the template that writes a conversation.

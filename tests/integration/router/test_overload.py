@@ -12,7 +12,7 @@ import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
-from services.router.__main__ import limited
+from services.router.__main__ import limited, tenant_metrics
 from services.router.admission.tenant import Tenant
 from services.router.doors.app import create_app
 from services.router.doors.http_server import HttpServer
@@ -112,7 +112,9 @@ class OfOneTenant:
 
 def _server(bench: Bench, tenant: Tenant) -> HttpServer:
     registry = CollectorRegistry()
-    generator = OfOneTenant(limited(bench.config, bench.parts, registry), tenant)
+    generator = OfOneTenant(
+        limited(bench.config, bench.parts, tenant_metrics(bench.parts, registry)), tenant
+    )
     app = create_app(
         bench.backend(generator),
         not_ready_because=tuple,
