@@ -15,6 +15,10 @@ PACKAGE = "baton.v1"
 GENERATE = f"/{PACKAGE}.Router/Generate"
 CHAT = f"/{PACKAGE}.Router/Chat"
 LIST_MODELS = f"/{PACKAGE}.Router/ListModels"
+EMBED = f"/{PACKAGE}.Router/Embed"
+RERANK = f"/{PACKAGE}.Router/Rerank"
+SCORE = f"/{PACKAGE}.Router/Score"
+CLASSIFY = f"/{PACKAGE}.Router/Classify"
 
 
 def _load_pool() -> descriptor_pool.DescriptorPool:
@@ -33,17 +37,25 @@ def _message(name: str) -> Any:
 _POOL = _load_pool()
 
 if TYPE_CHECKING:
-    from baton.v1.common_pb2 import ExtraArg, Grammar, Timings, Usage
+    from baton.v1.common_pb2 import ExtraArg, Grammar, Timings, Usage, Vector
     from baton.v1.router_pb2 import (
         ChatDelta,
         ChatMessage,
         ChatRequest,
+        ClassifyRequest,
+        ClassifyResponse,
+        EmbedRequest,
+        EmbedResponse,
         GenerateRequest,
         GenerateResponse,
         GenerationParams,
         ListModelsRequest,
         ListModelsResponse,
         Prompt,
+        RerankRequest,
+        RerankResponse,
+        ScoreRequest,
+        ScoreResponse,
         TokenDetail,
         ToolChoice,
     )
@@ -52,6 +64,7 @@ else:
     Grammar = _message("Grammar")
     Timings = _message("Timings")
     Usage = _message("Usage")
+    Vector = _message("Vector")
     ChatDelta = _message("ChatDelta")
     ChatMessage = _message("ChatMessage")
     ChatRequest = _message("ChatRequest")
@@ -63,14 +76,30 @@ else:
     Prompt = _message("Prompt")
     TokenDetail = _message("TokenDetail")
     ToolChoice = _message("ToolChoice")
+    ClassifyRequest = _message("ClassifyRequest")
+    ClassifyResponse = _message("ClassifyResponse")
+    EmbedRequest = _message("EmbedRequest")
+    EmbedResponse = _message("EmbedResponse")
+    RerankRequest = _message("RerankRequest")
+    RerankResponse = _message("RerankResponse")
+    ScoreRequest = _message("ScoreRequest")
+    ScoreResponse = _message("ScoreResponse")
 
 __all__ = [
     "CHAT",
+    "CLASSIFY",
+    "EMBED",
     "GENERATE",
     "LIST_MODELS",
+    "RERANK",
+    "SCORE",
     "ChatDelta",
     "ChatMessage",
     "ChatRequest",
+    "ClassifyRequest",
+    "ClassifyResponse",
+    "EmbedRequest",
+    "EmbedResponse",
     "ExtraArg",
     "GenerateRequest",
     "GenerateResponse",
@@ -79,8 +108,13 @@ __all__ = [
     "ListModelsRequest",
     "ListModelsResponse",
     "Prompt",
+    "RerankRequest",
+    "RerankResponse",
+    "ScoreRequest",
+    "ScoreResponse",
     "Timings",
     "TokenDetail",
     "ToolChoice",
     "Usage",
+    "Vector",
 ]

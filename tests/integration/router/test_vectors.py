@@ -7,77 +7,24 @@ import base64
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import numpy as np
 import pytest
-from prometheus_client import CollectorRegistry
 
-from services.router.__main__ import tenant_metrics, vector_front
-from services.router.doors.app import create_app
 from shared.errors import InternalError, WorkerLostError
 from tests.fakes.poolers import (
     CLASSIFIER,
     RERANKER,
     SIZE,
-    PoolWorker,
     TokenPooler,
     embedding,
     rows_of,
 )
+from tests.fakes.vector_door import Door, joined, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from tests.integration.router.conftest import Bench
-
-URL = "/v1/embeddings"
-
-
-class Door:
-    """The router's HTTP API with its vectors, as services/router/__main__.py wires them."""
-
-    def __init__(self, bench: Bench) -> None:
-        self.bench = bench
-        self.registry = CollectorRegistry()
-        parts = bench.parts
-        tenants = tenant_metrics(parts, self.registry)
-        backend = bench.backend()
-        self.vectors = vector_front(bench.config, parts, self.registry, tenants)
-        app = create_app(
-            type(backend)(
-                **{
-                    name: getattr(backend, name)
-                    for name in ("generator", "tokenizer", "chat_template", "models", "explainer")
-                },
-                vectors=self.vectors,
-                vector_explainer=parts.vectors,
-            ),
-            not_ready_because=parts.endpoints.not_ready_because,
-            registry=self.registry,
-            version="test",
-        )
-        transport = httpx.ASGITransport(app=app)
-        self.http = httpx.AsyncClient(transport=transport, base_url="http://router")
-
-    async def ask(self, url: str = URL, **body: Any) -> dict[str, Any]:
-        response = await self.http.post(url, json=body)
-        assert response.status_code == 200, response.text
-        reply: dict[str, Any] = response.json()
-        return reply
-
-    async def refusal(self, url: str = URL, status: int = 400, **body: Any) -> dict[str, Any]:
-        response = await self.http.post(url, json=body)
-        assert response.status_code == status, response.text
-        error: dict[str, Any] = response.json()["error"]
-        return error
-
-    def ids(self, text: str) -> list[int]:
-        return self.bench.parts.tokenizer.encode(text)
-
-    def metric(self, name: str, **labels: str) -> float:
-        return (
-            self.registry.get_sample_value(f"baton_{name}", {"model_name": "tiny", **labels}) or 0
-        )
 
 
 @pytest.fixture
@@ -85,17 +32,6 @@ async def door(bench: Bench) -> AsyncIterator[Door]:
     door = Door(bench)
     async with door.http:
         yield door
-
-
-async def joined(
-    door: Door, *names: str, pooler: TokenPooler | None = None, is_only: bool = True
-) -> list[PoolWorker]:
-    workers = []
-    for name in names or ("prefill-0",):
-        worker = PoolWorker(name, pooler or TokenPooler(), is_only=is_only)
-        await worker.join(door.bench)
-        workers.append(worker)
-    return workers
 
 
 def close(found: Any, wanted: Any) -> bool:
@@ -304,9 +240,7 @@ async def test_a_lost_worker_s_texts_go_to_another(door: Door) -> None:
     for worker in (first, second):
         worker.pooler.gate = asyncio.Event()
     asking = asyncio.create_task(door.ask(input=[f"text {i}" for i in range(40)]))
-    async with asyncio.timeout(10):
-        while not (first.pooler.num_running and second.pooler.num_running):
-            await asyncio.sleep(0.01)
+    await until(lambda: bool(first.pooler.num_running and second.pooler.num_running))
     await first.die()
     assert second.pooler.gate is not None
     second.pooler.gate.set()
@@ -327,12 +261,9 @@ async def test_a_client_that_leaves_frees_all(door: Door) -> None:
     [worker] = await joined(door)
     worker.pooler.gate = asyncio.Event()
     asking = asyncio.create_task(door.ask(input=[f"text {i}" for i in range(10)]))
-    async with asyncio.timeout(10):
-        while not worker.pooler.num_running:
-            await asyncio.sleep(0.01)
-        asking.cancel()
-        while worker.pooler.num_running or not door.bench.is_idle():
-            await asyncio.sleep(0.01)
+    await until(lambda: worker.pooler.num_running == 10)
+    asking.cancel()
+    await until(lambda: not worker.pooler.num_running and door.bench.is_idle())
     assert worker.pooler.cancelled
     cancelled = worker.metrics.get_sample_value(
         "baton_pooled_texts_total", {"outcome": "cancelled"}
