@@ -14,7 +14,7 @@ from shared.errors import ConfigError
 from shared.identity import Role
 from shared.model.checks import check_model
 from shared.model.families.registry import register_named
-from shared.pooling.settings import Runner
+from shared.pooling.runner import Runner
 from shared.rpc.exposure import require_guard, zmq_host
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from shared.engine.engine_thread import EngineThread
 from shared.engine.grammar.build import build_grammars
 from shared.identity import Role, WorkerId
 from shared.kv.identity import model_identity
-from shared.pooling.settings import Runner
+from shared.pooling.runner import Runner
 from shared.pooling.wire import facts_to_wire
 from shared.rpc.channel import ChannelPool
 from shared.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR

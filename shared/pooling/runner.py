@@ -66,7 +66,7 @@ class PoolerOverrides:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolingSettings:
+class RunnerSettings:
     """Whether vectors are made, and how."""
 
     runner: Runner = setting(
