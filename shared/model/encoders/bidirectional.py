@@ -91,7 +91,8 @@ class WholeAttention:
         assert k is not None  # checked by `describe_bidirectional`
         assert v is not None
         if norms is not None:
-            q, k = rms_norm(q, norms.q_weight, norms.eps), rms_norm(k, norms.k_weight, norms.eps)
+            q = rms_norm(q, norms.q_weight, eps=norms.eps)
+            k = rms_norm(k, norms.k_weight, eps=norms.eps)
         return whole_attention(
             rotate(q, cos_sin),
             rotate(k, cos_sin),

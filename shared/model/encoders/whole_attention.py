@@ -36,18 +36,9 @@ def whole_attention(
     for length, same in groupby(lengths):
         num = len(list(same))
         end = begin + num * length
-        parts.append(
-            _equal(
-                *(
-                    part[begin:end].unflatten(0, (num, length)).transpose(1, 2)
-                    for part in (q, k, v)
-                ),
-                scale,
-                window,
-            )
-            .transpose(1, 2)
-            .reshape(end - begin, *q.shape[1:])
-        )
+        texts = [part[begin:end].unflatten(0, (num, length)).transpose(1, 2) for part in (q, k, v)]
+        mixed = _equal(texts[0], texts[1], texts[2], scale, window).transpose(1, 2)
+        parts.append(mixed.reshape(end - begin, *q.shape[1:]))
         begin = end
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
