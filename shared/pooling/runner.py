@@ -9,7 +9,8 @@ from typing import Any
 
 from shared.config import setting
 from shared.errors import ConfigError
-from shared.pooling.facts import PoolingKind
+from shared.pooling.facts import PoolingKind, ScoreActivation
+from shared.pooling.settings import Conversion, PoolingSettings
 
 
 class Runner(StrEnum):
@@ -47,22 +48,8 @@ TASKS: dict[str, tuple[Runner, Convert]] = {
 _KINDS = {"LAST": PoolingKind.LAST, "MEAN": PoolingKind.MEAN, "CLS": PoolingKind.CLS}
 _KIND_KEYS = ("pooling_type", "seq_pooling_type")
 _FLAG_KEYS = ("normalize", "use_activation")
-_DIMENSIONS = "dimensions"
-_MAX_LEN = "max_embed_len"
-_KEYS = (*_KIND_KEYS, *_FLAG_KEYS, _DIMENSIONS, _MAX_LEN)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolerOverrides:
-    """What settings say in place of the checkpoint; None: what it says."""
-
-    kind: PoolingKind | None = None
-    #: Whether embeddings get the length 1, and logits become scores, where a request does not say.
-    use_activation: bool | None = None
-    #: Leading numbers of embeddings where a request does not say.
-    dimensions: int | None = None
-    #: Most tokens of a text.
-    max_len: int | None = None
+_KEYS = (*_KIND_KEYS, *_FLAG_KEYS)
+_CONVERSIONS = {Convert.EMBED: Conversion.EMBED, Convert.CLASSIFY: Conversion.CLASSIFY}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,33 +69,35 @@ class RunnerSettings:
     pooler_config: str = setting(
         "",
         help="JSON object in place of what the checkpoint says: pooling_type (LAST, MEAN or CLS), "
-        "normalize or use_activation, dimensions, max_embed_len",
+        "normalize or use_activation",
     )
 
     def __post_init__(self) -> None:
         if self.runner is Runner.POOLING and self.convert is Convert.NONE:
             message = "--convert none makes no vectors, which --runner pooling asks for"
             raise ConfigError(message)
-        _ = self.overrides
+        _ = self.head
 
     @property
-    def overrides(self) -> PoolerOverrides:
-        """What --pooler-config says.
+    def head(self) -> PoolingSettings:
+        """What they say in place of the checkpoint.
 
         Raises:
-            ConfigError: it cannot be used; names the part.
+            ConfigError: --pooler-config cannot be used; names the part.
         """
-        return read_pooler_config(self.pooler_config)
+        return read_pooler_config(
+            self.pooler_config, _CONVERSIONS.get(self.convert, Conversion.AUTO)
+        )
 
 
-def read_pooler_config(text: str) -> PoolerOverrides:
+def read_pooler_config(text: str, conversion: Conversion = Conversion.AUTO) -> PoolingSettings:
     """Return what vLLM's PoolerConfig, as JSON, says in place of a checkpoint.
 
     Raises:
         ConfigError: it is no JSON object, or a value cannot be used; names the key.
     """
     if not text:
-        return PoolerOverrides()
+        return PoolingSettings(conversion=conversion)
     try:
         given = json.loads(text)
     except json.JSONDecodeError as error:
@@ -119,11 +108,12 @@ def read_pooler_config(text: str) -> PoolerOverrides:
     if unknown := sorted(said.keys() - set(_KEYS)):
         known = ", ".join(_KEYS)
         raise ConfigError(f"--pooler-config: {unknown[0]} is not known; there are {known}")
-    return PoolerOverrides(
+    activates = _one_of(said, _FLAG_KEYS, _flag)
+    return PoolingSettings(
+        conversion=conversion,
         kind=_one_of(said, _KIND_KEYS, _kind),
-        use_activation=_one_of(said, _FLAG_KEYS, _flag),
-        dimensions=_number(said, _DIMENSIONS),
-        max_len=_number(said, _MAX_LEN),
+        normalizes=activates,
+        activation=ScoreActivation.NONE if activates is False else None,
     )
 
 
@@ -145,13 +135,4 @@ def _kind(key: str, value: Any) -> PoolingKind:
 def _flag(key: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise ConfigError(f"--pooler-config: {key} must be true or false, not {value!r}")
-    return value
-
-
-def _number(said: dict[str, Any], key: str) -> int | None:
-    value = said.get(key)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"--pooler-config: {key} must be an integer over 0, not {value!r}")
     return value

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from shared.pooling.base import PoolingKind, ScoreActivation
+    from shared.pooling.facts import PoolingKind, ScoreActivation
 
 
 class Conversion(StrEnum):

@@ -20,6 +20,8 @@ from shared.engine.engine_thread import EngineThread
 from shared.engine.grammar.build import build_grammars
 from shared.identity import Role, WorkerId
 from shared.kv.identity import model_identity
+from shared.pooling.choice import makes_vectors, runner_of
+from shared.pooling.loading import make_engine_pooler
 from shared.pooling.runner import Runner
 from shared.pooling.wire import facts_to_wire
 from shared.rpc.channel import ChannelPool
@@ -125,7 +127,7 @@ class WorkerParts:
             num_blocks=self.engine.stats().num_blocks,
             max_model_len=self.max_model_len,
             software_version=VERSION,
-            pooling=_offer(self.config, self.pooler),
+            pooling=_offer(self.config, self.weights, self.pooler),
         )
 
 
@@ -171,7 +173,7 @@ async def open_parts(
             peers=peers,
             reuse=_reuse(config, worker, engine, thread, peers, channels, metrics, breakers),
             grammars=grammars,
-            pooler=_pooler(config, role, thread, weights.loaded),
+            pooler=_pooler(config, role, engine, thread, weights),
             peer_info=info,
             transfers=transfers,
             gate=_gate(config),
@@ -184,16 +186,28 @@ async def open_parts(
 
 
 def _pooler(
-    config: WorkerConfig, role: Role, thread: EngineThread, loaded: LoadedModel
+    config: WorkerConfig, role: Role, engine: Engine, thread: EngineThread, weights: Weights
 ) -> Pooler | None:
     """Return what makes vectors of the model; None if it is run for answers alone."""
-    return None
+    folder = config.model.changed(weights.source.folder)
+    if role is not Role.PREFILL or not makes_vectors(config.pooling, folder):
+        return None
+    return make_engine_pooler(
+        folder,
+        weights.loaded.spec,
+        thread,
+        max_model_len=engine.max_model_len,
+        settings=config.pooling.head,
+    )
 
 
-def _offer(config: WorkerConfig, pooler: Pooler | None) -> worker_pb2.PoolingFacts | None:
+def _offer(
+    config: WorkerConfig, weights: WeightSource, pooler: Pooler | None
+) -> worker_pb2.PoolingFacts | None:
     if pooler is None:
         return None
-    return facts_to_wire(pooler.facts, is_only=config.pooling.runner is not Runner.GENERATE)
+    runner = runner_of(config.pooling, config.model.changed(weights.folder))
+    return facts_to_wire(pooler.facts, is_only=runner is Runner.POOLING)
 
 
 def _tracer(role: Role, worker: WorkerId, stack: AsyncExitStack) -> Tracer | None:
