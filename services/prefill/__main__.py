@@ -9,6 +9,7 @@ from baton.v1 import prefill_pb2_grpc
 from services.prefill.config import PrefillConfig
 from services.prefill.metrics import PoolMetrics, PrefillMetrics
 from services.prefill.pool import PoolCalls
+from services.prefill.reader_servicer import ReaderPrefillServicer
 from services.prefill.servicer import PrefillServicer
 from services.prefill.watch import PrefillWatch
 from shared.ending import end_process
@@ -17,7 +18,10 @@ from shared.text.token_table import read_token_table
 from shared.worker.process import main
 
 if TYPE_CHECKING:
+    import grpc
+
     from shared.rpc.service_switch import ServiceSet
+    from shared.worker.lives.reading import Reader
     from shared.worker.parts import WorkerParts
 
 
@@ -42,6 +46,14 @@ def add_prefill(config: PrefillConfig, parts: WorkerParts, services: ServiceSet)
     prefill_pb2_grpc.add_PrefillServicer_to_server(servicer, services.server)
 
 
+def add_reader(reader: Reader, server: grpc.aio.Server) -> None:
+    """Serve `baton.v1.Prefill` of a model that reads whole texts."""
+    pool = PoolCalls(
+        reader.pooler, reader.gate, PoolMetrics(reader.metrics), model=reader.config.model.name
+    )
+    prefill_pb2_grpc.add_PrefillServicer_to_server(ReaderPrefillServicer(pool), server)
+
+
 if __name__ == "__main__":
     end_process(
         main(
@@ -50,6 +62,7 @@ if __name__ == "__main__":
             argv=sys.argv[1:],
             service="baton.v1.Prefill",
             add_service=add_prefill,
+            add_reader=add_reader,
             read_token_table=read_token_table,
         )
     )

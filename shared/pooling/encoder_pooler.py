@@ -46,8 +46,13 @@ class EncoderPooler:
         *,
         max_batch_tokens: int = 4096,
         max_waiting: int = 8192,
+        fingerprint: str = "",
     ) -> None:
-        """A batch has at most `max_batch_tokens`, or one text that is longer."""
+        """A batch has at most `max_batch_tokens`, or one text that is longer.
+
+        `fingerprint`: equal on two hosts exactly if their computations are equal.
+        """
+        self.fingerprint = fingerprint
         self._model, self._head = model, head
         self._max_waiting = max_waiting
         self._queue = TextQueue(max_batch_tokens)

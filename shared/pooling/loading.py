@@ -59,7 +59,13 @@ def load_encoder_pooler(
         num_token_types=model.num_token_types,
     )
     head = read_head(model_dir, loaded.raw, sizes, settings)
-    return EncoderPooler(model, head, max_batch_tokens=max_batch_tokens, max_waiting=max_waiting)
+    return EncoderPooler(
+        model,
+        head,
+        max_batch_tokens=max_batch_tokens,
+        max_waiting=max_waiting,
+        fingerprint=loaded.fingerprint,
+    )
 
 
 def make_engine_pooler(

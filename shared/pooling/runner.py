@@ -34,16 +34,6 @@ class Convert(StrEnum):
     CLASSIFY = "classify"
 
 
-#: vLLM's older argument: one word for runner and conversion.
-TASKS: dict[str, tuple[Runner, Convert]] = {
-    "auto": (Runner.AUTO, Convert.AUTO),
-    "generate": (Runner.GENERATE, Convert.NONE),
-    "embed": (Runner.POOLING, Convert.EMBED),
-    "embedding": (Runner.POOLING, Convert.EMBED),
-    "classify": (Runner.POOLING, Convert.CLASSIFY),
-    "score": (Runner.POOLING, Convert.CLASSIFY),
-    "reward": (Runner.POOLING, Convert.EMBED),
-}
 #: vLLM's names of poolings of a sequence.
 _KINDS = {"LAST": PoolingKind.LAST, "MEAN": PoolingKind.MEAN, "CLS": PoolingKind.CLS}
 _KIND_KEYS = ("pooling_type", "seq_pooling_type")

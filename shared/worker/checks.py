@@ -56,6 +56,21 @@ def check_worker(config: WorkerConfig, role: Role) -> None:
             check_own_head(engine.speculation, settings.folder, model)
 
 
+def check_reader(config: WorkerConfig, role: Role) -> None:
+    """Check the settings of a worker whose model reads whole texts.
+
+    Raises:
+        ConfigError: it cannot start as configured.
+    """
+    require_guarded_doors(config)
+    name = config.model.name
+    if role is Role.DECODE or config.pooling.runner is Runner.GENERATE:
+        message = f"{name} reads whole texts and writes none: start prefill workers alone for it"
+        raise ConfigError(message)
+    if config.engine.device != "cpu":
+        raise ConfigError(f"{name} reads whole texts, which is done on a CPU alone: --device cpu")
+
+
 def require_guarded_doors(config: WorkerConfig) -> None:
     """Look at every socket that the settings open.
 

@@ -60,12 +60,12 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def write(folder: Path, name: str) -> Any:
-    """Write a checkpoint; return its model."""
+def write(folder: Path, name: str, **changes: Any) -> Any:
+    """Write a checkpoint, with other values in its config; return its model."""
     class_name, values = MODELS[name]
     made: Any = getattr(transformers, class_name)
     torch.manual_seed(3)
-    model = made(made.config_class(**values)).eval()
+    model = made(made.config_class(**{**values, **changes})).eval()
     with torch.no_grad():
         for parameter in model.parameters():  # biases and norms differ from 0 and 1
             parameter.add_(torch.randn_like(parameter) * 0.1)
