@@ -13,9 +13,9 @@ from baton.v1 import common_pb2, router_pb2
 from services.router.answer.wire import usage_to_wire
 from services.router.request.request_name import RULE, is_request_name
 from services.router.vectors.service import Wish, ranked, usage_of
-from services.router.vectors.truncation import read_text_truncation
 from shared.errors import InvalidRequestError
 from shared.pooling.facts import PoolTask
+from shared.pooling.texts.truncation import read_text_truncation
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable, Sequence

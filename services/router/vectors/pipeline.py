@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from services.router.routing.chooser import WorkerChooser
     from services.router.routing.explain import Explanation
     from services.router.vectors.call import PoolCaller
-    from services.router.vectors.request import FoundVector, VectorInput, VectorRequest
+    from services.router.vectors.request import FoundVector, VectorRequest
     from services.router.workers.endpoints import EndpointPool
+    from shared.pooling.texts.text_input import VectorInput
 
 #: Texts of one request that wait or are computed at a time.
 MAX_AT_ONCE = 64

@@ -17,15 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from services.router.routing.explain import Explanation
-
-
-@dataclass(frozen=True, slots=True)
-class VectorInput:
-    """One text, with its special tokens."""
-
-    token_ids: tuple[int, ...] = field(repr=False)
-    #: Which part of the text each token belongs to; empty: all to the first.
-    token_type_ids: tuple[int, ...] = field(default=(), repr=False)
+    from shared.pooling.texts.text_input import VectorInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

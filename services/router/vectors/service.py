@@ -12,9 +12,7 @@ import numpy as np
 from services.router.admission.tenant import ANONYMOUS, Tenant
 from services.router.request.no_answers import no_answers
 from services.router.usage import Usage
-from services.router.vectors.pairs import PairReader
-from services.router.vectors.request import VectorInput, VectorRequest
-from services.router.vectors.texts import TextReader, check_dimensions, prompt_of
+from services.router.vectors.request import VectorRequest
 from shared.errors import InternalError, InvalidRequestError, UnsupportedError
 from shared.generation.limits import (
     DEFAULT_LIMITS,
@@ -24,6 +22,8 @@ from shared.generation.limits import (
     check_texts,
 )
 from shared.pooling.facts import PoolTask
+from shared.pooling.texts.pairs import PairReader
+from shared.pooling.texts.reader import TextReader, check_dimensions, prompt_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -32,9 +32,10 @@ if TYPE_CHECKING:
 
     from services.router.models import ServedModels
     from services.router.vectors.request import FoundVector, Vectorizer
-    from services.router.vectors.truncation import TextTruncation
     from services.router.workers.endpoint import OfferedVectors
     from shared.pooling.facts import PoolingFacts
+    from shared.pooling.texts.text_input import VectorInput
+    from shared.pooling.texts.truncation import TextTruncation
     from shared.text.chat_template import ChatTemplate
     from shared.text.tokenizer import Tokenizer
 

@@ -14,8 +14,8 @@ from services.router.openai.reading.tools import template_tools
 from services.router.openai.schema.chat import ChatPromptFields
 from services.router.openai.vectors.schema import EncodingFields, InputFields, TextDocument
 from services.router.vectors.service import Wish
-from services.router.vectors.truncation import read_text_truncation
 from shared.pooling.facts import PoolTask
+from shared.pooling.texts.truncation import read_text_truncation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

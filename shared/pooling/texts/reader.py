@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from services.router.vectors.request import VectorInput
 from shared.errors import InvalidRequestError
+from shared.pooling.texts.text_input import VectorInput
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from services.router.vectors.truncation import TextTruncation
     from shared.pooling.facts import PoolingFacts
+    from shared.pooling.texts.truncation import TextTruncation
     from shared.text.tokenizer import Tokenizer
 
 

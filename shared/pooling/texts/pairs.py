@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from services.router.vectors.request import VectorInput
 from shared.errors import InvalidRequestError
+from shared.pooling.texts.text_input import VectorInput
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from services.router.vectors.texts import TextReader
+    from shared.pooling.texts.reader import TextReader
     from shared.text.chat_template import ChatTemplate
 
 #: What relevance means where a request does not say: the words that Qwen3-Reranker learned.
