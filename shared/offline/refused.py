@@ -6,17 +6,18 @@ from typing import Any, NoReturn
 
 from shared.errors import UnsupportedError
 
-_POOLING = "Baton has no pooling models yet: it generates text"
+_VECTORS = "`LLM` makes vectors: its embed, encode, classify and score"
+_TOKEN_CLASSES = "Baton scores texts, not each of their tokens: LLM.classify"
 _ADAPTERS = "Baton serves no adapters yet: merge one into its model"
 _PUSHED = "weights come from a folder, in one step: update_weights with its path"
 _CODE = "Baton runs no functions in its engine"
 #: By method of `LLM`, `LLMEngine` and `AsyncLLM`.
 REFUSED = {
-    "encode": _POOLING,
-    "embed": _POOLING,
-    "classify": _POOLING,
-    "score": _POOLING,
-    "reward": _POOLING,
+    "encode": _VECTORS,
+    "embed": _VECTORS,
+    "classify": _VECTORS,
+    "score": _VECTORS,
+    "reward": _TOKEN_CLASSES,
     "add_lora": _ADAPTERS,
     "remove_lora": _ADAPTERS,
     "list_loras": _ADAPTERS,

@@ -15,6 +15,8 @@ from shared.pooling.base import Pooled, PoolingKind
 from shared.request.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from shared.engine.engine_thread import EngineThread
     from shared.pooling.base import PoolingFacts, PoolRequest
     from shared.pooling.head import Head
@@ -47,16 +49,7 @@ class EnginePooler:
         """See `Pooler.pool`."""
         self._head.check(request)
         kind = self._head.kind_of(request.task)
-        stream = await self._engine.submit(
-            EngineRequest(
-                request_id=request.request_id,
-                prompt_token_ids=request.token_ids,
-                sampling=SamplingParams(max_tokens=1, temperature=0.0, seed=0),
-                priority=request.priority,
-                cache_salt=request.cache_salt,
-                rows=_ROWS[kind],
-            )
-        )
+        stream = await self._engine.submit(engine_request(request, kind))
         async for event in stream:
             match event:
                 case PromptStates():
@@ -84,11 +77,27 @@ class EnginePooler:
     async def _finish(
         self, request: PoolRequest, kind: PoolingKind | None, event: PromptStates
     ) -> Pooled:
-        rows = event.parts[0] if len(event.parts) == 1 else torch.cat(event.parts)
-        if kind is PoolingKind.MEAN:
-            rows = rows / len(request.token_ids)
+        rows = pooled_rows(request, kind, event)
         if len(rows) <= _FEW_ROWS:
             data = self._head.finish(request, rows)
         else:
             data = await asyncio.to_thread(self._head.finish, request, rows)
         return Pooled(data, event.num_cached_tokens)
+
+
+def engine_request(request: PoolRequest, kind: PoolingKind | None) -> EngineRequest:
+    """Return what an engine is to compute; `kind`: which states are pooled, None: all of them."""
+    return EngineRequest(
+        request_id=request.request_id,
+        prompt_token_ids=request.token_ids,
+        sampling=SamplingParams(max_tokens=1, temperature=0.0, seed=0),
+        priority=request.priority,
+        cache_salt=request.cache_salt,
+        rows=_ROWS[kind],
+    )
+
+
+def pooled_rows(request: PoolRequest, kind: PoolingKind | None, event: PromptStates) -> Tensor:
+    """Return the states that a head finishes: float32 [1 or num_tokens, hidden]."""
+    rows = event.parts[0] if len(event.parts) == 1 else torch.cat(event.parts)
+    return rows / len(request.token_ids) if kind is PoolingKind.MEAN else rows

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from shared.engine.engine_thread import EngineThread
     from shared.model.spec import DecoderSpec
+    from shared.pooling.head import Head
     from shared.pooling.settings import PoolingSettings
 
 
@@ -82,10 +83,22 @@ def make_engine_pooler(
         ConfigError: a setting is wrong.
         ModelLoadError: the checkpoint's files of pooling cannot be used.
     """
+    head = read_decoder_head(model_dir, spec, max_model_len=max_model_len, settings=settings)
+    return EnginePooler(engine, head)
+
+
+def read_decoder_head(
+    model_dir: Path,
+    spec: DecoderSpec,
+    *,
+    max_model_len: int,
+    settings: PoolingSettings | None = None,
+) -> Head:
+    """Return what makes vectors of a decoder's states; see `make_engine_pooler`."""
     sizes = ModelSizes(
         hidden_size=spec.hidden_size,
         vocab_size=spec.vocab_size,
         max_len=max_model_len,
         is_causal=True,
     )
-    return EnginePooler(engine, read_head(model_dir, read_config(model_dir), sizes, settings))
+    return read_head(model_dir, read_config(model_dir), sizes, settings)
