@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 import grpc
 
@@ -16,16 +16,38 @@ from baton_client.options import ChatOptions, Options, chat_request, generate_re
 from baton_client.responses import read_models
 from baton_client.retry import RetryPolicy, attempts, rpc_timeout_s
 from baton_client.stream import AsyncStream
+from baton_client.vectors import (
+    classify_request,
+    embed_request,
+    read_classes,
+    read_embeddings,
+    read_ranking,
+    read_scores,
+    rerank_request,
+    score_request,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from types import TracebackType
 
     from baton_client.embeds import Embeds
     from baton_client.messages import Message
     from baton_client.types import Generation, Model
+    from baton_client.vectors import (
+        Classes,
+        Embeddings,
+        EmbedOptions,
+        PoolOptions,
+        Ranking,
+        RerankOptions,
+        ScoreOptions,
+        Scores,
+    )
 
     Request = contract.GenerateRequest | contract.ChatRequest
+
+T = TypeVar("T")
 
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 #: Of calls whose repetition would fail if the first one did its work.
@@ -113,18 +135,26 @@ class AsyncBaton:
         return read_models(response)
 
     async def load_adapter(
-        self, name: str, path: str, *, in_place: bool = False, timeout_s: float | None = None
+        self,
+        name: str,
+        path: str,
+        *,
+        in_place: bool = False,
+        model: str = "",
+        timeout_s: float | None = None,
     ) -> str:
         """Load a LoRA adapter on all workers, or on none; return the digest of its content.
 
         Requests ask for it with `model=name`. `path`: its folder, below the workers' --lora-dir;
         relative: from there. `in_place`: the name may mean another adapter, which it no longer does
-        then. Needs an operator's key where there are keys. It is not tried again: see `models`.
+        then. `model`: of whose workers, where there are several models. Needs an operator's key
+        where there are keys. It is not tried again: see `models`.
         """
         request = contract.LoadLoraAdapterRequest(
             name=checks.text("name", name),
             path=checks.text("path", path),
             load_inplace=checks.flag("in_place", in_place),
+            model=model,
         )
         response = await self._call(
             contract.LOAD_ADAPTER,
@@ -135,14 +165,71 @@ class AsyncBaton:
         )
         return str(response.adapter.digest.hex())
 
-    async def unload_adapter(self, name: str, *, timeout_s: float | None = None) -> None:
+    async def unload_adapter(
+        self, name: str, *, model: str = "", timeout_s: float | None = None
+    ) -> None:
         """Take a LoRA adapter's name away on all workers. Running requests keep it.
 
         Raises ModelNotFoundError if no adapter has the name. Needs an operator's key, too.
         """
-        request = contract.UnloadLoraAdapterRequest(name=checks.text("name", name))
+        request = contract.UnloadLoraAdapterRequest(name=checks.text("name", name), model=model)
         answer = contract.UnloadLoraAdapterResponse
         await self._call(contract.UNLOAD_ADAPTER, request, answer, policy=ONCE, timeout_s=timeout_s)
+
+    async def embed(
+        self, inputs: str | Sequence[str | Sequence[int]], **options: Unpack[EmbedOptions]
+    ) -> Embeddings:
+        """Return the vector of each text, given as text or token ids."""
+        known = self._with_defaults(options)
+        request = embed_request(inputs, known)
+
+        async def call(remaining_s: float) -> Embeddings:
+            place, channel = self._channels.current()
+            method = channel.unary_stream(
+                contract.EMBED,
+                request_serializer=contract.EmbedRequest.SerializeToString,
+                response_deserializer=contract.EmbedResponse.FromString,
+            )
+            try:
+                stream = method(
+                    request, timeout=rpc_timeout_s(remaining_s), metadata=self._metadata
+                )
+                return read_embeddings([message async for message in stream], len(request.inputs))
+            except grpc.aio.AioRpcError:
+                self._channels.leave(place)
+                raise
+
+        return await self._attempts(call, request, known)
+
+    async def rerank(
+        self, query: str, documents: Sequence[str], **options: Unpack[RerankOptions]
+    ) -> Ranking:
+        """Return the documents in the order of their relevance for the query, best first."""
+        known = self._with_defaults(options)
+        request = rerank_request(query, documents, known)
+        call = self._unary(contract.RERANK, request, contract.RerankResponse)
+        return read_ranking(await self._attempts(call, request, known), list(documents))
+
+    async def score(
+        self,
+        queries: str | Sequence[str],
+        documents: str | Sequence[str],
+        **options: Unpack[ScoreOptions],
+    ) -> Scores:
+        """Return a score for each pair: of one query with all documents, or of two lists."""
+        known = self._with_defaults(options)
+        request = score_request(queries, documents, known)
+        call = self._unary(contract.SCORE, request, contract.ScoreResponse)
+        return read_scores(await self._attempts(call, request, known))
+
+    async def classify(
+        self, inputs: str | Sequence[str | Sequence[int]], **options: Unpack[PoolOptions]
+    ) -> Classes:
+        """Return the classes of each text, given as text or token ids."""
+        known = self._with_defaults(options)
+        request = classify_request(inputs, known)
+        call = self._unary(contract.CLASSIFY, request, contract.ClassifyResponse)
+        return read_classes(await self._attempts(call, request, known))
 
     async def close(self) -> None:
         """Close the connections; running requests are cancelled. Safe to repeat."""
@@ -169,6 +256,11 @@ class AsyncBaton:
         timeout_s: float | None,
     ) -> Any:
         """Return the answer of one message to one message."""
+        limit_s = self._timeout_s if timeout_s is None else checks.seconds("timeout_s", timeout_s)
+        return await attempts(self._unary(path, request, answer), policy=policy, timeout_s=limit_s)
+
+    def _unary(self, path: str, request: Any, answer: Any) -> Callable[[float], Awaitable[Any]]:
+        """Return a call of one message and one answer, for `attempts`."""
 
         async def call(remaining_s: float) -> Any:
             place, channel = self._channels.current()
@@ -177,15 +269,24 @@ class AsyncBaton:
                 request_serializer=type(request).SerializeToString,
                 response_deserializer=answer.FromString,
             )
-            limit_s = rpc_timeout_s(remaining_s)
             try:
-                return await method(request, timeout=limit_s, metadata=self._metadata)
+                return await method(
+                    request, timeout=rpc_timeout_s(remaining_s), metadata=self._metadata
+                )
             except grpc.aio.AioRpcError:
                 self._channels.leave(place)
                 raise
 
-        limit_s = self._timeout_s if timeout_s is None else checks.seconds("timeout_s", timeout_s)
-        return await attempts(call, policy=policy, timeout_s=limit_s)
+        return call
+
+    async def _attempts(
+        self, call: Callable[[float], Awaitable[T]], request: Any, options: Mapping[str, Any]
+    ) -> T:
+        _check_size(request)
+        timeout_s = checks.seconds("timeout_s", options["timeout_s"])
+        return await attempts(
+            call, policy=self._retry, timeout_s=timeout_s, request_id=request.request_id
+        )
 
     def _with_defaults(self, options: Mapping[str, Any]) -> dict[str, Any]:
         given = {name: value for name, value in options.items() if value is not None}
@@ -217,11 +318,13 @@ class AsyncBaton:
         return AsyncStream(start, request, retry=self._retry, timeout_s=timeout_s)
 
 
-def _check_size(request: Request) -> None:
+def _check_size(request: Any) -> None:
     """Refuse messages that gRPC would refuse with the status of an overloaded server."""
     size = request.ByteSize()
     if size > MAX_MESSAGE_BYTES:
-        param = "messages" if isinstance(request, contract.ChatRequest) else "prompt"
+        names = ("messages", "inputs", "documents")
+        param = next((name for name in names if name in request.DESCRIPTOR.fields_by_name), "")
+        param = param or "prompt"
         message = f"the request has {size} bytes, and a message at most {MAX_MESSAGE_BYTES}"
         raise too_large(param, message)
 

@@ -17,6 +17,10 @@ CHAT = f"/{PACKAGE}.Router/Chat"
 LIST_MODELS = f"/{PACKAGE}.Router/ListModels"
 LOAD_ADAPTER = f"/{PACKAGE}.Router/LoadLoraAdapter"
 UNLOAD_ADAPTER = f"/{PACKAGE}.Router/UnloadLoraAdapter"
+EMBED = f"/{PACKAGE}.Router/Embed"
+RERANK = f"/{PACKAGE}.Router/Rerank"
+SCORE = f"/{PACKAGE}.Router/Score"
+CLASSIFY = f"/{PACKAGE}.Router/Classify"
 
 
 def _load_pool() -> descriptor_pool.DescriptorPool:
@@ -35,11 +39,15 @@ def _message(name: str) -> Any:
 _POOL = _load_pool()
 
 if TYPE_CHECKING:
-    from baton.v1.common_pb2 import ExtraArg, Grammar, Timings, Usage
+    from baton.v1.common_pb2 import ExtraArg, Grammar, Timings, Usage, Vector
     from baton.v1.router_pb2 import (
         ChatDelta,
         ChatMessage,
         ChatRequest,
+        ClassifyRequest,
+        ClassifyResponse,
+        EmbedRequest,
+        EmbedResponse,
         GenerateRequest,
         GenerateResponse,
         GenerationParams,
@@ -48,6 +56,10 @@ if TYPE_CHECKING:
         LoadLoraAdapterRequest,
         LoadLoraAdapterResponse,
         Prompt,
+        RerankRequest,
+        RerankResponse,
+        ScoreRequest,
+        ScoreResponse,
         TokenDetail,
         ToolChoice,
         UnloadLoraAdapterRequest,
@@ -58,6 +70,7 @@ else:
     Grammar = _message("Grammar")
     Timings = _message("Timings")
     Usage = _message("Usage")
+    Vector = _message("Vector")
     ChatDelta = _message("ChatDelta")
     ChatMessage = _message("ChatMessage")
     ChatRequest = _message("ChatRequest")
@@ -73,14 +86,30 @@ else:
     Prompt = _message("Prompt")
     TokenDetail = _message("TokenDetail")
     ToolChoice = _message("ToolChoice")
+    ClassifyRequest = _message("ClassifyRequest")
+    ClassifyResponse = _message("ClassifyResponse")
+    EmbedRequest = _message("EmbedRequest")
+    EmbedResponse = _message("EmbedResponse")
+    RerankRequest = _message("RerankRequest")
+    RerankResponse = _message("RerankResponse")
+    ScoreRequest = _message("ScoreRequest")
+    ScoreResponse = _message("ScoreResponse")
 
 __all__ = [
     "CHAT",
+    "CLASSIFY",
+    "EMBED",
     "GENERATE",
     "LIST_MODELS",
+    "RERANK",
+    "SCORE",
     "ChatDelta",
     "ChatMessage",
     "ChatRequest",
+    "ClassifyRequest",
+    "ClassifyResponse",
+    "EmbedRequest",
+    "EmbedResponse",
     "ExtraArg",
     "GenerateRequest",
     "GenerateResponse",
@@ -91,10 +120,15 @@ __all__ = [
     "LoadLoraAdapterRequest",
     "LoadLoraAdapterResponse",
     "Prompt",
+    "RerankRequest",
+    "RerankResponse",
+    "ScoreRequest",
+    "ScoreResponse",
     "Timings",
     "TokenDetail",
     "ToolChoice",
     "UnloadLoraAdapterRequest",
     "UnloadLoraAdapterResponse",
     "Usage",
+    "Vector",
 ]

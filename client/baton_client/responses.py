@@ -58,7 +58,7 @@ def read_piece(message: contract.GenerateResponse) -> Piece:
         finish_reason=_finish_reason(message.finish_reason),
         stop_string=message.stop_string if message.HasField("stop_string") else None,
         stop_token_id=message.stop_token_id if message.HasField("stop_token_id") else None,
-        usage=_usage(message.usage) if message.HasField("usage") else None,
+        usage=read_usage(message.usage) if message.HasField("usage") else None,
         timings=_timings(message.timings) if message.HasField("timings") else None,
         prompt_details=tuple(_detail(item) for item in message.prompt_details),
         deltas=_deltas(message),
@@ -175,7 +175,8 @@ def _candidate(message: Any, text: str) -> TokenLogprob:
     )
 
 
-def _usage(message: contract.Usage) -> Usage:
+def read_usage(message: contract.Usage) -> Usage:
+    """Return what a request cost."""
     return Usage(
         prompt_tokens=message.prompt_tokens,
         completion_tokens=message.completion_tokens,

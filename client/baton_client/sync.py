@@ -21,6 +21,16 @@ if TYPE_CHECKING:
     from baton_client.retry import RetryPolicy
     from baton_client.stream import AsyncStream
     from baton_client.types import Generation, Model, Piece
+    from baton_client.vectors import (
+        Classes,
+        Embeddings,
+        EmbedOptions,
+        PoolOptions,
+        Ranking,
+        RerankOptions,
+        ScoreOptions,
+        Scores,
+    )
 
 T = TypeVar("T")
 
@@ -70,20 +80,55 @@ class Baton:
         """Answer a conversation, and stream the answer by pieces."""
         return Stream(self._client.stream_chat(messages, **options), self._loop.run)
 
+    def embed(
+        self, inputs: str | Sequence[str | Sequence[int]], **options: Unpack[EmbedOptions]
+    ) -> Embeddings:
+        """Return the vector of each text, given as text or token ids."""
+        return self._loop.run(self._client.embed(inputs, **options))
+
+    def rerank(
+        self, query: str, documents: Sequence[str], **options: Unpack[RerankOptions]
+    ) -> Ranking:
+        """Return the documents in the order of their relevance for the query, best first."""
+        return self._loop.run(self._client.rerank(query, documents, **options))
+
+    def score(
+        self,
+        queries: str | Sequence[str],
+        documents: str | Sequence[str],
+        **options: Unpack[ScoreOptions],
+    ) -> Scores:
+        """Return a score for each pair: of one query with all documents, or of two lists."""
+        return self._loop.run(self._client.score(queries, documents, **options))
+
+    def classify(
+        self, inputs: str | Sequence[str | Sequence[int]], **options: Unpack[PoolOptions]
+    ) -> Classes:
+        """Return the classes of each text, given as text or token ids."""
+        return self._loop.run(self._client.classify(inputs, **options))
+
     def models(self, *, timeout_s: float | None = None) -> tuple[Model, ...]:
         """Return the served models."""
         return self._loop.run(self._client.models(timeout_s=timeout_s))
 
     def load_adapter(
-        self, name: str, path: str, *, in_place: bool = False, timeout_s: float | None = None
+        self,
+        name: str,
+        path: str,
+        *,
+        in_place: bool = False,
+        model: str = "",
+        timeout_s: float | None = None,
     ) -> str:
         """Load a LoRA adapter on all workers, or on none; return the digest of its content."""
-        load = self._client.load_adapter(name, path, in_place=in_place, timeout_s=timeout_s)
+        load = self._client.load_adapter(
+            name, path, in_place=in_place, model=model, timeout_s=timeout_s
+        )
         return self._loop.run(load)
 
-    def unload_adapter(self, name: str, *, timeout_s: float | None = None) -> None:
+    def unload_adapter(self, name: str, *, model: str = "", timeout_s: float | None = None) -> None:
         """Take a LoRA adapter's name away on all workers. Running requests keep it."""
-        self._loop.run(self._client.unload_adapter(name, timeout_s=timeout_s))
+        self._loop.run(self._client.unload_adapter(name, model=model, timeout_s=timeout_s))
 
     def close(self) -> None:
         """Cancel running requests, close the connection, end the thread. Safe to repeat."""

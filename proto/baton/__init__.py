@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from shared.offline.llm_engine import LLMEngine as LLMEngine
     from shared.offline.outputs import CompletionOutput as CompletionOutput
     from shared.offline.outputs import RequestOutput as RequestOutput
+    from shared.offline.pooling.outputs import (
+        ClassificationRequestOutput as ClassificationRequestOutput,
+    )
+    from shared.offline.pooling.outputs import EmbeddingRequestOutput as EmbeddingRequestOutput
+    from shared.offline.pooling.outputs import PoolingRequestOutput as PoolingRequestOutput
+    from shared.offline.pooling.outputs import ScoringRequestOutput as ScoringRequestOutput
+    from shared.offline.pooling.params import PoolingParams as PoolingParams
     from shared.offline.prompts import EmbedsPrompt as EmbedsPrompt
     from shared.offline.prompts import PromptType as PromptType
     from shared.offline.prompts import TextPrompt as TextPrompt
@@ -31,15 +38,20 @@ _PLACES = {
     "AsyncEngineArgs": "engine_args",
     "AsyncLLM": "async_llm",
     "BeamSearchParams": "sampling_params",
+    "ClassificationRequestOutput": "pooling.outputs",
     "CompletionOutput": "outputs",
+    "EmbeddingRequestOutput": "pooling.outputs",
     "EmbedsPrompt": "prompts",
     "EngineArgs": "engine_args",
     "LLM": "llm",
     "LLMEngine": "llm_engine",
+    "PoolingParams": "pooling.params",
+    "PoolingRequestOutput": "pooling.outputs",
     "PromptType": "prompts",
     "RequestOutput": "outputs",
     "RequestOutputKind": "sampling_params",
     "SamplingParams": "sampling_params",
+    "ScoringRequestOutput": "pooling.outputs",
     "StructuredOutputsParams": "sampling_params",
     "TextPrompt": "prompts",
     "TokensPrompt": "prompts",

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from baton.v1 import prefill_pb2_grpc
 from services.prefill.config import PrefillConfig
-from services.prefill.metrics import PrefillMetrics
+from services.prefill.metrics import PoolMetrics, PrefillMetrics
+from services.prefill.pool import PoolCalls
+from services.prefill.reader_servicer import ReaderPrefillServicer
 from services.prefill.servicer import PrefillServicer
 from services.prefill.watch import PrefillWatch
 from shared.ending import end_process
@@ -16,7 +18,10 @@ from shared.text.token_table import read_token_table
 from shared.worker.process import main
 
 if TYPE_CHECKING:
+    import grpc
+
     from shared.rpc.service_switch import ServiceSet
+    from shared.worker.lives.reading import Reader
     from shared.worker.parts import WorkerParts
 
 
@@ -35,8 +40,19 @@ def add_prefill(config: PrefillConfig, parts: WorkerParts, services: ServiceSet)
         timeout_s=config.worker.transfer_timeout_s,
         is_healthy=lambda: not parts.gate.unhealthy,
         watch=PrefillWatch(PrefillMetrics(parts.metrics), parts.tracer),
+        pool=PoolCalls(
+            parts.pooler, parts.gate, PoolMetrics(parts.metrics), model=config.worker.model.name
+        ),
     )
     prefill_pb2_grpc.add_PrefillServicer_to_server(servicer, services.server)
+
+
+def add_reader(reader: Reader, server: grpc.aio.Server) -> None:
+    """Serve `baton.v1.Prefill` of a model that reads whole texts."""
+    pool = PoolCalls(
+        reader.pooler, reader.gate, PoolMetrics(reader.metrics), model=reader.config.model.name
+    )
+    prefill_pb2_grpc.add_PrefillServicer_to_server(ReaderPrefillServicer(pool), server)
 
 
 if __name__ == "__main__":
@@ -47,6 +63,7 @@ if __name__ == "__main__":
             argv=sys.argv[1:],
             service="baton.v1.Prefill",
             add_service=add_prefill,
+            add_reader=add_reader,
             read_token_table=read_token_table,
         )
     )

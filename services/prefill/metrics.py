@@ -5,8 +5,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from prometheus_client import Counter
+from prometheus_client import Counter, Histogram
 
+from shared.telemetry.buckets import LATENCY_S
 from shared.worker.health.request_metrics import RequestTimes
 
 if TYPE_CHECKING:
@@ -60,3 +61,39 @@ class PrefillMetrics:
         self._tokens.labels("local_cache_hit").inc(job.num_cached_tokens - num_fetched)
         self._tokens.labels("external_kv_transfer").inc(num_fetched)
         self._tokens.labels("local_compute").inc(job.num_tokens - job.num_cached_tokens)
+
+
+class PoolMetrics:
+    """Counters and histograms of this worker's vectors."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._vectors = Counter(
+            "baton_pooled_texts",
+            "Texts for vectors, by how it ended.",
+            ["outcome"],
+            registry=registry,
+        )
+        self._tokens = Counter(
+            "baton_pooled_tokens_by_source",
+            "Tokens of texts for vectors, by where their KV came from.",
+            ["source"],
+            registry=registry,
+        )
+        self._times = Histogram(
+            "baton_pool_time_seconds",
+            "From the arrival of a text until its vector was there.",
+            buckets=LATENCY_S,
+            registry=registry,
+        )
+        for outcome in PrefillOutcome:
+            self._vectors.labels(outcome.value)
+
+    def count(self, outcome: PrefillOutcome) -> None:
+        """Count a text that has ended."""
+        self._vectors.labels(outcome.value).inc()
+
+    def succeeded(self, num_tokens: int, num_cached: int, pool_s: float) -> None:
+        """Record a vector: the text's tokens, those of them in the cache, and its time."""
+        self._times.observe(pool_s)
+        self._tokens.labels("local_cache_hit").inc(num_cached)
+        self._tokens.labels("local_compute").inc(num_tokens - num_cached)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
     from baton.v1 import transfer_pb2
+    from services.prefill.pool import PoolCalls
     from services.prefill.watch import PrefillWatch
     from shared.connector.base import Connector, Ticket
     from shared.engine.engine_thread import EngineThread
@@ -60,8 +61,10 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
         timeout_s: float,
         is_healthy: Callable[[], bool],
         watch: PrefillWatch,
+        pool: PoolCalls,
     ) -> None:
         """`is_healthy` says whether the engine makes progress."""
+        self._pool = pool
         self._watch = watch
         self._worker = worker
         self._info = info
@@ -88,6 +91,12 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
         async with aclosing(responses):
             async for response in responses:
                 yield response
+
+    async def Pool(  # noqa: N802 the name in the contract
+        self, request: prefill_pb2.PoolRequest, context: Context
+    ) -> prefill_pb2.PoolResponse:
+        """Return the vector of a text."""
+        return await self._pool.answer(request, context.time_remaining())
 
     def _sign(self, progress: prefill_pb2.PrefillProgress) -> prefill_pb2.PrefillResponse | None:
         """Return a progress message; None, which sends none, while the engine makes no progress.

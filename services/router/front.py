@@ -8,15 +8,18 @@ from weakref import WeakKeyDictionary
 
 from services.router.admission.tenant_metrics import TenantMetrics
 from services.router.doors.limited import LimitedGenerator
+from services.router.doors.limited_vectors import LimitedVectorizer
 from services.router.doors.slow_reader import StallGuard
 from services.router.openai.auth import caller_of
 from services.router.openai.backend import Backend, Common
 from services.router.openai.catalogue import Catalogue
 from services.router.openai.reading.unknown_fields import UnknownFields
+from services.router.vectors.service import Vectors
 from services.router.watch.metrics import RequestMeters
 from services.router.watch.request_log import RequestLog
 from services.router.watch.tracing import RequestTracer
 from services.router.watch.watched import WatchedGenerator
+from services.router.watch.watched_vectors import VectorMeters, WatchedVectorizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -86,6 +89,7 @@ class Front:
         self._tracer = tracer
         self._page = page
         self._meters = RequestMeters(registry, None if page is None else page.tokens)
+        self._vector_meters = VectorMeters(registry)
         self._tenants = TenantMetrics(queued=self._queued, running=parts.limits.running)
         registry.register(self._tenants)
         self.common = Common(
@@ -94,6 +98,7 @@ class Front:
             responses=keeper,
             aborter=_Aborter(parts),
             explains=True,
+            makes_vectors=True,
             caller_of=caller_of,
         )
 
@@ -112,6 +117,9 @@ class Front:
             models=served.models,
             explainer=served.planner,
             explains=True,
+            vectors=self.vectors(pool, served),
+            vector_explainer=served.vectors,
+            makes_vectors=True,
             aborter=common.aborter,
             trusts_templates=config.trust_request_chat_template,
             answers=config.answers,
@@ -120,6 +128,19 @@ class Front:
             limits=config.limits,
             unknown_fields=common.unknown_fields,
             caller_of=common.caller_of,
+        )
+
+    def vectors(self, pool: Pool, served: Served) -> Vectors:
+        """Return what makes vectors, behind the limits of tenants and the observers."""
+        limited = LimitedVectorizer(served.vectors, self._parts.limits, self._tenants)
+        meter = self._vector_meters.of(pool.name)
+        return Vectors(
+            vectorizer=WatchedVectorizer(limited, meter, logs=pool.config.log_requests),
+            tokenizer=served.text.tokenizer,
+            chat_template=served.text.chat_template,
+            models=served.models,
+            offered=pool.endpoints.offered_vectors,
+            limits=pool.config.limits,
         )
 
     def limited(self, pool: Pool, served: Served) -> LimitedGenerator:

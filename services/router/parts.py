@@ -22,6 +22,8 @@ from services.router.models import ServedModels
 from services.router.routing.chooser import WorkerChooser
 from services.router.routing.policies.find import find_policy
 from services.router.routing.room import WorkerRoom
+from services.router.vectors.call import PoolCaller
+from services.router.vectors.pipeline import VectorPipeline
 from services.router.workers.adapters import PoolAdapters
 from services.router.workers.canary import Canary
 from services.router.workers.control import WorkerControl
@@ -224,7 +226,14 @@ def _serve(pool: Pool, text: ModelText) -> Served:
         embeds=config.embeds_policy,
         replays=pool.replays,
     )
-    return Served(text=text, models=models, planner=planner, pipeline=pipeline)
+    vectors = VectorPipeline(
+        chooser=parts.chooser,
+        admission=parts.admission,
+        endpoints=parts.endpoints,
+        caller=PoolCaller(parts.channels),
+        request_timeout_s=config.request_timeout_s,
+    )
+    return Served(text=text, models=models, planner=planner, pipeline=pipeline, vectors=vectors)
 
 
 def _endpoints(

@@ -19,9 +19,31 @@ _EVENTS = {
 #: Keys of --kv-events-config that change nothing.
 _EVENTS_HARMLESS = frozenset({"enable_kv_cache_events", "publisher", "buffer_steps", "hwm"})
 _EVENTS_HARMLESS |= {"max_queue_size"}
+#: By vLLM's older word: runner and conversion.
+_TASKS = {
+    "auto": ("auto", "auto"),
+    "generate": ("generate", "none"),
+    "embed": ("pooling", "embed"),
+    "embedding": ("pooling", "embed"),
+    "reward": ("pooling", "embed"),
+    "classify": ("pooling", "classify"),
+    "score": ("pooling", "classify"),
+}
 #: The batch sizes that are recorded by default, up to the largest: 1, 2, 4, 8, then by 16.
 _FIRST_SIZES = (1, 2, 4, 8)
 _SIZE_STEP = 16
+
+
+def task(word: str) -> list[str]:
+    """Return the words for what a model is run for, in one word.
+
+    Raises:
+        ConfigError: there is no such task.
+    """
+    if word not in _TASKS:
+        raise ConfigError(f"--task must be one of {', '.join(_TASKS)}, not {word}")
+    runner, conversion = _TASKS[word]
+    return ["--runner", runner, "--convert", conversion]
 
 
 def either(flag: str, names: Mapping[str, str]) -> Callable[[str], list[str]]:

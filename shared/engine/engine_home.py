@@ -58,7 +58,8 @@ class EngineHome:
         self.weight_version = FIRST_VERSION
         self._loaded: LoadedModel | None = load(folder)
         #: What no change of weights changes.
-        self.eos_token_ids = self._loaded.spec.eos_token_ids
+        self.spec = self._loaded.spec
+        self.eos_token_ids = self.spec.eos_token_ids
         attach(self.adapters, self._loaded, config)
         self._engine: Engine | None = Engine(self._loaded, config, adapters=self.adapters)
         #: Of the blocks that the last engine may have left on disk.

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
-from shared.engine.sequence.events import Failed, NewTokens
+from shared.engine.sequence.events import Failed, NewTokens, PromptStates
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,7 @@ def is_last(event: EngineEvent) -> bool:
     match event:
         case NewTokens():
             return event.finish_reason is not None
-        case Failed():
+        case Failed() | PromptStates():
             return True
         case _:
             return False

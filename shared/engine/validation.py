@@ -48,8 +48,12 @@ class RequestValidator:
         vocab_size: int,
         max_model_len: int,
         hidden_states: HiddenStatesPolicy = NO_HIDDEN_STATES,
+        *,
+        has_head: bool = True,
     ) -> None:
+        """`has_head`: whether the model has an output head, without which it chooses no tokens."""
         self._vocab_size = vocab_size
+        self._has_head = has_head
         self._max_model_len = max_model_len
         self._hidden_states = hidden_states
 
@@ -96,10 +100,32 @@ class RequestValidator:
             raise InvalidRequestError(
                 f"request {request.request_id}: the prompt is empty", param="prompt"
             )
+        if request.rows is not None:
+            self._check_rows(request)
+            return
+        if not self._has_head:
+            raise UnsupportedError(
+                f"request {request.request_id}: this model makes vectors; it has no output head to "
+                "generate with",
+                param="model",
+            )
         if num_tokens >= self._max_model_len:
             raise InvalidRequestError(
                 f"request {request.request_id}: {num_tokens} tokens leave no room for an answer; "
                 f"prompt and answer together may have {self._max_model_len}",
+                param="prompt",
+            )
+
+    def _check_rows(self, request: EngineRequest) -> None:
+        """Check what only a request for states of its prompt must keep."""
+        if request.resumed_token_ids or request.hold_blocks or request.grammar is not None:
+            raise InvalidRequestError(
+                f"request {request.request_id}: states of a prompt are not generated", param="rows"
+            )
+        if len(request.prompt_token_ids) > self._max_model_len:
+            raise InvalidRequestError(
+                f"request {request.request_id}: {len(request.prompt_token_ids)} tokens; an input "
+                f"may have {self._max_model_len}",
                 param="prompt",
             )
 

@@ -36,6 +36,7 @@ class RequestLimits:
         None, help="tokens of a prompt; by default what the model's context has room for"
     )
     max_prompts: int = setting(256, help="prompts of a completions request")
+    max_inputs: int = setting(2048, help="texts of a request for vectors, or for scores")
     max_answers: int = setting(512, help="answers of a request: its prompts times n")
     max_messages: int = setting(4096, help="messages of a conversation")
     max_tools: int = setting(512, help="tools of a request")
@@ -170,6 +171,19 @@ def check_texts(texts: Iterable[str], limits: RequestLimits, *, param: str) -> N
     if num_chars > limits.max_prompt_chars:
         message = f"{param} must have at most {limits.max_prompt_chars} characters, not {num_chars}"
         raise PayloadTooLargeError(message, param=param)
+
+
+def check_inputs(num_texts: int, limits: RequestLimits, *, param: str) -> None:
+    """Refuse a request for no vectors, or for too many. `param` is the field with the texts.
+
+    Raises:
+        InvalidRequestError: there is no text, or there are too many.
+    """
+    if not num_texts:
+        raise InvalidRequestError(f"{param} must not be empty", param=param)
+    if num_texts > limits.max_inputs:
+        message = f"{param} must have at most {limits.max_inputs} texts, not {num_texts}"
+        raise InvalidRequestError(message, param=param)
 
 
 def check_num_tokens(num_tokens: int, limits: RequestLimits, *, param: str) -> None:

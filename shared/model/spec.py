@@ -158,6 +158,8 @@ class DecoderSpec:
     embedding_size: int | None = None
     layer_inputs: LayerInputsSpec | None = None
     learned_positions: LearnedPositions | None = None
+    #: Whether the checkpoint has an output head; without one the model makes vectors only.
+    has_head: bool = True
     has_head_bias: bool = False
     logit_multiplier: float = 1.0
     logit_softcap: float | None = None

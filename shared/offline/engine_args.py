@@ -22,6 +22,7 @@ from shared.engine.model_settings import (
 )
 from shared.errors import ConfigError
 from shared.offline.argument_parser import Container, add_engine_arguments
+from shared.pooling.runner import RunnerSettings
 from shared.request.logprobs_mode import LogprobsMode
 from shared.text.reasoning_settings import ReasoningSettings
 
@@ -38,6 +39,7 @@ class EngineSettings:
 
     model: ModelSettings
     engine: EngineConfig = field(default_factory=EngineConfig)
+    pooling: RunnerSettings = field(default_factory=RunnerSettings)
     num_threads: int | None = setting(None, help="threads for computing")
     cpu_threads_bind: str | None = setting(None, help="cores of the threads")
     skip_tokenizer_init: bool = setting(

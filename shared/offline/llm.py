@@ -8,12 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from shared.errors import InvalidRequestError
+from shared.errors import InvalidRequestError, UnsupportedError
 from shared.offline.engine_args import EngineArgs
 from shared.offline.llm_engine import LLMEngine
+from shared.offline.loaded import LoadedModel
 from shared.offline.outputs import CompletionOutput, RequestOutput
+from shared.offline.pooling.calls import VectorCalls
+from shared.offline.pooling.encoder import LoadedEncoder
 from shared.offline.refused import Refusing
 from shared.offline.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
+from shared.pooling.loading import reads_whole_texts
 from shared.request.beam_search import BeamOptions
 from shared.request.sampling_params import SamplingParams as TokenSampling
 from shared.text.chat_template import ChatTemplate
@@ -26,11 +30,12 @@ if TYPE_CHECKING:
     from shared.engine.offline.request_output import CompletionOutput as Beam
     from shared.offline.metrics import Metric
     from shared.offline.model_config import ModelConfig
+    from shared.offline.pooling.vectors import OfflineVectors
 
     Message = Mapping[str, Any]
 
 
-class LLM(Refusing):
+class LLM(VectorCalls, Refusing):
     """A model in this process, for one thread. Arguments are those of `EngineArgs`."""
 
     def __init__(
@@ -43,19 +48,49 @@ class LLM(Refusing):
         Raises:
             ConfigError, ModelLoadError: the model cannot be run like this.
         """
-        self._setup(LLMEngine.from_engine_args(EngineArgs(model, **arguments)), chat_template)
+        self._setup(EngineArgs(model, **arguments), chat_template)
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArgs) -> LLM:
         """Load the model that the arguments name."""
         made = cls.__new__(cls)
-        made._setup(LLMEngine.from_engine_args(engine_args), None)
+        made._setup(engine_args, None)
         return made
 
-    def _setup(self, engine: LLMEngine, chat_template: str | None) -> None:
-        self.llm_engine = engine
+    def _setup(self, engine_args: EngineArgs, chat_template: str | None) -> None:
+        settings = engine_args.settings()
+        #: None of a model that reads whole texts, and the other way round.
+        self._engine: LLMEngine | None = None
+        self._encoder: LoadedEncoder | None = None
+        if reads_whole_texts(settings.model.folder):
+            self._encoder = LoadedEncoder(settings)
+        else:
+            self._engine = LLMEngine(LoadedModel(settings))
         self._chat_template = chat_template
         self._ids = count()
+
+    @property
+    def llm_engine(self) -> LLMEngine:
+        """The engine.
+
+        Raises:
+            UnsupportedError: the model reads whole texts and writes none.
+        """
+        if self._engine is None:
+            message = "the model reads whole texts and writes none: embed, classify or score them"
+            raise UnsupportedError(message, param="model")
+        return self._engine
+
+    @property
+    def vectors(self) -> OfflineVectors:
+        """What makes vectors of texts.
+
+        Raises:
+            UnsupportedError: the model is run for answers alone.
+        """
+        if self._encoder is not None:
+            return self._encoder.vectors
+        return self.llm_engine.model.vectors
 
     @property
     def model_config(self) -> ModelConfig:
@@ -232,7 +267,10 @@ class LLM(Refusing):
 
     def close(self) -> None:
         """Free the engine's memory."""
-        self.llm_engine.shutdown()
+        if self._encoder is not None:
+            self._encoder.close()
+        else:
+            self.llm_engine.shutdown()
 
     def _run(self, ids: Sequence[str], *, use_tqdm: bool) -> list[RequestOutput]:
         done: dict[str, RequestOutput] = {}

@@ -16,8 +16,11 @@ from shared.generation.limits import RequestLimits
 from shared.generation.resolver import SamplingResolver
 from shared.model.families.registry import register_named
 from shared.offline.lora import Adapters
+from shared.offline.pooling.vectors import EnginePool, OfflineVectors
 from shared.offline.running import RunningRequest
 from shared.offline.thinking import bound_thinking
+from shared.pooling.choice import makes_vectors
+from shared.pooling.loading import read_decoder_head
 from shared.request.repetition import repeats_as
 from shared.text.answer_text import AnswerText
 from shared.text.generation_defaults import GenerationDefaults
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from shared.engine.engine import Engine
     from shared.generation.params import GenerationParams
     from shared.offline.engine_args import EngineSettings
     from shared.offline.sampling_params import SamplingParams
@@ -68,6 +72,8 @@ class LoadedModel:
             },
         )
         self.adapters = Adapters(self.core.home.adapters)
+        self._pooling = settings.pooling
+        self._vectors: tuple[Engine, OfflineVectors] | None = None
         self._limits = dataclasses.replace(_LIMITS, max_logprobs=settings.max_logprobs)
         self._skips_tokenizer = settings.skip_tokenizer_init
         self._logprobs_mode = settings.logprobs_mode
@@ -101,6 +107,33 @@ class LoadedModel:
     @cached_property
     def _without_texts(self) -> NoTokenizer:
         return NoTokenizer(self.folder, defaults=self.defaults)
+
+    @property
+    def vectors(self) -> OfflineVectors:
+        """What makes vectors of texts.
+
+        Raises:
+            UnsupportedError: the model is run for answers alone.
+        """
+        if not makes_vectors(self._pooling, self.folder):
+            message = (
+                f"{self.folder.name} generates text and makes no vectors: load it with "
+                'runner="pooling", or an embedding model'
+            )
+            raise UnsupportedError(message, param="model")
+        engine = self.core.engine
+        # Other weights come with another engine.
+        if self._vectors is not None and self._vectors[0] is engine:
+            return self._vectors[1]
+        head = read_decoder_head(
+            self.folder,
+            self.core.home.spec,
+            max_model_len=engine.max_model_len,
+            settings=self._pooling.head,
+        )
+        made = OfflineVectors(EnginePool(engine, head), self.tokenizer, self.core.chat_template)
+        self._vectors = engine, made
+        return made
 
     def close(self) -> None:
         """Free the engine's memory."""

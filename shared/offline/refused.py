@@ -6,16 +6,17 @@ from typing import Any, NoReturn
 
 from shared.errors import UnsupportedError
 
-_POOLING = "Baton has no pooling models yet: it generates text"
+_VECTORS = "`LLM` makes vectors: its embed, encode, classify and score"
+_TOKEN_CLASSES = "Baton scores texts, not each of their tokens: LLM.classify"
 _PUSHED = "weights come from a folder, in one step: update_weights with its path"
 _CODE = "Baton runs no functions in its engine"
 #: By method of `LLM`, `LLMEngine` and `AsyncLLM`.
 REFUSED = {
-    "encode": _POOLING,
-    "embed": _POOLING,
-    "classify": _POOLING,
-    "score": _POOLING,
-    "reward": _POOLING,
+    "encode": _VECTORS,
+    "embed": _VECTORS,
+    "classify": _VECTORS,
+    "score": _VECTORS,
+    "reward": _TOKEN_CLASSES,
     "collective_rpc": _CODE,
     "apply_model": _CODE,
     "init_weight_transfer_engine": _PUSHED,
@@ -40,3 +41,14 @@ def refuse(name: str) -> NoReturn:
         UnsupportedError: always.
     """
     raise UnsupportedError(f"{name}: {REFUSED[name]}", param=name)
+
+
+def refuse_adapter(lora_request: object) -> None:
+    """Refuse an adapter for a request of a vector.
+
+    Raises:
+        UnsupportedError: there is one.
+    """
+    if lora_request:
+        message = "lora_request: vectors are made by models themselves, not by adapters"
+        raise UnsupportedError(message, param="lora_request")

@@ -17,6 +17,7 @@ PROTOCOL_MAJOR = 1
 #: other modes than raw ones.
 #: 7: (hidden states) a worker returns the hidden states behind an answer's tokens.
 #: 7: (adapters) a worker loads adapters, and computes with the one that a request names.
+#: 7: (vectors) a prefill worker makes vectors of texts, and describes them.
 PROTOCOL_MINOR = 7
 
 #: First minor versions with a feature.
@@ -28,3 +29,4 @@ EMBEDS_MINOR = 6
 LOGPROBS_MODE_MINOR = 6
 HIDDEN_STATES_MINOR = 7
 ADAPTERS_MINOR = 7
+POOLING_MINOR = 7

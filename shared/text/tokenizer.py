@@ -120,6 +120,18 @@ class Tokenizer:
         encoding = self._encoding(text, add_special_tokens)
         return [(i, *span) for i, span in zip(encoding.ids, encoding.offsets, strict=True)]
 
+    def encode_pair(self, text: str, other: str) -> tuple[list[int], list[int]]:
+        """Return the ids of two texts that belong together, and which of the two each is of.
+
+        tokenizer.json says which special tokens are around and between them.
+        """
+        try:
+            encoding: Any = self._tokenizer.encode(text, other)
+        except (TypeError, UnicodeEncodeError) as error:
+            message = f"the texts cannot be written in UTF-8: {error}"
+            raise InvalidRequestError(message, param="prompt") from error
+        return encoding.ids, encoding.type_ids
+
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Return the text of `ids`; invalid ids are left out."""
         text: str = self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 from shared.connector.registry import require_known
 from shared.engine.speculation.draft_files import check_draft
 from shared.engine.speculation.own_head import check_own_head
+from shared.errors import ConfigError
 from shared.identity import Role
 from shared.model.checks import check_model
 from shared.model.families.registry import register_named
+from shared.pooling.runner import Runner
 from shared.rpc.exposure import require_guard, zmq_host
 
 if TYPE_CHECKING:
@@ -28,6 +30,12 @@ def check_worker(config: WorkerConfig, role: Role) -> None:
     require_guarded_doors(config)
     require_known(config.connectors)
     settings, engine = config.model, config.engine
+    if role is Role.DECODE and config.pooling.runner is Runner.POOLING:
+        message = (
+            "a decode worker writes answers, and --runner pooling makes none: start prefill "
+            "workers alone for this model"
+        )
+        raise ConfigError(message)
     if settings.model_class:
         register_named(settings.model_class)
     model = check_model(
@@ -46,6 +54,21 @@ def check_worker(config: WorkerConfig, role: Role) -> None:
         check_draft(engine.speculation, model, device=engine.device)
         if settings.load_format != "dummy":
             check_own_head(engine.speculation, settings.folder, model)
+
+
+def check_reader(config: WorkerConfig, role: Role) -> None:
+    """Check the settings of a worker whose model reads whole texts.
+
+    Raises:
+        ConfigError: it cannot start as configured.
+    """
+    require_guarded_doors(config)
+    name = config.model.name
+    if role is Role.DECODE or config.pooling.runner is Runner.GENERATE:
+        message = f"{name} reads whole texts and writes none: start prefill workers alone for it"
+        raise ConfigError(message)
+    if config.engine.device != "cpu":
+        raise ConfigError(f"{name} reads whole texts, which is done on a CPU alone: --device cpu")
 
 
 def require_guarded_doors(config: WorkerConfig) -> None:

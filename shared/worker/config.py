@@ -15,6 +15,7 @@ from shared.engine.model_settings import (
     ModelSettings,  # noqa: TC001 read at run time by the settings loader
 )
 from shared.errors import ConfigError
+from shared.pooling.runner import RunnerSettings
 from shared.rpc.exposure import AccessSettings
 from shared.rpc.tls.settings import TlsSettings
 from shared.telemetry.vllm_names import (
@@ -161,6 +162,7 @@ class WorkerConfig:
     tls: TlsSettings = field(default_factory=TlsSettings)
     reuse: ReuseSettings = field(default_factory=ReuseSettings)
     engine: EngineConfig = field(default_factory=EngineConfig)
+    pooling: RunnerSettings = field(default_factory=RunnerSettings)
 
     @property
     def encrypts_transfers(self) -> bool:

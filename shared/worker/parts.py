@@ -21,6 +21,10 @@ from shared.engine.engine_thread import EngineThread
 from shared.engine.grammar.build import build_grammars
 from shared.identity import Role, WorkerId
 from shared.kv.identity import model_identity
+from shared.pooling.choice import makes_vectors, runner_of
+from shared.pooling.loading import make_engine_pooler
+from shared.pooling.runner import Runner
+from shared.pooling.wire import facts_to_wire
 from shared.rpc.channel import ChannelPool
 from shared.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from shared.rpc.wire import worker_id_to_wire
@@ -48,6 +52,7 @@ if TYPE_CHECKING:
     from shared.kv.content_log import ContentLog
     from shared.kv.layout import KVLayout
     from shared.model.loader import LoadedModel
+    from shared.pooling.base import Pooler
     from shared.rpc.auth import ClusterToken
     from shared.rpc.tls.files import CertificateFiles
     from shared.telemetry.tracing import Tracer
@@ -86,6 +91,8 @@ class WorkerParts:
     reuse: PrefixReuse
     grammars: GrammarCompiler
     adapters: WorkerAdapters
+    #: None if the worker makes no vectors.
+    pooler: Pooler | None
     peer_info: transfer_pb2.PeerInfo
     transfers: TransferCounters
     gate: RequestGate
@@ -124,6 +131,7 @@ class WorkerParts:
             num_blocks=self.engine.stats().num_blocks,
             max_model_len=self.max_model_len,
             software_version=VERSION,
+            pooling=_offer(self.config, self.weights, self.pooler),
         )
 
 
@@ -173,6 +181,7 @@ async def open_parts(
             reuse=_reuse(config, worker, engine, thread, peers, channels, metrics, breakers),
             grammars=grammars,
             adapters=adapters,
+            pooler=_pooler(config, role, engine, thread, weights),
             peer_info=info,
             transfers=transfers,
             gate=_gate(config),
@@ -182,6 +191,31 @@ async def open_parts(
             breakers=breakers,
             contents=contents,
         )
+
+
+def _pooler(
+    config: WorkerConfig, role: Role, engine: Engine, thread: EngineThread, weights: Weights
+) -> Pooler | None:
+    """Return what makes vectors of the model; None if it is run for answers alone."""
+    folder = config.model.changed(weights.source.folder)
+    if role is not Role.PREFILL or not makes_vectors(config.pooling, folder):
+        return None
+    return make_engine_pooler(
+        folder,
+        weights.loaded.spec,
+        thread,
+        max_model_len=engine.max_model_len,
+        settings=config.pooling.head,
+    )
+
+
+def _offer(
+    config: WorkerConfig, weights: WeightSource, pooler: Pooler | None
+) -> worker_pb2.PoolingFacts | None:
+    if pooler is None:
+        return None
+    runner = runner_of(config.pooling, config.model.changed(weights.folder))
+    return facts_to_wire(pooler.facts, is_only=runner is Runner.POOLING)
 
 
 def _tracer(role: Role, worker: WorkerId, stack: AsyncExitStack) -> Tracer | None:

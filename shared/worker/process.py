@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+import grpc
 import structlog
 
 from baton.v1 import lifecycle_pb2_grpc
@@ -23,6 +24,7 @@ from shared.engine.adapters.build import attach
 from shared.engine.offload.build import forget_disk
 from shared.errors import ConfigError, ModelLoadError
 from shared.model.checkpoint.loading.heap import give_back_free
+from shared.pooling.loading import reads_whole_texts
 from shared.rpc.auth import AuthInterceptor, ClusterToken
 from shared.rpc.server import RpcServer
 from shared.rpc.service_switch import ServiceSet, ServiceSwitch
@@ -32,12 +34,13 @@ from shared.rpc.tls.server import ServerTls
 from shared.rpc.watched_file import following
 from shared.telemetry.logs import configure_logs
 from shared.worker.adapters import open_adapters
-from shared.worker.checks import check_worker
+from shared.worker.checks import check_reader, check_worker
 from shared.worker.kv_events.publisher import open_publisher
 from shared.worker.lifecycle.lifecycle import Lifecycle
 from shared.worker.lifecycle.profiling import Profiling
 from shared.worker.lifecycle.servicer import LifecycleServicer
 from shared.worker.lifecycle.stage import Ending, Stage
+from shared.worker.lives.reading import Reader, read_life
 from shared.worker.lives.serving import serve_life
 from shared.worker.lives.site import Site
 from shared.worker.lives.sleeping import sleep_life
@@ -70,6 +73,7 @@ class HasWorkerConfig(Protocol):
 
 C = TypeVar("C", bound=HasWorkerConfig)
 AddService = Callable[[C, WorkerParts, ServiceSet], None]
+AddReader = Callable[[Reader, grpc.aio.Server], None]
 
 
 def main(
@@ -80,12 +84,14 @@ def main(
     service: str,
     add_service: AddService[C],
     read_token_table: ReadTokenTable,
+    add_reader: AddReader | None = None,
 ) -> int:
     """Run a worker until it is told to stop; return the exit code.
 
     `add_service` adds the role's own servicer, called `service` on the wire. `read_token_table`
     reads the tokens of a model's folder: workers need them for grammars, and use no tokenizer
-    otherwise.
+    otherwise. `add_reader` adds the servicer of a model that reads whole texts; None: the role has
+    no use for one.
     """
     try:
         config = load_config(config_type, argv, prog=f"baton serve {role.value}")
@@ -102,6 +108,7 @@ def main(
                 service=service,
                 add_service=partial(add_service, config),
                 read_token_table=read_token_table,
+                add_reader=add_reader,
             )
         )
     except (ConfigError, ModelLoadError) as error:
@@ -119,6 +126,7 @@ async def run_worker(
     service: str,
     add_service: Callable[[WorkerParts, ServiceSet], None],
     read_token_table: ReadTokenTable,
+    add_reader: AddReader | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT, then drain and return 0.
 
@@ -127,12 +135,27 @@ async def run_worker(
     Raises:
         ConfigError, ModelLoadError: the worker cannot start as configured.
     """
-    check_worker(config, role)
+    reads_whole = reads_whole_texts(config.model.folder)
+    if reads_whole:
+        check_reader(config, role)
+    else:
+        check_worker(config, role)
     path = config.access.cluster_token
     token = None if path is None else ClusterToken(path)
     stopping = _stopped_by_signals()
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(following([] if token is None else [token.file]))
+        if reads_whole and add_reader is not None:
+            certificates = open_certificates(config.tls, PeerRole(role.value))
+            ending = await read_life(
+                config,
+                _server(service, role, token, certificates),
+                add_service=add_reader,
+                stopping=stopping,
+                token=token,
+                certificates=certificates,
+            )
+            return EXIT_BROKEN if ending is Ending.BROKEN else 0
         events = await stack.enter_async_context(open_publisher(config))
         lifecycle = Lifecycle(config)
         await lifecycle.load_first()

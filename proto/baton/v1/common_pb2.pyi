@@ -148,6 +148,38 @@ FINISH_REASON_REPETITION: FinishReason.ValueType  # 5
 """The answer repeated itself, and the request asked for an end then. Only for callers of `Router`."""
 Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
 
+class _PoolTask:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PoolTaskEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PoolTask.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    POOL_TASK_UNSPECIFIED: _PoolTask.ValueType  # 0
+    """Invalid."""
+    POOL_TASK_EMBED: _PoolTask.ValueType  # 1
+    """One vector of a text."""
+    POOL_TASK_TOKEN_EMBED: _PoolTask.ValueType  # 2
+    """One vector for each token of a text."""
+    POOL_TASK_CLASSIFY: _PoolTask.ValueType  # 3
+    """One number for each label of a classifier."""
+    POOL_TASK_SCORE: _PoolTask.ValueType  # 4
+    """One number: how well the second part of a text answers the first."""
+
+class PoolTask(_PoolTask, metaclass=_PoolTaskEnumTypeWrapper):
+    """What a vector is for."""
+
+POOL_TASK_UNSPECIFIED: PoolTask.ValueType  # 0
+"""Invalid."""
+POOL_TASK_EMBED: PoolTask.ValueType  # 1
+"""One vector of a text."""
+POOL_TASK_TOKEN_EMBED: PoolTask.ValueType  # 2
+"""One vector for each token of a text."""
+POOL_TASK_CLASSIFY: PoolTask.ValueType  # 3
+"""One number for each label of a classifier."""
+POOL_TASK_SCORE: PoolTask.ValueType  # 4
+"""One number: how well the second part of a text answers the first."""
+Global___PoolTask: _TypeAlias = PoolTask  # noqa: Y015
+
 @_typing.final
 class ProtocolVersion(_message.Message):
     """Version of this contract. Peers with the same `major` work together: the newer one uses
@@ -1037,3 +1069,29 @@ class Timings(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Timings: _TypeAlias = Timings  # noqa: Y015
+
+@_typing.final
+class Vector(_message.Message):
+    """float32 numbers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DATA_FIELD_NUMBER: _builtins.int
+    NUM_ROWS_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """[rows, width], little-endian."""
+    num_rows: _builtins.int
+    """Tokens, of vectors of each token; otherwise 1."""
+    def __init__(
+        self,
+        *,
+        data: _builtins.bytes = ...,
+        num_rows: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "num_rows", b"num_rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Vector: _TypeAlias = Vector  # noqa: Y015

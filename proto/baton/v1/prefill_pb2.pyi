@@ -370,3 +370,106 @@ class PrefillResponse(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
 Global___PrefillResponse: _TypeAlias = PrefillResponse  # noqa: Y015
+
+@_typing.final
+class PoolRequest(_message.Message):
+    """A text whose vector is wanted. Since minor version 7."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    TOKEN_TYPE_IDS_FIELD_NUMBER: _builtins.int
+    TASK_FIELD_NUMBER: _builtins.int
+    NORMALIZE_FIELD_NUMBER: _builtins.int
+    DIMENSIONS_FIELD_NUMBER: _builtins.int
+    ACTIVATE_FIELD_NUMBER: _builtins.int
+    CACHE_SALT_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """Set by the router; unique among its requests."""
+    task: _common_pb2.PoolTask.ValueType
+    """What the vector is for."""
+    normalize: _builtins.bool
+    """Whether an embedding gets the length 1; unset: as the checkpoint says."""
+    dimensions: _builtins.int
+    """Leading numbers of an embedding that are wanted; unset: all."""
+    activate: _builtins.bool
+    """Whether logits become scores by the checkpoint's activation; unset: they do."""
+    cache_salt: _builtins.bytes
+    """Isolates the prefix cache between tenants."""
+    priority: _builtins.int
+    """Lower runs first, beside generation as well."""
+    @_builtins.property
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The whole text, with its special tokens."""
+
+    @_builtins.property
+    def token_type_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Which part of the text each token belongs to; empty: all to the first."""
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        token_type_ids: _abc.Iterable[_builtins.int] | None = ...,
+        task: _common_pb2.PoolTask.ValueType = ...,
+        normalize: _builtins.bool | None = ...,
+        dimensions: _builtins.int | None = ...,
+        activate: _builtins.bool | None = ...,
+        cache_salt: _builtins.bytes = ...,
+        priority: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_activate", b"_activate", "_dimensions", b"_dimensions", "_normalize", b"_normalize", "activate", b"activate", "dimensions", b"dimensions", "normalize", b"normalize"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_activate", b"_activate", "_dimensions", b"_dimensions", "_normalize", b"_normalize", "activate", b"activate", "cache_salt", b"cache_salt", "dimensions", b"dimensions", "normalize", b"normalize", "priority", b"priority", "request_id", b"request_id", "task", b"task", "token_ids", b"token_ids", "token_type_ids", b"token_type_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__activate: _TypeAlias = _typing.Literal["activate"]  # noqa: Y015
+    _WhichOneofArgType__activate: _TypeAlias = _typing.Literal["_activate", b"_activate"]  # noqa: Y015
+    _WhichOneofReturnType__dimensions: _TypeAlias = _typing.Literal["dimensions"]  # noqa: Y015
+    _WhichOneofArgType__dimensions: _TypeAlias = _typing.Literal["_dimensions", b"_dimensions"]  # noqa: Y015
+    _WhichOneofReturnType__normalize: _TypeAlias = _typing.Literal["normalize"]  # noqa: Y015
+    _WhichOneofArgType__normalize: _TypeAlias = _typing.Literal["_normalize", b"_normalize"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__activate) -> _WhichOneofReturnType__activate | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__dimensions) -> _WhichOneofReturnType__dimensions | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__normalize) -> _WhichOneofReturnType__normalize | None: ...
+
+Global___PoolRequest: _TypeAlias = PoolRequest  # noqa: Y015
+
+@_typing.final
+class PoolResponse(_message.Message):
+    """The vector, whose numbers are all finite."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VECTOR_FIELD_NUMBER: _builtins.int
+    CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    POOL_MS_FIELD_NUMBER: _builtins.int
+    cached_tokens: _builtins.int
+    """Tokens whose KV was in the worker's cache."""
+    pool_ms: _builtins.float
+    """From arrival until the vector was there, in milliseconds."""
+    @_builtins.property
+    def vector(self) -> _common_pb2.Vector:
+        """[size] of an embedding, [labels] of a classification, [1] of a score, [tokens, size] of an
+        embedding of tokens.
+        """
+
+    def __init__(
+        self,
+        *,
+        vector: _common_pb2.Vector | None = ...,
+        cached_tokens: _builtins.int = ...,
+        pool_ms: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["vector", b"vector"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "pool_ms", b"pool_ms", "vector", b"vector"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PoolResponse: _TypeAlias = PoolResponse  # noqa: Y015

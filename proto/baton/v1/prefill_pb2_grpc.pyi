@@ -33,12 +33,16 @@ class PrefillStub:
     def __new__(cls, channel: _aio.Channel) -> PrefillAsyncStub: ...
     Prefill: _grpc.UnaryStreamMultiCallable[_prefill_pb2.PrefillRequest, _prefill_pb2.PrefillResponse]
     """Cancelling the call stops the computation and the transfer, and frees the blocks."""
+    Pool: _grpc.UnaryUnaryMultiCallable[_prefill_pb2.PoolRequest, _prefill_pb2.PoolResponse]
+    """Compute the vector of a text. Nothing is handed over; cancelling the call frees all it holds."""
 
 @_typing.type_check_only
 class PrefillAsyncStub(PrefillStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Prefill: _aio.UnaryStreamMultiCallable[_prefill_pb2.PrefillRequest, _prefill_pb2.PrefillResponse]  # type: ignore[assignment]
     """Cancelling the call stops the computation and the transfer, and frees the blocks."""
+    Pool: _aio.UnaryUnaryMultiCallable[_prefill_pb2.PoolRequest, _prefill_pb2.PoolResponse]  # type: ignore[assignment]
+    """Compute the vector of a text. Nothing is handed over; cancelling the call frees all it holds."""
 
 class PrefillServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -48,5 +52,13 @@ class PrefillServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_prefill_pb2.PrefillResponse], _abc.AsyncIterator[_prefill_pb2.PrefillResponse]]:
         """Cancelling the call stops the computation and the transfer, and frees the blocks."""
+
+    @_abc_1.abstractmethod
+    def Pool(
+        self,
+        request: _prefill_pb2.PoolRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_prefill_pb2.PoolResponse, _abc.Awaitable[_prefill_pb2.PoolResponse]]:
+        """Compute the vector of a text. Nothing is handed over; cancelling the call frees all it holds."""
 
 def add_PrefillServicer_to_server(servicer: PrefillServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -44,6 +44,26 @@ class RouterStub:
                 request_serializer=baton_dot_v1_dot_router__pb2.ChatRequest.SerializeToString,
                 response_deserializer=baton_dot_v1_dot_router__pb2.GenerateResponse.FromString,
                 _registered_method=True)
+        self.Embed = channel.unary_stream(
+                '/baton.v1.Router/Embed',
+                request_serializer=baton_dot_v1_dot_router__pb2.EmbedRequest.SerializeToString,
+                response_deserializer=baton_dot_v1_dot_router__pb2.EmbedResponse.FromString,
+                _registered_method=True)
+        self.Rerank = channel.unary_unary(
+                '/baton.v1.Router/Rerank',
+                request_serializer=baton_dot_v1_dot_router__pb2.RerankRequest.SerializeToString,
+                response_deserializer=baton_dot_v1_dot_router__pb2.RerankResponse.FromString,
+                _registered_method=True)
+        self.Score = channel.unary_unary(
+                '/baton.v1.Router/Score',
+                request_serializer=baton_dot_v1_dot_router__pb2.ScoreRequest.SerializeToString,
+                response_deserializer=baton_dot_v1_dot_router__pb2.ScoreResponse.FromString,
+                _registered_method=True)
+        self.Classify = channel.unary_unary(
+                '/baton.v1.Router/Classify',
+                request_serializer=baton_dot_v1_dot_router__pb2.ClassifyRequest.SerializeToString,
+                response_deserializer=baton_dot_v1_dot_router__pb2.ClassifyResponse.FromString,
+                _registered_method=True)
         self.ListModels = channel.unary_unary(
                 '/baton.v1.Router/ListModels',
                 request_serializer=baton_dot_v1_dot_router__pb2.ListModelsRequest.SerializeToString,
@@ -73,6 +93,34 @@ class RouterServicer:
 
     def Chat(self, request, context):
         """Answer a conversation, using the model's chat template.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Embed(self, request, context):
+        """Return vectors of texts.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Rerank(self, request, context):
+        """Order documents by their relevance for a query.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Score(self, request, context):
+        """Score pairs of texts.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Classify(self, request, context):
+        """Classify texts.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -111,6 +159,26 @@ def add_RouterServicer_to_server(servicer, server):
                     servicer.Chat,
                     request_deserializer=baton_dot_v1_dot_router__pb2.ChatRequest.FromString,
                     response_serializer=baton_dot_v1_dot_router__pb2.GenerateResponse.SerializeToString,
+            ),
+            'Embed': grpc.unary_stream_rpc_method_handler(
+                    servicer.Embed,
+                    request_deserializer=baton_dot_v1_dot_router__pb2.EmbedRequest.FromString,
+                    response_serializer=baton_dot_v1_dot_router__pb2.EmbedResponse.SerializeToString,
+            ),
+            'Rerank': grpc.unary_unary_rpc_method_handler(
+                    servicer.Rerank,
+                    request_deserializer=baton_dot_v1_dot_router__pb2.RerankRequest.FromString,
+                    response_serializer=baton_dot_v1_dot_router__pb2.RerankResponse.SerializeToString,
+            ),
+            'Score': grpc.unary_unary_rpc_method_handler(
+                    servicer.Score,
+                    request_deserializer=baton_dot_v1_dot_router__pb2.ScoreRequest.FromString,
+                    response_serializer=baton_dot_v1_dot_router__pb2.ScoreResponse.SerializeToString,
+            ),
+            'Classify': grpc.unary_unary_rpc_method_handler(
+                    servicer.Classify,
+                    request_deserializer=baton_dot_v1_dot_router__pb2.ClassifyRequest.FromString,
+                    response_serializer=baton_dot_v1_dot_router__pb2.ClassifyResponse.SerializeToString,
             ),
             'ListModels': grpc.unary_unary_rpc_method_handler(
                     servicer.ListModels,
@@ -182,6 +250,114 @@ class Router:
             '/baton.v1.Router/Chat',
             baton_dot_v1_dot_router__pb2.ChatRequest.SerializeToString,
             baton_dot_v1_dot_router__pb2.GenerateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Embed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/baton.v1.Router/Embed',
+            baton_dot_v1_dot_router__pb2.EmbedRequest.SerializeToString,
+            baton_dot_v1_dot_router__pb2.EmbedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Rerank(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/baton.v1.Router/Rerank',
+            baton_dot_v1_dot_router__pb2.RerankRequest.SerializeToString,
+            baton_dot_v1_dot_router__pb2.RerankResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Score(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/baton.v1.Router/Score',
+            baton_dot_v1_dot_router__pb2.ScoreRequest.SerializeToString,
+            baton_dot_v1_dot_router__pb2.ScoreResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Classify(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/baton.v1.Router/Classify',
+            baton_dot_v1_dot_router__pb2.ClassifyRequest.SerializeToString,
+            baton_dot_v1_dot_router__pb2.ClassifyResponse.FromString,
             options,
             channel_credentials,
             insecure,

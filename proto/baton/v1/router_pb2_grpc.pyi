@@ -35,6 +35,14 @@ class RouterStub:
     """Continue a prompt."""
     Chat: _grpc.UnaryStreamMultiCallable[_router_pb2.ChatRequest, _router_pb2.GenerateResponse]
     """Answer a conversation, using the model's chat template."""
+    Embed: _grpc.UnaryStreamMultiCallable[_router_pb2.EmbedRequest, _router_pb2.EmbedResponse]
+    """Return vectors of texts."""
+    Rerank: _grpc.UnaryUnaryMultiCallable[_router_pb2.RerankRequest, _router_pb2.RerankResponse]
+    """Order documents by their relevance for a query."""
+    Score: _grpc.UnaryUnaryMultiCallable[_router_pb2.ScoreRequest, _router_pb2.ScoreResponse]
+    """Score pairs of texts."""
+    Classify: _grpc.UnaryUnaryMultiCallable[_router_pb2.ClassifyRequest, _router_pb2.ClassifyResponse]
+    """Classify texts."""
     ListModels: _grpc.UnaryUnaryMultiCallable[_router_pb2.ListModelsRequest, _router_pb2.ListModelsResponse]
     """List the served models, and their adapters."""
     LoadLoraAdapter: _grpc.UnaryUnaryMultiCallable[_router_pb2.LoadLoraAdapterRequest, _router_pb2.LoadLoraAdapterResponse]
@@ -49,6 +57,14 @@ class RouterAsyncStub(RouterStub):
     """Continue a prompt."""
     Chat: _aio.UnaryStreamMultiCallable[_router_pb2.ChatRequest, _router_pb2.GenerateResponse]  # type: ignore[assignment]
     """Answer a conversation, using the model's chat template."""
+    Embed: _aio.UnaryStreamMultiCallable[_router_pb2.EmbedRequest, _router_pb2.EmbedResponse]  # type: ignore[assignment]
+    """Return vectors of texts."""
+    Rerank: _aio.UnaryUnaryMultiCallable[_router_pb2.RerankRequest, _router_pb2.RerankResponse]  # type: ignore[assignment]
+    """Order documents by their relevance for a query."""
+    Score: _aio.UnaryUnaryMultiCallable[_router_pb2.ScoreRequest, _router_pb2.ScoreResponse]  # type: ignore[assignment]
+    """Score pairs of texts."""
+    Classify: _aio.UnaryUnaryMultiCallable[_router_pb2.ClassifyRequest, _router_pb2.ClassifyResponse]  # type: ignore[assignment]
+    """Classify texts."""
     ListModels: _aio.UnaryUnaryMultiCallable[_router_pb2.ListModelsRequest, _router_pb2.ListModelsResponse]  # type: ignore[assignment]
     """List the served models, and their adapters."""
     LoadLoraAdapter: _aio.UnaryUnaryMultiCallable[_router_pb2.LoadLoraAdapterRequest, _router_pb2.LoadLoraAdapterResponse]  # type: ignore[assignment]
@@ -72,6 +88,38 @@ class RouterServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_router_pb2.GenerateResponse], _abc.AsyncIterator[_router_pb2.GenerateResponse]]:
         """Answer a conversation, using the model's chat template."""
+
+    @_abc_1.abstractmethod
+    def Embed(
+        self,
+        request: _router_pb2.EmbedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_router_pb2.EmbedResponse], _abc.AsyncIterator[_router_pb2.EmbedResponse]]:
+        """Return vectors of texts."""
+
+    @_abc_1.abstractmethod
+    def Rerank(
+        self,
+        request: _router_pb2.RerankRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_router_pb2.RerankResponse, _abc.Awaitable[_router_pb2.RerankResponse]]:
+        """Order documents by their relevance for a query."""
+
+    @_abc_1.abstractmethod
+    def Score(
+        self,
+        request: _router_pb2.ScoreRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_router_pb2.ScoreResponse, _abc.Awaitable[_router_pb2.ScoreResponse]]:
+        """Score pairs of texts."""
+
+    @_abc_1.abstractmethod
+    def Classify(
+        self,
+        request: _router_pb2.ClassifyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_router_pb2.ClassifyResponse, _abc.Awaitable[_router_pb2.ClassifyResponse]]:
+        """Classify texts."""
 
     @_abc_1.abstractmethod
     def ListModels(

@@ -22,6 +22,110 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class PoolingFacts(_message.Message):
+    """The vectors that a worker makes, as its model's checkpoint says."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class PromptsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    KIND_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    MAX_LEN_FIELD_NUMBER: _builtins.int
+    TASKS_FIELD_NUMBER: _builtins.int
+    NORMALIZES_FIELD_NUMBER: _builtins.int
+    SUPPORTS_DIMENSIONS_FIELD_NUMBER: _builtins.int
+    DIMENSIONS_FIELD_NUMBER: _builtins.int
+    PROMPTS_FIELD_NUMBER: _builtins.int
+    DEFAULT_PROMPT_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
+    ACTIVATION_FIELD_NUMBER: _builtins.int
+    IS_CAUSAL_FIELD_NUMBER: _builtins.int
+    NUM_TOKEN_TYPES_FIELD_NUMBER: _builtins.int
+    IS_ONLY_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """Which hidden states become the vector of a text: last, mean or cls."""
+    size: _builtins.int
+    """Numbers in an embedding; 0: it makes none."""
+    max_len: _builtins.int
+    """Most tokens of a text, its special ones included."""
+    normalizes: _builtins.bool
+    """Whether embeddings have the length 1 where a request does not say."""
+    supports_dimensions: _builtins.bool
+    """Whether a request may ask for fewer numbers."""
+    default_prompt: _builtins.str
+    """The one that is used where a request names none; unset: nothing is put in front."""
+    activation: _builtins.str
+    """What makes scores of logits: none, sigmoid or softmax."""
+    is_causal: _builtins.bool
+    """Whether a token sees only those before it: then KV of shared beginnings is used again."""
+    num_token_types: _builtins.int
+    """How many values types of tokens have; 0: there are none."""
+    is_only: _builtins.bool
+    """Whether the worker makes vectors alone: then there are no decode workers of its model."""
+    @_builtins.property
+    def tasks(self) -> _containers.RepeatedScalarFieldContainer[_common_pb2.PoolTask.ValueType]:
+        """What it makes."""
+
+    @_builtins.property
+    def dimensions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The numbers of them that the model was trained for; empty: any."""
+
+    @_builtins.property
+    def prompts(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """What is put in front of a text, by the name of its use."""
+
+    @_builtins.property
+    def labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Of the classifier, in order."""
+
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        size: _builtins.int = ...,
+        max_len: _builtins.int = ...,
+        tasks: _abc.Iterable[_common_pb2.PoolTask.ValueType] | None = ...,
+        normalizes: _builtins.bool = ...,
+        supports_dimensions: _builtins.bool = ...,
+        dimensions: _abc.Iterable[_builtins.int] | None = ...,
+        prompts: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        default_prompt: _builtins.str | None = ...,
+        labels: _abc.Iterable[_builtins.str] | None = ...,
+        activation: _builtins.str = ...,
+        is_causal: _builtins.bool = ...,
+        num_token_types: _builtins.int = ...,
+        is_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_default_prompt", b"_default_prompt", "default_prompt", b"default_prompt"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_default_prompt", b"_default_prompt", "activation", b"activation", "default_prompt", b"default_prompt", "dimensions", b"dimensions", "is_causal", b"is_causal", "is_only", b"is_only", "kind", b"kind", "labels", b"labels", "max_len", b"max_len", "normalizes", b"normalizes", "num_token_types", b"num_token_types", "prompts", b"prompts", "size", b"size", "supports_dimensions", b"supports_dimensions", "tasks", b"tasks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__default_prompt: _TypeAlias = _typing.Literal["default_prompt"]  # noqa: Y015
+    _WhichOneofArgType__default_prompt: _TypeAlias = _typing.Literal["_default_prompt", b"_default_prompt"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__default_prompt) -> _WhichOneofReturnType__default_prompt | None: ...
+
+Global___PoolingFacts: _TypeAlias = PoolingFacts  # noqa: Y015
+
+@_typing.final
 class GetInfoRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -46,6 +150,7 @@ class GetInfoResponse(_message.Message):
     NUM_BLOCKS_FIELD_NUMBER: _builtins.int
     MAX_MODEL_LEN_FIELD_NUMBER: _builtins.int
     SOFTWARE_VERSION_FIELD_NUMBER: _builtins.int
+    POOLING_FIELD_NUMBER: _builtins.int
     role: _common_pb2.Role.ValueType
     """Prefill or decode."""
     model: _builtins.str
@@ -60,6 +165,10 @@ class GetInfoResponse(_message.Message):
     def peer(self) -> _transfer_pb2.PeerInfo:
         """The data that peers compare."""
 
+    @_builtins.property
+    def pooling(self) -> Global___PoolingFacts:
+        """Set if it makes vectors. Since minor version 7."""
+
     def __init__(
         self,
         *,
@@ -69,10 +178,11 @@ class GetInfoResponse(_message.Message):
         num_blocks: _builtins.int = ...,
         max_model_len: _builtins.int = ...,
         software_version: _builtins.str = ...,
+        pooling: Global___PoolingFacts | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["peer", b"peer"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["peer", b"peer", "pooling", b"pooling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_model_len", b"max_model_len", "model", b"model", "num_blocks", b"num_blocks", "peer", b"peer", "role", b"role", "software_version", b"software_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_model_len", b"max_model_len", "model", b"model", "num_blocks", b"num_blocks", "peer", b"peer", "pooling", b"pooling", "role", b"role", "software_version", b"software_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -20,6 +20,7 @@ from services.router.answer.stream import AnswerStream, Call
 from services.router.answer.wire import candidate_to_wire, prefix_sources_to_wire
 from services.router.request.embeds_policy import NO_EMBEDS, EmbedsPolicy
 from services.router.request.generation import AnswerPiece
+from services.router.request.no_answers import no_answers
 from shared.errors import (
     BatonError,
     DeadlineError,
@@ -92,6 +93,8 @@ class Pipeline:
 
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[AnswerPiece, None]:
         """See Generator."""
+        if self._endpoints.makes_only_vectors:
+            raise no_answers(request.model)
         self._embeds.check(request, (job.request for job in self._running.values()))
         job = self._planner.plan(request, self._unique_id(request.request_id))
         num_tokens, tenant, priority = job.num_prompt_tokens, request.tenant, request.priority

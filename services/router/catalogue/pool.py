@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from services.router.model_text import ModelText
     from services.router.models import ServedModels
     from services.router.routing.chooser import WorkerChooser
+    from services.router.vectors.pipeline import VectorPipeline
     from services.router.workers.adapters import PoolAdapters
     from services.router.workers.control import WorkerControl
     from services.router.workers.endpoints import EndpointPool
@@ -49,6 +50,7 @@ class Served:
     models: ServedModels
     planner: AnswerPlanner
     pipeline: Pipeline
+    vectors: VectorPipeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

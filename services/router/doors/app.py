@@ -53,6 +53,18 @@ from services.router.openai.tokens_api.render import (
 )
 from services.router.openai.tokens_api.schema import GenerateBody
 from services.router.openai.trace import TraceMiddleware
+from services.router.openai.vectors.endpoints import VectorEndpoints
+from services.router.openai.vectors.schema import (
+    ClassifyBody,
+    ClassifyChatBody,
+    EmbeddingBody,
+    EmbeddingChatBody,
+    PoolingBody,
+    PoolingChatBody,
+    RerankBody,
+    ScoreBody,
+)
+from services.router.openai.vectors.scoring import ScoreEndpoints
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -70,6 +82,19 @@ if TYPE_CHECKING:
 
 #: The second one is vLLM's newer name.
 ABORT_BODIES = {"/abort_requests": AbortBody, "/inference/v1/abort_requests": AbortNamedBody}
+#: The first is OpenAI's, Jina's or vLLM's newest, the others are older or Cohere's.
+EMBEDDING_PATHS = ("/v1/embeddings",)
+CLASSIFY_PATHS = ("/v1/classify", "/classify")
+POOLING_PATHS = ("/pooling",)
+SCORE_PATHS = ("/v1/score", "/score")
+RERANK_PATHS = ("/v1/rerank", "/rerank", "/v2/rerank")
+_VECTOR_BODIES: dict[str, tuple[type[BaseModel], ...]] = {
+    **dict.fromkeys(EMBEDDING_PATHS, (EmbeddingBody, EmbeddingChatBody)),
+    **dict.fromkeys(CLASSIFY_PATHS, (ClassifyBody, ClassifyChatBody)),
+    **dict.fromkeys(POOLING_PATHS, (PoolingBody, PoolingChatBody)),
+    **dict.fromkeys(SCORE_PATHS, (ScoreBody,)),
+    **dict.fromkeys(RERANK_PATHS, (RerankBody,)),
+}
 #: The endpoints read their bodies themselves, so the schemas are listed for the framework here.
 _BODIES: dict[str, tuple[type[BaseModel], ...]] = {
     "/v1/chat/completions": (ChatBody,),
@@ -172,6 +197,8 @@ def _bodies(common: Common, cluster: Cluster | None) -> dict[str, tuple[type[Bas
     found = _BODIES | {
         path: (CompletionBody, ChatBody) for path, is_there in either.items() if is_there
     }
+    if common.makes_vectors:
+        found |= _VECTOR_BODIES
     if common.aborter is not None:
         found |= {path: (schema,) for path, schema in ABORT_BODIES.items()}
     return found
@@ -209,6 +236,8 @@ def _add_generation(app: FastAPI, by_model: ByModel, common: Common) -> None:
         ("/v1/chat/completions/batch", by_model(ChatBatch.create, lambda b: ChatBatch(b).create)),
     ):
         app.add_api_route(path, endpoint, methods=["POST"], tags=tags)
+    if common.makes_vectors:
+        _add_vectors(app, by_model)
     _add_stored(app, StoredEndpoints(common))
     if common.aborter is not None:
         abort = AbortEndpoint(common, common.aborter)
@@ -218,6 +247,19 @@ def _add_generation(app: FastAPI, by_model: ByModel, common: Common) -> None:
     if common.explains:
         route = by_model(RouteEndpoint.explain, lambda b: RouteEndpoint(b).explain)
         app.add_api_route("/v1/route", route, methods=["POST"], tags=["operations"])
+
+
+def _add_vectors(app: FastAPI, by_model: ByModel) -> None:
+    vectors, scores = VectorEndpoints, ScoreEndpoints
+    for paths, endpoint in (
+        (EMBEDDING_PATHS, by_model(vectors.embeddings, lambda b: vectors(b).embeddings)),
+        (CLASSIFY_PATHS, by_model(vectors.classify, lambda b: vectors(b).classify)),
+        (POOLING_PATHS, by_model(vectors.pooling, lambda b: vectors(b).pooling)),
+        (SCORE_PATHS, by_model(scores.score, lambda b: scores(b).score)),
+        (RERANK_PATHS, by_model(scores.rerank, lambda b: scores(b).rerank)),
+    ):
+        for path in paths:
+            app.add_api_route(path, endpoint, methods=["POST"], tags=["vectors"])
 
 
 def _add_tokens(app: FastAPI, by_model: ByModel) -> None:

@@ -9,6 +9,7 @@ from baton.v1 import router_pb2, router_pb2_grpc
 from services.router.admission.caller import ANYBODY, Caller
 from services.router.grpc.adapters import load_adapter, models_to_wire, unload_adapter
 from services.router.grpc.model_calls import ModelCalls
+from services.router.grpc.vectors import VectorCalls
 from shared.errors import AuthenticationError
 
 if TYPE_CHECKING:
@@ -70,6 +71,34 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
             async for response in responses:
                 yield response
 
+    async def Embed(  # noqa: N802 the name in the contract
+        self, request: router_pb2.EmbedRequest, context: Context
+    ) -> AsyncGenerator[router_pb2.EmbedResponse, None]:
+        """Return the vector of each text."""
+        async with aclosing(
+            self._vector_calls(request.model, context).embed(request, context)
+        ) as responses:
+            async for response in responses:
+                yield response
+
+    async def Rerank(  # noqa: N802 the name in the contract
+        self, request: router_pb2.RerankRequest, context: Context
+    ) -> router_pb2.RerankResponse:
+        """Order documents by their relevance for a query."""
+        return await self._vector_calls(request.model, context).rerank(request, context)
+
+    async def Score(  # noqa: N802 the name in the contract
+        self, request: router_pb2.ScoreRequest, context: Context
+    ) -> router_pb2.ScoreResponse:
+        """Score pairs of texts."""
+        return await self._vector_calls(request.model, context).score(request, context)
+
+    async def Classify(  # noqa: N802 the name in the contract
+        self, request: router_pb2.ClassifyRequest, context: Context
+    ) -> router_pb2.ClassifyResponse:
+        """Classify texts."""
+        return await self._vector_calls(request.model, context).classify(request, context)
+
     async def ListModels(  # noqa: N802 the name in the contract
         self, request: router_pb2.ListModelsRequest, context: Context
     ) -> router_pb2.ListModelsResponse:
@@ -91,6 +120,10 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         """Take an adapter's name away on all workers."""
         self._require_operator(context)
         return await unload_adapter(self._adapters, request)
+
+    def _vector_calls(self, model: str, context: Context) -> VectorCalls:
+        caller = self._caller(context)
+        return VectorCalls(self._catalogue.pick(model, caller).require_vectors(), caller)
 
     def _require_operator(self, context: Context) -> None:
         if self._has_keys and not self._caller(context).is_operator:

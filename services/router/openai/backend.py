@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from services.router.openai.responses_api.stored.keeper import ResponseKeeper
     from services.router.openai.schema.chat import ChatPromptFields
     from services.router.request.generation import Aborter, Explainer, Generator
+    from services.router.vectors.request import VectorExplainer
+    from services.router.vectors.service import Vectors
     from shared.text.chat_template import ChatTemplate
     from shared.text.tokenizer import Tokenizer
 
@@ -40,6 +42,8 @@ class Common:
     aborter: Aborter | None = None
     #: Whether routes are explained: every backend has an explainer.
     explains: bool = False
+    #: Whether there are endpoints of vectors: every backend has its `vectors`.
+    makes_vectors: bool = False
     #: Returns the caller of a request; its tenant limits which prefixes it shares.
     caller_of: Callable[[Request], Caller] = caller_of
 
@@ -60,8 +64,31 @@ class Backend(Common):
     embeds: EmbedsPolicy = NO_EMBEDS
     #: None: there is no POST /v1/route.
     explainer: Explainer | None = None
+    #: None: there are no endpoints of vectors.
+    vectors: Vectors | None = None
+    #: None: routes of requests for vectors cannot be explained.
+    vector_explainer: VectorExplainer | None = None
     #: Formats of the model's tool calls and reasoning.
     formats: ChatFormats = field(default_factory=ChatFormats)
+
+    def require_vectors(self) -> Vectors:
+        """Return what makes vectors.
+
+        Raises:
+            UnsupportedError: this router makes none.
+        """
+        if self.vectors is None:
+            raise UnsupportedError("this router makes no vectors")
+        return self.vectors
+
+    def require_answers(self) -> None:
+        """Refuse a request for an answer of a model that makes vectors alone.
+
+        Raises:
+            UnsupportedError: it does.
+        """
+        if self.vectors is not None:
+            self.vectors.require_answers()
 
     def template_of(self, fields: ChatPromptFields) -> ChatTemplate:
         """Return the template that writes a conversation.

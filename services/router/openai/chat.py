@@ -105,6 +105,7 @@ class ChatCompletions:
         """
         backend = self._backend
         asked = backend.models.resolve(body.model)
+        backend.require_answers()
         check_stream_options(body)
         max_tokens, max_tokens_param = _max_tokens(body)
         use = read_tools(body, backend.limits)

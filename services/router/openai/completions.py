@@ -73,6 +73,7 @@ class Completions:
         """Return the prompts and a pipeline request per prompt; `raw` is the HTTP body."""
         backend = self._backend
         asked = backend.models.resolve(body.model)
+        backend.require_answers()
         check_stream_options(body)
         params = self._read_params(body)
         given = read_given(body, backend)

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 _CODE = "unsupported_endpoint"
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
-_EMBEDDINGS = "this server generates text: it makes no embeddings"
-_SCORES = "this server generates text: it does not score or rank texts"
 _AUDIO = "this server generates text: it takes and makes no audio"
 _IMAGES = "this server generates text: it takes and makes no images"
 _FILES = "this server keeps no files and runs no jobs: `baton run-batch` answers a file of requests"
@@ -29,15 +27,6 @@ _TRAINING = "this server trains nothing"
 
 #: By path: the reason, also for all paths below it.
 NOT_OFFERED: dict[str, str] = {
-    "/v1/embeddings": _EMBEDDINGS,
-    "/embeddings": _EMBEDDINGS,
-    "/pooling": _EMBEDDINGS,
-    "/v1/rerank": _SCORES,
-    "/v2/rerank": _SCORES,
-    "/rerank": _SCORES,
-    "/v1/score": _SCORES,
-    "/score": _SCORES,
-    "/classify": _SCORES,
     "/v1/moderations": "this server generates text: it moderates none",
     "/v1/audio": _AUDIO,
     "/v1/images": _IMAGES,

@@ -1,4 +1,7 @@
-"""POST /v1/route: explain the route of a request. Takes a body of either generating endpoint."""
+"""POST /v1/route: explain the route of a request.
+
+Takes a body of either generating endpoint, or of /v1/embeddings.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,11 @@ from services.router.openai.completions import Completions
 from services.router.openai.errors import FieldError
 from services.router.openai.reading.arrival import arrived_s
 from services.router.openai.reading.body import parse_body, read_body
-from services.router.openai.reading.kind import is_chat
+from services.router.openai.reading.kind import is_chat, is_embedding
 from services.router.openai.replies.responses import json_response
 from services.router.openai.schema.chat import ChatBody
 from services.router.openai.schema.completion import CompletionBody
+from services.router.openai.vectors.endpoints import VectorEndpoints
 
 if TYPE_CHECKING:
     from services.router.openai.backend import Backend
@@ -36,6 +40,10 @@ class RouteEndpoint:
     async def explain(self, request: Request) -> Response:
         """Return each worker's cost by term, the cached tokens, and the present route."""
         raw = await read_body(request, self._backend.limits)
+        explainer = self._backend.vector_explainer
+        if explainer is not None and is_embedding(raw):
+            asked = await VectorEndpoints(self._backend).prepare(request, raw, arrived_s(request))
+            return json_response(explainer.explain(asked))
         return json_response(self._explainer.explain(await self._read(request, raw)))
 
     async def _read(self, request: Request, raw: bytes) -> GenerationRequest:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from services.router.workers.endpoint import Endpoint
     from shared.identity import WorkerId
+    from shared.pooling.facts import PoolTask
     from shared.request.adapter_ref import AdapterRef
 
 
@@ -34,6 +35,8 @@ class RoutingRequest:
     max_itl_ms: float | None = None
     #: Factor on the estimated TTFT before it is compared with its bound.
     ttft_margin: float = 1.0
+    #: The kind of vector that is wanted of the prompt; None: an answer is.
+    pool_task: PoolTask | None = None
 
 
 @dataclass(slots=True, eq=False)

@@ -148,6 +148,11 @@ class Booking:
             self._num_tokens += count
             self._decode.num_held_tokens += count
 
+    def end_prompt(self) -> None:
+        """Record that the prompt is computed, of which nothing but a vector is wanted."""
+        if self._open:
+            self._end_prompt(computed=True)
+
     def release(self) -> None:
         """Remove the sequence, which has ended."""
         if self._open:

@@ -15,6 +15,7 @@ from services.router.routing.filters import (
     Accepted,
     Awake,
     FitsContext,
+    Makes,
     NotDraining,
     NotExcluded,
     Ready,
@@ -62,6 +63,7 @@ FILTERS: tuple[Filter, ...] = (
     FitsContext(),
     Understands(),
     ServesAdapters(),
+    Makes(),
 )
 
 
@@ -140,12 +142,38 @@ class WorkerChooser:
             trail.note(self.policy, request, decision)
         if decision.route is None:
             _refuse_if_too_old(decision.decode.left_out)
-            raise NoWorkerError(_why_nobody(decision.decode.left_out))
+            raise NoWorkerError(_why_nobody(decision.decode.left_out, "decode"))
         refuse(request, decision.decode.candidates[0], decision.prefill.candidates)
         self.policy.decode_picker.chosen(decision.decode.candidates[0])
         if decision.prefill.candidates:
             self.policy.prefill_picker.chosen(decision.prefill.candidates[0])
         return decision.route
+
+    def reader(self, request: RoutingRequest) -> Candidate:
+        """Return the prefill worker for a prompt of which a vector is wanted; the caller books it.
+
+        Raises:
+            NoWorkerError: none can take it now.
+        """
+        choice = self.readers(request)
+        if not choice.candidates:
+            raise NoWorkerError(_why_nobody(choice.left_out, "prefill"))
+        self.policy.prefill_picker.chosen(choice.candidates[0])
+        return choice.candidates[0]
+
+    def readers(self, request: RoutingRequest) -> Candidates:
+        """Return the prefill workers for a prompt of which a vector is wanted, best first."""
+        choice = Candidates()
+        kept = self._kept(request, self._endpoints(Role.PREFILL), self._filters, choice)
+        taking = self._newest.pick_readers(kept)
+        _leave_out_others(kept, taking, choice)
+        choice.candidates = self._ordered(
+            request,
+            self._estimator.prefill(request, taking, self._holdings(request)),
+            self.policy.prefill_scorers,
+            self.policy.prefill_picker,
+        )
+        return choice
 
     def is_gone(self, identity: str, excluded: Collection[WorkerId]) -> bool:
         """Return whether only decode workers with other weights remain besides `excluded` ones.
@@ -170,8 +198,7 @@ class WorkerChooser:
 
     def decide(self, request: RoutingRequest) -> Decision:
         """Return the decision that `route` would make, without side effects."""
-        reported = self._prefixes.lookup(request.block_hashes) if self._prefixes is not None else {}
-        holdings = Holdings(reported, request.block_hashes)
+        holdings = self._holdings(request)
         decode = Candidates()
         prefill = Candidates()
         writers = self._kept(request, self._endpoints(Role.DECODE), self._filters, decode)
@@ -207,6 +234,10 @@ class WorkerChooser:
             decode.candidates = meets_ttft(request, decode.candidates)
         decision.route = self._route(decode, prefill, holdings)
         return decision
+
+    def _holdings(self, request: RoutingRequest) -> Holdings:
+        reported = self._prefixes.lookup(request.block_hashes) if self._prefixes is not None else {}
+        return Holdings(reported, request.block_hashes)
 
     def _route(self, decode: Candidates, prefill: Candidates, holdings: Holdings) -> Route:
         writer = decode.candidates[0]
@@ -294,8 +325,8 @@ def _refuse_if_too_old(left_out: Sequence[tuple[Endpoint, str]]) -> None:
         raise UnsupportedError(message)
 
 
-def _why_nobody(left_out: Sequence[tuple[Endpoint, str]]) -> str:
+def _why_nobody(left_out: Sequence[tuple[Endpoint, str]], role: str) -> str:
     if not left_out:
-        return "no decode worker is registered"
+        return f"no {role} worker is registered"
     states = (f"{endpoint.name} is {reason}" for endpoint, reason in left_out)
-    return f"no decode worker can take the request: {', '.join(states)}"
+    return f"no {role} worker can take the request: {', '.join(states)}"

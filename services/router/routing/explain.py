@@ -74,7 +74,7 @@ class Explanation(msgspec.Struct, kw_only=True):
     num_blocks: int
     decode: RoleView
     prefill: RoleView
-    #: None if no decode worker can take the request.
+    #: None if no worker can take the request. Of a vector, it names a prefill worker alone.
     route: RouteView | None
     #: The reason of a refusal although there are workers.
     refused: str | None
@@ -96,6 +96,29 @@ def explain(policy: Policy, request: RoutingRequest, decision: Decision) -> Expl
         prefill=_role(request, decision.prefill, policy.prefill_scorers),
         route=_route(decision),
         refused=refused,
+    )
+
+
+def explain_readers(policy: Policy, request: RoutingRequest, readers: Candidates) -> Explanation:
+    """Return the explanation of a decision on the prefill worker that makes a vector."""
+    best = readers.candidates[0] if readers.candidates else None
+    route = None
+    if best is not None:
+        route = RouteView(
+            decode="",
+            prefill=[best.endpoint.name],
+            sources=[],
+            expected_ttft_ms=best.ttft_ms,
+            expected_itl_ms=0.0,
+        )
+    return Explanation(
+        policy=policy.name,
+        num_prompt_tokens=request.num_prompt_tokens,
+        num_blocks=len(request.block_hashes),
+        decode=RoleView(candidates=[], left_out={}),
+        prefill=_role(request, readers, policy.prefill_scorers),
+        route=route,
+        refused=None,
     )
 
 

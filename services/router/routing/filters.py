@@ -102,6 +102,19 @@ class ServesAdapters:
         return request.adapter is None or endpoint.adapters.max_adapters > 0
 
 
+class Makes:
+    """The worker makes what is wanted: an answer, or vectors of the wanted kind."""
+
+    reason = "for something else"
+
+    def keeps(self, request: RoutingRequest, endpoint: Endpoint) -> bool:
+        """See Filter."""
+        vectors = endpoint.software.vectors
+        if request.pool_task is None:
+            return vectors is None or not vectors.is_only
+        return vectors is not None and request.pool_task in vectors.facts.tasks
+
+
 class SharesBlocksWith:
     """The worker computes blocks that the decode worker can use."""
 

@@ -39,6 +39,20 @@ class Newest:
         with_room = (choice for choice in choices if self._has_room(*choice, num_tokens))
         return next(with_room, choices[0] if choices else ([], []))
 
+    def pick_readers(self, readers: list[Endpoint]) -> list[Endpoint]:
+        """Return the usable prefill workers of one generation, for prompts without an answer."""
+        numbers = sorted({reader.record.generation for reader in readers}, reverse=True)
+        if len(numbers) <= 1:
+            return readers
+        now_s = self._book.clock()
+        choices = [_of(readers, number) for number in numbers]
+        with_time = (
+            choice
+            for choice in choices
+            if any(has_time(each, now_s, self._max_queue_ms) for each in choice)
+        )
+        return next(with_time, choices[0])
+
     def _has_room(
         self, writers: Sequence[Endpoint], readers: Sequence[Endpoint], num_tokens: int
     ) -> bool:

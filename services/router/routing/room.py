@@ -39,14 +39,21 @@ class WorkerRoom:
     def __call__(self, num_tokens: int) -> bool:
         """Return whether some worker's queue is short and some decode worker's pool has space."""
         writers = [e for e in self._endpoints(Role.DECODE) if e.usable]
+        now_s = self._book.clock()
         if not writers:
             # Let the request in: routing reports what is missing, and waiting here does not help.
-            return True
+            # Workers that make vectors alone have no decode workers beside them.
+            makers = [e for e in self._endpoints(Role.PREFILL) if e.usable and _makes_only(e)]
+            return not makers or any(has_time(e, now_s, self._max_queue_ms) for e in makers)
         readers = [e for e in self._endpoints(Role.PREFILL) if e.usable] or writers
-        now_s = self._book.clock()
         return any(has_time(e, now_s, self._max_queue_ms) for e in readers) and any(
             has_space(e, num_tokens) for e in writers
         )
+
+
+def _makes_only(endpoint: Endpoint) -> bool:
+    vectors = endpoint.software.vectors
+    return vectors is not None and vectors.is_only
 
 
 def has_time(endpoint: Endpoint, now_s: float, max_queue_ms: float) -> bool:

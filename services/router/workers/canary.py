@@ -6,17 +6,21 @@ import secrets
 from typing import TYPE_CHECKING, Protocol
 
 import grpc
+import structlog
 
 from baton.v1 import common_pb2, decode_pb2, worker_pb2, worker_pb2_grpc
-from services.router.workers.endpoint import WorkerSoftware
+from services.router.workers.endpoint import OfferedVectors, WorkerSoftware
 from shared.errors import UnavailableError, WorkerLostError
 from shared.identity import Role
+from shared.pooling.wire import facts_from_wire
 from shared.rpc.status import from_rpc_error
 
 if TYPE_CHECKING:
     from services.router.workers.sessions import SessionPool
     from shared.directory.base import WorkerRecord
     from shared.rpc.channel import ChannelPool
+
+log = structlog.get_logger(__name__)
 
 #: The first request after a start may compile kernels.
 TIMEOUT_S = 120.0
@@ -74,7 +78,7 @@ class Canary:
         if (answered.name, answered.incarnation) != (record.worker.name, record.worker.incarnation):
             there = f"{answered.name}@{answered.incarnation}"
             raise UnavailableError(f"{record.address} is {there} and not {record.worker}")
-        return WorkerSoftware(info.software_version, info.peer.protocol.minor)
+        return WorkerSoftware(info.software_version, info.peer.protocol.minor, _vectors(info))
 
     async def _generate(self, record: WorkerRecord, peer: str) -> None:
         request = decode_pb2.DecodeRequest(
@@ -94,3 +98,15 @@ class Canary:
             answer.cancel()
         if num_tokens != NUM_TOKENS:
             raise WorkerLostError(f"{peer} gave {num_tokens} tokens")
+
+
+def _vectors(info: worker_pb2.GetInfoResponse) -> OfferedVectors | None:
+    """Return the vectors that a worker makes; None for those of a kind that is not known here."""
+    if not info.HasField("pooling"):
+        return None
+    try:
+        facts = facts_from_wire(info.pooling)
+    except ValueError as error:
+        log.warning("unknown_vectors", worker=info.peer.worker.name, error=str(error))
+        return None
+    return OfferedVectors(facts, is_only=info.pooling.is_only)

@@ -12,15 +12,27 @@ from services.router.workers.work import Work
 
 if TYPE_CHECKING:
     from shared.directory.base import WorkerLoad, WorkerRecord
+    from shared.pooling.facts import PoolingFacts
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedVectors:
+    """The vectors that a worker makes."""
+
+    facts: PoolingFacts
+    #: Whether it makes nothing else.
+    is_only: bool
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSoftware:
-    """Versions that a worker reports; empty before the first check."""
+    """What a worker reports of itself; empty before the first check."""
 
     version: str = ""
     #: Version of the contract.
     protocol_minor: int = 0
+    #: None: it makes none.
+    vectors: OfferedVectors | None = None
 
 
 @dataclass(slots=True, eq=False)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Collection, Iterable
 
     from services.router.workers.canary import Check
+    from services.router.workers.endpoint import OfferedVectors
     from services.router.workers.generations import Generations
     from services.router.workers.sessions import SessionPool
     from shared.directory.base import RegistryEvent, WorkerRecord, WorkerRegistry
@@ -64,6 +65,7 @@ class EndpointPool:
         self._fleets: dict[Role, WorkerProfile] = {}
         self._load_times = LoadTimes()
         self._max_model_len: int | None = None
+        self._last_vectors: OfferedVectors | None = None
         self._left_s: dict[Role, float] = {}
         #: Whether a decode worker has slept since one was ready last.
         self._has_sleepers = False
@@ -103,7 +105,37 @@ class EndpointPool:
     @property
     def is_ready(self) -> bool:
         """Whether a request could be served now."""
-        return any(endpoint.usable for endpoint in self.of_role(Role.DECODE))
+        return any(e.usable for e in self.of_role(Role.DECODE)) or self.makes_only_vectors
+
+    @property
+    def makes_only_vectors(self) -> bool:
+        """Whether the workers make vectors and no answers."""
+        offered = self.vectors()
+        return offered is not None and offered.is_only and not self.of_role(Role.DECODE)
+
+    def vectors(self) -> OfferedVectors | None:
+        """Return the vectors that the usable prefill workers make; None: none that is known of."""
+        found = (e.software.vectors for e in self.of_role(Role.PREFILL) if e.usable)
+        return next((vectors for vectors in found if vectors is not None), None)
+
+    def offered_vectors(self) -> OfferedVectors | None:
+        """Return the vectors of the workers, those that they made last while they may come back.
+
+        Raises:
+            NoWorkerError: there is no worker that could say it.
+        """
+        offered = self.vectors()
+        readers = self.of_role(Role.PREFILL)
+        if offered is not None or any(endpoint.usable for endpoint in readers):
+            self._last_vectors = offered
+            return offered
+        if readers or self.left_lately(Role.PREFILL):
+            if self._last_vectors is None:
+                raise NoWorkerError("no prefill worker is ready")
+            return self._last_vectors
+        if not any(endpoint.usable for endpoint in self._endpoints.values()):
+            raise NoWorkerError("no worker is ready")
+        return None
 
     @property
     def is_asleep(self) -> bool:
@@ -148,6 +180,8 @@ class EndpointPool:
         Raises:
             NoWorkerError: no decode worker has registered yet.
         """
+        if self._max_model_len is None and self.makes_only_vectors:
+            return max(e.record.max_model_len for e in self.of_role(Role.PREFILL))
         if self._max_model_len is None:
             raise NoWorkerError("no decode worker has registered yet")
         return self._max_model_len

@@ -13,16 +13,21 @@ from shared.arguments.base import (
     value,
     words,
 )
-from shared.arguments.values import either, length
+from shared.arguments.values import either, length, task
 
-NO_POOLING = "Baton has no pooling models yet"
+NO_PLUGINS = "Baton has no plugins that read and write requests"
 NO_MEDIA = "Baton takes text and token ids only"
 SLEEP = "every worker can sleep, and gives all its memory back"
 
 MODEL = (
     value("--model", "Qwen/Qwen3-0.6B", Same("a folder, a GGUF file or a name on the hub")),
-    value("--runner", "auto", Refused(NO_POOLING, ("generate",))),
-    value("--convert", "auto", Refused(NO_POOLING, ("none",))),
+    value("--runner", "auto", Same("auto, generate or pooling")),
+    value("--convert", "auto", Same("with --runner generate, embed adds vectors to answers")),
+    value(
+        "--task",
+        None,
+        Spelled("--runner, --convert", task, "vLLM's older word for both"),
+    ),
     value("--tokenizer", None, Same("a folder, a GGUF file or a name on the hub")),
     value(
         "--tokenizer-mode",
@@ -91,7 +96,9 @@ MODEL = (
     json_object(
         "--model-class-overrides", Refused("--model-class names a family in code of your own")
     ),
-    json_object("--pooler-config", Refused(NO_POOLING)),
+    json_object(
+        "--pooler-config", Same("pooling_type (LAST, MEAN, CLS), and normalize or use_activation")
+    ),
     value("--generation-config", "auto", Same("auto, vllm or a folder")),
     json_object("--override-generation-config", Same()),
     switch("--enable-sleep-mode", Inert(SLEEP)),
@@ -103,6 +110,6 @@ MODEL = (
     value("--model-weights", "", Refused("weights are read from --model")),
     value("--override-attention-dtype", None, Refused("attention has the model's dtype")),
     words("--logits-processors", None, Same("classes with our interface")),
-    value("--io-processor-plugin", None, Refused(NO_POOLING)),
+    value("--io-processor-plugin", None, Refused(NO_PLUGINS)),
     value("--renderer-num-workers", "1", Inert("the router's threads are its own; see --routers")),
 )

@@ -18,12 +18,14 @@ from shared.engine.step.plan import (
     RowMasks,
     RowStart,
     StepPlan,
+    WantedRows,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from shared.engine.adapters.slots import AdapterSlots
+    from shared.engine.prompt_rows import PromptRows
     from shared.engine.sequence.sequence import Sequence
     from shared.request.prompt_embeds import PromptEmbeds
 
@@ -93,15 +95,14 @@ class StepPlanner:
                 plan.token_ids += seq.draft.token_ids
             if seq.embeds is not None and first < seq.num_prompt_tokens:
                 _give(seq.embeds, first, num, plan)
-            if first + num >= len(seq.token_ids) + seq.num_unknown_tokens:
+            if seq.rows is not None:
+                _want_rows(place, seq, seq.rows.which, first, first + num, plan)
+            elif first + num >= len(seq.token_ids) + seq.num_unknown_tokens:
                 plan.sampled.append(place)
                 if seq.needs_host_tokens or seq.draft is not NO_DRAFT:
                     self._choose_now(place, seq, plan)
-            if seq.prompt_logprobs is not None:
-                plan.scores.append(_score(place, seq, first, num))
-                plan.is_synchronous = True
-            if seq.hidden is not None and seq.request.hold_blocks:
-                plan.hidden[place] = seq.hidden
+            if seq.prompt_logprobs is not None or seq.hidden is not None:
+                _want_more(place, seq, first, num, plan)
         return plan
 
     def _tell(self, seq: Sequence, plan: StepPlan) -> int:
@@ -176,6 +177,23 @@ def _start(row: int, seq: Sequence) -> RowStart:
     needs_host = seq.needs_host_tokens
     tokens = seq.token_ids[:] if needs_host else seq.token_ids[:0]
     return RowStart(row, seq.request.sampling, needs_host, tokens, seq.num_prompt_tokens)
+
+
+def _want_more(place: int, seq: Sequence, first: int, num: int, plan: StepPlan) -> None:
+    """Ask for scores of a prompt's tokens, and for their hidden states in the pool's blocks."""
+    if seq.prompt_logprobs is not None:
+        plan.scores.append(_score(place, seq, first, num))
+        plan.is_synchronous = True
+    if seq.hidden is not None and seq.request.hold_blocks:
+        plan.hidden[place] = seq.hidden
+
+
+def _want_rows(
+    place: int, seq: Sequence, which: PromptRows, first: int, end: int, plan: StepPlan
+) -> None:
+    """Ask for what a step that computes the tokens from `first` up to `end` has of the states."""
+    if which.are_in(first, end, len(seq.token_ids)):
+        plan.wanted_rows.append(WantedRows(place, which))
 
 
 def _give(embeds: PromptEmbeds, first: int, num: int, plan: StepPlan) -> None:

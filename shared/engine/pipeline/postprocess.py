@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shared.engine.sequence.draft import NO_DRAFT
-from shared.engine.sequence.events import Computed, Failed, NewTokens
+from shared.engine.sequence.events import Computed, Failed, NewTokens, PromptStates
 from shared.engine.sequence.sequence import Status
 from shared.engine.sequence.stop import finish_reason_for, is_last_token
 from shared.errors import InternalError, InvalidRequestError
 from shared.request.answer import FinishReason
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from shared.engine.pipeline.launched import LaunchedStep
+    from shared.engine.prompt_rows import GatheredRows
     from shared.engine.schedule.scheduler import Scheduler
     from shared.engine.sequence.events import EngineEvent
     from shared.engine.sequence.sequence import Sequence
@@ -77,6 +80,9 @@ class Postprocessor:
                 events.append(Failed(request_id=seq.request_id, error=_nothing_to_sample(seq)))
                 continue
             self._scheduler.advance(seq, step.num_new_tokens[seq])
+            if seq.rows is not None:
+                events += self._gather(seq, seq.rows, result.rows.get(place))
+                continue
             if seq.request.hold_blocks:
                 events.append(
                     Computed(request_id=seq.request_id, num_computed_tokens=seq.num_computed_tokens)
@@ -87,6 +93,26 @@ class Postprocessor:
                 rows = hidden.get(place)
                 events.append(self._take_token(seq, token_id, logprobs.get(place), rows))
         return events
+
+    def _gather(
+        self, seq: Sequence, gathered: GatheredRows, rows: Tensor | None
+    ) -> list[EngineEvent]:
+        """Take the states that a step has of a sequence; with the last token they are its end."""
+        if rows is not None:
+            if not rows.isfinite().all():
+                self._scheduler.finish(seq)
+                return [Failed(request_id=seq.request_id, error=_not_finite(seq))]
+            gathered.add(rows)
+        if seq.num_computed_tokens < seq.num_tokens:
+            return []
+        self._scheduler.finish(seq)
+        return [
+            PromptStates(
+                request_id=seq.request_id,
+                parts=gathered.take(),
+                num_cached_tokens=seq.num_cached_tokens,
+            )
+        ]
 
     def fail_unmasked(self) -> list[EngineEvent]:
         """End the sequences whose grammar cannot continue."""
@@ -221,6 +247,10 @@ class Postprocessor:
 def _refused(seq: Sequence, token_id: int) -> Failed:
     message = f"request {seq.request_id}: its grammar refuses token {token_id}, which it allowed"
     return Failed(request_id=seq.request_id, error=InternalError(message))
+
+
+def _not_finite(seq: Sequence) -> Exception:
+    return InternalError(f"request {seq.request_id}: the model gave no finite states")
 
 
 def _nothing_to_sample(seq: Sequence) -> Exception:

@@ -122,11 +122,11 @@ class BlockManager:
     def match_prefix(self, seq: Sequence) -> PrefixHit:
         """Return the blocks from which the sequence could start. At least one token is left out.
 
-        A sequence that wants logprobs of its prompt gets none: they come from computing it. A
+        A sequence that wants results of all of its prompt gets none: they come from computing it. A
         sequence whose blocks a peer fills is not part of the step, which may fail without it: it
         gets final blocks only.
         """
-        if not self._cache.enabled or seq.prompt_logprobs is not None:
+        if not self._cache.enabled or seq.is_computed_whole:
             return PrefixHit(self._cache.match(()), 0)
         hashes = seq.full_block_hashes(seq.num_tokens - 1, self.block_size)
         found = self._cache.match(hashes)
@@ -143,7 +143,7 @@ class BlockManager:
         """
         if self._offload is None or not (seq.may_load and hit.is_final):
             return NO_LOAD
-        if seq.prompt_logprobs is not None:
+        if seq.is_computed_whole:
             return NO_LOAD
         hashes = seq.full_block_hashes(seq.num_tokens - 1, self.block_size)
         return self._offload.loads.worth(hashes[hit.num_blocks :], first_block=hit.num_blocks)

@@ -49,7 +49,7 @@ class SchedulerOutput:
                 hidden=seq.hidden,
             )
         )
-        if not seq.was_admitted and seq.prompt_logprobs is None:
+        if not seq.was_admitted and not seq.is_computed_whole:
             self.num_cache_queries += seq.num_tokens
             self.num_cache_hits += seq.num_cached_tokens
         seq.was_admitted = True

@@ -11,6 +11,8 @@ import msgspec
 from shared.kv.change_log import CacheChange as CacheChange  # part of the engine's interface
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from shared.engine.prompt_hidden import PlacedHidden
     from shared.request.answer import FinishReason, PositionLogprobs
 
@@ -65,6 +67,17 @@ class NewTokens(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PromptStates:
+    """The states that `EngineRequest.rows` asks for. The sequence's last event."""
+
+    request_id: str
+    #: float32 [n, hidden] each, on the host, in the order of tokens: by step.
+    parts: tuple[Tensor, ...] = field(repr=False)
+    #: Tokens that needed no computing.
+    num_cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
     """An error ended the sequence. Its last event.
 
@@ -75,4 +88,4 @@ class Failed:
     error: Exception
 
 
-EngineEvent = Admitted | Computed | NewTokens | Failed
+EngineEvent = Admitted | Computed | NewTokens | PromptStates | Failed

@@ -10,6 +10,7 @@ from shared.request.prompt_embeds import identity_of
 
 if TYPE_CHECKING:
     from shared.engine.prompt_hidden import HiddenWish
+    from shared.engine.prompt_rows import PromptRows
     from shared.engine.sequence.grammar import Grammar
     from shared.kv.identity import KVIdentity
     from shared.request.adapter_ref import AdapterRef
@@ -55,6 +56,8 @@ class EngineRequest:
     #: Blocks for the prompt's hidden states, in addition to those for its KV, if enough are free:
     #: with `KVSource.TRANSFER` a peer fills them, with `hold_blocks` the engine.
     hidden: HiddenWish | None = None
+    #: States of the prompt that are wanted in place of tokens: the request ends with them.
+    rows: PromptRows | None = None
     #: The state of `sampling.grammar` for this request, after its resumed tokens. `GrammarCompiler`
     #: makes it before the request is queued. The engine advances it.
     grammar: Grammar | None = field(default=None, compare=False)

@@ -6,6 +6,7 @@ from array import array
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
+from shared.engine.prompt_rows import GatheredRows
 from shared.engine.sequence.draft import NO_DRAFT
 from shared.engine.sequence.request import KVSource
 from shared.engine.sequence.state_places import StatePlaces
@@ -70,6 +71,7 @@ class Sequence:
         "prompt_logprobs",
         "request",
         "row",
+        "rows",
         "state_places",
         "status",
         "tables",
@@ -127,6 +129,8 @@ class Sequence:
         self.may_load = True  # False after a load of which too little arrived
         #: None: not requested, or passed on already. One entry per computed prompt token.
         self.prompt_logprobs = _prompt_logprobs(request)
+        #: States of the prompt, in place of tokens; None: it generates.
+        self.rows = None if request.rows is None else GatheredRows(request.rows)
 
     @property
     def request_id(self) -> str:
@@ -137,6 +141,12 @@ class Sequence:
     def has_embeds(self) -> bool:
         """Whether some of its tokens were given as embeddings."""
         return bool(self.identity.embeds)
+
+    @property
+    def is_computed_whole(self) -> bool:
+        """Whether it asks for results of all tokens of its prompt: it uses no cached blocks."""
+        wants_rows = self.rows is not None and self.rows.which.is_of_all
+        return self.prompt_logprobs is not None or wants_rows
 
     @property
     def num_blocks(self) -> int:
@@ -197,6 +207,8 @@ class Sequence:
         self.num_published_blocks = 0
         if self.prompt_logprobs is not None:
             self.prompt_logprobs = [None]
+        if self.rows is not None:
+            self.rows.take()
 
 
 def _prompt_logprobs(request: EngineRequest) -> list[PositionLogprobs | None] | None:

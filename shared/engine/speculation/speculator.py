@@ -226,7 +226,7 @@ class Speculator:
         sampling, num = seq.request.sampling, self._config.num_for_batch(num_seqs)
         if sampling.num_speculative_tokens is not None:
             num = min(sampling.num_speculative_tokens, MAX_DRAFT_TOKENS)
-        if seq.request.hold_blocks or seq.prompt_logprobs is not None or seq.has_embeds:
+        if seq.request.hold_blocks or seq.is_computed_whole or seq.rows or seq.has_embeds:
             return 0  # proposers guess from tokens
         left = min(
             sampling.max_tokens - seq.num_output_tokens, self._max_model_len - seq.num_tokens

@@ -7,11 +7,13 @@ Block tables are kept from step to step: only new blocks are added to a row.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
+from shared.engine.prompt_rows import PromptRows
 from shared.engine.step.buffers import BatchLayout
 from shared.engine.step.given import given_embeds
 from shared.engine.step.plan import NO_SLOT, StepPlan
@@ -20,9 +22,8 @@ from shared.model.adapted.rows import AdapterRows
 from shared.model.attention.base import AttentionMetadata
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    import torch
     from numpy.typing import NDArray
 
     from shared.engine.step.buffers import PackedStep, StepBuffers
@@ -53,6 +54,8 @@ class Batch:
     num_padding: int
     #: Embeddings of some of the tokens.
     given: GivenEmbeds | None = None
+    #: By index in the plan: the row, among the model's results, of a sequence that wants one.
+    rows_at: Mapping[int, int] = field(default_factory=dict)
 
 
 class BatchBuilder:
@@ -147,13 +150,44 @@ class BatchBuilder:
             at["fed_rows"][plan.fed] = plan.fed_rows
         at["sampled_rows"][: len(plan.sampled)] = [plan.rows[place] for place in plan.sampled]
         places = _logit_places(plan, starts)
-        num_logits = None if len(places) == num_tokens else len(places)
-        if num_logits is not None:
-            at["logits_at"][:num_logits] = places
+        if plan.wanted_rows and not self._keeps_all(plan):
+            places = sorted({*places, *_single_rows(plan, starts).values()})
+        num_kept = None if len(places) == num_tokens else len(places)
+        if num_kept is not None:
+            at["logits_at"][:num_kept] = places
         if num_padding:
             self._pad(packed, num_seqs, num_padding)
-        wanted = None if num_logits is None else places
-        return self._batch(plan, packed, starts, ends.tolist(), num_padding, wanted)
+        kept = None if num_kept is None else places
+        batch = self._batch(plan, packed, starts, ends.tolist(), num_padding, kept)
+        return batch if not plan.wanted_rows else self._with_rows(batch, kept)
+
+    def _keeps_all(self, plan: StepPlan) -> bool:
+        """Return whether the model returns the states of all tokens."""
+        return (
+            self.keeps_hidden
+            or bool(plan.scores)
+            or any(wanted.which in (PromptRows.SUM, PromptRows.ALL) for wanted in plan.wanted_rows)
+        )
+
+    def _with_rows(self, batch: Batch, kept: Sequence[int] | None) -> Batch:
+        """Return a batch with the places of single rows that are wanted.
+
+        kept: the tokens, ascending, whose states the model returns, unless it returns all.
+        """
+        plan, rows = batch.plan, _single_rows(batch.plan, batch.starts)
+        if self._keeps_all(plan):
+            return replace(batch, rows_at=rows)
+        at = {
+            token: row
+            for row, token in enumerate(range(batch.starts[-1]) if kept is None else kept)
+        }
+        logits = [at[token] for token in _logit_places(plan, batch.starts)]
+        device = batch.token_ids.device
+        return replace(
+            batch,
+            rows_at={place: at[token] for place, token in rows.items()},
+            logits_at=torch.tensor(logits, dtype=torch.int64, device=device),
+        )
 
     def _batch(
         self,
@@ -166,7 +200,7 @@ class BatchBuilder:
     ) -> Batch:
         on = self._buffers.upload(packed)
         last = None if logits_at is None else on["logits_at"][: len(logits_at)]
-        keeps_all = self.keeps_hidden or bool(plan.scores)
+        keeps_all = self._keeps_all(plan)
         first, *others = (
             AttentionMetadata(
                 query_start_loc=on["query_start_loc"],
@@ -268,6 +302,15 @@ def _adapter_rows(plan: StepPlan) -> AdapterRows | None:
         return None
     slots = [None if slot == NO_SLOT else slot for slot in plan.adapters]
     return AdapterRows.of_sequences(plan.num_new_tokens, slots)
+
+
+def _single_rows(plan: StepPlan, starts: list[int]) -> dict[int, int]:
+    """Return, by index of the sequences that want one row: that token's index in the batch."""
+    return {
+        own.place: starts[own.place + 1] - 1 if own.which is PromptRows.LAST else starts[own.place]
+        for own in plan.wanted_rows
+        if own.which in (PromptRows.LAST, PromptRows.FIRST)
+    }
 
 
 def _logit_places(plan: StepPlan, starts: list[int]) -> list[int]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
 
+from shared.engine.prompt_rows import PromptRows
 from shared.engine.sampler.logprobs import position_logprobs
 from shared.engine.sampler.sampler import sample
 from shared.engine.step.decode_graphs import StepOutput
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from shared.engine.step.batch import Batch, BatchBuilder
     from shared.engine.step.decode_graphs import DecodeGraphs
     from shared.engine.step.hidden import CapturingModel, HiddenKeeper, HiddenNeeds
-    from shared.engine.step.plan import PromptScore, StepPlan
+    from shared.engine.step.plan import PromptScore, StepPlan, WantedRows
     from shared.engine.step.readback import PendingTokens, Readback
     from shared.engine.step.returned_rows import ReturnedRows
     from shared.engine.step.row_states import RowState, RowStates
@@ -98,6 +99,9 @@ class StepResult:
     #: If requested: one row per row of logits, those of drafts included; float32, little-endian.
     hidden_states: dict[int, tuple[bytes, ...]] = field(default_factory=dict)
     prompt_logprobs: dict[int, list[PositionLogprobs]] = field(default_factory=dict)
+    #: float32 [n, hidden]: the states that `StepPlan.wanted_rows` asks for; once the step is
+    #: collected, on the host.
+    rows: dict[int, torch.Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +234,8 @@ class ModelRunner:
             step.result.token_ids |= zip(step.pending_of, token_ids, strict=True)
         if step.returned is not None:
             step.result.hidden_states = step.returned.by_place()
+        for place, rows in step.result.rows.items():
+            step.result.rows[place] = rows.cpu()
         return step.result
 
     def _capture(self, plan: StepPlan) -> None:
@@ -253,6 +259,8 @@ class ModelRunner:
         for score in batch.plan.scores:
             begin = batch.starts[score.place]
             result.prompt_logprobs[score.place] = self._score(hidden[begin:], score)
+        for wanted in batch.plan.wanted_rows:
+            result.rows[wanted.place] = _rows(hidden, batch, wanted)
         if batch.plan.hidden:
             self._keeper.keep(batch, hidden)
         return output, self._keep(hidden, batch)
@@ -295,6 +303,17 @@ class ModelRunner:
             scores = logits if score.is_logits else logits.log_softmax(dim=-1)
             records += position_logprobs(scores, targets, num_top)
         return records
+
+
+def _rows(hidden: torch.Tensor, batch: Batch, wanted: WantedRows) -> torch.Tensor:
+    """Return what a plan wants of a sequence's states: float32 [n, hidden] of its own."""
+    at = batch.rows_at.get(wanted.place)
+    if at is not None:
+        return hidden[at : at + 1].to(torch.float32, copy=True)
+    rows = hidden[batch.starts[wanted.place] : batch.starts[wanted.place + 1]]
+    if wanted.which is PromptRows.SUM:
+        return rows.sum(dim=0, keepdim=True, dtype=torch.float32)
+    return rows.to(torch.float32, copy=True)
 
 
 def _verify_at_once(

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import torch
 
     from shared.engine.prompt_hidden import PlacedHidden
+    from shared.engine.prompt_rows import PromptRows
     from shared.request.sampling_params import SamplingParams
 
 
@@ -55,6 +56,15 @@ class PromptScore:
     num_top: int
     #: Whether logits are requested in place of log probabilities.
     is_logits: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WantedRows:
+    """Hidden states of a sequence's tokens are requested: those that this step has of them."""
+
+    #: Index of the sequence in the batch.
+    place: int
+    which: PromptRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +123,8 @@ class StepPlan:
     new_tokens: dict[int, array[int]] = field(default_factory=dict)
     masks: list[RowMasks] = field(default_factory=list)
     scores: list[PromptScore] = field(default_factory=list)
+    #: Of sequences that are not sampled.
+    wanted_rows: list[WantedRows] = field(default_factory=list)
     #: By index: where to write the hidden states of a sequence's tokens.
     hidden: dict[int, PlacedHidden] = field(default_factory=dict)
 

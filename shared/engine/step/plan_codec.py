@@ -12,8 +12,17 @@ import torch
 
 from baton.v1 import common_pb2
 from shared.engine.prompt_hidden import HiddenFormat, PlacedHidden
+from shared.engine.prompt_rows import PromptRows
 from shared.engine.step.model_runner import StepResult
-from shared.engine.step.plan import GivenRows, NewBlocks, PromptScore, RowMasks, RowStart, StepPlan
+from shared.engine.step.plan import (
+    GivenRows,
+    NewBlocks,
+    PromptScore,
+    RowMasks,
+    RowStart,
+    StepPlan,
+    WantedRows,
+)
 from shared.engine.step.verification import Verified
 from shared.request.answer import PositionLogprobs, TokenLogprob
 from shared.request.grammar.wire import grammar_from_wire, grammar_to_wire
@@ -50,6 +59,7 @@ def encode_plan(plan: StepPlan) -> bytes:
             "new_tokens": {row: tokens.tobytes() for row, tokens in plan.new_tokens.items()},
             "masks": [(mask.place, _pack(mask.bits)) for mask in plan.masks],
             "scores": [astuple(score) for score in plan.scores],
+            "wanted_rows": [astuple(wanted) for wanted in plan.wanted_rows],
             "hidden": {at: astuple(placed) for at, placed in plan.hidden.items()},
         }
     )
@@ -67,6 +77,9 @@ def decode_plan(data: bytes) -> StepPlan:
     ]
     given["new_tokens"] = {row: array("q", ids) for row, ids in given["new_tokens"].items()}
     given["masks"] = [RowMasks(place, _unpack(bits)) for place, bits in given["masks"]]
+    given["wanted_rows"] = [
+        WantedRows(place, PromptRows(which)) for place, which in given["wanted_rows"]
+    ]
     given["scores"] = [PromptScore(*score) for score in given["scores"]]
     given["hidden"] = {at: _unpack_placed(*placed) for at, placed in given["hidden"].items()}
     return StepPlan(**given)
@@ -84,13 +97,14 @@ def encode_result(result: StepResult) -> bytes:
             {at: astuple(record) for at, record in result.logprobs.items()},
             {at: _pack_all(records) for at, records in result.prompt_logprobs.items()},
             result.hidden_states,
+            {at: _pack(rows) for at, rows in result.rows.items()},
         )
     )
 
 
 def decode_result(data: bytes) -> StepResult:
     """Return the result of these bytes."""
-    token_ids, verified, logprobs, prompt_logprobs, hidden_states = msgspec.msgpack.decode(
+    token_ids, verified, logprobs, prompt_logprobs, hidden_states, rows = msgspec.msgpack.decode(
         data, strict=False
     )
     return StepResult(
@@ -102,6 +116,7 @@ def decode_result(data: bytes) -> StepResult:
         logprobs={at: _unpack_logprobs(*record) for at, record in logprobs.items()},
         prompt_logprobs={at: _unpack_all(records) for at, records in prompt_logprobs.items()},
         hidden_states={at: tuple(rows) for at, rows in hidden_states.items()},
+        rows={at: _unpack(packed) for at, packed in rows.items()},
     )
 
 

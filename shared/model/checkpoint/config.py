@@ -9,6 +9,7 @@ from shared.errors import ModelLoadError
 from shared.gguf.source import refusal_of
 from shared.model.checkpoint.files.json_file import read_json
 from shared.model.checkpoint.formats.registry import find_format, with_own_file
+from shared.model.checkpoint.headless import as_decoder, has_head, without_missing_head
 from shared.model.checkpoint.wrapper import is_wrapped, unwrap
 from shared.model.families.registry import ARCHITECTURES, FAMILIES
 
@@ -31,6 +32,7 @@ def load_spec(model_dir: Path) -> DecoderSpec:
         ModelLoadError: missing or broken file, unsupported architecture, or a bad or missing key.
     """
     raw = with_own_file(read_config(model_dir), model_dir)
+    raw = without_missing_head(raw, model_dir)
     try:
         return parse_spec(raw)
     except ModelLoadError as error:
@@ -53,6 +55,8 @@ _OTHER_NAMES = ("exaone", "sarvam_moe")
 def has_family(raw: Any) -> bool:
     """Return whether the parsed file names a family of Baton, or no architecture at all."""
     if isinstance(raw, dict) and is_wrapped(unwrap(raw)):
+        return True
+    if isinstance(raw, dict) and not has_head(as_decoder(raw)):
         return True
     if isinstance(raw, dict) and raw.get("model_type") in _OTHER_NAMES:
         return False
@@ -80,11 +84,15 @@ def parse_spec(raw: Any) -> DecoderSpec:
 
 
 def _described(raw: Mapping[str, Any]) -> DecoderSpec:
-    raw = unwrap(raw)
+    raw = as_decoder(unwrap(raw))
     family = FAMILIES[_architecture(raw)]
     stored = find_format(raw)
     spec = family.describe(raw)
-    return replace(spec, rounds_inputs=stored is not None and stored.rounds_inputs)
+    return replace(
+        spec,
+        rounds_inputs=stored is not None and stored.rounds_inputs,
+        has_head=has_head(raw),
+    )
 
 
 def _wrong_keys(raw: Mapping[str, Any], error: Exception) -> list[str]:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from shared.model.spec import DecoderSpec
     from shared.model.weight_map import WeightMap
 
+#: What the names of a bare model's tensors lack.
+BARE = "model."
 #: What tensors are that some files have behind the last layer.
 FURTHER = "layers that predict further tokens"
 
@@ -48,6 +50,8 @@ class Family:
             for old, new in self.prefixes.items():
                 if stored.startswith(old) and new + stored.removeprefix(old) in names:
                     return new + stored.removeprefix(old)
+            if BARE + stored in names:
+                return BARE + stored
         return stored
 
     def is_further(self, stored: str, spec: DecoderSpec) -> bool:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 OTHERS: dict[Kind, Any] = {Kind.VALUE: "7", Kind.LIST: ["7", "8"], Kind.OBJECT: {"a": 7}}
 #: Of arguments that have an effect. MODEL is the model's folder, TMP another one.
 FIRST: dict[str, Any] = {
+    "runner": "generate",
+    "convert": "embed",
+    "pooler_config": {"pooling_type": "MEAN"},
     "tokenizer": "MODEL",
     "tokenizer_revision": "main",
     "trust_remote_code": True,
@@ -92,6 +95,7 @@ FIRST: dict[str, Any] = {
 #: Of those that exclude one of the others.
 SECOND: dict[str, Any] = {
     "skip_tokenizer_init": True,
+    "task": "generate",
     "attention_config": {"backend": "TORCH_SDPA"},
     "enable_chunked_prefill": False,
     "enable_prefix_caching": False,

@@ -24,6 +24,7 @@ OTHERS = {Kind.SWITCH: (), Kind.VALUE: ("7",), Kind.LIST: ("7", "8"), Kind.OBJEC
 #: A value that a spelled argument takes, where 7 is none.
 SAMPLES = {
     "--dtype": "half",
+    "--task": "embed",
     "--max-model-len": "4k",
     "--load-format": "pt",
     "--quantization": "int8",

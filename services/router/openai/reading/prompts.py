@@ -39,8 +39,8 @@ class Prompt:
         return self.token_ids if self.embeds is None else shown_ids(self.token_ids)
 
 
-def read_prompts(value: Any) -> list[str | list[int]]:
-    """Return the prompts in the field, unchanged.
+def read_prompts(value: Any, *, param: str = "prompt") -> list[str | list[int]]:
+    """Return the prompts in the field `param`, unchanged.
 
     Raises:
         FieldError: the field has none of the four shapes.
@@ -48,15 +48,15 @@ def read_prompts(value: Any) -> list[str | list[int]]:
     if isinstance(value, str) or _is_token_list(value):
         return [value]
     if not isinstance(value, list):
-        raise _wrong_shape("prompt")
+        raise _wrong_shape(param)
     if not value:
-        raise FieldError("prompt must not be empty", param="prompt")
+        raise FieldError(f"{param} must not be empty", param=param)
     for i, item in enumerate(value):
         if not isinstance(item, str) and not _is_token_list(item):
-            raise _wrong_shape(f"prompt[{i}]")
+            raise _wrong_shape(f"{param}[{i}]")
         if type(item) is not type(value[0]):
-            message = "prompt must not mix texts and token ids"
-            raise FieldError(message, param=f"prompt[{i}]", code="invalid_type")
+            message = f"{param} must not mix texts and token ids"
+            raise FieldError(message, param=f"{param}[{i}]", code="invalid_type")
     return value
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shared.errors import ModelLoadError
+from shared.model.checkpoint.headless import CLASSIFIER
 from shared.model.checkpoint.wrapper import is_beside
 from shared.model.families.base import FURTHER
 
@@ -54,5 +55,6 @@ def _what(family: Family, spec: DecoderSpec, name: str, shape: Sequence[int]) ->
         return FURTHER
     if spec.shares_kv and name in family.names(spec.without_sharing()):
         return "keys and values that a layer shares"
-    known = (what for begin, what in family.unread.items() if name.startswith(begin))
+    unread = family.unread if spec.has_head else {**family.unread, CLASSIFIER: "a classifier"}
+    known = (what for begin, what in unread.items() if name.startswith(begin))
     return next(known, None)

@@ -1,0 +1,129 @@
+"""POST /v1/embeddings, /v1/classify and /pooling: a vector for each text."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
+
+from services.router.openai.disconnect import unless_disconnected
+from services.router.openai.reading.body import parse_body
+from services.router.openai.reading.request_id import response_id
+from services.router.openai.replies.responses import json_response
+from services.router.openai.vectors.reading import read_input, texts_of, wish_of
+from services.router.openai.vectors.schema import (
+    ClassifyBody,
+    ClassifyChatBody,
+    EmbeddingBody,
+    EmbeddingChatBody,
+    PoolingBody,
+    PoolingChatBody,
+)
+from services.router.openai.vectors.shapes import (
+    ClassData,
+    EmbeddingData,
+    PoolingData,
+    VectorList,
+    usage_body,
+    written,
+)
+from shared.pooling.facts import PoolTask
+
+if TYPE_CHECKING:
+    from services.router.openai.backend import Backend
+    from services.router.vectors.request import VectorRequest
+    from services.router.vectors.service import Found, Wish
+    from shared.pooling.facts import PoolingFacts
+
+_EMBEDDING, _CLASSES, _POOLING = "embd", "classify", "pool"
+_TASKS = {
+    "embed": PoolTask.EMBED,
+    "embedding": PoolTask.EMBED,
+    "encode": PoolTask.TOKEN_EMBED,
+    "token_embed": PoolTask.TOKEN_EMBED,
+    "classify": PoolTask.CLASSIFY,
+    "score": PoolTask.SCORE,
+}
+#: What is made where a request for any kind names none: the first that the model offers.
+_USUAL = (PoolTask.CLASSIFY, PoolTask.SCORE, PoolTask.EMBED, PoolTask.TOKEN_EMBED)
+
+
+class VectorEndpoints:
+    """The endpoints that make a vector of each text."""
+
+    def __init__(self, backend: Backend) -> None:
+        """Use the backend's vectors, which must be there."""
+        self._backend = backend
+        self._vectors = backend.require_vectors()
+
+    async def embeddings(self, request: Request) -> Response:
+        """Return the embedding of each text, or of a conversation."""
+        arrival_s = time.monotonic()
+        body = await read_input(request, self._backend, EmbeddingBody, EmbeddingChatBody)
+        wish = wish_of(request, body, self._backend, arrival_s, prefix=_EMBEDDING)
+        asked, found = await self._found(request, body, wish)
+        data = [
+            EmbeddingData(vector.index, written(vector.numbers[0], body))
+            for vector in found.vectors
+        ]
+        return self._reply(request, _EMBEDDING, asked.model, data, found)
+
+    async def classify(self, request: Request) -> Response:
+        """Return the classes of each text, or of a conversation."""
+        arrival_s = time.monotonic()
+        body = await read_input(request, self._backend, ClassifyBody, ClassifyChatBody)
+        wish = wish_of(
+            request, body, self._backend, arrival_s, prefix=_CLASSES, task=PoolTask.CLASSIFY
+        )
+        facts = self._vectors.facts(body.model, PoolTask.CLASSIFY)
+        asked, found = await self._found(request, body, wish)
+        data = [_class_data(i, row.tolist(), facts) for i, row in enumerate(found.rows())]
+        return self._reply(request, _CLASSES, asked.model, data, found)
+
+    async def pooling(self, request: Request) -> Response:
+        """Return the vectors of each text, of the kind that the body names."""
+        arrival_s = time.monotonic()
+        body = await read_input(request, self._backend, PoolingBody, PoolingChatBody)
+        task = self._task(body)
+        wish = wish_of(request, body, self._backend, arrival_s, prefix=_POOLING, task=task)
+        asked, found = await self._found(request, body, wish)
+        each_token = task is PoolTask.TOKEN_EMBED
+        data = [
+            PoolingData(v.index, written(v.numbers if each_token else v.numbers[0], body))
+            for v in found.vectors
+        ]
+        return self._reply(request, _POOLING, asked.model, data, found)
+
+    async def prepare(self, request: Request, raw: bytes, arrival_s: float) -> VectorRequest:
+        """Return the request of a body for embeddings. `raw` is the HTTP body as it came."""
+        body = parse_body(request, EmbeddingBody, raw, self._backend.unknown_fields)
+        wish = wish_of(request, body, self._backend, arrival_s, prefix=_EMBEDDING)
+        texts, param = texts_of(body, self._backend)
+        return await self._vectors.read(texts, wish, param=param)
+
+    def _task(self, body: PoolingBody | PoolingChatBody) -> PoolTask:
+        if body.task is not None:
+            return _TASKS[body.task]
+        offered = self._vectors.facts(body.model, *_USUAL).tasks
+        return next(task for task in _USUAL if task in offered)
+
+    async def _found(self, request: Request, body: Any, wish: Wish) -> tuple[VectorRequest, Found]:
+        # The refusal of a model that makes none comes before those of fields.
+        self._vectors.facts(wish.model, wish.task)
+        texts, param = texts_of(body, self._backend)
+        asked = await self._vectors.read(texts, wish, param=param)
+        return asked, await unless_disconnected(request.receive, self._vectors.found(asked))
+
+    def _reply(
+        self, request: Request, prefix: str, model: str, data: Any, found: Found
+    ) -> Response:
+        name = response_id(request, prefix)
+        reply = VectorList(name, int(time.time()), model, data, usage_body(found.usage))
+        return json_response(reply)
+
+
+def _class_data(index: int, probs: list[float], facts: PoolingFacts) -> ClassData:
+    best = max(range(len(probs)), key=probs.__getitem__)
+    label = facts.labels[best] if best < len(facts.labels) else None
+    return ClassData(index, label, probs, len(probs))

@@ -1,0 +1,86 @@
+"""Products of packed texts with the native kernels, beside PyTorch's other operations."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from kernels.native.library import Kind
+from shared.model.linear.base import MadeOfDense
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from shared.model.linear.fused import FusedLinear
+    from shared.model.native.threads import LibraryThreads
+
+#: By dtype of a weight: how it is kept.
+KINDS = {torch.float32: Kind.FLOAT32, torch.bfloat16: Kind.BFLOAT16}
+
+
+class NativeProduct:
+    """A weight with its bias in the native kernels' order; see `Product`."""
+
+    def __init__(self, threads: LibraryThreads, weight: Tensor, bias: Tensor | None) -> None:
+        """Pack a weight [rows, in_size].
+
+        Raises:
+            MemoryError: it does not fit.
+        """
+        self._threads, self._library = threads, threads.library
+        self._num_rows, in_size = weight.shape
+        weight = weight.detach().contiguous()
+        values = None if bias is None else bias.detach().float().contiguous()
+        kind = KINDS[weight.dtype]
+        self._matrix = self._library.baton_matrix_new(
+            threads.pool,
+            kind,
+            weight.data_ptr(),
+            kind,
+            self._num_rows,
+            in_size,
+            None if values is None else values.data_ptr(),
+            False,
+        )
+        if not self._matrix:
+            raise MemoryError(f"no memory for a packed weight of {self._num_rows} x {in_size}")
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the packed weight."""
+        return int(self._library.baton_matrix_bytes(self._matrix))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return float32 [num_tokens, rows], the bias added; x: float32 [num_tokens, in_size]."""
+        x = x.contiguous()
+        out = torch.empty(len(x), self._num_rows)
+        self._threads.take_caller()
+        if self._library.baton_matrix_multiply(
+            self._threads.pool, self._matrix, x.data_ptr(), len(x), out.data_ptr()
+        ):
+            raise MemoryError(f"no memory for a product of {len(x)} rows")
+        return out
+
+    def __del__(self) -> None:
+        """Free the memory."""
+        if getattr(self, "_matrix", None):
+            self._library.baton_matrix_delete(self._matrix)
+
+
+class NativeProducts(MadeOfDense):
+    """The `LinearMethod` of packed weights. What flows between linears is float32."""
+
+    def __init__(self, threads: LibraryThreads, weights: torch.dtype) -> None:
+        """weights: their dtype, float32 or bfloat16."""
+        self._threads, self._weights = threads, weights
+
+    def room(self, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+        """See `LinearMethod.room`."""
+        return torch.empty(shape, dtype=self._weights)
+
+    def finish(self, linear: FusedLinear) -> NativeProduct:
+        """See `LinearMethod.finish`. The product adds the bias."""
+        product = NativeProduct(self._threads, linear.weight, linear.bias)
+        linear.bias = None
+        return product

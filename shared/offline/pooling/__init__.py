@@ -1,0 +1,1 @@
+"""Vectors in a program, in vLLM's words."""

@@ -1,0 +1,1 @@
+"""Vectors of texts: from a prompt's hidden states to an embedding, or to scores."""

@@ -1,0 +1,169 @@
+"""Vectors by real processes: equal to transformers', beside chat, and while workers are lost."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from shared.model.random_tokenizer import write_tokenizer
+from shared.text.tokenizer import Tokenizer
+from tests.e2e.conftest import ENGINE_FLAGS
+from tests.e2e.processes import Cluster
+from tests.unit.pooling.checkpoints import edit_json, put_json, put_modules, states, write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+VOCAB_SIZE, MAX_LEN = 280, 300
+INSTRUCTION = "Instruct: given a question, find the passage that answers it. Query: "
+TEXTS = ["a short text", "é: two bytes", INSTRUCTION + "why?", INSTRUCTION + "when was it, then?"]
+
+
+class Embedder:
+    """A tiny random checkpoint of an embedder, and transformers' model of it."""
+
+    def __init__(self, folder: Path, name: str, kind: str) -> None:
+        self.folder = folder
+        self.model = write(folder, name, vocab_size=VOCAB_SIZE, max_position_embeddings=MAX_LEN)
+        write_tokenizer(folder, VOCAB_SIZE, MAX_LEN)
+        put_modules(folder, "Transformer", "Pooling", "Normalize")
+        put_json(folder / "1_Pooling" / "config.json", {"pooling_mode": kind})
+        self.tokenizer = Tokenizer.load(folder)
+        self._kind = kind
+
+    def vector(self, text: str) -> torch.Tensor:
+        rows = states(self.model, tuple(self.tokenizer.encode(text)))
+        pooled = rows[-1] if self._kind == "lasttoken" else rows.mean(0)
+        return normalize(pooled, dim=0)
+
+
+def ask(cluster: Cluster, url: str = "/v1/embeddings", **body: Any) -> dict[str, Any]:
+    response = httpx.post(cluster.url + url, json=body, timeout=60)
+    assert response.status_code == 200, response.text
+    reply: dict[str, Any] = response.json()
+    return reply
+
+
+def check(cluster: Cluster, embedder: Embedder, texts: list[str]) -> dict[str, Any]:
+    """Ask for the texts' vectors, and compare them with transformers'."""
+    reply = ask(cluster, input=texts)
+    for text, item in zip(texts, reply["data"], strict=True):
+        found = torch.tensor(item["embedding"])
+        assert torch.allclose(found, embedder.vector(text), atol=2e-5), text
+    return reply
+
+
+@pytest.fixture(scope="module")
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Embedder:
+    """As Qwen3-Embedding lies on disk."""
+    folder = tmp_path_factory.mktemp("models") / "qwen3-embedding"
+    folder.mkdir()
+    embedder = Embedder(folder, "qwen3", "lasttoken")
+    edit_json(folder / "config.json", architectures=["Qwen3ForCausalLM"], tie_word_embeddings=False)
+    return embedder
+
+
+@pytest.fixture(scope="module")
+def cluster(decoder: Embedder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A router and two prefill workers: no decode worker."""
+    made = Cluster(decoder.folder, tmp_path_factory.mktemp("vectors"))
+    try:
+        for name in ("prefill-0", "prefill-1"):
+            made.add_worker("prefill", name, *ENGINE_FLAGS)
+        made.wait_ready(num_prefill=2, num_decode=0)
+        yield made
+    finally:
+        assert set(made.stop().values()) <= {0, -9}
+
+
+def test_vectors_equal_transformers(cluster: Cluster, decoder: Embedder) -> None:
+    check(cluster, decoder, TEXTS)
+    # What the texts begin with is in a cache now.
+    again = check(cluster, decoder, [*TEXTS, INSTRUCTION + "who?"])
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] >= 2 * 64
+    fewer = httpx.post(
+        f"{cluster.url}/v1/embeddings", json={"input": "a", "dimensions": 10**4}, timeout=60
+    )
+    assert fewer.status_code == 400
+    assert fewer.json()["error"]["param"] == "dimensions"
+
+
+def test_an_embedder_writes_no_answers(cluster: Cluster) -> None:
+    for url, body in (
+        ("/v1/completions", {"prompt": "a"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}),
+    ):
+        response = httpx.post(cluster.url + url, json=body, timeout=60)
+        assert response.status_code == 400
+        assert "makes vectors and no text" in response.json()["error"]["message"]
+
+
+def test_no_vector_is_lost_with_a_worker(cluster: Cluster, decoder: Embedder) -> None:
+    batches = [[f"text {i} of batch {n}, of some length" for i in range(40)] for n in range(6)]
+    with ThreadPoolExecutor(3) as pool:
+        asked = [pool.submit(check, cluster, decoder, batch) for batch in batches]
+        asked[0].result()
+        cluster.workers["prefill-0"].kill()
+        for each in asked:
+            each.result()
+    check(cluster, decoder, TEXTS)
+
+
+def test_an_encoder_s_vectors_equal_transformers(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("encoders") / "bert"
+    folder.mkdir()
+    embedder = Embedder(folder, "bert", "mean")
+    cluster = Cluster(folder, tmp_path_factory.mktemp("encoder"))
+    try:
+        cluster.add_worker("prefill", "prefill-0", "--dtype", "float32")
+        cluster.wait_ready(num_prefill=1, num_decode=0)
+        reply = check(cluster, embedder, TEXTS)
+        assert reply["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+        load = cluster.load("prefill-0")
+        assert load.num_requests == 0
+        assert cluster.workers["prefill-0"].stop() == 0
+    finally:
+        cluster.stop()
+
+
+def test_chat_and_vectors_share_a_worker(checkpoint: Path, tmp_path: Path) -> None:
+    """Neither changes the other: the same numbers and tokens alone and together."""
+    made = Cluster(checkpoint, tmp_path)
+    flags = (*ENGINE_FLAGS, "--scheduling-policy", "priority")
+    prompts = [f"{'one and the same beginning ' * 4}{i}" for i in range(6)]
+
+    def answer(prompt: str) -> str:
+        body = {"prompt": prompt, "max_tokens": 12, "temperature": 0, "priority": -1}
+        text: str = ask(made, "/v1/completions", **body)["choices"][0]["text"]
+        return text
+
+    def vector(prompt: str) -> list[float]:
+        found: list[float] = ask(made, input=prompt, priority=5)["data"][0]["embedding"]
+        return found
+
+    try:
+        made.add_worker(
+            "prefill", "prefill-0", *flags, "--runner", "generate", "--convert", "embed"
+        )
+        made.add_worker("decode", "decode-0", *flags, "--local-prefill-threshold", "0")
+        made.wait_ready()
+        alone = [answer(prompt) for prompt in prompts], [vector(prompt) for prompt in prompts]
+        httpx.post(f"{made.url}/reset_prefix_cache", timeout=30)
+        with ThreadPoolExecutor(12) as pool:
+            vectors = [pool.submit(vector, prompt) for prompt in prompts]
+            answers = [pool.submit(answer, prompt) for prompt in prompts]
+            together = [each.result() for each in answers], [each.result() for each in vectors]
+        assert together[0] == alone[0]
+        assert torch.allclose(torch.tensor(together[1]), torch.tensor(alone[1]), atol=1e-5)
+        assert json.dumps(alone[1])
+    finally:
+        made.stop()

@@ -1,0 +1,393 @@
+"""The endpoints of vectors before prefill workers with a small real Pooler, over real gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from shared.errors import InternalError, WorkerLostError
+from tests.fakes.poolers import (
+    CLASSIFIER,
+    RERANKER,
+    SIZE,
+    TokenPooler,
+    embedding,
+    rows_of,
+)
+from tests.fakes.vector_door import Door, joined, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.integration.router.conftest import Bench
+
+
+@pytest.fixture
+async def door(bench: Bench) -> AsyncIterator[Door]:
+    door = Door(bench)
+    async with door.http:
+        yield door
+
+
+def close(found: Any, wanted: Any) -> bool:
+    return bool(np.allclose(np.asarray(found), np.asarray(wanted), atol=1e-6))
+
+
+async def test_every_shape_of_input_gets_its_vectors(door: Door) -> None:
+    [worker] = await joined(door)
+    texts = ["hello", "other words", "hello"]
+    ids = [door.ids(text) for text in texts]
+    wanted = [embedding(each) for each in ids]
+    for given, expected in (
+        (texts[0], wanted[:1]),
+        (texts, wanted),
+        (ids[0], wanted[:1]),
+        (ids, wanted),
+    ):
+        reply = await door.ask(input=given)
+        assert [item["index"] for item in reply["data"]] == list(range(len(expected)))
+        assert all(
+            close(item["embedding"], vector)
+            for item, vector in zip(reply["data"], expected, strict=True)
+        )
+    assert reply["object"] == "list"
+    assert reply["data"][0]["object"] == "embedding"
+    assert reply["model"] == "tiny"
+    assert reply["id"].startswith("embd-")
+    total = sum(map(len, ids))
+    cached = sum(len(each) // 2 for each in ids)
+    assert reply["usage"] == {
+        "prompt_tokens": total,
+        "total_tokens": total,
+        "completion_tokens": 0,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
+    assert worker.metrics.get_sample_value("baton_pooled_texts_total", {"outcome": "ok"}) == 8
+    assert door.metric("vector_texts_total", task="embed") == 8
+    assert door.metric("vector_requests_total", task="embed", outcome="ok") == 4
+
+
+async def test_numbers_are_written_as_asked_for(door: Door) -> None:
+    await joined(door)
+    wanted = embedding(door.ids("hello"))
+
+    async def encoded(**fields: Any) -> bytes:
+        reply = await door.ask(input="hello", encoding_format="base64", **fields)
+        return base64.b64decode(reply["data"][0]["embedding"])
+
+    assert close(np.frombuffer(await encoded(), "<f4"), wanted)
+    assert close(np.frombuffer(await encoded(endianness="big"), ">f4"), wanted)
+    half = np.frombuffer(await encoded(embed_dtype="float16"), "<f2")
+    assert np.allclose(half, wanted, atol=1e-3)
+    assert len(half) == SIZE
+
+
+async def test_fewer_dimensions_and_no_length(door: Door) -> None:
+    [worker] = await joined(door)
+    ids = door.ids("hello")
+    reply = await door.ask(input="hello", dimensions=3)
+    assert close(reply["data"][0]["embedding"], embedding(ids, dimensions=3))
+    reply = await door.ask(input="hello", use_activation=False)
+    assert close(reply["data"][0]["embedding"], rows_of(ids).mean(0))
+    reply = await door.ask(input="hello", normalize=False)
+    assert close(reply["data"][0]["embedding"], rows_of(ids).mean(0))
+    assert [request.dimensions for request in worker.pooler.requests] == [3, None, None]
+
+
+async def test_a_prompt_of_the_checkpoint_is_put_in_front(door: Door) -> None:
+    [worker] = await joined(door)
+    await door.ask(input=["hello"], prompt_name="query")
+    assert list(worker.pooler.requests[-1].token_ids) == door.ids("q: hello")
+    await door.ask(input="hello")
+    assert list(worker.pooler.requests[-1].token_ids) == door.ids("hello")
+    error = await door.refusal(input="hello", prompt_name="passage")
+    assert error["param"] == "prompt_name"
+    assert "document, query" in error["message"]
+
+
+async def test_a_conversation_is_one_text(door: Door) -> None:
+    [worker] = await joined(door)
+    messages = [{"role": "user", "content": "hi"}]
+    reply = await door.ask(messages=messages)
+    [request] = worker.pooler.requests
+    text = door.bench.parts.chat_template.render(messages, add_generation_prompt=False)
+    assert list(request.token_ids) == door.bench.parts.tokenizer.encode(text, False)
+    assert close(reply["data"][0]["embedding"], embedding(request.token_ids))
+    error = await door.refusal(messages=messages, chat_template="{{ messages }}")
+    assert error["param"] == "chat_template"
+
+
+async def test_texts_are_shortened_only_if_that_is_asked_for(door: Door) -> None:
+    [worker] = await joined(door)
+    error = await door.refusal(input=["short", "x" * 100])
+    assert error["param"] == "input[1]"
+    assert "at most 64" in error["message"]
+    assert "truncate_prompt_tokens" in error["message"]
+    assert not worker.pooler.requests
+    long = "abcdefghij" * 10
+    await door.ask(input=long, truncate_prompt_tokens=-1)
+    assert len(worker.pooler.requests[-1].token_ids) == 64
+    ids = list(range(10))
+    await door.ask(input=ids, truncate_prompt_tokens=4)
+    assert worker.pooler.requests[-1].token_ids == (0, 1, 2, 3)
+    await door.ask(input=ids, truncate_prompt_tokens=4, truncation_side="left")
+    assert worker.pooler.requests[-1].token_ids == (6, 7, 8, 9)
+    error = await door.refusal(input=ids, truncate_prompt_tokens=65)
+    assert error["param"] == "truncate_prompt_tokens"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({}, "input"),
+        ({"input": ""}, "input"),
+        ({"input": []}, "input"),
+        ({"input": [[]]}, "input[0]"),
+        ({"input": ["a", ""]}, "input[1]"),
+        ({"input": ["a", [1]]}, "input[1]"),
+        ({"input": [10**6]}, "input"),
+        ({"input": 7}, "input"),
+        ({"input": "a", "dimensions": SIZE + 1}, "dimensions"),
+        ({"input": "a", "dimensions": 0}, "dimensions"),
+        ({"input": "a", "encoding_format": "hex"}, "encoding_format"),
+        ({"input": "a", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
+        ({"input": "a", "priority": 2**40}, "priority"),
+        ({"input": ["a"] * 2049}, "input"),
+    ],
+)
+async def test_what_is_wrong_is_named(door: Door, fields: dict[str, Any], param: str) -> None:
+    [worker] = await joined(door)
+    error = await door.refusal(**fields)
+    assert error["param"] == param, error
+    assert not worker.pooler.requests
+
+
+async def test_numbers_that_are_not_finite_are_no_vector(door: Door) -> None:
+    [worker] = await joined(door)
+    worker.pooler.factor = float("nan")
+    await door.refusal(input="hello", status=500)
+    assert door.metric("vector_requests_total", task="embed", outcome="failed") == 1
+    worker.pooler.factor = 1.0
+    await door.ask(input="hello")
+
+
+async def test_who_makes_no_vectors_says_what_to_do(door: Door) -> None:
+    error = await door.refusal(input="hello", status=503)
+    await door.bench.add_worker()
+    error = await door.refusal(input="hello")
+    assert "tiny generates text and makes no vectors" in error["message"]
+    assert "--convert embed" in error["message"]
+    await joined(door, is_only=False)
+    await door.ask(input="hello")
+    error = await door.refusal("/v1/classify", input="hello")
+    assert "makes embed, token_embed, not classify" in error["message"]
+    # Beside decode workers, answers are still to be had.
+    assert (await door.http.post("/v1/completions", json={"prompt": "a"})).status_code == 200
+
+
+async def test_an_embedder_is_ready_alone_and_refuses_answers(door: Door) -> None:
+    assert (await door.http.get("/ready")).status_code == 503
+    await joined(door)
+    assert (await door.http.get("/ready")).status_code == 200
+    for url, body in (
+        ("/v1/completions", {"prompt": "a"}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]}),
+        ("/inference/v1/generate", {"token_ids": [1], "sampling_params": {}}),
+    ):
+        error = await door.refusal(url, **body)
+        assert "tiny makes vectors and no text" in error["message"], url
+        assert "/v1/embeddings" in error["message"]
+    models = (await door.http.get("/v1/models")).json()
+    assert models["data"][0]["max_model_len"] == 64
+
+
+async def test_texts_of_a_request_are_spread_and_bounded(door: Door) -> None:
+    workers = await joined(door, "a", "b")
+    texts = [f"text {i}" for i in range(200)]
+    reply = await door.ask(input=texts)
+    assert [item["index"] for item in reply["data"]] == list(range(200))
+    assert all(
+        close(item["embedding"], embedding(door.ids(text)))
+        for item, text in zip(reply["data"], texts, strict=True)
+    )
+    counts = [len(worker.pooler.requests) for worker in workers]
+    assert sum(counts) == 200
+    assert min(counts) > 40
+    assert sum(worker.pooler.most_at_once for worker in workers) <= 64
+
+
+async def test_equal_beginnings_go_to_one_worker(door: Door) -> None:
+    workers = await joined(door, "a", "b")
+    beginning = "the same long instruction of all queries: "
+    for i in range(8):
+        await door.ask(input=f"{beginning}{i}")
+    assert sorted(len(worker.pooler.requests) for worker in workers) == [0, 8]
+    # The next text has nothing in common with them, and finds the other worker idle as well.
+    explained = (await door.http.post("/v1/route", json={"input": f"{beginning}9"})).json()
+    assert explained["route"]["decode"] == ""
+    [best] = explained["route"]["prefill"]
+    assert best == next(w.name for w in workers if w.pooler.requests)
+    assert explained["prefill"]["candidates"][0]["num_held_tokens"] > 0
+
+
+async def test_a_lost_worker_s_texts_go_to_another(door: Door) -> None:
+    first, second = await joined(door, "a", "b")
+    for worker in (first, second):
+        worker.pooler.gate = asyncio.Event()
+    asking = asyncio.create_task(door.ask(input=[f"text {i}" for i in range(40)]))
+    await until(lambda: bool(first.pooler.num_running and second.pooler.num_running))
+    await first.die()
+    assert second.pooler.gate is not None
+    second.pooler.gate.set()
+    reply = await asking
+    assert len(reply["data"]) == 40
+    assert len({request.request_id for request in second.pooler.requests}) >= 40
+
+
+@pytest.mark.parametrize("error", [WorkerLostError("gone"), InternalError("a step failed")])
+async def test_one_failed_attempt_is_repeated(door: Door, error: Exception) -> None:
+    [worker] = await joined(door)
+    worker.error = error
+    await door.ask(input="hello")
+    assert worker.pooler.requests[0].request_id.endswith("-0.1")
+
+
+async def test_a_client_that_leaves_frees_all(door: Door) -> None:
+    [worker] = await joined(door)
+    worker.pooler.gate = asyncio.Event()
+    asking = asyncio.create_task(door.ask(input=[f"text {i}" for i in range(10)]))
+    await until(lambda: worker.pooler.num_running == 10)
+    asking.cancel()
+    await until(lambda: not worker.pooler.num_running and door.bench.is_idle())
+    assert worker.pooler.cancelled
+    cancelled = worker.metrics.get_sample_value(
+        "baton_pooled_texts_total", {"outcome": "cancelled"}
+    )
+    assert cancelled == len(worker.pooler.cancelled)
+
+
+async def test_pairs_are_scored_together(door: Door) -> None:
+    [worker] = await joined(door, pooler=TokenPooler(RERANKER))
+    query, documents = "abc", ["xyz", "abx", "abc"]
+    reply = await door.ask("/v1/score", text_1=query, text_2=documents)
+    scores = [item["score"] for item in reply["data"]]
+    assert scores == sorted(scores)
+    assert scores[-1] == 1.0
+    assert scores[0] < scores[1] < 1.0
+    first = worker.pooler.requests[0]
+    assert first.token_type_ids is not None
+    assert {*first.token_type_ids} == {0, 1}
+    for names in (("queries", "documents"), ("queries", "items"), ("data_1", "data_2")):
+        again = await door.ask("/score", **dict(zip(names, (query, documents), strict=True)))
+        assert [item["score"] for item in again["data"]] == scores
+    lists = await door.ask("/v1/score", text_1=["abc", "xyz"], text_2=["abc", "xyz"])
+    assert [item["score"] for item in lists["data"]] == [1.0, 1.0]
+    for url in ("/v1/rerank", "/rerank", "/v2/rerank"):
+        ranking = await door.ask(url, query=query, documents=documents, top_n=2)
+        found = [(item["index"], item["document"]["text"]) for item in ranking["results"]]
+        assert found == [(2, "abc"), (1, "abx")]
+        assert ranking["results"][0]["relevance_score"] == 1.0
+    as_objects = [{"text": text} for text in documents]
+    bare = await door.ask("/v1/rerank", query=query, documents=as_objects, return_documents=False)
+    assert [item["index"] for item in bare["results"]] == [2, 1, 0]
+    assert "document" not in bare["results"][0]
+
+
+@pytest.mark.parametrize(
+    ("url", "fields", "param"),
+    [
+        ("/v1/score", {}, "text_1"),
+        ("/v1/score", {"text_1": "a", "documents": ["b"]}, "text_1"),
+        ("/v1/score", {"text_1": ["a", "b"], "text_2": ["c"]}, "text_1"),
+        ("/v1/score", {"text_1": "a", "text_2": []}, "text_2"),
+        ("/v1/rerank", {"documents": ["a"]}, "query"),
+        ("/v1/rerank", {"query": "a", "documents": []}, "documents"),
+        ("/v1/rerank", {"query": "a", "documents": ["b", ""]}, "documents[1]"),
+        ("/v1/rerank", {"query": "a", "documents": ["b" * 100]}, "documents[0]"),
+        ("/v1/rerank", {"query": "a", "documents": ["b"], "top_n": -1}, "top_n"),
+    ],
+)
+async def test_wrong_pairs_are_named(
+    door: Door, url: str, fields: dict[str, Any], param: str
+) -> None:
+    await joined(door, pooler=TokenPooler(RERANKER))
+    assert (await door.refusal(url, **fields))["param"] == param
+
+
+async def test_a_document_is_shortened_until_its_pair_fits(door: Door) -> None:
+    [worker] = await joined(door, pooler=TokenPooler(RERANKER))
+    await door.ask("/v1/rerank", query="abc", documents=["b" * 100], truncate_prompt_tokens=-1)
+    [request] = worker.pooler.requests
+    assert len(request.token_ids) <= 64
+    assert request.token_type_ids is not None
+    assert request.token_type_ids.count(0) >= 3
+
+
+async def test_a_decoder_s_pairs_are_written_as_it_was_trained(door: Door) -> None:
+    pooler = TokenPooler(replace(RERANKER, is_causal=True, max_len=512, num_token_types=0))
+    await joined(door, pooler=pooler)
+    tokenizer = door.bench.parts.tokenizer
+    await door.ask("/v1/rerank", query="why", documents=["so", "no"], instruction="Judge.")
+    for request, document in zip(
+        sorted(pooler.requests, key=lambda r: r.request_id), ("so", "no"), strict=True
+    ):
+        assert request.token_type_ids is None
+        text = tokenizer.decode(request.token_ids, skip_special_tokens=False)
+        assert text.startswith("<|im_start|>system\nJudge whether the Document meets")
+        assert f"<Instruct>: Judge.\n<Query>: why\n<Document>: {document}<|im_end|>" in text
+        assert text.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    await door.ask("/v1/score", text_1="why", text_2="so")
+    text = tokenizer.decode(pooler.requests[-1].token_ids)
+    assert "Given a web search query, retrieve relevant passages that answer" in text
+    await door.ask("/v1/score", text_1="why", text_2="x" * 900, truncate_prompt_tokens=-1)
+    request = pooler.requests[-1]
+    assert len(request.token_ids) <= 512
+    assert tokenizer.decode(request.token_ids).endswith("</think>\n\n")
+
+
+async def test_scores_of_an_embedder_are_cosines(door: Door) -> None:
+    await joined(door)
+    texts = ["hello", "other words"]
+    query = embedding(door.ids("hello"))
+    wanted = [float(query @ embedding(door.ids(text))) for text in texts]
+    reply = await door.ask("/v1/score", text_1="hello", text_2=texts)
+    assert close([item["score"] for item in reply["data"]], wanted)
+    ranking = await door.ask("/v1/rerank", query="hello", documents=texts)
+    assert ranking["results"][0]["index"] == 0
+
+
+async def test_classes_have_names(door: Door) -> None:
+    [worker] = await joined(door, pooler=TokenPooler(CLASSIFIER))
+    reply = await door.ask("/classify", input=["a", "b", "c"])
+    for item, request in zip(
+        reply["data"], sorted(worker.pooler.requests, key=lambda r: r.request_id), strict=True
+    ):
+        good = sum(request.token_ids) % 7 / 7
+        assert close(item["probs"], [1 - good, good])
+        assert item["label"] == ("good" if good > 0.5 else "bad")
+        assert item["num_classes"] == 2
+    reply = await door.ask("/pooling", input="a")
+    assert len(reply["data"][0]["data"]) == 2
+    error = await door.refusal(input="a")
+    assert "makes classify, not embed" in error["message"]
+
+
+async def test_each_token_has_a_vector(door: Door) -> None:
+    await joined(door)
+    reply = await door.ask("/pooling", input="hello", task="token_embed")
+    assert close(reply["data"][0]["data"], rows_of(door.ids("hello")))
+    reply = await door.ask("/pooling", input="hello")
+    assert close(reply["data"][0]["data"], embedding(door.ids("hello")))
+
+
+async def test_priority_and_salt_reach_the_worker(door: Door) -> None:
+    [worker] = await joined(door)
+    await door.ask(input="hello", priority=-3, cache_salt="s")
+    [request] = worker.pooler.requests
+    assert request.priority == -3
+    assert request.cache_salt
