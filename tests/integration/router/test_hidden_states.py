@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import grpc
+import httpx
+import pytest
+from prometheus_client import CollectorRegistry
 
 from baton.v1 import common_pb2, decode_pb2, router_pb2, router_pb2_grpc
+from services.router.doors.app import create_app
 from services.router.grpc.server import RouterServicer
 from services.router.workers.pieces import MAX_HIDDEN_BYTES
 from services.router.workers.sessions import AnswerCall
@@ -16,8 +23,6 @@ from tests.fakes.scripted_decode import Script, Step, position
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import pytest
 
     from tests.integration.router.conftest import Answer, Bench
 
@@ -67,6 +72,46 @@ async def test_tokens_behind_a_stop_string_take_their_rows_with_them(bench: Benc
         assert rows(answer) == list(range(len(answer.token_ids())))
         assert 5 < len(answer.token_ids()) < len(ids)
         await worker.die()
+
+
+@pytest.mark.parametrize(
+    "bench", [{"tool_call_parser": "hermes", "reasoning_parser": "think"}], indirect=True
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_parsed_chat_has_the_rows_of_all_tokens(bench: Bench, stream: bool) -> None:
+    """Those of marks and calls too, which are no text."""
+    call = '<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>'
+    ids = bench.parts.tokenizer.encode(f"<think>so</think>well {call}", add_special_tokens=False)
+    await bench.add_worker(with_rows(ids))
+    app = create_app(
+        replace(bench.backend(bench.parts.pipeline), formats=bench.parts.formats),
+        not_ready_because=bench.parts.endpoints.not_ready_because,
+        registry=CollectorRegistry(),
+        version="test",
+    )
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    body = {
+        "messages": [{"role": "user", "content": "Hi"}],
+        "tools": [tool],
+        "stream": stream,
+        "return_token_ids": True,
+        **ASKS,
+    }
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://router") as http:
+        reply = await http.post("/v1/chat/completions", json=body)
+    assert reply.status_code == 200, reply.text
+    if stream:
+        lines = [line[6:] for line in reply.text.splitlines() if line.startswith("data: {")]
+        choices = [choice for line in lines for choice in json.loads(line)["choices"]]
+    else:
+        choices = reply.json()["choices"]
+    assert "tool_calls" in reply.text
+    parts = [choice["hidden_states"] for choice in choices if choice.get("hidden_states")]
+    found = b"".join(base64.b64decode(part["data"]) for part in parts)
+    assert [part["shape"][1] for part in parts] == [1] * len(parts)
+    assert places([found[i : i + 4] for i in range(0, len(found), 4)]) == list(range(len(ids)))
+    assert [i for choice in choices for i in choice.get("token_ids") or ()] == list(ids)
 
 
 async def test_a_slow_reader_misses_no_row_and_gets_no_large_piece(
