@@ -81,5 +81,7 @@ CONFIGS = (
     ),
     switch("--fail-on-environ-validation", Inert("a bad variable BATON_… always ends the start")),
     value("--shutdown-timeout", "0", renamed("--drain-grace-s")),
-    switch("--tokens-only", Refused("give --skip-tokenizer-init: all endpoints stay, and refuse texts")),
+    switch(
+        "--tokens-only", Refused("give --skip-tokenizer-init: all endpoints stay, and refuse texts")
+    ),
 )

@@ -176,9 +176,7 @@ async def test_an_input_is_held_to_a_grammar_in_lark(url: str) -> None:
 
 @pytest.mark.parametrize("tool", [chat_grammar(PATTERN), chat_grammar(LARK, "lark")])
 async def test_an_input_of_a_call_that_need_not_be_is_held_too(tool: Any) -> None:
-    api = OpenAIApi(
-        THOUGHT + ANSWER, formats=FORMATS, chat_template=TEMPLATE, max_model_len=1024
-    )
+    api = OpenAIApi(THOUGHT + ANSWER, formats=FORMATS, chat_template=TEMPLATE, max_model_len=1024)
     async with _client(api) as http:
         body = {"messages": HELLO, "tools": [tool, TIME], "parallel_tool_calls": False}
         reply = (await http.post(CHAT, json=body)).json()
