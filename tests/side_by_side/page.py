@@ -6,13 +6,14 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.side_by_side.rules import RULES, Rule, rule_of
+from tests.side_by_side.rules import RULES, rule_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tests.side_by_side.difference import Difference
     from tests.side_by_side.recording import Recording
+    from tests.side_by_side.rule import Rule
 
 PAGE = Path(__file__).parents[2] / "docs" / "side_by_side.md"
 _HEAD = """# Baton beside vLLM

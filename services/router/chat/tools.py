@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from services.router.parsers.base import ToolSpec
+from services.router.parsers.base import ToolFormat, ToolSpec
 from services.router.parsers.formats.json_list import JsonListFormat
 from services.router.parsers.plan import ChatFormats, ReadingPlan
 from shared.errors import InvalidRequestError, UnsupportedError
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from shared.generation.limits import RequestLimits
     from shared.generation.params import GenerationParams
+    from shared.request.grammar.spec import GrammarSpec
+    from shared.text.tokenizer import Tokenizer
 
 #: Pattern of function names.
 NAME_PATTERN = r"^[a-zA-Z0-9_.\-]+$"
@@ -172,26 +174,33 @@ def plan_reading(use: ToolUse, formats: ChatFormats, *, include_reasoning: bool)
         tools=tools,
         offered={spec.name: spec for spec in use.callable},
         is_forced=use.is_forced,
+        is_tagged=not use.is_forced and any(tool.has_grammar for tool in use.callable),
         parallel=use.parallel,
         reasoning=formats.reasoning,
         include_reasoning=include_reasoning,
     )
 
 
-def hold_to_calls(params: GenerationParams, use: ToolUse, plan: ReadingPlan) -> GenerationParams:
+def hold_to_calls(
+    params: GenerationParams, use: ToolUse, plan: ReadingPlan, tokenizer: Tokenizer
+) -> GenerationParams:
     """Return the parameters; if the answer must be calls, with a grammar that ensures it.
+
+    If it may have calls of custom tools, then with one of their inputs' grammars.
 
     Raises:
         InvalidRequestError: a tool's schema is wrong, or the request has another grammar.
         UnsupportedError: a tool's schema asks for something that no grammar can enforce.
     """
-    if not use.is_forced or plan.tools is None:
+    if plan.tools is None or not (plan.is_forced or plan.is_tagged):
         return params
     if params.grammar is not None:
         message = (
             f"tool_choice and {params.grammar.param}: only one may set the format of the answer"
         )
         raise InvalidRequestError(message, param="tool_choice")
+    if plan.is_tagged:
+        return replace(params, grammar=_grammar_among_text(use, plan.tools, tokenizer))
     for tool in use.callable:
         # One by one first, so that the error can name the tool.
         check_grammar(json_schema_grammar(tool.parameters, param=tool.param))
@@ -203,6 +212,30 @@ def hold_to_calls(params: GenerationParams, use: ToolUse, plan: ReadingPlan) -> 
         spec = json_schema_grammar(schema, any_whitespace=False, param="tools")
     check_grammar(spec)
     return replace(params, grammar=spec)
+
+
+def _grammar_among_text(use: ToolUse, tools: ToolFormat, tokenizer: Tokenizer) -> GrammarSpec:
+    """Return the grammar of an answer that may have calls of custom tools among its text.
+
+    Raises:
+        UnsupportedError: the model's calls cannot be told from text.
+    """
+    held = [tool for tool in use.callable if tool.has_grammar]
+    tag = tools.tag_among_text(use.callable, parallel=use.parallel)
+    marks = {tokenizer.token_id(mark) for mark in tools.special_tokens}
+    if tag is None or marks & tokenizer.special_token_ids:
+        param = f"{held[0].param}.grammar"
+        message = (
+            f"{param}: an input is held to its grammar where the answer must be a call, or where "
+            "JSON stands between marks that are no special tokens of this model: set tool_choice "
+            "to required, or to the tool"
+        )
+        raise UnsupportedError(message, param=param)
+    for tool in held:
+        check_grammar(json_schema_grammar(tool.parameters, param=tool.param))
+    spec = structural_tag_grammar(tag, param="tools")
+    check_grammar(spec)
+    return spec
 
 
 def _schema(parameters: dict[str, Any] | None) -> dict[str, Any]:

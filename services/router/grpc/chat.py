@@ -76,7 +76,7 @@ def read_chat(
         shown = not request.HasField("include_reasoning") or request.include_reasoning
         plan = plan_reading(use, formats, include_reasoning=shown)
         params = replace(params, shown_token_ids=plan.shown_token_ids(tokenizer))
-        params = hold_to_calls(params, use, plan)
+        params = hold_to_calls(params, use, plan, tokenizer)
     conversation = Conversation(
         messages=[
             _message(message, f"messages[{i}]") for i, message in enumerate(request.messages)

@@ -156,7 +156,7 @@ class ChatCompletions:
             use, backend.formats, include_reasoning=body.include_reasoning is not False
         )
         params = replace(params, shown_token_ids=plan.shown_token_ids(backend.tokenizer))
-        return hold_to_calls(params, use, plan), plan
+        return hold_to_calls(params, use, plan, backend.tokenizer), plan
 
     def _encode(self, body: ChatBody, use: ToolUse) -> Prompt:
         backend = self._backend

@@ -44,8 +44,15 @@ class ToolSpec:
     param: str = "tools"
     #: Whether it is a custom tool, shown to the model as a function.
     is_custom: bool = False
-    #: Grammar of a custom tool's input in Lark, where the answer must be a call.
+    #: Grammar of a custom tool's input in Lark; one in a regular expression is in `parameters`.
     lark: str | None = None
+
+    @property
+    def has_grammar(self) -> bool:
+        """Whether it is a custom tool whose input has a grammar."""
+        if not self.is_custom:
+            return False
+        return self.lark is not None or "pattern" in self.parameters["properties"][INPUT]
 
 
 #: The tools that an answer may call, by name.
@@ -82,6 +89,14 @@ class ToolFormat(Protocol):
 
     def tag_for(self, tools: Sequence[ToolSpec], *, parallel: bool) -> dict[str, Any]:
         """Return the same as a structural tag, which holds inputs to their grammars too."""
+        ...
+
+    def tag_among_text(self, tools: Sequence[ToolSpec], *, parallel: bool) -> dict[str, Any] | None:
+        """Return the structural tag of an answer with any text, and calls of `tools` among it.
+
+        Inputs of custom tools are held to their grammars. None: the format's calls cannot be told
+        from text by a grammar.
+        """
         ...
 
     def forced_parser(self, tools: Tools) -> TextParser:

@@ -34,6 +34,8 @@ class ReadingPlan:
     offered: Tools = field(default_factory=dict)
     #: Whether a grammar of the format's schema constrains the answers.
     is_forced: bool = False
+    #: Whether a grammar holds the calls of an answer, and leaves its other text free.
+    is_tagged: bool = False
     parallel: bool = True
     reasoning: ReasoningFormat | None = None
     include_reasoning: bool = True
@@ -53,7 +55,7 @@ class ReadingPlan:
             return self, params
         begin, end = tokenizer.token_id(marks.begin), tokenizer.token_id(marks.end)
         if begin is None or end is None:
-            return replace(self, reasoning=None), params
+            return self if self.is_tagged else replace(self, reasoning=None), params
         thinking = Thinking(begin_token_id=begin, end_token_id=end, is_open=marks.is_open)
         return self, replace(params, grammar=replace(params.grammar, thinking=thinking))
 

@@ -34,7 +34,6 @@ from shared.request.sampling_params import SamplingParams as TokenSampling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 SIZES: dict[str, Any] = {
     "dtype": "float32",
@@ -63,34 +62,6 @@ def oracle() -> Iterator[Oracle]:
 
 def ids(outputs: list[Any]) -> list[list[int]]:
     return [list(answer.token_ids) for output in outputs for answer in output.outputs]
-
-
-def test_without_a_tokenizer_tokens_are_answered_with_tokens(
-    oracle: Oracle, tmp_path: Path
-) -> None:
-    """The folder has none of its files."""
-    for path in SHIPPED_MODEL.iterdir():
-        if "token" not in path.name:
-            (tmp_path / path.name).symlink_to(path)
-    prompts = [oracle.tokenizer.encode(prompt) for prompt in PROMPTS]
-    expected = ids(oracle.generate(prompts, TokenSampling(temperature=0, max_tokens=8)))
-    alone = LLM(model=tmp_path, skip_tokenizer_init=True, **SIZES)
-    params = SamplingParams(temperature=0, max_tokens=8, logprobs=1)
-    outputs = alone.generate([TokensPrompt(prompt_token_ids=each) for each in prompts], params)
-    assert ids(outputs) == expected
-    assert {output.outputs[0].text for output in outputs} == {""}
-    [first, *_] = outputs[0].outputs[0].logprobs or ()
-    assert first[expected[0][0]].decoded_token is None
-    for call in (
-        lambda: alone.generate("Hi", GREEDY),
-        lambda: alone.chat([{"role": "user", "content": "Hi"}], GREEDY),
-        lambda: alone.generate([prompts[0]], SamplingParams(stop="x")),
-        lambda: alone.generate([prompts[0]], SamplingParams(bad_words=["x"])),
-        alone.get_tokenizer,
-    ):
-        with pytest.raises(InvalidRequestError, match="token"):
-            call()
-    alone.close()
 
 
 def test_prompts_come_in_every_form_and_answers_in_their_order(llm: LLM, oracle: Oracle) -> None:

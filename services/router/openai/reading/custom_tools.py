@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from services.router.openai.schema.custom_tool import GrammarFormat
 from services.router.parsers.base import INPUT
-from shared.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from services.router.chat.tools import ToolUse
     from services.router.openai.schema.chat import AnyTool
     from services.router.openai.schema.custom_tool import CustomTool, Grammar
 
@@ -44,28 +42,6 @@ def custom_grammars(tools: Sequence[AnyTool] | None) -> dict[str, str | None]:
         name: found.definition if found is not None and found.syntax == "lark" else None
         for name, found in grammars.items()
     }
-
-
-def check_formats(tools: Sequence[AnyTool] | None, use: ToolUse) -> None:
-    """Refuse grammars that the answer could not be held to.
-
-    Raises:
-        UnsupportedError: `param` names the tool.
-    """
-    names = {spec.name for spec in use.callable}
-    for i, tool in enumerate(tools or ()):
-        if tool.type != "custom" or tool.custom.name not in names:
-            continue
-        grammar = _grammar(tool)
-        if grammar is None:
-            continue
-        param = f"tools[{i}].custom.format.grammar"
-        if not use.is_forced:
-            message = (
-                f"{param}: an input is held to its grammar where the answer must be a call: set "
-                "tool_choice to required, or to the tool"
-            )
-            raise UnsupportedError(message, param=param)
 
 
 def _grammar(tool: CustomTool) -> Grammar | None:

@@ -8,7 +8,6 @@ from services.router.chat.tools import MODES, ToolChoice, use_tools
 from services.router.openai.errors import FieldError
 from services.router.openai.reading.custom_tools import (
     as_function,
-    check_formats,
     custom_grammars,
 )
 from shared.errors import UnsupportedError
@@ -30,15 +29,13 @@ def read_tools(body: ChatBody, limits: RequestLimits) -> ToolUse:
     Raises:
         InvalidRequestError: one of them is wrong, or contradicts another.
     """
-    use = use_tools(
+    return use_tools(
         template_tools(body.tools) or [],
         _read_choice(body.tool_choice),
         limits,
         parallel=body.parallel_tool_calls is not False,
         custom=custom_grammars(body.tools),
     )
-    check_formats(body.tools, use)
-    return use
 
 
 def template_tools(tools: Sequence[AnyTool] | None) -> list[dict[str, Any]] | None:

@@ -53,6 +53,10 @@ class HeldToList:
         """See ToolFormat."""
         return tag_of_calls(tools, arguments=self.arguments, parallel=parallel)
 
+    def tag_among_text(self, tools: Sequence[ToolSpec], *, parallel: bool) -> dict[str, Any] | None:
+        """See ToolFormat."""
+        return None
+
     def forced_parser(self, tools: Tools) -> TextParser:
         """See ToolFormat."""
         return JsonListParser(tools)

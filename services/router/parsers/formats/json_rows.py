@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 JSON_ROWS: tuple[Row[ToolFormat], ...] = (
     Row(
         names=("hermes", "qwen3_json", "granite4", "ernie45"),
-        format=MarkedJsonFormat(begins=("<tool_call>",), ends=("</tool_call>",)),
+        format=MarkedJsonFormat(begins=("<tool_call>",), ends=("</tool_call>",), marks_each=True),
         writes='`<tool_call>{"name": …, "arguments": {…}}</tool_call>`, anywhere',
         families="Hermes, Qwen 2.5, Qwen 3, Granite 4, ERNIE 4.5",
         signs=(("<tool_call>",),),
@@ -24,7 +24,9 @@ JSON_ROWS: tuple[Row[ToolFormat], ...] = (
     ),
     Row(
         names=("longcat",),
-        format=MarkedJsonFormat(begins=("<longcat_tool_call>",), ends=("</longcat_tool_call>",)),
+        format=MarkedJsonFormat(
+            begins=("<longcat_tool_call>",), ends=("</longcat_tool_call>",), marks_each=True
+        ),
         writes='`<longcat_tool_call>{"name": …, "arguments": {…}}</longcat_tool_call>`',
         families="LongCat Flash",
         signs=(("<longcat_tool_call>",),),

@@ -6,14 +6,17 @@ Behind the mark is one call, or a list of calls, or one call after another.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from services.router.parsers.formats.json_list import HeldToList
+from services.router.parsers.syntax.call_tag import tag_among_text
 from services.router.parsers.syntax.json_call import JsonMachine, any_name
 from services.router.parsers.syntax.marks import first_chars, tokens_in
 
 if TYPE_CHECKING:
-    from services.router.parsers.base import TextParser, Tools
+    from collections.abc import Sequence
+
+    from services.router.parsers.base import TextParser, Tools, ToolSpec
     from services.router.parsers.syntax.json_call import IsKnown
     from services.router.parsers.syntax.machine import Steps
 
@@ -31,12 +34,25 @@ class MarkedJsonFormat(HeldToList):
     bare: bool = False
     #: Whether a call is {name: arguments}.
     is_keyed: bool = False
+    #: Whether each call has its own pair of marks, with or without line breaks within them.
+    marks_each: bool = False
     arguments: str = "arguments"
 
     @property
     def special_tokens(self) -> tuple[str, ...]:
         """See ToolFormat."""
         return tokens_in(*self.begins, *self.ends)
+
+    def tag_among_text(self, tools: Sequence[ToolSpec], *, parallel: bool) -> dict[str, Any] | None:
+        """See ToolFormat."""
+        if not self.marks_each:
+            return None
+        return tag_among_text(
+            tools,
+            marks=(self.begins[0], self.ends[0]),
+            arguments=self.arguments,
+            parallel=parallel,
+        )
 
     def parser(self, tools: Tools) -> TextParser:
         """See ToolFormat."""

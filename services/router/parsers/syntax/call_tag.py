@@ -1,4 +1,4 @@
-"""The structural tag of an answer that consists of calls, where some have a text of a grammar."""
+"""Structural tags of answers with calls, where some of them have a text of a grammar."""
 
 from __future__ import annotations
 
@@ -28,14 +28,45 @@ def tag_of_calls(tools: Sequence[ToolSpec], *, arguments: str, parallel: bool) -
     return {"type": "structural_tag", "format": _sequence(_text("["), calls, _text("]"))}
 
 
-def _call(tool: ToolSpec, arguments: str) -> dict[str, Any]:
-    begin = f'{{"name": {json.dumps(tool.name)}, "{arguments}": '
+def tag_among_text(
+    tools: Sequence[ToolSpec], *, marks: tuple[str, str], arguments: str, parallel: bool
+) -> dict[str, Any]:
+    """Return the tag of any text with calls among it, each between two marks.
+
+    Behind the first mark nothing else may come. Arguments of functions are any object.
+    """
+    begin, end = marks
+    tags = {
+        "type": "triggered_tags",
+        "triggers": [begin],
+        "tags": [
+            _call(tool, arguments, before=begin + space, behind=space + end, holds_functions=False)
+            for tool in tools
+            for space in ("\n", "")
+        ],
+        "at_least_one": False,
+        "stop_after_first": not parallel,
+    }
+    return {"type": "structural_tag", "format": tags}
+
+
+def _call(
+    tool: ToolSpec,
+    arguments: str,
+    *,
+    before: str = "",
+    behind: str = "",
+    holds_functions: bool = True,
+) -> dict[str, Any]:
+    begin = f'{before}{{"name": {json.dumps(tool.name)}, "{arguments}": '
     if tool.lark is None:
-        schema = {"type": "exact_json_schema", "json_schema": tool.parameters}
-        return {"type": "tag", "begin": begin, "content": schema, "end": "}"}
+        is_held = holds_functions or tool.has_grammar
+        schema = tool.parameters if is_held else {"type": "object"}
+        content = {"type": "exact_json_schema", "json_schema": schema}
+        return {"type": "tag", "begin": begin, "content": content, "end": f"}}{behind}"}
     text = {"type": "json_string", "grammar": tool.lark, "param": tool.param}
     begin = f'{begin}{{"{INPUT}": "'
-    return {"type": "tag", "begin": begin, "content": text, "end": '"}}'}
+    return {"type": "tag", "begin": begin, "content": text, "end": f'"}}}}{behind}'}
 
 
 def _sequence(*elements: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import xgrammar
 from xgrammar.testing import _is_grammar_accept_string
 
 from services.router.parsers.base import ToolSpec
+from services.router.parsers.find import TOOL_FORMATS
 from services.router.parsers.formats.json_list import JsonListFormat
 from shared.engine.grammar.backends.json_text import in_json_string
 from shared.engine.grammar.backends.xgrammar import XgrammarBackend
@@ -41,7 +42,13 @@ ALPHABET = 'ab"\\\n\t\x1f\x7fé\u2028😀 -]^['
 
 def tools(grammar: str = PATCH) -> list[ToolSpec]:
     return [
-        ToolSpec(name="patch", parameters={}, param="tools[0].custom.format", lark=grammar),
+        ToolSpec(
+            name="patch",
+            parameters={},
+            param="tools[0].custom.format",
+            is_custom=True,
+            lark=grammar,
+        ),
         ToolSpec(name="city", parameters=CITY),
     ]
 
@@ -74,6 +81,37 @@ def test_an_input_is_held_to_its_grammar(table: TokenTable, tokenizer: Tokenizer
     events = JsonListFormat().forced_parser({tool.name: tool for tool in tools()})
     found = events.feed(calls(patch)) + events.finish()
     assert json.dumps(GOOD, ensure_ascii=False) in "".join(getattr(e, "text", "") for e in found)
+
+
+def test_an_input_is_held_among_text_that_is_free(table: TokenTable, tokenizer: Tokenizer) -> None:
+    """Hermes' calls: with line breaks within the marks or without, one or several."""
+    [eos, *_] = table.eos_token_ids
+    grammars = [
+        XgrammarBackend(table).compile(structural_tag_grammar(tag, param="tools"))
+        for parallel in (False, True)
+        if (tag := TOOL_FORMATS["hermes"].tag_among_text(tools(), parallel=parallel))
+    ]
+
+    def call(name: str, arguments: Any, space: str = "\n") -> str:
+        body = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
+        return f"<tool_call>{space}{body}{space}</tool_call>"
+
+    good, any_city = call("patch", {"input": GOOD}), call("city", {"city": ["é", {}]})
+    cases = {
+        'I say "{é}" <and stop.': (True, True),
+        f"First:\n{good}": (True, True),
+        call("patch", {"input": GOOD}, space=""): (True, True),
+        f"{any_city}": (True, True),
+        f"{good}\n{any_city} and {good}": (False, True),
+        call("patch", {"input": "+x"}): (False, False),
+        call("other", {}): (False, False),
+        "<tool_call>me": (False, False),
+        good[:-1]: (False, False),
+    }
+    for text, fits in cases.items():
+        ids = [*tokenizer.encode(text), eos]
+        found = tuple(advance(each.start([eos]), ids) is None for each in grammars)
+        assert found == fits, text
 
 
 @pytest.mark.parametrize("seed", range(20))

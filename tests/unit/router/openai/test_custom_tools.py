@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -10,10 +11,12 @@ import pytest
 from openai.types.chat import ChatCompletion as OfficialChat
 from openai.types.responses import Response as OfficialResponse
 
+from services.router.parsers.find import TOOL_FORMATS
+from services.router.parsers.formats.marked_json import MarkedJsonFormat
 from shared.request.grammar.spec import GrammarKind
 from tests.fakes.official_events import response_events
 from tests.fakes.openai_api import OpenAIApi
-from tests.fakes.tool_api import FORMATS, HELLO, TEMPLATE, TIME, tool_api
+from tests.fakes.tool_api import FORMATS, HELLO, TEMPLATE, THOUGHT, TIME, tool_api
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 TEXT = 'print("é")\n'
@@ -171,16 +174,42 @@ async def test_an_input_is_held_to_a_grammar_in_lark(url: str) -> None:
     assert call["input"] == TEXT
 
 
+@pytest.mark.parametrize("tool", [chat_grammar(PATTERN), chat_grammar(LARK, "lark")])
+async def test_an_input_of_a_call_that_need_not_be_is_held_too(tool: Any) -> None:
+    api = OpenAIApi(THOUGHT + ANSWER, formats=FORMATS, chat_template=TEMPLATE, max_model_len=1024)
+    async with _client(api) as http:
+        body = {"messages": HELLO, "tools": [tool, TIME], "parallel_tool_calls": False}
+        reply = (await http.post(CHAT, json=body)).json()
+    spec = api.generator.requests[0].params.grammar
+    assert spec is not None
+    form = json.loads(spec.text)["format"]
+    assert (form["triggers"], form["stop_after_first"]) == (["<tool_call>"], True)
+    held, free = form["tags"][0]["content"], form["tags"][-1]["content"]
+    assert LARK in held.values() or PATTERN in json.dumps(held)
+    assert free["json_schema"] == {"type": "object"}
+    message = reply["choices"][0]["message"]
+    assert (message["content"], message["reasoning"]) == ("I will run it.", "Where?")
+    assert message["tool_calls"][0]["custom"]["input"] == TEXT
+
+
+async def test_where_marks_are_special_tokens_an_input_is_held_in_forced_calls_alone() -> None:
+    """No grammar of texts has them. Other formats are not told from text at all."""
+    special = MarkedJsonFormat(begins=("<|im_start|>",), ends=("<|im_end|>",), marks_each=True)
+    for tools in (special, TOOL_FORMATS["llama3_json"]):
+        formats = replace(FORMATS, tools=tools)
+        async with _client(OpenAIApi(formats=formats, chat_template=TEMPLATE)) as http:
+            body = {"messages": HELLO, "tools": [TIME, chat_grammar(LARK, "lark")]}
+            reply = await http.post(CHAT, json=body)
+            error = reply.json()["error"]
+            assert (reply.status_code, error["param"]) == (400, "tools[1].custom.format.grammar")
+            assert error["code"] == "unsupported_parameter"
+            body["tool_choice"] = "required"
+            assert (await http.post(CHAT, json=body)).is_success
+
+
 @pytest.mark.parametrize(
     ("tool", "choice", "param", "code"),
     [
-        (chat_grammar("a+"), "auto", "tools[0].custom.format.grammar", "unsupported_parameter"),
-        (
-            chat_grammar("start: A", "lark"),
-            "auto",
-            "tools[0].custom.format.grammar",
-            "unsupported_parameter",
-        ),
         (chat_grammar("("), "required", "tools[0].custom.format", "invalid_value"),
         (chat_grammar("a(?=b)"), "required", "tools[0].custom.format", "unsupported_parameter"),
         (chat_grammar("a", "bnf"), "required", "tools[0].custom.format.grammar.grammar.syntax", ""),
