@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -179,7 +178,6 @@ async def test_a_model_is_loaded_by_its_first_worker_and_dropped_behind_its_last
     pipeline = weakref.ref(first.pipeline)
     del first
     await site.until("beta", lambda: pool.served is None)
-    gc.collect()
     assert (tokenizer(), pipeline()) == (None, None)
     await site.join("beta-0", "beta")
     assert (await site.ask("beta")).status_code == 200

@@ -209,7 +209,8 @@ def test_pools_scale_by_what_their_role_runs_out_of(cases: dict[str, Rendered]) 
         triggers = cases["keda"].one("ScaledObject", pool=pool)["spec"]["triggers"]
         return {each["metadata"]["query"]: each["metadata"]["threshold"] for each in triggers}
 
-    tokens = 'sum(baton_num_tokens_waiting{namespace="here",service="r-baton-router-pydoc"})'
+    labels = 'namespace="here",service="r-baton-router-pydoc",model_name="pydoc"'
+    tokens = f"sum(baton_num_tokens_waiting{{{labels}}})"
     assert queries("prefill") == {tokens: "8192"}
     assert sorted(queries("decode").values()) == ["0.6", "32"]
     assert "replicas" not in cases["keda"].one("Deployment", pool="decode")["spec"]
