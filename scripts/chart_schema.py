@@ -33,10 +33,11 @@ CONFIGS = {
 OWN = frozenset(
     {
         "advertise_host", "advertise_port", "advertise_transfer_port", "api_keys", "client_keys",
-        "cluster_token", "directory", "drain_grace_s", "grpc_port", "host", "https_ca",
-        "https_cert", "https_client_certs", "https_key", "insecure_bind",
-        "log_format", "metrics_port", "model", "model_generation", "name", "own_grpc_port",
-        "own_port", "port", "redis_password_file", "redis_url", "runtime_dir", "served_model_name",
+        "cluster_token", "default_model", "directory", "drain_grace_s", "grpc_port", "host",
+        "https_ca", "https_cert", "https_client_certs", "https_key", "insecure_bind",
+        "log_format", "metrics_port", "model", "model_generation", "models", "name",
+        "own_grpc_port", "own_port", "port", "redis_password_file", "redis_url", "runtime_dir",
+        "served_model_name",
         "share_ports", "tls_ca", "tls_cert", "tls_client_certs", "tls_key", "tls_server_name",
         "transfer_port",
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any
 
 from baton.v1 import (
@@ -18,7 +18,7 @@ from baton.v1 import (
 )
 from services.decode.session import AnswerSession
 from shared.directory.base import WorkerLoad, WorkerRecord
-from shared.errors import UnknownIncarnationError
+from shared.errors import BatonError, UnknownIncarnationError
 from shared.identity import Role, WorkerId
 from shared.kv.identity import KVIdentity
 from shared.kv.tier import BlockTier
@@ -150,7 +150,11 @@ class ChurnWorker(decode_pb2_grpc.DecodeServicer, worker_pb2_grpc.WorkerServicer
             except UnknownIncarnationError:
                 # Too late, as on a machine that is busy with other things: it joins again.
                 self.late_s = time.monotonic()
-                await self._register(directory, record)
+                with suppress(BatonError):
+                    await self._register(directory, record)
+            except BatonError:
+                # The directory is late: the next heartbeat may still be in time.
+                continue
 
     async def _stop_beating(self) -> None:
         if self._beating is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 from contextlib import AsyncExitStack, aclosing
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,7 +29,7 @@ from benchmarks.router.stamps import FIRST_STAMP_ID, stamp_now
 from services.decode.session import AnswerSession
 from shared.directory.base import WorkerLoad, WorkerRecord
 from shared.directory.remote import RemoteDirectory
-from shared.errors import UnknownIncarnationError
+from shared.errors import BatonError, UnknownIncarnationError
 from shared.identity import Role, WorkerId
 from shared.rpc.channel import ChannelPool
 from shared.rpc.server import RpcServer
@@ -152,14 +153,22 @@ async def serve(
 
 
 async def _stay(registry: RemoteDirectory, record: WorkerRecord) -> None:
-    await registry.register(record, LEASE_S)
+    """Join, and join again whenever the lease has ended; the directory may be late."""
+    is_in = False
     while True:
-        await asyncio.sleep(HEARTBEAT_S)
         try:
-            await registry.heartbeat(record.worker, WorkerLoad())
+            if is_in:
+                await registry.heartbeat(record.worker, WorkerLoad())
+            else:
+                await registry.register(record, LEASE_S)
+                is_in = True
         except UnknownIncarnationError:
-            # Too late, as on a machine that is busy with other things; workers join again.
-            await registry.register(record, LEASE_S)
+            # Too late, as on a machine that is busy with other things.
+            is_in = False
+            continue
+        except BatonError as error:
+            sys.stderr.write(f"{record.worker}: {error}\n")
+        await asyncio.sleep(HEARTBEAT_S)
 
 
 def _record(worker: WorkerId, port: int, model: str) -> WorkerRecord:

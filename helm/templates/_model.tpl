@@ -1,12 +1,17 @@
-{{/* A model's files in /models/NAME: shipped with the image, made by a command, or on a volume. All take dict "root" $ "name" MODEL. */}}
+{{/* A model's files in BASE/NAME: shipped with the image, made by a command, or on a volume. All take dict "root" $ "name" MODEL, and for one
+of several models in a pod "base" FOLDER "volume" NAME. */}}
 
 {{- define "baton.model.path" -}}
-/models/{{ .name }}
+{{ .base | default "/models" }}/{{ .name }}
+{{- end -}}
+
+{{- define "baton.model.volumeName" -}}
+{{ .volume | default "model" }}
 {{- end -}}
 
 {{- define "baton.model.volume" -}}
 {{- $source := (index .root.Values.models .name).source -}}
-- name: model
+- name: {{ include "baton.model.volumeName" . }}
 {{- if eq $source.type "pvc" }}
   persistentVolumeClaim:
     claimName: {{ required (printf "models.%s.source.claimName is required for a PVC" .name) $source.claimName }}
@@ -27,7 +32,7 @@
 {{/* For the service: the folder itself, read-only. */}}
 {{- define "baton.model.mount" -}}
 {{- $source := (index .root.Values.models .name).source -}}
-- name: model
+- name: {{ include "baton.model.volumeName" . }}
   readOnly: true
 {{- if has $source.type (list "pvc" "hostPath") }}
   mountPath: {{ include "baton.model.path" . }}
@@ -35,7 +40,7 @@
   subPath: {{ . }}
   {{- end }}
 {{- else }}
-  mountPath: /models
+  mountPath: {{ .base | default "/models" }}
 {{- end }}
 {{- end -}}
 
@@ -43,7 +48,7 @@
 {{- define "baton.model.initContainers" -}}
 {{- $source := (index .root.Values.models .name).source -}}
 {{- if eq $source.type "init" }}
-- name: fetch-model
+- name: fetch-{{ include "baton.model.volumeName" . }}
   image: {{ default (include "baton.image" (dict "root" .root "image" .root.Values.image.worker)) $source.image }}
   command: {{ required (printf "models.%s.source.command is required for type init" .name) $source.command | toJson }}
   env:
@@ -59,7 +64,7 @@
   {{- include "baton.model.initRest" . | nindent 2 }}
 {{- end }}
 {{- if eq $source.type "shipped" }}
-- name: provide-model
+- name: provide-{{ include "baton.model.volumeName" . }}
   image: {{ include "baton.image" (dict "root" .root "image" .root.Values.image.worker) }}
   imagePullPolicy: {{ .root.Values.image.worker.pullPolicy }}
   args: [provide-model, {{ include "baton.model.path" . }}]
@@ -75,5 +80,5 @@ securityContext:
   {{- include "baton.containerSecurityContext" . | nindent 2 }}
 volumeMounts:
   - {name: tmp, mountPath: /tmp}
-  - {name: model, mountPath: /models}
+  - {name: {{ include "baton.model.volumeName" . }}, mountPath: {{ .base | default "/models" }}}
 {{- end -}}

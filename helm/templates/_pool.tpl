@@ -66,9 +66,9 @@ runningSequences: 48
 {{/* dict "root" $ "name" POOL "pool" VALUES: Prometheus queries by target, each a sum over all workers */}}
 {{- define "baton.pool.queries" -}}
 {{- $namespace := .root.Release.Namespace -}}
-{{- $router := include "baton.router.name" (dict "root" .root "name" .pool.model) -}}
+{{- $router := include "baton.router.name" (dict "root" .root "name" (include "baton.router.of" (dict "root" .root "name" .pool.model))) -}}
 {{- $workers := include "baton.pool.name" . -}}
-queueTokens: sum(baton_num_tokens_waiting{namespace="{{ $namespace }}",service="{{ $router }}"})
+queueTokens: sum(baton_num_tokens_waiting{namespace="{{ $namespace }}",service="{{ $router }}",model_name="{{ include "baton.model.served" (dict "root" .root "name" .pool.model) }}"})
 kvUse: sum(baton_kv_cache_usage_perc{namespace="{{ $namespace }}",service="{{ $workers }}"})
 runningSequences: sum(baton_num_requests_running{namespace="{{ $namespace }}",service="{{ $workers }}"})
 {{- end -}}

@@ -30,10 +30,58 @@
 {{- $merged | toYaml -}}
 {{- end -}}
 
-{{/* dict "root" $ "name" MODEL -> the router's values as YAML */}}
+{{/* $ -> list of names: of one router for all models, or of a router for each model */}}
+{{- define "baton.routers" -}}
+{{- if .Values.catalogue.enabled -}}
+{{- list "catalogue" | toYaml -}}
+{{- else -}}
+{{- include "baton.models" . -}}
+{{- end -}}
+{{- end -}}
+
+{{/* dict "root" $ "name" MODEL -> the name of its router */}}
+{{- define "baton.router.of" -}}
+{{- ternary "catalogue" .name .root.Values.catalogue.enabled -}}
+{{- end -}}
+
+{{/* dict "root" $ "name" ROUTER -> list of its models, the default one first */}}
+{{- define "baton.router.models" -}}
+{{- if .root.Values.catalogue.enabled -}}
+{{- $models := include "baton.models" .root | fromYamlArray -}}
+{{- $default := .root.Values.catalogue.default -}}
+{{- if $default -}}
+{{- if not (has $default $models) -}}
+{{- fail (printf "catalogue.default: there is no model %q; models has %s" $default (join ", " $models)) -}}
+{{- end -}}
+{{- $models = prepend (without $models $default) $default -}}
+{{- end -}}
+{{- $models | toYaml -}}
+{{- else -}}
+{{- list .name | toYaml -}}
+{{- end -}}
+{{- end -}}
+
+{{/* dict "root" $ "name" ROUTER "template" NAME -> what the template gives for each of its models, which have folders of their own */}}
+{{- define "baton.router.each" -}}
+{{- $at := . -}}
+{{- range $name := include "baton.router.models" . | fromYamlArray -}}
+{{- $model := dict "root" $at.root "name" $name -}}
+{{- if $at.root.Values.catalogue.enabled -}}
+{{- $model = merge $model (dict "base" (printf "/catalogue/%s" $name) "volume" (printf "model-%s" $name)) -}}
+{{- end -}}
+{{- with include $at.template $model }}
+{{ . }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* dict "root" $ "name" ROUTER -> the router's values as YAML; a router of all models has the common ones */}}
 {{- define "baton.router.values" -}}
-{{- $model := index .root.Values.models .name -}}
-{{- include "baton.merge" (dict "base" .root.Values.router "over" ($model.router | default dict)) -}}
+{{- $own := dict -}}
+{{- if not .root.Values.catalogue.enabled -}}
+{{- $own = (index .root.Values.models .name).router | default dict -}}
+{{- end -}}
+{{- include "baton.merge" (dict "base" .root.Values.router "over" $own) -}}
 {{- end -}}
 
 {{/* dict "root" $ "name" POOL -> the pool's values as YAML; `model` is resolved */}}

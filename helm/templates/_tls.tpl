@@ -6,7 +6,7 @@
 {{- if eq .role "redis" -}}
 {{- $services = list (include "baton.redis.name" .root) -}}
 {{- else if eq .role "router" -}}
-{{- range $name := include "baton.models" .root | fromYamlArray -}}
+{{- range $name := include "baton.routers" .root | fromYamlArray -}}
 {{- $services = append $services (include "baton.router.name" (dict "root" $.root "name" $name)) -}}
 {{- end -}}
 {{- end -}}

@@ -150,3 +150,25 @@ def test_the_router_judges_by_the_published_address() -> None:
             # Without keys because of them, with keys because there is no cluster token here.
             with pytest.raises(ConfigError, match="api-keys"):
                 open_security(config)
+
+
+def _by_default(value: object) -> str:
+    """The value with the defaults of its variables."""
+    return VARIABLE.sub(lambda found: found[3] or "", str(value))
+
+
+def test_the_router_of_two_models_knows_the_workers_of_both() -> None:
+    services = yaml.safe_load((ROOT / "compose.models.yaml").read_text())["services"]
+    environ = {
+        name: {key: _by_default(value) for key, value in service["environment"].items()}
+        for name, service in services.items()
+        if "environment" in service
+    }
+    config = load_config(RouterConfig, (), prog="test", environ=environ["router"])
+    models = {each.model_names[0]: str(each.own_model) for each in config.of_models()}
+    assert models == {"pydoc": "/models/pydoc", "second": "/models/second"}
+    for role in ("prefill", "decode"):
+        assert environ[role]["BATON_SERVED_MODEL_NAME"] == "pydoc"
+        second = environ[f"second-{role}"]
+        assert models[second["BATON_SERVED_MODEL_NAME"]] == second["BATON_MODEL"]
+        assert services[f"second-{role}"]["extends"]["service"] == role

@@ -9,6 +9,8 @@ import pytest
 import yaml
 
 from services.router.admission.keys_file import parse_keys
+from services.router.config import RouterConfig
+from shared.config import load_config
 from shared.rpc.auth import MIN_TOKEN_CHARS
 from tests.unit.helm.chart import CHART, ROOT, Rendered, env, helm, render
 
@@ -41,6 +43,32 @@ def test_each_model_has_a_router_and_each_pool_its_machines(cases: dict[str, Ren
     assert env(large)["BATON_DEVICE"] == "cuda"
     assert pods["small-decode"]["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-L40S"}
     assert pods["large-prefill"]["tolerations"][0]["key"] == "nvidia.com/gpu"
+
+
+def test_one_router_may_serve_all_models(cases: dict[str, Rendered]) -> None:
+    rendered = cases["catalogue"]
+    [router] = rendered.of("Deployment", component="router")
+    assert router["metadata"]["name"] == "r-baton-router-catalogue"
+    pod = router["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    environ = {k: v for k, v in env(container).items() if k == "BATON_MODELS"}
+    config = load_config(RouterConfig, (), prog="test", environ=environ)
+    small, pydoc = config.of_models()
+    assert (small.model_names, pydoc.model_names) == (("acme/small",), ("pydoc",))
+    assert (small.tool_call_parser, small.max_concurrent_requests) == ("hermes", 64)
+    assert pydoc.tool_call_parser == "auto"
+    mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+    assert mounts["model-small"] == str(small.own_model) == "/catalogue/small/small"
+    assert str(pydoc.own_model).startswith(f"{mounts['model-pydoc']}/")
+    assert {"model-small", "model-pydoc"} <= {each["name"] for each in pod["volumes"]}
+    [provide] = pod["initContainers"]
+    assert provide["args"][1] == str(pydoc.own_model)
+    # Workers have their model alone, under the name that the router knows.
+    [decode] = worker(rendered, "small-decode")["containers"]
+    assert env(decode)["BATON_SERVED_MODEL_NAME"] == small.model_names[0]
+    [scaled] = rendered.of("ScaledObject", pool="small-prefill")
+    query = scaled["spec"]["triggers"][0]["metadata"]["query"]
+    assert 'service="r-baton-router-catalogue",model_name="acme/small"' in query
 
 
 def test_a_pool_may_get_another_model_by_an_upgrade() -> None:
@@ -181,7 +209,8 @@ def test_pools_scale_by_what_their_role_runs_out_of(cases: dict[str, Rendered]) 
         triggers = cases["keda"].one("ScaledObject", pool=pool)["spec"]["triggers"]
         return {each["metadata"]["query"]: each["metadata"]["threshold"] for each in triggers}
 
-    tokens = 'sum(baton_num_tokens_waiting{namespace="here",service="r-baton-router-pydoc"})'
+    labels = 'namespace="here",service="r-baton-router-pydoc",model_name="pydoc"'
+    tokens = f"sum(baton_num_tokens_waiting{{{labels}}})"
     assert queries("prefill") == {tokens: "8192"}
     assert sorted(queries("decode").values()) == ["0.6", "32"]
     assert "replicas" not in cases["keda"].one("Deployment", pool="decode")["spec"]

@@ -19,16 +19,29 @@ KEY = '[[tenants.keys]]\nid = "0123456789abcdef"\nsha256 = "' + "11" * 32 + '"\n
 def test_a_tenant_has_what_the_file_says() -> None:
     text = (
         HEAD + A + "weight = 2\nmax_concurrent_requests = 3\nmax_tokens_per_minute = 4\n"
+        'models = ["m", "n"]\n'
         "operator = true\nexpires = 2030-01-01T00:00:00Z\n" + KEY + "expires = 2031-01-01T00:00:00Z"
     )
     (stored,) = parse_keys(text.encode()).values()
     assert stored.caller.tenant == Tenant(
-        name="a", weight=2.0, max_concurrent_requests=3, max_tokens_per_minute=4
+        name="a",
+        weight=2.0,
+        max_concurrent_requests=3,
+        max_tokens_per_minute=4,
+        models=frozenset({"m", "n"}),
     )
     assert stored.caller.is_operator
     # The earlier end counts.
     assert stored.expires_s == 1893456000.0
     assert stored.digest == bytes.fromhex("11" * 32)
+
+
+def test_an_empty_list_of_models_is_no_model_and_no_list_is_all() -> None:
+    (stored,) = parse_keys((HEAD + A + "models = []\n" + KEY).encode()).values()
+    tenant = stored.caller.tenant
+    assert not tenant.may_use(["m"])
+    assert Tenant(name="a").may_use(["m"])
+    assert Tenant(name="a", models=frozenset({"alias"})).may_use(["m", "alias"])
 
 
 def test_defaults_ask_for_nothing() -> None:
@@ -54,6 +67,8 @@ def test_defaults_ask_for_nothing() -> None:
         (HEAD + A + "expires = 2030-01-01T00:00:00", r"tenants\[0\] \(a\).expires"),
         (HEAD + '[[tenants]]\nname = "a b"', r"tenants\[0\] \(a b\).name"),
         (HEAD + '[[tenants]]\nname = ""', r"tenants\[0\] \(\).name"),
+        (HEAD + A + 'models = "m"', r"\(a\).models"),
+        (HEAD + A + 'models = [""]', r"\(a\).models"),
         (HEAD + A + A, "two tenants named 'a'"),
         (HEAD + A + KEY + B + KEY, "key 0123456789abcdef is listed twice: tenants 'a' and 'b'"),
         (HEAD + A + '[[tenants.keys]]\nid = "0123456789abcdef"', r"sha256: Field required"),
