@@ -10,7 +10,6 @@ from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from services.router.watch.adapter_metrics import AdapterMetrics
 from services.router.watch.request_metrics import RequestMetrics
 from services.router.workers.directory_metrics import DirectoryMetrics
 from shared.errors import BatonError
@@ -98,7 +97,6 @@ def observe_state(parts: RouterParts, registry: CollectorRegistry) -> None:
     add_build_info(registry, role="router")
     registry.register(ReplayMetrics(parts.pipeline.replays))
     registry.register(DirectoryMetrics(parts.index, parts.follower))
-    registry.register(AdapterMetrics(parts.endpoints.everyone, parts.models.adapters))
     inside = Gauge("baton_num_requests_running", "Requests being served.", registry=registry)
     inside.set_function(lambda: parts.admission.num_inside)
     waiting = Gauge("baton_num_requests_waiting", "Requests in the queue.", registry=registry)
@@ -107,6 +105,10 @@ def observe_state(parts: RouterParts, registry: CollectorRegistry) -> None:
     tokens.set_function(lambda: parts.admission.num_queued_tokens)
     margin = Gauge("baton_ttft_margin", "Factor on the estimates of TTFT.", registry=registry)
     margin.set_function(lambda: parts.planner.margin.factor)
+    adapters = Gauge(
+        "baton_router_adapters", "Adapters that requests can ask for.", registry=registry
+    )
+    adapters.set_function(lambda: len(parts.models.adapters.all()))
     usable = Gauge(
         "baton_workers_ready", "Workers that take requests.", ["role"], registry=registry
     )
