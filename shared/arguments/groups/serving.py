@@ -23,7 +23,7 @@ _COHERE = "Baton does not have Cohere's API"
 _SUPERVISOR = "the router watches its workers itself"
 
 SERVING = (
-    words("--lora-modules", None, Refused("merge an adapter into its model, and serve the result")),
+    words("--lora-modules", None, Same("more may be loaded while it serves, below `--lora-dir`")),
     value(
         "--chat-template",
         None,
