@@ -172,5 +172,5 @@ def test_adapters_are_names_with_paths_or_objects_with_spaces_and_commas() -> No
     words = translate(["--enable-lora", "--lora-modules", "sql=/a", given, "x=/b"]).words
     modules = decode(*words).worker.lora_modules
     assert parse_modules(modules) == {"sql": "/a", "web": "/a, b", "x": "/b"}
-    with pytest.raises(ConfigError, match="--lora-modules.*not valid JSON"):
+    with pytest.raises(ConfigError, match=r"--lora-modules.*not valid JSON"):
         translate(["--lora-modules", '{"name": "web"'])
