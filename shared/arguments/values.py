@@ -45,15 +45,15 @@ def word_list(flag: str) -> Callable[[str], list[str]]:
 
 
 def lora_modules(word: str) -> list[str]:
-    """Return the words for adapters as one list: `name=path` words, and JSON objects.
+    """Return the words for adapters as one list: `name=path` words, JSON objects, such lists.
 
     Raises:
-        ConfigError: an object is not valid JSON.
+        ConfigError: an object or a list is not valid JSON.
     """
     entries: list[str] = []
     rest = word.strip()
     while rest:
-        if not rest.startswith("{"):
+        if rest[0] not in "{[":
             entry, _, rest = rest.partition(" ")
             entries.append(entry)
         else:
@@ -62,7 +62,9 @@ def lora_modules(word: str) -> list[str]:
             except ValueError as error:
                 message = f"--lora-modules: {rest!r} is not valid JSON: {error}"
                 raise ConfigError(message) from error
-            entries.append(json.dumps(given))
+            # A list is what this function has written: words may be read twice.
+            items = given if isinstance(given, list) else [given]
+            entries += [item if isinstance(item, str) else json.dumps(item) for item in items]
             rest = rest[end:]
         rest = rest.strip()
     return ["--lora-modules", json.dumps(entries)]
