@@ -44,6 +44,30 @@ def word_list(flag: str) -> Callable[[str], list[str]]:
     return lambda word: [flag, json.dumps(word.split())]
 
 
+def lora_modules(word: str) -> list[str]:
+    """Return the words for adapters as one list: `name=path` words, and JSON objects.
+
+    Raises:
+        ConfigError: an object is not valid JSON.
+    """
+    entries: list[str] = []
+    rest = word.strip()
+    while rest:
+        if not rest.startswith("{"):
+            entry, _, rest = rest.partition(" ")
+            entries.append(entry)
+        else:
+            try:
+                given, end = json.JSONDecoder().raw_decode(rest)
+            except ValueError as error:
+                message = f"--lora-modules: {rest!r} is not valid JSON: {error}"
+                raise ConfigError(message) from error
+            entries.append(json.dumps(given))
+            rest = rest[end:]
+        rest = rest.strip()
+    return ["--lora-modules", json.dumps(entries)]
+
+
 def length(flag: str) -> Callable[[str], list[str]]:
     """Return a writer of a length; `auto` and -1 leave it to the model and the memory."""
     return lambda word: [] if word.lower() in {"auto", "-1"} else [flag, word]
