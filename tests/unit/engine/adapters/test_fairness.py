@@ -39,8 +39,10 @@ NUM_SLOTS, PATIENCE, NUM_SEATS = 2, 3, 4
 class InMemory(AdapterStore):
     """All adapters are in memory at once."""
 
-    def content(self, digest: bytes) -> FakeAdapter:
-        return FakeAdapter(1)
+    missing: bytes = b""
+
+    def content(self, digest: bytes) -> FakeAdapter | None:
+        return None if digest == self.missing else FakeAdapter(1)
 
     def plan(self, used: object, wanted: object) -> None:
         pass
@@ -51,9 +53,9 @@ class Site:
 
     def __init__(self, policy: SchedulingPolicy) -> None:
         self.lanes = AdapterLanes(policy)
-        store = InMemory(AdapterFolders(), max_host=NUM_SLOTS)
+        self.store = InMemory(AdapterFolders(), max_host=NUM_SLOTS)
         slots = AdapterSlots(AdaptedFakeModel(), NUM_SLOTS)
-        self.gate = AdapterGate(store, slots, num_slots=NUM_SLOTS, patience=PATIENCE)
+        self.gate = AdapterGate(self.store, slots, num_slots=NUM_SLOTS, patience=PATIENCE)
         self.running: list[Sequence] = []
         self.admitted: list[Sequence] = []
         self.num_added = 0
@@ -124,6 +126,25 @@ def test_a_stream_of_one_adapter_does_not_keep_another_waiting() -> None:
     passed = [s for s in site.admitted[:-1] if s.arrival > last]
     # Behind its patience, the adapter that is to leave takes none; the other one goes on.
     assert PATIENCE <= len(passed) <= PATIENCE + 2 * NUM_SEATS
+
+
+def test_the_next_slot_is_kept_for_the_one_whose_adapter_is_still_read() -> None:
+    """Younger ones, whose adapters are there, would take each slot that becomes free."""
+    site = Site(SchedulingPolicy.FCFS)
+    site.store.missing = digest_of(3)
+    for value in (1, 2, 3):
+        site.add(value)
+    for number in range(30):
+        site.step()
+        site.add(4 + number % 3)
+        if site.running:
+            site.running.pop(0)
+    num_before = len(site.admitted)
+    site.store.missing = b""
+    site.running.clear()
+    site.step()
+    assert site.admitted[num_before].arrival == 2
+    assert num_before <= 2 + PATIENCE + NUM_SEATS
 
 
 def test_those_without_an_adapter_are_not_held_up() -> None:
