@@ -27,7 +27,7 @@ _REFUSED: Mapping[str, str] = {
     "lora_bias": "biases of its matrices",
     "alora_invocation_tokens": "an activated LoRA, which begins within a prompt",
     "layer_replication": "layers that are computed several times",
-    "target_parameters": "parameters that no linear has",
+    "target_parameters": "parameters of experts, not of linears",
     "trainable_token_indices": "embeddings of tokens",
     "megatron_config": "layers of Megatron",
     "arrow_config": "a choice among adapters",

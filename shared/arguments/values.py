@@ -66,6 +66,32 @@ def word_list(flag: str) -> Callable[[str], list[str]]:
     return lambda word: [flag, json.dumps(word.split())]
 
 
+def lora_modules(word: str) -> list[str]:
+    """Return the words for adapters as one list: `name=path` words, JSON objects, such lists.
+
+    Raises:
+        ConfigError: an object or a list is not valid JSON.
+    """
+    entries: list[str] = []
+    rest = word.strip()
+    while rest:
+        if rest[0] not in "{[":
+            entry, _, rest = rest.partition(" ")
+            entries.append(entry)
+        else:
+            try:
+                given, end = json.JSONDecoder().raw_decode(rest)
+            except ValueError as error:
+                message = f"--lora-modules: {rest!r} is not valid JSON: {error}"
+                raise ConfigError(message) from error
+            # A list is what this function has written: words may be read twice.
+            items = given if isinstance(given, list) else [given]
+            entries += [item if isinstance(item, str) else json.dumps(item) for item in items]
+            rest = rest[end:]
+        rest = rest.strip()
+    return ["--lora-modules", json.dumps(entries)]
+
+
 def length(flag: str) -> Callable[[str], list[str]]:
     """Return a writer of a length; `auto` and -1 leave it to the model and the memory."""
     return lambda word: [] if word.lower() in {"auto", "-1"} else [flag, word]

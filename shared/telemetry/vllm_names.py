@@ -47,7 +47,6 @@ _SAME = (
 #: names the second is another version's.
 ROUTER_NAMES: Mapping[str, Sequence[str]] = {
     **{name: (name,) for name in _SAME},
-    "lora_requests_info": ("lora_requests_info",),
     "prefix_cache_hits": ("prefix_cache_hits", "prompt_tokens_cached"),
     "inter_token_latency_seconds": ("inter_token_latency_seconds", "time_per_output_token_seconds"),
 }

@@ -29,6 +29,7 @@ from shared.rpc.server import RpcServer
 from shared.rpc.service_switch import ServiceSet, ServiceSwitch
 from shared.rpc.wire import worker_id_to_wire
 from shared.text.token_table import read_token_table
+from shared.worker.adapters import open_adapters
 from shared.worker.config import WorkerConfig
 from shared.worker.lifecycle.weights import first_source, load_weights
 from shared.worker.parts import open_parts
@@ -110,6 +111,7 @@ class LiveWorker:
         request_id: str = "r",
         resumed: Sequence[int] = (),
         prefill: LiveWorker | None = None,
+        adapter: common_pb2.Adapter | None = None,
         **sampling: Any,
     ) -> AsyncIterator[decode_pb2.DecodeResponse]:
         """One answer as it comes, greedy unless `sampling` says more; `prefill` computes the
@@ -124,6 +126,7 @@ class LiveWorker:
             prefix_sources=sources,
             prefill_candidates=candidates,
             cache_salt=cache_salt,
+            adapter=adapter,
         )
         stub: decode_pb2_grpc.DecodeAsyncStub = decode_pb2_grpc.DecodeStub(
             self.parts.channels.get(self.address)
@@ -131,10 +134,14 @@ class LiveWorker:
         async for piece in stub.Generate(request, timeout=TIMEOUT_S):
             yield piece
 
+    @property
+    def orders(self) -> worker_pb2_grpc.WorkerAsyncStub:
+        """Its Worker service."""
+        return worker_pb2_grpc.WorkerStub(self.parts.channels.get(self.address))
+
     async def load(self) -> worker_pb2.GetLoadResponse:
         """What it holds now."""
-        stub = worker_pb2_grpc.WorkerStub(self.parts.channels.get(self.address))
-        return await stub.GetLoad(worker_pb2.GetLoadRequest(), timeout=TIMEOUT_S)
+        return await self.orders.GetLoad(worker_pb2.GetLoadRequest(), timeout=TIMEOUT_S)
 
     def hashes(self, prompt: Sequence[int]) -> list[bytes]:
         """Of the prompt's full blocks."""
@@ -175,11 +182,13 @@ async def live_worker(
     servicer: Callable[..., TransferServicer] = TransferServicer,
     num_blocks: int = 128,
     model_settings: Mapping[str, str] | None = None,
+    lora_dir: Path | None = None,
     **engine: Any,
 ) -> AsyncIterator[LiveWorker]:
     """`servicer` may be one that cheats; `model_settings`: fields of `ModelSettings`; `engine`:
-    fields of `EngineConfig`.
+    fields of `EngineConfig`. With `lora_dir` it serves adapters.
     """
+    engine = {"enable_lora": lora_dir is not None} | engine
     usual = {"block_size": BLOCK_SIZE, "max_num_batched_tokens": MAX_NUM_BATCHED_TOKENS}
     config = WorkerConfig(
         model=ModelSettings(model=model, **({"dtype": "float32"} | dict(model_settings or {}))),
@@ -188,12 +197,17 @@ async def live_worker(
         connectors=(connector,),
         runtime_dir=runtime_dir,
         num_threads=1,
+        lora_dir=lora_dir,
         reuse=ReuseSettings(reuse_policy=policy, reuse_patience_ms=patience_ms),
         engine=EngineConfig(num_blocks=num_blocks, **(usual | engine)),
     )
     weights = await asyncio.to_thread(load_weights, config, first_source(config))
     async with open_parts(
-        config, Role.DECODE, weights=weights, read_token_table=read_token_table
+        config,
+        Role.DECODE,
+        weights=weights,
+        adapters=open_adapters(config),
+        read_token_table=read_token_table,
     ) as parts:
         server = RpcServer(())
         services = ServiceSet(server)
@@ -231,6 +245,7 @@ def _add_worker_services(
             gate=parts.gate,
             num_open_transfers=lambda: parts.transfers.num_open,
             releases=parts.releases,
+            adapters=parts.adapters,
         ),
         services.server,
     )

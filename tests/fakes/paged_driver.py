@@ -13,6 +13,7 @@ import torch
 
 from kernels.kv_write.cache import QuantizedCache
 from kernels.paged_attention.scores import Scores
+from shared.model.adapted.rows import AdapterRows
 from shared.model.attention.base import AttentionMetadata
 
 if TYPE_CHECKING:
@@ -130,11 +131,17 @@ class PagedDriver:
 
     @torch.inference_mode()
     def generate(
-        self, prompts: Sequence[Sequence[int]], num_tokens: int, *, wants_last: bool = False
+        self,
+        prompts: Sequence[Sequence[int]],
+        num_tokens: int,
+        *,
+        wants_last: bool = False,
+        slots: Sequence[int | None] | None = None,
     ) -> tuple[list[list[int]], list[torch.Tensor]]:
         """The tokens after each prompt, and the logits [num_tokens, vocab] they come from.
 
         With `wants_last` the model is asked only for the last token of each sequence in a step.
+        slots: the adapter of each prompt.
         """
         totals = [len(prompt) + num_tokens for prompt in prompts]
         caches, tables = self._make_groups(totals)
@@ -149,6 +156,9 @@ class PagedDriver:
             last = metadata.query_start_loc[1:].long() - 1
             if wants_last:
                 metadata = replace(metadata, wanted=last, wanted_list=last.tolist())
+            if slots is not None:
+                adapters = AdapterRows.of_sequences(num_new, [slots[i] for i in active])
+                metadata = replace(metadata, adapters=adapters)
             hidden = self.model.forward(
                 torch.tensor([t for i, n, end in spans for t in tokens[i][end - n : end]]),
                 torch.tensor([p for _, n, end in spans for p in range(end - n, end)]),

@@ -111,6 +111,10 @@ STATUSES = (
         where="GET /kv_event_sources *", aspect="status",
     ),
     Rule(
+        reason="Operators load adapters while it serves; vLLM needs a variable for that.",
+        where="POST /v1/load_lora_adapter *", aspect="status",
+    ),
+    Rule(
         reason="A known endpoint that is not offered says why (400); vLLM has no such path (404).",
         aspect="status", vllm="404", baton="400",
     ),

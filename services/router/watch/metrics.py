@@ -10,7 +10,6 @@ from prometheus_client import Gauge
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from services.router.watch.adapter_metrics import AdapterMetrics
 from services.router.watch.request_metrics import RequestFamilies, RequestMetrics
 from services.router.workers.directory_metrics import DirectoryMetrics
 from shared.errors import BatonError
@@ -124,7 +123,6 @@ def observe_state(parts: RouterParts, registry: CollectorRegistry) -> None:
     add_build_info(registry, role="router")
     registry.register(ReplayMetrics(parts.pools))
     registry.register(DirectoryMetrics(parts.index, parts.follower))
-    registry.register(AdapterMetrics(parts.pools))
 
     def gauge(name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"baton_{name}", text, ["model_name", *labels], registry=registry)
@@ -133,6 +131,7 @@ def observe_state(parts: RouterParts, registry: CollectorRegistry) -> None:
     waiting = gauge("num_requests_waiting", "Requests in the queue.")
     tokens = gauge("num_tokens_waiting", "Prompt tokens in the queue.")
     margin = gauge("ttft_margin", "Factor on the estimates of TTFT.")
+    adapters = gauge("router_adapters", "Adapters that requests can ask for.")
     usable = gauge("workers_ready", "Workers that take requests.", "role")
     refused = gauge(
         "workers_refused",
@@ -144,10 +143,15 @@ def observe_state(parts: RouterParts, registry: CollectorRegistry) -> None:
         inside.labels(name).set_function(partial(getattr, admission, "num_inside"))
         waiting.labels(name).set_function(partial(getattr, admission, "num_queued"))
         tokens.labels(name).set_function(partial(getattr, admission, "num_queued_tokens"))
+        adapters.labels(name).set_function(partial(_num_adapters, pool))
         margin.labels(name).set_function(partial(getattr, pool.margin, "factor"))
         for role in (Role.PREFILL, Role.DECODE):
             usable.labels(name, role.value).set_function(partial(_num_usable, pool, role))
             refused.labels(name, role.value).set_function(partial(_num_refused, pool, role))
+
+
+def _num_adapters(pool: Pool) -> int:
+    return len(pool.parts.adapters.all())
 
 
 def _num_refused(pool: Pool, role: Role) -> int:

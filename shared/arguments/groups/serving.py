@@ -13,7 +13,7 @@ from shared.arguments.base import (
     value,
     words,
 )
-from shared.arguments.values import either, word_list
+from shared.arguments.values import either, lora_modules, word_list
 
 _CERT_REQS = {"0": "none", "1": "optional", "2": "required"}
 _LOGS = "requests are logged with --log-requests alone, by all services"
@@ -23,7 +23,15 @@ _COHERE = "Baton does not have Cohere's API"
 _SUPERVISOR = "the router watches its workers itself"
 
 SERVING = (
-    words("--lora-modules", None, Refused("merge an adapter into its model, and serve the result")),
+    words(
+        "--lora-modules",
+        None,
+        Spelled(
+            "--lora-modules",
+            lora_modules,
+            "name=path, or JSON objects; more may be loaded while it serves, below `--lora-dir`",
+        ),
+    ),
     value(
         "--chat-template",
         None,

@@ -38,7 +38,7 @@ class AdapterFolders:
             # Links are followed first: what counts is where the files are.
             folder = given.resolve(strict=True)
         except (OSError, RuntimeError):
-            if not self._has(given):
+            if not self._has(given.resolve()):
                 raise self._outside(path) from None
             raise InvalidRequestError(f"there is no folder {path}", param="lora_path") from None
         if not self._has(folder):

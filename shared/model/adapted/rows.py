@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kernels.low_rank import RowSegments
 from kernels.low_rank.segments import append_rows
+from shared.errors import InternalError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +23,7 @@ class AdapterRows:
     tokens: RowSegments
     #: The same for the tokens that are wanted, counted among themselves; None: all are.
     wanted: RowSegments | None = None
+    num_wanted: int | None = None
 
     @classmethod
     def of_sequences(
@@ -42,15 +44,19 @@ class AdapterRows:
 
     def wanting(self, wanted: Sequence[int] | None) -> AdapterRows:
         """Return the record of a step that wants only these tokens, ascending; None: all."""
-        return replace(self, wanted=None if wanted is None else self.tokens.only(wanted))
+        if wanted is None:
+            return replace(self, wanted=None, num_wanted=None)
+        return replace(self, wanted=self.tokens.only(wanted), num_wanted=len(wanted))
 
     def of(self, num_rows: int) -> RowSegments:
         """Return the segments of a linear's rows: of all tokens, or of the wanted ones.
 
         Their number says which: tokens are wanted once each, so as many as all are all.
         """
-        if num_rows == self.num_tokens or self.wanted is None:
+        if num_rows == self.num_tokens:
             return self.tokens
+        if self.wanted is None or num_rows != self.num_wanted:
+            raise InternalError(f"adapters of {self.num_tokens} tokens for {num_rows} rows")
         return self.wanted
 
 

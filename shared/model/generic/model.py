@@ -10,17 +10,20 @@ import torch
 from torch import nn
 
 from kernels.paged_attention.scores import Scores
+from shared.model.generic.adapted import take_adapters
 from shared.model.generic.attention import NAME, running
 from shared.model.generic.linears import buffers_of
 from shared.model.generic.observing import observe, states_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor
     from transformers import PreTrainedModel
 
     from kernels.kv_write.cache import PagedCache
+    from shared.model.adapted.base import AdapterWeights
+    from shared.model.adapted.linears import AdaptedLinears, PlacedLinears
     from shared.model.attention.base import AttentionBackend, AttentionMetadata
     from shared.model.generic.attention import Call
     from shared.model.given_embeds import GivenEmbeds
@@ -48,6 +51,8 @@ class TransformersCausalLM:
         self.dtype = module.dtype
         #: Of the layers as the module computes them.
         self.spec = replace(spec, layers=observe(module, self._decoder, spec))
+        #: Made for the first adapter.
+        self._adapted: AdaptedLinears | None = None
         self._places = [self.spec.kv_place(layer) for layer in range(self.spec.num_layers)]
 
     @property
@@ -77,6 +82,8 @@ class TransformersCausalLM:
     ) -> Tensor:
         """See `CausalModel.forward`."""
         step = _PagedStep(self.spec, self._places, self._backend, kv_caches, metadata)
+        if self._adapted is not None:
+            self._adapted.begin(metadata.adapters, None)
         embeddings = None if given is None else given.placed_in(self.embed(token_ids))
         with running(step):
             hidden = states_of(self._decoder, token_ids, positions, embeddings)
@@ -93,6 +100,27 @@ class TransformersCausalLM:
         """Return the embeddings [n, hidden] of int64 [n]."""
         rows: Tensor = self._module.get_input_embeddings()(token_ids)
         return rows
+
+    @property
+    def adapter_linears(self) -> Mapping[str, tuple[int, int]]:
+        """See `AdaptableModel.adapter_linears`."""
+        return self._taking_adapters().sizes
+
+    def prepare_adapter(self, weights: AdapterWeights) -> PlacedLinears:
+        """See `AdaptableModel.prepare_adapter`."""
+        return self._taking_adapters().prepare(weights)
+
+    def set_adapter(self, slot: int, weights: AdapterWeights | None) -> None:
+        """See `AdaptableModel.set_adapter`."""
+        self._taking_adapters().put(slot, {})
+        if weights:
+            self.prepare_adapter(weights).place(slot)
+
+    def _taking_adapters(self) -> AdaptedLinears:
+        """Return the linears that take adapters, looked up once."""
+        if self._adapted is None:
+            self._adapted = take_adapters(self._module, self._backend.name)
+        return self._adapted
 
     @property
     def embeds_width(self) -> int:
@@ -125,6 +153,8 @@ class TransformersCausalLM:
         positions: None: as the module counts them. embeddings: read instead of the tokens' own.
         """
         self._module.set_attn_implementation("eager")
+        if self._adapted is not None:
+            self._adapted.begin(None, None)
         try:
             return states_of(self._decoder, token_ids, positions, embeddings)
         finally:

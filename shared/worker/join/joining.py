@@ -143,6 +143,7 @@ def join(member: Member, place: LeaseSource, stack: AsyncExitStack) -> Joined:
         period_s=settings.HEARTBEAT_S,
         on_beat=membership.on_beat,
     )
+    membership.on_registered = heart.beat_soon
     task = asyncio.create_task(membership.run())
     heart.start()
     if member.gate is not None:

@@ -88,6 +88,8 @@ class Membership:
         self._has_news = asyncio.Event()
         self._has_news.set()
         self._connected = True
+        #: Called after every registration: the directory knows nothing of the worker's state yet.
+        self.on_registered: Callable[[], None] = lambda: None
         self._beats: deque[Exception | None] = deque(maxlen=1)
         self._has_beat = asyncio.Event()
 
@@ -180,6 +182,7 @@ class Membership:
         self._record = self._founding.record
         await self._registry.register(self._record, LEASE_S)
         log.info("registered", worker=str(self._record.worker))
+        self.on_registered()
 
     async def _look_again_and_again(self) -> None:
         while True:

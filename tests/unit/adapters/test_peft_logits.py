@@ -1,29 +1,79 @@
-"""Logits with adapters equal those of PEFT, for rows of several adapters in one batch."""
+"""Answers with adapters are PEFT's, for prompts of several adapters in one batch."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import functools
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 from shared.adapters.reading import read_adapter
-from shared.model.adapted.rows import AdapterRows
+from shared.adapters.targets import BaseModules
 from shared.model.loader import load_model
-from tests.fakes.adapters import adapted, logits_of, save_adapter
+from tests.fakes.adapters import adapted, save_adapter
 from tests.fakes.family_cases import CASES
 from tests.fakes.paged_driver import PagedDriver
-from tests.fakes.transformers_models import random_model, random_prompt, save
+from tests.fakes.transformers_models import logits_after, random_model, random_prompt, save
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import transformers
+    from shared.model.loader import LoadedModel
 
 MAX_RANK = 64
-QKVO = ["q_proj", "k_proj", "v_proj", "o_proj"]
-ALL = [*QKVO, "gate_proj", "up_proj", "down_proj"]
+NUM_TOKENS = 3
+CHUNK = 13
+LINEARS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+#: By name: what a config of PEFT says. All of them are in one batch.
+CONFIGS: dict[str, dict[str, Any]] = {
+    "queries and values": {"r": 4, "lora_alpha": 7, "target_modules": ["q_proj", "v_proj"]},
+    "all, stabilised": {"r": 5, "lora_alpha": 3, "target_modules": LINEARS, "use_rslora": True},
+    "all-linear": {"r": 3, "lora_alpha": 2, "target_modules": "all-linear"},
+    "patterns": {
+        "r": 8,
+        "lora_alpha": 4,
+        "target_modules": LINEARS,
+        "rank_pattern": {"down_proj": 2, r"layers\.1\.self_attn\.[qk]_proj": 17},
+        "alpha_pattern": {r".*\.0\.mlp\.gate_proj": 9, "o_proj": 1},
+    },
+    "an expression": {"r": 6, "target_modules": r".*\.(1|3)\.(self_attn\.[ko]|mlp\.up)_proj"},
+    "one layer": {"r": 2, "target_modules": LINEARS, "layers_to_transform": 1},
+    "layers by a pattern": {
+        "r": 2,
+        "target_modules": ["down_proj", "v_proj"],
+        "layers_to_transform": [0],
+        "layers_pattern": "layers",
+        "exclude_modules": ["model.layers.0.mlp.down_proj"],
+    },
+}
+#: Families with what Llama has not: fused and grouped projections, other names, columns for rows,
+#: experts beside, latent rows, states, layers that read another one's keys, inputs of layers.
+FAMILIES = (
+    "phi3",
+    "gpt2",
+    "gptj",
+    "gpt_neox",
+    "falcon-40b",
+    "glm4",
+    "mixtral",
+    "qwen3_moe",
+    "deepseek_v3",
+    "minicpm3",
+    "gemma4-shared",
+    "cohere",
+    "lfm2",
+    "qwen3_next-dense",
+    "qwen3_5",
+    "bamba",
+    "falcon_h1",
+    "mamba2",
+    "nemotron_h-experts",
+)
+
+
+#: PEFT itself refuses their last product: transformers' kernels read its weight directly.
+NO_OUT_PROJ = ("falcon_h1", "mamba2", "nemotron_h")
 
 
 @pytest.fixture(autouse=True)
@@ -31,60 +81,101 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-@dataclass(frozen=True)
+def load(checkpoint: Path, executor: str, **options: Any) -> LoadedModel:
+    if executor == "transformers":
+        return load_model(checkpoint, model_impl="transformers", **options)
+    return load_model(checkpoint, attention_backend=executor, **options)
+
+
 class Made:
-    """A base and its adapters: as PEFT computes them, and their folders."""
+    """A random base, and adapters that PEFT made for it."""
 
-    base: transformers.PreTrainedModel
-    checkpoint: Path
-    made: list[Any]
-    folders: list[Path]
+    def __init__(self, folder: Path, model_type: str, **settings: Any) -> None:
+        self.base = random_model(model_type, **settings)
+        self.checkpoint = save(self.base, folder / "base")
+        self.folders: list[Path] = []
+        self.models: list[Any] = []
+        self._folder = folder
+
+    def add(self, **config: Any) -> Path:
+        number = len(self.models)
+        self.models.append(adapted(self.base, seed=number + 1, **config))
+        self.folders.append(save_adapter(self.models[-1], self._folder / f"adapter{number}"))
+        return self.folders[-1]
+
+    @functools.cached_property
+    def prompts(self) -> list[list[int]]:
+        """Two for each adapter and two for the base, whose lengths are around a chunk's."""
+        lengths = [CHUNK - 3 + n for n in range(2 * len(self.models) + 2)]
+        return [random_prompt(n, vocab_size=self.base.config.vocab_size, seed=n) for n in lengths]
+
+    @property
+    def slots(self) -> list[int | None]:
+        """By prompt. Neither sorted nor in the slots' order, with the base between them."""
+        each: list[int | None] = [None, *reversed(range(len(self.models)))]
+        return each + each
+
+    def wanted(self, slot: int | None, prompt: list[int], answer: list[int]) -> torch.Tensor:
+        return logits_after(self.base if slot is None else self.models[slot], prompt, answer)
+
+    def check(self, loaded: LoadedModel) -> None:
+        """Compare each logit in a mixed batch."""
+        for slot, folder in enumerate(self.folders):
+            adapter = read_adapter(folder, loaded.model, max_rank=MAX_RANK)
+            loaded.model.set_adapter(slot, adapter.weights)
+        driver = PagedDriver(loaded.model, block_size=8, chunk=CHUNK)
+        answers, found = driver.generate(
+            self.prompts, NUM_TOKENS, wants_last=True, slots=self.slots
+        )
+        for slot, prompt, answer, logits in zip(
+            self.slots, self.prompts, answers, found, strict=True
+        ):
+            wanted = self.wanted(slot, prompt, answer)
+            scale = float(wanted.abs().max())
+            torch.testing.assert_close(logits, wanted, rtol=1e-4, atol=1e-4 * scale)
+            assert answer == wanted.argmax(dim=-1).tolist()
 
 
-def make(tmp_path: Path, case: str, *configs: dict[str, Any]) -> Made:
-    model_type, settings = CASES.get(case, (case, {}))
-    base = random_model(model_type, **settings)
-    checkpoint = save(base, tmp_path / "base")
-    made = [adapted(base, seed=n, **config) for n, config in enumerate(configs, 1)]
-    folders = [save_adapter(each, tmp_path / f"adapter{n}") for n, each in enumerate(made)]
-    return Made(base, checkpoint, made, folders)
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    made = Made(tmp_path_factory.mktemp("llama"), "llama")
+    for config in CONFIGS.values():
+        made.add(**config)
+    return made
 
 
-def score_all(
-    driver: PagedDriver, prompts: list[list[int]], slots: list[int | None]
-) -> list[torch.Tensor]:
-    """The logits behind every token of packed prompts, computed in one step."""
-    lens = [len(prompt) for prompt in prompts]
-    caches, tables = driver._make_groups(lens)
-    metadata = driver._metadata(lens, lens, tables)
-    metadata = replace(metadata, adapters=AdapterRows.of_sequences(lens, slots))
-    hidden = driver.model.forward(
-        torch.tensor(sum(prompts, [])),
-        torch.cat([torch.arange(n) for n in lens]),
-        caches,
-        metadata,
-    )
-    return list(driver.model.compute_logits(hidden).split(lens))
+@pytest.mark.parametrize("executor", ["torch", "native", "transformers"])
+def test_a_batch_of_all_configs_and_the_base_answers_like_peft(executor: str, llama: Made) -> None:
+    llama.check(load(llama.checkpoint, executor))
 
 
-@pytest.mark.parametrize("backend", ["torch", "native"])
-def test_quick(tmp_path: Path, backend: str) -> None:
-    own = make(
-        tmp_path,
-        "llama",
-        {"r": 4, "lora_alpha": 7, "target_modules": ["q_proj", "v_proj"]},
-        {"r": 5, "lora_alpha": 3, "target_modules": ALL, "use_rslora": True},
-    )
-    loaded = load_model(own.checkpoint, attention_backend=backend, dtype="float32")
-    driver = PagedDriver(loaded.model, block_size=8, chunk=13)
-    vocab = own.base.config.vocab_size
-    for slot, folder in enumerate(own.folders):
-        adapter = read_adapter(folder, loaded.model, max_rank=MAX_RANK)
-        loaded.model.set_adapter(slot, adapter.weights)
-    prompts = [random_prompt(n, vocab_size=vocab, seed=n) for n in (5, 9, 17, 3, 11)]
-    slots = [None, 0, 1, None, 0]
-    found = score_all(driver, prompts, slots)
-    models = [own.base, *own.made]
-    for prompt, slot, logits in zip(prompts, slots, found, strict=True):
-        wanted = logits_of(models[0 if slot is None else slot + 1], prompt)
-        torch.testing.assert_close(logits, wanted, rtol=1e-4, atol=1e-3)
+@pytest.fixture(scope="module")
+def family(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Made]:
+    @functools.cache
+    def make(case: str) -> Made:
+        model_type, settings = CASES[case]
+        made = Made(tmp_path_factory.mktemp(case), model_type, **settings)
+        modules = {name for name, _ in made.base.named_modules()}
+        loaded = load(made.checkpoint, "torch")
+        base = BaseModules(loaded.model)
+        taking = [name for name, each in base.by_name.items() if each.why_not is None]
+        assert modules.issuperset(taking)
+        if model_type in NO_OUT_PROJ:
+            taking = [name for name in taking if not name.endswith(".out_proj")]
+        if loaded.spec.has_experts:  # PEFT takes such names for those of experts
+            taking = [name for name in taking if not name.endswith(tuple(LINEARS[4:]))]
+        assert taking
+        for rank in (3, 8):
+            made.add(r=rank, target_modules=taking, fan_in_fan_out=model_type == "gpt2")
+        return made
+
+    return make
+
+
+@pytest.mark.parametrize("executor", ["torch", "native"])
+@pytest.mark.parametrize("case", FAMILIES)
+def test_families_answer_like_peft_with_all_that_takes_adapters(
+    case: str, executor: str, family: Callable[[str], Made]
+) -> None:
+    made = family(case)
+    made.check(load(made.checkpoint, executor))

@@ -11,6 +11,7 @@ from cli.serve_command import with_model_flag
 from services.decode.config import DecodeConfig
 from shared.arguments.translate import translate
 from shared.config import load_config
+from shared.engine.adapters.folders import parse_modules
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -164,3 +165,12 @@ def test_a_model_stands_alone_in_front() -> None:
     assert with_model_flag(["--port", "1"]) == ["--port", "1"]
     with pytest.raises(CommandError, match="there must be one model"):
         with_model_flag(["a", "b"])
+
+
+def test_adapters_are_names_with_paths_or_objects_with_spaces_and_commas() -> None:
+    given = '{"name": "web", "path": "/a, b"}'
+    words = translate(["--enable-lora", "--lora-modules", "sql=/a", given, "x=/b"]).words
+    modules = decode(*words).worker.lora_modules
+    assert parse_modules(modules) == {"sql": "/a", "web": "/a, b", "x": "/b"}
+    with pytest.raises(ConfigError, match=r"--lora-modules.*not valid JSON"):
+        translate(["--lora-modules", '{"name": "web"'])

@@ -198,7 +198,7 @@ def test_a_wrong_parameter_is_named(llm: LLM, field: str, value: Any) -> None:
     assert not llm.llm_engine.has_unfinished_requests()
 
 
-@pytest.mark.parametrize("name", ["embed", "collective_rpc", "add_lora"])
+@pytest.mark.parametrize("name", ["embed", "collective_rpc", "score"])
 def test_methods_that_are_not_offered_give_the_reason(llm: LLM, name: str) -> None:
     with pytest.raises(UnsupportedError, match=f"{name}: Baton"):
         getattr(llm, name)("x")
@@ -340,7 +340,7 @@ def test_arguments_of_engines_are_those_of_the_command_line() -> None:
     [
         ({"tensor_parallel_size": 2}, "--tensor-parallel-size 2 is refused"),
         ({"data_parallel_size": 2}, "data_parallel_size must be 1"),
-        ({"enable_lora": True}, "--enable-lora is refused"),
+        ({"enable_tower_connector_lora": True}, "--enable-tower-connector-lora is refused"),
         ({"max_num_seq": 2}, "max_num_seq is no argument .* mean max_num_seqs"),
         ({"max_num_seqs": "many"}, "--max-num-seqs has a bad value 'many'"),
         ({"max_num_batched_tokens": 1}, "max_num_batched_tokens must be at least"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from dataclasses import dataclass
 from itertools import product
@@ -9,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from baton import LLM, EngineArgs, LLMEngine, SamplingParams
+from baton import LLM, AsyncLLM, EngineArgs, LLMEngine, SamplingParams
 from baton.lora.request import LoRARequest
 from shared.errors import AdapterError, InvalidRequestError, UnsupportedError
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
+from shared.offline.metrics import Counter
 from tests.fakes.lora_folders import ATTENTION, merge, write_lora
 
 if TYPE_CHECKING:
@@ -89,19 +91,22 @@ def llm(world: World, request: pytest.FixtureRequest) -> Iterator[LLM]:
 
 
 @pytest.mark.parametrize(
-    "llm",
+    ("llm", "is_scarce", "guesses"),
     [
-        {},
-        {"max_loras": 4},
-        {"num_blocks": 16},  # some are preempted
-        {"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}},
-        {"kv_offload_host_gib": 0.01, "num_blocks": 16},
-        {"async_scheduling": True},
+        ({}, False, False),
+        ({"max_loras": 4}, False, False),
+        ({"num_blocks": 16}, True, False),
+        ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}, False, True),
+        ({"kv_offload_host_gib": 0.01, "num_blocks": 16}, True, False),
+        ({"async_scheduling": True}, False, False),
+        ({"attention_backend": "TORCH_SDPA"}, False, False),
     ],
-    indirect=True,
-    ids=lambda own: next(iter(own), "plain"),
+    indirect=["llm"],
+    ids=lambda own: next(iter(own), "plain") if isinstance(own, dict) else "",
 )
-def test_a_mixed_batch_answers_as_merged_weights(world: World, llm: LLM) -> None:
+def test_a_mixed_batch_answers_as_merged_weights(
+    world: World, llm: LLM, is_scarce: bool, guesses: bool
+) -> None:
     """Twice: what the first run has cached is that of the same adapter alone."""
     pairs = [(name, i) for i, name in product(range(len(PROMPTS)), world.answers)]
     for _ in range(2):
@@ -109,6 +114,9 @@ def test_a_mixed_batch_answers_as_merged_weights(world: World, llm: LLM) -> None
             llm, [PROMPTS[i] for _, i in pairs], [world.request(name) for name, _ in pairs]
         )
         assert found == [world.answers[name][i] for name, i in pairs]
+    counted = {each.name: each.value for each in llm.get_metrics() if isinstance(each, Counter)}
+    assert bool(counted["vllm:num_preemptions"]) is is_scarce
+    assert bool(counted["vllm:spec_decode_num_accepted_tokens"]) is guesses
 
 
 def test_a_prompt_shares_no_block_with_that_of_another_adapter(world: World, llm: LLM) -> None:
@@ -175,6 +183,45 @@ def test_adapters_survive_sleep(world: World, llm: LLM) -> None:
     llm.sleep(1)
     llm.wake_up()
     assert tokens(llm, PROMPTS, request) == world.answers["qv"]
+
+
+def test_other_weights_of_the_base_have_the_adapters(
+    world: World, llm: LLM, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    write_random_checkpoint(other, CheckpointSpec(num_layers=2, seed=5))
+    merged = merge(other, world.adapters["wide"], tmp_path / "merged")
+    request = world.request("wide")
+    assert tokens(llm, PROMPTS, request) == world.answers["wide"]
+    llm.update_weights(str(other))
+    found = tokens(llm, PROMPTS, request)
+    assert found == tokens(LLM(merged, **SETTINGS), PROMPTS, close=True)
+    assert found != world.answers["wide"]
+
+
+async def test_in_an_event_loop(world: World) -> None:
+    engine = AsyncLLM.from_engine_args(EngineArgs(world.base, **SETTINGS, enable_lora=True))
+    try:
+        requests = [world.request(name) for name in world.answers]
+        assert requests[1] is not None
+        assert await engine.add_lora(requests[1])
+        assert not await engine.add_lora(requests[1])
+
+        async def answer(number: int) -> list[int]:
+            prompt = {"prompt_token_ids": PROMPTS[0]}
+            own = requests[number]
+            async for output in engine.generate(prompt, PLAIN, str(number), lora_request=own):
+                last = output
+            return last.outputs[0].token_ids
+
+        found = await asyncio.gather(*map(answer, range(len(requests))))
+        assert found == [own[0] for own in world.answers.values()]
+        assert await engine.list_loras() == {1, 2, 3}
+        assert await engine.remove_lora(2)
+        assert await engine.list_loras() == {1, 3}
+    finally:
+        engine.shutdown()
 
 
 def test_what_cannot_be_used_is_refused(world: World, llm: LLM, tmp_path: Path) -> None:

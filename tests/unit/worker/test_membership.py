@@ -108,12 +108,17 @@ class Setup:
             blocks=self.blocks,
             engine=self.cache,  # type: ignore[arg-type]
         )
+        self.num_registered = 0
+        self.membership.on_registered = self._registered
         self.heart = Heart(
             lambda: LoopLease(self.registry, WORKER, loop),
             load=lambda: WorkerLoad(num_running=self.cache.stats().num_running),
             period_s=0.01,
             on_beat=self.membership.on_beat,
         )
+
+    def _registered(self) -> None:
+        self.num_registered += 1
 
     async def has_lost(self) -> bool:
         """Whether every update that was to be lost has been."""
@@ -171,9 +176,12 @@ async def test_the_load_is_reported(setup: Setup) -> None:
 
 async def test_a_directory_that_forgot_the_worker_learns_all_again(setup: Setup) -> None:
     await setup.until_held(A)
+    assert setup.num_registered == 1
     setup.cache.hashes = [A, B, C]
     await setup.registry.deregister(WORKER)
     await setup.until_held(A, B, C)
+    # What the worker says with a heartbeat is told at once, too.
+    assert setup.num_registered == 2
 
 
 async def test_a_directory_that_was_away_learns_all_again(setup: Setup) -> None:
