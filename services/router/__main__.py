@@ -99,9 +99,7 @@ async def serve(config: RouterConfig) -> None:
         observe_state(parts, metrics)
         if keys is not None:
             metrics.register(keys)
-        tracer = open_tracer("router", instance=_instance(), environ=os.environ)
-        if tracer is not None:
-            stack.push_async_callback(tracer.close)
+        tracer = _tracer(stack)
         dashboard = Dashboard(DashboardState(parts, name=_instance(), version=VERSION))
         tenants = tenant_metrics(parts, metrics)
         generator = front(config, parts, metrics, tenants, tracer, dashboard.state)
@@ -130,6 +128,14 @@ async def serve(config: RouterConfig) -> None:
         await rpc.set_serving(serving=False)
         await asyncio.gather(http.stop(), rpc.stop(config.drain_grace_s))
     log.info("stopped")
+
+
+def _tracer(stack: AsyncExitStack) -> Tracer | None:
+    """Return the tracer of the environment, which the stack closes."""
+    tracer = open_tracer("router", instance=_instance(), environ=os.environ)
+    if tracer is not None:
+        stack.push_async_callback(tracer.close)
+    return tracer
 
 
 def _keeper(config: RouterConfig) -> AbstractAsyncContextManager[ResponseKeeper | None]:

@@ -163,14 +163,24 @@ def _build(
         planner=planner,
         limits=TenantLimits(),
         pipeline=pipeline,
-        vectors=VectorPipeline(
-            chooser=chooser,
-            admission=admission,
-            endpoints=endpoints,
-            caller=PoolCaller(channels),
-            request_timeout_s=config.request_timeout_s,
-        ),
+        vectors=_vectors(config, channels, endpoints, admission, chooser),
         following=asyncio.create_task(_follow(directory, endpoints, fleet)),
+    )
+
+
+def _vectors(
+    config: RouterConfig,
+    channels: ChannelPool,
+    endpoints: EndpointPool,
+    admission: Admission,
+    chooser: WorkerChooser,
+) -> VectorPipeline:
+    return VectorPipeline(
+        chooser=chooser,
+        admission=admission,
+        endpoints=endpoints,
+        caller=PoolCaller(channels),
+        request_timeout_s=config.request_timeout_s,
     )
 
 
