@@ -100,9 +100,7 @@ class Engine:
             on_failure.callback(self.cached.close)
             self._build_steps(config, offload)
             on_failure.pop_all()
-        self._validator = RequestValidator(
-            self.vocab_size, self.max_model_len, has_head=loaded.spec.has_head
-        )
+        self._validator = RequestValidator(loaded.spec, self.max_model_len)
         self._arrivals = count()
         self._events: list[EngineEvent] = []
         #: Whether nothing could be scheduled; only a call from outside can change that.

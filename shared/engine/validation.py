@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from shared.engine.sequence.request import EngineRequest
+    from shared.model.spec import DecoderSpec
     from shared.request.sampling_params import SamplingParams
 
 
@@ -41,10 +42,9 @@ class RequestValidator:
     The pool holds at least one sequence of `max_model_len`.
     """
 
-    def __init__(self, vocab_size: int, max_model_len: int, *, has_head: bool = True) -> None:
-        """`has_head`: whether the model has an output head, without which it chooses no tokens."""
-        self._vocab_size = vocab_size
-        self._has_head = has_head
+    def __init__(self, spec: DecoderSpec, max_model_len: int) -> None:
+        self._vocab_size = spec.vocab_size
+        self._has_head = spec.has_head
         self._max_model_len = max_model_len
 
     def check(self, request: EngineRequest) -> None:
