@@ -47,8 +47,9 @@ def check_spec(spec: ClusterSpec) -> None:
         first.setdefault(_service(process), process)
     # Settings before files: mistyped settings are the likelier errors.
     configs = {service: _parse(service, process) for service, process in first.items()}
+    checks = _CHECKS if spec.num_decode else _CHECKS | {Service.PREFILL: _check_maker}
     for service, config in configs.items():
-        _run(service, _CHECKS[service], config)
+        _run(service, checks[service], config)
     router = configs[Service.ROUTER]
     if router.redis_url is not None:
         _check_redis(router.redis_url, router.redis_password_file)
@@ -110,6 +111,24 @@ def _check_worker(role: Role, config: Any) -> None:
 
         read_device(worker.engine.device)
     check_worker(worker, role)
+
+
+def _check_maker(config: Any) -> None:
+    """Check a prefill worker beside no decode worker: it makes vectors."""
+    # It imports PyTorch, which takes seconds.
+    from shared.pooling.choice import makes_vectors
+    from shared.pooling.loading import reads_whole_texts
+    from shared.worker.checks import check_reader
+
+    worker = config.worker
+    folder = worker.model.folder
+    if not makes_vectors(worker.pooling, folder):
+        message = f"{worker.model.name} makes no vectors, so it needs a decode worker: --decode 1"
+        raise ConfigError(message)
+    if reads_whole_texts(folder):
+        check_reader(worker, Role.PREFILL)
+    else:
+        _check_worker(Role.PREFILL, config)
 
 
 _CHECKS: dict[Service, Callable[[Any], None]] = {

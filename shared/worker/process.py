@@ -176,8 +176,11 @@ def _switch(server: RpcServer, orders: LifecycleServicer) -> ServiceSwitch:
     return switch
 
 
-async def _run_reader(config: WorkerConfig, role: Role, service: str, add_reader: AddReader) -> int:
+async def _run_reader(
+    config: WorkerConfig, role: Role, service: str, add_reader: AddReader | None
+) -> int:
     """Do as `run_worker` with a model that reads whole texts."""
+    assert add_reader is not None  # `check_reader` refuses other roles
     token = _token(config)
     stopping = _stopped_by_signals()
     async with following([] if token is None else [token.file]):
