@@ -49,7 +49,10 @@ def up(
     grpc_port: GrpcPort = 50051,
     routers: Annotated[int, typer.Option(min=1, help="Routers, on the same ports.")] = 1,
     prefill: Annotated[int, typer.Option(min=0, help="Number of prefill workers.")] = 1,
-    decode: Annotated[int, typer.Option(min=1, help="Number of decode workers.")] = 1,
+    decode: Annotated[
+        int,
+        typer.Option(min=0, help="Number of decode workers; 0 for a model that makes vectors."),
+    ] = 1,
     redis_url: Annotated[
         str | None,
         typer.Option(help="Redis as the directory.", envvar="BATON_REDIS_URL", show_envvar=False),

@@ -46,8 +46,10 @@ def check_spec(spec: ClusterSpec) -> None:
     first = [kind[0] for kind in reversed(cluster.kinds())]
     # Settings before files: mistyped settings are the likelier errors.
     configs = [(_service(process), _parse(_service(process), process)) for process in first]
+    answered = {config.worker.model.name for each, config in configs if each is Service.DECODE}
     for service, config in configs:
-        _run(service, _CHECKS[service], config)
+        is_maker = service is Service.PREFILL and config.worker.model.name not in answered
+        _run(service, _check_maker if is_maker else _CHECKS[service], config)
     _, router = configs[0]
     if router.redis_url is not None:
         _check_redis(router.redis_url, router.redis_password_file)
@@ -109,6 +111,24 @@ def _check_worker(role: Role, config: Any) -> None:
 
         read_device(worker.engine.device)
     check_worker(worker, role)
+
+
+def _check_maker(config: Any) -> None:
+    """Check a prefill worker beside no decode worker: it makes vectors."""
+    # It imports PyTorch, which takes seconds.
+    from shared.pooling.choice import makes_vectors
+    from shared.pooling.loading import reads_whole_texts
+    from shared.worker.checks import check_reader
+
+    worker = config.worker
+    folder = worker.model.folder
+    if not makes_vectors(worker.pooling, folder):
+        message = f"{worker.model.name} makes no vectors, so it needs a decode worker: --decode 1"
+        raise ConfigError(message)
+    if reads_whole_texts(folder):
+        check_reader(worker, Role.PREFILL)
+    else:
+        _check_worker(Role.PREFILL, config)
 
 
 _CHECKS: dict[Service, Callable[[Any], None]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from ctypes import POINTER, c_float, c_int, c_size_t, c_uint32, c_void_p
+from ctypes import POINTER, c_float, c_int, c_int64, c_size_t, c_uint32, c_void_p
 from enum import IntEnum
 
 from kernels.native.build import NativeUnavailableError, build_library
@@ -408,6 +408,27 @@ class KvMemory(ctypes.Structure):
     )
 
 
+class Texts(ctypes.Structure):
+    """See `Texts` of whole.h."""
+
+    _fields_ = (
+        ("queries", c_void_p),
+        ("keys", c_void_p),
+        ("values", c_void_p),
+        ("query_stride", c_int64),
+        ("key_stride", c_int64),
+        ("value_stride", c_int64),
+        ("out", c_void_p),
+        ("lengths", c_void_p),
+        ("count", c_int),
+        ("heads", c_int),
+        ("kv_heads", c_int),
+        ("head_dim", c_int),
+        ("window", c_int),
+        ("scale", c_float),
+    )
+
+
 #: Result and arguments of every function of api.cpp.
 _SIGNATURES = {
     "baton_pool_new": (c_void_p, (c_int, POINTER(c_int))),
@@ -421,6 +442,7 @@ _SIGNATURES = {
     "baton_matrix_round_rows": (None, (c_void_p, POINTER(Rounding))),
     "baton_matrix_bytes": (c_size_t, (c_void_p,)),
     "baton_matrix_multiply": (c_int, (c_void_p, c_void_p, c_void_p, c_int, c_void_p)),
+    "baton_whole_attention": (c_int, (c_void_p, POINTER(Texts))),
     "baton_matrix_delete": (None, (c_void_p,)),
     "baton_checksum_blocks": (None, (c_void_p, c_int, c_size_t, c_void_p)),
     "baton_copy_blocks": (None, (c_void_p, c_void_p, c_int, c_size_t, c_void_p)),

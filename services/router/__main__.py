@@ -86,9 +86,7 @@ async def serve(config: RouterConfig) -> None:
             open_parts(config, token=token, certificates=certificates)
         )
         metrics = _metrics(parts, keys)
-        tracer = open_tracer("router", instance=_instance(), environ=os.environ)
-        if tracer is not None:
-            stack.push_async_callback(tracer.close)
+        tracer = _tracer(stack)
         dashboard = Dashboard(DashboardState(parts, name=_instance(), version=VERSION))
         keeper = await stack.enter_async_context(_keeper(config))
         front = Front(config, parts, metrics, tracer=tracer, page=dashboard.state, keeper=keeper)
@@ -125,6 +123,14 @@ def _metrics(parts: RouterParts, keys: KeyRing | None) -> CollectorRegistry:
     if keys is not None:
         metrics.register(keys)
     return metrics
+
+
+def _tracer(stack: AsyncExitStack) -> Tracer | None:
+    """Return the tracer of the environment, which the stack closes."""
+    tracer = open_tracer("router", instance=_instance(), environ=os.environ)
+    if tracer is not None:
+        stack.push_async_callback(tracer.close)
+    return tracer
 
 
 def _keeper(config: RouterConfig) -> AbstractAsyncContextManager[ResponseKeeper | None]:

@@ -112,9 +112,7 @@ class Engine:
             self._build_steps(config, offload)
             on_failure.pop_all()
         returned = config.hidden_states_policy(loaded.spec.hidden_size)
-        self._validator = RequestValidator(
-            self.vocab_size, self.max_model_len, returned, has_head=loaded.spec.has_head
-        )
+        self._validator = RequestValidator(loaded.spec, self.max_model_len, returned)
         self._arrivals = count()
         self._events: list[EngineEvent] = []
         #: Whether nothing could be scheduled; only a call from outside can change that.

@@ -46,6 +46,11 @@ class GatheredRows:
     #: float32 [n, hidden] each, by step.
     _parts: list[Tensor] = field(default_factory=list)
 
+    @classmethod
+    def of(cls, which: PromptRows | None) -> GatheredRows | None:
+        """Return none of them yet; None if none are wanted."""
+        return None if which is None else cls(which)
+
     def add(self, rows: Tensor) -> None:
         """Take a step's part: float32 [n, hidden] on the host."""
         if self.which is PromptRows.SUM and self._parts:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from shared.engine.sequence.request import EngineRequest
+    from shared.model.spec import DecoderSpec
     from shared.request.hidden_states import HiddenStatesPolicy
     from shared.request.sampling_params import SamplingParams
 
@@ -45,15 +46,12 @@ class RequestValidator:
 
     def __init__(
         self,
-        vocab_size: int,
+        spec: DecoderSpec,
         max_model_len: int,
         hidden_states: HiddenStatesPolicy = NO_HIDDEN_STATES,
-        *,
-        has_head: bool = True,
     ) -> None:
-        """`has_head`: whether the model has an output head, without which it chooses no tokens."""
-        self._vocab_size = vocab_size
-        self._has_head = has_head
+        self._vocab_size = spec.vocab_size
+        self._has_head = spec.has_head
         self._max_model_len = max_model_len
         self._hidden_states = hidden_states
 

@@ -152,7 +152,6 @@ async def open_parts(
     """
     worker = WorkerId.born(config.name)
     async with AsyncExitStack() as stack:
-        tracer = _tracer(role, worker, stack)
         engine = await asyncio.to_thread(_build_engine, config, role, weights.loaded, adapters)
         contents = engine.record_contents() if config.kv_events_endpoint else None
         thread = await _started(engine, stack)
@@ -187,7 +186,7 @@ async def open_parts(
             gate=_gate(config),
             metrics=metrics,
             releases=ReleaseMeter(thread, metrics),
-            tracer=tracer,
+            tracer=_tracer(role, worker, stack),
             breakers=breakers,
             contents=contents,
         )

@@ -135,38 +135,22 @@ async def run_worker(
     Raises:
         ConfigError, ModelLoadError: the worker cannot start as configured.
     """
-    reads_whole = reads_whole_texts(config.model.folder)
-    if reads_whole:
+    if reads_whole_texts(config.model.folder):
         check_reader(config, role)
-    else:
-        check_worker(config, role)
-    path = config.access.cluster_token
-    token = None if path is None else ClusterToken(path)
+        return await _run_reader(config, role, service, add_reader)
+    check_worker(config, role)
+    token = _token(config)
     stopping = _stopped_by_signals()
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(following([] if token is None else [token.file]))
-        if reads_whole and add_reader is not None:
-            certificates = open_certificates(config.tls, PeerRole(role.value))
-            ending = await read_life(
-                config,
-                _server(service, role, token, certificates),
-                add_service=add_reader,
-                stopping=stopping,
-                token=token,
-                certificates=certificates,
-            )
-            return EXIT_BROKEN if ending is Ending.BROKEN else 0
         events = await stack.enter_async_context(open_publisher(config))
         lifecycle = Lifecycle(config)
         await lifecycle.load_first()
         adapters = await _load_adapters(config, lifecycle, stack)
         certificates = open_certificates(config.tls, PeerRole(role.value))
-        switch = ServiceSwitch()
         profiling = Profiling(lifecycle, config.profiler_dir, config.name)
         server = _server(service, role, token, certificates)
-        server.server.add_generic_rpc_handlers((switch,))
-        orders = LifecycleServicer(lifecycle, profiling)
-        lifecycle_pb2_grpc.add_LifecycleServicer_to_server(orders, server.server)
+        switch = _switch(server, LifecycleServicer(lifecycle, profiling))
         stack.push_async_callback(server.stop, 0)
         ending = await _live(
             Site(
@@ -204,6 +188,40 @@ async def _load_adapters(
         attach(adapters.store, lifecycle.weights.loaded, config.engine)
         await asyncio.to_thread(adapters.load_modules)
     return adapters
+
+
+def _switch(server: RpcServer, orders: LifecycleServicer) -> ServiceSwitch:
+    """Let a server take orders; return the place of the services of each life."""
+    switch = ServiceSwitch()
+    server.server.add_generic_rpc_handlers((switch,))
+    lifecycle_pb2_grpc.add_LifecycleServicer_to_server(orders, server.server)
+    return switch
+
+
+async def _run_reader(
+    config: WorkerConfig, role: Role, service: str, add_reader: AddReader | None
+) -> int:
+    """Do as `run_worker` with a model that reads whole texts."""
+    assert add_reader is not None  # `check_reader` refuses other roles
+    token = _token(config)
+    stopping = _stopped_by_signals()
+    async with following([] if token is None else [token.file]):
+        certificates = open_certificates(config.tls, PeerRole(role.value))
+        ending = await read_life(
+            config,
+            _server(service, role, token, certificates),
+            add_service=add_reader,
+            stopping=stopping,
+            token=token,
+            certificates=certificates,
+        )
+    log.info("stopped", name=config.name)
+    return EXIT_BROKEN if ending is Ending.BROKEN else 0
+
+
+def _token(config: WorkerConfig) -> ClusterToken | None:
+    path = config.access.cluster_token
+    return None if path is None else ClusterToken(path)
 
 
 def _stopped_by_signals() -> asyncio.Event:

@@ -38,6 +38,28 @@ class ScriptedRouter(router_pb2_grpc.RouterServicer):
         async for response in self._play(request, context):
             yield response
 
+    async def Embed(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802 in the contract
+        self._note(request, context)
+        for index in range(len(request.inputs)):
+            vector = common_pb2.Vector(data=b"\0" * 8, num_rows=1)
+            yield router_pb2.EmbedResponse(request_id="r", index=index, vector=vector)
+
+    async def Rerank(self, request: Any, context: Any) -> Any:  # noqa: N802 in the contract
+        self._note(request, context)
+        return router_pb2.RerankResponse(request_id="r")
+
+    async def Score(self, request: Any, context: Any) -> Any:  # noqa: N802 in the contract
+        self._note(request, context)
+        return router_pb2.ScoreResponse(request_id="r")
+
+    async def Classify(self, request: Any, context: Any) -> Any:  # noqa: N802 in the contract
+        self._note(request, context)
+        return router_pb2.ClassifyResponse(request_id="r")
+
+    def _note(self, request: Any, context: Any) -> None:
+        self.requests.append(request)
+        self.metadata.append(dict(context.invocation_metadata()))
+
     async def ListModels(self, request: Any, context: Any) -> Any:  # noqa: N802 in the contract
         self.metadata.append(dict(context.invocation_metadata()))
         model = router_pb2.Model(id=MODEL, max_model_len=2048, created=1)

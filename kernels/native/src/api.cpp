@@ -4,6 +4,7 @@
 #include "choice.h"
 #include "decoder.h"
 #include "linear.h"
+#include "whole.h"
 
 using namespace baton;
 
@@ -39,6 +40,12 @@ size_t baton_matrix_bytes(const Matrix* matrix) {
 int baton_matrix_multiply(Pool* pool, const Matrix* matrix, const float* rows, int count,
                           float* out) try {
   multiply_floats(*pool, *matrix, rows, count, out);
+  return 0;
+} catch (const std::bad_alloc&) {
+  return 1;
+}
+int baton_whole_attention(Pool* pool, const Texts* texts) try {
+  attend_whole(*pool, *texts);
   return 0;
 } catch (const std::bad_alloc&) {
   return 1;

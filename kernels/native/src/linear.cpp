@@ -21,9 +21,22 @@ void multiply_as(Pool& pool, const Matrix& matrix, const float* rows, int count,
                 });
 }
 
+// Rows that are read where they are.
+void multiply_in_place(Pool& pool, const Matrix& matrix, const float* rows, int count, float* out) {
+  const Rows own{reinterpret_cast<const uint32_t*>(rows), size_t(matrix.inner), count};
+  multiply<Float32Dot>(pool, own, matrix, [&](int row, int column, const Floats* values) {
+    const int columns = std::min(kPanel, matrix.columns - column);
+    std::memcpy(out + size_t(row) * matrix.columns + column, values, columns * sizeof(float));
+  });
+}
+
 }  // namespace
 
 void multiply_floats(Pool& pool, const Matrix& matrix, const float* rows, int count, float* out) {
+  if (matrix.kind == Kind::kFloat32 && row_form(matrix) == RowForm::kElements && matrix.order.size() == 0) {
+    multiply_in_place(pool, matrix, rows, count, out);
+    return;
+  }
   if (matrix.kind == Kind::kBFloat16)
     multiply_as<BFloat16Dot>(pool, matrix, rows, count, out);
   else

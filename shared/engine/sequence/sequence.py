@@ -124,13 +124,11 @@ class Sequence:
         self.hidden: PlacedHidden | None = None  # blocks for hidden states, if there was room
         self.block_hashes: list[bytes] = []
         self.num_published_blocks = 0
-        self.awaits_transfer = request.kv_source is KVSource.TRANSFER
-        self.was_admitted = False
+        self.awaits_transfer, self.was_admitted = request.kv_source is KVSource.TRANSFER, False
         self.may_load = True  # False after a load of which too little arrived
         #: None: not requested, or passed on already. One entry per computed prompt token.
         self.prompt_logprobs = _prompt_logprobs(request)
-        #: States of the prompt, in place of tokens; None: it generates.
-        self.rows = None if request.rows is None else GatheredRows(request.rows)
+        self.rows = GatheredRows.of(request.rows)  # None: it generates
 
     @property
     def request_id(self) -> str:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kernels.paged_attention.scores import Scores
     from kernels.rope_kv_write.norms import HeadNorms
     from shared.model.encoders.base import TextBatch
+    from shared.model.encoders.whole_attention import Attend
     from shared.model.linear.base import LinearMethod
     from shared.model.spec import DecoderSpec
 
@@ -74,6 +75,9 @@ class WholeAttention:
 
     name = "torch"
 
+    def __init__(self, attend: Attend = whole_attention) -> None:
+        self._attend = attend
+
     def forward(
         self,
         q: Tensor,
@@ -93,7 +97,7 @@ class WholeAttention:
         if norms is not None:
             q = rms_norm(q, norms.q_weight, eps=norms.eps)
             k = rms_norm(k, norms.k_weight, eps=norms.eps)
-        return whole_attention(
+        return self._attend(
             rotate(q, cos_sin),
             rotate(k, cos_sin),
             v,
@@ -123,9 +127,14 @@ class BidirectionalDecoder:
     num_token_types = 0
 
     def __init__(
-        self, spec: DecoderSpec, *, dtype: torch.dtype, method: LinearMethod = DENSE
+        self,
+        spec: DecoderSpec,
+        *,
+        dtype: torch.dtype,
+        method: LinearMethod = DENSE,
+        attend: Attend = whole_attention,
     ) -> None:
-        self.model = CausalLM(spec=spec, backend=WholeAttention(), dtype=dtype, method=method)
+        self.model = CausalLM(spec=spec, backend=WholeAttention(attend), dtype=dtype, method=method)
         self._caches = cast("list[PagedCache]", [None] * len(spec.kv_groups))
 
     @property

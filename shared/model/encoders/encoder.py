@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from shared.model.encoders.base import TextBatch
     from shared.model.encoders.spec import EncoderLayerSpec, EncoderSpec
+    from shared.model.encoders.whole_attention import Attend
     from shared.model.layers import Norm
     from shared.model.linear.base import LinearMethod
     from shared.model.rope import RopeConfig
@@ -37,9 +38,10 @@ class EncoderLayer(nn.Module):
         *,
         dtype: torch.dtype,
         method: LinearMethod = DENSE,
+        attend: Attend = whole_attention,
     ) -> None:
         super().__init__()
-        self._spec, self._own = spec, own
+        self._spec, self._own, self._mix = spec, own, attend
         self.attention_norm: Norm = NoNorm()
         if own.has_first_norm:
             self.attention_norm = make_norm(spec.norm, size=spec.hidden_size, dtype=dtype)
@@ -63,7 +65,7 @@ class EncoderLayer(nn.Module):
         q, k, v = (part.unflatten(-1, (-1, head_dim)) for part in self.qkv(x))
         if cos_sin is not None:
             q, k = rotate(q, cos_sin).to(v.dtype), rotate(k, cos_sin).to(v.dtype)
-        mixed = whole_attention(q, k, v, lengths, scale=head_dim**-0.5, window=self._own.window)
+        mixed = self._mix(q, k, v, lengths, scale=head_dim**-0.5, window=self._own.window)
         out: Tensor = self.output(mixed.flatten(-2))[0]
         return out
 
@@ -85,6 +87,7 @@ class Encoder(nn.Module):
         weights: torch.dtype,
         dtype: torch.dtype,
         method: LinearMethod = DENSE,
+        attend: Attend = whole_attention,
     ) -> None:
         """Build the modules. `method` is that of all linears in the layers.
 
@@ -103,7 +106,8 @@ class Encoder(nn.Module):
             self.token_types.requires_grad_(requires_grad=False)
         self.embedding_norm = make_norm(spec.norm, size=hidden, dtype=dtype)
         self.encoder_layers = [
-            EncoderLayer(spec, own, dtype=dtype, method=method) for own in spec.layers
+            EncoderLayer(spec, own, dtype=dtype, method=method, attend=attend)
+            for own in spec.layers
         ]
         self.layers = nn.ModuleList(self.encoder_layers)
         self.norm: Norm = NoNorm()

@@ -27,7 +27,8 @@ from shared.model.encoders.bidirectional import (
 )
 from shared.model.encoders.encoder import Encoder
 from shared.model.encoders.families import FAMILIES
-from shared.model.encoders.products import KINDS, NativeProducts
+from shared.model.encoders.products import KINDS, NativeAttention, NativeProducts
+from shared.model.encoders.whole_attention import whole_attention
 from shared.model.linear.base import DENSE
 from shared.model.native.choice import suits_this_cpu
 from shared.model.native.threads import LibraryThreads, plan_threads
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from shared.model.encoders.base import TextEncoder
     from shared.model.encoders.families import EncoderFamily
     from shared.model.encoders.spec import EncoderSpec
+    from shared.model.encoders.whole_attention import Attend
     from shared.model.linear.base import LinearMethod
     from shared.model.weight_map import WeightMap
 
@@ -102,18 +104,20 @@ class _Wanted:
     bind: str | None
     implementation: str
 
-    def dtypes(self, stored: str) -> tuple[torch.dtype, torch.dtype, LinearMethod]:
-        """Return the dtypes of weights and of what flows, and the method of linears."""
+    def dtypes(self, stored: str) -> tuple[torch.dtype, torch.dtype, LinearMethod, Attend]:
+        """Return the dtypes of weights and of what flows, and what multiplies and attends."""
         name = stored.removeprefix("torch.") if self.dtype == "auto" else self.dtype
         if name not in DTYPES:
             raise ConfigError(f"dtype {name[:80]!r} is unknown; known: auto, {', '.join(DTYPES)}")
         weights: torch.dtype = getattr(torch, name)
         if not self._is_native(weights):
             torch.set_num_threads(self.num_threads or torch.get_num_threads())
-            return weights, weights, DENSE
+            return weights, weights, DENSE, whole_attention
         plan = plan_threads(self.num_threads, self.bind)
         torch.set_num_threads(plan.num_threads)
-        return weights, torch.float32, NativeProducts(LibraryThreads(plan), weights)
+        threads = LibraryThreads(plan)
+        products = NativeProducts(threads, weights)
+        return weights, torch.float32, products, NativeAttention(threads)
 
     def _is_native(self, weights: torch.dtype) -> bool:
         if self.implementation not in ("auto", "native", "torch"):
@@ -140,9 +144,9 @@ def _load(wanted: _Wanted) -> LoadedEncoder:
     if raw.get("model_type") not in FAMILIES:
         decoder = describe_bidirectional(raw)
         check_headers(model_dir, decoder)
-        weights, flows, method = wanted.dtypes(decoder.dtype)
+        weights, flows, method, attend = wanted.dtypes(decoder.dtype)
         with open_origin(model_dir) as origin:
-            made = BidirectionalDecoder(decoder, dtype=flows, method=method)
+            made = BidirectionalDecoder(decoder, dtype=flows, method=method, attend=attend)
             origin.fill(made.model)
             fingerprint = origin.fingerprint(raw, f"{weights}/{flows}/whole")
         model = made
@@ -150,9 +154,9 @@ def _load(wanted: _Wanted) -> LoadedEncoder:
         family = FAMILIES[raw["model_type"]]
         spec = family.describe(raw)
         names = _check_files(model_dir, spec, family)
-        weights, flows, method = wanted.dtypes(spec.dtype)
+        weights, flows, method, attend = wanted.dtypes(spec.dtype)
         with open_origin(model_dir) as origin:
-            encoder = Encoder(spec, weights=weights, dtype=flows, method=method)
+            encoder = Encoder(spec, weights=weights, dtype=flows, method=method, attend=attend)
             _fill(encoder, model_dir, names)
             fingerprint = origin.fingerprint(raw, f"{weights}/{flows}/whole")
         model = encoder

@@ -1,15 +1,18 @@
-"""Products of packed texts with the native kernels, beside PyTorch's other operations."""
+"""Products and attention of packed texts by the native kernels, beside PyTorch's operations."""
 
 from __future__ import annotations
 
+from ctypes import byref
 from typing import TYPE_CHECKING
 
 import torch
 
-from kernels.native.library import Kind
+from kernels.native.library import Kind, Texts
 from shared.model.linear.base import MadeOfDense
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from shared.model.linear.fused import FusedLinear
@@ -84,3 +87,51 @@ class NativeProducts(MadeOfDense):
         product = NativeProduct(self._threads, linear.weight, linear.bias)
         linear.bias = None
         return product
+
+
+class NativeAttention:
+    """See `Attend`; of float32."""
+
+    def __init__(self, threads: LibraryThreads) -> None:
+        self._threads = threads
+
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        lengths: Sequence[int],
+        *,
+        scale: float,
+        window: int | None = None,
+    ) -> Tensor:
+        """See `Attend`."""
+        q, k, v = (_rows_of_heads(part) for part in (q, k, v))
+        out = torch.empty(q.shape)
+        own_lengths = torch.tensor(lengths, dtype=torch.int32)
+        texts = Texts(
+            queries=q.data_ptr(),
+            keys=k.data_ptr(),
+            values=v.data_ptr(),
+            query_stride=q.stride(0),
+            key_stride=k.stride(0),
+            value_stride=v.stride(0),
+            out=out.data_ptr(),
+            lengths=own_lengths.data_ptr(),
+            count=len(lengths),
+            heads=q.shape[1],
+            kv_heads=k.shape[1],
+            head_dim=q.shape[2],
+            window=window or 0,
+            scale=scale,
+        )
+        self._threads.take_caller()
+        if self._threads.library.baton_whole_attention(self._threads.pool, byref(texts)):
+            raise MemoryError(f"no memory for attention of {len(q)} tokens")
+        return out
+
+
+def _rows_of_heads(x: Tensor) -> Tensor:
+    """Return [num_tokens, num_heads, head_dim] whose tokens have their heads beside each other."""
+    is_so = x.stride(2) == 1 and x.stride(1) == x.shape[2]
+    return x if is_so else x.contiguous()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -16,6 +16,23 @@ if TYPE_CHECKING:
 
 #: Queries that share the keys of one window at a time, and no fewer than these.
 _FEWEST_QUERIES = 64
+
+
+class Attend(Protocol):
+    """See `whole_attention`."""
+
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        lengths: Sequence[int],
+        *,
+        scale: float,
+        window: int | None = None,
+    ) -> Tensor:
+        """Attend from each token to all tokens of its text that are closer than `window`."""
+        ...
 
 
 def whole_attention(

@@ -27,6 +27,7 @@ from baton_client import (
 )
 from baton_client import messages as message_types
 from baton_client import options as option_types
+from baton_client import vectors as vector_types
 from tests.suites import wrong_values
 from tests.suites.wrong_values import HOSTILE, fits, values_for
 
@@ -36,12 +37,20 @@ if TYPE_CHECKING:
     from tests.fakes.scripted_router import ScriptedRouter
 
 wrong_values.NAMES.update(
-    vars(baton_client) | vars(message_types) | vars(option_types),
+    vars(baton_client) | vars(message_types) | vars(option_types) | vars(vector_types),
     Scalar=bool | int | float | str,
     grpc=grpc,
 )
-FIRST: dict[str, Any] = {"prompt": "x", "messages": "x"}
-METHODS = ("generate", "chat", "stream_generate", "stream_chat", "models")
+FIRST: dict[str, Any] = {
+    "prompt": "x",
+    "messages": "x",
+    "inputs": "x",
+    "query": "x",
+    "queries": "x",
+    "documents": ["x"],
+}
+VECTORS = ("embed", "rerank", "score", "classify")
+METHODS = ("generate", "chat", "stream_generate", "stream_chat", "models", *VECTORS)
 #: Nothing of these is sent: they are gRPC's own objects.
 OPAQUE = {"retry", "credentials"}
 

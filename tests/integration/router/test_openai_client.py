@@ -159,7 +159,7 @@ def test_refusals_become_the_clients_classes(client: openai.OpenAI) -> None:
         client.chat.completions.create(model="other", messages=HELLO)
     assert missing.value.code == "model_not_found"
     with pytest.raises(openai.BadRequestError) as elsewhere:
-        client.embeddings.create(model=MODEL, input="a")
+        client.moderations.create(model=MODEL, input="a")
     assert elsewhere.value.code == "unsupported_endpoint"
     with pytest.raises(openai.BadRequestError) as bad:
         client.chat.completions.create(

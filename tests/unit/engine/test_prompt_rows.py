@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -63,7 +64,7 @@ def readers() -> list[EngineRequest]:
 SETTINGS: dict[str, dict[str, Any]] = {
     "mixed": {"num_blocks": 256, "max_num_batched_tokens": 512, "max_num_seqs": 64},
     "chunked": {"num_blocks": 256, "max_num_batched_tokens": 11},
-    "preempted": {"num_blocks": 19},
+    "preempted": {"num_blocks": 19, "max_num_batched_tokens": 9},
     "uncached": {"num_blocks": 256, "enable_prefix_caching": False},
 }
 
@@ -71,10 +72,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 def test_states(llama: LoadedModel, states: list[torch.Tensor], settings: dict[str, Any]) -> None:
     engine = make_engine(llama, **({"async_scheduling": True} | settings))
-    alone = generate(engine, *(make_request(f"w{n}", each) for n, each in enumerate(WRITERS)))
+    writing = [make_request(f"w{n}", each, max_tokens=30) for n, each in enumerate(WRITERS)]
+    alone = generate(engine, *writing)
     for turn in range(2):  # the second time prefixes are cached
-        writers = [make_request(f"w{n}", each) for n, each in enumerate(WRITERS)]
-        run = generate(engine, writers[0], *readers(), writers[1])
+        run = generate(engine, *writing, *readers())
         for n, prompt in enumerate(PROMPTS):
             for which in PromptRows:
                 rows, num_cached = rows_of(run, f"{which}-{n}")
@@ -90,7 +91,31 @@ def test_states(llama: LoadedModel, states: list[torch.Tensor], settings: dict[s
             assert run.tokens(f"w{n}") == alone.tokens(f"w{n}")
     stats = engine.stats()
     assert stats.num_running == stats.num_waiting == 0
+    assert (stats.counters["num_preemptions"] > 0) == (engine.num_blocks < 100)
     assert engine.reset_prefix_cache() >= 0  # raises if a block is in use
+
+
+def test_no_drafts(llama: LoadedModel, hf_llama: Any) -> None:
+    """The step that computes the last token alone is a decode step but for what it returns."""
+    config = json.dumps({"method": "ngram", "num_speculative_tokens": 3, "adaptive": False})
+    engine = make_engine(llama, num_blocks=64, max_num_batched_tokens=8, speculative_config=config)
+    prompt = [7, 8] * 4 + [7]
+    run = generate(engine, make_request("r", prompt, rows=PromptRows.LAST))
+    with torch.inference_mode():
+        wanted = hf_llama.model(torch.tensor([prompt])).last_hidden_state[0]
+    torch.testing.assert_close(rows_of(run, "r")[0], wanted[-1:], atol=2e-5, rtol=1e-4)
+    assert engine.stats().counters["spec_decode_num_draft_tokens"] == 0
+
+
+def test_preempted_in_a_prompt(llama: LoadedModel, states: list[torch.Tensor]) -> None:
+    """It begins again: nothing of the first try is in the result."""
+    engine = make_engine(
+        llama, num_blocks=20, max_num_seqs=4, max_num_batched_tokens=4, max_model_len=64
+    )
+    writing = [make_request(f"w{n}", [9, n + 3], max_tokens=30) for n in range(3)]
+    run = generate(engine, *writing, make_request("r", PROMPTS[4], rows=PromptRows.ALL))
+    assert len(run.admitted("r")) > 1
+    torch.testing.assert_close(rows_of(run, "r")[0], states[4], atol=2e-5, rtol=1e-4)
 
 
 def test_ends(llama: LoadedModel) -> None:

@@ -198,7 +198,7 @@ def test_a_wrong_parameter_is_named(llm: LLM, field: str, value: Any) -> None:
     assert not llm.llm_engine.has_unfinished_requests()
 
 
-@pytest.mark.parametrize("name", ["embed", "collective_rpc", "score"])
+@pytest.mark.parametrize("name", ["reward", "collective_rpc"])
 def test_methods_that_are_not_offered_give_the_reason(llm: LLM, name: str) -> None:
     with pytest.raises(UnsupportedError, match=f"{name}: Baton"):
         getattr(llm, name)("x")
