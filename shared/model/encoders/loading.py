@@ -114,7 +114,8 @@ class _Wanted:
             torch.set_num_threads(self.num_threads or torch.get_num_threads())
             return weights, weights, DENSE, whole_attention
         plan = plan_threads(self.num_threads, self.bind)
-        torch.set_num_threads(plan.num_threads)
+        # As beside native decoders: PyTorch's own pool would spin on the same cores.
+        torch.set_num_threads(1)
         threads = LibraryThreads(plan)
         products = NativeProducts(threads, weights)
         return weights, torch.float32, products, NativeAttention(threads)
