@@ -135,13 +135,11 @@ async def run_worker(
         await stack.enter_async_context(following([] if token is None else [token.file]))
         events = await stack.enter_async_context(open_publisher(config))
         lifecycle = Lifecycle(config)
-        await lifecycle.load_first()
-        adapters = await _load_adapters(config, lifecycle, stack)
+        adapters = await _load_first(config, lifecycle, stack)
         certificates = open_certificates(config.tls, PeerRole(role.value))
         switch = ServiceSwitch()
         profiling = Profiling(lifecycle, config.profiler_dir, config.name)
-        server = _server(service, role, token, certificates)
-        server.server.add_generic_rpc_handlers((switch,))
+        server = _server(service, role, token, certificates, switch)
         orders = LifecycleServicer(lifecycle, profiling)
         lifecycle_pb2_grpc.add_LifecycleServicer_to_server(orders, server.server)
         stack.push_async_callback(server.stop, 0)
@@ -166,15 +164,16 @@ async def run_worker(
     return EXIT_BROKEN if ending is Ending.BROKEN else 0
 
 
-async def _load_adapters(
+async def _load_first(
     config: WorkerConfig, lifecycle: Lifecycle, stack: AsyncExitStack
 ) -> WorkerAdapters:
-    """Load the adapters of the settings, for the weights that were loaded first.
+    """Load the weights, and the adapters, that the settings name; return the adapters.
 
     Raises:
-        ConfigError: one of them cannot be used.
+        ConfigError, ModelLoadError: one of them cannot be used.
     """
     adapters = open_adapters(config)
+    await lifecycle.load_first()
     if adapters.store is not None:
         stack.callback(adapters.store.close)
         assert lifecycle.weights is not None  # they were loaded just now
@@ -213,10 +212,16 @@ async def _live(site: Site) -> Ending:
 
 
 def _server(
-    service: str, role: Role, token: ClusterToken | None, certificates: CertificateFiles | None
+    service: str,
+    role: Role,
+    token: ClusterToken | None,
+    certificates: CertificateFiles | None,
+    switch: ServiceSwitch,
 ) -> RpcServer:
     guard = None if token is None else AuthInterceptor({}, default=token.check)
     tls = None
     if certificates is not None:
         tls = ServerTls(files=certificates, role=PeerRole(role.value))
-    return RpcServer((service, *WORKER_SERVICES), guard=guard, tls=tls)
+    server = RpcServer((service, *WORKER_SERVICES), guard=guard, tls=tls)
+    server.server.add_generic_rpc_handlers((switch,))
+    return server

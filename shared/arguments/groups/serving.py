@@ -26,7 +26,11 @@ SERVING = (
     words(
         "--lora-modules",
         None,
-        Spelled("--lora-modules", lora_modules, "name=path, or JSON objects with name and path"),
+        Spelled(
+            "--lora-modules",
+            lora_modules,
+            "name=path, or JSON objects; more may be loaded while it serves, below `--lora-dir`",
+        ),
     ),
     value(
         "--chat-template",
