@@ -46,6 +46,8 @@ class CausalLM(nn.Module):
     #: The place of the last layer that keeps something: behind its mixer only wanted tokens are
     #: computed.
     _narrowing: int
+    #: Made for the first adapter.
+    _adapted: AdaptedLinears | None = None
 
     def __init__(
         self,
@@ -97,8 +99,6 @@ class CausalLM(nn.Module):
         self._narrowing = _last_keeping(spec, range(spec.num_layers))
         self._captured: dict[int, Tensor] = {}
         self._captured_layers: frozenset[int] = frozenset()
-        #: Made for the first adapter.
-        self._adapted: AdaptedLinears | None = None
 
     @property
     def num_weight_bytes(self) -> int:
