@@ -102,14 +102,7 @@ class Engine:
         self.hidden = self._parts.hidden
         with ExitStack() as on_failure:
             on_failure.callback(self._parts.arena.close)
-            offload = build_offload(
-                config, self.layout, self._parts.arena, self._pool, namespace=self.namespace
-            )
-            #: The content of all tiers.
-            self.cached = CachedBlocks(self._pool, self.prefix_cache, offload)
-            on_failure.callback(self.cached.close)
-            self.adapters = AdapterRequests(loaded.model, config, adapters)
-            self._build_steps(config, offload)
+            self._build_tiers(loaded, config, adapters, on_failure)
             on_failure.pop_all()
         returned = config.hidden_states_policy(loaded.spec.hidden_size)
         self._validator = RequestValidator(loaded.spec, self.max_model_len, returned)
@@ -120,6 +113,22 @@ class Engine:
         self._profile: StepProfile | None = None
         #: Error that broke the engine, if any. Then all sequences have failed.
         self.broken: Exception | None = None
+
+    def _build_tiers(
+        self,
+        loaded: LoadedModel,
+        config: EngineConfig,
+        adapters: AdapterStore | None,
+        on_failure: ExitStack,
+    ) -> None:
+        offload = build_offload(
+            config, self.layout, self._parts.arena, self._pool, namespace=self.namespace
+        )
+        #: The content of all tiers.
+        self.cached = CachedBlocks(self._pool, self.prefix_cache, offload)
+        on_failure.callback(self.cached.close)
+        self.adapters = AdapterRequests(loaded.model, config, adapters)
+        self._build_steps(config, offload)
 
     def _build_steps(self, config: EngineConfig, offload: KVOffload | None) -> None:
         self._scheduler = build_scheduler(

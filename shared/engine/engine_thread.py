@@ -64,6 +64,8 @@ class EngineThread:
         self._loop, self._stopped_by = asyncio.get_running_loop(), None
         if self._engine.cached.offload is not None:
             self._engine.cached.offload.on_news(self.wake)
+        if self._engine.adapters.store is not None:
+            self._engine.adapters.store.on_news = self.wake
         self._thread.start()
 
     async def stop(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from shared.engine.engine_thread import EngineThread
@@ -76,14 +77,8 @@ class AsyncLLM(Refusing):
         # Until it is neither paused nor asleep.
         await self._may_begin.wait()
         await self._started()
-        running, parts = await asyncio.to_thread(
-            self.model.start,
-            request_id,
-            prompt,
-            sampling_params,
-            priority=priority,
-            lora_request=lora_request,
-        )
+        start = partial(self.model.start, priority=priority, lora_request=lora_request)
+        running, parts = await asyncio.to_thread(start, request_id, prompt, sampling_params)
         self._running[request_id] = running
         self._idle.clear()
         events: asyncio.Queue[tuple[str, EngineEvent | BaseException]] = asyncio.Queue()

@@ -32,9 +32,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shared.engine.engine import Engine
+    from shared.engine.offline.prompts import ReadPrompt
     from shared.generation.params import GenerationParams
     from shared.offline.engine_args import EngineSettings
     from shared.offline.sampling_params import SamplingParams
+    from shared.request.sampling_params import SamplingParams as TokenSampling
 
 #: A program limits itself.
 _LIMITS = RequestLimits(max_n=2**16, max_stop_strings=2**16)
@@ -156,15 +158,7 @@ class LoadedModel:
             InvalidRequestError: the prompt or a parameter is wrong.
         """
         [read] = read_prompts(prompt, self.tokenizer.encode if self.has_tokenizer else _no_text)
-        wanted = params.to_generation()
-        if wanted.thinking_token_budget is not None and self.has_tokenizer:
-            wanted = bound_thinking(wanted, self._marks, read.known_ids, self.tokenizer)
-        sampling = self._resolver.resolve(
-            wanted,
-            prompt_token_ids=read.token_ids,
-            max_model_len=self.core.engine.max_model_len,
-            embeds=read.embeds,
-        )
+        wanted, sampling = self._resolved(params, read)
         adapter = self.adapters.find(lora_request)
         answers: dict[str, GrowingOutput] = {}
         requests: list[EngineRequest] = []
@@ -196,6 +190,21 @@ class LoadedModel:
             request_id, read, params, tokenizer, answers, self.weight_version, lora_request
         )
         return running, requests
+
+    def _resolved(
+        self, params: SamplingParams, read: ReadPrompt
+    ) -> tuple[GenerationParams, TokenSampling]:
+        """Return what is wanted of a prompt's answer, and what its tokens are drawn with."""
+        wanted = params.to_generation()
+        if wanted.thinking_token_budget is not None and self.has_tokenizer:
+            wanted = bound_thinking(wanted, self._marks, read.known_ids, self.tokenizer)
+        sampling = self._resolver.resolve(
+            wanted,
+            prompt_token_ids=read.token_ids,
+            max_model_len=self.core.engine.max_model_len,
+            embeds=read.embeds,
+        )
+        return wanted, sampling
 
     def _new_text(
         self, params: SamplingParams, wanted: GenerationParams, known_ids: Sequence[int]

@@ -154,17 +154,13 @@ async def open_parts(
     async with AsyncExitStack() as stack:
         engine = await asyncio.to_thread(_build_engine, config, role, weights.loaded, adapters)
         contents = engine.record_contents() if config.kv_events_endpoint else None
-        thread = await _started(engine, stack)
-        _serve_adapters(adapters, thread, stack)
+        thread = await _started(engine, adapters, stack)
         transfers = TransferCounters()
         connectors = await open_connectors(config, worker, engine, transfers, stack)
-        channels = _channels(token, certificates, stack)
-        info = _peer_info(worker, engine, connectors)
+        channels, peers = _peers(worker, engine, connectors, token, certificates, stack)
         grammars = _grammars(config, engine, thread, read_token_table, stack)
-        metrics = _metrics(config, role, engine, thread, transfers, connectors, grammars)
-        metrics.register(AdapterCollector(adapters, thread.stats, model=config.model.name))
+        metrics = _metrics(config, role, engine, thread, transfers, connectors, grammars, adapters)
         breakers = BreakerMetrics(metrics)
-        peers = PeerBook(info=info, connectors=connectors, channels=channels)
         yield WorkerParts(
             config=config,
             role=role,
@@ -181,7 +177,7 @@ async def open_parts(
             grammars=grammars,
             adapters=adapters,
             pooler=_pooler(config, role, engine, thread, weights),
-            peer_info=info,
+            peer_info=peers.info,
             transfers=transfers,
             gate=_gate(config),
             metrics=metrics,
@@ -224,12 +220,18 @@ def _tracer(role: Role, worker: WorkerId, stack: AsyncExitStack) -> Tracer | Non
     return tracer
 
 
-def _channels(
-    token: ClusterToken | None, certificates: CertificateFiles | None, stack: AsyncExitStack
-) -> ChannelPool:
+def _peers(
+    worker: WorkerId,
+    engine: Engine,
+    connectors: Sequence[Connector],
+    token: ClusterToken | None,
+    certificates: CertificateFiles | None,
+    stack: AsyncExitStack,
+) -> tuple[ChannelPool, PeerBook]:
     channels = ChannelPool(token=token, certificates=certificates)
     stack.push_async_callback(channels.close)
-    return channels
+    info = _peer_info(worker, engine, connectors)
+    return channels, PeerBook(info=info, connectors=connectors, channels=channels)
 
 
 def _reuse(
@@ -275,6 +277,7 @@ def _metrics(
     transfers: TransferCounters,
     connectors: Sequence[Connector],
     grammars: GrammarCompiler,
+    adapters: WorkerAdapters,
 ) -> CollectorRegistry:
     metrics = CollectorRegistry()
     add_build_info(metrics, role=role.value)
@@ -284,6 +287,7 @@ def _metrics(
     )
     metrics.register(TransferCollector(transfers, connectors))
     metrics.register(GrammarCollector(grammars.stats, model=config.model.name))
+    metrics.register(AdapterCollector(adapters, thread.stats, model=config.model.name))
     return metrics
 
 
@@ -301,16 +305,6 @@ def _grammars(
     return grammars
 
 
-def _serve_adapters(adapters: WorkerAdapters, thread: EngineThread, stack: AsyncExitStack) -> None:
-    """Let requests wait for adapters; at the end, nothing refers to the model."""
-    store = adapters.store
-    if store is None:
-        return
-    store.on_news = thread.wake
-    stack.callback(store.forget_contents)
-    stack.callback(store.attach, None)
-
-
 def _build_engine(
     config: WorkerConfig, role: Role, loaded: LoadedModel, adapters: WorkerAdapters
 ) -> Engine:
@@ -322,7 +316,11 @@ def _build_engine(
     return Engine(loaded, engine, adapters=adapters.store)
 
 
-async def _started(engine: Engine, stack: AsyncExitStack) -> EngineThread:
+async def _started(engine: Engine, adapters: WorkerAdapters, stack: AsyncExitStack) -> EngineThread:
+    """Start the engine's thread; at the end, nothing refers to the model any more."""
+    if adapters.store is not None:
+        stack.callback(adapters.store.forget_contents)
+        stack.callback(adapters.store.attach, None)
     stack.callback(engine.close)
     thread = EngineThread(engine)
     await thread.start()

@@ -145,8 +145,7 @@ async def run_worker(
         await stack.enter_async_context(following([] if token is None else [token.file]))
         events = await stack.enter_async_context(open_publisher(config))
         lifecycle = Lifecycle(config)
-        await lifecycle.load_first()
-        adapters = await _load_adapters(config, lifecycle, stack)
+        adapters = await _load_first(config, lifecycle, stack)
         certificates = open_certificates(config.tls, PeerRole(role.value))
         profiling = Profiling(lifecycle, config.profiler_dir, config.name)
         server = _server(service, role, token, certificates)
@@ -173,15 +172,16 @@ async def run_worker(
     return EXIT_BROKEN if ending is Ending.BROKEN else 0
 
 
-async def _load_adapters(
+async def _load_first(
     config: WorkerConfig, lifecycle: Lifecycle, stack: AsyncExitStack
 ) -> WorkerAdapters:
-    """Load the adapters of the settings, for the weights that were loaded first.
+    """Load the weights, and the adapters, that the settings name; return the adapters.
 
     Raises:
-        ConfigError: one of them cannot be used.
+        ConfigError, ModelLoadError: one of them cannot be used.
     """
     adapters = open_adapters(config)
+    await lifecycle.load_first()
     if adapters.store is not None:
         stack.callback(adapters.store.close)
         assert lifecycle.weights is not None  # they were loaded just now
@@ -254,7 +254,10 @@ async def _live(site: Site) -> Ending:
 
 
 def _server(
-    service: str, role: Role, token: ClusterToken | None, certificates: CertificateFiles | None
+    service: str,
+    role: Role,
+    token: ClusterToken | None,
+    certificates: CertificateFiles | None,
 ) -> RpcServer:
     guard = None if token is None else AuthInterceptor({}, default=token.check)
     tls = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
@@ -188,8 +189,8 @@ async def live_worker(
     """`servicer` may be one that cheats; `model_settings`: fields of `ModelSettings`; `engine`:
     fields of `EngineConfig`. With `lora_dir` it serves adapters.
     """
-    engine = {"enable_lora": lora_dir is not None} | engine
     usual = {"block_size": BLOCK_SIZE, "max_num_batched_tokens": MAX_NUM_BATCHED_TOKENS}
+    usual |= {"enable_lora": lora_dir is not None, "num_blocks": num_blocks}
     config = WorkerConfig(
         model=ModelSettings(model=model, **({"dtype": "float32"} | dict(model_settings or {}))),
         name=name,
@@ -199,16 +200,11 @@ async def live_worker(
         num_threads=1,
         lora_dir=lora_dir,
         reuse=ReuseSettings(reuse_policy=policy, reuse_patience_ms=patience_ms),
-        engine=EngineConfig(num_blocks=num_blocks, **(usual | engine)),
+        engine=EngineConfig(**(usual | engine)),
     )
     weights = await asyncio.to_thread(load_weights, config, first_source(config))
-    async with open_parts(
-        config,
-        Role.DECODE,
-        weights=weights,
-        adapters=open_adapters(config),
-        read_token_table=read_token_table,
-    ) as parts:
+    open_with = partial(open_parts, adapters=open_adapters(config), weights=weights)
+    async with open_with(config, Role.DECODE, read_token_table=read_token_table) as parts:
         server = RpcServer(())
         services = ServiceSet(server)
         add_decode(DecodeConfig(worker=config, transfer_stall_s=stall_s), parts, services)

@@ -34,7 +34,7 @@ def test_proto_is_a_path_root_with_one_package() -> None:
     # It names the classes of the engine in a program; see docs/adr/0001-packaging.md.
     package = ROOT / "proto" / "baton"
     found = set((ROOT / "proto").rglob("__init__.py"))
-    folders = (package, package / "engine", package / "utils")
+    folders = (package, package / "engine", package / "lora", package / "utils")
     assert found == {folder / "__init__.py" for folder in folders}
 
 

@@ -1,0 +1,1 @@
+"""vLLM's place for adapters of requests."""

@@ -52,7 +52,8 @@ class PeerBook:
         connectors: Sequence[Connector],
         channels: ChannelPool,
     ) -> None:
-        self._info = info
+        #: What peers compare.
+        self.info = info
         self._connectors = {connector.name: connector for connector in connectors}
         self._channels = channels
         self._peers: dict[str, Peer] = {}
@@ -93,12 +94,12 @@ class PeerBook:
 
     async def _handshake(self, address: str) -> Peer:
         stub = transfer_pb2_grpc.TransferStub(self._channels.get(address))
-        request = transfer_pb2.HandshakeRequest(peer=self._info)
+        request = transfer_pb2.HandshakeRequest(peer=self.info)
         try:
             response = await stub.Handshake(request, timeout=HANDSHAKE_TIMEOUT_S)
         except grpc.aio.AioRpcError as error:
             raise from_rpc_error(error, peer=address) from error
-        check_compatible(self._info, response.peer)
+        check_compatible(self.info, response.peer)
         worker = worker_id_from_wire(response.peer.worker)
         for offer in map(offer_from_wire, response.peer.offers):
             if offer.connector in self._connectors:

@@ -201,7 +201,8 @@ def test_other_weights_of_the_base_have_the_adapters(
 
 
 async def test_in_an_event_loop(world: World) -> None:
-    engine = AsyncLLM.from_engine_args(EngineArgs(world.base, **SETTINGS, enable_lora=True))
+    arguments = SETTINGS | {"enable_lora": True, "max_loras": 1}
+    engine = AsyncLLM.from_engine_args(EngineArgs(world.base, **arguments))
     try:
         requests = [world.request(name) for name in world.answers]
         assert requests[1] is not None

@@ -200,3 +200,20 @@ def test_an_adapter_that_is_not_known_is_refused(engine: Engine, tmp_path: Path)
     with pytest.raises(AdapterNotLoadedError, match="'x'"):
         engine.add(make_request("a", [1], adapter=ref))
     assert not engine.has_work()
+
+
+def test_blocks_are_told_with_their_adapter(engine: Engine, tmp_path: Path) -> None:
+    store = engine.adapters.store
+    assert store is not None
+    ref = write_fake(tmp_path / "1", 1)
+    store.load("1", ref.path)
+    contents = engine.record_contents()
+    generate(
+        engine, make_request("a", range(9), adapter=ref), make_request("b", range(9), max_tokens=1)
+    )
+    changes = engine.take_cache_changes()
+    found = [contents.take(key) for change in changes for key in change.stored]
+    own = {(each.adapter, each.token_ids) for each in found if each is not None}
+    first = tuple(range(4))
+    assert {(ref.digest, first), (b"", first)} <= own
+    store.close()
