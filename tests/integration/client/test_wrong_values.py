@@ -40,8 +40,16 @@ wrong_values.NAMES.update(
     Scalar=bool | int | float | str,
     grpc=grpc,
 )
-FIRST: dict[str, Any] = {"prompt": "x", "messages": "x"}
-METHODS = ("generate", "chat", "stream_generate", "stream_chat", "models")
+FIRST: dict[str, Any] = {"prompt": "x", "messages": "x", "name": "x", "path": "x"}
+METHODS = (
+    "generate",
+    "chat",
+    "stream_generate",
+    "stream_chat",
+    "models",
+    "load_adapter",
+    "unload_adapter",
+)
 #: Nothing of these is sent: they are gRPC's own objects.
 OPAQUE = {"retry", "credentials"}
 
