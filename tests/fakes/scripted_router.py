@@ -65,6 +65,14 @@ class ScriptedRouter(router_pb2_grpc.RouterServicer):
         model = router_pb2.Model(id=MODEL, max_model_len=2048, created=1)
         return router_pb2.ListModelsResponse(models=[model])
 
+    async def LoadLoraAdapter(self, request: Any, context: Any) -> Any:  # noqa: N802 in the contract
+        self.requests.append(request)
+        return router_pb2.LoadLoraAdapterResponse()
+
+    async def UnloadLoraAdapter(self, request: Any, context: Any) -> Any:  # noqa: N802 in the contract
+        self.requests.append(request)
+        return router_pb2.UnloadLoraAdapterResponse()
+
     async def _play(self, request: Any, context: Any) -> AsyncIterator[Any]:
         self.requests.append(request)
         self.metadata.append(dict(context.invocation_metadata()))

@@ -51,6 +51,16 @@ FIRST: dict[str, Any] = {
 }
 VECTORS = ("embed", "rerank", "score", "classify")
 METHODS = ("generate", "chat", "stream_generate", "stream_chat", "models", *VECTORS)
+FIRST: dict[str, Any] = {"prompt": "x", "messages": "x", "name": "x", "path": "x"}
+METHODS = (
+    "generate",
+    "chat",
+    "stream_generate",
+    "stream_chat",
+    "models",
+    "load_adapter",
+    "unload_adapter",
+)
 #: Nothing of these is sent: they are gRPC's own objects.
 OPAQUE = {"retry", "credentials"}
 

@@ -17,6 +17,7 @@ from tests.fakes.paged_driver import PagedDriver
 from tests.fakes.transformers_models import logits_after, random_model, random_prompt, save
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from shared.model.loader import LoadedModel
