@@ -206,7 +206,7 @@ def hold_to_calls(
         check_grammar(json_schema_grammar(tool.parameters, param=tool.param))
     if any(tool.lark is not None for tool in use.callable):
         tag = plan.tools.tag_for(use.callable, parallel=use.parallel)
-        spec = structural_tag_grammar(tag, param="tools")
+        spec = structural_tag_grammar(tag, param=_grammars_param(use))
     else:
         schema = plan.tools.schema_for(use.callable, parallel=use.parallel)
         spec = json_schema_grammar(schema, any_whitespace=False, param="tools")
@@ -233,9 +233,15 @@ def _grammar_among_text(use: ToolUse, tools: ToolFormat, tokenizer: Tokenizer) -
         raise UnsupportedError(message, param=param)
     for tool in held:
         check_grammar(json_schema_grammar(tool.parameters, param=tool.param))
-    spec = structural_tag_grammar(tag, param="tools")
+    spec = structural_tag_grammar(tag, param=_grammars_param(use))
     check_grammar(spec)
     return spec
+
+
+def _grammars_param(use: ToolUse) -> str:
+    """Return the field that errors of workers name: the tool, if only one has a grammar."""
+    held = [tool.param for tool in use.callable if tool.has_grammar]
+    return held[0] if len(held) == 1 else "tools"
 
 
 def _schema(parameters: dict[str, Any] | None) -> dict[str, Any]:

@@ -165,6 +165,7 @@ async def test_an_input_is_held_to_a_grammar_in_lark(url: str) -> None:
     [asked] = api.generator.requests
     assert asked.params.grammar is not None
     assert asked.params.grammar.kind is GrammarKind.STRUCTURAL_TAG
+    assert asked.params.grammar.param == "tools[0].custom.format"
     [_, calls, _] = json.loads(asked.params.grammar.text)["format"]["elements"]
     [call] = calls["tags"]
     assert call["begin"] + TEXT + call["end"] == forced[1:-1].replace(json.dumps(TEXT)[1:-1], TEXT)
