@@ -206,10 +206,19 @@ async def test_an_embedder_is_ready_alone_and_refuses_answers(door: Door) -> Non
     assert models["data"][0]["max_model_len"] == 64
 
 
+#: Workers may queue as much as is sent there: the request's own bound is what is left.
+@pytest.mark.parametrize("bench", [{"max_worker_queue_ms": 1e9}], indirect=True)
 async def test_texts_of_a_request_are_spread_and_bounded(door: Door) -> None:
     workers = await joined(door, "a", "b")
     texts = [f"text {i}" for i in range(200)]
-    reply = await door.ask(input=texts)
+    for worker in workers:
+        worker.pooler.gate = asyncio.Event()
+    asking = asyncio.create_task(door.ask(input=texts))
+    await until(lambda: sum(worker.pooler.num_running for worker in workers) >= 64)
+    for worker in workers:
+        assert worker.pooler.gate is not None
+        worker.pooler.gate.set()
+    reply = await asking
     assert [item["index"] for item in reply["data"]] == list(range(200))
     assert all(
         close(item["embedding"], embedding(door.ids(text)))
