@@ -48,10 +48,9 @@ FIRST: dict[str, Any] = {
     "query": "x",
     "queries": "x",
     "documents": ["x"],
+    "name": "x",
+    "path": "x",
 }
-VECTORS = ("embed", "rerank", "score", "classify")
-METHODS = ("generate", "chat", "stream_generate", "stream_chat", "models", *VECTORS)
-FIRST: dict[str, Any] = {"prompt": "x", "messages": "x", "name": "x", "path": "x"}
 METHODS = (
     "generate",
     "chat",
@@ -60,6 +59,10 @@ METHODS = (
     "models",
     "load_adapter",
     "unload_adapter",
+    "embed",
+    "rerank",
+    "score",
+    "classify",
 )
 #: Nothing of these is sent: they are gRPC's own objects.
 OPAQUE = {"retry", "credentials"}
