@@ -154,7 +154,7 @@ class AsyncBaton:
             name=checks.text("name", name),
             path=checks.text("path", path),
             load_inplace=checks.flag("in_place", in_place),
-            model=model,
+            model=checks.text("model", model),
         )
         response = await self._call(
             contract.LOAD_ADAPTER,
@@ -172,7 +172,9 @@ class AsyncBaton:
 
         Raises ModelNotFoundError if no adapter has the name. Needs an operator's key, too.
         """
-        request = contract.UnloadLoraAdapterRequest(name=checks.text("name", name), model=model)
+        request = contract.UnloadLoraAdapterRequest(
+            name=checks.text("name", name), model=checks.text("model", model)
+        )
         answer = contract.UnloadLoraAdapterResponse
         await self._call(contract.UNLOAD_ADAPTER, request, answer, policy=ONCE, timeout_s=timeout_s)
 

@@ -104,8 +104,7 @@ class Engine:
             on_failure.callback(self._parts.arena.close)
             self._build_tiers(loaded, config, adapters, on_failure)
             on_failure.pop_all()
-        returned = config.hidden_states_policy(loaded.spec.hidden_size)
-        self._validator = RequestValidator(loaded.spec, self.max_model_len, returned)
+        self._validator = _validator(loaded, config, self.max_model_len)
         self._arrivals = count()
         self._events: list[EngineEvent] = []
         #: Whether nothing could be scheduled; only a call from outside can change that.
@@ -405,3 +404,8 @@ class Engine:
             self._events.append(self._postprocessor.ending(seq, reason))
         elif placed is not None and states_from is not None:
             self._steps.receive_hidden(seq, placed, states_from)
+
+
+def _validator(loaded: LoadedModel, config: EngineConfig, max_model_len: int) -> RequestValidator:
+    returned = config.hidden_states_policy(loaded.spec.hidden_size)
+    return RequestValidator(loaded.spec, max_model_len, returned)

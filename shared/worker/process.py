@@ -130,10 +130,8 @@ async def run_worker(
 ) -> int:
     """Serve until SIGTERM or SIGINT, then drain and return 0.
 
-    Returns 1 if the engine broke, or the directory refuses the worker.
-
-    Raises:
-        ConfigError, ModelLoadError: the worker cannot start as configured.
+    Returns 1 if the engine broke, or the directory refuses the worker. Raises ConfigError or
+    ModelLoadError if the worker cannot start as configured.
     """
     if reads_whole_texts(config.model.folder):
         check_reader(config, role)
@@ -147,8 +145,8 @@ async def run_worker(
         lifecycle = Lifecycle(config)
         adapters = await _load_first(config, lifecycle, stack)
         certificates = open_certificates(config.tls, PeerRole(role.value))
-        profiling = Profiling(lifecycle, config.profiler_dir, config.name)
         server = _server(service, role, token, certificates)
+        profiling = Profiling(lifecycle, config.profiler_dir, config.name)
         switch = _switch(server, LifecycleServicer(lifecycle, profiling))
         stack.push_async_callback(server.stop, 0)
         ending = await _live(

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from services.router.answer.pipeline import Pipeline
     from services.router.answer.planner import AnswerPlanner
     from services.router.catalogue.pool import Served
+    from services.router.fleet.fleet import Fleet
     from services.router.models import ServedModels
     from services.router.parsers.plan import ChatFormats
     from services.router.parts import RouterParts
@@ -33,6 +34,7 @@ class OnePool:
         self.limits: TenantLimits = router.limits
         self.endpoints: EndpointPool = self.pool.endpoints
         self.admission: Admission = self.pool.admission
+        self.fleet: Fleet = self.pool.parts.fleet
         self.tokenizer: Tokenizer = served.text.tokenizer
         self.chat_template: ChatTemplate = served.text.chat_template
         self.formats: ChatFormats = served.text.formats

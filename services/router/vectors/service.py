@@ -13,7 +13,7 @@ from services.router.admission.tenant import ANONYMOUS, Tenant
 from services.router.request.no_answers import no_answers
 from services.router.usage import Usage
 from services.router.vectors.request import VectorRequest
-from shared.errors import InternalError, InvalidRequestError, UnsupportedError
+from shared.errors import InternalError, InvalidRequestError, NoWorkerError, UnsupportedError
 from shared.generation.limits import (
     DEFAULT_LIMITS,
     RequestLimits,
@@ -136,7 +136,10 @@ class Vectors:
         Raises:
             UnsupportedError: it does.
         """
-        offered = self._offered()
+        try:
+            offered = self._offered()
+        except NoWorkerError:
+            return  # routing knows whether a worker can answer
         if offered is not None and offered.is_only:
             raise no_answers(self._models.names[0])
 

@@ -15,6 +15,7 @@ from baton_client import AsyncBaton
 from services.router.admission.caller import ANYBODY, Caller
 from services.router.admission.tenant import Tenant
 from services.router.grpc.server import RouterServicer
+from services.router.openai.catalogue import one_model
 from services.router.request.resume import AnswerSoFar
 from shared.errors import (
     AdapterNotLoadedError,
@@ -277,11 +278,8 @@ async def served(bench: Bench, caller: Caller, *, has_keys: bool) -> AsyncIterat
     """A client of the router over gRPC."""
     server = RpcServer(["baton.v1.Router"])
     servicer = RouterServicer(
-        generator=bench.parts.pipeline,
-        tokenizer=bench.parts.tokenizer,
-        chat_template=bench.parts.chat_template,
-        models=bench.parts.models,
-        adapters=bench.parts.fleet,
+        one_model(bench.backend()),
+        adapters=lambda _: bench.parts.fleet,
         caller_of=lambda _: caller,
         has_keys=has_keys,
     )

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from baton.v1 import common_pb2, decode_pb2, router_pb2, router_pb2_grpc
 from services.router.doors.app import create_app
 from services.router.grpc.server import RouterServicer
+from services.router.openai.catalogue import one_model
 from services.router.workers.pieces import MAX_HIDDEN_BYTES
 from services.router.workers.sessions import AnswerCall
 from shared.rpc.server import MAX_MESSAGE_BYTES, RpcServer
@@ -84,7 +85,7 @@ async def test_a_parsed_chat_has_the_rows_of_all_tokens(bench: Bench, stream: bo
     ids = bench.parts.tokenizer.encode(f"<think>so</think>well {call}", add_special_tokens=False)
     await bench.add_worker(with_rows(ids))
     app = create_app(
-        replace(bench.backend(bench.parts.pipeline), formats=bench.parts.formats),
+        one_model(replace(bench.backend(), formats=bench.parts.formats)),
         not_ready_because=bench.parts.endpoints.not_ready_because,
         registry=CollectorRegistry(),
         version="test",
@@ -152,10 +153,7 @@ async def test_the_best_answer_fits_grpc_messages(bench: Bench) -> None:
     worker.scripts *= 2
     server = RpcServer(["baton.v1.Router"])
     servicer = RouterServicer(
-        generator=bench.parts.pipeline,
-        tokenizer=bench.parts.tokenizer,
-        chat_template=bench.parts.chat_template,
-        models=bench.parts.models,
+        one_model(bench.backend()),
     )
     router_pb2_grpc.add_RouterServicer_to_server(servicer, server.server)
     await server.start("127.0.0.1:0")

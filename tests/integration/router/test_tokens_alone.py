@@ -12,7 +12,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from services.router.doors.app import create_app
+from services.router.openai.catalogue import one_model
 from services.router.parts import open_parts
+from tests.fakes.one_pool import OnePool
 from tests.fakes.scripted_decode import say
 from tests.integration.router.conftest import Bench
 
@@ -35,13 +37,13 @@ async def bench(config: RouterConfig, tmp_path: Path) -> AsyncIterator[Bench]:
     config = replace(config, model=folder, skip_tokenizer_init=True)
     async with AsyncExitStack() as stack:
         parts = await stack.enter_async_context(open_parts(config))
-        yield Bench(config, stack, parts)
+        yield Bench(config, stack, OnePool(parts))
 
 
 @pytest.fixture
 async def http(bench: Bench) -> AsyncIterator[httpx.AsyncClient]:
     app = create_app(
-        bench.backend(),
+        one_model(bench.backend()),
         not_ready_because=bench.parts.endpoints.not_ready_because,
         registry=CollectorRegistry(),
         version="test",
