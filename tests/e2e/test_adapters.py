@@ -13,7 +13,7 @@ import pytest
 
 from baton_client import Baton, InvalidRequestError, ModelNotFoundError
 from shared.engine.llm import LLM
-from tests.e2e.asking import GREEDY, prompt_of
+from tests.e2e.asking import GREEDY, prompt_of, until
 from tests.e2e.conftest import (
     BLOCK_SIZE,
     ENGINE_FLAGS,
@@ -179,5 +179,12 @@ def test_an_answer_goes_on_after_its_decode_worker_was_killed(world: World) -> N
 
 def busy(cluster: Cluster) -> str:
     """The decode worker that writes an answer."""
-    [name] = [each for each in ("decode-0", "decode-1") if cluster.load(each).num_running]
+    found: list[str] = []
+
+    def is_there() -> bool:
+        found[:] = [each for each in ("decode-0", "decode-1") if cluster.load(each).num_running]
+        return bool(found)
+
+    until(is_there)
+    [name] = found
     return name

@@ -98,7 +98,7 @@ def observed(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
                 more = ("--local-prefill-threshold", "0") if role == "decode" else ()
                 cluster.add_worker(
                     role, f"{role}-0", *ENGINE_FLAGS, *flags, "--connectors", "zmq",
-                    "--metrics-port", str(free_port()), *more,
+                    "--metrics-port", str(free_port()), "--enable-lora", *more,
                 )  # fmt: skip
             cluster.wait_ready()
             yield Observed(cluster, collector, folder)
@@ -198,9 +198,9 @@ def test_metrics_are_those_of_the_documentation(observed: Observed, name: str) -
     role = name.removesuffix("-0")
     families = exposed(observed.metrics(name))
     found = {n: family for n, family in families.items() if not n.startswith("vllm:")}
-    sections = (
-        ("Every process", "Router") if role == "router" else ("Every process", "Every worker")
-    )
+    sections = ["Every process", "Router"]
+    if role != "router":
+        sections = ["Every process", "Every worker", "Worker with --enable-lora"]
     expected = documented(*sections, f"{role.capitalize()} worker")
     assert {n: kind for n, (kind, _) in found.items()} == {n: r.kind for n, r in expected.items()}
     labels = {n: found for n, (_, found) in found.items() if found is not None}
