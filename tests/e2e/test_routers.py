@@ -129,7 +129,7 @@ def is_healthy(port: int) -> bool:
 
 def test_a_request_outlives_its_router(routers: WarmCluster, oracle: LLM) -> None:
     """The SDK goes on at the other router with what it has."""
-    params = [ASKED["greedy"], ASKED["seeded, several"], ASKED["penalties"]]
+    params = [ASKED["greedy"], {"temperature": 1.0, "seed": 6, "n": 2}, ASKED["penalties"]]
     streams = [Stream(str(i), prompt_of(40 + i, seed=80 + i), p) for i, p in enumerate(params)]
     addresses = [f"127.0.0.1:{port}" for _, port in routers.router_ports]
     with Baton(addresses) as baton:

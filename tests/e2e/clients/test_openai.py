@@ -92,7 +92,7 @@ def test_state_is_refused_by_name(client: openai.OpenAI, model: str) -> None:
 
 
 def test_embeddings_are_refused_with_a_reason(client: openai.OpenAI, model: str) -> None:
-    with pytest.raises(openai.BadRequestError, match="makes no embeddings"):
+    with pytest.raises(openai.BadRequestError, match="makes no vectors"):
         client.embeddings.create(model=model, input="a")
 
 

@@ -12,10 +12,11 @@ from shared.engine.model_settings import ModelSettings
 from shared.errors import ConfigError
 from shared.kv.change_log import CacheChange
 from shared.kv.content_log import ContentLog
+from shared.kv.layout import KVGroup, KVLayout
 from shared.worker.adapters import open_adapters
 from shared.worker.config import WorkerConfig
 from shared.worker.kv_events.cache_events import CacheEvents
-from shared.worker.kv_events.events import BlockStored, GroupBlockStored
+from shared.worker.kv_events.events import BlockStored
 from tests.fakes.adapted_model import digest_of, read_fake, write_fake
 
 if TYPE_CHECKING:
@@ -88,8 +89,12 @@ def test_events_name_the_adapter_of_blocks() -> None:
     log.note(base, [1, 2], first=0, block_size=2)
     log.note(adapted, [1, 2], first=0, block_size=2, adapter=digest_of(1))
     names = {digest_of(1): "sql"}
-    events = CacheEvents(log, block_size=2, adapter_name=names.get)
+    layout = KVLayout.of(
+        (KVGroup(num_layers=1, num_kv_heads=1, head_dim=4),), block_size=2, dtype="float32"
+    )
+    events = CacheEvents(log, layout=layout, adapter_name=names.get)
     plain, named = events.of(CacheChange(stored=(*base, *adapted)))
-    assert type(plain) is BlockStored
-    assert isinstance(named, GroupBlockStored)
+    assert isinstance(plain, BlockStored)
+    assert plain.lora_name is None
+    assert isinstance(named, BlockStored)
     assert (named.lora_name, named.group_idx, named.token_ids) == ("sql", 0, [1, 2])
