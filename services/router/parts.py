@@ -36,7 +36,7 @@ from shared.generation.resolver import SamplingResolver
 from shared.rpc.channel import ChannelPool
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 
     from services.router.config import RouterConfig
     from services.router.fleet.orders import LifecycleOrders
@@ -135,9 +135,11 @@ def _open_pools(
 ) -> list[Pool]:
     configs = config.of_models()
     stays = len(configs) == 1
+    # No adapter of one model may have the name of another one, which requests would get.
+    names = frozenset(name for each in configs for name in each.model_names)
     pools = []
     for each in configs:
-        parts = _pool_parts(each, directory, channels(), channels())
+        parts = _pool_parts(each, directory, channels(), channels(), names)
         pools.append(Pool(each, parts, _serve, stays=stays, linger_s=linger_s))
     return pools
 
@@ -156,6 +158,7 @@ def _pool_parts(
     directory: RouterDirectory,
     channels: ChannelPool,
     order_channels: ChannelPool,
+    model_names: Collection[str],
 ) -> PoolParts:
     sessions = SessionPool(channels, stall_s=config.stream_stall_s)
     endpoints = _endpoints(config, directory, Canary(channels, sessions), sessions)
@@ -171,12 +174,12 @@ def _pool_parts(
         chooser=chooser,
         admission=admission,
         adapters=adapters,
-        fleet=_fleet(config, endpoints, order_channels, sessions, admission, adapters),
+        fleet=_fleet(model_names, endpoints, order_channels, sessions, admission, adapters),
     )
 
 
 def _fleet(
-    config: RouterConfig,
+    model_names: Collection[str],
     endpoints: EndpointPool,
     channels: ChannelPool,
     sessions: SessionPool,
@@ -188,7 +191,7 @@ def _fleet(
         endpoints,
         Orders(channels, worker_pb2_grpc.WorkerStub),
         adapters,
-        model_names=config.model_names,
+        model_names=model_names,
     )
     return Fleet(endpoints, orders, sessions, admission, about_adapters)
 

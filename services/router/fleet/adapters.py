@@ -139,7 +139,7 @@ class FleetAdapters:
             message = f"{PATH} must have 1 to {MAX_PATH_CHARS} characters"
             raise InvalidRequestError(message, param=PATH)
         if name in self._model_names:
-            raise InvalidRequestError(f"{NAME}: {name!r} is the model's own name", param=NAME)
+            raise InvalidRequestError(f"{NAME}: {name!r} is a model's own name", param=NAME)
         if not replaces and self._pool.find(name) is not None:
             message = (
                 f"The lora adapter {name!r} has already been loaded. To load it in place of that "

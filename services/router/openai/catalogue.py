@@ -9,7 +9,7 @@ from services.router.models import listed
 from shared.errors import ModelNotFoundError, NoWorkerError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from services.router.admission.caller import Caller
     from services.router.openai.backend import Backend, Common
@@ -89,18 +89,16 @@ class Catalogue:
     def _find(self, name: str | None, caller: Caller) -> Shelf | None:
         if not name:
             return next((shelf for shelf in self._shelves if _may_use(caller, shelf)), None)
-        shelf = self._by_name.get(name) or self._that_knows(name)
-        if shelf is None or not caller.tenant.may_use((name, *shelf.names)):
-            return None
-        return shelf
+        named = self._by_name.get(name)
+        found = self._that_know(name) if named is None else (named,)
+        return next((s for s in found if caller.tenant.may_use((name, *s.names))), None)
 
-    def _that_knows(self, name: str) -> Shelf | None:
-        """Return the shelf of a model that answers under a name that is none of its own."""
+    def _that_know(self, name: str) -> Iterator[Shelf]:
+        """Yield the shelves of models that answer under a name that is none of their own."""
         for shelf in self._shelves:
             backend = shelf.loaded()
             if backend is not None and backend.models.knows(name):
-                return shelf
-        return None
+                yield shelf
 
     def _not_found(self, name: str | None, caller: Caller) -> ModelNotFoundError:
         """Return one error for unknown models and those of others: their names are not told."""

@@ -226,7 +226,7 @@ async def test_an_unload_that_fails_gives_the_name_back(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("name", "path", "words"),
     [
-        ("tiny", "/a/sql", "the model's own name"),
+        ("tiny", "/a/sql", "a model's own name"),
         (" x", "/a/sql", "printable"),
         ("x" * 513, "/a/sql", "1 to 512"),
         ("x", "/a\0", "lora_path"),

@@ -11,9 +11,10 @@ import pytest
 
 from baton.v1 import router_pb2
 from shared.directory.base import BlockUpdate
-from shared.errors import ModelNotFoundError
+from shared.errors import InvalidRequestError, ModelNotFoundError
 from shared.identity import Role
 from shared.kv.identity import KVIdentity
+from shared.request.adapter_ref import AdapterRef
 from shared.rpc.status import from_rpc_error
 from tests.fakes.catalogue_site import LINGER_S, CatalogueSite, catalogue_site
 from tests.fakes.scripted_decode import Script, Step, say
@@ -314,3 +315,22 @@ async def test_an_abort_ends_a_request_of_any_model(site: CatalogueSite) -> None
     assert reply.json()["aborted"] == 1
     assert (await asking).json()["choices"][0]["finish_reason"] == "abort"
     beta.scripts = [say(70, 71)]
+
+
+async def test_an_adapter_cannot_have_the_name_of_another_model(site: CatalogueSite) -> None:
+    fleet = site.pool("alpha").parts.fleet
+    for name in ("alpha", "a", "beta", "b"):
+        with pytest.raises(InvalidRequestError, match="a model's own name"):
+            await fleet.load_adapter(name, "/adapters/sql", replaces=False)
+
+
+async def test_of_adapters_with_one_name_a_tenant_gets_that_of_its_model(
+    site: CatalogueSite,
+) -> None:
+    for model in ("alpha", "beta"):
+        await site.join(f"{model}-0", model)
+        adapter = AdapterRef("sql", model.encode().ljust(32), f"/adapters/{model}")
+        site.pool(model).parts.adapters.loaded(adapter)
+    for headers, parent in (({}, "alpha"), (ONLY_BETA, "beta")):
+        card = (await site.http.get("/v1/models/sql", headers=headers)).json()
+        assert (card["parent"], card["root"]) == (parent, f"/adapters/{parent}")
