@@ -215,6 +215,8 @@ async def test_texts_of_a_request_are_spread_and_bounded(door: Door) -> None:
         worker.pooler.gate = asyncio.Event()
     asking = asyncio.create_task(door.ask(input=texts))
     await until(lambda: sum(worker.pooler.num_running for worker in workers) >= 64)
+    # What they get later depends on which one is quicker.
+    assert min(worker.pooler.num_running for worker in workers) > 24
     for worker in workers:
         assert worker.pooler.gate is not None
         worker.pooler.gate.set()
@@ -224,9 +226,7 @@ async def test_texts_of_a_request_are_spread_and_bounded(door: Door) -> None:
         close(item["embedding"], embedding(door.ids(text)))
         for item, text in zip(reply["data"], texts, strict=True)
     )
-    counts = [len(worker.pooler.requests) for worker in workers]
-    assert sum(counts) == 200
-    assert min(counts) > 40
+    assert sum(len(worker.pooler.requests) for worker in workers) == 200
     assert sum(worker.pooler.most_at_once for worker in workers) <= 64
 
 

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 LEN = 3 * BLOCK_SIZE + 5
 NUM_BLOCKS = 3
+#: So many that requests of the same time still run when others have been loaded.
+NUM_LONG = 160
 
 
 @dataclass(frozen=True)
@@ -229,7 +231,7 @@ async def test_adapters_change_while_streams_run(
         def ask(name: str, number: int, adapter: common_pb2.Adapter | None) -> Any:
             return decode.ask(
                 prompt_of(20 + number, seed=number),
-                max_tokens=40,
+                max_tokens=NUM_LONG,
                 prefill=prefill,
                 adapter=adapter,
                 request_id=f"{name}{number}",
@@ -249,7 +251,9 @@ async def test_adapters_change_while_streams_run(
         for worker in (prefill, decode):
             await worker.orders.UnloadAdapter(worker_pb2.UnloadAdapterRequest(name="sql"))
         for (name, i), reply in zip(began + later, await asyncio.gather(*running), strict=True):
-            assert reply.token_ids == adapters.expect(name, prompt_of(20 + i, seed=i), 40), name
+            assert reply.token_ids == adapters.expect(name, prompt_of(20 + i, seed=i), NUM_LONG), (
+                name
+            )
         await assert_idle(prefill, decode)
         for worker in (prefill, decode):
             store = worker.parts.adapters.required()

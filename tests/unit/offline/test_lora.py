@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 BLOCK = 4
 PROMPTS = [list(range(3, 3 + n)) for n in (5, 9, 17)]
 PLAIN = SamplingParams(max_tokens=12, temperature=0.0, ignore_eos=True)
+#: Its benefit depends on the time that steps take, so that it could guess nothing.
+GUESSES = {"method": "ngram", "num_speculative_tokens": 3, "adaptive": False}
 SETTINGS: dict[str, Any] = {
     "dtype": "float32",
     "block_size": BLOCK,
@@ -96,7 +98,7 @@ def llm(world: World, request: pytest.FixtureRequest) -> Iterator[LLM]:
         ({}, False, False),
         ({"max_loras": 4}, False, False),
         ({"num_blocks": 16}, True, False),
-        ({"speculative_config": {"method": "ngram", "num_speculative_tokens": 3}}, False, True),
+        ({"speculative_config": GUESSES}, False, True),
         ({"kv_offload_host_gib": 0.01, "num_blocks": 16}, True, False),
         ({"async_scheduling": True}, False, False),
         ({"attention_backend": "TORCH_SDPA"}, False, False),

@@ -315,6 +315,8 @@ COMPUTED = {
         "multiplies_given",
         "layer_inputs",
         "learned_positions",
+        # Without one logits are never asked for; see `RequestValidator`.
+        "has_head",
         "has_head_bias",
         "logit_multiplier",
         "logit_softcap",
