@@ -54,6 +54,7 @@ composition: setup ## Every pair of features on real processes, ten minutes; wri
 
 fuzz: setup ## Over 100,000 cases of input that nobody meant, on every surface, 20 minutes at most
 	@BATON_FUZZ=full timeout 1200 $(PY) -m pytest -q --timeout 1100 tests/fuzz
+	@BATON_FUZZ=full timeout 1200 $(PY) -m pytest -q --timeout 1100 -m hypothesis tests/unit
 
 company: setup ## 1,000 plain answers beside every kind of neighbour, per engine and cluster
 	@BATON_COMPANY=full $(PY) -m pytest -q --timeout 1100 tests/unit/engine/test_company.py tests/e2e/test_company.py

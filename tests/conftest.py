@@ -16,6 +16,7 @@ from hypothesis import settings
 
 from tests.accounting import forks
 from tests.accounting.budget import BudgetKeeper
+from tests.accounting.effort import examples
 from tests.accounting.forks import ForkedWorkers
 from tests.accounting.shared_nurseries import SharedNurseries
 from tests.accounting.skips import SkipSummary
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from xdist.scheduler import LoadFileScheduling
 
 # A busy machine makes examples slow, not wrong; pytest's own timeout ends what hangs.
-settings.register_profile("baton", deadline=None)
+# Other examples come in each run, so few of them do for one.
+settings.register_profile("baton", deadline=None, max_examples=examples(25, 250))
 settings.load_profile("baton")
 
 HERE = Path(__file__).parent

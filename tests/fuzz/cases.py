@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
 from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -14,12 +13,13 @@ import psutil
 import structlog
 from hypothesis import HealthCheck, settings
 
+from tests.accounting.effort import FULL, examples
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
 #: Cases by surface, for the report at the end of the run.
 COUNTS: Counter[str] = Counter()
-FULL = os.environ.get("BATON_FUZZ") == "full"
 #: What one case may take before it counts as a hang.
 CASE_TIMEOUT_S = 30.0
 #: Allocators keep some; what a leak of one object per case would take is far more.
@@ -32,7 +32,7 @@ NUM_REPEATS = 20
 def profile(quick: int, full: int) -> settings:
     """As many examples as this run is meant to have; a failure prints how to repeat it."""
     return settings(
-        max_examples=full if FULL else quick,
+        max_examples=examples(quick, full),
         deadline=None,
         database=None,
         print_blob=True,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.load.settings import RampUp
@@ -41,7 +41,6 @@ def test_time_never_runs_back(num: int, rate: float, burstiness: float, seed: in
     assert (np.diff(at_s) >= 0).all()
 
 
-@settings(max_examples=30)
 @given(burstiness=st.floats(0.3, 20), rate=st.floats(0.1, 1000), seed=st.integers(0, 1000))
 def test_gaps_have_the_mean_and_spread_of_a_gamma(
     burstiness: float, rate: float, seed: int

@@ -11,6 +11,7 @@ from hypothesis import settings
 
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
+from tests.accounting.effort import examples
 from tests.fakes.engines import StepMode, generate, make_engine, make_request
 from tests.fakes.kv_groups import split_layers
 from tests.fakes.model import Chunk, FakeLoadedModel, FakeModel, make_spec
@@ -151,7 +152,7 @@ for _case in (
     TestStatefulMachine,
     TestScarceStatesMachine,
 ):
-    _case.settings = settings(max_examples=60, stateful_step_count=40)
+    _case.settings = settings(max_examples=examples(12, 120), stateful_step_count=40)
 for _case in (TestNativeMachine, TestOverlappedNativeMachine):
-    _case.settings = settings(max_examples=30, stateful_step_count=40)
+    _case.settings = settings(max_examples=examples(8, 60), stateful_step_count=40)
 del _case

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.engine.choices import SchedulingPolicy
@@ -37,7 +37,6 @@ def admission_order(engine: Any) -> list[str]:
     return order
 
 
-@settings(max_examples=40)
 @given(
     prompts=st.lists(st.integers(1, 30), min_size=1, max_size=12),
     max_num_seqs=st.integers(1, 6),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.engine.choices import SchedulingPolicy
@@ -98,7 +98,6 @@ def run_all(arrivals: list[Arrival], mode: StepMode, **engine_settings: object) 
     return run
 
 
-@settings(max_examples=80)
 @given(
     drawn=st.lists(
         st.tuples(prompts, samplings, st.integers(0, 12), st.none() | st.integers(1, 20)),

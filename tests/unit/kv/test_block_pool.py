@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from shared.errors import InternalError, UnavailableError
 from shared.kv.block_pool import BlockPool
+from tests.accounting.effort import examples
 
 
 def key(number: int) -> bytes:
@@ -199,4 +200,4 @@ class PoolMachine(RuleBasedStateMachine):
 
 
 TestPoolMachine = PoolMachine.TestCase
-TestPoolMachine.settings = settings(max_examples=60, stateful_step_count=40)
+TestPoolMachine.settings = settings(max_examples=examples(20, 200), stateful_step_count=40)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.engine.adapters.folders import AdapterFolders
@@ -81,7 +81,6 @@ class Site:
             assert len({s.identity.adapter for s in self.running} - {b""}) <= NUM_SLOTS
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 4), st.sampled_from("aaas"), st.integers(0, 3)), max_size=80)
 )

@@ -15,6 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
+from tests.accounting.effort import examples
 from tests.fakes.adapted_model import (
     AdaptedFakeModel,
     adapted_tokens,
@@ -117,5 +118,5 @@ class OverlappedAdaptedMachine(AdaptedMachine):
 TestAdaptedMachine = AdaptedMachine.TestCase
 TestOverlappedAdaptedMachine = OverlappedAdaptedMachine.TestCase
 for _case in (TestAdaptedMachine, TestOverlappedAdaptedMachine):
-    _case.settings = settings(max_examples=20, stateful_step_count=40, deadline=None)
+    _case.settings = settings(max_examples=examples(8, 80), stateful_step_count=40)
 del _case

@@ -136,7 +136,7 @@ def test_where_one_library_is_missing_the_other_does_it_all(
         create_backend(BackendName.AUTO, table).compile(_pattern(r"\d(-\d{2,3})?"))
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=PATTERNS, strings=st.lists(st.text("ab.", max_size=6), min_size=20, max_size=20))
 def test_a_pattern_lets_through_what_it_matches(
     backend: GrammarBackend,

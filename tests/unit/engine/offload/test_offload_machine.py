@@ -19,6 +19,7 @@ from hypothesis.stateful import initialize, precondition, rule
 from shared.engine.offload import build
 from shared.kv.identity import HASH_BYTES
 from shared.kv.tier import BlockTier
+from tests.accounting.effort import examples
 from tests.fakes.engines import StepMode
 from tests.fakes.model import Chunk, FakeLoadedModel, FakeModel, make_spec
 from tests.fakes.offload import SteppedThreads, offload_of, settle, tier_settings
@@ -158,10 +159,10 @@ TestOverlappedOffloadMachine = OverlappedOffloadMachine.TestCase
 TestWindowedOffloadMachine = WindowedOffloadMachine.TestCase
 TestStatefulOffloadMachine = StatefulOffloadMachine.TestCase
 for _case, _num in (
-    (TestOffloadMachine, 40),
-    (TestOverlappedOffloadMachine, 20),
-    (TestWindowedOffloadMachine, 30),
-    (TestStatefulOffloadMachine, 30),
+    (TestOffloadMachine, 10),
+    (TestOverlappedOffloadMachine, 6),
+    (TestWindowedOffloadMachine, 8),
+    (TestStatefulOffloadMachine, 8),
 ):
-    _case.settings = settings(max_examples=_num, stateful_step_count=60, deadline=None)
+    _case.settings = settings(max_examples=examples(_num, 8 * _num), stateful_step_count=60)
 del _case, _num

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kernels.sampling.drawing import relative_weights
@@ -130,7 +130,6 @@ fields_of_any_kind = st.fixed_dictionaries(
 tokens = st.lists(st.integers(0, 49), max_size=12)
 
 
-@settings(max_examples=150)
 @given(fields_of_any_kind, tokens, tokens, st.integers(0, 1000))
 def test_any_combination_draws_from_the_references_distribution(
     fields: dict[str, Any], prompt: list[int], output: list[int], seed: int

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import settings
 
+from tests.accounting.effort import examples
 from tests.fakes.engines import StepMode, make_engine
 from tests.fakes.model import FakeLoadedModel, make_spec
 from tests.fakes.proposers import custom
@@ -43,9 +44,13 @@ class StatefulSpeculatingMachine(SpeculatingMachine):
         return FakeLoadedModel(spec=make_spec(num_states=1))
 
 
-SpeculatingMachine.TestCase.settings = settings(max_examples=15, stateful_step_count=30)
-OverlappedSpeculatingMachine.TestCase.settings = settings(max_examples=15, stateful_step_count=30)
-StatefulSpeculatingMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=30)
 TestStatefulSpeculatingMachine = StatefulSpeculatingMachine.TestCase
 TestSpeculatingMachine = SpeculatingMachine.TestCase
 TestOverlappedSpeculatingMachine = OverlappedSpeculatingMachine.TestCase
+for _case in (
+    TestStatefulSpeculatingMachine,
+    TestSpeculatingMachine,
+    TestOverlappedSpeculatingMachine,
+):
+    _case.settings = settings(max_examples=examples(8, 60), stateful_step_count=30)
+del _case

@@ -14,6 +14,7 @@ from shared.errors import InternalError
 from shared.kv.change_log import CacheChange
 from shared.kv.offload.manager import BlockOffloadManager, OffloadPolicy
 from shared.kv.tier import BlockTier
+from tests.accounting.effort import examples
 
 if TYPE_CHECKING:
     from shared.kv.offload.base import StorePlan
@@ -240,5 +241,5 @@ class ArcMachine(ManagerMachine):
 TestManagerMachine = ManagerMachine.TestCase
 TestArcMachine = ArcMachine.TestCase
 for _case in (TestManagerMachine, TestArcMachine):
-    _case.settings = settings(max_examples=100, stateful_step_count=50)
+    _case.settings = settings(max_examples=examples(25, 250), stateful_step_count=50)
 del _case

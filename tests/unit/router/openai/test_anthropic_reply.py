@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from anthropic.types import Message as OfficialMessage
-from hypothesis import given, settings
+from hypothesis import given
 
 from services.router.anthropic.reply import MessageReply, read_input
 from services.router.openai.replies.responses import JSON
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from services.router.parsers.events import ChatEvent
 
 
-@settings(max_examples=60)
 @given(answers())
 def test_a_stream_and_the_whole_are_the_same_answer(said: list[list[ChatEvent]]) -> None:
     events = message_events(_stream(said))

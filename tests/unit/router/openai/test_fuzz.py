@@ -29,6 +29,7 @@ from services.router.openai.tokens_api.derender_schema import (
 )
 from services.router.openai.tokens_api.render import RenderChatBody
 from services.router.openai.tokens_api.schema import GenerateBody
+from tests.accounting.effort import examples
 from tests.fakes.error_words import CLIENT_ERRORS
 from tests.fakes.openai_api import OpenAIApi
 
@@ -124,7 +125,7 @@ async def post(endpoint: str, body: bytes) -> httpx.Response:
         )
 
 
-@settings(max_examples=600)
+@settings(max_examples=examples(120, 1200))
 @given(bodies())
 def test_random_bodies_never_break_the_server(sent: tuple[str, bytes]) -> None:
     # The transport raises what the application raises, so a bug shows its own trace.
@@ -138,7 +139,6 @@ def test_random_bodies_never_break_the_server(sent: tuple[str, bytes]) -> None:
     assert API.generator.num_open == 0
 
 
-@settings(max_examples=100)
 @given(st.text(max_size=30), st.sampled_from(["GET", "POST", "PUT", "DELETE", "HEAD"]))
 def test_random_routes_never_break_the_server(path: str, method: str) -> None:
     async def ask() -> httpx.Response:

@@ -6,7 +6,7 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from openai.types.responses import Response as OfficialResponse
 
 from services.router.openai.replies.responses import JSON
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
 
 
-@settings(max_examples=60)
 @given(answers())
 def test_a_stream_and_the_whole_are_the_same_answer(said: list[list[ChatEvent]]) -> None:
     events = response_events(_stream(said))

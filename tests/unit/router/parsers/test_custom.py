@@ -6,7 +6,7 @@ import json
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.router.parsers.custom import InputDecoder
@@ -34,7 +34,6 @@ def test_a_text_is_the_same_in_any_pieces(text: str, ascii_only: bool, layout: s
         assert "".join(came) + rest == text
 
 
-@settings(max_examples=100)
 @given(st.text(), st.lists(st.integers(0, 40), max_size=8))
 def test_any_text_comes_back(text: str, cuts: list[int]) -> None:
     text = text.encode("utf-8", "replace").decode()

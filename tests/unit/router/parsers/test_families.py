@@ -13,6 +13,7 @@ from services.router.parsers.find import REASONING_FORMATS, TOOL_FORMATS
 from services.router.parsers.formats.table import TOOL_ROWS
 from services.router.parsers.plan import ReadingPlan
 from services.router.parsers.reasoning.table import REASONING_ROWS
+from tests.accounting.effort import examples
 from tests.fakes.call_writers import WRITERS, Call, dumps
 from tests.suites.text_parsers import (
     AnswerParser,
@@ -101,7 +102,7 @@ def test_whole_answers_are_read(name: str) -> None:
     assert (called(said), said.content) == (TYPICAL, "")
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(60, 600))
 @given(st.sampled_from(list(WRITERS)), st.data())
 def test_random_calls_are_read_back(name: str, data: st.DataObject) -> None:
     calls = data.draw(calls_of(NESTED) if name == "minimax_m3" else CALLS)

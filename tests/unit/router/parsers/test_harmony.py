@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken
 
@@ -109,7 +109,6 @@ WORDS = (
 )  # fmt: skip
 
 
-@settings(max_examples=150)
 @given(st.lists(st.sampled_from(WORDS), max_size=24), st.integers(0, 200))
 def test_any_row_of_marks_is_read_the_same_in_any_pieces(words: list[str], place: int) -> None:
     text = "".join(words)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.router.parsers.find import REASONING_FORMATS, TOOL_FORMATS
@@ -116,7 +116,6 @@ WORDS = (
 )  # fmt: skip
 
 
-@settings(max_examples=150)
 @given(
     st.sampled_from(["muse_glimmer", "inkling"]),
     st.lists(st.sampled_from(WORDS), max_size=24),

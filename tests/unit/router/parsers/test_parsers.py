@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from services.router.parsers.find import REASONING_FORMATS, TOOL_FORMATS
@@ -126,7 +126,6 @@ def test_pieces_are_given_out_as_soon_as_they_are_certain(name: str) -> None:
     assert sum(fed) >= (1 if "(" in text else least)
 
 
-@settings(max_examples=150)
 @given(st.data())
 def test_random_cuts_change_nothing(data: st.DataObject) -> None:
     name, example = data.draw(st.sampled_from([e.values for e in TOOL_EXAMPLES]))
