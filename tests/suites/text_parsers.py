@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from shared.text.tokenizer import Tokenizer
 
     NewParser = Callable[[], TextParser]
+
+#: Characters between two cuts of a text: most marks lie between two of them.
+GAP = 13
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,24 +56,27 @@ def read(parser: TextParser, pieces: Iterable[str]) -> Said:
 
 
 def check_every_split(new_parser: NewParser, text: str) -> Said:
-    """Whole, character by character, and in two pieces at every place: it says the same."""
+    """Whole, character by character, and in pieces, with a cut at every place: it says the same."""
     whole = read(new_parser(), [text])
     assert read(new_parser(), text) == whole
-    for place in range(len(text) + 1):
-        assert read(new_parser(), [text[:place], "", text[place:]]) == whole, text[:place]
+    for first in range(min(GAP, len(text) + 1)):
+        pieces = [piece for cut in _cut(text, first) for piece in (cut, "")]
+        assert read(new_parser(), pieces) == whole, pieces
+    for place in range(len(text) % GAP, len(text) + 1, GAP):
+        assert read(new_parser(), [text[:place], text[place:]]) == whole, text[:place]
     return whole
 
 
 def check_every_byte(new_parser: NewParser, text: str, tokenizer: Tokenizer) -> None:
-    """As it comes from a model: a token for each byte, in two steps at every place, also within
-    characters. `tokenizer` has a token for every byte.
+    """As it comes from a model: a token for each byte, in steps with a cut at every place, also
+    within characters. `tokenizer` has a token for every byte.
     """
     whole = read(new_parser(), [text])
     ids = _byte_ids(text, tokenizer)
-    for place in range(len(ids) + 1):
+    for first in range(min(GAP, len(ids) + 1)):
         stream = IncrementalDetokenizer(tokenizer)
-        pieces = [stream.feed(ids[:place]), stream.feed(ids[place:]), stream.flush()]
-        assert read(new_parser(), pieces) == whole, place
+        pieces = [*map(stream.feed, _cut(ids, first)), stream.flush()]
+        assert read(new_parser(), pieces) == whole, first
 
 
 class AnswerParser:
@@ -107,9 +114,19 @@ def check_nothing_lost(text: str, said: Said, *, tags: Sequence[str] = ()) -> No
     assert num_said >= len(text) - sum(map(len, tags)) - num_spaces
 
 
+def _cut(text: Any, first: int) -> list[Any]:
+    """Its pieces, cut behind so many and then every GAP."""
+    return [text[:first], *(text[at : at + GAP] for at in range(first, len(text), GAP))]
+
+
 def _byte_ids(text: str, tokenizer: Tokenizer) -> list[int]:
-    by_bytes = {tokenizer.token_bytes(i): i for i in range(tokenizer.vocab_size)}
+    by_bytes = _ids_by_bytes(tokenizer)
     return [by_bytes[bytes([byte])] for byte in text.encode()]
+
+
+@functools.cache
+def _ids_by_bytes(tokenizer: Tokenizer) -> dict[bytes, int]:
+    return {tokenizer.token_bytes(i): i for i in range(tokenizer.vocab_size)}
 
 
 def _add(answer: WholeAnswer, events: list[ParserEvent]) -> None:
