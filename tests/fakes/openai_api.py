@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
     from starlette.requests import Request
+    from starlette.types import Receive, Scope, Send
 
     from services.router.cors_settings import CorsSettings
     from services.router.doors.auth import Authenticator
@@ -168,8 +170,6 @@ class OpenAIApi:
         has_docs: bool = True,
     ) -> None:
         self._unknown_fields = UnknownFields(strict=strict_fields)
-        self._door: dict[str, Any] = {"keys": keys, "open_metrics": open_metrics, "cors": cors}
-        self._door["has_docs"] = has_docs
         self._answer_settings = answer_settings
         self._explainer = explainer
         self._trusts_templates = trusts_templates
@@ -187,7 +187,21 @@ class OpenAIApi:
         self.adapters = NamedAdapters()
         self.registry = CollectorRegistry()
         Counter("baton_tests", "Something to scrape", registry=self.registry)
-        self.app = self._create()
+        self.backend = self._create_backend()
+        self.catalogue = one_model(self.backend)
+        door = {"open_metrics": open_metrics, "has_docs": has_docs}
+        if keys is None and cors is None:
+            self.app: Any = _Door(self, door)
+        else:
+            self.app = _create_app(
+                self.catalogue,
+                cluster=self.cluster,
+                not_ready_because=lambda: self.not_ready_because,
+                registry=self.registry,
+                keys=keys,
+                cors=cors,
+                **door,
+            )
 
     def plays(self, script: Callable[[GenerationRequest], Iterable[Step]]) -> None:
         """Answer from now on with `script`."""
@@ -199,11 +213,11 @@ class OpenAIApi:
         assert self._responses is not None
         return self._responses
 
-    def _create(self) -> FastAPI:
+    def _create_backend(self) -> Backend:
         template = self._chat_template
         if isinstance(template, str):
             template = ChatTemplate({"default": template}, self.tokenizer.special_tokens)
-        backend = Backend(
+        return Backend(
             generator=self.generator,
             tokenizer=self.tokenizer,
             chat_template=template,
@@ -225,14 +239,63 @@ class OpenAIApi:
             unknown_fields=self._unknown_fields,
             caller_of=_caller_of,
         )
-        return create_app(
-            one_model(backend),
-            cluster=self.cluster,
-            not_ready_because=lambda: self.not_ready_because,
-            registry=self.registry,
-            version="1.2.3",
-            **self._door,
-        )
+
+
+class _Door:
+    """The application of an API, made once for all APIs with the same paths.
+
+    To make one takes 15 ms, more than most tests do with it. What stands behind it is that of the
+    API that a request was sent to.
+    """
+
+    def __init__(self, api: OpenAIApi, door: Mapping[str, Any]) -> None:
+        self._api = api
+        has_explainer = api.backend.explains
+        key = (api.limits, has_explainer, *door.values())
+        if key not in _apps:
+            token = _asked.set(api)
+            catalogue = _Asked(lambda asked: asked.catalogue)
+            catalogue.common = _Asked(lambda asked: asked.backend)
+            _apps[key] = _create_app(
+                catalogue,
+                cluster=_Asked(lambda asked: asked.cluster),
+                not_ready_because=lambda: _asked.get().not_ready_because,
+                registry=_Asked(lambda asked: asked.registry),
+                **door,
+            )
+            _asked.reset(token)
+        self._app = _apps[key]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._app, name)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        token = _asked.set(self._api)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            _asked.reset(token)
+
+
+class _Asked:
+    """A part of the API that is asked; methods that were taken from another one are its own."""
+
+    def __init__(self, part: Callable[[OpenAIApi], Any]) -> None:
+        self._part = part
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._part(_asked.get()), name)
+        if not callable(found):
+            return found
+        return lambda *args, **kwargs: getattr(self._part(_asked.get()), name)(*args, **kwargs)
+
+
+_apps: dict[Any, FastAPI] = {}
+_asked: ContextVar[OpenAIApi] = ContextVar("_asked")
+
+
+def _create_app(catalogue: Any, **parts: Any) -> FastAPI:
+    return create_app(catalogue, version="1.2.3", **parts)
 
 
 def _caller_of(request: Request) -> Caller:
