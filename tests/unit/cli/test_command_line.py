@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cli import places
+from cli.__main__ import main
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -35,6 +36,20 @@ def baton(
     )
 
 
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """Runs a command that becomes no other program, and returns its exit code."""
+
+    def run(*arguments: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["baton", *arguments])
+        monkeypatch.delattr(os, "execve")
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code or 0  # type: ignore[return-value]  # no text
+
+    return run
+
+
 def test_it_runs_from_any_folder_and_through_a_link(tmp_path: Path) -> None:
     link = tmp_path / "b"
     link.symlink_to(os.path.relpath(ROOT / "baton", tmp_path))
@@ -48,18 +63,25 @@ def test_it_runs_from_any_folder_and_through_a_link(tmp_path: Path) -> None:
     ("arguments", "text"),
     [
         (("serve", "--help"), "Serve a model with one aggregated server"),
-        (("serve", "decode", "--help"), "--local-prefill-threshold"),
         (("bench", "--help"), "Run a benchmark"),
         (("make-model", "--help"), "checkpoint"),
         (("up", "--help"), "--decode.max-num-seqs"),
     ],
 )
 def test_help_is_of_what_stands_before_it(
-    tmp_path: Path, arguments: tuple[str, ...], text: str
+    arguments: tuple[str, ...],
+    text: str,
+    in_this_process: Callable[..., int],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    result = baton(*arguments, cwd=tmp_path)
+    assert in_this_process(*arguments) == 0
+    assert text in capfd.readouterr().out
+
+
+def test_help_of_a_service_is_its_own(tmp_path: Path) -> None:
+    result = baton("serve", "decode", "--help", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
-    assert text in result.stdout
+    assert "--local-prefill-threshold" in result.stdout
 
 
 def test_the_users_folder_is_not_imported_from(tmp_path: Path) -> None:
@@ -93,12 +115,18 @@ def test_without_an_environment_it_says_what_to_run(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_are_explained_without_a_traceback(
-    tmp_path: Path, arguments: tuple[str, ...], message: str
+    arguments: tuple[str, ...],
+    message: str,
+    in_this_process: Callable[..., int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    result = baton(*arguments, cwd=tmp_path)
-    assert result.returncode == 2
-    assert message in result.stderr
-    assert "Traceback" not in result.stderr
+    monkeypatch.chdir(tmp_path)
+    assert in_this_process(*arguments) == 2
+    said = capfd.readouterr().err
+    assert message in said
+    assert "Traceback" not in said
 
 
 def test_logs_go_where_this_user_can_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ def questions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """For calibration and perplexity of the shipped model."""
     folder = tmp_path_factory.mktemp("questions")
     paths = {name: folder / f"{name}.jsonl" for name in ("calibrate", "evaluate")}
-    for path, pairs in zip(paths.values(), sample_questions(64), strict=True):
+    for path, pairs in zip(paths.values(), sample_questions(20), strict=True):
         write(path, pairs)
     return paths
 
