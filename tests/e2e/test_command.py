@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest
 
+import cli.demo
 from baton_client import Baton, UnsupportedError
+from cli.__main__ import main
 from cli.places import ROOT
 from cli.start.ports import free_port, is_free
+from tests.fakes.warm_cluster import WarmCluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,13 +88,22 @@ def up(checkpoint: Path) -> Iterator[tuple[int, int]]:
     assert all(is_free("127.0.0.1", port) for port in ports)
 
 
-def test_the_demo_runs_twice_in_a_row(checkpoint: Path) -> None:
-    port = str(free_port())
+def test_the_demo_runs_twice_in_a_row(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In this process: that the command starts processes of its own is shown by `up`."""
+    flags = ("--model", str(checkpoint), "--port", str(free_port()), "--max-tokens", "4")
+    monkeypatch.setattr(sys, "argv", ["baton", "demo", *flags])
+    monkeypatch.setattr(cli.demo, "Cluster", WarmCluster)
+    monkeypatch.setenv("COLUMNS", "200")
     for _ in range(2):
-        demo = baton("demo", "--model", str(checkpoint), "--port", port, "--max-tokens", "4")
-        assert demo.returncode == 0, demo.stdout + demo.stderr
-        assert "prefill-0 → decode-0" in demo.stdout
-        assert "over shm" in demo.stdout
+        with pytest.raises(SystemExit) as ended:
+            main()
+        shown = capsys.readouterr().out
+        assert not ended.value.code, shown
+        assert "prefill-0 → decode-0" in shown
+        assert "over shm" in shown
+        assert "the cluster has stopped and its ports are free" in shown
 
 
 def test_every_name_of_the_model_is_served(up: tuple[int, int]) -> None:

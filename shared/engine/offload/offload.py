@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from shared.kv.change_log import CacheChange
     from shared.kv.offload.load_rule import LoadRule
 
-#: Time at shutdown for writing the host tier's content to disk.
+#: Time at shutdown for writing what only memory has to disk.
 _FLUSH_S = 5.0
 #: Steps with fewer tokens do not show how long a prompt takes.
 _MIN_MEASURED_TOKENS = 32
@@ -163,13 +163,16 @@ class KVOffload:
             self._disk.manager.check_integrity()
 
     def close(self) -> None:
-        """Finish jobs in progress, save the host tier to disk, end the threads."""
+        """Finish jobs in progress, save what only memory has to disk, end the threads."""
         self._forgotten.detach()
         self.on_news(lambda: None)
+        end_s = time.monotonic() + _FLUSH_S
+        if self._disk is not None:
+            self._finish_stores(end_s)
         self.stores.forget()
         self.settle()
         if self._disk is not None:
-            self._flush(self._disk)
+            self._flush(self._disk, end_s)
         self._threads.close()
 
     @property
@@ -184,11 +187,18 @@ class KVOffload:
         elif isinstance(job, WriteJob) and self._disk is not None:
             self._disk.written(job)
 
-    def _flush(self, disk: DiskTier) -> None:
-        """Write blocks that only the host tier has, most wanted first."""
+    def _finish_stores(self, end_s: float) -> None:
+        """Copy final blocks that only the pool has to the host tier, as long as there is time."""
+        while self.stores.num_waiting and time.monotonic() < end_s:
+            self.stores.start()
+            if self.stores.num_waiting:
+                self.wait()
+
+    def _flush(self, disk: DiskTier, end_s: float) -> None:
+        """Write blocks that only the host tier has, most wanted first, as long as there is time."""
         keys = self._host.ready_keys()[-disk.manager.capacity :]
         slots = self._host.prepare_load(keys)
-        start_s, end_s = time.time(), time.monotonic() + _FLUSH_S
+        start_s = time.time()
         for age, (key, slot) in enumerate(reversed(list(zip(keys, slots, strict=True)))):
             if time.monotonic() > end_s:
                 break

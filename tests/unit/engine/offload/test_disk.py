@@ -11,6 +11,7 @@ import pytest
 from shared.engine.offload import block_file, disk_tier
 from shared.errors import ConfigError
 from shared.kv.tier import BlockTier
+from tests.fakes.engines import generate, make_request
 from tests.fakes.model import FakeLoadedModel
 from tests.fakes.offload import (
     FILE_BYTES,
@@ -57,6 +58,18 @@ def test_a_restart_finds_what_the_tiers_held(make: Callable[..., Engine], tmp_pa
     for prompt in PROMPTS:
         assert ask(engine, prompt) == NUM_TOKENS
     assert counters(engine, BlockTier.DISK)["hits"] == 5 * len(PROMPTS)
+
+
+def test_a_restart_finds_what_only_the_pool_held(
+    make: Callable[..., Engine], tmp_path: Path
+) -> None:
+    """Of so small a pool one block is copied at a time: the others still wait at the end."""
+    engine = make(host_blocks=12, disk=tmp_path, disk_blocks=100)
+    generate(engine, make_request("a", PROMPTS[0], max_tokens=1))
+    assert offload_of(engine).stores.num_waiting > 0
+    engine.close()
+    engine = make(host_blocks=20, disk=tmp_path, disk_blocks=100)
+    assert ask(engine, PROMPTS[0]) == NUM_TOKENS
 
 
 def test_a_smaller_disk_tier_keeps_what_was_used_last(
