@@ -18,6 +18,7 @@ from shared.errors import (
     RefusalReason,
     RequestCancelledError,
     UnavailableError,
+    UnsupportedError,
 )
 from shared.model.encoders.base import TextBatch
 from shared.pooling.base import Pooled, PoolingKind
@@ -88,6 +89,9 @@ class EncoderPooler:
 
         Raises, besides: OverloadedError: too many texts wait.
         """
+        if request.adapter is not None:
+            message = f"{request.adapter.name}: a model that reads whole texts has no adapters"
+            raise UnsupportedError(message, param="model")
         self._head.check(request)
         text = WaitingText(request, asyncio.get_running_loop().create_future())
         with self._changed:

@@ -11,7 +11,7 @@ from services.router.routing.base import RoutingRequest
 from services.router.routing.explain import explain_readers
 from services.router.vectors.attempts import Attempts
 from shared.request.prompt_embeds import identity_of
-from shared.rpc.protocol import POOLING_MINOR
+from shared.rpc.protocol import ADAPTED_VECTORS_MINOR, POOLING_MINOR
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -106,7 +106,8 @@ class VectorPipeline:
             num_prompt_tokens=len(text.token_ids),
             max_tokens=0,
             block_hashes=self._hashes(request, text),
-            protocol_minor=POOLING_MINOR,
+            adapter=request.adapter,
+            protocol_minor=POOLING_MINOR if request.adapter is None else ADAPTED_VECTORS_MINOR,
             pool_task=request.task,
         )
 
@@ -115,5 +116,6 @@ class VectorPipeline:
         if space is None:
             return ()
         namespace, block_size = space
-        identity = identity_of(namespace, salt=request.cache_salt, embeds=None)
+        adapter = b"" if request.adapter is None else request.adapter.digest
+        identity = identity_of(namespace, salt=request.cache_salt, embeds=None, adapter=adapter)
         return identity.hash_blocks(text.token_ids, block_size)
