@@ -28,6 +28,8 @@ class VectorRequest:
     request_id: str
     #: The name for the reply: the model's own, or the adapter's.
     model: str
+    #: The names by which its client may abort it.
+    names: tuple[str, ...] = ()
     inputs: tuple[VectorInput, ...] = field(repr=False)
     task: PoolTask = PoolTask.EMBED
     #: See `shared.pooling.base.PoolRequest`.
@@ -84,6 +86,7 @@ class Vectorizer(Protocol):
             OverloadedError: refused before all work was done.
             UnavailableError: no worker could serve one of the texts.
             DeadlineError: the request's time ran out.
+            RequestCancelledError: it was aborted by its name.
         """
         ...
 

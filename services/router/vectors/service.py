@@ -51,6 +51,8 @@ class Wish:
     """What a request says besides its texts."""
 
     request_id: str
+    #: The names by which its client may abort it.
+    names: tuple[str, ...] = ()
     model: str | None = None
     task: PoolTask = PoolTask.EMBED
     #: Whether embeddings get the length 1, and logits become scores; None: as the checkpoint says.
@@ -282,6 +284,7 @@ class Vectors:
         asked = self._models.resolve(wish.model)
         return VectorRequest(
             request_id=wish.request_id,
+            names=wish.names,
             model=asked.name,
             adapter=asked.adapter,
             inputs=tuple(inputs),
