@@ -172,11 +172,45 @@ def test_an_encoder_s_vectors_equal_transformers(
         cluster.wait_ready(num_prefill=1, num_decode=0)
         reply = check(cluster, embedder, TEXTS)
         assert reply["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+        check_orders(cluster, reply["data"][0]["embedding"])
         load = cluster.load("prefill-0")
         assert load.num_requests == 0
         assert cluster.workers["prefill-0"].stop() == 0
     finally:
         cluster.stop()
+
+
+def check_orders(cluster: Cluster, vector: list[float]) -> None:
+    """It pauses in each mode, and refuses by name what changes weights; it serves after both."""
+
+    def post(url: str, **body: Any) -> httpx.Response:
+        return httpx.post(f"{cluster.url}{url}", json=body, timeout=30)
+
+    def same() -> bool:
+        again = ask(cluster, input=TEXTS[0])["data"][0]["embedding"]
+        return bool(torch.allclose(torch.tensor(again), torch.tensor(vector), atol=1e-5))
+
+    for mode in ("wait", "abort", "keep"):
+        assert post(f"/pause?mode={mode}").status_code == 200
+        assert httpx.get(f"{cluster.url}/is_paused").json() == {"is_paused": True}
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(same)
+            with pytest.raises(TimeoutError):
+                waiting.result(0.1)
+            assert post("/resume").status_code == 200
+            assert waiting.result(30)
+    assert httpx.get(f"{cluster.url}/is_paused").json() == {"is_paused": False}
+    for url, body in (
+        ("/sleep?level=1", {}),
+        ("/update_weights", {"path": str(cluster.model)}),
+        ("/start_profile", {}),
+    ):
+        refused = post(url, **body)
+        assert refused.status_code == 400, refused.text
+        assert "prefill-0" in refused.json()["error"]["message"]
+        assert "reads whole texts" in refused.json()["error"]["message"]
+        assert same()
+    assert post("/wake_up").status_code == 200
 
 
 def test_chat_and_vectors_share_a_worker(checkpoint: Path, tmp_path: Path) -> None:
