@@ -19,6 +19,7 @@ from services.router.openai.schema.chat import ChatBody
 from services.router.openai.schema.completion import CompletionBody
 from services.router.openai.schema.sampling import SamplingExtras
 from services.router.openai.tokens_api import schema as tokens
+from services.router.openai.vectors import schema as vectors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -46,6 +47,7 @@ _BY_HAND = {
     "stop": "string or list of string",
     "tool_choice": "`none`, `auto`, `required`, or an object that names a tool or some tools",
     "prompt": "string, list of tokens, or list of either",
+    "input": "string, list of tokens, or list of either",
 }
 
 
@@ -60,6 +62,13 @@ class Api:
     schema: type[BaseModel]
     refused: Mapping[str, str]
     ignored: Mapping[str, str] = field(default_factory=dict)
+    #: What it reads in place of `schema` if the body has messages.
+    chat: type[BaseModel] | None = None
+
+    @property
+    def fields(self) -> set[str]:
+        """Names of all fields that it reads."""
+        return {*self.schema.model_fields, *(self.chat.model_fields if self.chat else ())}
 
 
 APIS = {
@@ -69,11 +78,21 @@ APIS = {
     "/v1/completions": Api(CompletionBody, unsupported.REFUSED, unsupported.IGNORED),
     "/inference/v1/generate": Api(tokens.GenerateBody, tokens.REFUSED, tokens.IGNORED),
 }
+#: The endpoints of vectors, which generate nothing.
+VECTOR_APIS = {
+    "/v1/embeddings": Api(
+        vectors.EmbeddingBody, {}, vectors.IGNORED, chat=vectors.EmbeddingChatBody
+    ),
+    "/v1/classify": Api(vectors.ClassifyBody, {}, vectors.IGNORED, chat=vectors.ClassifyChatBody),
+    "/pooling": Api(vectors.PoolingBody, {}, vectors.IGNORED, chat=vectors.PoolingChatBody),
+    "/v1/rerank": Api(vectors.RerankBody, {}, vectors.IGNORED),
+    "/v1/score": Api(vectors.ScoreBody, {}, vectors.IGNORED),
+}
 
 
 def written(page: str) -> str:
     """The page with its tables as they have to be."""
-    return _TABLE.sub(lambda found: found[1] + table(APIS[found[2]]) + found[3], page)
+    return _TABLE.sub(lambda found: found[1] + table((APIS | VECTOR_APIS)[found[2]]) + found[3], page)
 
 
 def table(api: Api) -> str:

@@ -6,8 +6,12 @@ python -m scripts.fields_page
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from scripts.api_table import APIS
+from scripts.api_table import APIS, VECTOR_APIS, Api
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 PAGE = Path(__file__).parent.parent / "docs" / "fields.md"
 _HEAD = """# Fields and endpoints
@@ -15,7 +19,7 @@ _HEAD = """# Fields and endpoints
 What each field does here, beside vLLM 0.32. Written by `python -m scripts.fields_page` from the
 schemas that requests are checked against; a test compares. [The HTTP API](api.md) says what a field
 takes; each field that does something has a case in `tests/integration/router/field_cases.py` that
-shows its effect, and a test fails without one.
+shows its effect (of vectors: `test_vector_fields.py`), and a test fails without one.
 
 * **same**: it does what it does in the API that the endpoint belongs to, otherwise in vLLM.
 * **other**: it differs, as the last column says.
@@ -29,6 +33,30 @@ _NAMES = {
     "/v1/responses": "responses",
     "/v1/messages": "messages",
     "/inference/v1/generate": "generate",
+}
+_VECTOR_NAMES = {
+    "/v1/embeddings": "embeddings",
+    "/v1/classify": "classify",
+    "/pooling": "pooling",
+    "/v1/rerank": "rerank",
+    "/v1/score": "score",
+}
+_VECTORS = """## Vectors
+
+Embeddings, classify and pooling take texts (`input`), or a conversation (`messages`) with the fields
+of its prompt. [Vectors](vectors.md) says which models make them.
+"""
+#: How a field of these differs.
+VECTORS = {
+    "cache_salt": "divides the prefixes of the caller's tenant",
+    "chat_template": "needs `--trust-request-chat-template`; it runs in a sandbox",
+    "instruction": "Baton's own: what relevance means, for models that take it",
+    "normalize": "vLLM's older name of `use_activation`",
+    "priority": "of texts that wait in the router, and on a worker",
+    "prompt_name": "Baton's own: which of the checkpoint's prompts stands in front of each text",
+    "return_documents": "Cohere's: whether results have their texts",
+    "task": "`plugin` is unknown",
+    "truncate_prompt_tokens": "special tokens at a text's ends stay; of a pair, the document is cut",
 }
 #: How a field differs, by its name.
 OTHER = {
@@ -61,39 +89,44 @@ OTHER = {
 
 def page() -> str:
     """Return the whole page."""
-    urls = list(_NAMES)
-    head = "| field | " + " | ".join(_NAMES.values()) + " | |"
-    rows = [head, "|---" * (len(urls) + 2) + "|"]
-    for name in names():
-        cells = [_cell(url, name) for url in urls]
-        rows.append(f"| `{name}` | {' | '.join(cells)} | {_note(name)} |")
+    rows = [*_table(_NAMES, APIS, OTHER), "", _VECTORS, *_table(_VECTOR_NAMES, VECTOR_APIS, VECTORS)]
     return _HEAD + "\n".join(rows) + "\n"
 
 
-def names() -> list[str]:
-    """Return every known field, in the order of the alphabet."""
+def names(apis: Mapping[str, Api]) -> list[str]:
+    """Return every known field of some endpoints, in the order of the alphabet."""
     known: set[str] = set()
-    for api in APIS.values():
-        known |= {*api.schema.model_fields, *api.refused, *api.ignored}
+    for api in apis.values():
+        known |= {*api.fields, *api.refused, *api.ignored}
     return sorted(known)
 
 
-def _cell(url: str, name: str) -> str:
-    api = APIS[url]
+def _table(
+    shown: Mapping[str, str], apis: Mapping[str, Api], other: Mapping[str, str]
+) -> Iterator[str]:
+    """Yield the rows of a table. `shown`: names of columns, by endpoint."""
+    yield "| field | " + " | ".join(shown.values()) + " | |"
+    yield "|---" * (len(shown) + 2) + "|"
+    for name in names(apis):
+        cells = [_cell(apis[url], name, other) for url in shown]
+        yield f"| `{name}` | {' | '.join(cells)} | {_note(name, apis, other)} |"
+
+
+def _cell(api: Api, name: str, other: Mapping[str, str]) -> str:
     # A schema may have fields that are only there to be ignored.
     if name in api.ignored:
         return "ignored"
-    if name in api.schema.model_fields:
-        return "**other**" if name in OTHER else "same"
+    if name in api.fields:
+        return "**other**" if name in other else "same"
     return "refused" if name in api.refused else ""
 
 
-def _note(name: str) -> str:
-    if name in OTHER:
-        return OTHER[name]
+def _note(name: str, apis: Mapping[str, Api], other: Mapping[str, str]) -> str:
+    if name in other:
+        return other[name]
     reasons = [
         reasons[name]
-        for api in APIS.values()
+        for api in apis.values()
         for reasons in (api.refused, api.ignored)
         if name in reasons and (name in api.ignored or name not in api.schema.model_fields)
     ]

@@ -86,6 +86,9 @@ class DeadlineError(BatonError):
 class RequestCancelledError(BatonError):
     """The request was cancelled, by this side or by the server."""
 
+    #: Whether the server ended it because it was told to. Otherwise it may be shutting down.
+    was_aborted: bool = False
+
 
 class InternalError(BatonError):
     """A bug in the server, or an answer that this client cannot read."""
@@ -147,6 +150,8 @@ def from_status(
     error = cls(details, status=status, request_id=request_id)
     if isinstance(error, InvalidRequestError):
         error.param = metadata.get(PARAM_KEY)
+    if isinstance(error, RequestCancelledError):
+        error.was_aborted = ERROR_KEY in metadata
     if isinstance(error, OverloadedError):
         error.retry_after_s = _seconds(metadata.get(RETRY_AFTER_KEY))
     return error

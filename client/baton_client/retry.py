@@ -58,6 +58,8 @@ class RetryPolicy:
         """Return the wait [s] after the failure of `attempt` (from 1); None: no further attempt."""
         if attempt >= self.max_attempts:
             return None
+        if isinstance(error, RequestCancelledError) and error.was_aborted:
+            return None
         # Cancelled calls of this client are not retried, so this is a server that shuts down: it
         # cancels running calls, and calls that it has not read yet.
         if not isinstance(error, UnavailableError | OverloadedError | RequestCancelledError):

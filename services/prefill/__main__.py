@@ -41,7 +41,11 @@ def add_prefill(config: PrefillConfig, parts: WorkerParts, services: ServiceSet)
         is_healthy=lambda: not parts.gate.unhealthy,
         watch=PrefillWatch(PrefillMetrics(parts.metrics), parts.tracer),
         pool=PoolCalls(
-            parts.pooler, parts.gate, PoolMetrics(parts.metrics), model=config.worker.model.name
+            parts.pooler,
+            parts.gate,
+            PoolMetrics(parts.metrics),
+            model=config.worker.model.name,
+            adapters=parts.adapters,
         ),
     )
     prefill_pb2_grpc.add_PrefillServicer_to_server(servicer, services.server)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,12 +16,16 @@ from services.prefill.metrics import PrefillOutcome
 from shared.errors import BatonError, DeadlineError, InternalError, UnsupportedError
 from shared.pooling.base import PoolRequest
 from shared.pooling.wire import task_from_wire
+from shared.request.adapter_ref import adapter_from_wire
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from contextlib import AbstractAsyncContextManager
 
     from services.prefill.metrics import PoolMetrics
     from shared.pooling.base import Pooled, Pooler
+    from shared.request.adapter_ref import AdapterRef
+    from shared.worker.adapters import WorkerAdapters
     from shared.worker.health.gate import RequestGate
 
 #: The longest time of a call whose caller names none.
@@ -32,13 +36,20 @@ class PoolCalls:
     """Answers calls for vectors. Ending a call frees all that its request holds."""
 
     def __init__(
-        self, pooler: Pooler | None, gate: RequestGate, metrics: PoolMetrics, *, model: str
+        self,
+        pooler: Pooler | None,
+        gate: RequestGate,
+        metrics: PoolMetrics,
+        *,
+        model: str,
+        adapters: WorkerAdapters | None = None,
     ) -> None:
-        """`pooler`: None if `model` makes no vectors."""
+        """`pooler`: None if `model` makes no vectors. `adapters`: None if it can have none."""
         self._pooler = pooler
         self._gate = gate
         self._metrics = metrics
         self._model = model
+        self._adapters = adapters
 
     async def answer(
         self, request: prefill_pb2.PoolRequest, timeout_s: float | None
@@ -48,6 +59,7 @@ class PoolCalls:
         Raises:
             UnsupportedError: the model makes none.
             InvalidRequestError: the text can never be served; `param` names the field.
+            AdapterNotLoadedError: its adapter is not here, and cannot be loaded.
             DeadlineError: there is none in time.
             InternalError: some of its numbers are not finite.
         """
@@ -76,12 +88,18 @@ class PoolCalls:
         limit = asyncio.timeout(timeout_s)
         try:
             async with limit:
-                return await pooler.pool(_read(request))
+                asked = _read(request)
+                async with self._held(asked.adapter):
+                    return await pooler.pool(asked)
         except TimeoutError as error:
             if not limit.expired():
                 raise
             message = f"request {request.request_id}: no vector within {timeout_s:.1f} s"
             raise DeadlineError(message) from error
+
+    def _held(self, adapter: AdapterRef | None) -> AbstractAsyncContextManager[None]:
+        """Keep the adapter known. Without adapters, the pooler refuses it."""
+        return nullcontext() if self._adapters is None else self._adapters.held(adapter)
 
     @asynccontextmanager
     async def _counted(self) -> AsyncIterator[None]:
@@ -111,6 +129,7 @@ def _read(request: prefill_pb2.PoolRequest) -> PoolRequest:
         activate=request.activate if request.HasField("activate") else None,
         priority=request.priority,
         cache_salt=request.cache_salt,
+        adapter=adapter_from_wire(request.adapter) if request.HasField("adapter") else None,
     )
 
 

@@ -180,6 +180,7 @@ class _Aborter:
         """See Aborter."""
         return sum(
             pool.served.pipeline.abort(names, tenant=tenant)
+            + pool.served.vectors.abort(names, tenant=tenant)
             for pool in self._parts.pools
             if pool.served is not None
         )

@@ -133,7 +133,12 @@ class LoadedModel:
             max_model_len=engine.max_model_len,
             settings=self._pooling.head,
         )
-        made = OfflineVectors(EnginePool(engine, head), self.tokenizer, self.core.chat_template)
+        made = OfflineVectors(
+            EnginePool(engine, head),
+            self.tokenizer,
+            self.core.chat_template,
+            find_adapter=self.adapters.find,
+        )
         self._vectors = engine, made
         return made
 

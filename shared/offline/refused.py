@@ -41,14 +41,3 @@ def refuse(name: str) -> NoReturn:
         UnsupportedError: always.
     """
     raise UnsupportedError(f"{name}: {REFUSED[name]}", param=name)
-
-
-def refuse_adapter(lora_request: object) -> None:
-    """Refuse an adapter for a request of a vector.
-
-    Raises:
-        UnsupportedError: there is one.
-    """
-    if lora_request:
-        message = "lora_request: vectors are made by models themselves, not by adapters"
-        raise UnsupportedError(message, param="lora_request")

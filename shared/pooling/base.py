@@ -10,6 +10,8 @@ from shared.pooling.facts import PoolingFacts, PoolingKind, PoolTask, ScoreActiv
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from shared.request.adapter_ref import AdapterRef
+
 __all__ = [
     "PoolRequest",
     "PoolTask",
@@ -36,6 +38,8 @@ class PoolRequest:
     dimensions: int | None = None
     #: Whether logits become scores by the checkpoint's activation; None: they do. For the others.
     activate: bool | None = None
+    #: The adapter to compute with; None: the model alone.
+    adapter: AdapterRef | None = None
     #: Lower runs first, beside generation as well.
     priority: int = 0
     #: Isolates the prefix cache, as in generation.
@@ -70,6 +74,7 @@ class Pooler(Protocol):
 
         Raises:
             InvalidRequestError: it can never be served; `param` names the field.
+            AdapterNotLoadedError: its adapter is not known.
             RequestCancelledError: `abort` ended it.
             UnavailableError: the part does not run, or is being closed.
             InternalError: the step failed.

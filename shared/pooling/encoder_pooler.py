@@ -18,6 +18,7 @@ from shared.errors import (
     RefusalReason,
     RequestCancelledError,
     UnavailableError,
+    UnsupportedError,
 )
 from shared.model.encoders.base import TextBatch
 from shared.pooling.base import Pooled, PoolingKind
@@ -61,6 +62,9 @@ class EncoderPooler:
         self._waiting: set[str] = set()
         self._changed = threading.Condition()
         self._closed = False
+        self._paused = False
+        #: Whether a batch is being read. Guarded, too.
+        self._busy = False
         self._thread = threading.Thread(target=self._run, name="encoder", daemon=True)
 
     @property
@@ -77,22 +81,37 @@ class EncoderPooler:
         with self._changed:
             self._closed = True
             left = self._queue.clear()
-            self._changed.notify()
+            self._changed.notify_all()
         for text in left:
             _tell(text, partial(_fail, text, UnavailableError("the encoder is being closed")))
         if self._thread.ident is not None:
             self._thread.join()
+
+    async def pause(self) -> None:
+        """Return when no text is read; those that wait stay. Safe to repeat."""
+        with self._changed:
+            self._paused = True
+        await asyncio.to_thread(self._wait_idle)
+
+    async def resume(self) -> None:
+        """Go on. Safe to repeat."""
+        with self._changed:
+            self._paused = False
+            self._changed.notify_all()
 
     async def pool(self, request: PoolRequest) -> Pooled:
         """See `Pooler.pool`.
 
         Raises, besides: OverloadedError: too many texts wait.
         """
+        if request.adapter is not None:
+            message = f"{request.adapter.name}: a model that reads whole texts has no adapters"
+            raise UnsupportedError(message, param="model")
         self._head.check(request)
         text = WaitingText(request, asyncio.get_running_loop().create_future())
         with self._changed:
             self._admit(text)
-            self._changed.notify()
+            self._changed.notify_all()
         try:
             return await text.done
         finally:
@@ -123,6 +142,10 @@ class EncoderPooler:
             self._queue.remove(request_id)
             self._waiting.discard(request_id)
 
+    def _wait_idle(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._busy)
+
     def _run(self) -> None:
         while batch := self._next():
             try:
@@ -140,11 +163,14 @@ class EncoderPooler:
         """Wait for texts; return a batch, or nothing once the pooler is closed."""
         with self._changed:
             self._reading.clear()
+            self._busy = False
+            self._changed.notify_all()
             while True:
-                batch = self._queue.take()
+                batch = [] if self._paused else self._queue.take()
                 if batch or self._closed:
                     break
                 self._changed.wait()
+            self._busy = bool(batch)
             self._reading = {text.request.request_id: text for text in batch}
             return batch
 

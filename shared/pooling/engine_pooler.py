@@ -93,6 +93,7 @@ def engine_request(request: PoolRequest, kind: PoolingKind | None) -> EngineRequ
         sampling=SamplingParams(max_tokens=1, temperature=0.0, seed=0),
         priority=request.priority,
         cache_salt=request.cache_salt,
+        adapter=request.adapter,
         rows=_ROWS[kind],
     )
 

@@ -69,6 +69,8 @@ def check_reader(config: WorkerConfig, role: Role) -> None:
         raise ConfigError(message)
     if config.engine.device != "cpu":
         raise ConfigError(f"{name} reads whole texts, which is done on a CPU alone: --device cpu")
+    if config.engine.enable_lora:
+        raise ConfigError(f"{name} reads whole texts, and has no adapters: leave out --enable-lora")
 
 
 def require_guarded_doors(config: WorkerConfig) -> None:

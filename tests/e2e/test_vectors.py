@@ -11,10 +11,12 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
+from baton_client import Baton
 from shared.model.random_tokenizer import write_tokenizer
 from shared.text.tokenizer import Tokenizer
 from tests.e2e.conftest import ENGINE_FLAGS
 from tests.e2e.processes import Cluster
+from tests.fakes.adapters import adapted, save_adapter
 from tests.unit.pooling.checkpoints import edit_json, put_json, put_modules, states, write
 
 if TYPE_CHECKING:
@@ -38,8 +40,9 @@ class Embedder:
         self.tokenizer = Tokenizer.load(folder)
         self._kind = kind
 
-    def vector(self, text: str) -> torch.Tensor:
-        rows = states(self.model, tuple(self.tokenizer.encode(text)))
+    def vector(self, text: str, model: Any = None) -> torch.Tensor:
+        """`model`: another one of transformers, in place of the checkpoint's."""
+        rows = states(model or self.model, tuple(self.tokenizer.encode(text)))
         pooled = rows[-1] if self._kind == "lasttoken" else rows.mean(0)
         return normalize(pooled, dim=0)
 
@@ -71,12 +74,21 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Embedder:
 
 
 @pytest.fixture(scope="module")
-def cluster(decoder: Embedder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where workers may find adapters."""
+    return tmp_path_factory.mktemp("adapters")
+
+
+@pytest.fixture(scope="module")
+def cluster(
+    decoder: Embedder, root: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
     """A router and two prefill workers: no decode worker."""
     made = Cluster(decoder.folder, tmp_path_factory.mktemp("vectors"))
     try:
+        flags = (*ENGINE_FLAGS, "--enable-lora", "--lora-dir", str(root))
         for name in ("prefill-0", "prefill-1"):
-            made.add_worker("prefill", name, *ENGINE_FLAGS)
+            made.add_worker("prefill", name, *flags)
         made.wait_ready(num_prefill=2, num_decode=0)
         yield made
     finally:
@@ -93,6 +105,38 @@ def test_vectors_equal_transformers(cluster: Cluster, decoder: Embedder) -> None
     )
     assert fewer.status_code == 400
     assert fewer.json()["error"]["param"] == "dimensions"
+
+
+def test_adapters_beside_the_model(cluster: Cluster, decoder: Embedder, root: Path) -> None:
+    """Loaded while the workers run; both workers make vectors of each at the same time."""
+    config = {"task_type": "FEATURE_EXTRACTION", "target_modules": "all-linear", "r": 3}
+    models: dict[str | None, Any] = {None: decoder.model}
+    for seed, name in enumerate(("sql", "web")):
+        models[name] = adapted(decoder.model, seed=seed, **config)
+        save_adapter(models[name], root / name)
+    with Baton(f"127.0.0.1:{cluster.grpc_port}") as sdk:
+        sdk.load_adapter("sql", "sql")
+        loaded = {"lora_name": "web", "lora_path": "web"}
+        assert httpx.post(f"{cluster.url}/v1/load_lora_adapter", json=loaded).status_code == 200
+
+        def vectors(name: str | None) -> None:
+            for _ in range(2):
+                reply = ask(cluster, input=TEXTS, **({"model": name} if name else {}))
+                assert reply["model"] == (name or decoder.folder.name)
+                for text, item in zip(TEXTS, reply["data"], strict=True):
+                    found = torch.tensor(item["embedding"])
+                    wanted = decoder.vector(text, models[name])
+                    assert torch.allclose(found, wanted, atol=5e-5), (name, text)
+
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(vectors, models))
+        found = sdk.embed([TEXTS[0]], model="web").vectors[0]
+        wanted = decoder.vector(TEXTS[0], models["web"])
+        assert torch.allclose(torch.tensor(found.numbers), wanted, atol=5e-5)
+        sdk.unload_adapter("web")
+    reply = httpx.post(f"{cluster.url}/v1/embeddings", json={"model": "web", "input": "a"})
+    assert reply.status_code == 404
+    assert "served: qwen3-embedding, sql" in reply.json()["error"]["message"]
 
 
 def test_an_embedder_writes_no_answers(cluster: Cluster) -> None:
@@ -128,11 +172,45 @@ def test_an_encoder_s_vectors_equal_transformers(
         cluster.wait_ready(num_prefill=1, num_decode=0)
         reply = check(cluster, embedder, TEXTS)
         assert reply["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+        check_orders(cluster, reply["data"][0]["embedding"])
         load = cluster.load("prefill-0")
         assert load.num_requests == 0
         assert cluster.workers["prefill-0"].stop() == 0
     finally:
         cluster.stop()
+
+
+def check_orders(cluster: Cluster, vector: list[float]) -> None:
+    """It pauses in each mode, and refuses by name what changes weights; it serves after both."""
+
+    def post(url: str, **body: Any) -> httpx.Response:
+        return httpx.post(f"{cluster.url}{url}", json=body, timeout=30)
+
+    def same() -> bool:
+        again = ask(cluster, input=TEXTS[0])["data"][0]["embedding"]
+        return bool(torch.allclose(torch.tensor(again), torch.tensor(vector), atol=1e-5))
+
+    for mode in ("wait", "abort", "keep"):
+        assert post(f"/pause?mode={mode}").status_code == 200
+        assert httpx.get(f"{cluster.url}/is_paused").json() == {"is_paused": True}
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(same)
+            with pytest.raises(TimeoutError):
+                waiting.result(0.1)
+            assert post("/resume").status_code == 200
+            assert waiting.result(30)
+    assert httpx.get(f"{cluster.url}/is_paused").json() == {"is_paused": False}
+    for url, body in (
+        ("/sleep?level=1", {}),
+        ("/update_weights", {"path": str(cluster.model)}),
+        ("/start_profile", {}),
+    ):
+        refused = post(url, **body)
+        assert refused.status_code == 400, refused.text
+        assert "prefill-0" in refused.json()["error"]["message"]
+        assert "reads whole texts" in refused.json()["error"]["message"]
+        assert same()
+    assert post("/wake_up").status_code == 200
 
 
 def test_chat_and_vectors_share_a_worker(checkpoint: Path, tmp_path: Path) -> None:

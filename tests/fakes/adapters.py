@@ -24,7 +24,7 @@ def adapted(
 ) -> Any:
     """Return PEFT's model of a copy of `model` with a random adapter; config: of LoraConfig."""
     peft = pytest.importorskip("peft", reason="peft is not installed: make setup")
-    settings = peft.LoraConfig(task_type="CAUSAL_LM", **config)
+    settings = peft.LoraConfig(**{"task_type": "CAUSAL_LM", **config})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         made = peft.get_peft_model(copy.deepcopy(model), settings).eval()

@@ -19,7 +19,7 @@ from baton.v1 import (
 )
 from services.prefill.metrics import PoolMetrics
 from services.prefill.pool import PoolCalls
-from shared.directory.base import WorkerRecord
+from shared.directory.base import AdapterState, WorkerLoad, WorkerRecord
 from shared.errors import RequestCancelledError
 from shared.identity import Role, WorkerId
 from shared.pooling.base import Pooled, PoolingFacts, PoolingKind, PoolRequest, PoolTask
@@ -69,7 +69,10 @@ def embedding(token_ids: Sequence[int], *, dimensions: int | None = None) -> tor
 
 
 class TokenPooler:
-    """Computes from token ids alone, so that every worker gives the same vectors."""
+    """Computes from token ids alone, so that every worker gives the same vectors.
+
+    An adapter turns embeddings round.
+    """
 
     def __init__(self, facts: PoolingFacts = EMBEDDER) -> None:
         self.facts = facts
@@ -125,7 +128,8 @@ class TokenPooler:
                 return torch.tensor([sum(i in first for i in second) / (len(second) or 1)])
         if request.normalize is False:
             return rows_of(ids).mean(0)[: request.dimensions]
-        return embedding(ids, dimensions=request.dimensions)
+        found = embedding(ids, dimensions=request.dimensions)
+        return found if request.adapter is None else found.flip(0)
 
 
 @dataclass(slots=True)
@@ -135,6 +139,9 @@ class PoolWorker(prefill_pb2_grpc.PrefillServicer, worker_pb2_grpc.WorkerService
     name: str = "prefill-0"
     pooler: TokenPooler = field(default_factory=TokenPooler)
     is_only: bool = True
+    protocol_minor: int = PROTOCOL_MINOR
+    #: What it reports.
+    adapters: tuple[AdapterState, ...] = ()
     #: Raised by the next call, if set.
     error: Exception | None = None
     gate: RequestGate = field(default_factory=lambda: RequestGate("prefill"))
@@ -185,13 +192,17 @@ class PoolWorker(prefill_pb2_grpc.PrefillServicer, worker_pb2_grpc.WorkerService
                 )
             )
 
+    def load(self) -> WorkerLoad:
+        """What it reports with a heartbeat."""
+        return WorkerLoad(adapters=self.adapters, max_adapters=2 if self.adapters else 0)
+
     async def GetInfo(  # noqa: N802 the name in the contract
         self, request: worker_pb2.GetInfoRequest, context: Context
     ) -> worker_pb2.GetInfoResponse:
         """Who this is, and what it makes."""
         own = self.record.worker
         worker = common_pb2.WorkerId(name=own.name, incarnation=own.incarnation)
-        protocol = common_pb2.ProtocolVersion(major=PROTOCOL_MAJOR, minor=PROTOCOL_MINOR)
+        protocol = common_pb2.ProtocolVersion(major=PROTOCOL_MAJOR, minor=self.protocol_minor)
         return worker_pb2.GetInfoResponse(
             peer=transfer_pb2.PeerInfo(worker=worker, protocol=protocol),
             pooling=facts_to_wire(self.pooler.facts, is_only=self.is_only),

@@ -386,6 +386,7 @@ class PoolRequest(_message.Message):
     ACTIVATE_FIELD_NUMBER: _builtins.int
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
+    ADAPTER_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Set by the router; unique among its requests."""
     task: _common_pb2.PoolTask.ValueType
@@ -408,6 +409,12 @@ class PoolRequest(_message.Message):
     def token_type_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Which part of the text each token belongs to; empty: all to the first."""
 
+    @_builtins.property
+    def adapter(self) -> _common_pb2.Adapter:
+        """The adapter to compute with; unset: none. FAILED_PRECONDITION (AdapterNotLoadedError): the worker
+        does not have it, and cannot load it. Since minor version 8.
+        """
+
     def __init__(
         self,
         *,
@@ -420,19 +427,24 @@ class PoolRequest(_message.Message):
         activate: _builtins.bool | None = ...,
         cache_salt: _builtins.bytes = ...,
         priority: _builtins.int = ...,
+        adapter: _common_pb2.Adapter | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_activate", b"_activate", "_dimensions", b"_dimensions", "_normalize", b"_normalize", "activate", b"activate", "dimensions", b"dimensions", "normalize", b"normalize"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_activate", b"_activate", "_adapter", b"_adapter", "_dimensions", b"_dimensions", "_normalize", b"_normalize", "activate", b"activate", "adapter", b"adapter", "dimensions", b"dimensions", "normalize", b"normalize"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_activate", b"_activate", "_dimensions", b"_dimensions", "_normalize", b"_normalize", "activate", b"activate", "cache_salt", b"cache_salt", "dimensions", b"dimensions", "normalize", b"normalize", "priority", b"priority", "request_id", b"request_id", "task", b"task", "token_ids", b"token_ids", "token_type_ids", b"token_type_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_activate", b"_activate", "_adapter", b"_adapter", "_dimensions", b"_dimensions", "_normalize", b"_normalize", "activate", b"activate", "adapter", b"adapter", "cache_salt", b"cache_salt", "dimensions", b"dimensions", "normalize", b"normalize", "priority", b"priority", "request_id", b"request_id", "task", b"task", "token_ids", b"token_ids", "token_type_ids", b"token_type_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__activate: _TypeAlias = _typing.Literal["activate"]  # noqa: Y015
     _WhichOneofArgType__activate: _TypeAlias = _typing.Literal["_activate", b"_activate"]  # noqa: Y015
+    _WhichOneofReturnType__adapter: _TypeAlias = _typing.Literal["adapter"]  # noqa: Y015
+    _WhichOneofArgType__adapter: _TypeAlias = _typing.Literal["_adapter", b"_adapter"]  # noqa: Y015
     _WhichOneofReturnType__dimensions: _TypeAlias = _typing.Literal["dimensions"]  # noqa: Y015
     _WhichOneofArgType__dimensions: _TypeAlias = _typing.Literal["_dimensions", b"_dimensions"]  # noqa: Y015
     _WhichOneofReturnType__normalize: _TypeAlias = _typing.Literal["normalize"]  # noqa: Y015
     _WhichOneofArgType__normalize: _TypeAlias = _typing.Literal["_normalize", b"_normalize"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__activate) -> _WhichOneofReturnType__activate | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__adapter) -> _WhichOneofReturnType__adapter | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__dimensions) -> _WhichOneofReturnType__dimensions | None: ...
     @_typing.overload

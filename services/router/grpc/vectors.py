@@ -134,6 +134,7 @@ class VectorCalls:
         suffix = f"-{secrets.token_hex(4)}" if request.request_id else ""
         wish = Wish(
             request_id=name + suffix,
+            names=(name,),
             model=request.model,
             use_activation=options.use_activation if has("use_activation") else None,
             truncation=read_text_truncation(

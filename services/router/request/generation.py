@@ -134,13 +134,13 @@ class Generator(Protocol):
 
 
 class Aborter(Protocol):
-    """Ends requests. services/router/answer/pipeline.py is the implementation."""
+    """Ends requests. services/router/front.py is the implementation."""
 
     def abort(self, names: Collection[str] | None, *, tenant: Tenant | None) -> int:
         """End the running requests with one of these names, or all (None); return how many.
 
         Their answers end with what has arrived, and with the reason `abort`; a beam search has no
-        answer then and fails. `tenant`: only its requests; None: those of all.
+        answer then and fails, and so do requests for vectors. `tenant`: only its requests; None: those of all.
         """
         ...
 

@@ -95,12 +95,13 @@ class Attempts:
     async def _attempt(self, candidate: Candidate) -> FoundVector:
         endpoint, work = candidate.endpoint, candidate.endpoint.work
         num_tokens = self._routing.num_prompt_tokens
-        is_alone = not work.num_prompts
+        is_alone = not work.num_prompts and not candidate.adapter_ms
         estimate = Estimate(ttft_ms=candidate.ttft_ms, prefill_ms=candidate.prefill_ms)
         booking = self._chooser.book.begin(
             Route(endpoint, estimate=estimate),
             num_prompt_tokens=num_tokens,
             block_hashes=self._routing.block_hashes,
+            adapter=b"" if self._routing.adapter is None else self._routing.adapter.digest,
         )
         suffix = f".{self._losses.num}" if self._losses.num else ""
         message = pool_message(self._request, self._index, suffix=suffix)
@@ -110,7 +111,7 @@ class Attempts:
         finally:
             booking.release()
         if is_alone:
-            # Otherwise the time is that of other texts, too.
+            # Otherwise the time is that of other texts, or of a load, too.
             endpoint.profile.observe_prefill(num_tokens, response.cached_tokens, response.pool_ms)
         return FoundVector(
             self._index,

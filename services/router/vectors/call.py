@@ -10,6 +10,7 @@ import grpc
 from baton.v1 import prefill_pb2, prefill_pb2_grpc
 from shared.errors import RequestCancelledError, WorkerLostError
 from shared.pooling.wire import task_to_wire
+from shared.request.adapter_ref import adapter_to_wire
 from shared.rpc.status import from_rpc_error
 
 if TYPE_CHECKING:
@@ -68,4 +69,5 @@ def pool_message(request: VectorRequest, index: int, *, suffix: str) -> prefill_
         activate=request.activate,
         cache_salt=request.cache_salt,
         priority=request.priority,
+        adapter=None if request.adapter is None else adapter_to_wire(request.adapter),
     )

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from services.router.answer.retry import RetryPolicy
 from services.router.routing.base import RoutingRequest
 from services.router.routing.explain import explain_readers
 from services.router.vectors.attempts import Attempts
+from shared.errors import RequestCancelledError
 from shared.request.prompt_embeds import identity_of
-from shared.rpc.protocol import POOLING_MINOR
+from shared.rpc.protocol import ADAPTED_VECTORS_MINOR, POOLING_MINOR
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Collection, Sequence
 
     from services.router.admission.admission import Admission
+    from services.router.admission.tenant import Tenant
     from services.router.routing.chooser import WorkerChooser
     from services.router.routing.explain import Explanation
     from services.router.vectors.call import PoolCaller
@@ -26,6 +29,13 @@ if TYPE_CHECKING:
 
 #: Texts of one request that wait or are computed at a time.
 MAX_AT_ONCE = 64
+
+
+@dataclass(slots=True, eq=False)
+class _Running:
+    request: VectorRequest
+    #: Its texts that have ended; None: the request was aborted.
+    ended: asyncio.Queue[asyncio.Task[FoundVector] | None] = field(default_factory=asyncio.Queue)
 
 
 class VectorPipeline:
@@ -46,13 +56,15 @@ class VectorPipeline:
         self._caller = caller
         self._request_timeout_s = request_timeout_s
         self._retries = RetryPolicy()
+        self._running: set[_Running] = set()
 
     async def vectors(self, request: VectorRequest) -> AsyncGenerator[FoundVector, None]:
         """See Vectorizer."""
         self._retries.budget.earn()
         deadline_s = (request.arrival_s or time.monotonic()) + self._request_timeout_s
         texts = iter(enumerate(request.inputs))
-        ended: asyncio.Queue[asyncio.Task[FoundVector]] = asyncio.Queue()
+        own = _Running(request)
+        ended = own.ended
         running: set[asyncio.Task[FoundVector]] = set()
 
         def begin_next() -> None:
@@ -62,18 +74,37 @@ class VectorPipeline:
                 task.add_done_callback(ended.put_nowait)
                 return
 
+        self._running.add(own)
         try:
             for _ in range(MAX_AT_ONCE):
                 begin_next()
             while running:
                 task = await ended.get()
+                if task is None:
+                    raise RequestCancelledError(f"request {request.request_id} was aborted")
                 running.discard(task)
                 yield task.result()
                 begin_next()
         finally:
+            self._running.discard(own)
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
+
+    def abort(self, names: Collection[str] | None, *, tenant: Tenant | None) -> int:
+        """End the requests with one of these names, or all (None); return how many.
+
+        They fail with RequestCancelledError. `tenant`: only its requests; None: those of all.
+        """
+        found = [
+            own
+            for own in self._running
+            if (names is None or any(name in names for name in own.request.names))
+            and (tenant is None or tenant.name == own.request.tenant.name)
+        ]
+        for own in found:
+            own.ended.put_nowait(None)
+        return len(found)
 
     def explain(self, request: VectorRequest) -> Explanation:
         """See VectorExplainer."""
@@ -106,7 +137,8 @@ class VectorPipeline:
             num_prompt_tokens=len(text.token_ids),
             max_tokens=0,
             block_hashes=self._hashes(request, text),
-            protocol_minor=POOLING_MINOR,
+            adapter=request.adapter,
+            protocol_minor=POOLING_MINOR if request.adapter is None else ADAPTED_VECTORS_MINOR,
             pool_task=request.task,
         )
 
@@ -115,5 +147,6 @@ class VectorPipeline:
         if space is None:
             return ()
         namespace, block_size = space
-        identity = identity_of(namespace, salt=request.cache_salt, embeds=None)
+        adapter = b"" if request.adapter is None else request.adapter.digest
+        identity = identity_of(namespace, salt=request.cache_salt, embeds=None, adapter=adapter)
         return identity.hash_blocks(text.token_ids, block_size)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from services.router.routing.explain import Explanation
     from shared.pooling.texts.text_input import VectorInput
+    from shared.request.adapter_ref import AdapterRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +26,10 @@ class VectorRequest:
     """Texts whose vectors are wanted; checked: each can be served by the model."""
 
     request_id: str
+    #: The name for the reply: the model's own, or the adapter's.
     model: str
+    #: The names by which its client may abort it.
+    names: tuple[str, ...] = ()
     inputs: tuple[VectorInput, ...] = field(repr=False)
     task: PoolTask = PoolTask.EMBED
     #: See `shared.pooling.base.PoolRequest`.
@@ -34,6 +38,8 @@ class VectorRequest:
     activate: bool | None = None
     #: Whether workers can use KV of earlier texts again.
     is_causal: bool = True
+    #: The adapter that was asked for; None: the model itself.
+    adapter: AdapterRef | None = None
     priority: int = 0
     tenant: Tenant = ANONYMOUS
     #: Derived from the tenant, never from the client's fields alone.
@@ -80,6 +86,7 @@ class Vectorizer(Protocol):
             OverloadedError: refused before all work was done.
             UnavailableError: no worker could serve one of the texts.
             DeadlineError: the request's time ran out.
+            RequestCancelledError: it was aborted by its name.
         """
         ...
 

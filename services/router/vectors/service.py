@@ -51,6 +51,8 @@ class Wish:
     """What a request says besides its texts."""
 
     request_id: str
+    #: The names by which its client may abort it.
+    names: tuple[str, ...] = ()
     model: str | None = None
     task: PoolTask = PoolTask.EMBED
     #: Whether embeddings get the length 1, and logits become scores; None: as the checkpoint says.
@@ -107,15 +109,11 @@ class Vectors:
         """Return what the model offers, which is one of `tasks` at least.
 
         Raises:
-            ModelNotFoundError: it is not served.
+            ModelNotFoundError: neither a model nor an adapter has this name.
             NoWorkerError: no worker can say what it offers.
             UnsupportedError: it makes no vectors, or none of these kinds.
         """
-        asked = self._models.resolve(model)
-        name = asked.name
-        if asked.adapter is not None:
-            message = f"{name} is an adapter: vectors are made by models themselves"
-            raise UnsupportedError(message, param="model")
+        name = self._models.resolve(model).name
         offered = self._offered()
         if offered is None:
             raise UnsupportedError(
@@ -283,9 +281,12 @@ class Vectors:
             check_num_tokens(len(each.token_ids), self._limits, param=name)
         task = wish.task if task is None else task
         is_embedding = task in (PoolTask.EMBED, PoolTask.TOKEN_EMBED)
+        asked = self._models.resolve(wish.model)
         return VectorRequest(
             request_id=wish.request_id,
-            model=self._models.names[0],
+            names=wish.names,
+            model=asked.name,
+            adapter=asked.adapter,
             inputs=tuple(inputs),
             task=task,
             normalize=wish.use_activation if is_embedding else None,

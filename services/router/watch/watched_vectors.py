@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 import structlog
 from prometheus_client import Counter, Histogram
 
-from shared.errors import BatonError
+from shared.errors import BatonError, RequestCancelledError
 from shared.telemetry.buckets import LATENCY_S
 
 if TYPE_CHECKING:
@@ -114,6 +114,8 @@ class WatchedVectorizer:
                     if not left:
                         outcome = VectorOutcome.OK
                     yield vector
+        except RequestCancelledError:
+            raise
         except BatonError:
             outcome = VectorOutcome.FAILED
             raise

@@ -16,7 +16,6 @@ from shared.offline.pooling.outputs import (
     ScoringRequestOutput,
 )
 from shared.offline.pooling.params import PoolingParams, read_task
-from shared.offline.refused import refuse_adapter
 from shared.pooling.facts import PoolTask
 
 if TYPE_CHECKING:
@@ -55,8 +54,9 @@ class VectorCalls:
         Raises:
             InvalidRequestError: a prompt or a parameter cannot be served; nothing is computed.
         """
-        refuse_adapter(lora_request)
-        found = _made(self, prompts, pooling_params, PoolTask.EMBED, truncate_prompt_tokens)
+        found = _made(
+            self, prompts, pooling_params, PoolTask.EMBED, truncate_prompt_tokens, lora_request
+        )
         return [
             EmbeddingRequestOutput(
                 request.request_id,
@@ -83,9 +83,10 @@ class VectorCalls:
         Raises:
             InvalidRequestError: a prompt or a parameter cannot be served; nothing is computed.
         """
-        refuse_adapter(lora_request)
         task = read_task(pooling_task)
-        found = _made(self, prompts, pooling_params, task, truncate_prompt_tokens)
+        found = _made(
+            self, prompts, pooling_params, task, truncate_prompt_tokens, lora_request
+        )
         return [
             PoolingRequestOutput(
                 request.request_id,
@@ -111,8 +112,9 @@ class VectorCalls:
         Raises:
             InvalidRequestError: a prompt or a parameter cannot be served; nothing is computed.
         """
-        refuse_adapter(lora_request)
-        found = _made(self, prompts, pooling_params, PoolTask.CLASSIFY, truncate_prompt_tokens)
+        found = _made(
+            self, prompts, pooling_params, PoolTask.CLASSIFY, truncate_prompt_tokens, lora_request
+        )
         return [
             ClassificationRequestOutput(
                 request.request_id,
@@ -139,7 +141,6 @@ class VectorCalls:
         Raises:
             InvalidRequestError: a text or a parameter cannot be served; nothing is computed.
         """
-        refuse_adapter(lora_request)
         params = pooling_params or PoolingParams()
         if truncate_prompt_tokens is not None:
             params = PoolingParams(
@@ -151,7 +152,9 @@ class VectorCalls:
             ScoringRequestOutput(
                 request.request_id, ScoringOutput(score), list(request.token_ids), num_cached
             )
-            for request, score, num_cached in self.vectors.scores(ones, others, params)
+            for request, score, num_cached in self.vectors.scores(
+                ones, others, params, lora_request=lora_request
+            )
         ]
 
 
@@ -161,6 +164,7 @@ def _made(
     params: Given,
     task: PoolTask,
     truncate_prompt_tokens: int | None,
+    lora_request: object,
 ) -> list[tuple[PoolRequest, Pooled]]:
     given = _prompts(prompts)
     if params is None:
@@ -169,7 +173,11 @@ def _made(
     if len(each) != len(given):
         message = f"there are {len(given)} prompts and {len(each)} sets of parameters"
         raise InvalidRequestError(message, param="pooling_params")
-    return llm.vectors.texts(given, each, task)
+    adapters = list(lora_request) if isinstance(lora_request, list | tuple) else None
+    if adapters is not None and len(adapters) != len(given):
+        message = f"there are {len(given)} prompts and {len(adapters)} adapters"
+        raise InvalidRequestError(message, param="lora_request")
+    return llm.vectors.texts(given, each, task, adapters or [lora_request] * len(given))
 
 
 def _prompts(prompts: Any) -> list[Any]:

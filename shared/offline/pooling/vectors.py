@@ -18,7 +18,7 @@ from shared.pooling.texts.reader import TextReader, check_dimensions, prompt_of
 from shared.pooling.texts.truncation import read_text_truncation
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from shared.engine.engine import Engine
     from shared.offline.pooling.params import PoolingParams
@@ -26,8 +26,11 @@ if TYPE_CHECKING:
     from shared.pooling.facts import PoolingFacts
     from shared.pooling.head import Head
     from shared.pooling.texts.text_input import VectorInput
+    from shared.request.adapter_ref import AdapterRef
     from shared.text.chat_template import ChatTemplate
     from shared.text.tokenizer import Tokenizer
+
+    FindAdapter = Callable[[object], AdapterRef | None]
 
 
 #: The model itself refuses ids that it does not have.
@@ -76,6 +79,8 @@ class EnginePool:
             for request in requests:
                 engine.add(engine_request(request, head.kind_of(request.task)))
             while waiting:
+                if not engine.has_work():
+                    engine.wait_for_news()
                 for event in engine.step():
                     if isinstance(event, Failed):
                         raise event.error
@@ -117,7 +122,16 @@ class EncoderPool:
 class OfflineVectors:
     """Texts in, numbers out."""
 
-    def __init__(self, pool: Pool, tokenizer: Tokenizer, template: ChatTemplate) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        tokenizer: Tokenizer,
+        template: ChatTemplate,
+        *,
+        find_adapter: FindAdapter,
+    ) -> None:
+        """`find_adapter`: returns what a program's `lora_request` stands for."""
+        self._find_adapter = find_adapter
         self._pool = pool
         self._tokenizer = tokenizer
         self._template = template
@@ -140,23 +154,36 @@ class OfflineVectors:
             raise UnsupportedError(f"the model makes {made}, not {' or '.join(tasks)}")
 
     def texts(
-        self, prompts: Sequence[Any], params: Sequence[PoolingParams], task: PoolTask
+        self,
+        prompts: Sequence[Any],
+        params: Sequence[PoolingParams],
+        task: PoolTask,
+        adapters: Sequence[object],
     ) -> list[tuple[PoolRequest, Pooled]]:
         """Return the numbers of each text: a string, token ids, or a mapping with either.
+
+        `adapters`: a program's `lora_request` for each text.
 
         Raises:
             InvalidRequestError: one of them cannot be served; nothing is computed.
         """
         self.require(task)
         requests = []
-        for i, (prompt, own) in enumerate(zip(prompts, params, strict=True)):
+        each = zip(prompts, params, adapters, strict=True)
+        for i, (prompt, own, lora_request) in enumerate(each):
             check_dimensions(self.facts, own.dimensions)
             text = self._reader(own).read(_content(prompt), param=f"prompts[{i}]")
-            requests.append(self._request(text, own, task))
+            adapter = self._find_adapter(lora_request)
+            requests.append(self._request(text, own, task, adapter))
         return list(zip(requests, self._pool.pool(requests), strict=True))
 
     def scores(
-        self, ones: Sequence[str], others: Sequence[str], params: PoolingParams
+        self,
+        ones: Sequence[str],
+        others: Sequence[str],
+        params: PoolingParams,
+        *,
+        lora_request: object = None,
     ) -> list[tuple[PoolRequest, float, int]]:
         """Return a request, its score and its cached tokens for each of `others`.
 
@@ -171,11 +198,15 @@ class OfflineVectors:
             raise InvalidRequestError(message, param="data_1")
         firsts = list(ones) * (len(others) if len(ones) == 1 else 1)
         if PoolTask.SCORE not in self.facts.tasks:
-            return self._cosines(firsts, others, params)
+            return self._cosines(firsts, others, params, lora_request)
+        adapter = self._find_adapter(lora_request)
         reader = PairReader(texts=self._reader(params), template=self._template)
         requests = [
             self._request(
-                reader.read(one, other, params=("data_1", f"data_2[{i}]")), params, PoolTask.SCORE
+                reader.read(one, other, params=("data_1", f"data_2[{i}]")),
+                params,
+                PoolTask.SCORE,
+                adapter,
             )
             for i, (one, other) in enumerate(zip(firsts, others, strict=True))
         ]
@@ -186,10 +217,15 @@ class OfflineVectors:
         ]
 
     def _cosines(
-        self, firsts: Sequence[str], others: Sequence[str], params: PoolingParams
+        self,
+        firsts: Sequence[str],
+        others: Sequence[str],
+        params: PoolingParams,
+        lora_request: object,
     ) -> list[tuple[PoolRequest, float, int]]:
         known = dict.fromkeys((*firsts, *others))
-        found = self.texts(list(known), [params] * len(known), PoolTask.EMBED)
+        num = len(known)
+        found = self.texts(list(known), [params] * num, PoolTask.EMBED, [lora_request] * num)
         by_text = dict(zip(known, found, strict=True))
         scores = []
         for one, other in zip(firsts, others, strict=True):
@@ -209,7 +245,9 @@ class OfflineVectors:
             prompt=prompt_of(self.facts, params.prompt_name),
         )
 
-    def _request(self, text: VectorInput, params: PoolingParams, task: PoolTask) -> PoolRequest:
+    def _request(
+        self, text: VectorInput, params: PoolingParams, task: PoolTask, adapter: AdapterRef | None
+    ) -> PoolRequest:
         is_embedding = task in (PoolTask.EMBED, PoolTask.TOKEN_EMBED)
         return PoolRequest(
             request_id=str(next(self._ids)),
@@ -219,6 +257,7 @@ class OfflineVectors:
             normalize=params.activates if is_embedding else None,
             dimensions=params.dimensions if task is PoolTask.EMBED else None,
             activate=None if is_embedding else params.activates,
+            adapter=adapter,
         )
 
 

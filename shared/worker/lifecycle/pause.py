@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from shared.errors import DeadlineError, DrainingError
 from shared.worker.lifecycle.stage import PauseMode
 
 if TYPE_CHECKING:
-    from shared.engine.engine_thread import EngineThread
     from shared.worker.health.gate import RequestGate
 
 #: Time in which requests that were ended free what they hold.
 END_S = 5.0
 
 
-class Pause:
-    """Pauses an engine and the gate before it."""
+class Pausable(Protocol):
+    """Computes requests, and can stop."""
 
-    def __init__(self, engine: EngineThread, gate: RequestGate, name: str) -> None:
+    async def pause(self) -> None:
+        """Return when nothing is computed; requests stay. Safe to repeat."""
+        ...
+
+    async def resume(self) -> None:
+        """Go on. Safe to repeat."""
+        ...
+
+
+class Pause:
+    """Pauses what computes, and the gate before it."""
+
+    def __init__(self, engine: Pausable, gate: RequestGate, name: str) -> None:
         self._engine = engine
         self._gate = gate
         self._name = name

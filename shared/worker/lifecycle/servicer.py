@@ -60,9 +60,7 @@ class LifecycleServicer(lifecycle_pb2_grpc.LifecycleServicer):
         self, request: lifecycle_pb2.PauseRequest, context: Context
     ) -> lifecycle_pb2.PauseResponse:
         """Hold new requests; answer when no running one computes."""
-        if request.mode not in _MODES:
-            raise InvalidRequestError("mode must be set", param="mode")
-        await self._lifecycle.pause(_MODES[request.mode], request.timeout_s)
+        await self._lifecycle.pause(pause_mode(request), request.timeout_s)
         return lifecycle_pb2.PauseResponse()
 
     async def Resume(  # noqa: N802 the name in the contract
@@ -129,3 +127,14 @@ class LifecycleServicer(lifecycle_pb2_grpc.LifecycleServicer):
     ) -> lifecycle_pb2.StopProfileResponse:
         """End the record, and write its file."""
         return lifecycle_pb2.StopProfileResponse(path=str(await self._profiling.stop()))
+
+
+def pause_mode(request: lifecycle_pb2.PauseRequest) -> PauseMode:
+    """Return the mode of an order.
+
+    Raises:
+        InvalidRequestError: it is unset, or newer than this software.
+    """
+    if request.mode not in _MODES:
+        raise InvalidRequestError("mode must be set", param="mode")
+    return _MODES[request.mode]

@@ -1,7 +1,7 @@
 """The life of a worker whose model reads whole texts: it makes vectors, and has no engine.
 
-There is no KV: nothing is cached, handed over or told to peers, and orders that change weights are
-not taken.
+There is no KV: nothing is cached, handed over or told to peers. It pauses; orders that change
+weights are refused.
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING
 import structlog
 from prometheus_client import CollectorRegistry
 
-from baton.v1 import common_pb2, transfer_pb2, worker_pb2, worker_pb2_grpc
+from baton.v1 import (
+    common_pb2,
+    lifecycle_pb2_grpc,
+    transfer_pb2,
+    worker_pb2,
+    worker_pb2_grpc,
+)
 from shared.directory.base import WorkerLoad, WorkerRecord
 from shared.directory.probe import probe_digest
 from shared.errors import DrainingError, UnsupportedError
@@ -32,6 +38,7 @@ from shared.worker.health.metrics_server import serve_metrics
 from shared.worker.join.joining import Member, join, leave, open_places, reason_of
 from shared.worker.lifecycle.stage import Ending
 from shared.worker.lifecycle.weights import first_source
+from shared.worker.lives.reader_orders import ReaderOrders
 from shared.worker.lives.sleeping import NoBlocks
 
 if TYPE_CHECKING:
@@ -185,6 +192,7 @@ async def read_life(
         reader = await _open(config, stack)
         add_service(reader, server.server)
         worker_pb2_grpc.add_WorkerServicer_to_server(ReaderServicer(reader), server.server)
+        lifecycle_pb2_grpc.add_LifecycleServicer_to_server(ReaderOrders(reader), server.server)
         await server.start(f"{config.host}:{config.port}")
         stack.push_async_callback(server.stop, 0)
         _report(reader, server, stack)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from services.router.request.generation import AnswerPiece, Generator
+    from tests.fakes.poolers import PoolWorker
 
 
 @dataclass(slots=True)
@@ -69,7 +70,7 @@ class Bench:
             await self.parts.endpoints.wait_until(lambda: self.usable(worker))
         return worker
 
-    async def report(self, worker: ScriptedDecode) -> None:
+    async def report(self, worker: ScriptedDecode | PoolWorker) -> None:
         """A heartbeat of the worker, with its adapters."""
         load = worker.load()
         await self.parts.registry.heartbeat(worker.record.worker, load)

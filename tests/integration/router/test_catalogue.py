@@ -10,6 +10,7 @@ import grpc
 import pytest
 
 from baton.v1 import router_pb2
+from services.router.catalogue.fleets import AllFleets
 from shared.directory.base import BlockUpdate
 from shared.errors import InvalidRequestError, ModelNotFoundError
 from shared.identity import Role
@@ -334,3 +335,9 @@ async def test_of_adapters_with_one_name_a_tenant_gets_that_of_its_model(
     for headers, parent in (({}, "alpha"), (ONLY_BETA, "beta")):
         card = (await site.http.get("/v1/models/sql", headers=headers)).json()
         assert (card["parent"], card["root"]) == (parent, f"/adapters/{parent}")
+    # An order that could mean either is refused, and one that names the model is carried out.
+    fleets = AllFleets([site.pool(model) for model in ("alpha", "beta")])
+    with pytest.raises(InvalidRequestError, match="one of alpha, beta"):
+        await fleets.unload_adapter("sql")
+    site.pool("alpha").parts.adapters.unloaded("sql")
+    assert (await site.http.get("/v1/models/sql")).json()["parent"] == "beta"

@@ -10,16 +10,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from baton_client import AsyncBaton, ModelNotFoundError, RequestCancelledError
+from shared.directory.base import AdapterPlace, AdapterState
 from shared.errors import InternalError, WorkerLostError
+from shared.request.adapter_ref import AdapterRef
+from shared.rpc.protocol import POOLING_MINOR
 from tests.fakes.poolers import (
     CLASSIFIER,
     RERANKER,
     SIZE,
+    PoolWorker,
     TokenPooler,
     embedding,
     rows_of,
 )
-from tests.fakes.vector_door import Door, joined, until
+from tests.fakes.scripted_adapters import digest
+from tests.fakes.vector_door import URL, Door, joined, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -280,6 +286,40 @@ async def test_a_client_that_leaves_frees_all(door: Door) -> None:
     assert cancelled == len(worker.pooler.cancelled)
 
 
+async def test_requests_end_by_their_names(door: Door) -> None:
+    """Those of a name, over HTTP and gRPC, then all; nothing stays at the worker."""
+    [worker] = await joined(door)
+    worker.pooler.gate = asyncio.Event()
+
+    def ask(name: str) -> asyncio.Task[Any]:
+        asked = {"input": ["a", "b"]}
+        return asyncio.create_task(
+            door.http.post(URL, json=asked, headers={"x-request-id": name})
+        )
+
+    async def aborted(**body: Any) -> int:
+        found: int = (await door.ask("/abort_requests", **body))["aborted"]
+        return found
+
+    async with door.grpc() as address, AsyncBaton(address) as sdk:
+        first, second, third = (ask(name) for name in ("one", "two", "three"))
+        fourth = asyncio.create_task(sdk.embed("c", request_id="four"))
+        await until(lambda: worker.pooler.num_running == 7)
+        assert await aborted(request_ids=["embd-one", "four", "five"]) == 2
+        refused = await first
+        assert refused.status_code == 499
+        assert "was aborted" in refused.json()["error"]["message"]
+        with pytest.raises(RequestCancelledError, match="was aborted"):
+            await fourth  # and did not ask again
+        await until(lambda: worker.pooler.num_running == 4)
+        assert not second.done()
+        assert await aborted() == 2
+        assert {(await each).status_code for each in (second, third)} == {499}
+    await until(lambda: not worker.pooler.num_running and door.bench.is_idle())
+    assert door.metric("vector_requests_total", task="embed", outcome="cancelled") == 4
+    assert await aborted() == 0
+
+
 async def test_pairs_are_scored_together(door: Door) -> None:
     [worker] = await joined(door, pooler=TokenPooler(RERANKER))
     query, documents = "abc", ["xyz", "abx", "abc"]
@@ -392,6 +432,50 @@ async def test_each_token_has_a_vector(door: Door) -> None:
     assert close(reply["data"][0]["data"], rows_of(door.ids("hello")))
     reply = await door.ask("/pooling", input="hello")
     assert close(reply["data"][0]["data"], embedding(door.ids("hello")))
+
+
+async def test_adapters_make_vectors_beside_their_model(door: Door) -> None:
+    """Where they are, if it is the same otherwise; replies have their names."""
+    old, other, holder = (PoolWorker(name, TokenPooler()) for name in ("old", "other", "holder"))
+    old.protocol_minor = POOLING_MINOR
+    sql = AdapterRef("sql", digest("sql"), "/a/sql")
+    for worker, place in (
+        (old, AdapterPlace.DEVICE),
+        (other, AdapterPlace.KNOWN),
+        (holder, AdapterPlace.DEVICE),
+    ):
+        worker.adapters = (AdapterState(adapter=sql, rank=8, place=place, load_ms=5000.0),)
+        await worker.join(door.bench)
+        await door.bench.report(worker)
+    wanted = embedding(door.ids("hello"))
+    for _ in range(3):
+        reply = await door.ask(input="hello", model="sql")
+        assert reply["model"] == "sql"
+        assert close(reply["data"][0]["embedding"], wanted.flip(0))
+        base = await door.ask(input="hello")
+        assert base["model"] == "tiny"
+        assert close(base["data"][0]["embedding"], wanted)
+    asked = {w.name: [r.adapter for r in w.pooler.requests] for w in (old, other, holder)}
+    assert asked["holder"].count(sql) == 3
+    assert sql not in asked["old"] + asked["other"]
+    for url, fields in (
+        ("/v1/score", {"text_1": "a", "text_2": "b"}),
+        ("/v1/rerank", {"query": "a", "documents": ["b"]}),
+        ("/pooling", {"input": "a"}),
+    ):
+        assert (await door.ask(url, model="sql", **fields))["model"] == "sql"
+        assert holder.pooler.requests[-1].adapter == sql
+        error = await door.refusal(url, 404, model="web", **fields)
+        assert "served: tiny, sql" in error["message"]
+    explained = await door.ask("/v1/route", model="sql", input="hello")
+    costs = {each["worker"]: each["terms_ms"] for each in explained["prefill"]["candidates"]}
+    assert costs["other"]["adapter"] == 5000.0
+    assert costs["holder"]["adapter"] == 0.0
+    async with door.grpc() as address, AsyncBaton(address) as sdk:
+        [vector] = (await sdk.embed(["hello"], model="sql")).vectors
+        assert close(vector.numbers, wanted.flip(0))
+        with pytest.raises(ModelNotFoundError, match="served: tiny, sql"):
+            await sdk.embed(["hello"], model="web")
 
 
 async def test_priority_and_salt_reach_the_worker(door: Door) -> None:

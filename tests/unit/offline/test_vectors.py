@@ -9,9 +9,11 @@ import torch
 from torch.nn.functional import normalize
 
 from baton import LLM, EmbeddingRequestOutput, PoolingParams, SamplingParams
+from baton.lora.request import LoRARequest
 from shared.errors import InvalidRequestError, UnsupportedError
 from shared.model.random_tokenizer import write_tokenizer
 from shared.text.tokenizer import Tokenizer
+from tests.fakes.adapters import adapted, save_adapter
 from tests.unit.pooling.checkpoints import logits, put_json, put_modules, states, write
 
 if TYPE_CHECKING:
@@ -46,7 +48,14 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Mad
 
 
 def generator(load: Callable[..., Made]) -> Made:
-    return load("qwen3_head", runner="generate", convert="embed", num_gpu_blocks_override=64)
+    return load(
+        "qwen3_head",
+        runner="generate",
+        convert="embed",
+        num_gpu_blocks_override=64,
+        enable_lora=True,
+        max_loras=1,
+    )
 
 
 def test_a_decoder_embeds_beside_its_answers(load: Callable[..., Made]) -> None:
@@ -62,6 +71,32 @@ def test_a_decoder_embeds_beside_its_answers(load: Callable[..., Made]) -> None:
         assert torch.allclose(torch.tensor(output.outputs.embedding), wanted, atol=2e-5)
     after = [each.outputs[0].token_ids for each in llm.generate(TEXTS, params, use_tqdm=False)]
     assert after == before
+
+
+def test_adapters_embed_and_score_beside_the_model(
+    load: Callable[..., Made], tmp_path: Path
+) -> None:
+    """Two adapters, and one place for them: those of PEFT, in the prompts' order."""
+    llm, model, tokenizer = generator(load)
+    ids = [tuple(tokenizer.encode(text)) for text in TEXTS]
+    models: list[Any] = [model]
+    requests: list[LoRARequest | None] = [None]
+    for seed in range(2):
+        made = adapted(model, seed=seed, r=3, target_modules="all-linear")
+        folder = save_adapter(made, tmp_path / str(seed))
+        models.append(made.get_base_model())
+        requests.append(LoRARequest(f"a{seed}", seed + 1, str(folder)))
+    wanted = [[normalize(states(m, each)[-1], dim=0) for each in ids] for m in models]
+    for own in (requests, requests[::-1]):
+        for i, output in enumerate(llm.embed(TEXTS, lora_request=own)):
+            found = torch.tensor(output.outputs.embedding)
+            assert torch.allclose(found, wanted[requests.index(own[i])][i], atol=2e-5)
+    [score] = llm.score(TEXTS[0], TEXTS[1], lora_request=requests[2])
+    assert score.outputs.score == pytest.approx(float(wanted[2][0] @ wanted[2][1]), abs=2e-5)
+    [rows] = llm.encode(TEXTS[2], lora_request=requests[1])
+    assert torch.allclose(rows.outputs.data, states(models[1], ids[2]), atol=1e-4)
+    with pytest.raises(InvalidRequestError, match="3 prompts and 2 adapters"):
+        llm.embed(TEXTS, lora_request=requests[:2])
 
 
 def test_rows_of_tokens_and_no_length(load: Callable[..., Made]) -> None:
@@ -89,6 +124,8 @@ def test_an_encoder_embeds_and_writes_nothing(load: Callable[..., Made]) -> None
         assert torch.allclose(torch.tensor(output.outputs.embedding), wanted, atol=2e-5)
     with pytest.raises(UnsupportedError, match="reads whole texts and writes none"):
         llm.generate(TEXTS)
+    with pytest.raises(UnsupportedError, match="reads whole texts has no adapters"):
+        llm.embed(TEXTS, lora_request=LoRARequest("a", 1, "/a"))
 
 
 def test_an_encoder_scores_and_classifies(load: Callable[..., Made]) -> None:

@@ -11,9 +11,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch.nn.functional import linear, normalize
 
+from shared.engine.adapters.build import attach
+from shared.engine.adapters.folders import AdapterFolders
+from shared.engine.adapters.store import AdapterStore
+from shared.engine.config import EngineConfig
 from shared.engine.engine_thread import EngineThread
 from shared.engine.sequence.events import NewTokens
 from shared.errors import (
+    AdapterNotLoadedError,
     InvalidRequestError,
     RequestCancelledError,
     UnavailableError,
@@ -24,7 +29,9 @@ from shared.model.random_tokenizer import write_tokenizer
 from shared.pooling.base import PoolingKind, PoolRequest, PoolTask, ScoreActivation
 from shared.pooling.loading import load_encoder_pooler, make_engine_pooler, reads_whole_texts
 from shared.pooling.settings import PoolingSettings
+from shared.request.adapter_ref import AdapterRef
 from shared.text.tokenizer import Tokenizer
+from tests.fakes.adapters import adapted, save_adapter
 from tests.fakes.engines import make_engine, make_request
 from tests.unit.pooling.checkpoints import edit_json, logits, put_json, put_modules, states, write
 
@@ -41,10 +48,17 @@ TEXTS.append((*TEXTS[-1][:50], 9))
 
 @asynccontextmanager
 async def running(
-    folder: Path, settings: PoolingSettings | None = None, **engine_settings: Any
+    folder: Path,
+    settings: PoolingSettings | None = None,
+    *,
+    adapters: AdapterStore | None = None,
+    **engine_settings: Any,
 ) -> AsyncIterator[tuple[EnginePooler, EngineThread]]:
+    """Run a checkpoint. `adapters`: the test's, who closes it."""
     loaded = load_model(folder, dtype="float32", num_threads=1)
-    engine = make_engine(loaded, **({"num_blocks": 128, "max_model_len": 128} | engine_settings))
+    settled = {"num_blocks": 128, "max_model_len": 128} | engine_settings
+    engine = make_engine(loaded, adapters=adapters, **settled)
+    attach(adapters, loaded, EngineConfig(enable_lora=adapters is not None))
     thread = EngineThread(engine)
     await thread.start()
     try:
@@ -187,6 +201,58 @@ async def test_rerankers(tmp_path: Path) -> None:
                 torch.testing.assert_close(got.data, pair.softmax(0)[1:], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["qwen3", "mistral", "qwen3_labels"])
+async def test_adapters_beside_each_other(made: Any, tmp_path: Path, name: str) -> None:
+    """Base and two adapters in one batch are PEFT's, and share no block; one place, and two."""
+    folder, model = made(name)
+    task = PoolTask.CLASSIFY if name == "qwen3_labels" else PoolTask.EMBED
+    kind = PoolingKind.MEAN if name == "mistral" else PoolingKind.LAST
+    config = {"task_type": "FEATURE_EXTRACTION"} if task is PoolTask.EMBED else {"task_type": None}
+    models: list[Any] = [None, None]
+    for seed, targets in enumerate(("all-linear", ["q_proj", "v_proj", "down_proj"])):
+        if task is PoolTask.CLASSIFY and seed == 0:
+            targets = ["k_proj", "o_proj", "gate_proj"]  # PEFT counts the head among linears
+        models[seed] = adapted(model, seed=seed, r=3 + seed, target_modules=targets, **config)
+        save_adapter(models[seed], tmp_path / str(seed))
+    store = AdapterStore(AdapterFolders(takes_any=True), max_host=1, max_pinned=0)
+    settings = PoolingSettings(kind=kind, normalizes=False)
+    engine = {"enable_lora": True, "max_loras": 1, "max_cpu_loras": 1}
+    async with running(folder, settings, adapters=store, **engine) as (pooler, thread):
+        refs = [None]
+        refs += [store.load(str(n), str(tmp_path / str(n)))[0].ref for n in range(2)]
+        wanted = [model, *models]
+
+        async def pooled(number: int, text: int) -> Any:
+            request = PoolRequest(
+                request_id=f"{number}-{text}",
+                token_ids=TEXTS[text],
+                task=task,
+                adapter=refs[number],
+                activate=False,
+            )
+            return await pooler.pool(request)
+
+        pairs = [(number, text) for text in range(len(TEXTS)) for number in range(3)]
+        for turn in range(2):
+            found = await asyncio.gather(*(pooled(*pair) for pair in pairs))
+            for (number, text), got in zip(pairs, found, strict=True):
+                each = TEXTS[text]
+                if task is PoolTask.CLASSIFY:
+                    want = logits(wanted[number], each)
+                else:
+                    rows = states(wanted[number], each)
+                    want = rows.mean(0) if kind is PoolingKind.MEAN else rows[-1]
+                torch.testing.assert_close(got.data, want, atol=3e-5, rtol=1e-4)
+                if turn and kind is PoolingKind.LAST:
+                    assert got.num_cached_tokens == (len(each) - 1) // 4 * 4
+        store.check_integrity()
+        store.unload("0")
+        with pytest.raises(AdapterNotLoadedError):
+            await pooled(1, 2)
+        await thread.reset_prefix_cache()
+    store.close()
+
+
 async def test_beside_generation(made: Any) -> None:
     """By priority, and no token of an answer changes."""
     folder, _ = made("qwen3_head")
@@ -249,4 +315,7 @@ async def test_decoders_that_see_all(tmp_path: Path) -> None:
         wanted = states(model, each, attention_mask=mask).mean(0)
         got = await pooler.pool(PoolRequest(request_id="1", token_ids=each))
         torch.testing.assert_close(got.data, wanted, atol=1e-5, rtol=1e-5)
+    ref = AdapterRef("sql", bytes(32), "/sql")
+    with pytest.raises(UnsupportedError, match="sql: a model that reads whole texts"):
+        await pooler.pool(PoolRequest(request_id="1", token_ids=TEXTS[0], adapter=ref))
     pooler.close()

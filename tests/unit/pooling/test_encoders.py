@@ -169,7 +169,7 @@ async def test_bad_requests(made: Any) -> None:
 
 
 async def test_waiting_texts(made: Any) -> None:
-    """They are read by priority; an aborted one raises, and what is closed refuses."""
+    """They are read by priority, and not in a pause; an aborted one raises; a closed one refuses."""
     pooler = load_encoder_pooler(
         made("bert")[0], dtype="float32", num_threads=1, max_batch_tokens=4, max_waiting=3
     )
@@ -200,7 +200,19 @@ async def test_waiting_texts(made: Any) -> None:
     pooler.start()
     await asyncio.gather(tasks["a"], tasks["b"])
     assert order == ["a", "b"]
+    for _ in range(2):
+        await pooler.pause()
+    late = asyncio.ensure_future(pool("late", 0))
+    done, _ = await asyncio.wait([late], timeout=0.05)
+    assert not done
+    await pooler.resume()
+    await late
+    await pooler.pause()
+    left = asyncio.ensure_future(pool("left", 0))
+    await asyncio.sleep(0)
     pooler.close()
+    with pytest.raises(UnavailableError):
+        await left
 
 
 async def test_closing(made: Any) -> None:

@@ -9,7 +9,7 @@ from services.router.openai.reading.body import parse_body, read_body
 from services.router.openai.reading.kind import is_chat
 from services.router.openai.reading.messages import encode_chat
 from services.router.openai.reading.prompts import read_prompts
-from services.router.openai.reading.request_id import generation_ids
+from services.router.openai.reading.request_id import generation_ids, request_names
 from services.router.openai.reading.tools import template_tools
 from services.router.openai.schema.chat import ChatPromptFields
 from services.router.openai.vectors.schema import EncodingFields, InputFields, TextDocument
@@ -58,6 +58,7 @@ def wish_of(
     has_messages = isinstance(body, ChatPromptFields)
     return Wish(
         request_id=request_id,
+        names=request_names(request, prefix),
         model=body.model,
         task=task,
         use_activation=_activation(body),

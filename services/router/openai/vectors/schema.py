@@ -20,6 +20,7 @@ IGNORED: dict[str, str] = {
     "mm_processor_kwargs": _TEXT_ONLY,
     "media_io_kwargs": _TEXT_ONLY,
     "padding": "texts are computed without padding",
+    "user": "nothing is done with it",
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scripts.api_table import APIS
+from scripts.api_table import APIS, VECTOR_APIS
 from scripts.fields_page import OTHER, PAGE, names, page
 from tests.integration.router.field_cases import APIS as CASES
 
@@ -71,8 +71,10 @@ def test_every_field_of_vllm_is_known(url: str) -> None:
 
 
 def test_every_field_of_the_page_has_an_effect_or_a_reason() -> None:
-    shown = {row.split("`")[1]: row for row in page().splitlines() if row.startswith("| `")}
-    assert set(shown) == set(names())
+    answers, vectors = page().split("## Vectors")
+    shown = {row.split("`")[1]: row for row in answers.splitlines() if row.startswith("| `")}
+    assert set(shown) == set(names(APIS))
+    assert all(f"| `{name}` |" in vectors for name in names(VECTOR_APIS))
     assert set(OTHER) <= set(shown)
     for url, api in APIS.items():
         for name, row in shown.items():
