@@ -18,6 +18,8 @@ from scripts.dashboards.queries import (
 _HITS = "baton_prefix_cache_hits_total"
 _QUERIES = "baton_prefix_cache_queries_total"
 
+_LOWER_BYTES = "baton_kv_offload_num_bytes"
+
 KV = Page(
     uid="baton-kv",
     title="Baton: KV and prefix reuse",
@@ -95,7 +97,7 @@ KV = Page(
                     unit="bytes",
                     lines=(
                         Line(
-                            f"sum by (tier) ({selected('baton_kv_offload_num_bytes')}) or vector(0)",
+                            f"sum by (tier) ({selected(_LOWER_BYTES)}) or vector(0)",
                             "{{tier}}",
                         ),
                     ),

@@ -14,7 +14,7 @@ ROUTER = 'component="router"'
 WORKERS = 'component!="router"'
 PREFILL = 'component="prefill"'
 
-#: Of the models that are picked on the page. The pattern of all of them fits what has no model, too.
+#: Of the models that are picked on the page. The pattern of all fits what has no model, too.
 _PICKED = 'model_name=~"$model"'
 #: Metrics without a model, by the beginnings of their names.
 _OF_NO_MODEL = (

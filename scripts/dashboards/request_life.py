@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from scripts.dashboards.panels import Line, Page, Panel, Row
-from scripts.dashboards.queries import MODELS, PREFILL, ROUTER, WINDOW, mean, quantiles, rate, selected, times
+from scripts.dashboards.queries import (
+    MODELS,
+    PREFILL,
+    ROUTER,
+    WINDOW,
+    mean,
+    quantiles,
+    rate,
+    selected,
+    times,
+)
 
 LIFE = Page(
     uid="baton-request-life",

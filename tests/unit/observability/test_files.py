@@ -73,7 +73,7 @@ def test_panels_are_of_the_models_that_are_picked() -> None:
             is_worker_s = 'component="prefill"' in labels
             assert ("$model" in labels) == (has_model and not is_worker_s), (panel, name)
     for path, text in files().items():
-        assert ('label_values(baton_num_requests_running, model_name)' in text) == (
+        assert ("label_values(baton_num_requests_running, model_name)" in text) == (
             "$model" in text
         ), path
 
