@@ -92,7 +92,8 @@ VECTOR_APIS = {
 
 def written(page: str) -> str:
     """The page with its tables as they have to be."""
-    return _TABLE.sub(lambda found: found[1] + table((APIS | VECTOR_APIS)[found[2]]) + found[3], page)
+    apis = APIS | VECTOR_APIS
+    return _TABLE.sub(lambda found: found[1] + table(apis[found[2]]) + found[3], page)
 
 
 def table(api: Api) -> str:

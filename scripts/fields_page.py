@@ -43,8 +43,8 @@ _VECTOR_NAMES = {
 }
 _VECTORS = """## Vectors
 
-Embeddings, classify and pooling take texts (`input`), or a conversation (`messages`) with the fields
-of its prompt. [Vectors](vectors.md) says which models make them.
+Embeddings, classify and pooling take texts (`input`), or a conversation (`messages`) with the
+fields of its prompt. [Vectors](vectors.md) says which models make them.
 """
 #: How a field of these differs.
 VECTORS = {
@@ -56,7 +56,7 @@ VECTORS = {
     "prompt_name": "Baton's own: which of the checkpoint's prompts stands in front of each text",
     "return_documents": "Cohere's: whether results have their texts",
     "task": "`plugin` is unknown",
-    "truncate_prompt_tokens": "special tokens at a text's ends stay; of a pair, the document is cut",
+    "truncate_prompt_tokens": "special tokens at a text's ends stay; of a pair, the document",
 }
 #: How a field differs, by its name.
 OTHER = {
@@ -89,7 +89,8 @@ OTHER = {
 
 def page() -> str:
     """Return the whole page."""
-    rows = [*_table(_NAMES, APIS, OTHER), "", _VECTORS, *_table(_VECTOR_NAMES, VECTOR_APIS, VECTORS)]
+    rows = [*_table(_NAMES, APIS, OTHER), "", _VECTORS]
+    rows += _table(_VECTOR_NAMES, VECTOR_APIS, VECTORS)
     return _HEAD + "\n".join(rows) + "\n"
 
 

@@ -124,7 +124,7 @@ class SimWorker:
 
     def load(self) -> WorkerLoad:
         """Return what it reports."""
-        return _report(self._held, load_ms=self.adapters.load_ms)
+        return _report(self._held, self.adapters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,7 @@ class Simulation:
     def _give_decode(self, adapters: Collection[bytes]) -> None:
         """Have the decode worker hold all adapters."""
         [decode] = self._endpoints[Role.DECODE]
-        decode.report(_report(adapters, load_ms=0.0))
+        decode.report(_report(adapters, AdapterMemory(PLENTY, 0.0)))
 
     def _send(self, arrival: Arrival) -> None:
         # Only full blocks are shared.
@@ -324,17 +324,17 @@ class Simulation:
                 worker.endpoint.report(worker.load())
 
 
-def _report(held: Collection[bytes], *, load_ms: float) -> WorkerLoad:
+def _report(held: Collection[bytes], memory: AdapterMemory) -> WorkerLoad:
     states = tuple(
         AdapterState(
             adapter=AdapterRef(digest.hex(), digest, "/a"),
             rank=16,
             place=AdapterPlace.DEVICE,
-            load_ms=load_ms,
+            load_ms=memory.load_ms,
         )
         for digest in held
     )
-    return WorkerLoad(adapters=states, max_adapters=PLENTY)
+    return WorkerLoad(adapters=states, max_adapters=PLENTY, max_held_adapters=memory.num_adapters)
 
 
 def _endpoint(name: str, role: Role, fleet: WorkerProfile | None, times: LoadTimes) -> Endpoint:

@@ -124,10 +124,12 @@ def _model(table: Mapping[str, Any], hub: HubSettings) -> ClusterModel:
         raise CommandError(message, exit_code=EXIT_USAGE)
     counts = {role: table.get(role, 1) for role in _COUNTS}
     for role, count in counts.items():
-        least = int(role == "decode")
-        if not isinstance(count, int) or isinstance(count, bool) or count < least:
-            message = f"{role} of the model {name!r} must be a number from {least} on: {count!r}"
+        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+            message = f"{role} of the model {name!r} must be a number from 0 on: {count!r}"
             raise CommandError(message, exit_code=EXIT_USAGE)
+    if not any(counts.values()):
+        message = f"the model {name!r} needs a worker: prefill and decode are 0"
+        raise CommandError(message, exit_code=EXIT_USAGE)
     aliases = table.get("aliases", [])
     if not isinstance(aliases, list) or not all(isinstance(each, str) for each in aliases):
         message = f"aliases of the model {name!r} must be a list of names"

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from scripts.dashboards.panels import Line, Page, Panel, Row
-from scripts.dashboards.queries import ROUTER, WORKERS, per_worker, quantiles, rate, share, stat
+from scripts.dashboards.queries import (
+    MODELS,
+    ROUTER,
+    WORKERS,
+    per_worker,
+    quantiles,
+    rate,
+    selected,
+    share,
+    stat,
+)
 
 _HITS = "baton_prefix_cache_hits_total"
 _QUERIES = "baton_prefix_cache_queries_total"
+
+_LOWER_BYTES = "baton_kv_offload_num_bytes"
 
 KV = Page(
     uid="baton-kv",
     title="Baton: KV and prefix reuse",
     help="Who holds blocks, and how much of the prompts nobody has to compute.",
+    pickers=(MODELS,),
     rows=(
         Row(
             title="Reuse",
@@ -68,10 +81,10 @@ KV = Page(
                 Panel(
                     title="Sequences by what they wait for",
                     lines=(
-                        Line(f"sum(baton_num_requests_waiting{{{WORKERS}}})", "blocks"),
-                        Line("sum(baton_num_requests_receiving)", "a transfer"),
-                        Line("sum(baton_num_requests_loading)", "a lower tier"),
-                        Line("sum(baton_num_requests_held)", "a peer that reads"),
+                        Line(f"sum({selected('baton_num_requests_waiting', WORKERS)})", "blocks"),
+                        Line(f"sum({selected('baton_num_requests_receiving')})", "a transfer"),
+                        Line(f"sum({selected('baton_num_requests_loading')})", "a lower tier"),
+                        Line(f"sum({selected('baton_num_requests_held')})", "a peer that reads"),
                     ),
                 ),
             ),
@@ -83,7 +96,10 @@ KV = Page(
                     title="Bytes held",
                     unit="bytes",
                     lines=(
-                        Line("sum by (tier) (baton_kv_offload_num_bytes) or vector(0)", "{{tier}}"),
+                        Line(
+                            f"sum by (tier) ({selected(_LOWER_BYTES)}) or vector(0)",
+                            "{{tier}}",
+                        ),
                     ),
                 ),
                 Panel(

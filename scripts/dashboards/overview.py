@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from scripts.dashboards.panels import Line, Page, Panel, Row
-from scripts.dashboards.queries import ROUTER, per_worker, rate, stat, times
+from scripts.dashboards.queries import MODELS, ROUTER, per_worker, rate, selected, stat, times
+
+_RUNNING, _WAITING = "baton_num_requests_running", "baton_num_requests_waiting"
+
+
+def _ready(role: str) -> str:
+    """All routers count the same workers; each model has its own."""
+    workers = selected("baton_workers_ready", f'role="{role}"')
+    return f"sum(max by (model_name) ({workers}))"
+
 
 OVERVIEW = Page(
     uid="baton-overview",
     title="Baton: overview",
     help="Is it up, is it fast, is it full.",
+    pickers=(MODELS,),
     rows=(
         Row(
             title="Now",
             panels=(
-                stat("Decode workers", 'max(baton_workers_ready{role="decode"})'),
-                stat("Prefill workers", 'max(baton_workers_ready{role="prefill"})'),
+                stat("Decode workers", _ready("decode")),
+                stat("Prefill workers", _ready("prefill")),
                 stat("Requests per second", rate("baton_request_success_total"), "reqps"),
                 stat("Tokens per second", rate("baton_generation_tokens_total", where=ROUTER)),
                 stat(
@@ -41,8 +51,8 @@ OVERVIEW = Page(
                     title="Requests",
                     is_stacked=True,
                     lines=(
-                        Line(f"sum(baton_num_requests_running{{{ROUTER}}})", "running"),
-                        Line(f"sum(baton_num_requests_waiting{{{ROUTER}}})", "waiting"),
+                        Line(f"sum({selected(_RUNNING, ROUTER)})", "running"),
+                        Line(f"sum({selected(_WAITING, ROUTER)})", "waiting"),
                     ),
                 ),
                 Panel(
@@ -56,7 +66,7 @@ OVERVIEW = Page(
                 Panel(
                     title="Prompt tokens waiting in routers",
                     help="What prefill has before it: scale prefill workers by this.",
-                    lines=(Line("sum(baton_num_tokens_waiting)", "tokens"),),
+                    lines=(Line(f"sum({selected('baton_num_tokens_waiting')})", "tokens"),),
                 ),
                 Panel(
                     title="Ends",

@@ -82,6 +82,33 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Picker:
+    """A choice of values of a label: one, several, or all."""
+
+    name: str
+    title: str
+    #: A metric that has the label.
+    metric: str
+    label: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Grafana's form."""
+        return {
+            "name": self.name,
+            "label": self.title,
+            "type": "query",
+            "datasource": _DATASOURCE,
+            "query": f"label_values({self.metric}, {self.label})",
+            "refresh": 2,
+            "sort": 1,
+            "multi": True,
+            "includeAll": True,
+            "allValue": ".*",
+            "current": {"text": "All", "value": "$__all"},
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
     """A dashboard."""
 
@@ -89,6 +116,7 @@ class Page:
     title: str
     help: str
     rows: tuple[Row, ...]
+    pickers: tuple[Picker, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """What Grafana reads from a file or a ConfigMap."""
@@ -114,7 +142,8 @@ class Page:
                         "type": "datasource",
                         "query": "prometheus",
                         "current": {},
-                    }
+                    },
+                    *(picker.to_json() for picker in self.pickers),
                 ]
             },
             "annotations": {"list": []},

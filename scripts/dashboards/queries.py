@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
-from scripts.dashboards.panels import Line, Panel
+from scripts.dashboards.panels import Line, Panel, Picker
+
+#: The models whose panels are shown.
+MODELS = Picker(
+    name="model", title="Model", metric="baton_num_requests_running", label="model_name"
+)
 
 #: Whose metrics: see docs/metrics.md.
 ROUTER = 'component="router"'
 WORKERS = 'component!="router"'
 PREFILL = 'component="prefill"'
+
+#: Of the models that are picked on the page. The pattern of all fits what has no model, too.
+_PICKED = 'model_name=~"$model"'
+#: Metrics without a model, by the beginnings of their names.
+_OF_NO_MODEL = (
+    "baton:",
+    "baton_directory_",
+    "baton_hand_off_",
+    "baton_kv_transfer",
+    "baton_peers_",
+    "baton_prefill_place",
+    "baton_prefix_fetch",
+    "baton_transfer_exposed_",
+)
+#: Those that workers count without it, and routers with it.
+_OF_A_ROUTER_S_MODEL = ("baton_request_queue_time_seconds", "baton_request_prefill_time_seconds")
 
 #: Grafana's own interval: at least four scrapes.
 WINDOW = "$__rate_interval"
@@ -16,7 +37,7 @@ WINDOW = "$__rate_interval"
 def rate(metric: str, by: str = "", where: str = "") -> str:
     """Per second, summed up; 0 where nothing was counted yet."""
     inner = f"sum by ({by}) " if by else "sum"
-    expr = f"{inner}(rate({metric}{_selector(where)}[{WINDOW}]))"
+    expr = f"{inner}(rate({selected(metric, where)}[{WINDOW}]))"
     return expr if by else f"({expr} or vector(0))"
 
 
@@ -27,7 +48,7 @@ def quantiles(
     return tuple(
         Line(
             f"histogram_quantile({q}, "
-            f"sum by (le) (rate({metric}_bucket{_selector(where)}[{WINDOW}])))",
+            f"sum by (le) (rate({selected(f'{metric}_bucket', where)}[{WINDOW}])))",
             f"p{q * 100:g}",
         )
         for q in of
@@ -39,8 +60,8 @@ def mean(metric: str, by: str = "", where: str = "") -> str:
     inner = f"sum by ({by}) " if by else "sum"
     seen = f"[{WINDOW}]"
     return (
-        f"{inner}(rate({metric}_sum{_selector(where)}{seen}))"
-        f" / {inner}(rate({metric}_count{_selector(where)}{seen}))"
+        f"{inner}(rate({selected(f'{metric}_sum', where)}{seen}))"
+        f" / {inner}(rate({selected(f'{metric}_count', where)}{seen}))"
     )
 
 
@@ -49,8 +70,12 @@ def share(part: str, whole: str) -> str:
     return f"{part} / clamp_min({whole}, 1e-9)"
 
 
-def _selector(where: str) -> str:
-    return f"{{{where}}}" if where else ""
+def selected(metric: str, where: str = "") -> str:
+    """The series of a metric: of the models that are picked, if it has a model."""
+    is_worker_s = where in (PREFILL, WORKERS) and metric.startswith(_OF_A_ROUTER_S_MODEL)
+    has_model = not metric.startswith(_OF_NO_MODEL) and not is_worker_s
+    labels = ", ".join(filter(None, (where, _PICKED if has_model else "")))
+    return f"{metric}{{{labels}}}" if labels else metric
 
 
 def stat(title: str, expr: str, unit: str = "short", help: str = "") -> Panel:
@@ -62,7 +87,8 @@ def per_worker(
     title: str, metric: str, unit: str = "short", help: str = "", where: str = WORKERS
 ) -> Panel:
     """A line for each worker."""
-    line = Line(f"sum by (component, instance) ({metric}{{{where}}})", "{{component}} {{instance}}")
+    expr = f"sum by (component, instance) ({selected(metric, where)})"
+    line = Line(expr, "{{component}} {{instance}}")
     return Panel(title=title, lines=(line,), unit=unit, help=help)
 
 

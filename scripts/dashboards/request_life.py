@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from scripts.dashboards.panels import Line, Page, Panel, Row
-from scripts.dashboards.queries import PREFILL, ROUTER, mean, quantiles, rate, times
+from scripts.dashboards.queries import (
+    MODELS,
+    PREFILL,
+    ROUTER,
+    WINDOW,
+    mean,
+    quantiles,
+    rate,
+    selected,
+    times,
+)
 
 LIFE = Page(
     uid="baton-request-life",
     title="Baton: a request's life",
     help="Where the time of a request goes, stage by stage.",
+    pickers=(MODELS,),
     rows=(
         Row(
             title="Stages",
@@ -27,7 +38,7 @@ LIFE = Page(
                     lines=(
                         Line(
                             "histogram_quantile(0.99, sum by (stage, le) "
-                            "(rate(baton_request_stage_seconds_bucket[$__rate_interval])))",
+                            f"(rate({selected('baton_request_stage_seconds_bucket')}[{WINDOW}])))",
                             "{{stage}}",
                         ),
                     ),

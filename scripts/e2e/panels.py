@@ -75,6 +75,7 @@ def _queries(panel: dict[str, Any]) -> Sequence[str]:
 
 
 def _has_data(client: httpx.Client, query: str) -> bool:
+    query = query.replace('"$model"', '".*"')
     for name in ("$__rate_interval", "$__interval", "$__range"):
         query = query.replace(name, RATE_INTERVAL)
     answer = client.get("/api/v1/query", params={"query": query})

@@ -108,6 +108,8 @@ class WorkerLoad:
     adapters: tuple[AdapterState, ...] = ()
     #: Most adapters in one of its steps; 0: it serves none.
     max_adapters: int = 0
+    #: Most adapters that its memory takes; 0: it does not say.
+    max_held_adapters: int = 0
 
 
 class RegistryChange(StrEnum):

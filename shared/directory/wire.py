@@ -133,6 +133,7 @@ def load_to_wire(load: WorkerLoad) -> directory_pb2.WorkerLoad:
         unhealthy=load.unhealthy,
         adapters=[adapter_state_to_wire(state) for state in load.adapters],
         max_adapters=load.max_adapters,
+        max_held_adapters=load.max_held_adapters,
     )
 
 
@@ -150,6 +151,7 @@ def load_from_wire(message: directory_pb2.WorkerLoad) -> WorkerLoad:
         unhealthy=message.unhealthy,
         adapters=tuple(adapter_state_from_wire(each) for each in message.adapters[:MAX_ADAPTERS]),
         max_adapters=message.max_adapters,
+        max_held_adapters=message.max_held_adapters,
     )
 
 

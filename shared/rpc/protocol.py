@@ -18,6 +18,7 @@ PROTOCOL_MAJOR = 1
 #: 7: (hidden states) a worker returns the hidden states behind an answer's tokens.
 #: 7: (adapters) a worker loads adapters, and computes with the one that a request names.
 #: 7: (vectors) a prefill worker makes vectors of texts, and describes them.
+#: 8: (adapters) a worker tells how many adapters its memory takes.
 #: 8: (vectors) a prefill worker makes vectors with the adapter that a request names.
 PROTOCOL_MINOR = 8
 

@@ -34,6 +34,8 @@ class WorkerAdapters:
 
     store: AdapterStore | None
     max_adapters: int
+    #: Most of them in host memory.
+    max_held: int
     model: str
     #: By name: the paths in the settings.
     modules: Mapping[str, str]
@@ -121,8 +123,9 @@ def open_adapters(config: WorkerConfig) -> WorkerAdapters:
     paths = frozenset(Path(path).absolute() for path in modules.values())
     folders = AdapterFolders(config.lora_dir, paths)
     store = build_store(config.engine, folders)
-    num = 0 if store is None else config.engine.max_loras
-    return WorkerAdapters(store, num, config.model.name, modules)
+    engine = config.engine
+    num, num_held = (0, 0) if store is None else (engine.max_loras, engine.num_host_adapters)
+    return WorkerAdapters(store, num, num_held, config.model.name, modules)
 
 
 def _place(digest: bytes, in_memory: set[bytes], use: AdapterUse | None) -> AdapterPlace:

@@ -265,6 +265,7 @@ class WorkerLoad(_message.Message):
     UNHEALTHY_FIELD_NUMBER: _builtins.int
     ADAPTERS_FIELD_NUMBER: _builtins.int
     MAX_ADAPTERS_FIELD_NUMBER: _builtins.int
+    MAX_HELD_ADAPTERS_FIELD_NUMBER: _builtins.int
     num_running: _builtins.int
     """Sequences in the running batch."""
     num_waiting: _builtins.int
@@ -277,6 +278,8 @@ class WorkerLoad(_message.Message):
     """Its engine makes no progress, or failed its own check: send it no requests."""
     max_adapters: _builtins.int
     """Most adapters in one of its steps; 0: it serves none. Since minor version 7."""
+    max_held_adapters: _builtins.int
+    """Most adapters that its memory takes; 0: it does not say. Since minor version 8."""
     @_builtins.property
     def adapters(self) -> _containers.RepeatedCompositeFieldContainer[Global___AdapterState]:
         """The adapters that it serves. Since minor version 7."""
@@ -291,10 +294,11 @@ class WorkerLoad(_message.Message):
         unhealthy: _builtins.bool = ...,
         adapters: _abc.Iterable[Global___AdapterState] | None = ...,
         max_adapters: _builtins.int = ...,
+        max_held_adapters: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "draining", b"draining", "max_adapters", b"max_adapters", "num_free_blocks", b"num_free_blocks", "num_running", b"num_running", "num_waiting", b"num_waiting", "unhealthy", b"unhealthy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "draining", b"draining", "max_adapters", b"max_adapters", "max_held_adapters", b"max_held_adapters", "num_free_blocks", b"num_free_blocks", "num_running", b"num_running", "num_waiting", b"num_waiting", "unhealthy", b"unhealthy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

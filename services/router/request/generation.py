@@ -140,7 +140,8 @@ class Aborter(Protocol):
         """End the running requests with one of these names, or all (None); return how many.
 
         Their answers end with what has arrived, and with the reason `abort`; a beam search has no
-        answer then and fails, and so do requests for vectors. `tenant`: only its requests; None: those of all.
+        answer then and fails, and so do requests for vectors. `tenant`: only its requests; None:
+        those of all.
         """
         ...
 

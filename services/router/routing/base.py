@@ -58,6 +58,8 @@ class Candidate:
     transfer_ms: float = 0.0
     #: Time until the request could use its adapter: its load, and a place in the batch.
     adapter_ms: float = 0.0
+    #: Time that other requests lose if their adapters are driven out of the worker's memory.
+    eviction_ms: float = 0.0
     #: Delay of other requests' first tokens if this prompt is computed there.
     crowding_ms: float = 0.0
     #: Penalty for more than an equal share of the work; offsets the gain by what is held there.

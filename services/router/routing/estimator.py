@@ -132,6 +132,7 @@ class Estimator:
             for candidate in candidates:
                 use = candidate.endpoint.adapters
                 candidate.adapter_ms = use.wait_ms(request.adapter.digest, now_s)
+                candidate.eviction_ms = use.eviction_ms(request.adapter.digest, now_s)
 
     def _add_crowding(self, candidates: list[Candidate], now_s: float) -> None:
         """Add the delay of later requests: expected arrivals during the backlog times their wait.

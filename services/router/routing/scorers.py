@@ -51,6 +51,16 @@ class AdapterWait:
         return candidate.adapter_ms
 
 
+class Eviction:
+    """Loads of other adapters that this one would drive out of the worker's memory."""
+
+    name = "eviction"
+
+    def cost_ms(self, request: RoutingRequest, candidate: Candidate) -> float:
+        """See Scorer."""
+        return candidate.eviction_ms
+
+
 class Crowding:
     """Delay of later requests by this one's computation."""
 

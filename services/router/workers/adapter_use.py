@@ -25,6 +25,9 @@ HOST_SHARE = 0.1
 REPORT_S = 5.0
 #: Expected time for which a request holds its place in the batch, before any was measured.
 HOLD_MS_PRIOR = 1000.0
+#: Loads that a full memory is expected to cost later, for each that it takes: what was driven out
+#: comes back, drives out another one, and others wait behind it.
+EVICTED_LOADS = 2.0
 #: Weight of one measurement in a mean.
 NEWEST_SHARE = 0.2
 #: Time to load is remembered for this number of adapters.
@@ -41,6 +44,11 @@ class LoadTimes:
     def expected_ms(self, digest: bytes) -> float:
         """Return the expected time of a load: this adapter's, otherwise the mean of all."""
         return self._by_digest.get(digest, self._mean_ms)
+
+    @property
+    def mean_ms(self) -> float:
+        """Expected time of the load of any adapter."""
+        return self._mean_ms
 
     def observe(self, digest: bytes, ms: float) -> None:
         """Learn from a load."""
@@ -64,8 +72,8 @@ class AdapterUse:
     """The adapters of one worker. Times are in milliseconds, moments in seconds of one clock."""
 
     __slots__ = (
-        "_by_digest", "_by_name", "_hold_ms", "_load_ms", "_loading", "_running", "_states",
-        "max_adapters", "times",
+        "_by_digest", "_by_name", "_held", "_hold_ms", "_load_ms", "_loading", "_running",
+        "_states", "max_adapters", "max_held", "times",
     )  # fmt: skip
 
     def __init__(self, times: LoadTimes | None = None) -> None:
@@ -73,6 +81,10 @@ class AdapterUse:
         self.times = times or LoadTimes()
         #: Most adapters in one of its steps; 0: it serves none.
         self.max_adapters = 0
+        #: Most that its memory takes; 0: unknown.
+        self.max_held = 0
+        #: Digests of those in its memory.
+        self._held: Collection[bytes] = ()
         self._states: tuple[AdapterState, ...] = ()
         self._by_name: Mapping[str, AdapterState] = {}
         self._by_digest: Mapping[bytes, AdapterState] = {}
@@ -83,7 +95,7 @@ class AdapterUse:
 
     def report(self, load: WorkerLoad) -> None:
         """Take the worker's report."""
-        self.max_adapters = load.max_adapters
+        self.max_adapters, self.max_held = load.max_adapters, load.max_held_adapters
         if load.adapters == self._states:
             return
         self._states = load.adapters
@@ -95,6 +107,9 @@ class AdapterUse:
             if state.load_ms and self._load_ms.get(digest) != state.load_ms:
                 self.times.observe(digest, state.load_ms)
         self._by_digest = by_digest
+        self._held = {
+            digest for digest, state in by_digest.items() if state.place is not AdapterPlace.KNOWN
+        }
         self._load_ms = {digest: state.load_ms for digest, state in by_digest.items()}
 
     @property
@@ -118,6 +133,18 @@ class AdapterUse:
     def wait_ms(self, digest: bytes, now_s: float) -> float:
         """Return the expected time until a request that is sent now could use the adapter."""
         return self._residence_ms(digest, now_s) + self._place_ms(digest)
+
+    def eviction_ms(self, digest: bytes, now_s: float) -> float:
+        """Return the time that others lose if this adapter drives one out of a full memory."""
+        if not self.max_held or digest in self._held or digest in self._loading:
+            return 0.0
+        coming = sum(
+            each not in self._held and (loading.ready_s > now_s - REPORT_S or each in self._running)
+            for each, loading in self._loading.items()
+        )
+        if len(self._held) + coming < self.max_held:
+            return 0.0
+        return EVICTED_LOADS * self.times.mean_ms
 
     def begin(self, digest: bytes, now_s: float) -> None:
         """Note a request with the adapter that is sent to the worker."""

@@ -79,20 +79,29 @@ class EnginePool:
             for request in requests:
                 engine.add(engine_request(request, head.kind_of(request.task)))
             while waiting:
-                if not engine.has_work():
-                    engine.wait_for_news()
-                for event in engine.step():
-                    if isinstance(event, Failed):
-                        raise event.error
-                    if isinstance(event, PromptStates):
-                        request = waiting.pop(event.request_id)
-                        found[event.request_id] = self._finished(request, event)
+                for event in self._states():
+                    request = waiting.pop(event.request_id)
+                    found[event.request_id] = self._finished(request, event)
         finally:
             for request_id in waiting:
                 engine.abort(request_id)
             while engine.has_work():
                 engine.step()
         return [found[request.request_id] for request in requests]
+
+    def _states(self) -> list[PromptStates]:
+        """Compute a step; return what it brought.
+
+        Raises:
+            BatonError: a request has failed.
+        """
+        if not self._engine.has_work():
+            self._engine.wait_for_news()
+        events = self._engine.step()
+        for event in events:
+            if isinstance(event, Failed):
+                raise event.error
+        return [event for event in events if isinstance(event, PromptStates)]
 
     def _finished(self, request: PoolRequest, event: PromptStates) -> Pooled:
         rows = pooled_rows(request, self._head.kind_of(request.task), event)

@@ -74,7 +74,7 @@ async def test_an_explanation_has_every_worker_s_terms_and_changes_nothing(bench
     assert (first["worker"], first["num_held_tokens"]) == ("q", 159)
     assert (second["worker"], second["num_held_tokens"]) == ("p", 0)
     for view in (first, second):
-        terms = {"queue", "prefill", "transfer", "adapter", "crowding", "heat"}
+        terms = {"queue", "prefill", "transfer", "adapter", "eviction", "crowding", "heat"}
         assert set(view["terms_ms"]) == terms
         assert sum(view["terms_ms"].values()) == pytest.approx(view["cost_ms"])
     assert first["cost_ms"] < second["cost_ms"]

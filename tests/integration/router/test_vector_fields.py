@@ -103,7 +103,7 @@ CASES: dict[str, dict[str, Case]] = {
     },
 }
 BODIES: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(("/v1/embeddings", "/v1/classify", "/pooling"), {"input": TEXT}),
+    **{url: {"input": TEXT} for url in ("/v1/embeddings", "/v1/classify", "/pooling")},
     "/v1/rerank": {"query": "a", "documents": [LONG, "c"]},
     "/v1/score": {"text_1": "a", "text_2": [LONG, "c"]},
 }
@@ -120,9 +120,7 @@ FACTS = {
 def config(tmp_path: Path) -> RouterConfig:
     made = tiny_tokenizer.with_bos(tiny_tokenizer.byte_level())
     model = tiny_tokenizer.save(made, tmp_path / "tiny", chat_template=TEMPLATE)
-    return RouterConfig(
-        model=model, served_model_name=("tiny",), trust_request_chat_template=True
-    )
+    return RouterConfig(model=model, served_model_name=("tiny",), trust_request_chat_template=True)
 
 
 def test_every_field_has_a_case() -> None:
@@ -136,7 +134,8 @@ def test_every_field_has_a_case() -> None:
 @pytest.mark.parametrize("url", VECTOR_APIS)
 async def test_every_field_has_an_effect(bench: Bench, url: str) -> None:
     door = Door(bench)
-    [worker] = await joined(door, pooler=TokenPooler(FACTS.get(url, replace(EMBEDDER, max_len=200))))
+    facts = FACTS.get(url, replace(EMBEDDER, max_len=200))
+    [worker] = await joined(door, pooler=TokenPooler(facts))
     problems = []
     async with door.http:
         for name, case in CASES[url].items():

@@ -36,6 +36,8 @@ decode = 2
 max-num-seqs = 4
 "decode.self-check-interval-s" = 3
 """
+#: The second one has a prefill worker alone.
+ONE_FOR_VECTORS = MODELS.replace("decode = 2", "decode = 0").replace("prefill = 0", "prefill = 1")
 
 
 @pytest.fixture
@@ -87,6 +89,16 @@ def test_every_model_has_its_own_workers(given: Any) -> None:
     assert not cluster._is_meant("second: no decode worker is ready")
 
 
+def test_a_model_that_makes_vectors_needs_no_decode_worker(given: Any) -> None:
+    cluster = Cluster(given(f'{ONE_FOR_VECTORS}\nrunner = "pooling"'))
+    names = [process.name for process in cluster.processes if "second" in process.name]
+    assert names == ["second-prefill-0"]
+    alone = Cluster(given("", "--decode", "0", "--runner", "pooling"))
+    assert [process.name for process in alone.processes] == ["router", "prefill-0"]
+    with pytest.raises(CommandError, match="makes no vectors, so it needs a decode worker"):
+        given("", "--decode", "0")
+
+
 def test_the_command_line_has_precedence(given: Any) -> None:
     file = "decode = 3\nprefill = 0\nmax_num_seqs = 16\n"
     spec = given(file, "--decode", "2", "--max-num-seqs", "8")
@@ -104,7 +116,9 @@ def test_the_command_line_has_precedence(given: Any) -> None:
         (f"{MODELS}\nport = 1", "`baton up` sets it itself"),
         (f"{MODELS}\nno_such = 1", "unknown setting --no-such"),
         (f"{MODELS}\nstream_interval = 2", "--stream-interval is a setting of the whole router"),
-        (MODELS.replace("decode = 2", "decode = 0"), "decode of the model 'second' must be"),
+        (MODELS.replace("decode = 2", "decode = -1"), "decode of the model 'second' must be"),
+        (MODELS.replace("decode = 2", "decode = 0"), "the model 'second' needs a worker"),
+        (ONE_FOR_VECTORS, "makes no vectors, so it needs a decode worker"),
         (MODELS.replace('"second"', '"f"'), "the name 'f' is given twice"),
         (f'{MODELS}\ntool_call_parser = "none-such"', "none-such"),
         ("host = 3", "host in the configuration file must be str, not 3"),

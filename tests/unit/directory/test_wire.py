@@ -58,6 +58,7 @@ LOAD = WorkerLoad(
         ),
     ),
     max_adapters=6,
+    max_held_adapters=7,
 )
 
 

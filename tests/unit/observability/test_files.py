@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from scripts.dashboards.__main__ import FOLDER, files, outdated
-from tests.fakes.metrics_table import documented
+from tests.fakes.metrics_table import PAGE, documented
 
 ROOT = Path(__file__).parents[3]
 PROMETHEUS = ROOT / "observability" / "prometheus"
@@ -62,6 +62,25 @@ def test_a_panel_s_metrics_exist(panel: str) -> None:
     names = set(_METRIC.findall(queries()[panel]))
     assert names
     assert names <= known()
+
+
+def test_panels_are_of_the_models_that_are_picked() -> None:
+    """If their metrics have a model: of others there would be nothing to see."""
+    samples = {name for row in PAGE.read_text().splitlines() for name in _of_a_model(row)}
+    for panel, expr in queries().items():
+        for name, labels in re.findall(r"\b(baton[_:]\w+)(\{[^}]*\})?", expr):
+            has_model = any(name.startswith(family) for family in samples)
+            is_worker_s = 'component="prefill"' in labels
+            assert ("$model" in labels) == (has_model and not is_worker_s), (panel, name)
+    for path, text in files().items():
+        assert ("label_values(baton_num_requests_running, model_name)" in text) == (
+            "$model" in text
+        ), path
+
+
+def _of_a_model(row: str) -> list[str]:
+    found = re.match(r"\| `(baton_\w+)` \|.*`model_name`", row)
+    return [found[1]] if found else []
 
 
 def test_the_dashboards_are_those_of_the_generator() -> None:

@@ -169,7 +169,7 @@ async def test_bad_requests(made: Any) -> None:
 
 
 async def test_waiting_texts(made: Any) -> None:
-    """They are read by priority, and not in a pause; an aborted one raises; a closed one refuses."""
+    """By priority, and not in a pause; an aborted one raises, and what is closed refuses."""
     pooler = load_encoder_pooler(
         made("bert")[0], dtype="float32", num_threads=1, max_batch_tokens=4, max_waiting=3
     )

@@ -10,6 +10,7 @@ from services.router.routing.scorers import (
     AdapterWait,
     Crowding,
     DecodeLoad,
+    Eviction,
     Heat,
     Prefill,
     Queue,
@@ -24,11 +25,12 @@ DECODE_WEIGHT_TOKENS = 20.0
 
 
 def policy(rng: random.Random) -> Policy:
-    """Return T_queue + T_prefill + T_transfer + T_adapter + T_crowding + T_heat + w · decode load.
+    """Return the sum of all costs, in milliseconds.
 
-    The last one is of decode workers only.
+    T_queue + T_prefill + T_transfer + T_adapter + T_eviction + T_crowding + T_heat + w · decode
+    load. The last one is of decode workers only.
     """
-    both = (Queue(), Prefill(), Transfer(), AdapterWait(), Crowding(), Heat())
+    both = (Queue(), Prefill(), Transfer(), AdapterWait(), Eviction(), Crowding(), Heat())
     return Policy(
         name="cost",
         decode_scorers=(*both, DecodeLoad(DECODE_WEIGHT_TOKENS)),

@@ -10,6 +10,7 @@ import pytest
 from services.router.routing.base import Route, RoutingRequest
 from services.router.routing.explain import explain
 from services.router.workers.adapter_use import (
+    EVICTED_LOADS,
     HOLD_MS_PRIOR,
     HOST_SHARE,
     LOAD_MS_PRIOR,
@@ -82,6 +83,35 @@ def test_the_cost_is_the_measured_time_of_the_load(role: Role) -> None:
     expected = {"has": 0.0, "host": 100 * HOST_SHARE, "known": 100.0, "lacks": 70.0}
     assert terms == pytest.approx(expected)
     assert choice.candidates[0].worker == "has"
+
+
+def test_a_full_memory_costs_the_loads_of_what_is_driven_out() -> None:
+    """Not the request's own first token; not where the adapter is, or is coming."""
+    full, roomy, has = serving("full"), serving("roomy"), serving("has")
+    others = tuple(
+        AdapterState(adapter=ref, rank=8, place=place, load_ms=0)
+        for ref, place in ((B, AdapterPlace.HOST), (A, AdapterPlace.KNOWN))
+    )
+    for worker, size in ((full, 1), (roomy, 2)):
+        worker.report(WorkerLoad(adapters=others, max_adapters=4, max_held_adapters=size))
+    state = AdapterState(adapter=A, rank=8, place=AdapterPlace.HOST, load_ms=0)
+    has.report(WorkerLoad(adapters=(state,), max_adapters=4, max_held_adapters=1))
+    cluster = Cluster(serving("d", Role.DECODE), full, roomy, has)
+
+    def evictions() -> dict[str, float]:
+        decision = cluster.chooser.decide(REQUEST)
+        for each in decision.prefill.candidates:
+            assert each.ttft_ms == pytest.approx(each.prefill_ms + each.adapter_ms)
+        view = explain(cluster.chooser.policy, REQUEST, decision)
+        return {each.worker: each.terms_ms["eviction"] for each in view.prefill.candidates}
+
+    whole_ms = EVICTED_LOADS * LOAD_MS_PRIOR
+    assert evictions() == {"has": 0.0, "roomy": 0.0, "full": whole_ms}
+    # A third adapter is on its way to the roomy one, and then this one to the full one.
+    roomy.adapters.begin(b"c" * 32, cluster.clock())
+    assert evictions() == {"has": 0.0, "roomy": whole_ms, "full": whole_ms}
+    full.adapters.begin(A.digest, cluster.clock())
+    assert evictions()["full"] == 0.0
 
 
 def test_the_first_token_waits_for_the_longer_of_queue_and_load() -> None:

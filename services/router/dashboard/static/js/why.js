@@ -8,7 +8,8 @@ import { ROOT } from "./store.js";
 /** What the terms of the costs mean; policies of packages may have others. */
 const TERMS = {
   queue: "prompts queued before it", prefill: "computing the prompt", transfer: "moving blocks",
-  crowding: "others that would wait", heat: "its share of all work", adapter: "loading the adapter", decode: "the load of its batch",
+  crowding: "others that would wait", heat: "its share of all work",
+  adapter: "loading the adapter", eviction: "adapters that it would drive out", decode: "the load of its batch",
   "missing prefix": "tokens it does not hold",
 };
 
