@@ -14,6 +14,7 @@ import openai
 import pytest
 
 from tests.e2e.asking import prompt_of
+from tests.e2e.one_cluster import one_cluster
 from tests.e2e.oracle import expect
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
     from shared.engine.llm import LLM
     from tests.e2e.processes import Cluster
+
+pytestmark = one_cluster
 
 MESSAGES: Any = [{"role": "user", "content": "What is a baton?"}]
 GREEDY: dict[str, Any] = {"temperature": 0.0, "max_tokens": 12, "extra_body": {"ignore_eos": True}}

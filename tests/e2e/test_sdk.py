@@ -18,6 +18,7 @@ from baton_client import (
     ToolCallBegin,
 )
 from tests.e2e.asking import ask, prompt_of
+from tests.e2e.one_cluster import one_cluster
 from tests.e2e.oracle import expect
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from baton_client import ChatOptions, Tool
     from shared.engine.llm import LLM
     from tests.e2e.processes import Cluster
+
+pytestmark = one_cluster
 
 WEATHER: Tool = {
     "type": "function",

@@ -13,12 +13,15 @@ from cli.batch.command import BatchOptions, run_batch
 from shared.request.beam_search import BeamOptions
 from shared.request.sampling_params import SamplingParams
 from tests.e2e.asking import prompt_of
+from tests.e2e.one_cluster import one_cluster
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from shared.engine.llm import LLM
     from tests.e2e.processes import Cluster
+
+pytestmark = one_cluster
 
 
 def complete(cluster: Cluster, prompt: list[int], **fields: Any) -> dict[str, Any]:

@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING, Any
 import openai
 import pytest
 
+from tests.e2e.one_cluster import one_cluster
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.e2e.processes import Cluster
+
+pytestmark = one_cluster
 
 ASKED: Any = [{"role": "user", "content": "What is a baton?"}]
 CITIES = ["Köln", "Rom"]

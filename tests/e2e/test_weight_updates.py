@@ -13,7 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import psutil
@@ -44,7 +44,8 @@ from tests.fakes.redis_server import RedisServer
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-NUM_UPDATES = int(os.environ.get("BATON_UPDATES", "3"))
+#: Of each mode one.
+NUM_UPDATES = int(os.environ.get("BATON_UPDATES", "2"))
 FIRST = "default"
 
 
@@ -229,9 +230,16 @@ def test_weights_that_one_worker_cannot_load_change_nothing(
     assert (one_answer(updated), version_of(updated)) == (before, version)
 
 
+@pytest.fixture(scope="module")
+def whole(updated: Cluster) -> Any:
+    """An answer that is long enough to be paused in its midst."""
+    return one_answer(updated, max_tokens=400)
+
+
 @pytest.mark.parametrize("mode", ["wait", "abort", "keep"])
-def test_a_pause_holds_requests_until_they_may_go_on(updated: Cluster, mode: str) -> None:
-    whole = one_answer(updated, max_tokens=400)
+def test_a_pause_holds_requests_until_they_may_go_on(
+    updated: Cluster, mode: str, whole: Any
+) -> None:
     running = ThreadPoolExecutor(1).submit(one_answer, updated, max_tokens=400)
     while not httpx.get(f"{updated.url}/load").json()["server_load"]:
         time.sleep(0.005)
@@ -329,7 +337,7 @@ def test_a_worker_that_is_killed_before_the_commit_leaves_all_on_the_old_version
     folder = Trainer(checkpoint, tmp_path).step("lost")
     workers = updated.workers.values()
     with ThreadPoolExecutor(2) as pool:
-        running = pool.submit(one_answer, updated, max_tokens=1900)
+        running = pool.submit(one_answer, updated, max_tokens=700)
         wait(lambda: bool(httpx.get(f"{updated.url}/load").json()["server_load"]))
         update = pool.submit(
             refused, updated, "/update_weights", path=str(folder), weight_version="lost"

@@ -45,7 +45,8 @@ class BehaviourSuite:
 
     @given(cuts=pushes(), targets=st.permutations(TARGETS))
     @settings(
-        max_examples=15,
+        # Each opens two connectors, of eight kinds in all.
+        max_examples=6,
         deadline=None,
         suppress_health_check=[
             HealthCheck.function_scoped_fixture,

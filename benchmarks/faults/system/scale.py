@@ -37,14 +37,15 @@ FULL = Scale(
     min_watch_s=3.0,
     compares_itl=True,
 )
-#: A quarter of the load, for a suite that has a minute and does not judge speed.
+#: A stream by each door, for a suite that has a minute and does not judge speed. Streams ask
+#: without a pause: each costs half a core as long as a cell watches.
 SMALL = Scale(
-    num_streams=4,
-    num_flowing=3,
+    num_streams=2,
+    num_flowing=2,
     num_asks=12,
     max_concurrent_requests=4,
     num_blocks=224,
-    num_long=7,
-    min_watch_s=1.0,
+    num_long=5,
+    min_watch_s=0.3,
     compares_itl=False,
 )

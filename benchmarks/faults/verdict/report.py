@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks.faults import matrix
-from benchmarks.faults.verdict.picture import save_picture
 from benchmarks.faults.verdict.thresholds import broken, itl_ratio
 from cli.places import ROOT
 
@@ -37,6 +36,10 @@ def line_of(cell: Cell, promises: Mapping[str, str]) -> str:
 
 def write_page(results: Results) -> None:
     """Replace the generated part of the page, and draw the picture."""
+    from benchmarks.faults.verdict.picture import (  # noqa: PLC0415 draws: a second, for this alone
+        save_picture,
+    )
+
     text = PAGE.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)

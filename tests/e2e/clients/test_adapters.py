@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from tests.e2e.clients.one_cluster import one_cluster
+from tests.e2e.one_cluster import one_cluster
 from tests.fakes.litellm_python import litellm_python
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import openai
 import pydantic
 import pytest
 
-from tests.e2e.clients.one_cluster import one_cluster
 from tests.e2e.clients.structured import structured
+from tests.e2e.one_cluster import one_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cli.places import ROOT, python_command, python_environ
+from cli.places import ROOT, python_environ
 from cli.quantize.command import Options, run_quantize
 from shared.errors import ConfigError
 from shared.model.quantize.folder import MANIFEST, partial_path
+from tests.fakes.warm_process import WarmProcess
 from tests.unit.model.checkpoints import write
 
 if TYPE_CHECKING:
@@ -34,11 +34,11 @@ def test_a_killed_run_goes_on_behind_its_complete_files(tmp_path: Path) -> None:
     out, manifest = tmp_path / "out", partial_path(tmp_path / "out") / MANIFEST
     options = {"calibrate": text, "sample_tokens": 64}
     flags = ["--scheme", "w8a8", "--calibrate", str(text), "--sample-tokens", "64"]
-    process = subprocess.Popen(
-        [*python_command("cli"), "quantize", str(model), str(out), *flags],
-        cwd=ROOT,
-        env=python_environ(),
-    )
+    with (tmp_path / "log").open("wb") as log:
+        process = WarmProcess(
+            ["cli", "quantize", str(model), str(out), *flags],
+            cwd=ROOT, env=python_environ(), log=log,
+        )  # fmt: skip
     try:
         deadline_s = time.monotonic() + TIMEOUT_S
         while not manifest.exists() or len(_files(manifest)) < 3:

@@ -51,7 +51,7 @@ def engine_of(latent: Path) -> Iterator[Callable[[str], LLM]]:
 
 
 @pytest.mark.parametrize(
-    ("connector", "kv_dtype"), [("shm", "auto"), ("zmq", "auto"), ("zmq", "int8"), ("shm", "fp8")]
+    ("connector", "kv_dtype"), [("shm", "auto"), ("zmq", "int8"), ("shm", "fp8")]
 )
 async def test_a_row_is_handed_over_once(
     connector: str, kv_dtype: str, latent: Path, engine_of: Callable[[str], LLM], tmp_path: Path
