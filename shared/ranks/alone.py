@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from shared.ranks.checks import require_source, require_summed
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -16,6 +18,7 @@ class Alone:
 
     def all_reduce(self, tensor: Tensor) -> None:
         """See `Collective`."""
+        require_summed(tensor)
 
     def all_gather(self, tensor: Tensor, dim: int = -1) -> Tensor:
         """See `Collective`. A copy: the result belongs to the caller."""
@@ -23,6 +26,7 @@ class Alone:
 
     def broadcast(self, tensor: Tensor, source: int) -> None:
         """See `Collective`."""
+        require_source(source, self.size)
 
     def barrier(self) -> None:
         """See `Collective`."""

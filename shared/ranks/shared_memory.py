@@ -10,6 +10,7 @@ import torch
 from kernels.native.library import CollectiveShape, load_library
 from kernels.native.ranks import Summand
 from shared.errors import ConfigError
+from shared.ranks.checks import require_source, require_summed
 from shared.ranks.group_file import GroupFile
 from shared.ranks.membership import TIMEOUT_S, Membership, default_spin_s
 
@@ -81,7 +82,7 @@ class SharedMemoryCollective:
         """See `Collective`."""
         kind = _SUMMANDS.get(tensor.dtype)
         if kind is None:
-            raise ValueError(f"all_reduce is for float32, bfloat16, float16; not {tensor.dtype}")
+            require_summed(tensor)
         flat = _contiguous(tensor)
         handle = self._member.handle()
         if self._all_reduce(handle, flat.data_ptr(), flat.numel(), kind):
@@ -105,8 +106,7 @@ class SharedMemoryCollective:
 
     def broadcast(self, tensor: Tensor, source: int) -> None:
         """See `Collective`."""
-        if not 0 <= source < self.size:
-            raise ValueError(f"source {source} is none of {self.size} ranks")
+        require_source(source, self.size)
         flat = _contiguous(tensor)
         if self._broadcast(self._member.handle(), flat.data_ptr(), flat.nbytes, source):
             raise self._member.error()
