@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
-import torch.distributed as dist
 import typer
 from rich.console import Console
 from rich.table import Table
+from torch._C._distributed_c10d import FileStore
 
 from kernels.native.build import FLAGS, find_compiler
 from shared.engine.step.plan import StepPlan
@@ -95,7 +95,7 @@ def _sums(rank: int, fd: int, folder: str, cpu: int) -> dict[str, list[SumTime]]
         # On one core each: they are many, though this process may use one only.
         "shared memory": lambda: SharedMemoryCollective(fd, rank, _SIZE, spin_s=200e-6),
         "gloo": lambda: gloo_collective(
-            dist.FileStore(str(Path(folder) / "store"), _SIZE), rank, _SIZE, host="127.0.0.1"
+            FileStore(str(Path(folder) / "store"), _SIZE), rank, _SIZE, host="127.0.0.1"
         ),
     }
     times = {}

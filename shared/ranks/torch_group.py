@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
+from torch._C import _distributed_c10d as c10d
 
 from shared.errors import RankError
 from shared.ranks.checks import require_source, require_summed
@@ -37,7 +37,7 @@ _ROLL_CALL_STEP_S = 0.02
 
 
 def gloo_collective(
-    store: dist.Store, rank: int, size: int, *, host: str, timeout_s: float = TIMEOUT_S
+    store: c10d.Store, rank: int, size: int, *, host: str, timeout_s: float = TIMEOUT_S
 ) -> Collective:
     """Join a group of CPUs. Waits until all ranks have.
 
@@ -47,25 +47,25 @@ def gloo_collective(
     Raises:
         RankError: a rank did not come.
     """
-    options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+    options = c10d.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._timeout = timedelta(seconds=timeout_s * _OPERATION_SHARE)
-    options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
+    options._devices = [c10d.ProcessGroupGloo.create_device(hostname=host)]
     store.set_timeout(timedelta(seconds=timeout_s))
     try:
-        group = dist.ProcessGroupGloo(store, rank, size, options)
+        group = c10d.ProcessGroupGloo(store, rank, size, options)
     except RuntimeError as error:
         raise RankError(f"rank {rank} of {size} found no group: {error}") from error
     return TorchCollective(group, store, rank, size, timeout_s=timeout_s, adds_up=False)
 
 
 def nccl_collective(
-    store: dist.Store, rank: int, size: int, *, timeout_s: float = TIMEOUT_S
+    store: c10d.Store, rank: int, size: int, *, timeout_s: float = TIMEOUT_S
 ) -> Collective:
     """Join a group of GPUs, with this process' current device. No test has run it on a device."""
-    options = dist.ProcessGroupNCCL.Options()  # type: ignore[attr-defined]
+    options = c10d.ProcessGroupNCCL.Options()
     options._timeout = timedelta(seconds=timeout_s * _OPERATION_SHARE)
     store.set_timeout(timedelta(seconds=timeout_s))
-    group = dist.ProcessGroupNCCL(store, rank, size, options)  # type: ignore[attr-defined]
+    group = c10d.ProcessGroupNCCL(store, rank, size, options)
     return TorchCollective(group, store, rank, size, timeout_s=timeout_s, adds_up=True)
 
 
@@ -80,7 +80,7 @@ class TorchCollective:
     def __init__(
         self,
         group: Any,
-        store: dist.Store,
+        store: c10d.Store,
         rank: int,
         size: int,
         *,
@@ -117,7 +117,7 @@ class TorchCollective:
         """See `Collective`."""
         require_source(source, self.size)
         flat = tensor.contiguous()
-        options = dist.BroadcastOptions()
+        options = c10d.BroadcastOptions()
         options.rootRank = source
         if tensor.numel():
             raw = [_bytes_of(flat)]
