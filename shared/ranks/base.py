@@ -53,7 +53,10 @@ class Collective(Protocol):
         ...
 
     def close(self) -> None:
-        """Leave the group: ranks that still wait for this one raise RankError. Idempotent."""
+        """Leave the group: ranks that still wait for this one raise RankError. Idempotent.
+
+        Of the thread that makes the calls: no call may be in progress.
+        """
         ...
 
 

@@ -7,7 +7,7 @@ import os
 import weakref
 from typing import TYPE_CHECKING
 
-from kernels.native.library import Failure, load_library
+from kernels.native.library import CollectiveShape, Failure, RingShape, load_library
 from kernels.native.ranks import Act, Join, Reason
 from shared.errors import ConfigError, RankError
 
@@ -26,7 +26,9 @@ def default_spin_s(size: int) -> float:
 
 
 class Membership:
-    """One rank's native object, with the words for what breaks it. Not for two threads at a time.
+    """One rank's native object, with the words for what breaks it.
+
+    Not for two threads at a time: `close` must not be called while another thread is in a call.
 
     Joins the memory behind `fd`, which stays the caller's.
 
@@ -40,11 +42,13 @@ class Membership:
         kind: str,
         fd: int,
         rank: int,
-        shape: ctypes.Structure,
+        shape: CollectiveShape | RingShape,
         *,
         timeout_s: float,
         spin_s: float,
     ) -> None:
+        if not 0 <= rank < shape.size:
+            raise ConfigError(f"rank {rank} is none of a group of {shape.size}")
         library = load_library()
         join = ctypes.c_int()
         limits = round(timeout_s * 1e9), round(spin_s * 1e9)
@@ -54,6 +58,8 @@ class Membership:
             raise ConfigError(f"rank {rank} cannot join its {kind}: {_WHY[Join(join.value)]}")
         self._read_failure: Callable[..., None] = getattr(library, f"baton_{kind}_failure")
         self._delete = weakref.finalize(self, getattr(library, f"baton_{kind}_delete"), self.native)
+        # At the end of the process the kernel frees all, and a thread may still be in a call.
+        self._delete.atexit = False
         self._rank = rank
         self._timeout_s = timeout_s
 

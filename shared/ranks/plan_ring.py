@@ -124,4 +124,6 @@ class PlanRingReceiver:
 def _shape(size: int, num_slots: int, slot_bytes: int) -> RingShape:
     if num_slots < 1 or num_slots & (num_slots - 1):
         raise ConfigError(f"a ring has a power of two of slots, not {num_slots}")
+    if size < 1 or slot_bytes < 1:
+        raise ConfigError(f"no ring for {size} ranks with slots of {slot_bytes} bytes")
     return RingShape(size, num_slots, slot_bytes)

@@ -7,11 +7,15 @@ encrypted or signed: the address must be of a network that only the group's host
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from shared.errors import ConfigError, RankError
+
+if TYPE_CHECKING:
+    _Context = zmq.Context[zmq.Socket[bytes]]
 
 TIMEOUT_S = 30.0
 #: As many messages may wait for a follower as in a ring.
@@ -71,7 +75,7 @@ class PlanSocketSender:
             self._wait(rank, self._num_sent, "drain")
 
     def close(self) -> None:
-        """See `PlanSender`. Waits until the network has what is queued, for the time-out at most."""
+        """See `PlanSender`. Waits, for the time-out at most, until the network has all."""
         if self._error is not None:
             return
         for rank, taken in self._taken.items():
@@ -103,10 +107,16 @@ class PlanSocketSender:
                 message = f"{what} within {self._timeout_s:g} s: rank 0 waited for it in {act}"
                 raise self._lost(rank, message)
             if self._socket.poll(min(left_s, _LOOK_S) * 1e3):
-                name, taken = self._socket.recv_multipart()
-                self._taken[_rank(name)] = int.from_bytes(taken, "little")
+                self._read()
             elif self._taken[rank] >= 0:
                 self._post(rank, _PROBE, b"")
+
+    def _read(self) -> None:
+        """Read what a follower has taken. Strangers are not heard."""
+        name, *rest = self._socket.recv_multipart()
+        for rank in self._taken:
+            if name == _name(rank) and len(rest) == 1:
+                self._taken[rank] = int.from_bytes(rest[0], "little")
 
     def _lost(self, rank: int, what: str) -> RankError:
         """Break the channel: followers see that the connection ends."""
@@ -169,9 +179,7 @@ class PlanSocketReceiver:
         return self._error
 
 
-def _socket(
-    context: zmq.Context[zmq.Socket[bytes]], kind: int, timeout_s: float
-) -> zmq.Socket[bytes]:
+def _socket(context: _Context, kind: int, timeout_s: float) -> zmq.Socket[bytes]:
     socket = context.socket(kind)
     socket.setsockopt(zmq.LINGER, 0)
     timeout_ms = round(timeout_s * 1e3)
@@ -182,7 +190,3 @@ def _socket(
 
 def _name(rank: int) -> bytes:
     return b"rank %d" % rank
-
-
-def _rank(name: bytes) -> int:
-    return int(name.removeprefix(b"rank "))

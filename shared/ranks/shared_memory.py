@@ -94,7 +94,7 @@ class SharedMemoryCollective:
         """See `Collective`."""
         flat = _contiguous(tensor)
         shape = list(tensor.shape)
-        dim %= len(shape)
+        dim = range(len(shape))[dim]
         row_bytes = prod(shape[dim:]) * tensor.element_size()
         shape[dim] *= self.size
         out = torch.empty(shape, dtype=tensor.dtype)

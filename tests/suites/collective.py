@@ -125,7 +125,7 @@ class SumSuite:
                 assert (tensor[:, 1] == source).all()
                 assert (tensor[:, 0] == rank).all()
 
-    def test_nobody_passes_a_barrier_before_all_have_come(self, ranks: Ranks) -> None:
+    def test_no_rank_passes_a_barrier_before_all_have_come(self, ranks: Ranks) -> None:
         size, rounds = self.sizes[-1], 20
         marks = mmap.mmap(-1, size)
 

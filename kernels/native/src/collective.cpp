@@ -177,7 +177,7 @@ bool Collective::broadcast(char* data, size_t bytes, int source) {
     const size_t length = std::min(bytes - begin, shape_.buffer_bytes);
     const bool is_source = members_.rank() == source;
     if (is_source) std::memcpy(buffer(source, stage_ + 1), data + begin, length);
-    // All wait for all: a buffer is free only when everybody has been in the next stage.
+    // All wait for all: a buffer is free only when every rank has been in the next stage.
     if (!stage(Act::kBroadcast, uint64_t(bytes) << 8 | uint64_t(source))) return false;
     if (!is_source) std::memcpy(data + begin, buffer(source, stage_), length);
     begin += length;

@@ -2,8 +2,8 @@
 //
 // An operation is a row of stages. In a stage a rank writes into its buffer, publishes the stage's
 // number, waits for that of every other rank, and reads their buffers. Stages take two buffers per
-// rank by turns: who publishes stage s + 1 has read what it wants of stage s, so in stage s + 2 the
-// buffer of stage s is free.
+// rank by turns: a rank that publishes stage s + 1 has read what it wants of stage s, so in stage
+// s + 2 the buffer of stage s is free.
 #pragma once
 
 #include <memory>

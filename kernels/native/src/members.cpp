@@ -77,15 +77,16 @@ Join Members::join(int fd) {
   header_ = static_cast<GroupHeader*>(base);
   lines_ = reinterpret_cast<MemberLine*>(header_ + 1);
   body_ = static_cast<char*>(base) + bytes(size_, 0);
-  // One life per rank: a second one would start where nobody else is.
+  // One life per rank: a second one would begin with stages that are over.
   if (lines_[rank_].state.load() != kNotYet) return Join::kTaken;
   lines_[rank_].state.store(kHere);
-  is_member_ = true;
+  member_pid_ = getpid();
   return Join::kDone;
 }
 
 Members::~Members() {
-  if (is_member_) {
+  // A fork is not the rank.
+  if (member_pid_ == getpid()) {
     lines_[rank_].state.store(kGone);
     futex_wake(lines_[rank_].count);
   }

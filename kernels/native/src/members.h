@@ -118,7 +118,7 @@ class Members {
   const int64_t timeout_ns_;
   const int64_t spin_ns_;
   int fd_ = -1;
-  bool is_member_ = false;
+  int member_pid_ = 0;
   GroupHeader* header_ = nullptr;
   MemberLine* lines_ = nullptr;
   char* body_ = nullptr;

@@ -141,6 +141,8 @@ def test_groups_of_other_sizes_are_refused() -> None:
         small_buffers(file, 0, 3, 1.0)
     with pytest.raises(ConfigError, match="the same settings"):
         SharedMemoryCollective(file.fd, 0, 2)
+    with pytest.raises(ConfigError, match="rank 2 is none of a group of 2"):
+        small_buffers(file, 2, 2, 1.0)
     with pytest.raises(ConfigError, match="1 to 64 ranks, not 65"):
         collective_file(65)
     with pytest.raises(ConfigError, match="multiple of 128"):
