@@ -48,11 +48,29 @@ _SIZE = 2
 app = typer.Typer(add_completion=False)
 
 
-@app.command()
+@app.callback(invoke_without_command=True)
 def run(
+    context: typer.Context,
     cpus: Annotated[str, typer.Option(help="One for each rank, with a comma between.")] = "0,1",
 ) -> None:
     """Measure, and print tables."""
+    if context.invoked_subcommand is None:
+        _measure(cpus)
+
+
+@app.command(hidden=True)
+def follow(folder: str, collective_fd: int, ring_fd: int, cpu: int) -> None:
+    """The second rank."""
+    _sums(1, collective_fd, folder, cpu)
+    receiver = PlanRingReceiver(ring_fd, 1, _SIZE)
+    received_s = []
+    for _ in range(NUM_PLANS * len(GAPS_S)):
+        receiver.receive()
+        received_s.append(time.monotonic())
+    print(json.dumps(received_s))
+
+
+def _measure(cpus: str) -> None:
     first, second = (int(cpu) for cpu in cpus.split(","))
     limits = _limits(first, second)
     collective, ring = collective_file(_SIZE), ring_file(_SIZE)
@@ -73,18 +91,6 @@ def run(
     console.print(limits)
     console.print(_sum_table(sums))
     console.print(_plan_table(sent_s, received_s))
-
-
-@app.command(hidden=True)
-def follow(folder: str, collective_fd: int, ring_fd: int, cpu: int) -> None:
-    """The second rank."""
-    _sums(1, collective_fd, folder, cpu)
-    receiver = PlanRingReceiver(ring_fd, 1, _SIZE)
-    received_s = []
-    for _ in range(NUM_PLANS * len(GAPS_S)):
-        receiver.receive()
-        received_s.append(time.monotonic())
-    print(json.dumps(received_s))
 
 
 def _sums(rank: int, fd: int, folder: str, cpu: int) -> dict[str, list[SumTime]]:

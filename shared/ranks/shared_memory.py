@@ -17,8 +17,9 @@ from shared.ranks.membership import TIMEOUT_S, Membership, default_spin_s
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: Two of these per rank. Larger tensors go through them in pieces.
-BUFFER_BYTES = 256 << 10
+#: Two of these per rank. Larger tensors go through them in pieces. What is larger than a core's own
+#: cache has left it when another core reads it, which is faster than to take it from there.
+BUFFER_BYTES = 1 << 20
 #: Of sums up to this size every rank adds up all; of larger ones a part.
 ONE_SHOT_BYTES = 32 << 10
 MAX_RANKS = 64
