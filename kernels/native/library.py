@@ -429,6 +429,30 @@ class Texts(ctypes.Structure):
     )
 
 
+class CollectiveShape(ctypes.Structure):
+    """`baton::CollectiveShape`."""
+
+    _fields_ = (("size", c_int), ("buffer_bytes", c_size_t), ("one_shot_bytes", c_size_t))
+
+
+class RingShape(ctypes.Structure):
+    """`baton::RingShape`."""
+
+    _fields_ = (("size", c_int), ("slots", c_uint32), ("slot_bytes", c_size_t))
+
+
+class Failure(ctypes.Structure):
+    """`baton::Failure`."""
+
+    _fields_ = (
+        ("reason", c_int),
+        ("rank", c_int),
+        ("found_by", c_int),
+        ("act", c_int),
+        ("other", c_int),
+    )
+
+
 #: Result and arguments of every function of api.cpp.
 _SIGNATURES = {
     "baton_pool_new": (c_void_p, (c_int, POINTER(c_int))),
@@ -465,6 +489,30 @@ _SIGNATURES = {
     ),
     "baton_decoder_embeddings": (c_int, (c_void_p, c_void_p, c_int, c_void_p)),
     "baton_decoder_logits": (c_int, (c_void_p, c_void_p, c_int, c_void_p)),
+    "baton_collective_bytes": (c_size_t, (POINTER(CollectiveShape),)),
+    "baton_collective_new": (
+        c_void_p,
+        (c_int, c_int, POINTER(CollectiveShape), c_int64, c_int64, POINTER(c_int)),
+    ),
+    "baton_collective_delete": (None, (c_void_p,)),
+    "baton_collective_failure": (None, (c_void_p, POINTER(Failure))),
+    "baton_all_reduce": (c_int, (c_void_p, c_void_p, c_size_t, c_int)),
+    "baton_all_gather": (c_int, (c_void_p, c_void_p, c_size_t, c_size_t, c_void_p)),
+    "baton_broadcast": (c_int, (c_void_p, c_void_p, c_size_t, c_int)),
+    "baton_barrier": (c_int, (c_void_p,)),
+    "baton_ring_bytes": (c_size_t, (POINTER(RingShape),)),
+    "baton_ring_new": (
+        c_void_p,
+        (c_int, c_int, POINTER(RingShape), c_int64, c_int64, POINTER(c_int)),
+    ),
+    "baton_ring_delete": (None, (c_void_p,)),
+    "baton_ring_failure": (None, (c_void_p, POINTER(Failure))),
+    "baton_ring_send": (c_int, (c_void_p, c_void_p, c_size_t)),
+    "baton_ring_drain": (c_int, (c_void_p,)),
+    "baton_ring_receive": (
+        c_int,
+        (c_void_p, c_void_p, c_size_t, c_int64, POINTER(c_size_t)),
+    ),
 }
 
 

@@ -2,8 +2,10 @@
 #include "blocks.h"
 #include "checksum.h"
 #include "choice.h"
+#include "collective.h"
 #include "decoder.h"
 #include "linear.h"
+#include "plan_ring.h"
 #include "whole.h"
 
 using namespace baton;
@@ -107,5 +109,49 @@ int baton_decoder_logits(Decoder* decoder, const float* hidden, int rows, float*
   return 0;
 } catch (const std::bad_alloc&) {
   return 1;
+}
+
+size_t baton_collective_bytes(const CollectiveShape* shape) {
+  return Members::bytes(shape->size, Collective::bytes(*shape));
+}
+// Null: not joined, for the reason in `join`.
+Collective* baton_collective_new(int fd, int rank, const CollectiveShape* shape, int64_t timeout_ns,
+                                 int64_t spin_ns, int* join) {
+  auto collective = std::make_unique<Collective>(rank, *shape, timeout_ns, spin_ns);
+  *join = int(collective->join(fd));
+  return *join == int(Join::kDone) ? collective.release() : nullptr;
+}
+void baton_collective_delete(Collective* collective) { delete collective; }
+void baton_collective_failure(const Collective* collective, Failure* failure) {
+  *failure = collective->failure();
+}
+int baton_all_reduce(Collective* collective, void* data, size_t count, int kind) {
+  return !collective->all_reduce(data, count, Summand(kind));
+}
+int baton_all_gather(Collective* collective, const char* data, size_t rows, size_t row_bytes,
+                     char* out) {
+  return !collective->all_gather(data, rows, row_bytes, out);
+}
+int baton_broadcast(Collective* collective, char* data, size_t bytes, int source) {
+  return !collective->broadcast(data, bytes, source);
+}
+int baton_barrier(Collective* collective) { return !collective->barrier(); }
+
+size_t baton_ring_bytes(const RingShape* shape) {
+  return Members::bytes(shape->size, PlanRing::bytes(*shape));
+}
+// Null: not joined, for the reason in `join`.
+PlanRing* baton_ring_new(int fd, int rank, const RingShape* shape, int64_t timeout_ns,
+                         int64_t spin_ns, int* join) {
+  auto ring = std::make_unique<PlanRing>(rank, *shape, timeout_ns, spin_ns);
+  *join = int(ring->join(fd));
+  return *join == int(Join::kDone) ? ring.release() : nullptr;
+}
+void baton_ring_delete(PlanRing* ring) { delete ring; }
+void baton_ring_failure(const PlanRing* ring, Failure* failure) { *failure = ring->failure(); }
+int baton_ring_send(PlanRing* ring, const char* data, size_t bytes) { return !ring->send(data, bytes); }
+int baton_ring_drain(PlanRing* ring) { return !ring->drain(); }
+int baton_ring_receive(PlanRing* ring, char* to, size_t room, int64_t patience_ns, size_t* bytes) {
+  return int(ring->receive(to, room, patience_ns, bytes));
 }
 }

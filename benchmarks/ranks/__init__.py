@@ -1,0 +1,1 @@
+"""How fast ranks add up, and how fast plans reach followers."""
