@@ -1,0 +1,105 @@
+"""What the ranks of a group offer each other: collective operations, and messages from rank 0."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Collective(Protocol):
+    """Operations that every rank of a group calls, in the same order, with tensors of one shape.
+
+    Calls of a rank come from one thread. Each returns when its result is there, which is not to say
+    that the other ranks have returned. Each raises RankError, which names a rank, when that rank
+    died, left, is in another operation, or is late by more than the group's time-out. The group is
+    broken then: every later call, of every rank, raises RankError at once.
+
+    A tensor stays its caller's, and a result belongs to its caller.
+    """
+
+    @property
+    def rank(self) -> int:
+        """This rank, from 0."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        ...
+
+    def all_reduce(self, tensor: Tensor) -> None:
+        """Replace a tensor by its sum over the ranks: float32, bfloat16 or float16.
+
+        Additions are made in the order of ranks, of bfloat16 and float16 in float32, rounded once.
+        So the bits are the same on all ranks, and do not depend on timing.
+
+        Raises:
+            ValueError: another dtype.
+        """
+        ...
+
+    def all_gather(self, tensor: Tensor, dim: int = -1) -> Tensor:
+        """Return the ranks' tensors, concatenated along `dim` in the order of ranks."""
+        ...
+
+    def broadcast(self, tensor: Tensor, source: int) -> None:
+        """Replace a tensor by that of rank `source`."""
+        ...
+
+    def barrier(self) -> None:
+        """Return after every rank has called this."""
+        ...
+
+    def close(self) -> None:
+        """Leave the group: ranks that still wait for this one raise RankError. Idempotent."""
+        ...
+
+
+class PlanSender(Protocol):
+    """Rank 0's end of a plan channel: a bounded queue of messages to every follower.
+
+    All calls come from one thread. RankError names a follower that died, left, or took nothing for
+    the channel's time-out while the queue was full; the channel is broken then.
+    """
+
+    @property
+    def size(self) -> int:
+        """The number of ranks, this one included."""
+        ...
+
+    def send(self, data: bytes) -> None:
+        """Queue a message of any length for every follower. Waits while the queue is full."""
+        ...
+
+    def drain(self) -> None:
+        """Return when every follower has taken every message."""
+        ...
+
+    def close(self) -> None:
+        """End the channel: followers take what is queued, then raise RankError. Idempotent."""
+        ...
+
+
+class PlanReceiver(Protocol):
+    """A follower's end of a plan channel. All calls come from one thread."""
+
+    @property
+    def rank(self) -> int:
+        """This rank, from 1."""
+        ...
+
+    def receive(self) -> bytes:
+        """Return the next message, each once and in order. Waits for it as long as rank 0 lives.
+
+        That a message was taken is all that rank 0 learns.
+
+        Raises:
+            RankError: rank 0 died or closed the channel, or the channel is broken.
+        """
+        ...
+
+    def close(self) -> None:
+        """Leave the channel. Idempotent."""
+        ...
