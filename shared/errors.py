@@ -14,7 +14,8 @@ BatonError
 │   ├── DrainingError          this worker takes no new work
 │   ├── AdapterNotLoadedError  this worker neither has the adapter nor can load it
 │   └── WorkerLostError        the worker died or stopped answering
-│       └── WorkerSilentError  its connection stands, and nothing comes
+│       ├── WorkerSilentError  its connection stands, and nothing comes
+│       └── RankError          a rank of its group died or is late; names the rank
 ├── DeadlineError              the request's or a step's time ran out
 ├── RequestCancelledError      the caller went away
 ├── IncompatiblePeerError      two workers must not exchange KV; names the field that differs
@@ -126,6 +127,17 @@ class WorkerLostError(UnavailableError):
 
 class WorkerSilentError(WorkerLostError):
     """A worker's connection stands, and nothing came over it for too long."""
+
+
+class RankError(WorkerLostError):
+    """A rank of a worker's group died, left, or did not come in time: the whole group is lost.
+
+    `rank` is the one that is missing; None in an error that came over the wire.
+    """
+
+    def __init__(self, message: str, *, rank: int | None = None) -> None:
+        super().__init__(message)
+        self.rank = rank
 
 
 class DeadlineError(BatonError):

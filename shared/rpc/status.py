@@ -42,6 +42,7 @@ _TABLE: dict[type[errors.BatonError], tuple[grpc.StatusCode, int]] = {
     errors.AdapterNotLoadedError: (Code.FAILED_PRECONDITION, HTTPStatus.SERVICE_UNAVAILABLE),
     errors.WorkerLostError: (Code.UNAVAILABLE, HTTPStatus.SERVICE_UNAVAILABLE),
     errors.WorkerSilentError: (Code.UNAVAILABLE, HTTPStatus.SERVICE_UNAVAILABLE),
+    errors.RankError: (Code.UNAVAILABLE, HTTPStatus.SERVICE_UNAVAILABLE),
     errors.DeadlineError: (Code.DEADLINE_EXCEEDED, HTTPStatus.GATEWAY_TIMEOUT),
     errors.RequestCancelledError: (Code.CANCELLED, CLIENT_CLOSED_REQUEST),
     errors.IncompatiblePeerError: (Code.FAILED_PRECONDITION, HTTPStatus.BAD_GATEWAY),

@@ -21,6 +21,7 @@ TRANSLATED = {
     "DrainingError": client_errors.UnavailableError,
     "WorkerLostError": client_errors.UnavailableError,
     "WorkerSilentError": client_errors.UnavailableError,
+    "RankError": client_errors.UnavailableError,
     "GenerationGoneError": client_errors.UnavailableError,
     "TransferError": client_errors.UnavailableError,
     "IncompatiblePeerError": client_errors.InvalidRequestError,
