@@ -77,6 +77,8 @@ class LoadedModel:
     kv_scales: StoredKVScales | None = None
     #: What codes of 4 bits were loaded with; a draft beside it takes the same.
     cpu_int4_compute: str = "auto"
+    #: This rank's part of the model, if several ranks compute it; `spec` is that of the whole.
+    shards: Shards | None = None
 
     @classmethod
     def of(
@@ -88,6 +90,7 @@ class LoadedModel:
         made_from: Path | int,
         kv_scales: StoredKVScales | None = None,
         cpu_int4_compute: str = "auto",
+        shards: Shards | None = None,
     ) -> LoadedModel:
         """Return the loaded model, with its present number of weight bytes."""
         return cls(
@@ -99,6 +102,7 @@ class LoadedModel:
             made_from=made_from,
             kv_scales=kv_scales,
             cpu_int4_compute=cpu_int4_compute,
+            shards=shards,
         )
 
 
@@ -232,7 +236,14 @@ class _Wanted:
                 how += f"/{method.description}"
             fingerprint = origin.fingerprint(spec.raw, how)
         loaded = LoadedModel.of(
-            computing, spec, dtype, fingerprint, self.made_from, kv_scales, self.int4_compute
+            computing,
+            spec,
+            dtype,
+            fingerprint,
+            self.made_from,
+            kv_scales,
+            self.int4_compute,
+            None if self.part is None else self.part[0],
         )
         _log_time(monotonic() - start, loaded.num_weight_bytes)
         return loaded

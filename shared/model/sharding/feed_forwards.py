@@ -28,7 +28,7 @@ def shard_feed_forward(
     units: by name of a module: the inputs of it that must stay together; 1 where not named.
 
     Raises:
-        ConfigError: so many ranks cannot divide it; names the sizes that could.
+        ConfigError: so many ranks cannot divide it.
     """
     if not isinstance(own, ExpertsSpec):
         return _dense(own, split, units)
@@ -36,7 +36,7 @@ def shard_feed_forward(
     if split.expert_parallel:
         num = own.router.num_experts
         if num < split.size:
-            raise _refused("experts", num, split, num)
+            raise _refused("experts", num, split)
         spec = replace(spec, own=share(num, split))
     else:
         expert, cuts = _dense(own.expert, split, units, f"experts.{ANY_EXPERT}.")
@@ -57,7 +57,7 @@ def _dense(
     if not inner:
         count = -(-own.inner_size // unit)
         what = "inner numbers" if unit == 1 else f"groups of {unit} inner numbers"
-        raise _refused(what, count, split, count)
+        raise _refused(what, count, split)
     row = own.inner_size, (inner,)
     return replace(own, inner_size=len(inner)), {
         f"{path}gate_up": outputs(row, row),
@@ -66,8 +66,7 @@ def _dense(
     }
 
 
-def _refused(what: str, num: int, split: Split, most: int) -> ConfigError:
+def _refused(what: str, num: int, split: Split) -> ConfigError:
     return ConfigError(
-        f"tensor_parallel_size {split.size} is more than the {num} {what} of a layer; "
-        f"sizes that would do: 1 to {most}"
+        f"tensor_parallel_size {split.size} is more than the {num} {what} of a layer"
     )

@@ -31,7 +31,7 @@ def shard_mixer(own: Mixer, split: Split) -> tuple[Mixer, Cuts]:
     """Return a rank's part of a mixer, and the cuts of its modules by their names in the mixer.
 
     Raises:
-        ConfigError: so many ranks cannot divide it; names the sizes that could.
+        ConfigError: so many ranks cannot divide it.
     """
     match own:
         case AttentionSpec():
@@ -86,7 +86,7 @@ def _latent(own: LatentAttentionSpec, split: Split) -> tuple[LatentAttentionSpec
 
 def _conv(own: ShortConvSpec, split: Split) -> tuple[ShortConvSpec, Cuts]:
     if own.width < split.size:
-        raise ConfigError(_refusal(split, "channels", own.width, range(1, own.width + 1)))
+        raise ConfigError(_refusal(split, "channels", own.width))
     channels = share(own.width, split)
     return replace(own, width=len(channels)), {
         "inputs": outputs(*[(own.width, (channels,))] * 3),
@@ -139,22 +139,14 @@ def _state_heads(what: str, num_groups: int, num_heads: int, split: Split) -> tu
     """
     _check_heads("heads with states", num_heads, split)
     if num_groups % split.size and split.size % num_groups:
-        sizes = [n for n in _divisors(num_heads) if num_groups % n == 0 or n % num_groups == 0]
-        raise ConfigError(_refusal(split, what, num_groups, sizes))
+        raise ConfigError(_refusal(split, what, num_groups))
     return kept_heads(num_groups, split), share(num_heads, split)
 
 
 def _check_heads(what: str, num: int, split: Split) -> None:
     if num % split.size:
-        raise ConfigError(_refusal(split, what, num, _divisors(num)))
+        raise ConfigError(_refusal(split, what, num))
 
 
-def _refusal(split: Split, what: str, num: int, sizes: list[int] | range) -> str:
-    return (
-        f"tensor_parallel_size {split.size} does not divide the model's {num} {what}; "
-        f"sizes that would: {', '.join(map(str, sizes[:16]))}"
-    )
-
-
-def _divisors(num: int) -> list[int]:
-    return [n for n in range(1, num + 1) if num % n == 0]
+def _refusal(split: Split, what: str, num: int) -> str:
+    return f"tensor_parallel_size {split.size} does not divide the model's {num} {what}"

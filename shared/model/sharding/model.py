@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn.functional import embedding, linear
 
+from shared.model.attention.registry import get_backend
 from shared.model.causal_lm import CausalLM
 from shared.model.experts import Experts
 from shared.model.linear.base import DENSE
@@ -52,6 +53,13 @@ class ShardedCausalLM(CausalLM):
         for number, layer in enumerate(self.decoder_layers):
             self._add_up(layer)
             self._share_norms(number, layer)
+
+    def whole(self) -> CausalLM:
+        """Return the modules of the whole decoder, without memory."""
+        with torch.device("meta"):
+            return CausalLM(
+                spec=self.shards.whole, backend=get_backend(self.backend_name), dtype=self.dtype
+            )
 
     def _add_up(self, layer: DecoderLayer) -> None:
         """Add up what the layer's mixer and feed-forward return."""

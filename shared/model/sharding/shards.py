@@ -11,7 +11,7 @@ from shared.model.mixers import AttentionSpec, QkNorm
 from shared.model.sharding.cut import ELSEWHERE, WHOLE, Cut, ModuleCut
 from shared.model.sharding.feed_forwards import ANY_EXPERT, shard_feed_forward
 from shared.model.sharding.mixers import shard_mixer
-from shared.model.sharding.split import vocabulary
+from shared.model.sharding.split import kept_heads, vocabulary
 from shared.model.spec import NormKind
 from shared.model.weight_map import Kind
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from shared.model.weight_map import WeightPart
 
 _MIXER, _FEED_FORWARD, _EXPERTS = "attention.", "mlp.", "mlp.experts."
+#: The largest size that a refusal names.
+_MOST_SIZES = 16
 #: Tensors with rows for tokens.
 _BY_TOKEN = (Kind.EMBEDDING, Kind.HEAD, Kind.HEAD_BIAS)
 
@@ -44,14 +46,35 @@ class Shards:
         Raises:
             ConfigError: so many ranks cannot divide the decoder; names the sizes that could.
         """
+        try:
+            return self._divided()
+        except ConfigError as error:
+            sizes = ", ".join(str(size) for size in range(1, _MOST_SIZES + 1) if self._works(size))
+            raise ConfigError(f"{error}; sizes that would do: {sizes}") from error
+
+    def _divided(self) -> DecoderSpec:
         _check(self.whole, self.split)
-        layers = tuple(layer for layer, _ in self._layers)
         return replace(
             self.whole,
-            layers=layers,
+            layers=tuple(layer for layer, _ in self._layers),
             whole_groups=self.whole.kv_groups,
             own_rows=vocabulary(self.whole.vocab_size, self.split)[1],
         )
+
+    def _works(self, size: int) -> bool:
+        """Return whether so many ranks can divide the decoder."""
+        try:
+            for rank in range(size):
+                split = replace(self.split, rank=rank, size=size)
+                if size > 1:
+                    Shards(self.whole, split, self.units)._divided()
+        except ConfigError:
+            return False
+        return True
+
+    def kept_heads(self, layer: int) -> range:
+        """Return the heads of keys and values that the rank keeps of a layer with attention."""
+        return kept_heads(self.whole.attentions[layer].kv_shape[1], self.split)
 
     @property
     def rows(self) -> range:
@@ -130,11 +153,9 @@ def _check_unit(cut: ModuleCut | None, unit: int, split: Split) -> None:
     """Refuse a cut of a linear's inputs that divides what shares a scale."""
     if cut is None or cut.columns is None:
         return
-    whole, ends = cut.num_inputs, (cut.columns.start, cut.columns.stop)
-    if any(end % unit and end != whole for end in ends):
-        sizes = [n for n in range(1, whole // unit + 1) if whole % (n * unit) == 0] or [1]
+    ends = cut.columns.start, cut.columns.stop
+    if any(end % unit and end != cut.num_inputs for end in ends):
         raise ConfigError(
             f"tensor_parallel_size {split.size}: the {len(cut.columns)} inputs of rank "
-            f"{split.rank} divide groups of {unit} that share a scale in the checkpoint; sizes "
-            f"that would do: {', '.join(map(str, sizes))}"
+            f"{split.rank} divide groups of {unit} that share a scale in the checkpoint"
         )

@@ -20,7 +20,7 @@ from shared.model.linear.fused import FusedLinear
 from shared.model.sharding.cut import WHOLE
 from shared.model.sharding.model import ShardedCausalLM
 from shared.model.sharding.slicing import Slices
-from shared.model.weight_map import EMBEDDING, HEAD, Kind, name_of
+from shared.model.weight_map import EMBEDDING, HEAD, Kind, Stored, WeightPart, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from shared.model.checkpoint.loading.reading import OpenMatrix
     from shared.model.matrix.blocks import AnyMatrix
     from shared.model.spec import DecoderSpec
-    from shared.model.weight_map import Stored, WeightPart
 
 log = structlog.get_logger(__name__)
 
@@ -148,6 +147,26 @@ def fill(
         if isinstance(owner, FusedLinear):
             owner.filled(part.index)
     return 0
+
+
+def fill_slice(model: ShardedCausalLM, name: str, values: Tensor) -> None:
+    """Give a parameter of a rank its part of the whole one's values."""
+    module, _, kind = name.rpartition(".")
+    part = WeightPart(module, Kind(kind), None)
+    slices = Slices(model.shards, model.collective)
+    cut = slices.cut(part)
+    if cut.is_elsewhere:
+        return
+    target = tensor_of(model, part)
+    if cut.is_zero:
+        target.zero_()
+    else:
+        stored = Stored(part, tuple(values.shape))
+        own = slices.of_tensor(values, stored, cut, target.ndim)
+        _room(target, own).copy_(own)
+    owner = model.get_submodule(module)
+    if isinstance(owner, FusedLinear):
+        owner.filled(None)
 
 
 def _fill_matrix(model: nn.Module, stored: Stored, matrix: AnyMatrix, slices: Slices | None) -> int:
