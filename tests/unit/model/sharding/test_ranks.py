@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,9 +12,16 @@ import torch
 from shared.engine.config import EngineConfig
 from shared.engine.memory.sizing import own_layout, read_layout, read_namespace
 from shared.errors import ConfigError
+from shared.model.attention.registry import get_backend
+from shared.model.checkpoint.config import load_spec
+from shared.model.checkpoint.files.checkpoint_files import find_checkpoint_files
+from shared.model.checkpoint.files.tensor_files import SafetensorsFile
+from shared.model.checkpoint.loading import weights
+from shared.model.checkpoint.loading.weights import load_weights
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from shared.model.sharding.model import ShardedCausalLM
+from shared.model.sharding.shards import Shards
 from shared.model.sharding.split import Split
 from tests.fakes.family_cases import CASES
 from tests.fakes.paged_driver import PagedDriver
@@ -25,7 +33,6 @@ from tests.fakes.transformers_models import logits_after, random_model, random_p
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from shared.model.loader import LoadedModel
 
@@ -171,6 +178,38 @@ def test_a_rank_keeps_its_share(tmp_path: Path) -> None:
     parts = run_ranks(2, lambda rank: loaded_by(rank, tmp_path))
     total = whole.num_weight_bytes
     assert all(total / 2 <= part.num_weight_bytes < total * 0.52 for part in parts)
+
+
+def test_a_rank_reads_only_its_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is copied into the model are views of the file, and of its bytes a share."""
+    write_random_checkpoint(tmp_path, CheckpointSpec())
+    (file,) = tmp_path.glob("*.safetensors")
+    mapped: list[range] = []
+    copied: list[torch.Tensor] = []
+    opened, copy = SafetensorsFile.get_tensor, weights.copy_stored
+
+    def open_one(own: SafetensorsFile, name: str) -> torch.Tensor:
+        tensor = opened(own, name)
+        mapped.append(range(tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes))
+        return tensor
+
+    def copy_one(target: torch.Tensor, stored: torch.Tensor, path: Path, name: str) -> None:
+        assert stored.data_ptr() in mapped[-1]
+        copied.append(stored)
+        copy(target, stored, path, name)
+
+    monkeypatch.setattr(SafetensorsFile, "get_tensor", open_one)
+    monkeypatch.setattr(weights, "copy_stored", copy_one)
+    model = ShardedCausalLM(
+        shards=Shards(load_spec(tmp_path), Split(rank=3, size=4)),
+        collective=ThreadCollective.alone(3, 4),
+        backend=get_backend("torch"),
+        dtype=torch.float32,
+    )
+    load_weights(model, find_checkpoint_files(tmp_path))
+    total = file.stat().st_size
+    # 2 heads of keys and values are one on each of 4 ranks; norms are everywhere.
+    assert total / 4 < sum(tensor.nbytes for tensor in copied) < total * 0.3
 
 
 def test_drawn_weights_are_parts_of_the_whole_ones(checkpoint: Callable[[str], Path]) -> None:
