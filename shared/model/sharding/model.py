@@ -18,12 +18,17 @@ from shared.model.experts import Experts
 from shared.model.linear.base import DENSE
 from shared.model.mixers import AttentionSpec, MambaSpec, QkNorm
 from shared.model.mixing.recurrent import Mamba
+from shared.model.sharding.adapters import cut_adapter
 from shared.model.sharding.norms import SharedGroups, WholeNorm
 from shared.model.sharding.split import is_counted, kept_heads
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import Tensor
 
+    from shared.model.adapted.base import AdapterWeights
+    from shared.model.adapted.linears import PlacedLinears
     from shared.model.attention.base import AttentionBackend
     from shared.model.decoder_layer import DecoderLayer
     from shared.model.linear.base import LinearMethod
@@ -60,6 +65,19 @@ class ShardedCausalLM(CausalLM):
             return CausalLM(
                 spec=self.shards.whole, backend=get_backend(self.backend_name), dtype=self.dtype
             )
+
+    @property
+    def adapter_linears(self) -> Mapping[str, tuple[int, int]]:
+        """See `AdaptableModel.adapter_linears`: those of the whole model."""
+        found = {}
+        for path, (num_inputs, num_outputs) in super().adapter_linears.items():
+            whole = self.shards.linear_size(path)
+            found[path] = whole[0] or num_inputs, whole[1] or num_outputs
+        return found
+
+    def prepare_adapter(self, weights: AdapterWeights) -> PlacedLinears:
+        """See `AdaptableModel.prepare_adapter`; weights: those of the whole model."""
+        return super().prepare_adapter(cut_adapter(weights, self.shards))
 
     def _add_up(self, layer: DecoderLayer) -> None:
         """Add up what the layer's mixer and feed-forward return."""

@@ -13,14 +13,13 @@ from shared.model.sharding.feed_forwards import ANY_EXPERT, shard_feed_forward
 from shared.model.sharding.mixers import shard_mixer
 from shared.model.sharding.split import kept_heads, vocabulary
 from shared.model.spec import NormKind
-from shared.model.weight_map import Kind
+from shared.model.weight_map import Kind, WeightPart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from shared.model.sharding.split import Split
     from shared.model.spec import DecoderSpec, LayerSpec
-    from shared.model.weight_map import WeightPart
 
 _MIXER, _FEED_FORWARD, _EXPERTS = "attention.", "mlp.", "mlp.experts."
 #: The largest size that a refusal names.
@@ -104,6 +103,17 @@ class Shards:
         if found is None:
             return WHOLE
         return found.of(part.index, is_bias=part.kind is Kind.BIAS, rank=self.split.rank)
+
+    def linear_cut(self, path: str) -> Cut:
+        """Return the rank's outputs and inputs of a linear, by its path in the model."""
+        return self.cut(WeightPart(path, index=None))
+
+    def linear_size(self, path: str) -> tuple[int, int]:
+        """Return the numbers of inputs and outputs of a whole linear; 0: they are not divided."""
+        part = WeightPart(path, index=None)
+        assert part.layer is not None
+        found = self._layers[part.layer][1].get(path.split(".", 2)[2], ModuleCut())
+        return found.num_inputs, sum(found.sizes)
 
     @cached_property
     def _layers(self) -> list[tuple[LayerSpec, Mapping[str, ModuleCut]]]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
+from kernels.low_rank import LowRankPart
 from shared.engine.config import EngineConfig
 from shared.engine.memory.sizing import own_layout, read_layout, read_namespace
 from shared.errors import ConfigError
 from shared.model.attention.registry import get_backend
+from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.config import load_spec
 from shared.model.checkpoint.files.checkpoint_files import find_checkpoint_files
 from shared.model.checkpoint.files.tensor_files import SafetensorsFile
@@ -33,6 +34,7 @@ from tests.fakes.transformers_models import logits_after, random_model, random_p
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from shared.model.loader import LoadedModel
 
@@ -121,6 +123,26 @@ def answers(loaded: LoadedModel) -> Answers:
     return driver.generate(PROMPTS, NUM_TOKENS)
 
 
+def adapted(loaded: LoadedModel) -> Answers:
+    """What a model answers with an adapter for all but one prompt: of two parts in each linear."""
+    model, draw = loaded.model, torch.Generator().manual_seed(2)
+    assert isinstance(model, CausalLM)
+
+    def part(first: int, end: int, in_size: int) -> LowRankPart:
+        a, b = (
+            torch.randn(shape, generator=draw) / 8 for shape in ((5, in_size), (end - first, 5))
+        )
+        return LowRankPart(first, a, b, scale=0.5)
+
+    found = {
+        path: [part(1, out // 3, in_size), part(out // 3 + 1, out, in_size)]
+        for path, (in_size, out) in model.adapter_linears.items()
+    }
+    model.set_adapter(1, found)
+    driver = PagedDriver(model, block_size=8, chunk=13)
+    return driver.generate(PROMPTS, NUM_TOKENS, slots=[1, None, 1])
+
+
 def loaded_by(collective: ThreadCollective, path: Path, **settings: Any) -> LoadedModel:
     is_whole = settings.pop("expert_parallel", False)
     split = Split(rank=collective.rank, size=collective.size, expert_parallel=is_whole)
@@ -150,6 +172,20 @@ def test_ranks_answer_as_one_process(
         size, lambda rank: answers(loaded_by(rank, path, expert_parallel=expert_parallel))
     )
     check_equal(found, alone(name))
+
+
+@pytest.mark.parametrize(("name", "size"), [("whole norms", 3), ("delta rule", 2)])
+def test_ranks_divide_adapters(
+    name: str,
+    size: int,
+    checkpoint: Callable[[str], Path],
+    alone: Callable[[str], Answers],
+) -> None:
+    path = checkpoint(name)
+    expected = adapted(load_model(path, attention_backend="torch"))
+    assert expected[0] != alone(name)[0]
+    assert expected[0][1] == alone(name)[0][1]  # without one
+    check_equal(run_ranks(size, lambda rank: adapted(loaded_by(rank, path))), expected)
 
 
 def test_ranks_answer_as_transformers(tmp_path: Path) -> None:
@@ -212,13 +248,16 @@ def test_a_rank_reads_only_its_slices(tmp_path: Path, monkeypatch: pytest.Monkey
     assert total / 4 < sum(tensor.nbytes for tensor in copied) < total * 0.3
 
 
+def drawn(collective: ThreadCollective, path: Path, *, is_whole: bool) -> Answers:
+    settings = {"load_format": "dummy", "seed": 3, "expert_parallel": is_whole}
+    return answers(loaded_by(collective, path, **settings))
+
+
 def test_drawn_weights_are_parts_of_the_whole_ones(checkpoint: Callable[[str], Path]) -> None:
-    path, how = checkpoint("sinks, experts"), {"load_format": "dummy", "seed": 3}
-    expected = answers(load_model(path, attention_backend="torch", **how))  # type: ignore[arg-type]
+    path = checkpoint("sinks, experts")
+    expected = answers(load_model(path, attention_backend="torch", load_format="dummy", seed=3))
     for whole in (False, True):
-        found = run_ranks(
-            2, lambda rank, w=whole: answers(loaded_by(rank, path, expert_parallel=w, **how))
-        )
+        found = run_ranks(2, functools.partial(drawn, path=path, is_whole=whole))
         check_equal(found, expected)
 
 
