@@ -77,13 +77,10 @@ class Engine:
         Raises ConfigError: the settings do not fit the model or the memory.
         """
         self._embeds, self.layout = EmbedsGate(loaded.model, config), read_layout(loaded, config)
-        #: What this rank keeps of a block.
-        self._own_layout = own_layout(loaded, self.layout)
+        own = own_layout(loaded, self.layout)
+        measure = partial(largest_step_bytes, loaded, own, config)
         self.num_blocks, self.max_model_len = plan_memory(
-            config,
-            self._own_layout,
-            model_limit=loaded.spec.max_model_len,
-            measure=partial(largest_step_bytes, loaded, self._own_layout, config),
+            config, own, model_limit=loaded.spec.max_model_len, measure=measure
         )
         self.model_fingerprint = loaded.fingerprint
         #: Root of the block hashes; workers share blocks only if their roots are equal.
@@ -95,7 +92,7 @@ class Engine:
         self._parts = build_model_parts(
             loaded,
             config,
-            self._own_layout,
+            own,
             num_blocks=self.num_blocks,
             max_model_len=self.max_model_len,
             recorder=recorder,
@@ -122,9 +119,8 @@ class Engine:
         adapters: AdapterStore | None,
         on_failure: ExitStack,
     ) -> None:
-        offload = build_offload(
-            config, self._own_layout, self._parts.arena, self._pool, namespace=self.namespace
-        )
+        arena = self._parts.arena
+        offload = build_offload(config, arena.layout, arena, self._pool, namespace=self.namespace)
         #: The content of all tiers.
         self.cached = CachedBlocks(self._pool, self.prefix_cache, offload)
         on_failure.callback(self.cached.close)

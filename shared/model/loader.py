@@ -15,6 +15,7 @@ from shared.model.attention.registry import default_backend, get_backend
 from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.format_name import narrowing
 from shared.model.checkpoint.formats.registry import find_format
+from shared.model.checkpoint.headers.units import read_units
 from shared.model.checkpoint.loading.heap import blocks_used_again, large_blocks_apart
 from shared.model.checkpoint.origin import Dummy, open_origin
 from shared.model.checks import DTYPES as DTYPE_NAMES
@@ -39,7 +40,6 @@ from shared.model.native.threads import LibraryThreads, plan_threads
 from shared.model.sharding.checks import check_ranks
 from shared.model.sharding.model import ShardedCausalLM
 from shared.model.sharding.shards import Shards
-from shared.model.sharding.units import read_units
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -287,6 +288,24 @@ def test_identities_are_those_of_the_whole_model(
         assert kept == [whole_kept] * 3
     if name == "mamba":  # 3 inputs of 48 channels and the group's 36, and 48 states of 18
         assert {state for own in kept for _, state in own} == {0, 3 * (48 + 36) + 48 * 18}
+
+
+def test_ranks_group_layers_as_the_whole_model(checkpoint: Callable[[str], Path]) -> None:
+    """4 layers of 2 heads and 2 layers of 4 keep as much; of a head each, twice as much."""
+    spec = load_spec(checkpoint("whole norms"))
+    first = spec.layers[0]
+    near, far = (
+        replace(first, mixer=replace(first.attention, num_kv_heads=heads, window=window))
+        for heads, window in ((2, 11), (4, None))
+    )
+    whole = replace(spec, layers=(near,) * 4 + (far,) * 2)
+    assert len(whole.kv_groups) == 2
+    for rank in range(4):
+        own = Shards(whole, Split(rank=rank, size=4)).spec
+        assert own.kv_groups == whole.kv_groups
+        assert [own.kv_place(layer) for layer in range(6)] == [
+            whole.kv_place(layer) for layer in range(6)
+        ]
 
 
 @pytest.mark.parametrize(
