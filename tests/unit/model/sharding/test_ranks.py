@@ -6,6 +6,7 @@ import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import gguf
 import pytest
 import torch
 
@@ -13,6 +14,7 @@ from kernels.low_rank import LowRankPart
 from shared.engine.config import EngineConfig
 from shared.engine.memory.sizing import own_layout, read_layout, read_namespace
 from shared.errors import ConfigError
+from shared.gguf.folder import model_folder
 from shared.model.attention.registry import get_backend
 from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.config import load_spec
@@ -26,6 +28,7 @@ from shared.model.sharding.model import ShardedCausalLM
 from shared.model.sharding.shards import Shards
 from shared.model.sharding.split import Split
 from tests.fakes.family_cases import CASES
+from tests.fakes.gguf_model import export
 from tests.fakes.paged_driver import PagedDriver
 from tests.fakes.ranks import ThreadCollective, run_ranks
 from tests.fakes.stored.base import quantise_checkpoint
@@ -206,6 +209,25 @@ def test_ranks_divide_quantised_matrices(case: str, size: int, tmp_path: Path) -
     quantise_checkpoint(plain, path, ALL[case], wants_of(plain))
     expected = answers(load_model(path, attention_backend="torch"))
     found = run_ranks(size, lambda rank: answers(loaded_by(rank, path)))
+    check_equal(found, expected, tolerance=2e-3)
+
+
+@pytest.mark.parametrize(("model_type", "kinds"), [("llama", "Q4_K Q8_0"), ("gpt_oss", "Q8_0")])
+def test_ranks_divide_blocks_of_gguf(
+    model_type: str, kinds: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of 256 numbers are one block of Q4_K, which is taken apart, and 8 of Q8_0."""
+    monkeypatch.setattr("shared.gguf.folder.cache_dir", lambda: tmp_path / "cache")
+    sizes = {"hidden_size": 256, "intermediate_size": 256, "head_dim": 64}
+    settings = {**CASES.get(model_type, ("", {}))[1], **sizes, "num_attention_heads": 4}
+    plain = save(random_model(model_type, seed=3, **settings), tmp_path / "plain")
+    types = [gguf.GGMLQuantizationType[kind] for kind in kinds.split()]
+    file = export(
+        plain, tmp_path / "a.gguf", kind=lambda name, _: types[sum(name.encode()) % len(types)]
+    )
+    path = model_folder(file)
+    expected = answers(load_model(path, attention_backend="torch", dtype="float32"))
+    found = run_ranks(4, lambda rank: answers(loaded_by(rank, path, dtype="float32")))
     check_equal(found, expected, tolerance=2e-3)
 
 
