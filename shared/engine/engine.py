@@ -15,7 +15,7 @@ from shared.engine.embeds_gate import EmbedsGate
 from shared.engine.engine_stats import read_stats
 from shared.engine.memory.device_blocks import DeviceBlocks
 from shared.engine.memory.kv_staging import KVStaging
-from shared.engine.memory.sizing import plan_memory, read_layout, read_namespace
+from shared.engine.memory.sizing import own_layout, plan_memory, read_layout, read_namespace
 from shared.engine.news import wait_for_news
 from shared.engine.offload.build import build_offload
 from shared.engine.offload.cached_blocks import CachedBlocks
@@ -77,11 +77,10 @@ class Engine:
         Raises ConfigError: the settings do not fit the model or the memory.
         """
         self._embeds, self.layout = EmbedsGate(loaded.model, config), read_layout(loaded, config)
+        own = own_layout(loaded, self.layout)
+        measure = partial(largest_step_bytes, loaded, own, config)
         self.num_blocks, self.max_model_len = plan_memory(
-            config,
-            self.layout,
-            model_limit=loaded.spec.max_model_len,
-            measure=partial(largest_step_bytes, loaded, self.layout, config),
+            config, own, model_limit=loaded.spec.max_model_len, measure=measure
         )
         self.model_fingerprint = loaded.fingerprint
         #: Root of the block hashes; workers share blocks only if their roots are equal.
@@ -93,7 +92,7 @@ class Engine:
         self._parts = build_model_parts(
             loaded,
             config,
-            self.layout,
+            own,
             num_blocks=self.num_blocks,
             max_model_len=self.max_model_len,
             recorder=recorder,
@@ -120,9 +119,8 @@ class Engine:
         adapters: AdapterStore | None,
         on_failure: ExitStack,
     ) -> None:
-        offload = build_offload(
-            config, self.layout, self._parts.arena, self._pool, namespace=self.namespace
-        )
+        arena = self._parts.arena
+        offload = build_offload(config, arena.layout, arena, self._pool, namespace=self.namespace)
         #: The content of all tiers.
         self.cached = CachedBlocks(self._pool, self.prefix_cache, offload)
         on_failure.callback(self.cached.close)

@@ -26,7 +26,7 @@ from shared.model.spec import NormPlace
 from shared.model.token_rows import TokenRows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
 
@@ -48,6 +48,9 @@ class CausalLM(nn.Module):
     _narrowing: int
     #: Made for the first adapter.
     _adapted: AdaptedLinears | None = None
+    #: Rows of the embedding for tokens, and the product with the output head.
+    _look_up: Callable[[Tensor, Tensor], Tensor] = staticmethod(embedding)
+    _multiply_head: Callable[[Tensor, Tensor, Tensor | None], Tensor] = staticmethod(linear)
 
     def __init__(
         self,
@@ -62,7 +65,7 @@ class CausalLM(nn.Module):
         self.spec = spec
         self.backend_name = backend.name
         self.dtype = dtype
-        shape = (spec.vocab_size, spec.embedding_size or spec.hidden_size)
+        shape = (spec.num_rows, spec.embedding_size or spec.hidden_size)
         self.embedding = nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
         self.inputs = make_layer_inputs(
             spec, dtype=dtype, implementation=backend.name, method=method
@@ -81,7 +84,7 @@ class CausalLM(nn.Module):
         self._method = method
         #: The output head as a checkpoint stores it; `lm_head` has no values then.
         self.stored_head: AnyMatrix | None = None
-        self.lm_head_bias = _optional(spec.vocab_size if spec.has_head_bias else None, dtype=dtype)
+        self.lm_head_bias = _optional(spec.num_rows if spec.has_head_bias else None, dtype=dtype)
         #: Learned ones: [num_rows, hidden].
         rows = None if spec.learned_positions is None else spec.learned_positions.num_rows
         self.positions = _optional(rows, spec.hidden_size, dtype=dtype)
@@ -184,7 +187,7 @@ class CausalLM(nn.Module):
         spec = self.spec
         if self.project_out is not None:
             (hidden,) = self.project_out(hidden)
-        logits = linear(hidden, self.lm_head, self.lm_head_bias)
+        logits = self._multiply_head(hidden, self.lm_head, self.lm_head_bias)
         if spec.logit_multiplier != 1:
             logits = logits * spec.logit_multiplier
         if spec.logit_softcap is not None:
@@ -242,7 +245,7 @@ class CausalLM(nn.Module):
 
     def embed(self, token_ids: Tensor, given: GivenEmbeds | None = None) -> Tensor:
         """The embeddings [n, hidden] of int64 [n]; some are `given`."""
-        rows, spec = embedding(token_ids, self.embedding), self.spec
+        rows, spec = self._look_up(token_ids, self.embedding), self.spec
         if given is not None and spec.multiplies_given:
             rows = given.placed_in(rows)
         if spec.embedding_multiplier != 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -47,7 +47,8 @@ def make_feed_forward(
     if own is None:
         return nn.Identity()
     if isinstance(own, ExpertsSpec):
-        return Experts(
+        kind = Experts if own.own is None else OwnExperts
+        return kind(
             own,
             hidden=hidden,
             norm=norm,
@@ -103,11 +104,11 @@ class Experts(nn.Module):
         make_dense = partial(_make_dense, dtype=dtype, implementation=implementation, method=method)
         made = [
             make_dense(own.expert, hidden=own.latent_size or hidden)
-            for _ in range(router.num_experts)
+            for _ in own.own or range(router.num_experts)
         ]
         self.experts = nn.ModuleList(made)
         self._together: _Together | None = None
-        if implementation == "triton" and method is DENSE:
+        if implementation == "triton" and method is DENSE and own.own is None:
             self._together = _Together(made, own, implementation)
         self.shared = None if own.shared is None else make_dense(own.shared, hidden=hidden)
         self.latent_down, self.latent_up = self._make_latent(own, hidden, dtype, method)
@@ -209,6 +210,28 @@ class Experts(nn.Module):
             return logits
         own: Tensor = self.router(x)[0]
         return own.float()
+
+
+class OwnExperts(Experts):
+    """Some of the experts: see `ExpertsSpec.own`. Their modules have the numbers of the whole."""
+
+    def __init__(self, own: ExpertsSpec, **settings: Any) -> None:
+        """settings: those of `Experts`."""
+        super().__init__(own, **settings)
+        assert own.own is not None
+        self._own = own.own
+        others = [nn.Identity() for _ in range(self._own.start)]
+        #: The last one stands for all experts that are elsewhere.
+        self.experts = nn.ModuleList([*others, *self.experts, _Nothing()])
+
+    def _one_by_one(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        is_own = (chosen >= self._own.start) & (chosen < self._own.stop)
+        return super()._one_by_one(x, chosen.where(is_own, -1), weights)
+
+
+class _Nothing(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.zeros_like(x)
 
 
 class _Together:

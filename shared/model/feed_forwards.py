@@ -94,6 +94,9 @@ class ExpertsSpec:
     latent_size: int | None = None
     #: Those two have biases.
     has_latent_bias: bool = False
+    #: The numbers of the experts that are in this part of a decoder, which adds nothing for the
+    #: others; None: all.
+    own: range | None = None
 
     @property
     def inner_size(self) -> int:

@@ -10,11 +10,12 @@ import structlog
 import torch
 from torch import nn
 
-from shared.errors import ConfigError
+from shared.errors import ConfigError, InternalError
 from shared.model.attention.registry import default_backend, get_backend
 from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.format_name import narrowing
 from shared.model.checkpoint.formats.registry import find_format
+from shared.model.checkpoint.headers.units import read_units
 from shared.model.checkpoint.loading.heap import blocks_used_again, large_blocks_apart
 from shared.model.checkpoint.origin import Dummy, open_origin
 from shared.model.checks import DTYPES as DTYPE_NAMES
@@ -36,6 +37,9 @@ from shared.model.native.fours import PackingFours
 from shared.model.native.model import WEIGHT_KINDS, NativeCausalLM
 from shared.model.native.packing import Packing
 from shared.model.native.threads import LibraryThreads, plan_threads
+from shared.model.sharding.checks import check_ranks
+from shared.model.sharding.model import ShardedCausalLM
+from shared.model.sharding.shards import Shards
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -45,7 +49,9 @@ if TYPE_CHECKING:
     from shared.model.generic.model import TransformersCausalLM
     from shared.model.linear.base import LinearMethod
     from shared.model.native.threads import ThreadPlan
+    from shared.model.sharding.split import Split
     from shared.model.spec import DecoderSpec
+    from shared.ranks.base import Collective
 
 log = structlog.get_logger(__name__)
 
@@ -71,6 +77,8 @@ class LoadedModel:
     kv_scales: StoredKVScales | None = None
     #: What codes of 4 bits were loaded with; a draft beside it takes the same.
     cpu_int4_compute: str = "auto"
+    #: This rank's part of the model, if several ranks compute it; `spec` is that of the whole.
+    shards: Shards | None = None
 
     @classmethod
     def of(
@@ -82,6 +90,7 @@ class LoadedModel:
         made_from: Path | int,
         kv_scales: StoredKVScales | None = None,
         cpu_int4_compute: str = "auto",
+        shards: Shards | None = None,
     ) -> LoadedModel:
         """Return the loaded model, with its present number of weight bytes."""
         return cls(
@@ -93,6 +102,7 @@ class LoadedModel:
             made_from=made_from,
             kv_scales=kv_scales,
             cpu_int4_compute=cpu_int4_compute,
+            shards=shards,
         )
 
 
@@ -111,6 +121,8 @@ def load_model(
     model_impl: str = "auto",
     trust_remote_code: bool = False,
     cpu_int4_compute: str = "auto",
+    split: Split | None = None,
+    collective: Collective | None = None,
 ) -> LoadedModel:
     """Load a checkpoint, or make its weights from a seed with `load_format="dummy"`.
 
@@ -121,7 +133,8 @@ def load_model(
     otherwise PyTorch or Triton. A draft is loaded `beside` its target, with whose steps it takes
     turns: they share threads, and its KV is one group. `model_impl`: `transformers` has its modules
     compute, which `auto` does for models without a family; with `trust_remote_code` a module of the
-    model's own directory.
+    model's own directory. `split`: only a rank's part is read, whose sums with those of the other
+    ranks `collective` makes; all of them load at the same time.
 
     Raises:
         ConfigError: an unknown name, or a device or native kernels that are not there; says why.
@@ -140,6 +153,14 @@ def load_model(
     )
     quantization = narrowing(model_dir, quantization)
     attention_backend = backend_of(model_impl, attention_backend)
+    if split is not None and split.size > 1:
+        check_ranks(
+            split,
+            is_module=uses_transformers(model_dir, model_impl),
+            attention_backend=attention_backend,
+            quantization=quantization,
+        )
+        attention_backend = "torch" if str(device) == "cpu" else attention_backend
     place, plan = read_device(device), plan_threads(num_threads, bind)
     torch.set_num_threads(num_threads or torch.get_num_threads())
     wanted = _Wanted(
@@ -150,6 +171,7 @@ def load_model(
         quantization,
         place,
         cpu_int4_compute,
+        _part(spec, split, collective, None if load_format == "dummy" else model_dir),
     )
     check_quantization(quantization, place)
     if uses_transformers(model_dir, model_impl):
@@ -174,6 +196,8 @@ class _Wanted:
     quantization: str
     place: torch.device
     int4_compute: str
+    #: A rank's part; None: all of it.
+    part: tuple[Shards, Collective] | None = None
 
     @property
     def weights(self) -> str:
@@ -199,7 +223,7 @@ class _Wanted:
         """Load a model of a family."""
         spec, dtype, start = self.spec, DTYPES[self.dtype], monotonic()
         with torch.device(self.place if method is DENSE else "cpu"):
-            model = CausalLM(spec=spec, backend=self.backend, dtype=dtype, method=method).eval()
+            model = self._make(dtype, method).eval()
         with open_origin(self.made_from) as origin:
             # Packed weights are in memory of the library, and the C library's has one at a time.
             heap = blocks_used_again if isinstance(method, Packing) else large_blocks_apart
@@ -212,10 +236,26 @@ class _Wanted:
                 how += f"/{method.description}"
             fingerprint = origin.fingerprint(spec.raw, how)
         loaded = LoadedModel.of(
-            computing, spec, dtype, fingerprint, self.made_from, kv_scales, self.int4_compute
+            computing,
+            spec,
+            dtype,
+            fingerprint,
+            self.made_from,
+            kv_scales,
+            self.int4_compute,
+            None if self.part is None else self.part[0],
         )
         _log_time(monotonic() - start, loaded.num_weight_bytes)
         return loaded
+
+    def _make(self, dtype: torch.dtype, method: LinearMethod) -> CausalLM:
+        """Return the modules, whose weights are not filled yet."""
+        if self.part is None:
+            return CausalLM(spec=self.spec, backend=self.backend, dtype=dtype, method=method)
+        shards, collective = self.part
+        return ShardedCausalLM(
+            shards=shards, collective=collective, backend=self.backend, dtype=dtype, method=method
+        )
 
     def load_module(self, model_dir: Path, *, trust_remote_code: bool) -> LoadedModel:
         """Load a model that transformers computes."""
@@ -252,6 +292,18 @@ class _Wanted:
             how = f"{self.dtype}/{self.weights}/transformers"
             fingerprint = origin.fingerprint(self.spec.raw, how)
         return LoadedModel.of(model, model.spec, dtype, fingerprint, self.made_from, kv_scales)
+
+
+def _part(
+    spec: DecoderSpec, split: Split | None, collective: Collective | None, made_from: Path | None
+) -> tuple[Shards, Collective] | None:
+    """Return a rank's part of a decoder; None: there is one rank."""
+    if split is None or split.size == 1:
+        return None
+    if collective is None or (collective.rank, collective.size) != (split.rank, split.size):
+        raise InternalError(f"{split} has no collective operations of its own")
+    units = {} if made_from is None else read_units(made_from, spec)
+    return Shards(spec, split, units), collective
 
 
 def _log_time(seconds: float, num_bytes: int) -> None:

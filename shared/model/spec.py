@@ -166,6 +166,10 @@ class DecoderSpec:
     max_position_embeddings: int
     #: KV of all tokens is kept in one group, whatever windows layers have: that of a draft.
     keeps_all_kv: bool = False
+    #: Of a part of a decoder: the groups of the whole. See `kv_groups`.
+    whole_groups: tuple[tuple[int, ...], ...] | None = None
+    #: Of a part of a decoder: its rows of embedding and head. The vocabulary is that of the whole.
+    own_rows: int | None = None
     #: Positions of the rotary angles: more than the above if RoPE is stretched.
     num_positions: int
     #: Dtype of the stored weights.
@@ -180,6 +184,11 @@ class DecoderSpec:
     def num_layers(self) -> int:
         """Number of layers."""
         return len(self.layers)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of embedding and head."""
+        return self.vocab_size if self.own_rows is None else self.own_rows
 
     @property
     def embeds_width(self) -> int:
@@ -204,6 +213,8 @@ class DecoderSpec:
 
         Groups with states are the last ones. Layers that read another one's KV are in none.
         """
+        if self.whole_groups is not None:
+            return self.whole_groups
         mixers = self.attentions
         windows = {
             number: self._kv_window(mixer)

@@ -204,3 +204,4 @@ class FakeLoadedModel:
     fingerprint: str = "fake"
     num_weight_bytes: int = 0
     kv_scales: None = None
+    shards: None = None

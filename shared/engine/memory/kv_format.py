@@ -13,7 +13,6 @@ from shared.errors import ConfigError, ModelLoadError
 if TYPE_CHECKING:
     from shared.model.checkpoint.kv_scales import KVScales
     from shared.model.loader import LoadedModel
-    from shared.model.spec import DecoderSpec
 
 #: CUDA's first architecture with float8; before it, Triton has no conversion.
 _FLOAT8_CAPABILITY = (8, 9)
@@ -27,12 +26,22 @@ class KVFormat:
     #: None: the numbers have no scale, or each token has its own.
     scales: KVScales | None = None
 
-    def of_groups(self, spec: DecoderSpec) -> tuple[torch.Tensor, ...] | None:
-        """Return float32 [layers, 2, num_kv_heads] of each group with keys; None: not stored."""
+    def of_groups(self, loaded: LoadedModel) -> tuple[torch.Tensor, ...] | None:
+        """Return float32 [layers, 2, num_kv_heads] of each group with keys; None: not stored.
+
+        The heads are those that this rank keeps.
+        """
         if self.scales is None:
             return None
+        spec, shards = loaded.spec, loaded.shards
         groups = spec.kv_groups[: spec.num_token_groups]
-        return tuple(self.scales.of_layers(layers) for layers in groups)
+        found = tuple(self.scales.of_layers(layers) for layers in groups)
+        if shards is None:
+            return found
+        kept = (shards.kept_heads(layers[0]) for layers in groups)
+        return tuple(
+            scales[:, :, own.start : own.stop] for scales, own in zip(found, kept, strict=True)
+        )
 
 
 def choose_format(name: str, loaded: LoadedModel, device: torch.device) -> KVFormat:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import psutil
@@ -47,6 +48,17 @@ def read_layout(loaded: LoadedModel, config: EngineConfig) -> KVLayout:
                 f"{layout.block_size} times head size {group.head_dim} is no multiple of 4"
             )
     return layout
+
+
+def own_layout(loaded: LoadedModel, layout: KVLayout) -> KVLayout:
+    """Return the shape of the blocks that this rank keeps; the same if there is one rank.
+
+    Nothing but this rank's memory has it. Hashes, peers and tickets have the model's.
+    """
+    if loaded.shards is None:
+        return layout
+    spec = loaded.shards.spec
+    return replace(layout, groups=tuple(_group(spec, layers) for layers in spec.kv_groups))
 
 
 def _group(spec: DecoderSpec, layers: Sequence[int]) -> KVGroup:

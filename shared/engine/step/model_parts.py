@@ -65,7 +65,7 @@ def build_model_parts(
         num_blocks,
         device=device,
         num_scratch_blocks=0 if recorder is None else 1,
-        scales=choose_format(config.kv_cache_dtype, loaded, device).of_groups(loaded.spec),
+        scales=choose_format(config.kv_cache_dtype, loaded, device).of_groups(loaded),
     )
     batches = _batches(config, layout, layout.num_blocks(max_model_len), scratch_block)
     graphs = None

@@ -52,7 +52,7 @@ def largest_step_bytes(
         num_tokens=config.max_num_batched_tokens,
         num_rows=config.max_num_seqs,
         max_model_len=max_model_len,
-        scales=choose_format(config.kv_cache_dtype, loaded, device).of_groups(loaded.spec),
+        scales=choose_format(config.kv_cache_dtype, loaded, device).of_groups(loaded),
     )
 
 

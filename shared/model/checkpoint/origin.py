@@ -12,8 +12,9 @@ from shared.model.checkpoint.files.checkpoint_files import find_checkpoint_files
 from shared.model.checkpoint.hashes.fingerprint import fingerprint_checkpoint, fingerprint_dummy
 from shared.model.checkpoint.hashes.shard_hashes import ShardHashes
 from shared.model.checkpoint.kv_scales import read_kv_scales
-from shared.model.checkpoint.loading.weights import load_weights
+from shared.model.checkpoint.loading.weights import fill_slice, load_weights
 from shared.model.linear.fused import FusedLinear
+from shared.model.sharding.model import ShardedCausalLM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -85,11 +86,15 @@ class Dummy:
     def fill(self, model: nn.Module) -> None:
         """Make the model's weights."""
         generator = torch.Generator().manual_seed(self.seed)
-        for name, parameter in list(model.named_parameters()):
+        drawn = model.whole() if isinstance(model, ShardedCausalLM) else model
+        for name, parameter in list(drawn.named_parameters()):
             if name.endswith(("norm.weight", "scale")):
-                parameter.fill_(1.0)
+                model.get_parameter(name).fill_(1.0)
                 continue
             noise = torch.empty(parameter.shape).normal_(0.0, _DUMMY_STD, generator=generator)
+            if isinstance(model, ShardedCausalLM):
+                fill_slice(model, name, noise)
+                continue
             owner = model.get_submodule(name.rpartition(".")[0])
             if isinstance(owner, FusedLinear):
                 owner.fill(name.rpartition(".")[2], noise)

@@ -70,6 +70,8 @@ class BlockMatrix:
     #: The type of blocks, as llama.cpp names it; or `WORDS`.
     kind: str
     columns: int
+    #: Columns that are not divided: their bytes, and what they have scales for, are neighbours.
+    unit: int
     bits: int
     group: int
     #: Codes are places in a table of integers.
@@ -115,6 +117,23 @@ class BlockMatrix:
         """See `QuantizedMatrix.take`."""
         (own,) = self.parts
         return replace(self, parts=(own.at(torch.as_tensor(rows)),))
+
+    def take_columns(self, columns: range) -> AnyMatrix:
+        """See `QuantizedMatrix.take_columns`. Blocks that are cut are taken apart."""
+        (own,) = self.parts
+        if columns.start % self.unit or columns.stop % self.unit:
+            return self.quantized().take_columns(columns)
+        width = own.data.shape[1]
+        first, end = (at * width // self.columns for at in (columns.start, columns.stop))
+        groups = slice(columns.start // self.group, -(-columns.stop // self.group))
+        scales, zeros = (
+            None if each is None else each[:, groups].contiguous()
+            for each in (own.scales, own.zeros)
+        )
+        data = own.data[:, first:end].contiguous()
+        part = replace(own, data=data, scales=scales, zeros=zeros)
+        group = min(self.group, len(columns))
+        return replace(self, parts=(part,), columns=len(columns), group=group)
 
     def split(self, num: int) -> Iterator[BlockMatrix]:
         """See `QuantizedMatrix.split`."""

@@ -125,14 +125,23 @@ class InputRounding:
             return self.stored.expand(*x.shape[:-1], 1), self.zero
         if not rule.is_symmetric:
             return self._uneven_scales(x)
-        peak = x.abs().amax(dim=-1, keepdim=True)
+        peak = self._peak(x)
         if rule.bound is not None:
             peak = peak.clamp(max=rule.bound)
         return scale_of(peak, rule, self.stored), None
 
+    # What scales of a token or a group depend on.
+    def _peak(self, x: Tensor) -> Tensor:
+        return x.abs().amax(dim=-1, keepdim=True)
+
+    def _least(self, x: Tensor) -> Tensor:
+        return x.amin(dim=-1, keepdim=True)
+
+    def _most(self, x: Tensor) -> Tensor:
+        return x.amax(dim=-1, keepdim=True)
+
     def _uneven_scales(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        least = x.amin(dim=-1, keepdim=True).clamp(max=0)
-        most = x.amax(dim=-1, keepdim=True).clamp(min=0)
+        least, most = self._least(x).clamp(max=0), self._most(x).clamp(min=0)
         bottom, top = bounds(self.rule)
         scale = (most - least) / (top - bottom)
         zero = (bottom - least / scale).clamp(bottom, top).round()

@@ -107,6 +107,29 @@ class QuantizedMatrix:
             return replace(self, codes=codes, row_range=max(1, len(chosen)))
         return self._with_rows(codes, chosen // self.row_range)
 
+    def take_columns(self, columns: range) -> QuantizedMatrix:
+        """Return the matrix of these columns, which are neighbours.
+
+        Groups that they do not have whole are no ranges any more, unless they are the last ones.
+        """
+        first, end = columns.start, columns.stop
+        codes = _as_bytes(self.codes)[:, first:end].contiguous().view(self.codes.dtype)
+        own = replace(self, codes=codes, column_groups=None)
+        if self.column_groups is not None:
+            return replace(own, column_groups=self.column_groups[first:end].clone())
+        if self.scales.shape[1] == 1:
+            return replace(own, group=max(1, len(columns)))
+        groups = torch.arange(first, end, device=codes.device) // self.group
+        if first % self.group:
+            return replace(own, column_groups=groups)
+        kept = slice(first // self.group, -(-end // self.group))
+        return replace(
+            own,
+            scales=self.scales[:, kept].contiguous(),
+            zeros=None if self.zeros is None else self.zeros[:, kept].contiguous(),
+            offsets=None if self.offsets is None else self.offsets[:, kept].contiguous(),
+        )
+
     def split(self, num: int) -> Iterator[QuantizedMatrix]:
         """Yield `num` matrices of equally many rows, one after the other."""
         if num == 1:

@@ -21,6 +21,8 @@ from shared.model.linear.fused import FusedLinear
 from shared.model.mixers import DeltaSpec, GatedNorm, MambaSpec, ShortConvSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
     from shared.model.attention.base import AttentionMetadata
@@ -219,6 +221,8 @@ class Mamba(RecurrentMixer):
         self.norm: Values | None = None
         if own.norm is not GatedNorm.NONE:
             self.norm = Values(own.inner_size, dtype=dtype)
+        #: Of float32 rows [num_tokens, num_groups, size], and an epsilon.
+        self.normalise: Callable[[Tensor, float], Tensor] = _normalise
         #: By column of `inputs`, but for the gates and steps: those of the convolution.
         self._factors: Tensor | None = None
         if own.column_factors is not None:
@@ -247,7 +251,7 @@ class Mamba(RecurrentMixer):
         if own.norm is not GatedNorm.BEFORE_GATE:
             rows = rows * gate
         if self.norm is not None:
-            rows = _normalise(rows.unflatten(-1, (own.num_groups, -1)), self._eps).flatten(-2)
+            rows = self.normalise(rows.unflatten(-1, (own.num_groups, -1)), self._eps).flatten(-2)
             rows = rows.to(x.dtype) * self.norm.weight
         if own.norm is GatedNorm.BEFORE_GATE:
             rows = rows * gate

@@ -17,7 +17,10 @@ from shared.model.checkpoint.loading.reading import read_tensors
 from shared.model.checkpoint.wrapper import own_name
 from shared.model.families.registry import FAMILIES
 from shared.model.linear.fused import FusedLinear
-from shared.model.weight_map import EMBEDDING, HEAD, Kind, name_of
+from shared.model.sharding.cut import WHOLE
+from shared.model.sharding.model import ShardedCausalLM
+from shared.model.sharding.slicing import Slices
+from shared.model.weight_map import EMBEDDING, HEAD, Kind, Stored, WeightPart, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,7 +33,6 @@ if TYPE_CHECKING:
     from shared.model.checkpoint.loading.reading import OpenMatrix
     from shared.model.matrix.blocks import AnyMatrix
     from shared.model.spec import DecoderSpec
-    from shared.model.weight_map import Stored, WeightPart
 
 log = structlog.get_logger(__name__)
 
@@ -44,9 +46,13 @@ def load_weights(model: CausalLM, files: CheckpointFiles) -> None:
         ModelLoadError: a tensor is missing, unknown, doubled or of a wrong shape or dtype, or a
             file is missing or damaged.
     """
-    contents = read_contents(files.shards, model.spec)
+    slices = None
+    spec = model.spec
+    if isinstance(model, ShardedCausalLM):
+        spec, slices = model.shards.whole, Slices(model.shards, model.collective)
+    contents = read_contents(files.shards, spec)
     names = contents.names
-    family = FAMILIES[model.spec.architecture]
+    family = FAMILIES[spec.architecture]
     head, embedding = name_of(names, HEAD), name_of(names, EMBEDDING)
     targets = set(names)
     if model.lm_head is model.embedding:
@@ -57,17 +63,17 @@ def load_weights(model: CausalLM, files: CheckpointFiles) -> None:
     num_exact = 0
     tensors = read_tensors(contents, files.shards)
     for path, stored_name, found in reported(tensors, len(contents.tensors)):
-        name = own_name(model.spec, names, stored_name)
+        name = own_name(spec, names, stored_name)
         if name in seen:
             raise ModelLoadError(f"{path}: tensor {name!r} is in another shard already")
         if name in targets:
-            num_exact += fill(model, names[name], found, path, name)
+            num_exact += fill(model, names[name], found, path, name, slices)
             seen.add(name)
         elif name == head:  # the config says that it is tied
             tied_head = torch.empty_like(model.embedding)
-            _copy_head(tied_head, names[name], found, path, name)
+            _copy_head(tied_head, names[name], found, path, name, slices)
         else:
-            unread[check_surplus(family, model.spec, path, name, found.shape)] += 1
+            unread[check_surplus(family, spec, path, name, found.shape)] += 1
     if tied_head is not None:
         _resolve_tie(model, tied_head, seen, embedding)
     missing = targets - seen
@@ -106,34 +112,75 @@ def _log_unread(unread: Mapping[str, int], num_exact: int) -> None:
 
 
 def fill(
-    model: nn.Module, stored: Stored, found: Tensor | OpenMatrix, path: Path, name: str
+    model: nn.Module,
+    stored: Stored,
+    found: Tensor | OpenMatrix,
+    path: Path,
+    name: str,
+    slices: Slices | None = None,
 ) -> int:
     """Copy one tensor of a checkpoint into its parts of a model, or of any module with their paths.
 
-    Returns the number of parts whose inputs should be rounded, and are not.
+    slices: what a rank reads of it; None: the model is whole. Returns the number of parts whose
+    inputs should be rounded, and are not.
 
     Raises:
         ModelLoadError: its shape, dtype or values are wrong.
     """
     if not isinstance(found, torch.Tensor):
-        return _fill_matrix(model, stored, found.read(name, stored))
+        return _fill_matrix(model, stored, found.read(name, stored), slices)
     _check_shape(stored.shape, found, path, name)
     pieces = (found,) if stored.num_stacked is None else found.unbind()
     for part, piece in zip(stored.parts, pieces, strict=True):
+        cut = WHOLE if slices is None else slices.cut(part)
+        if cut.is_elsewhere:
+            continue
         target = tensor_of(model, part)
-        copy_stored(target, _arranged(piece, stored, target.ndim), path, name)
+        if slices is None:
+            copy_stored(target, _arranged(piece, stored, target.ndim), path, name)
+        elif cut.is_zero:
+            target.zero_()
+        else:
+            own = slices.of_tensor(piece, stored, cut, target.ndim)
+            copy_stored(_room(target, own), own, path, name)
         owner = model.get_submodule(part.module)
         if isinstance(owner, FusedLinear):
             owner.filled(part.index)
     return 0
 
 
-def _fill_matrix(model: nn.Module, stored: Stored, matrix: AnyMatrix) -> int:
+def fill_slice(model: ShardedCausalLM, name: str, values: Tensor) -> None:
+    """Give a parameter of a rank its part of the whole one's values."""
+    module, _, kind = name.rpartition(".")
+    part = WeightPart(module, Kind(kind), None)
+    slices = Slices(model.shards, model.collective)
+    cut = slices.cut(part)
+    if cut.is_elsewhere:
+        return
+    target = tensor_of(model, part)
+    if cut.is_zero:
+        target.zero_()
+    else:
+        stored = Stored(part, tuple(values.shape))
+        own = slices.of_tensor(values, stored, cut, target.ndim)
+        _room(target, own).copy_(own)
+    owner = model.get_submodule(module)
+    if isinstance(owner, FusedLinear):
+        owner.filled(None)
+
+
+def _fill_matrix(model: nn.Module, stored: Stored, matrix: AnyMatrix, slices: Slices | None) -> int:
     """Give a matrix, whose rows are outputs, to its parts of the model. Returns as `fill`."""
     parts, num_exact = stored.parts, 0
     pieces: Iterator[AnyMatrix] = matrix.split(len(parts))
     for part, piece in zip(parts, pieces, strict=True):
-        own = piece if stored.rows is None else piece.take(stored.rows)
+        cut = WHOLE if slices is None else slices.cut(part)
+        if cut.is_elsewhere:
+            continue
+        if slices is not None:
+            own = slices.of_matrix(piece, stored, cut)
+        else:
+            own = piece if stored.rows is None else piece.take(stored.rows)
         owner = model.get_submodule(part.module)
         if isinstance(owner, FusedLinear):
             owner.take(part.index, own)
@@ -141,10 +188,21 @@ def _fill_matrix(model: nn.Module, stored: Stored, matrix: AnyMatrix) -> int:
         elif isinstance(model, CausalLM) and _keeps_head(model, part, own):
             model.stored_head, is_exact = own, False
         else:
-            own.write(tensor_of(model, part))
+            target = tensor_of(model, part)
+            own.write(target[: _room_for(target, own.shape[0])])
             is_exact = True
         num_exact += is_exact and own.inputs is not None
     return num_exact
+
+
+def _room(target: Tensor, rows: Tensor) -> Tensor:
+    """The place of a rank's rows; zeros behind them, where it has room for more."""
+    return target[: _room_for(target, len(rows))]
+
+
+def _room_for(target: Tensor, num_rows: int) -> int:
+    target[num_rows:].zero_()
+    return num_rows
 
 
 def _keeps_head(model: CausalLM, part: WeightPart, matrix: AnyMatrix) -> bool:
@@ -175,12 +233,22 @@ def tensor_of(model: nn.Module, part: WeightPart) -> Tensor:
 
 
 def _copy_head(
-    target: Tensor, stored: Stored, found: Tensor | OpenMatrix, path: Path, name: str
+    target: Tensor,
+    stored: Stored,
+    found: Tensor | OpenMatrix,
+    path: Path,
+    name: str,
+    slices: Slices | None,
 ) -> None:
+    cut = WHOLE if slices is None else slices.cut(stored.part)
     if isinstance(found, torch.Tensor):
-        copy_stored(target, found, path, name)
+        _check_shape(stored.shape, found, path, name)
+        own = found if slices is None else slices.of_tensor(found, stored, cut, target.ndim)
+        copy_stored(_room(target, own), own, path, name)
     else:
-        found.read(name, stored).write(target)
+        matrix = found.read(name, stored)
+        own_matrix = matrix if slices is None else slices.of_matrix(matrix, stored, cut)
+        own_matrix.write(target[: _room_for(target, own_matrix.shape[0])])
 
 
 def _resolve_tie(model: CausalLM, head: Tensor, seen: set[str], embedding: str) -> None:

@@ -78,18 +78,21 @@ def read_words(
     reader = _checked(matrix, tensors, rows, columns)
     own = BlockRows(
         data=reader.words(rows, columns),
-        read=partial(_of_words, group, columns),
+        read=partial(_of_words, group),
         scales=reader.scales(rows, -(-columns // group)),
         zeros=reader.zeros(rows, -(-columns // group)),
     )
-    return BlockMatrix(parts=(own,), kind=WORDS, columns=columns, bits=layout.bits, group=group)
+    unit = _PER_WORD if group == columns else group
+    return BlockMatrix(
+        parts=(own,), kind=WORDS, columns=columns, unit=unit, bits=layout.bits, group=group
+    )
 
 
-def _of_words(group: int, columns: int, rows: BlockRows) -> QuantizedMatrix:
+def _of_words(group: int, rows: BlockRows) -> QuantizedMatrix:
     assert rows.scales is not None
     codes = signed(whole_parts(rows.all(), 4), 4, is_offset=True)
     return QuantizedMatrix(
-        codes=codes.view(-1, columns), bits=4, scales=rows.scales, zeros=rows.zeros, group=group
+        codes=codes.view(rows.num, -1), bits=4, scales=rows.scales, zeros=rows.zeros, group=group
     )
 
 

@@ -82,6 +82,7 @@ def of_bytes(name: str, raw: np.ndarray[Any, Any]) -> BlockMatrix:
         parts=(rows,),
         kind=name,
         columns=INNER,
+        unit=KINDS[name].block_values,
         bits=form.bits,
         group=form.group,
         has_table=form.is_float or form.table is not None,

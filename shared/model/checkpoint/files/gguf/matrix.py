@@ -71,6 +71,7 @@ class GgufMatrix:
             parts=(BlockRows(data, partial(_take_apart, stored)),),
             kind=own.name,
             columns=columns,
+            unit=own.block_values,
             bits=form.bits,
             group=form.group,
             has_table=form.is_float or form.table is not None,
@@ -79,7 +80,9 @@ class GgufMatrix:
 
 def _take_apart(stored: StoredTensor, rows: BlockRows) -> QuantizedMatrix:
     """Return the matrix of some rows of a tensor. Raises ModelLoadError: a scale is not finite."""
-    form, columns = FORMS[stored.type.name], stored.shape[-1]
+    form, own = FORMS[stored.type.name], stored.type
+    # Of a part of the columns it has other rows.
+    columns = rows.data.shape[1] // own.block_bytes * own.block_values
     found = read_codes(rows.all().numpy(), stored.type)
     groups = -1, columns // form.group
     for numbers in (found.scales, found.offsets):

@@ -1,0 +1,71 @@
+"""Norms over numbers of which each rank has some: the sums of squares are added up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from shared.model.layers import Norm
+from shared.model.spec import NormKind
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from shared.model.spec import NormSpec
+    from shared.ranks.base import Collective
+
+
+class WholeNorm(Norm):
+    """A root-mean-square norm over all ranks' numbers of a token."""
+
+    def __init__(
+        self,
+        norm: NormSpec,
+        weight: nn.Parameter,
+        *,
+        whole_size: int,
+        is_counted: bool,
+        collective: Collective,
+    ) -> None:
+        """weight: the rank's; is_counted: no rank before it has the same numbers."""
+        super().__init__()
+        self.weight = weight
+        self._eps, self._is_offset = norm.eps, norm.kind is NormKind.OFFSET_RMS
+        self._size, self._is_counted = whole_size, is_counted
+        self._collective = collective
+
+    def forward(self, x: Tensor) -> Tensor:
+        """See `Norm.forward`. x: [num_tokens, the rank's numbers]."""
+        wide = x.float()
+        total = wide.square().sum(-1, keepdim=True)
+        if not self._is_counted:
+            total.zero_()
+        self._collective.all_reduce(total)
+        wide = wide * torch.rsqrt(total / self._size + self._eps)
+        if self._is_offset:
+            return (wide * (1.0 + self.weight.float())).to(x.dtype)
+        return self.weight * wide.to(x.dtype)
+
+
+class SharedGroups:
+    """Divides rows of groups, of each of which several ranks have a part, by the root of the mean
+    of their squares.
+    """
+
+    def __init__(self, num_groups: int, first: int, collective: Collective) -> None:
+        """first: the first one of the rank's groups."""
+        self._num_groups, self._first = num_groups, first
+        self._collective = collective
+
+    def __call__(self, rows: Tensor, eps: float) -> Tensor:
+        """rows: float32 [num_tokens, the rank's groups, the rank's numbers of each]."""
+        # Ranks have equal parts, and each group has as many ranks.
+        _, own, size = rows.shape
+        num_ranks = self._collective.size * own // self._num_groups
+        totals = rows.new_zeros(len(rows), self._num_groups)
+        totals[:, self._first : self._first + own] = rows.square().sum(-1)
+        self._collective.all_reduce(totals)
+        mean = totals[:, self._first : self._first + own, None] / (size * num_ranks)
+        return rows * torch.rsqrt(mean + eps)

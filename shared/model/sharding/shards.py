@@ -1,0 +1,171 @@
+"""A rank's part of a decoder: its description, and the cut of every stored tensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from shared.errors import ConfigError
+from shared.model.mixers import AttentionSpec, QkNorm
+from shared.model.sharding.cut import ELSEWHERE, WHOLE, Cut, ModuleCut
+from shared.model.sharding.feed_forwards import ANY_EXPERT, shard_feed_forward
+from shared.model.sharding.mixers import shard_mixer
+from shared.model.sharding.split import kept_heads, vocabulary
+from shared.model.spec import NormKind
+from shared.model.weight_map import Kind, WeightPart
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from shared.model.sharding.split import Split
+    from shared.model.spec import DecoderSpec, LayerSpec
+
+_MIXER, _FEED_FORWARD, _EXPERTS = "attention.", "mlp.", "mlp.experts."
+#: The largest size that a refusal names.
+_MOST_SIZES = 16
+#: Tensors with rows for tokens.
+_BY_TOKEN = (Kind.EMBEDDING, Kind.HEAD, Kind.HEAD_BIAS)
+
+
+@dataclass(frozen=True)
+class Shards:
+    """One rank's part of a decoder."""
+
+    whole: DecoderSpec
+    split: Split
+    #: By layer, by a linear's path in it, of experts with {}: the inputs that must stay together,
+    #: since they share a scale or a block; 1 where not named.
+    units: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+
+    @cached_property
+    def spec(self) -> DecoderSpec:
+        """What the rank computes.
+
+        Raises:
+            ConfigError: so many ranks cannot divide the decoder; names the sizes that could.
+        """
+        try:
+            return self._divided()
+        except ConfigError as error:
+            sizes = ", ".join(str(size) for size in range(1, _MOST_SIZES + 1) if self._works(size))
+            raise ConfigError(f"{error}; sizes that would do: {sizes}") from error
+
+    def _divided(self) -> DecoderSpec:
+        _check(self.whole, self.split)
+        return replace(
+            self.whole,
+            layers=tuple(layer for layer, _ in self._layers),
+            whole_groups=self.whole.kv_groups,
+            own_rows=vocabulary(self.whole.vocab_size, self.split)[1],
+        )
+
+    def _works(self, size: int) -> bool:
+        """Return whether so many ranks can divide the decoder."""
+        try:
+            for rank in range(size):
+                split = replace(self.split, rank=rank, size=size)
+                if size > 1:
+                    Shards(self.whole, split, self.units)._divided()
+        except ConfigError:
+            return False
+        return True
+
+    def kept_heads(self, layer: int) -> range:
+        """Return the heads of keys and values that the rank keeps of a layer with attention."""
+        return kept_heads(self.whole.attentions[layer].kv_shape[1], self.split)
+
+    @property
+    def rows(self) -> range:
+        """The rank's rows of embedding and head, which are those of tokens."""
+        return vocabulary(self.whole.vocab_size, self.split)[0]
+
+    def cut(self, part: WeightPart) -> Cut:
+        """Return what the rank reads of a part of the whole decoder."""
+        if not part.module:
+            return Cut((self.rows,)) if part.kind in _BY_TOKEN else WHOLE
+        if part.layer is None:
+            return WHOLE
+        layer = part.layer
+        path = part.module.split(".", 2)[2] if part.module.count(".") > 1 else ""
+        if part.kind not in (Kind.WEIGHT, Kind.BIAS):
+            path = f"{path}.{part.kind.value}"
+        if path.startswith(_EXPERTS):
+            number, _, name = path.removeprefix(_EXPERTS).partition(".")
+            feed_forward, path = (
+                self.spec.layers[layer].feed_forward,
+                f"{_EXPERTS}{ANY_EXPERT}.{name}",
+            )
+            own = getattr(feed_forward, "own", None)
+            if own is not None and int(number) not in own:
+                return ELSEWHERE
+        found = self._layers[layer][1].get(path)
+        if found is None:
+            return WHOLE
+        return found.of(part.index, is_bias=part.kind is Kind.BIAS, rank=self.split.rank)
+
+    def linear_cut(self, path: str) -> Cut:
+        """Return the rank's outputs and inputs of a linear, by its path in the model."""
+        return self.cut(WeightPart(path, index=None))
+
+    def linear_size(self, path: str) -> tuple[int, int]:
+        """Return the numbers of inputs and outputs of a whole linear; 0: they are not divided."""
+        part = WeightPart(path, index=None)
+        assert part.layer is not None
+        found = self._layers[part.layer][1].get(path.split(".", 2)[2], ModuleCut())
+        return found.num_inputs, sum(found.sizes)
+
+    @cached_property
+    def _layers(self) -> list[tuple[LayerSpec, Mapping[str, ModuleCut]]]:
+        """By layer: the rank's part, and the cuts of modules by their paths in the layer."""
+        return [
+            self._layer(layer, self.units.get(number, {}))
+            for number, layer in enumerate(self.whole.layers)
+        ]
+
+    def _layer(
+        self, layer: LayerSpec, units: Mapping[str, int]
+    ) -> tuple[LayerSpec, Mapping[str, ModuleCut]]:
+        mixer, cuts = shard_mixer(layer.mixer, self.split)
+        found = {f"{_MIXER}{name}": cut for name, cut in cuts.items()}
+        feed_forward = layer.feed_forward
+        if feed_forward is not None:
+            own = {
+                path.removeprefix(_FEED_FORWARD): unit
+                for path, unit in units.items()
+                if path.startswith(_FEED_FORWARD)
+            }
+            feed_forward, cuts = shard_feed_forward(feed_forward, self.split, own)
+            found |= {f"{_FEED_FORWARD}{name}": cut for name, cut in cuts.items()}
+        for path, unit in units.items():
+            _check_unit(found.get(path), unit, self.split)
+        return replace(layer, mixer=mixer, feed_forward=feed_forward), found
+
+
+def _check(spec: DecoderSpec, split: Split) -> None:
+    """Refuse what ranks do not compute."""
+    if split.size > spec.vocab_size:
+        raise ConfigError(
+            f"tensor_parallel_size {split.size} is more than the vocabulary's {spec.vocab_size} "
+            "tokens"
+        )
+    if spec.norm.kind is NormKind.LAYER and any(
+        isinstance(own, AttentionSpec) and own.qk_norm is QkNorm.WHOLE
+        for own in spec.attentions.values()
+    ):
+        raise ConfigError(
+            f"tensor_parallel_size {split.size}: {spec.architecture} normalises all heads of a "
+            "token together, by their mean, too: it must be 1"
+        )
+
+
+def _check_unit(cut: ModuleCut | None, unit: int, split: Split) -> None:
+    """Refuse a cut of a linear's inputs that divides what shares a scale."""
+    if cut is None or cut.columns is None:
+        return
+    ends = cut.columns.start, cut.columns.stop
+    if any(end % unit and end != cut.num_inputs for end in ends):
+        raise ConfigError(
+            f"tensor_parallel_size {split.size}: the {len(cut.columns)} inputs of rank "
+            f"{split.rank} divide groups of {unit} that share a scale in the checkpoint"
+        )

@@ -1,0 +1,72 @@
+"""How a decoder is divided among ranks, as arithmetic of ranges.
+
+Heads, channels and inner numbers are divided in neighbours. With more ranks than heads of keys and
+values, neighbouring ranks have the same head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """A rank's place among those that compute a decoder together."""
+
+    rank: int
+    size: int
+    #: Each rank has some of the experts whole. Otherwise each has a part of every expert.
+    expert_parallel: bool = False
+
+
+def share(total: int, split: Split, unit: int = 1) -> range:
+    """Return a rank's part of a range, in whole units; the last unit may be shorter.
+
+    Parts of ranks differ by one unit at most. Empty: there are fewer units than ranks.
+    """
+    count = -(-total // unit)
+    first = split.rank * count // split.size
+    end = (split.rank + 1) * count // split.size
+    return range(first * unit, min(end * unit, total))
+
+
+def kept_heads(num_heads: int, split: Split) -> range:
+    """Return the heads of keys and values that a rank keeps: at least one."""
+    own = share(num_heads, split)
+    return own or range(own.start, own.start + 1)
+
+
+def keepers(num_heads: int, size: int, head: int) -> range:
+    """Return which of `size` ranks keep a head."""
+    own = [r for r in range(size) if head in kept_heads(num_heads, Split(rank=r, size=size))]
+    return range(own[0], own[-1] + 1)
+
+
+def is_counted(num_heads: int, split: Split) -> bool:
+    """Return whether a rank is the first of those that keep its heads, as sums over heads need."""
+    first = kept_heads(num_heads, split).start
+    return keepers(num_heads, split.size, first).start == split.rank
+
+
+def query_heads(num_heads: int, num_kv_heads: int, split: Split) -> range:
+    """Return a rank's heads of queries: those of the heads of keys and values that it keeps.
+
+    Ranks that keep the same head divide its queries.
+    """
+    kept, group = kept_heads(num_kv_heads, split), num_heads // num_kv_heads
+    if num_kv_heads >= split.size:
+        return range(kept.start * group, kept.stop * group)
+    ranks = keepers(num_kv_heads, split.size, kept.start)
+    own = share(group, Split(rank=split.rank - ranks.start, size=len(ranks)))
+    first = kept.start * group
+    return range(first + own.start, first + own.stop)
+
+
+def vocabulary(num_tokens: int, split: Split) -> tuple[range, int]:
+    """Return a rank's rows of embedding and head, and how many each rank has room for.
+
+    The last ranks may have fewer rows, or none.
+    """
+    room = -(-num_tokens // split.size)
+    first = min(split.rank * room, num_tokens)
+    return range(first, min(first + room, num_tokens)), room

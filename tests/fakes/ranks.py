@@ -1,0 +1,89 @@
+"""Ranks as threads of one process."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+T = TypeVar("T")
+_PATIENCE_S = 60.0
+
+
+class _Meeting:
+    """Where threads leave tensors for each other."""
+
+    def __init__(self, size: int) -> None:
+        self.barrier = threading.Barrier(size, timeout=_PATIENCE_S)
+        self.tensors: list[Tensor] = [torch.empty(0)] * size
+
+
+class ThreadCollective:
+    """See `Collective`: of one of several threads."""
+
+    def __init__(self, meeting: _Meeting, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+        self.num_calls = 0
+        self._meeting = meeting
+
+    @classmethod
+    def alone(cls, rank: int, size: int) -> ThreadCollective:
+        """One of several ranks, of which the others never come."""
+        return cls(_Meeting(size), rank, size)
+
+    def all_reduce(self, tensor: Tensor) -> None:
+        total = torch.zeros_like(tensor, dtype=torch.float32)
+        for own in self._meet(tensor):
+            total += own
+        self._meeting.barrier.wait()
+        tensor.copy_(total)
+
+    def all_gather(self, tensor: Tensor, dim: int = -1) -> Tensor:
+        found = torch.cat(self._meet(tensor), dim)
+        self._meeting.barrier.wait()
+        return found
+
+    def broadcast(self, tensor: Tensor, source: int) -> None:
+        own = self._meet(tensor)[source].clone()
+        self._meeting.barrier.wait()
+        tensor.copy_(own)
+
+    def barrier(self) -> None:
+        self._meeting.barrier.wait()
+
+    def close(self) -> None:
+        self._meeting.barrier.abort()
+
+    def _meet(self, tensor: Tensor) -> list[Tensor]:
+        self.num_calls += 1
+        self._meeting.tensors[self.rank] = tensor
+        self._meeting.barrier.wait()
+        return list(self._meeting.tensors)
+
+
+def run_ranks(size: int, work: Callable[[ThreadCollective], T]) -> list[T]:
+    """Return what each rank's thread returns."""
+    meeting = _Meeting(size)
+
+    def run(rank: int) -> T:
+        collective = ThreadCollective(meeting, rank, size)
+        try:
+            with torch.inference_mode():
+                return work(collective)
+        except BaseException:
+            collective.close()
+            raise
+
+    with ThreadPoolExecutor(size) as threads:
+        futures = [threads.submit(run, rank) for rank in range(size)]
+    errors = [e for future in futures if (e := future.exception()) is not None]
+    if errors:
+        raise min(errors, key=lambda e: isinstance(e, threading.BrokenBarrierError))
+    return [future.result() for future in futures]
