@@ -12,7 +12,7 @@ import functools
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from shared.errors import IncompatiblePeerError
+from shared.errors import ConfigError, IncompatiblePeerError
 from shared.kv.cut import Cut
 from shared.kv.group_rules import GroupKind
 from shared.kv.layout import KVLayout, StateSection
@@ -68,12 +68,13 @@ class HandOff:
         """Check and make the map.
 
         Raises:
-            ConfigError: see `KVSplit.check`.
+            ConfigError: see `KVSplit.check`; or the parts of a state are not known.
             IncompatiblePeerError: the layouts differ in more than the block size, or neither block
                 size is a multiple of the other.
         """
         for holder in (sender, receiver):
             holder.split.check(holder.layout)
+            _check_states(holder.layout)
         small, large = sorted((sender.layout.block_size, receiver.layout.block_size))
         if large % small:
             sizes = receiver.layout.block_size, sender.layout.block_size
@@ -168,6 +169,16 @@ class HandOff:
             )
             self._made[key] = here, there
         return self._made[key]
+
+
+def _check_states(layout: KVLayout) -> None:
+    for number, group in enumerate(layout.groups):
+        known = sum(section.size for section in group.sections)
+        if known != group.state_size:
+            raise ConfigError(
+                f"KV group {number}: the parts of a state have {known} of its "
+                f"{group.state_size} numbers"
+            )
 
 
 def _common(one: range, other: range) -> range:

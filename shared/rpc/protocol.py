@@ -18,7 +18,8 @@ PROTOCOL_MAJOR = 1
 #: 7: (hidden states) a worker returns the hidden states behind an answer's tokens.
 #: 7: (adapters) a worker loads adapters, and computes with the one that a request names.
 #: 7: (vectors) a prefill worker makes vectors of texts, and describes them.
-PROTOCOL_MINOR = 7
+#: 8: (ranks) a worker may consist of several ranks, with a part of each block in each of them.
+PROTOCOL_MINOR = 8
 
 #: First minor versions with a feature.
 REPORTING_MINOR = 1
@@ -30,3 +31,4 @@ LOGPROBS_MODE_MINOR = 6
 HIDDEN_STATES_MINOR = 7
 ADAPTERS_MINOR = 7
 POOLING_MINOR = 7
+RANKS_MINOR = 8
