@@ -193,19 +193,22 @@ class GroupSuite:
         """Sending ranks, receiving ranks, heads."""
         return CASES
 
-    @pytest.mark.parametrize(("dtype", "sizes"), [("int8", (4, 8)), ("float16", (8, 4))])
-    async def test_stages_kinds_scales_and_blocks_of_two_sizes(
-        self, harness: Harness, dtype: str, sizes: tuple[int, int]
-    ) -> None:
-        layouts = [every_kind(size, dtype) for size in sizes]
+    async def test_stages_kinds_scales_and_blocks_of_two_sizes(self, harness: Harness) -> None:
+        """There from small blocks into large ones, in 8 bits; and back."""
         splits = KVSplit(2, ((1, 0, 2, 1), (3, 2, 0, 1))), KVSplit(3, ((4, 2, 2, 2),))
-        holders = [Holder(layout, split) for layout, split in zip(layouts, splits, strict=True)]
-        async with groups(harness, *holders) as (sender, receiver):
-            pushed = await begin(sender, receiver)
-            digest = await send_all(sender, pushed.outbound)
-            receipt = await pushed.inbound.wait(20)
-            assert receipt.digest == digest
-            assert check_contents(pushed, receiver) == receipt.num_bytes
+        for dtype, sizes in self.formats():
+            layouts = [every_kind(size, dtype) for size in sizes]
+            holders = [Holder(layout, split) for layout, split in zip(layouts, splits, strict=True)]
+            async with groups(harness, *holders) as (sender, receiver):
+                pushed = await begin(sender, receiver)
+                digest = await send_all(sender, pushed.outbound)
+                receipt = await pushed.inbound.wait(20)
+                assert receipt.digest == digest
+                assert check_contents(pushed, receiver) == receipt.num_bytes
+
+    def formats(self) -> Sequence[tuple[str, tuple[int, int]]]:
+        """Numbers of the cache, and both block sizes."""
+        return [("int8", (4, 8)), ("float16", (8, 4))]
 
     async def test_a_flipped_byte_fails_the_whole(self, harness: Harness) -> None:
         """It changes after its checksum was taken, in what one of four ranks sends."""
