@@ -5,6 +5,8 @@ Checksums are xxh3-64, the same as those of the package xxhash, so peers may use
 
 from __future__ import annotations
 
+import ctypes
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,6 +50,60 @@ def checksum_blocks(blocks: Sequence[Block]) -> NDArray[np.uint64]:
         load_library().baton_checksum_blocks(
             origin.ctypes.data, len(origin), blocks[0].nbytes, checksums.ctypes.data
         )
+    return checksums
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """Ranges of memory: for each item those up to its end, from the end of the item before.
+
+    `keeps` is what the memory belongs to.
+    """
+
+    starts: NDArray[np.uintp]
+    sizes: NDArray[np.uintp]
+    #: By item: the index after its last range.
+    ends: NDArray[np.int64]
+    keeps: object
+
+    @property
+    def item_bytes(self) -> NDArray[np.uintp]:
+        """Bytes of each item."""
+        totals = np.concatenate(([0], np.cumsum(self.sizes)))[self.ends]
+        return np.diff(totals, prepend=0).astype(np.uintp)
+
+
+class _RangesStruct(ctypes.Structure):
+    _fields_ = (
+        ("starts", ctypes.c_void_p),
+        ("sizes", ctypes.c_void_p),
+        ("ends", ctypes.c_void_p),
+    )
+
+    @classmethod
+    def of(cls, ranges: Ranges) -> _RangesStruct:
+        return cls(ranges.starts.ctypes.data, ranges.sizes.ctypes.data, ranges.ends.ctypes.data)
+
+
+def copy_ranges(targets: Ranges | None, sources: Ranges, most_bytes: int) -> NDArray[np.uint64]:
+    """Copy each item's bytes from its sources to its targets; return their checksums uint64 [n].
+
+    Sources and targets of an item have equally many bytes, at least SHORTEST_BLOCK_BYTES and at
+    most `most_bytes`, and may be cut in different ways. Without targets, nothing is written.
+
+    Raises:
+        NativeUnavailableError: see `load_library`.
+    """
+    checksums = np.empty(len(sources.ends), np.uint64)
+    scratch = np.empty(most_bytes, np.uint8)
+    to = None if targets is None else ctypes.byref(_RangesStruct.of(targets))
+    load_library().baton_copy_ranges(
+        to,
+        ctypes.byref(_RangesStruct.of(sources)),
+        len(checksums),
+        scratch.ctypes.data,
+        checksums.ctypes.data,
+    )
     return checksums
 
 

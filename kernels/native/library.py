@@ -469,6 +469,7 @@ _SIGNATURES = {
     "baton_whole_attention": (c_int, (c_void_p, POINTER(Texts))),
     "baton_matrix_delete": (None, (c_void_p,)),
     "baton_checksum_blocks": (None, (c_void_p, c_int, c_size_t, c_void_p)),
+    "baton_copy_ranges": (None, (c_void_p, c_void_p, c_int64, c_void_p, c_void_p)),
     "baton_copy_blocks": (None, (c_void_p, c_void_p, c_int, c_size_t, c_void_p)),
     "baton_choose_tokens": (
         c_int,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from shared.connector.parts import BlockParts
     from shared.errors import TransferFailure
     from shared.identity import WorkerId
     from shared.kv.layout import KVLayout
@@ -178,15 +179,27 @@ class Connector(Protocol):
         """
         ...
 
-    def open(self, *, request_id: str, sender: WorkerId, blocks: Sequence[int]) -> InboundTransfer:
+    def open(
+        self,
+        *,
+        request_id: str,
+        sender: WorkerId,
+        blocks: Sequence[int],
+        parts: BlockParts | None = None,
+    ) -> InboundTransfer:
         """Let `sender` fill local `blocks`, which must be distinct and owned by the caller.
 
-        The blocks must not be freed before `wait` or `abort` has returned.
+        The blocks must not be freed before `wait` or `abort` has returned. With `parts`, only those
+        of each block are written, and `blocks` is by index: a block may come several times.
         """
         ...
 
-    async def connect(self, ticket: Ticket, timeout_s: float) -> OutboundTransfer:
+    async def connect(
+        self, ticket: Ticket, timeout_s: float, parts: BlockParts | None = None
+    ) -> OutboundTransfer:
         """Start sending into a ticket that names this worker as its sender.
+
+        `parts`: equal to those that the ticket was opened with.
 
         Raises:
             TransferError: unreachable receiver, or a ticket that it refuses.

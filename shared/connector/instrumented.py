@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Receipt,
         Ticket,
     )
+    from shared.connector.parts import BlockParts
     from shared.identity import WorkerId
 
 #: The outcome of a successful transfer; all other outcomes are `TransferFailure`s.
@@ -105,8 +106,9 @@ class _Tally:
     """Counts the bytes of one transfer, and reports them once."""
 
     def __init__(
-        self, connector: str, direction: Direction, block_bytes: int, observer: TransferObserver
+        self, connector: str, direction: Direction, block_bytes: float, observer: TransferObserver
     ) -> None:
+        """Make a tally. `block_bytes`: bytes of a block that move, on average."""
         self.num_blocks = 0
         self.num_pieces = 0
         self.num_copied_bytes = 0
@@ -128,7 +130,7 @@ class _Tally:
                 direction=self._direction,
                 outcome=outcome,
                 num_blocks=self.num_blocks,
-                num_bytes=self.num_blocks * self._block_bytes,
+                num_bytes=round(self.num_blocks * self._block_bytes),
                 num_pieces=self.num_pieces,
                 num_copied_bytes=self.num_copied_bytes,
                 duration_s=time.monotonic() - self._started_at,
@@ -215,16 +217,25 @@ class InstrumentedConnector(WrappedConnector):
         super().__init__(inner)
         self._observer = observer
 
-    def open(self, *, request_id: str, sender: WorkerId, blocks: Sequence[int]) -> InboundTransfer:
+    def open(
+        self,
+        *,
+        request_id: str,
+        sender: WorkerId,
+        blocks: Sequence[int],
+        parts: BlockParts | None = None,
+    ) -> InboundTransfer:
         """See `Connector.open`."""
-        inbound = self._inner.open(request_id=request_id, sender=sender, blocks=blocks)
-        return _Inbound(inbound, self._tally(Direction.INBOUND, inbound.ticket))
+        inbound = self._inner.open(request_id=request_id, sender=sender, blocks=blocks, parts=parts)
+        return _Inbound(inbound, self._tally(Direction.INBOUND, inbound.ticket, parts))
 
-    async def connect(self, ticket: Ticket, timeout_s: float) -> OutboundTransfer:
+    async def connect(
+        self, ticket: Ticket, timeout_s: float, parts: BlockParts | None = None
+    ) -> OutboundTransfer:
         """See `Connector.connect`."""
-        tally = self._tally(Direction.OUTBOUND, ticket)
+        tally = self._tally(Direction.OUTBOUND, ticket, parts)
         try:
-            return _Outbound(await self._inner.connect(ticket, timeout_s), tally)
+            return _Outbound(await self._inner.connect(ticket, timeout_s, parts), tally)
         except TransferError as error:
             tally.end(error.reason)
             raise
@@ -232,5 +243,9 @@ class InstrumentedConnector(WrappedConnector):
             tally.end(TransferFailure.ABORTED)
             raise
 
-    def _tally(self, direction: Direction, ticket: Ticket) -> _Tally:
-        return _Tally(self.name, direction, ticket.layout.block_bytes, self._observer)
+    def _tally(self, direction: Direction, ticket: Ticket, parts: BlockParts | None) -> _Tally:
+        if parts is None:
+            block_bytes: float = ticket.layout.block_bytes
+        else:
+            block_bytes = sum(parts.sizes) / len(parts.sizes)
+        return _Tally(self.name, direction, block_bytes, self._observer)

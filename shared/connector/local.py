@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from shared.connector.base import Offer
 from shared.connector.protocol.frame import Frame, decode
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from shared.connector.protocol.block_io import BlockIO
     from shared.connector.protocol.inbound import Inbound
-    from shared.connector.protocol.link import Link, Wire
+    from shared.connector.protocol.link import Link, PieceParts, Wire
     from shared.connector.protocol.tasks import Tasks
     from shared.identity import WorkerId
     from shared.kv.memory import KVMemory
@@ -117,6 +117,8 @@ class LocalPort:
 class LocalWire:
     """A `Wire` to a connector of this process; without a port it is not connected."""
 
+    carries_bytes: ClassVar[bool] = True
+
     def __init__(self, port: LocalPort | None, io: BlockIO) -> None:
         self._port = port
         self._io = io
@@ -127,10 +129,12 @@ class LocalWire:
         if self._port is not None:
             self._port.send(frame.encode())
 
-    def send_piece(self, frame: Frame, blocks: Sequence[int]) -> None:
+    def send_piece(
+        self, frame: Frame, blocks: Sequence[int], parts: PieceParts | None = None
+    ) -> None:
         """See `Wire.send_piece`."""
         if self._port is not None:
-            self._port.send(frame.encode(), self._io.parts(blocks))
+            self._port.send(frame.encode(), self._io.payload(blocks, parts))
 
     async def release(self, transfer_id: bytes) -> None:
         """See `Wire.release`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, assert_never
 
 from shared.kv.group_rules import ChunkRule, FullRule, GroupKind, StateRule, WindowRule
@@ -32,6 +32,21 @@ _STATE_BLOCKS = 2
 _STATE_ALIGNMENT = 64
 
 
+@dataclass(frozen=True, slots=True)
+class StateSection:
+    """Consecutive numbers of a layer's state: rows, each of them parts one after the other."""
+
+    num_rows: int
+    #: By part: its number of heads (groups, channels), and the numbers of each. Ranks divide the
+    #: heads; a part with one head is whole on every rank.
+    parts: tuple[tuple[int, int], ...]
+
+    @property
+    def size(self) -> int:
+        """Number of numbers."""
+        return self.num_rows * sum(heads * size for heads, size in self.parts)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KVGroup:
     """Layers that share a block table.
@@ -50,6 +65,9 @@ class KVGroup:
     window: int = 0
     #: Numbers of a layer's state; 0 for other kinds, which have heads instead.
     state_size: int = 0
+    #: How ranks divide a state; empty: not known here. It follows from the model, so peers do not
+    #: compare it.
+    sections: tuple[StateSection, ...] = field(default=(), compare=False)
 
     @property
     def fields(self) -> tuple[str | int, ...]:
@@ -163,6 +181,11 @@ class KVLayout:
             return group.num_layers, group.state_size
         row = group.head_dim + (_SCALE_BYTES if self.has_token_scales else 0)
         return group.num_layers, group.num_kinds, group.num_kv_heads, self.block_size, row
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of a number of a token's row."""
+        return _DTYPE_BYTES[self.dtype]
 
     @property
     def block_bytes(self) -> int:

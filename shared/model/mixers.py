@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
 
+from shared.kv.layout import StateSection
+
 if TYPE_CHECKING:
     from shared.model.rope import RopeConfig
 
@@ -175,6 +177,11 @@ class ShortConvSpec:
         """Numbers of the state: the convolution's last inputs."""
         return (self.kernel_size - 1) * self.conv_width
 
+    @property
+    def state_sections(self) -> tuple[StateSection, ...]:
+        """How ranks divide the state: by channel."""
+        return (StateSection(self.kernel_size - 1, ((self.width, 1),)),)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaSpec:
@@ -210,6 +217,15 @@ class DeltaSpec:
     def state_size(self) -> int:
         """Numbers of the state: the convolution's last inputs, and S of each head."""
         return (self.kernel_size - 1) * self.conv_width + self.value_size * self.key_dim
+
+    @property
+    def state_sections(self) -> tuple[StateSection, ...]:
+        """How ranks divide the state: each of the convolution's parts by its heads, and S."""
+        keys = (self.num_key_heads, self.key_dim)
+        return (
+            StateSection(self.kernel_size - 1, (keys, keys, (self.num_heads, self.value_dim))),
+            StateSection(1, ((self.num_heads, self.key_dim * self.value_dim),)),
+        )
 
 
 class GatedNorm(StrEnum):
@@ -286,6 +302,15 @@ class MambaSpec:
     def state_size(self) -> int:
         """Numbers of the state: the convolution's last inputs, and S of each head."""
         return (self.kernel_size - 1) * self.conv_width + self.inner_size * self.state_dim
+
+    @property
+    def state_sections(self) -> tuple[StateSection, ...]:
+        """How ranks divide the state: each of the convolution's parts by its heads, and S."""
+        groups = (self.num_groups, self.state_dim)
+        return (
+            StateSection(self.kernel_size - 1, ((self.num_heads, self.head_dim), groups, groups)),
+            StateSection(1, ((self.num_heads, self.head_dim * self.state_dim),)),
+        )
 
 
 #: Mixers whose memory of the tokens before is a state of constant size.

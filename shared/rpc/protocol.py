@@ -20,6 +20,7 @@ PROTOCOL_MAJOR = 1
 #: 7: (vectors) a prefill worker makes vectors of texts, and describes them.
 #: 8: (adapters) a worker tells how many adapters its memory takes.
 #: 8: (vectors) a prefill worker makes vectors with the adapter that a request names.
+#: 8: (ranks) a worker may consist of several ranks, with a part of each block in each of them.
 PROTOCOL_MINOR = 8
 
 #: First minor versions with a feature.
@@ -33,3 +34,4 @@ HIDDEN_STATES_MINOR = 7
 ADAPTERS_MINOR = 7
 POOLING_MINOR = 7
 ADAPTED_VECTORS_MINOR = 8
+RANKS_MINOR = 8

@@ -61,6 +61,11 @@ void baton_copy_blocks(void* const* to, const void* const* from, int count, size
                        uint64_t* checksums) {
   for (int i = 0; i < count; ++i) checksums[i] = copy_checksum(to[i], from[i], size);
 }
+// to: null, or like from.
+void baton_copy_ranges(const Ranges* to, const Ranges* from, int64_t count, void* scratch,
+                       uint64_t* checksums) {
+  copy_ranges(to, *from, count, static_cast<uint8_t*>(scratch), checksums);
+}
 
 int baton_choose_tokens(Pool* pool, const float* logits, size_t stride, int rows, int vocab,
                         const RowChoice* choices, int64_t* tokens) try {

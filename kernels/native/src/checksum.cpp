@@ -121,4 +121,29 @@ uint64_t copy_checksum(void* to, const void* from, size_t size) {
   return result;
 }
 
+void copy_ranges(const Ranges* to, const Ranges& from, int64_t count, uint8_t* scratch,
+                 uint64_t* checksums) {
+  int64_t source = 0, target = 0;
+  for (int64_t item = 0; item < count; ++item) {
+    const int64_t end = from.ends[item], target_end = to ? to->ends[item] : 0;
+    const bool is_scattered = to && target_end - target > 1;
+    uint8_t* together = to && !is_scattered ? static_cast<uint8_t*>(to->starts[target]) : scratch;
+    size_t size = 0;
+    if (end - source == 1) {
+      size = from.sizes[source];
+      checksums[item] = to ? copy_checksum(together, from.starts[source], size)
+                           : checksum(from.starts[source], size);
+      source = end;
+    } else {
+      for (; source < end; size += from.sizes[source++])
+        std::memcpy(together + size, from.starts[source], from.sizes[source]);
+      checksums[item] = checksum(together, size);
+    }
+    if (is_scattered)
+      for (const uint8_t* data = scratch; target < target_end; data += to->sizes[target++])
+        std::memcpy(to->starts[target], data, to->sizes[target]);
+    target = target_end;
+  }
+}
+
 }  // namespace baton

@@ -173,6 +173,96 @@ class ConnectorOffer(_message.Message):
 Global___ConnectorOffer: _TypeAlias = ConnectorOffer  # noqa: Y015
 
 @_typing.final
+class StageLayers(_message.Message):
+    """The layers of one stage of a pipeline."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_LAYERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def group_layers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """By group of the layout: how many of its layers the stage has, those after the stages before."""
+
+    def __init__(
+        self,
+        *,
+        group_layers: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_layers", b"group_layers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StageLayers: _TypeAlias = StageLayers  # noqa: Y015
+
+@_typing.final
+class RankEndpoint(_message.Message):
+    """One of the ranks of a worker."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_FIELD_NUMBER: _builtins.int
+    OFFERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def worker(self) -> _common_pb2.WorkerId:
+        """Its own identity, which tickets name: its worker's incarnation with a name of its own."""
+
+    @_builtins.property
+    def offers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConnectorOffer]:
+        """Connectors on which it can receive."""
+
+    def __init__(
+        self,
+        *,
+        worker: _common_pb2.WorkerId | None = ...,
+        offers: _abc.Iterable[Global___ConnectorOffer] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["offers", b"offers", "worker", b"worker"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RankEndpoint: _TypeAlias = RankEndpoint  # noqa: Y015
+
+@_typing.final
+class RankGroup(_message.Message):
+    """The ranks that one worker consists of, and what each has of every block: of each group the layers of its stage,
+    and of those the heads of its place in the stage.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENSOR_PARALLEL_SIZE_FIELD_NUMBER: _builtins.int
+    STAGES_FIELD_NUMBER: _builtins.int
+    RANKS_FIELD_NUMBER: _builtins.int
+    tensor_parallel_size: _builtins.int
+    """Ranks of each stage."""
+    @_builtins.property
+    def stages(self) -> _containers.RepeatedCompositeFieldContainer[Global___StageLayers]:
+        """In order; one without a pipeline."""
+
+    @_builtins.property
+    def ranks(self) -> _containers.RepeatedCompositeFieldContainer[Global___RankEndpoint]:
+        """Stage after stage; tensor_parallel_size of each."""
+
+    def __init__(
+        self,
+        *,
+        tensor_parallel_size: _builtins.int = ...,
+        stages: _abc.Iterable[Global___StageLayers] | None = ...,
+        ranks: _abc.Iterable[Global___RankEndpoint] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ranks", b"ranks", "stages", b"stages", "tensor_parallel_size", b"tensor_parallel_size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RankGroup: _TypeAlias = RankGroup  # noqa: Y015
+
+@_typing.final
 class PeerInfo(_message.Message):
     """All that two workers compare before the first transfer."""
 
@@ -185,12 +275,13 @@ class PeerInfo(_message.Message):
     NAMESPACE_FIELD_NUMBER: _builtins.int
     OFFERS_FIELD_NUMBER: _builtins.int
     TENSOR_PARALLEL_SIZE_FIELD_NUMBER: _builtins.int
+    RANK_GROUP_FIELD_NUMBER: _builtins.int
     model_fingerprint: _builtins.str
     """Must be equal: digest of architecture, weights and dtype."""
     namespace: _builtins.str
     """Must be equal: root of the block hashes."""
     tensor_parallel_size: _builtins.int
-    """Tensor-parallel size. Must be equal until slices of heads can be exchanged."""
+    """Number of ranks. Peers before minor version 8 refuse another one than theirs."""
     @_builtins.property
     def protocol(self) -> _common_pb2.ProtocolVersion:
         """Compatible if `major` is equal."""
@@ -207,6 +298,10 @@ class PeerInfo(_message.Message):
     def offers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConnectorOffer]:
         """Connectors on which this worker can receive."""
 
+    @_builtins.property
+    def rank_group(self) -> Global___RankGroup:
+        """Of a worker of several ranks. Peers may have another division, or none. Since minor version 8."""
+
     def __init__(
         self,
         *,
@@ -217,10 +312,11 @@ class PeerInfo(_message.Message):
         namespace: _builtins.str = ...,
         offers: _abc.Iterable[Global___ConnectorOffer] | None = ...,
         tensor_parallel_size: _builtins.int = ...,
+        rank_group: Global___RankGroup | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout", "protocol", b"protocol", "worker", b"worker"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout", "protocol", b"protocol", "rank_group", b"rank_group", "worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout", "model_fingerprint", b"model_fingerprint", "namespace", b"namespace", "offers", b"offers", "protocol", b"protocol", "tensor_parallel_size", b"tensor_parallel_size", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout", "model_fingerprint", b"model_fingerprint", "namespace", b"namespace", "offers", b"offers", "protocol", b"protocol", "rank_group", b"rank_group", "tensor_parallel_size", b"tensor_parallel_size", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -241,6 +337,7 @@ class TransferTicket(_message.Message):
     NUM_BLOCKS_FIELD_NUMBER: _builtins.int
     LAYOUT_FIELD_NUMBER: _builtins.int
     GROUP_BLOCKS_FIELD_NUMBER: _builtins.int
+    RANK_TICKETS_FIELD_NUMBER: _builtins.int
     transfer_id: _builtins.bytes
     """16 random bytes made by the receiver."""
     connector: _builtins.str
@@ -269,6 +366,12 @@ class TransferTicket(_message.Message):
         they hold no KV. Since minor version 4.
         """
 
+    @_builtins.property
+    def rank_tickets(self) -> _containers.RepeatedCompositeFieldContainer[Global___RankTicket]:
+        """Of a hand-off between workers of which one has several ranks: the ticket of each pair of ranks that have
+        something to move. This message then only says what they have in common. Since minor version 8.
+        """
+
     def __init__(
         self,
         *,
@@ -281,14 +384,45 @@ class TransferTicket(_message.Message):
         num_blocks: _builtins.int = ...,
         layout: Global___KVLayout | None = ...,
         group_blocks: _abc.Iterable[_builtins.int] | None = ...,
+        rank_tickets: _abc.Iterable[Global___RankTicket] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout", "receiver", b"receiver", "sender", b"sender"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "connector", b"connector", "group_blocks", b"group_blocks", "layout", b"layout", "num_blocks", b"num_blocks", "receiver", b"receiver", "request_id", b"request_id", "sender", b"sender", "transfer_id", b"transfer_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "connector", b"connector", "group_blocks", b"group_blocks", "layout", b"layout", "num_blocks", b"num_blocks", "rank_tickets", b"rank_tickets", "receiver", b"receiver", "request_id", b"request_id", "sender", b"sender", "transfer_id", b"transfer_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TransferTicket: _TypeAlias = TransferTicket  # noqa: Y015
+
+@_typing.final
+class RankTicket(_message.Message):
+    """The ticket of one rank of the sender for one rank of the receiver."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SENDER_RANK_FIELD_NUMBER: _builtins.int
+    RECEIVER_RANK_FIELD_NUMBER: _builtins.int
+    TICKET_FIELD_NUMBER: _builtins.int
+    sender_rank: _builtins.int
+    receiver_rank: _builtins.int
+    @_builtins.property
+    def ticket(self) -> Global___TransferTicket:
+        """For parts of blocks, which follow from both workers' `RankGroup`s."""
+
+    def __init__(
+        self,
+        *,
+        sender_rank: _builtins.int = ...,
+        receiver_rank: _builtins.int = ...,
+        ticket: Global___TransferTicket | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ticket", b"ticket"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["receiver_rank", b"receiver_rank", "sender_rank", b"sender_rank", "ticket", b"ticket"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RankTicket: _TypeAlias = RankTicket  # noqa: Y015
 
 @_typing.final
 class HandshakeRequest(_message.Message):

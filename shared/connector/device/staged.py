@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
 from shared.connector.wrapped import WrappedConnector
+from shared.errors import TransferError, TransferFailure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
         Ticket,
     )
     from shared.connector.device.staging_pool import StagingPool
+    from shared.connector.parts import BlockParts
     from shared.identity import WorkerId
 
 
@@ -221,12 +223,25 @@ class StagedConnector(WrappedConnector):
             await asyncio.wait(self._arrivals)
         self._copier.close()
 
-    def open(self, *, request_id: str, sender: WorkerId, blocks: Sequence[int]) -> InboundTransfer:
+    def open(
+        self,
+        *,
+        request_id: str,
+        sender: WorkerId,
+        blocks: Sequence[int],
+        parts: BlockParts | None = None,
+    ) -> InboundTransfer:
         """See `Connector.open`.
 
         Raises:
-            TransferError: the staging pool has no room now.
+            TransferError: the staging pool has no room now; or parts of blocks are to come, which
+                only `nixl` can put beside what else a device's block holds.
         """
+        if parts is not None:
+            raise TransferError(
+                TransferFailure.LAYOUT_MISMATCH,
+                f"request {request_id}: {self.name} brings whole blocks to a device; use nixl",
+            )
         self._copier.check(blocks)
         if len(set(blocks)) != len(blocks):
             raise ValueError(f"request {request_id}: {len(blocks)} blocks, not distinct")
@@ -243,11 +258,13 @@ class StagedConnector(WrappedConnector):
         inbound.arrival.add_done_callback(self._arrivals.discard)
         return inbound
 
-    async def connect(self, ticket: Ticket, timeout_s: float) -> OutboundTransfer:
+    async def connect(
+        self, ticket: Ticket, timeout_s: float, parts: BlockParts | None = None
+    ) -> OutboundTransfer:
         """See `Connector.connect`. Also waits for space in the staging pool."""
         host_blocks = await self._pool.take(ticket.num_blocks, timeout_s)
         try:
-            inner = await self._inner.connect(ticket, timeout_s)
+            inner = await self._inner.connect(ticket, timeout_s, parts)
         except BaseException:
             self._pool.give(host_blocks)
             raise

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from shared.connector.protocol.block_copy import checksum_blocks, prepare
+from shared.connector.protocol.block_copy import (
+    block_ranges,
+    checksum_blocks,
+    copy_ranges,
+    prepare,
+)
 from shared.connector.protocol.block_io import BlockAccess, BlockMemory
 
 if TYPE_CHECKING:
@@ -12,6 +17,9 @@ if TYPE_CHECKING:
 
     import numpy as np
     from numpy.typing import NDArray
+
+    from kernels.native.block_copy import Ranges
+    from shared.kv.cut import Cut
 
 
 class DeviceMemory(BlockMemory, Protocol):
@@ -54,6 +62,17 @@ class DeviceIO(BlockAccess):
 
     def _hash(self, blocks: Sequence[int]) -> NDArray[np.uint64]:
         return checksum_blocks(list(self._memory.read(blocks)))
+
+    def _gather(
+        self, blocks: Sequence[int], cuts: Sequence[Cut], targets: Ranges | None
+    ) -> NDArray[np.uint64]:
+        rows = self._memory.read(blocks)
+        return copy_ranges(targets, block_ranges(rows, range(len(rows)), cuts))
+
+    def _scatter(
+        self, blocks: Sequence[int], cuts: Sequence[Cut], sources: Ranges
+    ) -> NDArray[np.uint64]:
+        raise TypeError("a device's blocks are written by their sender")
 
     def _copy(
         self, blocks: Sequence[int], sources: Sequence[NDArray[np.uint8]]

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from shared.connector.nixl.descriptors import part_descriptors
 from shared.errors import ConfigError
 from shared.kv.memory import KVMemory
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from shared.connector.nixl.device import DeviceMemory
+    from shared.connector.protocol.link import PieceParts
 
     OnEnd = Callable[[str], None]
 
@@ -91,7 +93,10 @@ class Lane:
         self._num_blocks, self._block_bytes = memory.num_blocks, memory.layout.block_bytes
         self._on_notified = on_notified
         self._writes: dict[Any, OnEnd] = {}
-        self._aimed: tuple[Any, Any] | None = None
+        #: The peer: its agent, the address of its first block, their number, its device.
+        self._peer: tuple[str, int, int, int] | None = None
+        #: Descriptors of all of our blocks, and of the peer's, made for the first whole one.
+        self._tables: tuple[Any, Any] | None = None
         #: Transfers whose sender may be writing.
         self.num_expected = 0
         self.is_closed = False
@@ -109,7 +114,7 @@ class Lane:
     @property
     def is_aimed(self) -> bool:
         """Whether `aim` has been called, so that the lane can write."""
-        return self._aimed is not None
+        return self._peer is not None
 
     @property
     def is_busy(self) -> bool:
@@ -120,27 +125,34 @@ class Lane:
         """Set the peer's blocks that `write` writes into."""
         try:
             peer = self._agent.add_remote_agent(metadata)
-            here = self._table("NIXL_INIT_AGENT", self.address, self._num_blocks, self.device)
-            there = self._table(peer, address, num_blocks, device)
         except Exception as error:
             raise LaneError(f"no way to the peer's memory: {error}") from error
-        self._aimed = (here, there)
+        self._peer = (peer, address, num_blocks, device)
 
     def write(
-        self, blocks: Sequence[int], places: Sequence[int], name: bytes, on_end: OnEnd
+        self,
+        blocks: Sequence[int],
+        places: Sequence[int],
+        name: bytes,
+        on_end: OnEnd,
+        parts: PieceParts | None = None,
     ) -> None:
         """Write our `blocks` to the peer's `places`; the peer is notified with `name` afterwards.
 
-        `on_end` is called when no block is read any more: with None, or with the error.
+        With `parts`, only those of the blocks. `on_end` is called when no block is read any more:
+        with None, or with the error.
         """
-        if self.is_closed or self._aimed is None:
+        if self.is_closed or self._peer is None:
             raise LaneError("the connection is closed")
-        here, there = self._aimed
         handle = None
         try:
-            handle = self._agent.make_prepped_xfer(
-                *("WRITE", here, list(blocks), there, list(places), name)
-            )
+            if parts is None:
+                here, there = self._whole(self._peer)
+                handle = self._agent.make_prepped_xfer(
+                    *("WRITE", here, list(blocks), there, list(places), name)
+                )
+            else:
+                handle = self._prepare(self._peer, blocks, places, name, parts)
             state = self._agent.transfer(handle)
         except Exception as error:
             if handle is not None:
@@ -174,9 +186,9 @@ class Lane:
             return
         self.is_closed = True
         on_ends = tuple(self._writes.values())
-        handles = [*self._writes, *(self._aimed or ())]
+        handles = [*self._writes, *(self._tables or ())]
         self._writes.clear()
-        self._aimed = None
+        self._peer = self._tables = None
         while handles:
             # Writes continue until the agent is gone, and it exists while a handle refers to it.
             with suppress(Exception):
@@ -192,6 +204,38 @@ class Lane:
         on_end = self._writes.pop(handle)
         handle.release()
         on_end(error)
+
+    def _whole(self, peer: tuple[str, int, int, int]) -> tuple[Any, Any]:
+        """Return the descriptors of all blocks on both sides."""
+        if self._tables is None:
+            here = self._table("NIXL_INIT_AGENT", self.address, self._num_blocks, self.device)
+            self._tables = (here, self._table(*peer))
+        return self._tables
+
+    def _prepare(
+        self,
+        peer: tuple[str, int, int, int],
+        blocks: Sequence[int],
+        places: Sequence[int],
+        name: bytes,
+        parts: PieceParts,
+    ) -> Any:
+        """Return the handle of a write of parts of blocks, each range by itself."""
+        agent, address, num_blocks, device = peer
+        if max(places) >= num_blocks:
+            raise LaneError(f"no block {max(places)} of {num_blocks}")
+        lists = part_descriptors(blocks, places, parts, self._block_bytes)
+        found = []
+        for (offsets, sizes), start, on in zip(
+            lists, (self.address, address), (self.device, device), strict=True
+        ):
+            kind, device_id = _segment(on)
+            table = np.empty((len(offsets), 3), np.uint64)
+            table[:, 0] = offsets + np.uint64(start)
+            table[:, 1] = sizes
+            table[:, 2] = device_id
+            found.append(self._agent.get_xfer_descs(table, kind))
+        return self._agent.initialize_xfer("WRITE", *found, agent, name)
 
     def _table(self, agent: str, address: int, num_blocks: int, device: int) -> Any:
         """Return descriptors of every block of `agent` from `address` on, ready for writes."""

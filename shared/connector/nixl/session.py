@@ -57,6 +57,8 @@ class LandingSession(Session, InPlace):
         self._cut = False
         self._writers: dict[bytes, asyncio.Future[None]] = {}
         self._landings: dict[bytes, dict[int, asyncio.Future[None]]] = {}
+        #: Indices of each transfer.
+        self._num_indices: dict[bytes, int] = {}
 
     def knows(self, transfer_id: bytes) -> bool:
         """Return whether the sender of this transfer got its addresses."""
@@ -68,6 +70,7 @@ class LandingSession(Session, InPlace):
         writer = asyncio.get_running_loop().create_future()
         self._writers[transfer_id] = writer
         self._landings[transfer_id] = {}
+        self._num_indices[transfer_id] = len(inbound.blocks)
         inbound.hold(writer)
         self._attend()
         self._tasks.spawn(self._show(inbound), on_exit=lambda _: None)
@@ -96,6 +99,7 @@ class LandingSession(Session, InPlace):
     def ended(self, inbound: Inbound) -> None:
         """See `Session.ended`."""
         transfer_id = inbound.ticket.transfer_id
+        self._num_indices.pop(transfer_id, None)
         for landing in self._landings.pop(transfer_id, {}).values():
             if not landing.done():
                 landing.set_result(None)
@@ -166,7 +170,7 @@ class LandingSession(Session, InPlace):
     def _landing(self, transfer_id: bytes, first_index: int) -> asyncio.Future[None] | None:
         """Return the future of a piece's arrival; its frame or its notification makes it."""
         landings = self._landings.get(transfer_id)
-        if landings is None or first_index >= self._memory.num_blocks:
+        if landings is None or first_index >= self._num_indices[transfer_id]:
             return None
         if first_index not in landings:
             landings[first_index] = asyncio.get_running_loop().create_future()

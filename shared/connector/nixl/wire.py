@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from shared.connector.nixl.lane import Lane, LaneError, LaneMemory
 from shared.connector.nixl.pump import settle
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from shared.connector.nixl.pump import Pump
     from shared.connector.protocol.limits import TransferLimits
-    from shared.connector.protocol.link import Link
+    from shared.connector.protocol.link import Link, PieceParts
     from shared.connector.protocol.tasks import Tasks
 
 
@@ -37,6 +37,8 @@ class _Route:
 
 class NixlWire(FrameWire):
     """A `Wire` whose pieces are announced by their frame and written by NIXL."""
+
+    carries_bytes: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -72,12 +74,15 @@ class NixlWire(FrameWire):
             return
         super().send(frame)
 
-    def send_piece(self, frame: Frame, blocks: Sequence[int]) -> None:
+    def send_piece(
+        self, frame: Frame, blocks: Sequence[int], parts: PieceParts | None = None
+    ) -> None:
         """See `Wire.send_piece`."""
         route = self._routes[frame.transfer_id]
         # Before its bytes: the receiver has to poll for them.
         super().send(frame)
-        task = self._tasks.spawn(self._write(route, frame, list(blocks)), on_exit=lambda _: None)
+        writing = self._write(route, frame, list(blocks), parts)
+        task = self._tasks.spawn(writing, on_exit=lambda _: None)
         route.writes.add(task)
         task.add_done_callback(route.writes.discard)
 
@@ -144,7 +149,9 @@ class NixlWire(FrameWire):
         if self._hung_up:
             self._pump.post(self._lane.close)
 
-    async def _write(self, route: _Route, frame: Frame, blocks: list[int]) -> None:
+    async def _write(
+        self, route: _Route, frame: Frame, blocks: list[int], parts: PieceParts | None
+    ) -> None:
         await self._aimed.wait()
         await route.known.wait()
         lane = self._lane
@@ -158,7 +165,7 @@ class NixlWire(FrameWire):
             self._pump.tell(partial(settle, ended, error, None))
 
         try:
-            await self._pump.run(partial(lane.write, blocks, places, name, on_end))
+            await self._pump.run(partial(lane.write, blocks, places, name, on_end, parts))
             error = await ended
         except LaneError as refusal:
             error = str(refusal)

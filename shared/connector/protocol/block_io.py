@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
-from shared.connector.protocol.block_copy import checksum_blocks, copy_blocks, prepare
+from kernels.native.block_copy import Ranges
+from shared.connector.protocol.block_copy import (
+    block_ranges,
+    checksum_blocks,
+    copy_blocks,
+    copy_ranges,
+    packed_ranges,
+    prepare,
+)
 from shared.connector.protocol.checksum import piece_checksum
 
 if TYPE_CHECKING:
@@ -24,6 +32,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from shared.connector.protocol.link import PieceParts
+    from shared.kv.cut import Cut
     from shared.kv.layout import KVLayout
     from shared.kv.memory import KVMemory
 
@@ -94,32 +104,80 @@ class BlockAccess(ABC):
     def _hash(self, blocks: Sequence[int]) -> NDArray[np.uint64]:
         """Return the checksum of each block. In any thread."""
 
+    @abstractmethod
+    def _scatter(
+        self, blocks: Sequence[int], cuts: Sequence[Cut], sources: Ranges
+    ) -> NDArray[np.uint64]:
+        """Copy `sources` into parts of `blocks`; return their checksums. In any thread."""
+
+    @abstractmethod
+    def _gather(
+        self, blocks: Sequence[int], cuts: Sequence[Cut], targets: Ranges | None
+    ) -> NDArray[np.uint64]:
+        """Copy parts of `blocks` to `targets`, if any; return their checksums. In any thread."""
+
     def check(self, blocks: Sequence[int]) -> None:
         """Raise ValueError if any of `blocks` is not a block of this memory."""
         if blocks and (min(blocks) < 0 or max(blocks) >= self._num_blocks):
             raise ValueError(f"blocks {min(blocks)}..{max(blocks)} of {self._num_blocks}")
 
     async def write(
-        self, blocks: Sequence[int], sources: Sequence[NDArray[np.uint8]] | None, activity: Activity
+        self,
+        blocks: Sequence[int],
+        sources: Sequence[NDArray[np.uint8]] | Ranges | None,
+        activity: Activity,
+        cuts: Sequence[Cut] | None = None,
     ) -> int | None:
         """Copy `sources`, one after the other, into `blocks`; return the checksum of the result.
 
         `sources` are whole blocks, neighbours perhaps as one part. Without any nothing is copied:
-        the sender has written the blocks.
+        the sender has written the blocks. With `cuts`, of each block as many bytes are copied to
+        those of its ranges.
 
         None if the activity was stopped meanwhile: nothing more is written then.
         """
         if sources is None:
-            return await self.checksum(blocks, activity)
-        work = partial(self._copy, blocks, sources)
-        checksum = await self._run(partial(_unless_stopped, work, activity), len(blocks), activity)
-        activity.num_copied_bytes += 0 if checksum is None else len(blocks) * self._block_bytes
+            return await self.checksum(blocks, activity, cuts)
+        if cuts is not None:
+            if not isinstance(sources, Ranges):
+                sources = packed_ranges(sources, [cut.num_bytes for cut in cuts])
+            work = partial(self._scatter, blocks, cuts, sources)
+        else:
+            assert not isinstance(sources, Ranges)  # only parts are cut
+            work = partial(self._copy, blocks, sources)
+        num_bytes = self._num_bytes(blocks, cuts)
+        checksum = await self._run(partial(_unless_stopped, work, activity), num_bytes, activity)
+        activity.num_copied_bytes += 0 if checksum is None else num_bytes
         return checksum
 
-    async def checksum(self, blocks: Sequence[int], activity: Activity) -> int | None:
-        """Return the checksum of `blocks` as a piece, or None if the activity was stopped."""
-        work = partial(self._hash, blocks)
-        return await self._run(partial(_unless_stopped, work, activity), len(blocks), activity)
+    async def checksum(
+        self, blocks: Sequence[int], activity: Activity, cuts: Sequence[Cut] | None = None
+    ) -> int | None:
+        """Return the checksum of `blocks`, or of a part of each, as a piece.
+
+        None if the activity was stopped.
+        """
+        if cuts is None:
+            work = partial(self._hash, blocks)
+        else:
+            work = partial(self._gather, blocks, cuts, None)
+        num_bytes = self._num_bytes(blocks, cuts)
+        return await self._run(partial(_unless_stopped, work, activity), num_bytes, activity)
+
+    async def pack(
+        self, blocks: Sequence[int], cuts: Sequence[Cut], activity: Activity
+    ) -> tuple[NDArray[np.uint8], int | None]:
+        """Return a copy of the parts of `blocks`, one after the other, and their checksum.
+
+        The checksum is None if the activity was stopped.
+        """
+        sizes = [cut.num_bytes for cut in cuts]
+        packed = np.empty(sum(sizes), np.uint8)
+
+        work = partial(self._gather, blocks, cuts, packed_ranges([packed], sizes))
+        checksum = await self._run(partial(_unless_stopped, work, activity), len(packed), activity)
+        activity.num_copied_bytes += 0 if checksum is None else len(packed)
+        return packed, checksum
 
     async def in_thread(self, work: Callable[[], _T]) -> _T:
         """Run a short blocking function in a thread. Cancelling does not stop it."""
@@ -129,8 +187,13 @@ class BlockAccess(ABC):
         """Close. Every activity must have been stopped."""
         self._threads.shutdown(wait=True)
 
-    async def _run(self, work: Callable[[], _T], num_blocks: int, activity: Activity) -> _T:
-        if num_blocks * self._block_bytes <= self._inline_bytes:
+    def _num_bytes(self, blocks: Sequence[int], cuts: Sequence[Cut] | None) -> int:
+        if cuts is None:
+            return len(blocks) * self._block_bytes
+        return sum(cut.num_bytes for cut in cuts)
+
+    async def _run(self, work: Callable[[], _T], num_bytes: int, activity: Activity) -> _T:
+        if num_bytes <= self._inline_bytes:
             result = work()
             # A run of small pieces must not occupy the loop either.
             await asyncio.sleep(0)
@@ -149,9 +212,19 @@ class BlockIO(BlockAccess):
         self._rows = memory.blocks  # [num_blocks, block_bytes]
         prepare()
 
-    def parts(self, blocks: Sequence[int]) -> list[NDArray[np.uint8]]:
-        """Return the bytes of `blocks` in order, neighbours as one flat array. Do not keep them."""
-        return cut(self._rows, blocks)
+    def payload(
+        self, blocks: Sequence[int], parts: PieceParts | None = None
+    ) -> list[NDArray[np.uint8]]:
+        """Return the bytes of a piece in order, neighbours as one flat array. Do not keep them."""
+        if parts is None or all(cut.ranges == ((0, self._block_bytes),) for cut in parts.sent):
+            return neighbours(self._rows, blocks)
+        if parts.packed is not None:
+            return [parts.packed]
+        found = []
+        for block, cut in zip(blocks, parts.sent, strict=True):
+            ((start, size),) = cut.ranges
+            found.append(self._rows[block, start : start + size])
+        return found
 
     def close(self) -> None:
         """See `BlockAccess.close`."""
@@ -167,11 +240,21 @@ class BlockIO(BlockAccess):
     def _hash(self, blocks: Sequence[int]) -> NDArray[np.uint64]:
         return checksum_blocks(self._each(blocks))
 
+    def _scatter(
+        self, blocks: Sequence[int], cuts: Sequence[Cut], sources: Ranges
+    ) -> NDArray[np.uint64]:
+        return copy_ranges(block_ranges(self._rows, blocks, cuts), sources)
+
+    def _gather(
+        self, blocks: Sequence[int], cuts: Sequence[Cut], targets: Ranges | None
+    ) -> NDArray[np.uint64]:
+        return copy_ranges(targets, block_ranges(self._rows, blocks, cuts))
+
     def _each(self, blocks: Sequence[int]) -> list[NDArray[np.uint8]]:
         return [self._rows[block] for block in blocks]
 
 
-def cut(rows: NDArray[np.uint8], blocks: Sequence[int]) -> list[NDArray[np.uint8]]:
+def neighbours(rows: NDArray[np.uint8], blocks: Sequence[int]) -> list[NDArray[np.uint8]]:
     """Return `blocks` of `rows` [num_blocks, block_bytes], neighbours as one flat array."""
     return [rows[start:end].reshape(-1) for start, end in _runs(blocks)]
 

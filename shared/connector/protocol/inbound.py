@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
+from itertools import accumulate
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from kernels.native.block_copy import Ranges
 from shared.connector.base import Receipt
 from shared.connector.protocol.block_io import Activity
 from shared.connector.protocol.checksum import layout_fingerprint, transfer_digest
@@ -20,11 +22,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shared.connector.base import Ticket
+    from shared.connector.parts import BlockParts
     from shared.connector.protocol.block_io import BlockAccess
     from shared.connector.protocol.frame import Frame
 
-    #: The payload of a piece.
-    Parts: TypeAlias = Sequence[NDArray[np.uint8]]
+    #: The payload of a piece: its bytes, or the ranges of a peer's memory that they lie in.
+    Content: TypeAlias = Sequence[NDArray[np.uint8]] | Ranges
 
 
 class InPlace(ABC):
@@ -52,12 +55,16 @@ class Inbound:
         blocks: Sequence[int],
         io: BlockAccess,
         on_end: Callable[[Inbound], None],
+        parts: BlockParts | None = None,
     ) -> None:
+        #: Which parts of its blocks it fills; None: the blocks.
+        self.parts = parts
         self._ticket = ticket
         self._blocks = tuple(blocks)
         self._io = io
         self._on_end = on_end
-        self._layout = layout_fingerprint(ticket.layout)
+        #: Of the ticket's layout.
+        self.fingerprint = layout_fingerprint(ticket.layout)
         self._claimed = np.zeros(len(blocks), np.bool_)
         self._checksums: dict[int, int] = {}
         self._num_received = 0
@@ -73,6 +80,11 @@ class Inbound:
     def ticket(self) -> Ticket:
         """The ticket for the sender."""
         return self._ticket
+
+    @property
+    def parts_fingerprint(self) -> int:
+        """See `BlockParts.fingerprint`; 0 for blocks."""
+        return 0 if self.parts is None else self.parts.fingerprint
 
     @property
     def blocks(self) -> tuple[int, ...]:
@@ -133,7 +145,7 @@ class Inbound:
         """
         self._activity.add(writer)
 
-    async def accept(self, frame: Frame, sources: Parts | InPlace) -> None:
+    async def accept(self, frame: Frame, sources: Content | InPlace) -> None:
         """Copy a piece to its place and verify it there. Several calls may run at once.
 
         `sources` are its bytes, cut at block boundaries, unless the sender writes them. Without
@@ -144,15 +156,16 @@ class Inbound:
         """
         if self.ended:
             return
-        parts = None if isinstance(sources, InPlace) else sources
-        self._check(frame, [frame.length] if parts is None else [part.size for part in parts])
+        content = None if isinstance(sources, InPlace) else sources
+        self._check(frame, content)
         if self._started_at is None:
             self._started_at = time.monotonic()
         piece = slice(frame.first_index, frame.first_index + frame.num_blocks)
         self._claimed[piece] = True
         if isinstance(sources, InPlace):
             await sources.landed(frame)
-        checksum = await self._io.write(self._blocks[piece], parts, self._activity)
+        cuts = None if self.parts is None else self.parts.received(piece)
+        checksum = await self._io.write(self._blocks[piece], content, self._activity, cuts)
         # A transfer that has ended meanwhile sends no answer.
         if checksum is None or self._ended.is_set():
             return
@@ -182,7 +195,7 @@ class Inbound:
         self._receipt = Receipt(
             digest=ours,
             num_blocks=len(self._blocks),
-            num_bytes=len(self._blocks) * self._ticket.layout.block_bytes,
+            num_bytes=self._num_bytes(slice(0, len(self._blocks))),
             num_pieces=len(self._checksums),
             num_copied_bytes=self._activity.num_copied_bytes,
             duration_ms=(self._verified_at - started_at) * 1e3,
@@ -194,26 +207,43 @@ class Inbound:
         self._ended.set()
         self._on_end(self)
 
-    def _check(self, frame: Frame, sizes: Sequence[int]) -> None:
-        fault = self._fault(frame, sizes)
+    def _num_bytes(self, indices: slice) -> int:
+        if self.parts is not None:
+            return sum(self.parts.sizes[indices])
+        return len(range(indices.start, indices.stop)) * self._ticket.layout.block_bytes
+
+    def _check(self, frame: Frame, content: Content | None) -> None:
+        fault = self._fault(frame, content)
         if fault is not None:
             raise TransferError(fault, f"piece of {frame.num_blocks} at {frame.first_index}")
 
-    def _fault(self, frame: Frame, sizes: Sequence[int]) -> TransferFailure | None:
-        """Return why a piece with parts of these sizes must not be written, or None."""
-        layout = self._ticket.layout
-        expected_bytes = frame.num_blocks * layout.block_bytes
+    def _fault(self, frame: Frame, content: Content | None) -> TransferFailure | None:
+        """Return why a piece with this content must not be written, or None."""
         piece = slice(frame.first_index, frame.first_index + frame.num_blocks)
-        if frame.layout != self._layout:
+        if frame.layout != self.fingerprint:
             return TransferFailure.LAYOUT_MISMATCH
-        # The format allows slices of layers; this version accepts whole blocks only.
-        whole = frame.first_layer == 0 and frame.num_layers == layout.num_layers
+        # Which layers move is in the ticket's parts, if not all.
+        whole = frame.first_layer == 0 and frame.num_layers == self._ticket.layout.num_layers
         if not whole or piece.stop > len(self._blocks):
             return TransferFailure.OUT_OF_RANGE
+        expected_bytes = self._num_bytes(piece)
+        if content is None:
+            sizes = [frame.length]
+        elif isinstance(content, Ranges):
+            sizes = content.item_bytes.tolist()
+        else:
+            sizes = [part.size for part in content]
         if max(sum(sizes), frame.length) > expected_bytes:
             return TransferFailure.OVERSIZED
         if min(sum(sizes), frame.length) < expected_bytes:
             return TransferFailure.INCOMPLETE
-        if any(size % layout.block_bytes for size in sizes):
+        if content is not None and not self._is_cut_well(sizes, piece):
             return TransferFailure.CORRUPT
         return TransferFailure.DUPLICATE if self._claimed[piece].any() else None
+
+    def _is_cut_well(self, sizes: Sequence[int], piece: slice) -> bool:
+        """Return whether parts of these sizes, which are all bytes, end where indices do."""
+        if self.parts is None:
+            return not any(size % self._ticket.layout.block_bytes for size in sizes)
+        ends = accumulate(self.parts.sizes[piece])
+        return set(accumulate(sizes)) <= set(ends)

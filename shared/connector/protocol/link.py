@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from shared.connector.protocol.credits import Credits
 from shared.connector.protocol.frame import NO_TRANSFER, Frame, Kind
@@ -13,20 +14,41 @@ from shared.errors import TransferError, TransferFailure
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from shared.connector.base import Ticket
     from shared.connector.protocol.outbound import Outbound
     from shared.identity import WorkerId
+    from shared.kv.cut import Cut
+
+
+@dataclass(frozen=True, slots=True)
+class PieceParts:
+    """The parts of a piece's blocks, by index."""
+
+    #: Of the sender's blocks, and of the receiver's.
+    sent: Sequence[Cut]
+    received: Sequence[Cut]
+    receiver_block_bytes: int
+    #: A copy of them, one after the other, if the wire carries bytes and not all lie together.
+    packed: NDArray[np.uint8] | None
 
 
 class Wire(Protocol):
     """A transport's part of a link. No method blocks, or raises because a peer is gone."""
 
+    #: Whether it sends a piece's bytes, and not where they are.
+    carries_bytes: ClassVar[bool]
+
     def send(self, frame: Frame) -> None:
         """Queue a frame without payload. Frames and pieces arrive in the order of the calls."""
         ...
 
-    def send_piece(self, frame: Frame, blocks: Sequence[int]) -> None:
-        """Queue a piece whose payload is these local blocks."""
+    def send_piece(
+        self, frame: Frame, blocks: Sequence[int], parts: PieceParts | None = None
+    ) -> None:
+        """Queue a piece whose payload is these local blocks, or parts of them."""
         ...
 
     async def release(self, transfer_id: bytes) -> None:
@@ -46,7 +68,9 @@ class Link:
 
     wire: Wire
 
-    def __init__(self, ticket: Ticket, on_lost: Callable[[Link], None]) -> None:
+    def __init__(self, ticket: Ticket, least_bytes: int, on_lost: Callable[[Link], None]) -> None:
+        """Make a link for tickets like this one. `least_bytes`: of a window that is of use."""
+        self.layout = ticket.layout
         self.address = ticket.address
         self.receiver: WorkerId = ticket.receiver
         self.credits = Credits()
@@ -55,7 +79,7 @@ class Link:
         self.error: TransferError | None = None
         #: Callers that wait for `ready`; without any the link may be closed.
         self.num_waiting = 0
-        self._block_bytes = ticket.layout.block_bytes
+        self._least_bytes = least_bytes
         self._on_lost = on_lost
         self._settled = asyncio.Event()
 
@@ -112,7 +136,7 @@ class Link:
 
     def _welcome(self, frame: Frame) -> None:
         window_bytes, self.piece_bytes = granted(frame)
-        if self._settled.is_set() or window_bytes < self._block_bytes:
+        if self._settled.is_set() or window_bytes < self._least_bytes:
             raise TransferError(TransferFailure.OVERSIZED, f"a window of {window_bytes} bytes")
         self.credits.open(window_bytes)
         self._settled.set()

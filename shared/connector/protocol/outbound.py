@@ -10,12 +10,14 @@ import numpy as np
 from shared.connector.protocol.block_io import Activity
 from shared.connector.protocol.checksum import layout_fingerprint, transfer_digest
 from shared.connector.protocol.frame import MAX_PIECE_BLOCKS, Frame, Kind
+from shared.connector.protocol.link import PieceParts
 from shared.errors import TransferError, TransferFailure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shared.connector.base import Ticket
+    from shared.connector.parts import BlockParts
     from shared.connector.protocol.block_io import BlockAccess
     from shared.connector.protocol.limits import TransferLimits
     from shared.connector.protocol.link import Link
@@ -28,14 +30,23 @@ class Outbound:
     (ABORTED), or the connection is cut: `finish` and `abort` wait for that.
     """
 
-    def __init__(self, ticket: Ticket, link: Link, io: BlockAccess, limits: TransferLimits) -> None:
+    def __init__(
+        self,
+        ticket: Ticket,
+        link: Link,
+        io: BlockAccess,
+        limits: TransferLimits,
+        parts: BlockParts | None = None,
+    ) -> None:
         self._ticket = ticket
+        self._parts = parts
         self._link = link
         self._io = io
         self._limits = limits
         self._layout = layout_fingerprint(ticket.layout)
         piece_bytes = min(limits.piece_bytes, link.piece_bytes, link.credits.window_bytes)
-        piece_blocks = piece_bytes // ticket.layout.block_bytes
+        self._most_bytes = ticket.layout.block_bytes if parts is None else max(parts.sizes)
+        piece_blocks = piece_bytes // self._most_bytes
         self._piece_blocks = min(max(piece_blocks, 1), MAX_PIECE_BLOCKS)
         self._claimed = np.zeros(ticket.num_blocks, np.bool_)
         self._checksums: dict[int, int] = {}
@@ -63,10 +74,15 @@ class Outbound:
         """Present the ticket.
 
         Raises:
-            TransferError: the receiver refuses it.
+            TransferError: the receiver refuses it, or its window is too small.
         """
+        if self._most_bytes > self._link.credits.window_bytes:
+            window = f"a window of {self._link.credits.window_bytes} bytes"
+            raise TransferError(TransferFailure.OVERSIZED, f"{self._ticket.receiver}: {window}")
         self._link.transfers[self._ticket.transfer_id] = self
-        self._link.wire.send(self._frame(Kind.OPEN, num_blocks=self._ticket.num_blocks))
+        parts = 0 if self._parts is None else self._parts.fingerprint
+        num_blocks = self._ticket.num_blocks
+        self._link.wire.send(self._frame(Kind.OPEN, num_blocks=num_blocks, digest=parts))
         try:
             await self._accepted.wait()
             self._raise_if_failed()
@@ -156,10 +172,11 @@ class Outbound:
             self._released.set()
 
     async def _send(self, first_index: int, blocks: Sequence[int]) -> None:
-        checksum = await self._io.checksum(blocks, self._activity)
+        indices = slice(first_index, first_index + len(blocks))
+        parts, checksum = await self._read(indices, blocks)
         self._raise_if_failed()
         assert checksum is not None  # only work of an ended transfer is stopped
-        num_bytes = len(blocks) * self._ticket.layout.block_bytes
+        num_bytes = self._num_bytes(indices)
         credit = self._link.credits.take(num_bytes)
         self._waiting.add(credit)
         sent = False
@@ -167,8 +184,7 @@ class Outbound:
             async with asyncio.timeout(self._limits.stall_timeout_s):
                 await credit
             self._raise_if_failed()
-            frame = self._piece(first_index, len(blocks), checksum)
-            self._link.wire.send_piece(frame, blocks)
+            self._link.wire.send_piece(self._piece(indices, checksum), blocks, parts)
             sent = True
         except TimeoutError:
             self.fail(TransferFailure.TIMEOUT, "the receiver takes nothing")
@@ -181,15 +197,34 @@ class Outbound:
         self._checksums[first_index] = checksum
         self._num_sent += len(blocks)
 
-    def _piece(self, first_index: int, num_blocks: int, checksum: int) -> Frame:
+    async def _read(
+        self, indices: slice, blocks: Sequence[int]
+    ) -> tuple[PieceParts | None, int | None]:
+        """Return what moves of a piece's blocks, packed if needed, and its checksum."""
+        if self._parts is None:
+            return None, await self._io.checksum(blocks, self._activity)
+        cuts, packed = self._parts.sent(indices), None
+        if self._link.wire.carries_bytes and not all(cut.is_one_piece for cut in cuts):
+            packed, checksum = await self._io.pack(blocks, cuts, self._activity)
+        else:
+            checksum = await self._io.checksum(blocks, self._activity, cuts)
+        received = self._parts.received(indices)
+        return PieceParts(cuts, received, self._parts.receiver_block_bytes, packed), checksum
+
+    def _num_bytes(self, indices: slice) -> int:
+        if self._parts is None:
+            return len(range(indices.start, indices.stop)) * self._most_bytes
+        return sum(self._parts.sizes[indices])
+
+    def _piece(self, indices: slice, checksum: int) -> Frame:
         return Frame(
             kind=Kind.PIECE,
             transfer_id=self._ticket.transfer_id,
             layout=self._layout,
-            first_index=first_index,
-            num_blocks=num_blocks,
+            first_index=indices.start,
+            num_blocks=indices.stop - indices.start,
             num_layers=self._ticket.layout.num_layers,
-            length=num_blocks * self._ticket.layout.block_bytes,
+            length=self._num_bytes(indices),
             digest=checksum,
         )
 

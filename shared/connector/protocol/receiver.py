@@ -24,14 +24,15 @@ from shared.errors import ConfigError, TransferError, TransferFailure
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
+    from shared.connector.parts import BlockParts
     from shared.connector.protocol.block_io import BlockAccess
-    from shared.connector.protocol.inbound import Parts
+    from shared.connector.protocol.inbound import Content
     from shared.connector.protocol.limits import TransferLimits
     from shared.identity import WorkerId
     from shared.kv.layout import KVLayout
 
 #: The bytes of a piece, or a function that finds them and may raise TransferError.
-Payload: TypeAlias = "Parts | InPlace | Callable[[Frame], Parts]"
+Payload: TypeAlias = "Content | InPlace | Callable[[Frame, BlockParts | None], Content]"
 
 #: Maximum of stored pieces of one session: one for each thread, and as many more.
 _MAX_STORING = 2 * NUM_THREADS
@@ -51,7 +52,7 @@ class Session:
         self.transfers: dict[bytes, Inbound] = {}
         self._storing: dict[asyncio.Task[None], bytes] = {}
 
-    async def room(self, payload: Parts | InPlace) -> None:
+    async def room(self, payload: Content | InPlace) -> None:
         """Wait until few enough pieces are in progress.
 
         Raises:
@@ -122,11 +123,15 @@ class Receiver:
         request_id: str,
         sender: WorkerId,
         blocks: Sequence[int],
+        parts: BlockParts | None,
     ) -> Inbound:
-        """Return a new ticket for `sender` to fill `blocks`."""
-        if len(set(blocks)) != len(blocks) or not blocks:
+        """Return a new ticket for `sender` to fill `blocks`, or parts of them."""
+        targets = blocks if parts is None else tuple(zip(blocks, parts.which, strict=True))
+        if len(set(targets)) != len(targets) or not targets:
             raise ValueError(f"request {request_id}: {len(blocks)} blocks, not distinct or none")
         self._io.check(blocks)
+        if parts is not None:
+            parts.check_receiver(self._layout.block_bytes)
         ticket = Ticket(
             transfer_id=secrets.token_bytes(ID_BYTES),
             connector=connector,
@@ -135,9 +140,9 @@ class Receiver:
             sender=sender,
             receiver=self._worker,
             num_blocks=len(blocks),
-            layout=self._layout,
+            layout=self._layout if parts is None else parts.layout,
         )
-        inbound = Inbound(ticket, blocks, self._io, self._ended)
+        inbound = Inbound(ticket, blocks, self._io, self._ended, parts)
         self._open[ticket.transfer_id] = inbound
         return inbound
 
@@ -190,7 +195,9 @@ class Receiver:
             raise TransferError(TransferFailure.DUPLICATE, f"{sender} greets twice")
         if receiver != self._worker:
             raise TransferError(TransferFailure.UNKNOWN_TICKET, f"{sender} connects to {receiver}")
-        if frame.layout != self._fingerprint:
+        # Ranks have layouts of their own; the tickets for parts of blocks name what is compared.
+        layouts = {self._fingerprint, *(inbound.fingerprint for inbound in self._open.values())}
+        if frame.layout not in layouts:
             raise TransferError(TransferFailure.LAYOUT_MISMATCH, f"{sender} has another layout")
         session.sender = sender
         session.send(self._grant)
@@ -204,6 +211,8 @@ class Receiver:
             self._refuse(session, frame, TransferFailure.DUPLICATE)
         elif frame.num_blocks != inbound.ticket.num_blocks:
             self._refuse(session, frame, TransferFailure.OUT_OF_RANGE)
+        elif frame.digest != inbound.parts_fingerprint:
+            self._refuse(session, frame, TransferFailure.LAYOUT_MISMATCH)
         else:
             self._sessions[frame.transfer_id] = session
             session.transfers[frame.transfer_id] = inbound
@@ -216,25 +225,25 @@ class Receiver:
             self._acknowledge(session, frame)
             return
         try:
-            parts = payload(frame) if callable(payload) else payload
+            content = payload(frame, inbound.parts) if callable(payload) else payload
         except TransferError as error:
             self._fail(inbound, error)
             self._acknowledge(session, frame)
             return
-        if frame.length <= INLINE_BYTES and not isinstance(parts, InPlace):
-            await self._store(session, inbound, frame, parts)
+        if frame.length <= INLINE_BYTES and not isinstance(content, InPlace):
+            await self._store(session, inbound, frame, content)
             return
-        await session.room(parts)
-        storing = self._store(session, inbound, frame, parts)
+        await session.room(content)
+        storing = self._store(session, inbound, frame, content)
         task = session.store(frame.transfer_id, storing)
         self._storing.add(task)
         task.add_done_callback(self._storing.discard)
 
     async def _store(
-        self, session: Session, inbound: Inbound, frame: Frame, parts: Parts | InPlace
+        self, session: Session, inbound: Inbound, frame: Frame, content: Content | InPlace
     ) -> None:
         try:
-            await inbound.accept(frame, parts)
+            await inbound.accept(frame, content)
         except TransferError as error:
             self._fail(inbound, error)
         self._acknowledge(session, frame)

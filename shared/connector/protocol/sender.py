@@ -15,13 +15,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shared.connector.base import Ticket
+    from shared.connector.parts import BlockParts
     from shared.connector.protocol.block_io import BlockAccess, BlockMemory
     from shared.connector.protocol.frame import Frame
     from shared.connector.protocol.limits import TransferLimits
     from shared.connector.protocol.link import Wire
     from shared.identity import WorkerId
+    from shared.kv.layout import KVLayout
 
-_Peer = tuple[str, "WorkerId"]
+_Peer = tuple[str, "WorkerId", "KVLayout"]
 
 
 class Sender:
@@ -45,24 +47,27 @@ class Sender:
         self._dial = dial
         self._links: dict[_Peer, Link] = {}
 
-    async def connect(self, ticket: Ticket, timeout_s: float) -> Outbound:
+    async def connect(self, ticket: Ticket, timeout_s: float, parts: BlockParts | None) -> Outbound:
         """See `Connector.connect`."""
         if ticket.sender != self._worker:
             raise TransferError(
                 TransferFailure.UNKNOWN_TICKET,
                 f"the ticket is for {ticket.sender}, not {self._worker}",
             )
-        if ticket.layout != self._layout:
+        layout = self._layout if parts is None else parts.layout
+        if ticket.layout != layout:
             raise TransferError(
-                TransferFailure.LAYOUT_MISMATCH, f"{ticket.layout} there, {self._layout} here"
+                TransferFailure.LAYOUT_MISMATCH, f"{ticket.layout} there, {layout} here"
             )
+        if parts is not None:
+            parts.check_sender(self._layout.block_bytes, ticket.num_blocks)
         link = self._link(ticket)
         try:
             async with asyncio.timeout(timeout_s):
                 await link.ready()
                 if ticket.transfer_id in link.transfers:
                     raise TransferError(TransferFailure.DUPLICATE, "this ticket is in use")
-                outbound = Outbound(ticket, link, self._io, self._limits)
+                outbound = Outbound(ticket, link, self._io, self._limits, parts)
                 await outbound.open()
                 return outbound
         except TimeoutError:
@@ -87,15 +92,17 @@ class Sender:
             link.lose(reason, message)
 
     def _link(self, ticket: Ticket) -> Link:
-        peer = (ticket.address, ticket.receiver)
+        peer = (ticket.address, ticket.receiver, ticket.layout)
         link = self._links.get(peer)
         if link is None:
-            link = Link(ticket, self._unlink)
+            # A receiver's window holds any of its blocks; ours may be larger than what it gets.
+            least_bytes = self._layout.block_bytes if ticket.layout == self._layout else 1
+            link = Link(ticket, least_bytes, self._unlink)
             self._links[peer] = link
             greeting = hello(
                 sender=self._worker,
                 receiver=ticket.receiver,
-                layout=layout_fingerprint(self._layout),
+                layout=layout_fingerprint(ticket.layout),
                 num_blocks=self._num_blocks,
                 num_bytes=self._num_bytes,
             )
@@ -103,4 +110,4 @@ class Sender:
         return link
 
     def _unlink(self, link: Link) -> None:
-        self._links.pop((link.address, link.receiver), None)
+        self._links.pop((link.address, link.receiver, link.layout), None)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from shared.connector.base import InboundTransfer, Offer, OutboundTransfer, Ticket
+    from shared.connector.parts import BlockParts
     from shared.connector.protocol.block_io import BlockAccess, BlockMemory
     from shared.connector.protocol.frame import Frame
     from shared.connector.protocol.limits import TransferLimits
@@ -64,7 +65,14 @@ class BaseTransport(ABC):
     def meet(self, worker: WorkerId, offer: Offer) -> None:  # noqa: B027 most have nothing to note
         """See `Connector.meet`. By default a ticket is sufficient."""
 
-    def open(self, *, request_id: str, sender: WorkerId, blocks: Sequence[int]) -> InboundTransfer:
+    def open(
+        self,
+        *,
+        request_id: str,
+        sender: WorkerId,
+        blocks: Sequence[int],
+        parts: BlockParts | None = None,
+    ) -> InboundTransfer:
         """See `Connector.open`."""
         return self._receiver.open(
             connector=self.name,
@@ -72,11 +80,14 @@ class BaseTransport(ABC):
             request_id=request_id,
             sender=sender,
             blocks=blocks,
+            parts=parts,
         )
 
-    async def connect(self, ticket: Ticket, timeout_s: float) -> OutboundTransfer:
+    async def connect(
+        self, ticket: Ticket, timeout_s: float, parts: BlockParts | None = None
+    ) -> OutboundTransfer:
         """See `Connector.connect`."""
-        return await self._sender.connect(ticket, timeout_s)
+        return await self._sender.connect(ticket, timeout_s, parts)
 
     @abstractmethod
     def offer(self) -> Offer:

@@ -11,7 +11,7 @@ import os
 import secrets
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Sequence
 
-    from shared.connector.protocol.link import Link, Wire
+    from shared.connector.protocol.link import Link, PieceParts, Wire
     from shared.connector.protocol.receiver import Payload
     from shared.identity import WorkerId
     from shared.kv.memory import KVMemory
@@ -45,6 +45,8 @@ class NamingWire:
     Without a socket it is not connected.
     """
 
+    carries_bytes: ClassVar[bool] = False
+
     def __init__(self, packets: Packets | None) -> None:
         self._packets = packets
 
@@ -53,8 +55,10 @@ class NamingWire:
         if self._packets is not None:
             self._packets.send(frame.encode())
 
-    def send_piece(self, frame: Frame, blocks: Sequence[int]) -> None:
-        """See `Wire.send_piece`."""
+    def send_piece(
+        self, frame: Frame, blocks: Sequence[int], parts: PieceParts | None = None
+    ) -> None:
+        """See `Wire.send_piece`. The receiver knows which parts of them move."""
         self.send(replace(frame, body=np.asarray(blocks, "<u4").tobytes()))
 
     async def release(self, transfer_id: bytes) -> None:
@@ -156,7 +160,7 @@ class ShmConnector(Transport):
     def _open(self, hello: Frame, fds: Sequence[int]) -> PeerMemory:
         if not fds:
             raise TransferError(TransferFailure.CORRUPT, "a greeting without a memory")
-        return PeerMemory(fds[0], hello, self._memory.layout.block_bytes)
+        return PeerMemory(fds[0], hello)
 
     def _dial(self, link: Link, hello: Frame) -> Wire:
         def lost(why: str) -> None:

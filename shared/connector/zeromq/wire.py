@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import structlog
 import zmq
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shared.connector.protocol.block_io import BlockIO
-    from shared.connector.protocol.link import Link
+    from shared.connector.protocol.link import Link, PieceParts
     from shared.connector.protocol.tasks import Tasks
 
 log = structlog.get_logger(__name__)
@@ -30,6 +30,8 @@ _DRAIN_TIMEOUT_S = 2.0
 
 class FrameWire(ABC):
     """The frames of a `Wire` over a DEALER socket. Without sockets it is not connected."""
+
+    carries_bytes: ClassVar[bool]
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -48,7 +50,9 @@ class FrameWire(ABC):
         self._queue([frame.encode()])
 
     @abstractmethod
-    def send_piece(self, frame: Frame, blocks: Sequence[int]) -> None:
+    def send_piece(
+        self, frame: Frame, blocks: Sequence[int], parts: PieceParts | None = None
+    ) -> None:
         """See `Wire.send_piece`."""
 
     @abstractmethod
@@ -84,20 +88,25 @@ class FrameWire(ABC):
 
 
 class ZmqWire(FrameWire):
-    """A `Wire` whose parts refer to KV blocks instead of copying them."""
+    """A `Wire` whose messages refer to KV blocks instead of copying them."""
+
+    carries_bytes: ClassVar[bool] = True
 
     def __init__(self, link: Link, io: BlockIO) -> None:
         super().__init__(link)
         self._io = io
         self._trackers: dict[bytes, list[zmq.MessageTracker]] = {}
 
-    def send_piece(self, frame: Frame, blocks: Sequence[int]) -> None:
-        """See `Wire.send_piece`. Neighbouring blocks are sent as one part."""
-        parts = [zmq.Frame(part.data, track=True, copy=False) for part in self._io.parts(blocks)]
+    def send_piece(
+        self, frame: Frame, blocks: Sequence[int], parts: PieceParts | None = None
+    ) -> None:
+        """See `Wire.send_piece`. Neighbouring blocks are sent as one part of the message."""
+        payload = self._io.payload(blocks, parts)
+        frames = [zmq.Frame(array.data, track=True, copy=False) for array in payload]
         trackers = self._trackers.setdefault(frame.transfer_id, [])
         trackers[:] = [tracker for tracker in trackers if not tracker.done]
-        trackers.extend(part.tracker for part in parts if part.tracker is not None)
-        self._queue([frame.encode(), *parts])
+        trackers.extend(each.tracker for each in frames if each.tracker is not None)
+        self._queue([frame.encode(), *frames])
 
     async def release(self, transfer_id: bytes) -> None:
         """See `Wire.release`."""

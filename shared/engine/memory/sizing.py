@@ -70,6 +70,7 @@ def _group(spec: DecoderSpec, layers: Sequence[int]) -> KVGroup:
             head_dim=0,
             kind=GroupKind.STATE,
             state_size=recurrence.state_size,
+            sections=recurrence.state_sections,
         )
     mixer = spec.attentions[layers[0]]
     window = spec.kv_window(layers[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shared.errors import IncompatiblePeerError
+from shared.rpc.protocol import RANKS_MINOR
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,6 +19,8 @@ _LAYOUT = ("num_layers", "num_kv_heads", "head_dim", "dtype", "scales", "block_s
 
 def check_compatible(ours: transfer_pb2.PeerInfo, theirs: transfer_pb2.PeerInfo) -> None:
     """Check that two workers may exchange blocks; their minor versions may differ.
+
+    So may their ranks, if both know of such peers.
 
     Raises:
         IncompatiblePeerError: naming the first field that differs.
@@ -36,5 +39,15 @@ def _compared(
     for name in _LAYOUT:
         yield f"layout.{name}", getattr(ours.layout, name), getattr(theirs.layout, name)
     yield "layout.groups", list(ours.layout.groups), list(theirs.layout.groups)
-    yield "tensor_parallel_size", ours.tensor_parallel_size, theirs.tensor_parallel_size
+    if not _know_ranks(ours, theirs):
+        yield "tensor_parallel_size", ours.tensor_parallel_size, theirs.tensor_parallel_size
     yield "namespace", ours.namespace, theirs.namespace
+
+
+def _know_ranks(*peers: transfer_pb2.PeerInfo) -> bool:
+    """Return whether each peer says how it is divided, if it is, and knows what that means."""
+    return all(
+        peer.protocol.minor >= RANKS_MINOR
+        and (peer.tensor_parallel_size == 1) != peer.HasField("rank_group")
+        for peer in peers
+    )

@@ -15,7 +15,8 @@ from shared.rpc.protocol import ADAPTERS_MINOR, REPORTING_MINOR, STATES_MINOR
 from shared.rpc.status import from_rpc_error
 from shared.rpc.wire import worker_id_from_wire
 from shared.worker.peers.compatibility import check_compatible
-from shared.worker.peers.wire import offer_from_wire
+from shared.worker.peers.ranks import RankGroup, group_of
+from shared.worker.peers.wire import layout_from_wire
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +39,8 @@ class Peer:
     reports_progress: bool = True
     #: Whether it sends hidden states of the prompts that it computes.
     sends_states: bool = True
+    #: Its ranks: one, unless it is divided. Only `shared.connector.group` sends to or from several.
+    group: RankGroup
     #: Whether it computes with the adapter that a request names; else it would ignore the name.
     knows_adapters: bool = True
 
@@ -101,15 +104,18 @@ class PeerBook:
             raise from_rpc_error(error, peer=address) from error
         check_compatible(self.info, response.peer)
         worker = worker_id_from_wire(response.peer.worker)
-        for offer in map(offer_from_wire, response.peer.offers):
-            if offer.connector in self._connectors:
-                self._connectors[offer.connector].meet(worker, offer)
+        group = group_of(response.peer, layout_from_wire(self.info.layout))
+        for rank in group.ranks:
+            for offer in rank.offers:
+                if offer.connector in self._connectors:
+                    self._connectors[offer.connector].meet(rank.worker, offer)
         for name in response.reachable:
             if name in self._connectors:
                 return Peer(
                     worker=worker,
                     address=address,
                     connector=self._connectors[name],
+                    group=group,
                     reports_progress=response.peer.protocol.minor >= REPORTING_MINOR,
                     sends_states=response.peer.protocol.minor >= STATES_MINOR,
                     knows_adapters=response.peer.protocol.minor >= ADAPTERS_MINOR,

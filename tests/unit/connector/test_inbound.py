@@ -185,7 +185,7 @@ async def test_bytes_and_checksum_are_the_same_however_a_piece_is_cut(
 async def test_neighbouring_blocks_are_one_part() -> None:
     memory = KVMemory(LAYOUT, 8)
     io = BlockIO(memory)
-    sizes = [part.size // BLOCK_BYTES for part in io.parts([3, 4, 5, 7, 0, 1, 6])]
+    sizes = [part.size // BLOCK_BYTES for part in io.payload([3, 4, 5, 7, 0, 1, 6])]
     assert sizes == [3, 1, 2, 1]
     io.close()
     memory.close()

@@ -9,6 +9,8 @@ import pytest
 
 from shared.connector.nixl import lane as lanes
 from shared.connector.nixl.lane import Lane, LaneError
+from shared.connector.protocol.link import PieceParts
+from shared.kv.cut import Cut
 from shared.kv.memory import KVMemory
 from tests.suites.connector_harness import BLOCK_BYTES, LAYOUT
 
@@ -18,6 +20,11 @@ class OnDevice:
 
     layout, num_blocks, num_bytes = LAYOUT, 2, 2 * BLOCK_BYTES
     address, device_id = 0x7000, 3
+
+
+class FakeHandle:
+    def release(self) -> None:
+        pass
 
 
 class FakeAgent:
@@ -30,6 +37,19 @@ class FakeAgent:
     def prep_xfer_dlist(self, agent: str, table: Any, kind: str) -> SimpleNamespace:
         self.told.append((kind, agent, table.tolist()))
         return SimpleNamespace(release=lambda: None)
+
+    def make_prepped_xfer(self, *about: object) -> FakeHandle:
+        return FakeHandle()
+
+    def get_xfer_descs(self, table: Any, kind: str) -> tuple[str, list[list[int]]]:
+        return kind, table.tolist()
+
+    def initialize_xfer(self, *about: Any) -> FakeHandle:
+        self.told.append(about)
+        return FakeHandle()
+
+    def transfer(self, handle: object) -> str:
+        return "PROC"
 
     def get_agent_metadata(self) -> bytes:
         return b"metadata"
@@ -53,6 +73,7 @@ def test_a_device_is_registered_as_vram_with_its_number() -> None:
     assert not lane.is_aimed
     lane.aim(b"peer", 0x9000, 1, 1)
     assert lane.is_aimed
+    lane.write([1], [0], b"name", lambda _: None)
     assert lane._agent.told == [
         ("VRAM", [(0x7000, 2 * BLOCK_BYTES, 3, "")]),
         (
@@ -71,6 +92,7 @@ def test_the_host_is_registered_as_dram_and_may_write_to_a_device() -> None:
     lane = Lane(memory, lambda _: None)
     assert lane.device == 0
     lane.aim(b"peer", 0x9000, 1, 2)
+    lane.write([0], [0], b"name", lambda _: None)
     assert [(told[0], told[-1][0][-1]) for told in lane._agent.told[1:]] == [
         ("DRAM", 0),
         ("VRAM", 1),
@@ -78,6 +100,28 @@ def test_the_host_is_registered_as_dram_and_may_write_to_a_device() -> None:
     assert lane._agent.told[0] == ("DRAM", [(lane.address, BLOCK_BYTES, 0, "")])
     lane.close()
     memory.close()
+
+
+def test_parts_of_blocks_are_written_range_by_range() -> None:
+    """Each side's ranges end where the other side's do; the peer's blocks have another size."""
+    lane = Lane(OnDevice(), lambda _: None)  # type: ignore[arg-type]
+    lane.aim(b"peer", 0x9000, 4, 1)
+    sent, received = Cut(((0, 10), (20, 6))), Cut(((4, 12), (40, 4)))
+    parts = PieceParts([sent], [received], 100, None)
+    lane.write([1], [3], b"name", lambda _: None, parts)
+    here, there = 0x7000 + BLOCK_BYTES, 0x9000 + 300
+    assert lane._agent.told[1:] == [
+        (
+            "WRITE",
+            ("VRAM", [[here, 10, 3], [here + 20, 2, 3], [here + 22, 4, 3]]),
+            ("VRAM", [[there + 4, 10, 0], [there + 14, 2, 0], [there + 40, 4, 0]]),
+            "peer",
+            b"name",
+        )
+    ]
+    with pytest.raises(LaneError, match="no block 4 of 4"):
+        lane.write([1], [4], b"name", lambda _: None, parts)
+    lane.close()
 
 
 def test_a_device_that_nixl_does_not_take_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

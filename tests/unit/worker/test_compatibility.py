@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from baton.v1 import common_pb2, transfer_pb2
-from shared.errors import IncompatiblePeerError
-from shared.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
+from shared.connector.base import Offer, Ticket
+from shared.errors import IncompatiblePeerError, InvalidRequestError
+from shared.identity import WorkerId
+from shared.kv.split import KVSplit
+from shared.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR, RANKS_MINOR
 from shared.worker.peers.compatibility import check_compatible
+from shared.worker.peers.ranks import (
+    RankEndpoint,
+    RankGroup,
+    group_of,
+    group_to_wire,
+    holder_of,
+    rank_id,
+    tickets_from_wire,
+    tickets_to_wire,
+)
+from shared.worker.peers.wire import layout_from_wire
 
 
 def peer() -> transfer_pb2.PeerInfo:
@@ -62,3 +78,81 @@ def test_a_difference_is_refused_by_name(field: str, value: object) -> None:
         check_compatible(peer(), theirs)
     assert refusal.value.field == field
     assert str(value) in str(refusal.value)
+
+
+LAYOUT = layout_from_wire(peer().layout)
+
+
+def divided(size: int = 2, stages: tuple[tuple[int, ...], ...] = ((1,), (3,))) -> RankGroup:
+    """A worker's ranks: two stages, of one and of three layers."""
+    worker = WorkerId("prefill-0", "abc")
+    offer = Offer(connector="zmq", address="tcp://host:1", params={"boot_id": "b"})
+    ranks = (RankEndpoint(rank_id(worker, rank), (offer,)) for rank in range(size * len(stages)))
+    return RankGroup(KVSplit(size, stages), tuple(ranks))
+
+
+def peer_of(group: RankGroup) -> transfer_pb2.PeerInfo:
+    info = peer()
+    info.tensor_parallel_size = group.split.size
+    info.rank_group.CopyFrom(group_to_wire(group))
+    return info
+
+
+def test_a_peer_may_be_divided_in_another_way() -> None:
+    theirs = peer_of(divided())
+    for ours in (peer(), theirs, peer_of(divided(4, ((4,),)))):
+        check_compatible(ours, theirs)
+        check_compatible(theirs, ours)
+    assert group_of(theirs, LAYOUT) == divided()
+    names = [rank.worker.name for rank in group_of(theirs, LAYOUT).ranks]
+    assert names == ["prefill-0", "prefill-0.1", "prefill-0.2", "prefill-0.3"]
+    holder = holder_of(divided(), LAYOUT, 32)
+    assert [layout.num_layers for layout in holder.rank_layouts] == [1, 1, 3, 3]
+    assert holder.layout.block_size == 32
+
+
+def test_a_peer_of_an_old_version_is_one_rank_and_refuses_several() -> None:
+    old = peer()
+    old.protocol.minor = RANKS_MINOR - 1
+    check_compatible(peer(), old)
+    assert group_of(old, LAYOUT).split == KVSplit.of(LAYOUT)
+    for ours, theirs in [(old, peer_of(divided())), (peer_of(divided()), old)]:
+        with pytest.raises(IncompatiblePeerError, match="tensor_parallel_size"):
+            check_compatible(ours, theirs)
+    unnamed = peer_of(divided())
+    unnamed.ClearField("rank_group")
+    with pytest.raises(IncompatiblePeerError, match="tensor_parallel_size"):
+        check_compatible(peer(), unnamed)
+
+
+def test_ranks_that_do_not_make_a_worker_are_refused() -> None:
+    for group, change in [
+        (divided(stages=((1,), (2,))), {}),
+        (divided(stages=((4, 1),)), {}),
+        (divided(), {"tensor_parallel_size": 3}),
+    ]:
+        info = peer_of(group)
+        for name, value in change.items():
+            setattr(info, name, value)
+        with pytest.raises(InvalidRequestError, match="prefill-0") as refusal:
+            group_of(info, LAYOUT)
+        assert refusal.value.param == "rank_group"
+
+
+def test_tickets_of_ranks_travel_with_their_ranks() -> None:
+    ticket = Ticket(
+        transfer_id=bytes(16),
+        connector="zmq",
+        address="tcp://host:1",
+        request_id="request-1",
+        sender=WorkerId("prefill-0.1", "abc"),
+        receiver=WorkerId("decode-0", "def"),
+        num_blocks=3,
+        layout=LAYOUT,
+    )
+    tickets = {(1, 0): ticket, (0, 2): replace(ticket, transfer_id=bytes(15) + b"x")}
+    messages = tickets_to_wire(tickets)
+    assert [message.sender_rank for message in messages] == [0, 1]
+    assert tickets_from_wire(messages) == tickets
+    with pytest.raises(InvalidRequestError, match=r"two tickets for ranks \(0, 2\)"):
+        tickets_from_wire([messages[0], *messages])

@@ -1,0 +1,1 @@
+"""Hand-offs between workers of several ranks: many transfers that are one."""

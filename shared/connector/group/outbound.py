@@ -1,0 +1,119 @@
+"""The sending group's side of one hand-off."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shared.connector.group.inbound import group_digest, pair_parts
+from shared.connector.group.tasks import all_or_none, settle
+from shared.errors import TransferError, TransferFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from shared.connector.base import Connector, OutboundTransfer, Ticket
+    from shared.kv.hand_off import HandOff, Pair, Stream
+
+
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    """One pair's transfer, and by KV group where its units begin in it."""
+
+    transfer: OutboundTransfer
+    #: By group: (first unit, one past the last, index of the first).
+    places: Mapping[int, tuple[int, int, int]]
+
+
+class GroupOutbound:
+    """One hand-off out of the blocks of a group of ranks.
+
+    Source blocks stay pinned until `finish` or `abort`: until all receivers have confirmed.
+    """
+
+    def __init__(self, lanes: Mapping[Pair, _Lane], units_per_block: int) -> None:
+        self._lanes = lanes
+        self._units_per_block = units_per_block
+
+    @classmethod
+    async def connect(
+        cls,
+        hand_off: HandOff,
+        *,
+        tickets: Mapping[Pair, Ticket],
+        connectors: Sequence[Connector],
+        moved: tuple[range, ...],
+        num_tokens: int,
+        timeout_s: float,
+    ) -> GroupOutbound:
+        """Start to send into the tickets, which are those of all pairs with something to move.
+
+        connectors: by rank.
+
+        Raises:
+            TransferError: a receiver that cannot be reached or refuses, or tickets of other pairs;
+                then no transfer is left open.
+        """
+        streams = {pair: hand_off.stream(pair, moved, num_tokens) for pair in hand_off.pairs}
+        streams = {pair: stream for pair, stream in streams.items() if stream.units}
+        if streams.keys() != tickets.keys():
+            raise TransferError(
+                TransferFailure.OUT_OF_RANGE,
+                f"tickets for ranks {sorted(tickets)}, not {sorted(streams)}",
+            )
+        opened: dict[Pair, OutboundTransfer] = {}
+
+        async def start(pair: Pair) -> None:
+            parts = pair_parts(hand_off, pair, streams[pair])
+            connector = connectors[pair[0]]
+            opened[pair] = await connector.connect(tickets[pair], timeout_s, parts)
+
+        async def give_up() -> None:
+            await settle(*(transfer.abort() for transfer in opened.values()))
+
+        await all_or_none({pair: start(pair) for pair in streams}, give_up)
+        lanes = {pair: _Lane(opened[pair], _places(streams[pair])) for pair in streams}
+        return cls(lanes, hand_off.sender_units)
+
+    async def push(self, group: int, first_block: int, blocks: Sequence[int]) -> None:
+        """Send `blocks`, which are first_block, … of a KV group's table, as far as they move.
+
+        Blocks come once and in any order; see `OutboundTransfer.push`.
+
+        Raises:
+            TransferError: one transfer failed. Call `abort`.
+        """
+        units = range(
+            first_block * self._units_per_block,
+            (first_block + len(blocks)) * self._units_per_block,
+        )
+        pushes = []
+        for lane in self._lanes.values():
+            first, end, index = lane.places.get(group, (0, 0, 0))
+            some = range(max(units.start, first), min(units.stop, end))
+            if some:
+                each = [blocks[unit // self._units_per_block - first_block] for unit in some]
+                pushes.append(lane.transfer.push(index + some.start - first, each))
+        await asyncio.gather(*pushes)
+
+    async def finish(self, timeout_s: float) -> int:
+        """Wait until all receivers have verified everything; return the hand-off's digest.
+
+        Raises:
+            TransferError: the first failure; then all transfers have ended.
+        """
+        ends = {pair: lane.transfer.finish(timeout_s) for pair, lane in self._lanes.items()}
+        return group_digest(await all_or_none(ends, self.abort))
+
+    async def abort(self) -> None:
+        """Stop sending. After the return no source block is read. Idempotent."""
+        await settle(*(lane.transfer.abort() for lane in self._lanes.values()))
+
+
+def _places(stream: Stream) -> dict[int, tuple[int, int, int]]:
+    found: dict[int, tuple[int, int, int]] = {}
+    for index, (group, unit) in enumerate(stream.units):
+        first, _, start = found.get(group, (unit, unit, index))
+        found[group] = (first, unit + 1, start)
+    return found
