@@ -7,6 +7,7 @@ import gc
 import os
 import resource
 import signal
+import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -79,6 +80,22 @@ def pytest_collection() -> Generator[None, Any, Any]:
     finally:
         gc.freeze()
         gc.enable()
+        _seen[0] = len(sys.modules)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """So does what a test imports: libraries of models are hundreds of thousands of objects."""
+    result = yield
+    if (nextitem is None or nextitem.path != item.path) and len(sys.modules) > _seen[0] + 100:
+        gc.collect()
+        gc.freeze()
+        _seen[0] = len(sys.modules)
+    return result
+
+
+#: Modules when last all objects were frozen.
+_seen = [0]
 
 
 def pytest_unconfigure() -> None:
@@ -137,7 +154,5 @@ def _why_no_gpu() -> str:
 @pytest.fixture(scope="session", autouse=True)
 def _one_torch_thread() -> None:
     """OMP_NUM_THREADS is read once, and a plugin may have imported torch before us."""
-    import sys
-
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)

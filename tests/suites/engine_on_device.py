@@ -39,7 +39,7 @@ def requests() -> list[EngineRequest]:
         {"return_hidden_states": True},
     ]
     return [
-        make_request(str(i), [(i * 31 + j) % 500 for j in range(5 + 17 * i)], max_tokens=20, **own)
+        make_request(str(i), [(i * 31 + j) % 500 for j in range(5 + 17 * i)], max_tokens=12, **own)
         for i, own in enumerate(fields)
     ]
 
@@ -75,10 +75,10 @@ class EngineOnDeviceSuite:
                 rows.append(rows_in(parts))
                 assert engine.stats().num_free_blocks == NUM_BLOCKS
                 engine.close()
-        assert all(len(tokens) == 20 for tokens in answers[0])
+        assert all(len(tokens) == 12 for tokens in answers[0])
         assert answers.count(answers[0]) == 4
         for each in rows:
-            assert each.shape == (20, loaded.spec.hidden_size)
+            assert each.shape == (12, loaded.spec.hidden_size)
             np.testing.assert_allclose(each, rows[0], atol=BOUND)
 
     @pytest.mark.parametrize("kv_cache_dtype", ["int8", "fp8"])

@@ -97,6 +97,7 @@ class Made:
         self.folders: list[Path] = []
         self.models: list[Any] = []
         self._folder = folder
+        self._wanted: dict[Any, torch.Tensor] = {}
 
     def add(self, **config: Any) -> Path:
         number = len(self.models)
@@ -117,7 +118,12 @@ class Made:
         return each + each
 
     def wanted(self, slot: int | None, prompt: list[int], answer: list[int]) -> torch.Tensor:
-        return logits_after(self.base if slot is None else self.models[slot], prompt, answer)
+        """Once for all executors, whose answers are the same."""
+        key = slot, tuple(prompt), tuple(answer)
+        if key not in self._wanted:
+            model = self.base if slot is None else self.models[slot]
+            self._wanted[key] = logits_after(model, prompt, answer)
+        return self._wanted[key]
 
     def check(self, loaded: LoadedModel) -> None:
         """Compare each logit in a mixed batch."""

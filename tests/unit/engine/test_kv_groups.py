@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import closing, nullcontext
+import functools
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from tests.fakes.family_cases import FULL, SLIDING
 from tests.fakes.kv_groups import all_tokens_kept, split_layers
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable
     from pathlib import Path
 
     from shared.engine.engine import Engine
@@ -72,29 +73,52 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("executor", ["native", "torch"])
-@pytest.mark.parametrize(("name", "num_groups"), [*((name, 2) for name in SETTINGS), ("usual", 3)])
+#: What an executor reads of the groups; who holds which block is no matter of executors.
+_WITH_TORCH = ("usual", "KV in 8 bits", "eagle3")
+
+
+@pytest.fixture(scope="module")
+def of_one_group(folder: Path) -> Callable[[str, str], dict[str, list[int]]]:
+    """By executor and type of KV: the answers, which no setting changes."""
+
+    @functools.cache
+    def compute(executor: str, kv_cache_dtype: str) -> dict[str, list[int]]:
+        model = load_model(folder / "target", attention_backend=executor)
+        engine = make_engine(model, num_blocks=64, kv_cache_dtype=kv_cache_dtype)
+        assert engine.layout.num_groups == 1
+        with closing(engine):
+            return run(engine)
+
+    return compute
+
+
+@pytest.mark.parametrize(
+    ("executor", "name", "num_groups"),
+    [
+        *(("native", name, 2) for name in SETTINGS),
+        *(("torch", name, 2) for name in _WITH_TORCH),
+        *((executor, "usual", 3) for executor in ("native", "torch")),
+    ],
+)
 def test_tokens_are_those_of_one_group(
-    folder: Path, executor: str, name: str, num_groups: int
+    folder: Path,
+    of_one_group: Callable[[str, str], dict[str, list[int]]],
+    executor: str,
+    name: str,
+    num_groups: int,
 ) -> None:
     settings, counter = SETTINGS[name]
-    settings = settings.copy()
+    settings = {"num_blocks": 32} | settings
     if "speculative_config" in settings:
         settings["speculative_config"] = _speculation(folder, **settings["speculative_config"])
-
-    def answer(num_groups: int) -> dict[str, list[int]]:
-        with split_layers(num_groups):
-            model = load_model(folder / "target", attention_backend=executor)
-            own = {"num_blocks": 32} | settings
-            own["num_blocks"] *= num_groups
-            engine = make_engine(model, StepMode.OVERLAPPED, **own)
-        assert engine.layout.num_groups == num_groups
-        with closing(engine):
-            answers = run(engine)
-            assert engine.stats().counters[counter]
-            return answers
-
-    assert answer(num_groups) == answer(1)
+    settings["num_blocks"] *= num_groups
+    with split_layers(num_groups):
+        model = load_model(folder / "target", attention_backend=executor)
+        engine = make_engine(model, StepMode.OVERLAPPED, **settings)
+    assert engine.layout.num_groups == num_groups
+    with closing(engine):
+        assert run(engine) == of_one_group(executor, settings.get("kv_cache_dtype", "auto"))
+        assert engine.stats().counters[counter]
 
 
 #: Of 6 tokens: more than a block, less than two.
@@ -139,16 +163,43 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("executor", ["native", "torch"])
+@pytest.fixture(scope="module")
+def of_all_tokens(windowed: Path, shared: Path) -> Callable[[str, str, str], dict[str, list[int]]]:
+    """By folder, executor and type of KV: the answers where the KV of all tokens is kept."""
+
+    @functools.cache
+    def compute(folder_of: str, executor: str, kv_cache_dtype: str) -> dict[str, list[int]]:
+        path = {"windowed": windowed, "shared": shared}[folder_of]
+        with all_tokens_kept():
+            model = load_model(path, attention_backend=executor)
+            engine = make_engine(
+                model, num_blocks=64, max_num_batched_tokens=10, kv_cache_dtype=kv_cache_dtype
+            )
+        with closing(engine):
+            return run(engine)
+
+    return compute
+
+
 @pytest.mark.parametrize(
-    ("folder_of", "few", "name"),
+    ("executor", "folder_of", "few", "name"),
     [
-        *(("windowed", 23, name) for name in (*_WITH_WINDOWS, "ngram")),
-        *(("shared", 16, name) for name in _WITH_WINDOWS),
+        *(("native", "windowed", 23, name) for name in (*_WITH_WINDOWS, "ngram")),
+        *(("native", "shared", 16, name) for name in _WITH_WINDOWS),
+        ("torch", "windowed", 23, "usual"),
+        ("torch", "windowed", 23, "KV in 8 bits"),
+        ("torch", "windowed", 23, "ngram"),
+        ("torch", "shared", 16, "short of blocks"),
+        ("torch", "shared", 16, "KV in 8 bits"),
     ],
 )
 def test_a_window_keeps_what_is_read(
-    folder_of: str, few: int, executor: str, name: str, request: pytest.FixtureRequest
+    folder_of: str,
+    few: int,
+    executor: str,
+    name: str,
+    of_all_tokens: Callable[[str, str, str], dict[str, list[int]]],
+    request: pytest.FixtureRequest,
 ) -> None:
     """Also where other layers read it."""
     path: Path = request.getfixturevalue(folder_of)
@@ -156,23 +207,13 @@ def test_a_window_keeps_what_is_read(
     settings = settings.copy()
     if "speculative_config" in settings:
         settings["speculative_config"] = _speculation(path, **settings["speculative_config"])
-    num_blocks = few if settings.pop("num_blocks", None) else 64
-
-    def answer(keep: AbstractContextManager[None], num_blocks: int) -> dict[str, list[int]]:
-        own = settings | {"num_blocks": num_blocks, "max_num_batched_tokens": 10}
-        with keep:
-            model = load_model(path, attention_backend=executor)
-            engine = make_engine(model, StepMode.OVERLAPPED, **own)
-        try:
-            return run(engine)
-        finally:
-            assert keep_all or engine.stats().counters[counter]
-            engine.close()
-
-    keep_all = True
-    want = answer(all_tokens_kept(), 64)
-    keep_all = False
-    assert answer(nullcontext(), num_blocks) == want
+    settings["num_blocks"] = few if "num_blocks" in settings else 64
+    settings["max_num_batched_tokens"] = 10
+    model = load_model(path, attention_backend=executor)
+    with closing(make_engine(model, StepMode.OVERLAPPED, **settings)) as engine:
+        want = of_all_tokens(folder_of, executor, settings.get("kv_cache_dtype", "auto"))
+        assert run(engine) == want
+        assert engine.stats().counters[counter]
 
 
 def test_a_draft_whose_layers_differ_in_heads_is_refused(shared: Path) -> None:

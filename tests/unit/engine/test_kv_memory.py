@@ -80,7 +80,7 @@ def test_three_times_the_sequences_fit_into_the_same_memory(tmp_path: Path) -> N
                 max_num_batched_tokens=32,
                 max_num_seqs=32,
             )
-        for number in range(32):
+        for number in range(10):
             prompt = [3 + number, *[3 + place * 7 % 300 for place in range(length - 1)]]
             engine.add(make_request(f"{number}", prompt, max_tokens=num_tokens, ignore_eos=True))
         most = 0

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 VOCAB = 300
 PHONE = GrammarSpec(kind=GrammarKind.REGEX, text=r"(\d{3}-){6}")
 SHORT_OF_BLOCKS = {
-    "num_blocks": 40,
+    "num_blocks": 32,
     "block_size": 4,
     "max_num_seqs": 16,
     "max_num_batched_tokens": 32,
@@ -82,7 +82,7 @@ def run(llm: LLM) -> Run:
     eos = llm.tokenizer.eos_token_ids
     for i, (kind, fields) in enumerate(KINDS.items()):
         for j in range(2):
-            params = {"max_tokens": 24, "seed": i, "sample_index": j, "eos_token_ids": eos} | fields
+            params = {"max_tokens": 14, "seed": i, "sample_index": j, "eos_token_ids": eos} | fields
             prompt = [(i * 31 + n * (7 + j)) % 90 + 10 for n in range(5 + 9 * j)]
             request = EngineRequest(
                 request_id=f"{kind} {j}",

@@ -25,8 +25,9 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("backend", ["native", "torch"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    ("case", "backend"), [*((case, "native") for case in CASES), ("yarn", "torch")]
+)
 def test_tokens_beyond_the_original_length(case: str, backend: str, tmp_path: Path) -> None:
     rope = {"rope_theta": 1e4, **CASES[case]}
     oracle = random_model("llama", seed=1, max_position_embeddings=ORIGINAL, rope_parameters=rope)

@@ -25,7 +25,7 @@ def chi_square_limit(num_degrees: int) -> float:
 
 
 def test_drawn_drafts_leave_the_distribution_as_it_is(tmp_path: Path) -> None:
-    vocab, num = 6, 1000
+    vocab, num = 6, 500
     sizes = {"vocab_size": vocab, "head_dim": 16, "num_hidden_layers": 3}
     save(random_model("llama", seed=4, std=0.2, **sizes), tmp_path / "target")
     write_sliced_checkpoint(tmp_path / "sliced", tmp_path / "target", 1)

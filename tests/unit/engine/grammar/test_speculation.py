@@ -55,15 +55,16 @@ def test_json_is_the_same_and_valid_with_guesses(model: Path) -> None:
     plain = LLM(model, num_blocks=256)
     fast = LLM(model, num_blocks=256, speculative_config=NGRAM)
     tokenizer = plain.tokenizer
-    cases = make_cases(range(12), tokenizer, max_tokens=120)
-    assert list(ask_engine(fast)(cases)) == list(ask_engine(plain)(cases))
-    result = run(cases, ask_engine(fast), tokenizer)
+    cases = make_cases(range(8), tokenizer, max_tokens=120)
+    want, got = list(ask_engine(plain)(cases)), list(ask_engine(fast)(cases))
+    assert got == want
+    result = run(cases, lambda _: got, tokenizer)
     assert result.faults == []
-    assert result.num_finished >= 6
+    assert result.num_finished >= 4
     assert fast.engine.stats().counters["spec_decode_num_accepted_tokens"] > 0
     # With too few blocks for all of them, sequences lose theirs in the middle of a grammar.
     tight = LLM(model, num_blocks=24, speculative_config=NGRAM)
-    assert list(ask_engine(tight)(cases)) == list(ask_engine(plain)(cases))
+    assert list(ask_engine(tight)(cases)) == want
     assert tight.engine.stats().counters["num_preemptions"] > 0
     for llm in (plain, fast, tight):
         llm.close()

@@ -41,7 +41,7 @@ def draw_drafts(q: np.ndarray, params: SamplingParams, first: int) -> list[int]:
 @pytest.mark.parametrize(("zeros_p", "zeros_q"), [(0, 0), (3, 0), (4, 4)])
 def test_the_distribution_is_the_models(zeros_p: int, zeros_q: int) -> None:
     """Of each position by itself, over many seeds; drafts of two, from another distribution."""
-    num_positions, num_seeds = 3, 400
+    num_positions, num_seeds = 3, 200
     p = rows(1, num_positions + 3, zeros_p)
     q = rows(2, num_positions + 3, zeros_q)
     counts = np.zeros((num_positions, VOCAB))

@@ -241,5 +241,5 @@ class ArcMachine(ManagerMachine):
 TestManagerMachine = ManagerMachine.TestCase
 TestArcMachine = ArcMachine.TestCase
 for _case in (TestManagerMachine, TestArcMachine):
-    _case.settings = settings(max_examples=examples(25, 250), stateful_step_count=50)
+    _case.settings = settings(max_examples=examples(50, 500), stateful_step_count=50)
 del _case
