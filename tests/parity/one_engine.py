@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from shared.model.loader import load_model
@@ -26,13 +27,12 @@ def answer(cell: Cell, checkpoint: Path, judge: Judge, _folder: Path) -> None:
     """Chunks, hits, two answers and a second turn; then drafts and few blocks."""
     loaded, num_hits = load_model(checkpoint, **cell.settings), 0
     for settings in ({}, {"speculative_config": NGRAM, "num_blocks": FEW_BLOCKS}):
-        engine = engine_of(loaded, **settings)
-        asked = {str(number): prompt for number, prompt in enumerate(PROMPTS)}
-        answers = ask(engine, asked, judge)
-        turn = [*PROMPTS[-1], *answers[str(len(PROMPTS) - 1)], 5, 6, 7]
-        ask(engine, {"hit": PROMPTS[-1], "n = 2": PROMPTS[-1], "turn": turn}, judge)
-        num_hits += engine.stats().counters["prefix_cache_hits"]
-        engine.close()
+        with contextlib.closing(engine_of(loaded, **settings)) as engine:
+            asked = {str(number): prompt for number, prompt in enumerate(PROMPTS)}
+            answers = ask(engine, asked, judge)
+            turn = [*PROMPTS[-1], *answers[str(len(PROMPTS) - 1)], 5, 6, 7]
+            ask(engine, {"hit": PROMPTS[-1], "n = 2": PROMPTS[-1], "turn": turn}, judge)
+            num_hits += engine.stats().counters["prefix_cache_hits"]
     if not num_hits:
         raise WrongAnswerError("no prefix came from the pool")
 

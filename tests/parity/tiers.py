@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from shared.engine.config import EngineConfig
@@ -34,13 +35,11 @@ def answer(cell: Cell, checkpoint: Path, judge: Judge, folder: Path) -> None:
         "kv_offload_disk_dir": folder / f"disk of {cell.key}",
         "kv_offload_always_load": True,
     }
-    engine = engine_of(loaded, **settings)
-    _ask_each(engine, judge)
-    _ask_each(engine, judge, source=BlockTier.HOST)
-    engine.close()
-    engine = engine_of(loaded, **settings)
-    _ask_each(engine, judge, source=BlockTier.DISK)
-    engine.close()
+    with contextlib.closing(engine_of(loaded, **settings)) as engine:
+        _ask_each(engine, judge)
+        _ask_each(engine, judge, source=BlockTier.HOST)
+    with contextlib.closing(engine_of(loaded, **settings)) as engine:
+        _ask_each(engine, judge, source=BlockTier.DISK)
 
 
 def _ask_each(engine: Engine, judge: Judge, *, source: BlockTier | None = None) -> None:
