@@ -179,7 +179,7 @@ async def live_worker(
     runtime_dir: Path,
     policy: ReusePolicy = ReusePolicy.ALWAYS,
     patience_ms: float = 10_000.0,
-    stall_s: float = 4.0,
+    stall_s: float = 30.0,
     servicer: Callable[..., TransferServicer] = TransferServicer,
     num_blocks: int = 128,
     model_settings: Mapping[str, str] | None = None,
