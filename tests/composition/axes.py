@@ -127,7 +127,15 @@ GRAMMARS: Mapping[str, tuple[str, str] | None] = {
     "JSON, guidance": ("guidance", "json"),
     "JSON behind a thought": ("auto", "thought"),
 }
-ADAPTERS = ("none",)
+#: Names of adapters, by request: the row's own, the plain one beside it, and a third one with the
+#: own's prompt. Empty: the base; None: it is not asked.
+ADAPTERS: Mapping[str, tuple[str, str, str | None]] = {
+    "none": ("", "", None),
+    "one": ("one", "one", None),
+    "mixed": ("one", "", "two"),
+}
+#: What is asked for: answers alone, or vectors beside them.
+TASKS = ("generate", "embed")
 CONNECTORS = ("shm", "zmq_ipc", "zmq", "nixl")
 SOURCES = ("computed", "decode's cache", "prefill's cache", "offload")
 OFFLOADS = ("none", "host", "disk")
@@ -157,7 +165,8 @@ AXES: Mapping[str, tuple[str, ...]] = {
     "executor": EXECUTORS,
     "speculation": tuple(SPECULATIONS),
     "grammar": tuple(GRAMMARS),
-    "adapter": ADAPTERS,
+    "adapter": tuple(ADAPTERS),
+    "task": TASKS,
     "connector": CONNECTORS,
     "prefix from": SOURCES,
     "offload": OFFLOADS,

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from tests.composition.rules import Pair, Rule
 
 FILE = Path(__file__).with_name("rows.json")
+#: Of the rows, in the tests that run each time.
+NUM_SAMPLED = 3
 
 
 @cache

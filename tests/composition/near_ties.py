@@ -53,7 +53,9 @@ def _answer(engine: LLM, stream: Stream, share: float) -> tuple[PositionLogprobs
         with pytest.MonkeyPatch.context() as patch:
             for name in ("quantize_rows", "quantize_rows_by"):
                 patch.setattr(reference, name, _after(partial(_moved, share), name))
-            (request,) = engine.generate([stream.prompt], sampling_of(stream))
+            (request,) = engine.generate(
+                [stream.prompt], sampling_of(stream), adapter=stream.adapter
+            )
     finally:
         engine.engine.reset_prefix_cache()
     return request.outputs[0].logprobs

@@ -151,6 +151,12 @@ RULES = (
         refused="beam search",
     ),
     Rule(
+        ("task", ("embed",)),
+        ("prefill : decode", ("0 : 1",)),
+        "prefill workers make vectors",
+        refused="makes no vectors",
+    ),
+    Rule(
         ("prefix from", ("prefill's cache",)),
         ("prefill : decode", ("1 : 1", "2 : 1", "0 : 1")),
         "the one decode worker has what its prefill worker has",

@@ -11,13 +11,16 @@ from shared.engine.llm import LLM
 from shared.model.drafts.random_heads import HeadSpec, write_random_head
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from shared.model.random_tokenizer import write_tokenizer
+from tests.composition.adapters import PeftModels, modules_flag
 from tests.composition.axes import (
+    ADAPTERS,
     BY_TRANSFORMERS,
     FAMILIES,
     GRAMMARS,
     SPECULATIONS,
     STORED_SCALES,
 )
+from tests.composition.vectors import FLAGS as VECTOR_FLAGS
 from tests.composition.weights import WEIGHTS
 from tests.fakes.kv_scales import add_kv_scales, write_kv_scales
 from tests.fakes.transformers_models import random_model, save
@@ -26,6 +29,7 @@ from tests.unit.model.checkpoints import edit_json
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from shared.request.adapter_ref import AdapterRef
     from tests.composition.axes import Row
 
 BLOCK_SIZE = 16
@@ -56,6 +60,7 @@ class Models:
         self._folder = folder
         self._engines: dict[tuple[str, ...], LLM] = {}
         self._stored: dict[tuple[str, ...], Path] = {}
+        self._peft: dict[str, PeftModels] = {}
 
     def checkpoint(self, family: str, weights: str, kv_format: str = "auto") -> Path:
         """What a worker loads."""
@@ -117,11 +122,26 @@ class Models:
                 edit_json(path / "config.json", eagle_aux_hidden_state_layer_ids=[0, 1, 2])
         return path
 
+    def peft(self, family: str) -> PeftModels:
+        """The family's adapters, of its plain weights."""
+        if family not in self._peft:
+            plain = self._plain(family)
+            folder = plain.with_name(f"{plain.name}-adapters")
+            self._peft[family] = PeftModels(family, plain, folder)
+        return self._peft[family]
+
+    def adapters(self, row: Row) -> dict[str, AdapterRef]:
+        """Those of a row's engine, by name."""
+        store = self.engine(row).home.adapters
+        return {} if store is None else {known.ref.name: known.ref for known in store.names()}
+
     def engine(self, row: Row) -> LLM:
         """One engine that does it all, with no more than what decides on tokens."""
         grammar = GRAMMARS[row["grammar"]]
         backend = grammar[0] if grammar else "auto"
-        key = (row["family"], row["weights"], row["KV format"], row["executor"], backend)
+        has_adapters = row["adapter"] != "none"
+        settings = (row["family"], row["weights"], row["KV format"], row["executor"])
+        key = (*settings, backend, str(has_adapters))
         if key not in self._engines:
             names = {"--dtype": "dtype", "--quantization": "quantization"}
             flags = WEIGHTS[row["weights"]].flags
@@ -134,9 +154,13 @@ class Models:
                 kv_cache_dtype=row["KV format"],
                 structured_outputs_backend=BackendName(backend),
                 num_threads=1,
+                enable_lora=has_adapters,
                 **weights,
                 **ENGINE,
             )
+            if (store := self._engines[key].home.adapters) is not None:
+                for name, folder in self.peft(row["family"]).folders.items():
+                    store.load(name, str(folder))
         return self._engines[key]
 
     def close(self) -> None:
@@ -161,6 +185,12 @@ def worker_flags(row: Row, models: Models, folder: Path) -> list[str]:
     flags += ["--connectors", row["connector"]]
     if grammar := GRAMMARS[row["grammar"]]:
         flags += ["--structured-outputs-backend", grammar[0]]
+    if names := set(filter(None, ADAPTERS[row["adapter"]])):
+        folders = models.peft(row["family"]).folders
+        own = {name: folder for name, folder in folders.items() if name in names}
+        flags += ["--enable-lora", "--max-loras", "2", "--lora-modules", modules_flag(own)]
+    if row["task"] == "embed":
+        flags += VECTOR_FLAGS
     flags += _offload_flags(row, folder)
     speculation = SPECULATIONS[row["speculation"]]
     if speculation is not None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.composition.axes import SHAPES
+from baton.v1 import router_pb2
+from tests.composition.axes import ADAPTERS, SHAPES
 from tests.composition.request import NUM_SHARED, PROMPT, Asked, Leaver, refusal_of_beams
 from tests.composition.rules import rule_of
 from tests.composition.settings import BLOCK_SIZE, has_windows_only, worker_flags
+from tests.composition.vectors import ask_vectors
 from tests.e2e.asking import GREEDY, ask, prompt_of, until
 from tests.e2e.processes import Cluster
 from tests.fakes.ports import free_port
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from shared.engine.llm import LLM
     from tests.composition.axes import Row
     from tests.composition.settings import Models
     from tests.e2e.processes import Process
@@ -36,8 +37,12 @@ class System:
 
     def __init__(self, row: Row, models: Models, folder: Path) -> None:
         self.row = row
+        self._models = models
+        self._engine, self._adapters = models.engine(row), models.adapters(row)
         #: Of its request.
         self._prompt = PROMPT
+        #: Name of its request's adapter; empty: it has none.
+        self._adapter = ADAPTERS[row["adapter"]][0]
         self._loads_of_lost = 0.0
         self._num_prefill, self._num_decode = SHAPES[row["prefill : decode"]]
         # Only so does a second request go to the worker that has nothing of it.
@@ -57,16 +62,17 @@ class System:
                 flags = worker_flags(row, models, folder / name)
                 self.cluster.add_worker(role, name, *flags, *own)
 
-    def run(self, engine: LLM) -> None:
+    def run(self) -> None:
         """Ask the row's request beside a plain one, through its fault.
 
-        Fails unless every token is the engine's, the prefix came from where the row says, and every
-        block is back afterwards.
+        Fails unless every token and vector is the engine's, and PEFT's where it computes the same,
+        the prefix came from where the row says, and every block is back afterwards.
         """
         self.cluster.wait_ready(num_prefill=self._num_prefill, num_decode=self._num_decode)
+        self._wait_for_adapters()
         self._prepare()
         loads = self._num_loads()
-        asked = Asked(self.row, engine, self._prompt)
+        asked = self._asked(self.row)
         asked.start(self.cluster)
         FAULTS[self.row["fault"]](self, asked)
         asked.finish()
@@ -74,18 +80,47 @@ class System:
             self._check_ways(asked)
         if self.row["prefix from"] == "offload" and not self.row["fault"].startswith("decode"):
             assert self._num_loads() > loads
-        if self.row["grammar"] != "none":
-            rule = rule_of(("grammar", self.row["grammar"]), ("request", "beams"))
-            assert rule is not None
-            assert rule.refused in refusal_of_beams(self.cluster)
-        again = Asked({**self.row, "request": "greedy", "grammar": "none"}, engine, self._prompt)
+        self._check_refusals()
+        again = self._asked({**self.row, "request": "greedy", "grammar": "none"})
         again.start(self.cluster)
         again.finish()
+        if self._is_as_peft():
+            again.check_by_peft(self._models.peft(self.row["family"]))
         self.cluster.wait_idle(timeout_s=20)
 
     def stop(self) -> set[int]:
         """End all processes; returns the exit codes of those that were not killed."""
         return set(self.cluster.stop().values())
+
+    def _asked(self, row: Row) -> Asked:
+        if not self._has_readers():
+            row = {**row, "task": "generate"}
+        return Asked(row, self._engine, self._prompt, self._adapters)
+
+    def _has_readers(self) -> bool:
+        return any(name.startswith("prefill") for name in self.cluster.workers)
+
+    def _is_as_peft(self) -> bool:
+        """Whether PEFT, or transformers, computes the same as the engine."""
+        is_new = self.row["adapter"] != "none" or self.row["task"] != "generate"
+        return is_new and (self.row["weights"], self.row["KV format"]) == ("float32", "auto")
+
+    def _wait_for_adapters(self) -> None:
+        names = set(filter(None, ADAPTERS[self.row["adapter"]]))
+        stub, request = self.cluster.router_stub(), router_pb2.ListModelsRequest()
+        until(lambda: names <= {model.id for model in stub.ListModels(request).models})
+
+    def _check_refusals(self) -> None:
+        """What the router must refuse, and no worker: beams in a grammar, and some vectors."""
+        if rule := rule_of(("grammar", self.row["grammar"]), ("request", "beams")):
+            assert rule.refused in refusal_of_beams(self.cluster)
+        model = self._adapter or self.cluster.model.name
+        if rule := rule_of(("prefill : decode", self.row["prefill : decode"]), ("task", "embed")):
+            reply = ask_vectors(self.cluster, model, [self._prompt])
+            assert reply.status_code == 400
+            assert rule.refused in reply.json()["error"]["message"]
+        if self.row["task"] == "embed" and not self._has_readers():
+            assert ask_vectors(self.cluster, model, [self._prompt]).status_code == 503
 
     def _prepare(self) -> None:
         if self.row["prefix from"] == "computed":
@@ -105,7 +140,8 @@ class System:
                 self._ask(prompt_of(300, seed=100 + seed))
 
     def _ask(self, prompt: list[int], max_tokens: int = 2) -> Sequence[int]:
-        return ask(self.cluster, prompt, max_tokens=max_tokens, **GREEDY).token_ids
+        options = {"model": self._adapter, "max_tokens": max_tokens, **GREEDY}
+        return ask(self.cluster, prompt, **options).token_ids
 
     def _num_loads(self) -> float:
         """Blocks loaded so far, those of a worker that was killed included."""
@@ -129,6 +165,9 @@ class System:
             assert sources.local_hit == shared
         if self.row["prefix from"] == "prefill's cache":
             assert sources.transferred_hit == shared
+        if asked.other is not None and asked.other.usage is not None:
+            others = asked.other.usage.sources
+            assert (others.local_hit, others.transferred_hit) == (0, 0)
 
     # Faults: each strikes while both streams are being written.
 
@@ -137,11 +176,13 @@ class System:
 
     def client_gone(self, asked: Asked) -> None:
         """A third client goes."""
-        Leaver(self.cluster).leave()
+        Leaver(self.cluster, self._adapter).leave()
 
     def prefill_killed(self, asked: Asked) -> None:
         """A prefill worker ends without warning."""
         self._wait_for_tokens(asked)
+        if self._num_prefill == 1 and asked.vectors is not None:
+            asked.vectors.join()  # no other worker could make them
         self._loads_of_lost += self._loads_of("prefill-0")
         self.cluster.workers.pop("prefill-0").kill()
 

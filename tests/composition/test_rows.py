@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.composition.cover import rows, sample
+from tests.composition.cover import NUM_SAMPLED, rows, sample
 from tests.composition.system import System
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from tests.composition.axes import Row
     from tests.composition.settings import Models
 
-NUM_SAMPLED = 3
 #: Processes start, compile and are killed beside other tests.
 pytestmark = pytest.mark.timeout(240)
 
@@ -35,7 +34,7 @@ def test_every_token_is_the_engines(row: Row, models: Models, tmp_path: Path) ->
         pytest.skip("the extra `nixl` is missing")
     system = System(row, models, tmp_path)
     try:
-        system.run(models.engine(row))
+        system.run()
     finally:
         codes = system.stop()
     assert codes == {0}

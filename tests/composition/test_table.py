@@ -9,7 +9,7 @@ import pytest
 
 from shared.errors import ConfigError, ModelLoadError
 from tests.composition.axes import AXES
-from tests.composition.cover import covered, rows, wanted
+from tests.composition.cover import NUM_SAMPLED, covered, rows, sample, wanted
 from tests.composition.page import PAGE, page
 from tests.composition.rules import RULES
 
@@ -38,6 +38,11 @@ def test_the_rows_cover_every_pair() -> None:
 
 def test_no_row_breaks_a_rule() -> None:
     assert not [row for row in rows() if any(rule.breaks(row) for rule in RULES)]
+
+
+@pytest.mark.parametrize("axis", ["adapter", "task", "executor"])
+def test_the_sample_has_every_value_of(axis: str) -> None:
+    assert {row[axis] for row in sample(NUM_SAMPLED)} == set(AXES[axis])
 
 
 def test_the_page_is_up_to_date() -> None:

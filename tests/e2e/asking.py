@@ -49,14 +49,22 @@ def prompt_of(length: int, seed: int = 0, vocab_size: int = 300) -> list[int]:
 
 
 def ask(
-    cluster: Cluster, prompt: Iterable[int] | common_pb2.EmbeddingRows, **params: object
+    cluster: Cluster,
+    prompt: Iterable[int] | common_pb2.EmbeddingRows,
+    *,
+    model: str = "",
+    **params: object,
 ) -> Reply:
-    """One answer."""
-    return ask_many(cluster, prompt, **params)[0]
+    """One answer. `model`: its name, or an adapter's; empty: the only model."""
+    return ask_many(cluster, prompt, model=model, **params)[0]
 
 
 def ask_many(
-    cluster: Cluster, prompt: Iterable[int] | common_pb2.EmbeddingRows, **params: object
+    cluster: Cluster,
+    prompt: Iterable[int] | common_pb2.EmbeddingRows,
+    *,
+    model: str = "",
+    **params: object,
 ) -> list[Reply]:
     """All `n` answers, by index."""
     if isinstance(prompt, common_pb2.EmbeddingRows):
@@ -64,6 +72,7 @@ def ask_many(
     else:
         content = router_pb2.Prompt(tokens=common_pb2.TokenIds(ids=prompt))
     request = router_pb2.GenerateRequest(
+        model=model,
         prompt=content,
         params=router_pb2.GenerationParams(**params),  # type: ignore[arg-type]
     )

@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 
     from shared.engine.llm import LLM
     from shared.engine.offline.request_output import RequestOutput
+    from shared.request.adapter_ref import AdapterRef
     from shared.request.answer import PositionLogprobs
 
-    Asked = tuple[tuple[int, ...], SamplingParams, int, tuple[str, ...]]
+    Asked = tuple[tuple[int, ...], SamplingParams, int, tuple[str, ...], AdapterRef | None]
 
 _answers: WeakKeyDictionary[LLM, list[tuple[Asked, RequestOutput]]] = WeakKeyDictionary()
 
@@ -26,14 +27,16 @@ def answer_of(
     *,
     n: int = 1,
     stop: str | Sequence[str] = (),
+    adapter: AdapterRef | None = None,
 ) -> RequestOutput:
     """All answers to a prompt; computed once, because several clusters are asked the same."""
-    asked = (tuple(prompt), sampling, n, (stop,) if isinstance(stop, str) else tuple(stop))
+    stop = (stop,) if isinstance(stop, str) else tuple(stop)
+    asked = (tuple(prompt), sampling, n, stop, adapter)
     known = _answers.setdefault(oracle, [])
     for question, answer in known:
         if question == asked:
             return answer
-    (answer,) = oracle.generate([list(prompt)], sampling, n=n, stop=stop)
+    (answer,) = oracle.generate([list(prompt)], sampling, n=n, stop=stop, adapter=adapter)
     known.append((asked, answer))
     return answer
 

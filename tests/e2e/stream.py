@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from shared.engine.llm import LLM
     from shared.engine.offline.request_output import CompletionOutput
+    from shared.request.adapter_ref import AdapterRef
     from tests.e2e.processes import Cluster
 
 #: Of an answer, unless its request says otherwise.
@@ -39,6 +40,8 @@ class Stream:
     name: str
     prompt: list[int]
     params: dict[str, Any]
+    #: What it is asked of; None: the base.
+    adapter: AdapterRef | None = None
     #: Whether the prompt is sent as the embeddings of its tokens.
     gives_embeds: bool = False
     texts: dict[int, str] = field(default_factory=dict)
@@ -66,7 +69,9 @@ class Stream:
 def expected(oracle: LLM, stream: Stream) -> list[CompletionOutput]:
     """What one engine that does it all answers."""
     n, stop = stream.params.get("n", 1), stream.params.get("stop", ())
-    return list(answer_of(oracle, stream.prompt, sampling_of(stream), n=n, stop=stop).outputs)
+    sampling, adapter = sampling_of(stream), stream.adapter
+    answer = answer_of(oracle, stream.prompt, sampling, n=n, stop=stop, adapter=adapter)
+    return list(answer.outputs)
 
 
 def sampling_of(stream: Stream) -> SamplingParams:
@@ -82,7 +87,8 @@ def sampling_of(stream: Stream) -> SamplingParams:
 def late_stop(oracle: LLM, stream: Stream) -> str:
     """A string that comes for the first time when two thirds of the answer are over."""
     params = {name: value for name, value in stream.params.items() if name != "stop"}
-    text = expected(oracle, Stream(stream.name, stream.prompt, params))[0].text
+    whole = Stream(stream.name, stream.prompt, params, adapter=stream.adapter)
+    text = expected(oracle, whole)[0].text
     for start in range(2 * len(text) // 3, len(text) - 4):
         piece = text[start : start + 3]
         if text.find(piece) == start and "\ufffd" not in piece:
@@ -101,7 +107,9 @@ def read_grpc(cluster: Cluster) -> Callable[[Stream], None]:
         if stream.gives_embeds:
             prompt = router_pb2.Prompt(embeds=as_message(rows_of(cluster.model, stream.prompt)))
         request = router_pb2.GenerateRequest(
-            prompt=prompt, params=router_pb2.GenerationParams(**params)
+            model=stream.adapter.name if stream.adapter else "",
+            prompt=prompt,
+            params=router_pb2.GenerationParams(**params),
         )
         for piece in stub.Generate(request, timeout=WAIT_S):
             index = piece.index

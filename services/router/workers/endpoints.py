@@ -119,7 +119,11 @@ class EndpointPool:
         return next((vectors for vectors in found if vectors is not None), None)
 
     def offered_vectors(self) -> OfferedVectors | None:
-        """Return the vectors of the workers, those that they made last while they may come back.
+        """Return the vectors of the workers; of workers that are gone, what they made last.
+
+        Vectors that were made beside answers are missed until a prefill worker says otherwise;
+        those of an embedder no longer than its workers may come back, since answers are refused
+        meanwhile.
 
         Raises:
             NoWorkerError: there is no worker that could say it.
@@ -129,10 +133,13 @@ class EndpointPool:
         if offered is not None or any(endpoint.usable for endpoint in readers):
             self._last_vectors = offered
             return offered
+        last = self._last_vectors
+        if last is not None and not last.is_only:
+            return last
         if readers or self.left_lately(Role.PREFILL):
-            if self._last_vectors is None:
+            if last is None:
                 raise NoWorkerError("no prefill worker is ready")
-            return self._last_vectors
+            return last
         if not any(endpoint.usable for endpoint in self._endpoints.values()):
             raise NoWorkerError("no worker is ready")
         return None

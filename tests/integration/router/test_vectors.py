@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from baton_client import AsyncBaton, ModelNotFoundError, RequestCancelledError
+from services.router.workers import endpoints
 from shared.directory.base import AdapterPlace, AdapterState
 from shared.errors import InternalError, WorkerLostError
+from shared.identity import Role
 from shared.request.adapter_ref import AdapterRef
 from shared.rpc.protocol import POOLING_MINOR
 from tests.fakes.poolers import (
@@ -193,6 +195,22 @@ async def test_who_makes_no_vectors_says_what_to_do(door: Door) -> None:
     error = await door.refusal("/v1/classify", input="hello")
     assert "makes embed, token_embed, not classify" in error["message"]
     # Beside decode workers, answers are still to be had.
+    assert (await door.http.post("/v1/completions", json={"prompt": "a"})).status_code == 200
+
+
+async def test_vectors_beside_answers_are_missed_without_prefill_workers(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client may ask again: they are not unsupported because their last worker is gone."""
+    monkeypatch.setattr(endpoints, "RETURN_S", 0.0)
+    await door.bench.add_worker()
+    [worker] = await joined(door, is_only=False)
+    await door.ask(input="hello")
+    parts = door.bench.parts
+    await parts.registry.deregister(worker.record.worker)
+    await until(lambda: not parts.endpoints.of_role(Role.PREFILL))
+    error = await door.refusal(input="hello", status=503)
+    assert "prefill worker" in error["message"]
     assert (await door.http.post("/v1/completions", json={"prompt": "a"})).status_code == 200
 
 
