@@ -138,10 +138,10 @@ template <class Element>
 class Deltas final : public Added {
  public:
   // Computes what b is multiplied with, for the rows of a product with a matrix, and returns whether
-  // adapters change it. from: the rows before they took the matrix's form.
-  template <class From>
+  // adapters change it. from.row(index): a row before it took the matrix's form.
+  template <class Source>
   bool plan(Pool& pool, const std::vector<AdapterRows>& segments, const Matrix& matrix,
-            Activations<From>& from) {
+            Source& from) {
     segments_.clear();
     int ranks = 0;
     for (const AdapterRows& each : segments) {
@@ -192,8 +192,8 @@ class Deltas final : public Added {
     int rank;
   };
 
-  template <class From>
-  void shrink(Pool& pool, Activations<From>& from) {
+  template <class Source>
+  void shrink(Pool& pool, Source& from) {
     tasks_.clear();
     for (const Segment& own : segments_)
       for (int row = own.first; row < own.end; row += kRowsOfTask)
@@ -211,23 +211,23 @@ class Deltas final : public Added {
     });
   }
 
-  template <class From>
-  void shrink_some(const Segment& own, Activations<From>& from, int row, int rows, int rank,
-                   int ranks) {
+  template <class Source>
+  void shrink_some(const Segment& own, Source& from, int row, int rows, int rank, int ranks) {
     if (rows == kShrinkRows && ranks == kShrinkRanks) {
-      shrink_as<From, kShrinkRows, kShrinkRanks>(own, from, row, rank);
+      shrink_as<kShrinkRows, kShrinkRanks>(own, from, row, rank);
       return;
     }
     for (int r = 0; r < rows; ++r) {
       if (ranks == kShrinkRanks)
-        shrink_as<From, 1, kShrinkRanks>(own, from, row + r, rank);
+        shrink_as<1, kShrinkRanks>(own, from, row + r, rank);
       else
-        for (int k = 0; k < ranks; ++k) shrink_as<From, 1, 1>(own, from, row + r, rank + k);
+        for (int k = 0; k < ranks; ++k) shrink_as<1, 1>(own, from, row + r, rank + k);
     }
   }
 
-  template <class From, int kRows, int kRanks>
-  void shrink_as(const Segment& own, Activations<From>& from, int row, int rank) {
+  template <int kRows, int kRanks, class Source>
+  void shrink_as(const Segment& own, Source& from, int row, int rank) {
+    using From = std::remove_pointer_t<decltype(from.row(row))>;
     const Delta& delta = *own.delta;
     const From* x[kRows];
     for (int r = 0; r < kRows; ++r) x[r] = from.row(row + r);

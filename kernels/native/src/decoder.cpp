@@ -775,6 +775,15 @@ class TypedDecoder final : public Decoder {
       product.rows = operands_.some(product.first, product.rows.count);
   }
 
+  // What adapters add to the products of the expert that all tokens share, which is the last one. Its rows
+  // are those of all tokens, in their order; from: the first of them.
+  template <class From>
+  void adapt_shared(const Experts& experts, const Matrix* const* matrices, RowsFrom<From> from) {
+    if (experts.num_shared == 0 || adapter_rows_.empty()) return;
+    if (deltas_.plan(pool_, adapter_rows_, *matrices[experts.num_routed], from))
+      products_.back().added = &deltas_;
+  }
+
   void add_experts(const Operation& now, int rows) {
     const Experts& experts = *now.experts;
     const int per_token = experts.per_token(), pairs = rows * per_token;
@@ -783,6 +792,7 @@ class TypedDecoder final : public Decoder {
     pair_out_.resize(pairs);
     plan_products(experts, experts.up, pairs,
                   [&](int pair) { return operand_.row(pair_rows_[pair]); });
+    adapt_shared(experts, experts.up, RowsFrom<float>{operand_, 0});
     const int num_scaled = experts.scales_input ? first_pair_[experts.num_routed] : 0;
     multiply_each<Dot>(pool_, products_, [&](int pair, int column, const Floats* values) {
       Floats scaled[kPanelVectors];
@@ -793,6 +803,8 @@ class TypedDecoder final : public Decoder {
       put_activated(pair_gated_.row(pair), now, column, values);
     });
     plan_products(experts, experts.down, pairs, [&](int pair) { return pair_gated_.row(pair); });
+    adapt_shared(experts, experts.down,
+                 RowsFrom<Element>{pair_gated_, first_pair_[experts.num_routed]});
     multiply_each<Dot>(pool_, products_, [&](int pair, int column, const Floats* values) {
       std::memcpy(pair_out_.row(pair) + column, values, kPanel * sizeof(float));
     });

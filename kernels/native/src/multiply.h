@@ -172,6 +172,7 @@ struct Product {
   Rows rows;
   const Matrix* matrix;
   int first;  // the number of the first row among those of all products
+  const Added* added = nullptr;  // to its own rows
 };
 
 // The same for several products at once; `row` counts the rows of all of them.
@@ -194,7 +195,8 @@ void multiply_each(Pool& pool, const std::vector<Product>& products, Put&& put) 
       multiply_block<Dot>(product.rows, *product.matrix, panel, block,
                           [&](int row, int column, const Floats* values) {
                             put(product.first + row, column, values);
-                          });
+                          },
+                          product.added);
     });
   });
 }

@@ -20,6 +20,15 @@ struct Activations {
   T* row(int index) { return data.data() + size_t(index) * stride; }
 };
 
+// Rows from a number on.
+template <class T>
+struct RowsFrom {
+  Activations<T>& rows;
+  int first;
+
+  T* row(int index) { return rows.row(first + index); }
+};
+
 // Rows are padded to whole vectors with zeros; sizes below are rounded up by the loops.
 
 inline float sum_of_squares(const float* x, int size) {

@@ -22,6 +22,9 @@ _TAKING = frozenset(
         "mlp.gate_up",
         "mlp.up",
         "mlp.down",
+        "mlp.shared.gate_up",
+        "mlp.shared.up",
+        "mlp.shared.down",
         "input_gate.gate",
         "input_gate.up",
     )
@@ -30,7 +33,7 @@ _TAKING = frozenset(
 _OTHERS: Mapping[str, str] = {
     "mlp.experts": "a matrix of experts",
     "mlp.router": "the router of experts",
-    "mlp.shared": "a matrix of the expert that all tokens share",
+    "mlp.shared_gate": "the gate of the expert that all tokens share",
     "mlp.latent": "a projection around experts",
     "attention.kv_up": "what makes keys and values of latent rows",
 }

@@ -84,9 +84,7 @@ class VectorCalls:
             InvalidRequestError: a prompt or a parameter cannot be served; nothing is computed.
         """
         task = read_task(pooling_task)
-        found = _made(
-            self, prompts, pooling_params, task, truncate_prompt_tokens, lora_request
-        )
+        found = _made(self, prompts, pooling_params, task, truncate_prompt_tokens, lora_request)
         return [
             PoolingRequestOutput(
                 request.request_id,

@@ -311,9 +311,7 @@ async def test_requests_end_by_their_names(door: Door) -> None:
 
     def ask(name: str) -> asyncio.Task[Any]:
         asked = {"input": ["a", "b"]}
-        return asyncio.create_task(
-            door.http.post(URL, json=asked, headers={"x-request-id": name})
-        )
+        return asyncio.create_task(door.http.post(URL, json=asked, headers={"x-request-id": name}))
 
     async def aborted(**body: Any) -> int:
         found: int = (await door.ask("/abort_requests", **body))["aborted"]
