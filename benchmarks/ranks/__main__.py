@@ -28,6 +28,7 @@ from kernels.native.build import FLAGS, find_compiler
 from shared.engine.step.plan import StepPlan
 from shared.engine.step.plan_codec import decode_plan, encode_plan
 from shared.ranks.measure import SumTime, measure_sums
+from shared.ranks.membership import SPIN_S
 from shared.ranks.plan_ring import PlanRingReceiver, PlanRingSender, ring_file
 from shared.ranks.shared_memory import SharedMemoryCollective, collective_file
 from shared.ranks.torch_group import gloo_collective
@@ -61,18 +62,21 @@ def run(
 @app.command(hidden=True)
 def follow(folder: str, collective_fd: int, ring_fd: int, cpu: int) -> None:
     """The second rank."""
-    _sums(1, collective_fd, folder, cpu)
-    receiver = PlanRingReceiver(ring_fd, 1, _SIZE)
+    _stay_on(cpu)
+    receiver = PlanRingReceiver(ring_fd, 1, _SIZE, spin_s=SPIN_S)
     received_s = []
     for _ in range(NUM_PLANS * len(GAPS_S)):
         receiver.receive()
         received_s.append(time.monotonic())
-    print(json.dumps(received_s))
+    print(json.dumps(received_s), flush=True)
+    for join in _groups(1, collective_fd, folder):
+        _sums(join)
 
 
 def _measure(cpus: str) -> None:
     first, second = (int(cpu) for cpu in cpus.split(","))
-    limits = _limits(first, second)
+    console = Console(width=110)
+    console.print(_limits(first, second))
     collective, ring = collective_file(_SIZE), ring_file(_SIZE)
     with tempfile.TemporaryDirectory() as folder:
         fds = (collective.fd, ring.fd)
@@ -81,43 +85,45 @@ def _measure(cpus: str) -> None:
             [*command, str(second)], pass_fds=fds, stdout=subprocess.PIPE, text=True
         )
         try:
-            sums = _sums(0, collective.fd, folder, first)
+            _stay_on(first)
             sent_s = _send_plans(ring.fd)
-            received_s = json.loads(follower.communicate(timeout=60)[0])
+            assert follower.stdout is not None
+            console.print(_plan_table(sent_s, json.loads(follower.stdout.readline())))
+            for join in _groups(0, collective.fd, folder):
+                console.print(_sum_table(join))
+            follower.wait(timeout=60)
         finally:
             follower.kill()
             follower.wait()
-    console = Console(width=110)
-    console.print(limits)
-    console.print(_sum_table(sums))
-    console.print(_plan_table(sent_s, received_s))
 
 
-def _sums(rank: int, fd: int, folder: str, cpu: int) -> dict[str, list[SumTime]]:
-    """Take part in sums of all kinds; return their times by name."""
+def _stay_on(cpu: int) -> None:
     os.sched_setaffinity(0, {cpu})
     torch.set_num_threads(1)
-    groups: dict[str, Callable[[], Collective]] = {
-        # On one core each: they are many, though this process may use one only.
-        "shared memory": lambda: SharedMemoryCollective(fd, rank, _SIZE, spin_s=200e-6),
-        "gloo": lambda: gloo_collective(
-            FileStore(str(Path(folder) / "store"), _SIZE), rank, _SIZE, host="127.0.0.1"
-        ),
-    }
-    times = {}
-    for name, join in groups.items():
-        group = join()
-        for dtype in DTYPES:
-            label = f"{name}, {str(dtype).removeprefix('torch.')}"
-            times[label] = measure_sums(group, SIZES, dtype)
-        group.barrier()
-        group.close()
-    return times
+
+
+def _groups(rank: int, fd: int, folder: str) -> list[Callable[[], Collective]]:
+    """Return what joins each kind of group."""
+    store = str(Path(folder) / "store")
+    return [
+        # Each has a core, though this process sees only its own.
+        lambda: SharedMemoryCollective(fd, rank, _SIZE, spin_s=SPIN_S),
+        lambda: gloo_collective(FileStore(store, _SIZE), rank, _SIZE, host="127.0.0.1"),
+    ]
+
+
+def _sums(join: Callable[[], Collective]) -> tuple[str, list[list[SumTime]]]:
+    """Take part in the sums of a group; return its kind, and times by dtype."""
+    group = join()
+    times = [measure_sums(group, SIZES, dtype) for dtype in DTYPES]
+    group.barrier()
+    group.close()
+    return type(group).__name__, times
 
 
 def _send_plans(fd: int) -> list[float]:
     """Return when each was sent [s]."""
-    sender = PlanRingSender(fd, _SIZE)
+    sender = PlanRingSender(fd, _SIZE, spin_s=SPIN_S)
     data = encode_plan(_plan())
     sent_s = []
     for gap_s in GAPS_S:
@@ -159,14 +165,14 @@ def _limits(first: int, second: int) -> dict[str, float]:
     return limits
 
 
-def _sum_table(sums: dict[str, list[SumTime]]) -> Table:
-    table = Table("bytes", *sums, title="all_reduce of two ranks, medians")
-    for at, size in enumerate(SIZES):
-        cells = [
-            f"{times[at].seconds * 1e6:.1f} µs, {times[at].bytes_per_s / 1e9:.2f} GB/s"
-            for times in sums.values()
-        ]
-        table.add_row(str(size), *cells)
+def _sum_table(join: Callable[[], Collective]) -> Table:
+    name, by_dtype = _sums(join)
+    table = Table("bytes", *map(str, DTYPES), title=f"all_reduce of two ranks, medians: {name}")
+    for size, *times in zip(SIZES, *by_dtype, strict=True):
+        table.add_row(
+            str(size),
+            *(f"{each.seconds * 1e6:.1f} µs, {each.bytes_per_s / 1e9:.2f} GB/s" for each in times),
+        )
     return table
 
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 #: What a token's sum has in a small model; what the sums of a prompt have.
 SIZES = (4 << 10, 4 << 20)
 #: Of all rounds of one size together.
-_TOTAL_BYTES = 128 << 20
+_TOTAL_BYTES = 64 << 20
 _MIN_ROUNDS = 16
-_MAX_ROUNDS = 2000
+_MAX_ROUNDS = 500
 
 
 @dataclass(frozen=True)

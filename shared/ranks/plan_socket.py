@@ -6,6 +6,7 @@ encrypted or signed: the address must be of a network that only the group's host
 
 from __future__ import annotations
 
+import math
 import time
 from typing import TYPE_CHECKING
 
@@ -106,7 +107,7 @@ class PlanSocketSender:
                 what = "did not come" if self._taken[rank] >= 0 else "did not join the group"
                 message = f"{what} within {self._timeout_s:g} s: rank 0 waited for it in {act}"
                 raise self._lost(rank, message)
-            if self._socket.poll(min(left_s, _LOOK_S) * 1e3):
+            if self._socket.poll(math.ceil(min(left_s, _LOOK_S) * 1e3)):
                 self._read()
             elif self._taken[rank] >= 0:
                 self._post(rank, _PROBE, b"")

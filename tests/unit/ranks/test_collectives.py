@@ -9,6 +9,7 @@ import torch
 
 from shared.errors import ConfigError, RankError
 from shared.ranks.alone import Alone
+from shared.ranks.measure import measure_sums
 from shared.ranks.shared_memory import SharedMemoryCollective, collective_file
 from tests.fakes.rank_groups import as_threads
 from tests.fakes.shared_memory_ranks import BUFFER_BYTES, SharedMemoryRanks, small_buffers
@@ -110,6 +111,14 @@ def test_a_rank_in_another_operation_is_named(
     assert (f"rank 1 is in {name}{terms}" in zero and "rank 0 is in all_reduce" in zero) or (
         f"rank 0 is in all_reduce{terms}" in zero and f"rank 1 is in {name}" in zero
     )
+
+
+def test_sums_are_timed_by_size() -> None:
+    ranks = SharedMemoryRanks(as_threads)
+    for times in ranks.run(2, lambda group: measure_sums(group, (1 << 10,))):
+        (time,) = times
+        assert time.num_bytes == 1 << 10
+        assert time.bytes_per_s == time.num_bytes / time.seconds > 0
 
 
 def test_a_rank_that_never_joins_is_named() -> None:
