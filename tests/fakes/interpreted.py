@@ -22,11 +22,14 @@ if TYPE_CHECKING:
 _RESULTS = "BATON_INTERPRETED_RESULTS"
 
 
-def run_interpreted(module: str) -> dict[str, str | None]:
-    """Run a module that ends with `report`: what went wrong with each of its checks, or null."""
+def run_interpreted(module: str, **more_env: str) -> dict[str, str | None]:
+    """Run a module that ends with `report`: what went wrong with each of its checks, or null.
+
+    more_env: variables of its process.
+    """
     with tempfile.TemporaryDirectory() as folder:
         results, log = Path(folder) / "results.json", Path(folder) / "log"
-        env = {**os.environ, "TRITON_INTERPRET": "1", _RESULTS: str(results)}
+        env = {**os.environ, **more_env, "TRITON_INTERPRET": "1", _RESULTS: str(results)}
         with log.open("wb") as file:
             # A copy of a process that has loaded PyTorch, and not Triton.
             process = WarmProcess((module,), cwd=Path.cwd(), env=env, log=file)

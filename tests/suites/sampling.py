@@ -7,7 +7,7 @@ Triton's interpreter.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,7 +17,7 @@ from tests.fakes.interpreted import poisoned_empty, report
 from tests.fakes.tensors import random
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
 
@@ -40,6 +40,7 @@ FILTERS: dict[str, dict[str, float]] = {
     "together": {"top_k": 60, "top_p": 0.8, "min_p": 0.02, "temperature": 1.4},
     "cold-together": {"top_k": 300, "top_p": 0.7, "temperature": 0.4},
 }
+SHAPES = ((1, 1.0), (50, 3.0), (1000, 1.0), (5003, 2.5))
 _DEFAULTS = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
 
@@ -73,9 +74,9 @@ def check_against_reference(
     fields: Mapping[str, float], vocab_size: int, scale: float, implementation: str
 ) -> None:
     """The same tokens, but for numbers on the edge between two in another precision."""
-    logits = random(8, vocab_size + 3)[:, :vocab_size] * scale  # rows that are not side by side
+    logits = random(5, vocab_size + 3)[:, :vocab_size] * scale  # rows that are not side by side
     logits[3, 5:] = float("-inf")
-    numbers, filters = numbers_for(8), make_filters([fields] * 8)
+    numbers, filters = numbers_for(5), make_filters([fields] * 5)
     expected = choose(logits, numbers, filters, "reference")
     got = choose(logits, numbers, filters, implementation)
     for row in (got != expected).nonzero().squeeze(-1).tolist():
@@ -100,14 +101,9 @@ def on_an_edge(logits: Tensor, number: float, fields: Mapping[str, float], token
     return False
 
 
-def kept_tokens(
-    logits: Tensor, fields: Mapping[str, float], implementation: str, per_token: int = 4
-) -> set[int]:
-    """All tokens that can come: numbers that step through a flat distribution hit each.
-
-    per_token: steps for each token, the fewer, the flatter the distribution is.
-    """
-    num = per_token * len(logits)
+def kept_tokens(logits: Tensor, fields: Mapping[str, float], implementation: str) -> set[int]:
+    """All tokens that can come: numbers that step through a flat distribution hit each."""
+    num = 2 * len(logits)
     numbers = (torch.arange(num, dtype=torch.float64) + 0.5) / num
     rows = logits.expand(num, -1)
     filters = make_filters([fields] * num)
@@ -117,22 +113,32 @@ def kept_tokens(
 def check_ties(implementation: str) -> None:
     """Tokens with equal logits stay or go together."""
     logits = torch.tensor([2.0, 1.0, 0.0, 1.0, 1.0, -1.0])
-    assert kept_tokens(logits, {"top_k": 2}, implementation) == {0, 1, 3, 4}
-    assert kept_tokens(logits, {"top_k": 4}, implementation) == {0, 1, 3, 4}
-    assert kept_tokens(logits, {"top_k": 5}, implementation) == {0, 1, 2, 3, 4}
-    assert kept_tokens(logits, {"top_p": 0.5}, implementation) == {0, 1, 3, 4}
-    assert kept_tokens(logits, {"top_p": 0.3}, implementation) == {0}
+    for fields, expected in (
+        ({"top_k": 2, "temperature": 9.0}, {0, 1, 3, 4}),
+        ({"top_k": 4, "temperature": 9.0}, {0, 1, 3, 4}),
+        ({"top_k": 5, "temperature": 9.0}, {0, 1, 2, 3, 4}),
+        ({"top_p": 0.5}, {0, 1, 3, 4}),
+        ({"top_p": 0.3}, {0}),
+    ):
+        assert kept_tokens(logits, fields, implementation) == expected
     assert kept_tokens(torch.zeros(6), {"top_k": 1}, implementation) == set(range(6))
     assert kept_tokens(torch.zeros(6), {"top_p": 0.01}, implementation) == set(range(6))
 
 
 def check_exact_sets(implementation: str) -> None:
-    """Every threshold of a row with distinct values, down to neighbours in floating point."""
+    """Every threshold of a row with distinct values, down to neighbours in floating point.
+
+    The values rise, so the first token that can come is the least one that is kept.
+    """
     near = torch.tensor([0.0, 1e-38, 2e-38, 1.0, 1 + 2**-23, 1 + 2**-22, -3.0])
-    for top_k in range(1, 7):
-        expected = set(near.topk(top_k).indices.tolist())
-        fields = {"top_k": top_k, "temperature": 9.0}  # each token's share is over 1/10
-        assert kept_tokens(near, fields, implementation, per_token=2) == expected
+    ends, counts = [0.0, 1 - 2**-53], range(1, 7)
+    tokens = choose(
+        near.expand(2 * len(counts), -1),
+        torch.tensor(ends * len(counts), dtype=torch.float64),
+        make_filters([{"top_k": top_k} for top_k in counts for _ in ends]),
+        implementation,
+    )
+    assert tokens.tolist() == [token for top_k in counts for token in (6 - top_k, 5)]
 
 
 def check_unusable_rows(implementation: str) -> None:
@@ -175,26 +181,46 @@ def check_frequencies(fields: Mapping[str, float], num: int, implementation: str
     assert distance < 37.4  # 99.99 % at 11 degrees of freedom
 
 
-def checks(implementation: str, *, num_draws: int) -> dict[str, Callable[[], None]]:
-    """All of them by name."""
+def checks(
+    implementation: str,
+    *,
+    num_draws: int,
+    shapes: Sequence[tuple[int, float]] = SHAPES,
+    counted: Sequence[str] = ("none", "hot", "few", "half", "likely", "together"),
+) -> dict[str, Callable[[], None]]:
+    """All of them by name.
+
+    num_draws: of each row of `FILTERS` that `counted` names. shapes: sizes of vocabularies, and how
+    far their logits spread.
+    """
     found: dict[str, Callable[[], None]] = {
         "ties": partial(check_ties, implementation),
         "exact-sets": partial(check_exact_sets, implementation),
         "unusable-rows": partial(check_unusable_rows, implementation),
         "neighbours": partial(check_neighbours, implementation),
     }
-    shapes: tuple[Any, ...] = ((1, 1.0), (50, 3.0), (1000, 1.0), (5003, 2.5))
     for name, fields in FILTERS.items():
         for vocab_size, scale in shapes:
             found[f"reference-{name}-{vocab_size}"] = partial(
                 check_against_reference, fields, vocab_size, scale, implementation
             )
-    for name in ("none", "hot", "few", "half", "likely", "together"):
+    for name in counted:
         found[f"frequencies-{name}"] = partial(
             check_frequencies, FILTERS[name], num_draws, implementation
         )
     return found
 
 
+def interpreted() -> dict[str, Callable[[], None]]:
+    """Of Triton. Which token a number gives is compared, and no frequency can be another then.
+
+    A vocabulary is one tile, or two with an end that is not whole.
+    """
+    return checks("triton", num_draws=100, shapes=SHAPES[1::2], counted=("none",)) | {
+        f"reference-{name}-1": partial(check_against_reference, FILTERS[name], 1, 1.0, "triton")
+        for name in ("none", "greedy", "together")
+    }
+
+
 if __name__ == "__main__":
-    report(checks("triton", num_draws=300))
+    report(interpreted())

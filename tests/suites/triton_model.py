@@ -45,8 +45,9 @@ if TYPE_CHECKING:
 
     from shared.model.mixers import Mixer
 
-HEAD_DIM, NUM_KV_HEADS, BLOCK_SIZE = 16, 2, 16
-PROMPTS = ((3, 5, 8), (7,) * 21)
+HEAD_DIM, NUM_KV_HEADS, BLOCK_SIZE, CHUNK = 16, 2, 8, 8
+#: The second one is cut into chunks, fills blocks and leaves a window of 9.
+PROMPTS = ((3, 5, 8), (7,) * 11)
 #: Experts of all kinds: plain ones beside one that all share; with biases, and inputs that are
 #: weighted; without gates, of projected rows.
 EXPERTS = (
@@ -162,7 +163,7 @@ def make_model(
 def check_same_tokens(**changes: Any) -> None:
     """A chunked prefill beside a decode, then decodes: token for token what PyTorch computes."""
     expected, ours = (
-        PagedDriver(make_model(name, **changes), block_size=BLOCK_SIZE, chunk=16).generate(
+        PagedDriver(make_model(name, **changes), block_size=BLOCK_SIZE, chunk=CHUNK).generate(
             PROMPTS, 3
         )
         for name in ("torch", "triton")
@@ -203,7 +204,7 @@ def check_quantized_kv(kv_dtype: torch.dtype) -> None:
         PagedDriver(
             make_model(name, windows=(None, 9)),
             block_size=BLOCK_SIZE,
-            chunk=16,
+            chunk=CHUNK,
             kv_dtype=kv_dtype,
         ).generate(PROMPTS, 3)
         for name in ("torch", "triton")
@@ -218,7 +219,7 @@ def check_quantized_kv(kv_dtype: torch.dtype) -> None:
 def check_quantized_weights(quantization: str) -> None:
     """The kernels in place of PyTorch's definition, in prefill chunks and decodes."""
     expected, ours = (
-        PagedDriver(quantized(name, quantization), block_size=BLOCK_SIZE, chunk=16).generate(
+        PagedDriver(quantized(name, quantization), block_size=BLOCK_SIZE, chunk=CHUNK).generate(
             PROMPTS, 3
         )
         for name in ("torch", "triton")
@@ -230,7 +231,7 @@ def check_quantized_weights(quantization: str) -> None:
 
 
 def quantized(backend: str, quantization: str) -> CausalLM:
-    model = make_model(backend, windows=(None, 9))
+    model = make_model(backend, windows=(9,))
     method = Narrow(quantization, torch.device("cpu"), implementation=backend)
     for module in model.modules():
         if isinstance(module, FusedLinear):
@@ -241,7 +242,7 @@ def quantized(backend: str, quantization: str) -> CausalLM:
 def check_stored_weights() -> None:
     """4 bits as a checkpoint has them: groups with scales in float16, and zeros."""
     expected, ours = (
-        PagedDriver(stored(name), block_size=BLOCK_SIZE, chunk=16).generate(PROMPTS, 3)
+        PagedDriver(stored(name), block_size=BLOCK_SIZE, chunk=CHUNK).generate(PROMPTS, 3)
         for name in ("torch", "triton")
     )
     assert ours[0] == expected[0]
@@ -250,7 +251,7 @@ def check_stored_weights() -> None:
 
 
 def stored(backend: str) -> CausalLM:
-    model = make_model(backend, windows=(None, 9))
+    model = make_model(backend, windows=(9,))
     method = AsStored(torch.device("cpu"), implementation=backend)
     for module in model.modules():
         if isinstance(module, FusedLinear):
@@ -275,8 +276,8 @@ def stored(backend: str) -> CausalLM:
 def check_bf16() -> None:
     """As near to float32 as PyTorch in bfloat16, or twice as far."""
     cache_shape = (4, 2, 2, NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM)
-    tokens = torch.arange(24)
-    metadata = make_metadata((24,), (24,), ((2, 1),), BLOCK_SIZE)
+    tokens = torch.arange(13)
+    metadata = make_metadata((13,), (13,), ((2, 1),), BLOCK_SIZE)
 
     def hidden(backend: str, dtype: torch.dtype) -> torch.Tensor:
         cache = torch.full(cache_shape, float("nan"), dtype=dtype)

@@ -1,10 +1,16 @@
-"""Quantised checkpoints on Triton's kernels: `python -m tests.suites.triton_stored` interprets."""
+"""Quantised checkpoints on Triton's kernels: `python -m tests.suites.triton_stored` interprets.
+
+Where `CHECKPOINTS` names a folder, it is one that `write_checkpoints` has filled.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import tempfile
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,37 +26,66 @@ from tests.fakes.stored.base import quantise_checkpoint, random_weight
 from tests.fakes.stored.cases import ALL
 from tests.fakes.stored.models import FAMILIES, wants_of
 from tests.fakes.stored.reading import read
-from tests.fakes.transformers_models import random_model, random_prompt, save
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 #: Families and formats, and what their linears are multiplied by.
 RUNS: dict[tuple[str, str], type] = {
     ("qwen2", "ct int4 uneven"): PackedProduct,
-    ("qwen2", "ct mxfp4"): PackedProduct,
     ("mixtral", "fp8 blocks"): CodedProduct,
     ("phi3", "ct w8a8"): CodedProduct,
     ("qwen2", "ct mxfp4 inputs"): UnitsProduct,
 }
+_ONE_LAYER = {"num_hidden_layers": 1}
 #: Of a matrix: its last step and its last groups are not whole ones.
 SIZE = 40, 160
-PROMPTS = [random_prompt(num, vocab_size=321, seed=num) for num in (1, 19)]
+PROMPTS, CHUNK = [[7], [(5 * place + place * place) % 321 for place in range(11)]], 8
+#: The variable of a folder with the checkpoints of `RUNS`.
+CHECKPOINTS = "BATON_STORED_CHECKPOINTS"
+
+
+def write_checkpoints(folder: Path) -> None:
+    """One of one layer for each of `RUNS`."""
+    from tests.fakes.transformers_models import random_model, save  # seconds, which tests have paid
+
+    for family, case in RUNS:
+        model_type, settings = FAMILIES[family]
+        model = random_model(model_type, seed=3, **settings, **_ONE_LAYER)
+        source = save(model, folder / "plain" / name_of(family, case))
+        stored = folder / name_of(family, case)
+        quantise_checkpoint(source, stored, ALL[case], wants_of(source))
+
+
+def name_of(family: str, case: str) -> str:
+    """Of the folder of its checkpoint."""
+    return f"{family}-{case}"
+
+
+@contextlib.contextmanager
+def _checkpoints() -> Iterator[Path]:
+    if given := os.environ.get(CHECKPOINTS):
+        yield Path(given)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        write_checkpoints(Path(folder))
+        yield Path(folder)
 
 
 def check_same_tokens(family: str, case: str, kind: type) -> None:
     """Token for token what PyTorch computes in float32, in chunks, decodes and company."""
-    with tempfile.TemporaryDirectory() as folder:
-        model_type, settings = FAMILIES[family]
-        source = save(random_model(model_type, seed=3, **settings), Path(folder) / "plain")
-        stored = Path(folder) / "stored"
-        quantise_checkpoint(source, stored, ALL[case], wants_of(source))
+    with _checkpoints() as folder:
         expected, ours = (
-            load_model(stored, dtype="float32", attention_backend=backend).model
+            load_model(
+                folder / name_of(family, case), dtype="float32", attention_backend=backend
+            ).model
             for backend in ("torch", "triton")
         )
     assert isinstance(ours, CausalLM)
     linears = [each for each in ours.modules() if isinstance(each, FusedLinear)]
     assert {type(each.product) for each in linears if each.product is not None} == {kind}
-    answers, logits = PagedDriver(expected, block_size=8, chunk=13).generate(PROMPTS, 3)
-    tokens, own = PagedDriver(ours, block_size=8, chunk=13).generate(PROMPTS, 3)
+    answers, logits = PagedDriver(expected, block_size=8, chunk=CHUNK).generate(PROMPTS, 3)
+    tokens, own = PagedDriver(ours, block_size=8, chunk=CHUNK).generate(PROMPTS, 3)
     assert tokens == answers
     for mine, plain in zip(own, logits, strict=True):
         # An input that falls to the other side of a rounding is a step away.

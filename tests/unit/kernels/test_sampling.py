@@ -17,14 +17,15 @@ from shared.engine.sampler.random import Purpose, uniforms
 from tests.fakes.interpreted import run_interpreted
 from tests.fakes.tensors import random
 from tests.suites.sampling import checks, make_filters, numbers_for
+from tests.suites.sampling import interpreted as interpreted_checks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
-CHECKS = checks("torch", num_draws=20000)
-NATIVE_CHECKS = checks("native", num_draws=20000)
+CHECKS = checks("torch", num_draws=6000)
+NATIVE_CHECKS = checks("native", num_draws=6000)
 
 
 @pytest.mark.parametrize("name", CHECKS)
@@ -85,7 +86,7 @@ def interpreted() -> Mapping[str, str | None]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", CHECKS)
+@pytest.mark.parametrize("name", interpreted_checks())
 def test_triton_chooses_as_defined(name: str, interpreted: Mapping[str, str | None]) -> None:
     assert interpreted[name] is None, interpreted[name]
 

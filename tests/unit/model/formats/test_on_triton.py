@@ -14,15 +14,17 @@ from shared.model.matrix.inputs import InputRounding
 from shared.model.matrix.quantized import QuantizedMatrix
 from shared.model.matrix.rounding import Element, Rounding
 from tests.fakes.interpreted import run_interpreted
-from tests.suites.triton_stored import CHECKS
+from tests.suites.triton_stored import CHECKPOINTS, CHECKS, write_checkpoints
 
 pytest.importorskip("triton")
 
 
 @pytest.fixture(scope="module")
-def interpreted() -> dict[str, str | None]:
+def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
     """What went wrong with each check."""
-    return run_interpreted("tests.suites.triton_stored")
+    folder = tmp_path_factory.mktemp("stored")
+    write_checkpoints(folder)
+    return run_interpreted("tests.suites.triton_stored", **{CHECKPOINTS: str(folder)})
 
 
 @pytest.mark.timeout(600)
