@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,9 +11,7 @@ import torch
 from shared.engine.llm import LLM
 from shared.errors import ConfigError
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-
-ROOT = Path(__file__).parents[3]
-ENV = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}"}
+from tests.fakes.warm_process import WarmProcess
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +39,15 @@ def test_llm(checkpoint: Path, device: str, reason: str) -> None:
         LLM(checkpoint, device=device)
 
 
-def test_a_worker(checkpoint: Path) -> None:
-    worker = subprocess.run(
-        [
-            sys.executable, "-m", "services.prefill", "--model", str(checkpoint), "--name", "p",
-            "--device", "cuda:99", "--directory", "127.0.0.1:1", "--port", "0",
-        ],
-        cwd=ROOT, env=ENV, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert worker.returncode == 2
-    assert "Traceback" not in worker.stderr
-    assert "prefill worker cannot start: device is cuda:99, but" in worker.stderr
+def test_a_worker(checkpoint: Path, tmp_path: Path) -> None:
+    argv = [
+        "services.prefill", "--model", str(checkpoint), "--name", "p", "--device", "cuda:99",
+        "--directory", "127.0.0.1:1", "--port", "0",
+    ]  # fmt: skip
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        worker = WarmProcess(argv, cwd=Path.cwd(), env=os.environ, log=file)
+    assert worker.wait(60) == 2
+    said = log.read_text()
+    assert "Traceback" not in said
+    assert "prefill worker cannot start: device is cuda:99, but" in said

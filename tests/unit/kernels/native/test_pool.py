@@ -18,9 +18,14 @@ def build(folder: Path, *flags: str) -> Path:
     return program
 
 
-@pytest.mark.parametrize(("num_threads", "num_jobs"), [(2, 100_000), (4, 5_000)])
-def test_every_task_runs_once(num_threads: int, num_jobs: int, tmp_path: Path) -> None:
-    program = build(tmp_path, "-O2")
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built as the library is."""
+    return build(tmp_path_factory.mktemp("pool"), "-O2")
+
+
+@pytest.mark.parametrize(("num_threads", "num_jobs"), [(2, 50_000), (4, 5_000)])
+def test_every_task_runs_once(num_threads: int, num_jobs: int, program: Path) -> None:
     subprocess.run([program, str(num_threads), str(num_jobs)], check=True, timeout=120)
 
 
