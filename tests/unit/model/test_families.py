@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import transformers
 
 PAGE = Path(__file__).parents[3] / "docs" / "models.md"
-BLOCK_SIZE, CHUNK, NUM_TOKENS = 8, 13, 20
+BLOCK_SIZE, CHUNK, NUM_TOKENS = 8, 13, 9
 #: One token, around a block and a window, and three chunks, which are three windows.
 PROMPT_LENGTHS = (1, BLOCK_SIZE - 1, BLOCK_SIZE + 1, WINDOW - 1, WINDOW, WINDOW + 1, 2 * CHUNK + 9)
 #: Seeds of the weights for which no choice is a close one; 0 where not named.

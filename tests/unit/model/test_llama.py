@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-BLOCK_SIZE, CHUNK, NUM_TOKENS = 8, 13, 64
-#: One token, around a block, and three chunks.
-PROMPT_LENGTHS = (1, BLOCK_SIZE - 1, BLOCK_SIZE, BLOCK_SIZE + 1, 2 * CHUNK + 5)
+BLOCK_SIZE, CHUNK, NUM_TOKENS = 8, 13, 20
+#: One token, around a block, and six chunks, which are more tokens than the original models of
+#: ropes know.
+PROMPT_LENGTHS = (1, BLOCK_SIZE - 1, BLOCK_SIZE, BLOCK_SIZE + 1, 5 * CHUNK + 5)
 #: Below this the order of additions may decide between two tokens.
 MIN_MARGIN = 1e-3
 
@@ -208,10 +209,10 @@ def test_answers_do_not_depend_on_block_size_chunks_or_company(
     checkpoint = save(random_model("qwen3", seed=3), tmp_path)
     loaded = load_model(checkpoint, attention_backend=backend)
     prompts = [random_prompt(n, vocab_size=321, seed=n) for n in (3, 30, 17)]
-    expected, _ = PagedDriver(loaded.model, block_size=16, chunk=64).generate(prompts, 24)
+    expected, _ = PagedDriver(loaded.model, block_size=16, chunk=64).generate(prompts, 12)
     for block_size, chunk in ((1, 5), (7, 1), (64, 33)):
         driver = PagedDriver(loaded.model, block_size=block_size, chunk=chunk, seed=9)
-        alone = [driver.generate([prompt], 24)[0][0] for prompt in prompts]
+        alone = [driver.generate([prompt], 12)[0][0] for prompt in prompts]
         assert alone == expected
 
 

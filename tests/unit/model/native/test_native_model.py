@@ -72,8 +72,8 @@ def generate(
     )
     prompts = [random_prompt(n, vocab_size=321, seed=n) for n in PROMPT_LENGTHS]
     if alone:
-        return [driver.generate([prompt], 12)[1][0] for prompt in prompts]
-    return driver.generate(prompts, 12)[1]
+        return [driver.generate([prompt], 6)[1][0] for prompt in prompts]
+    return driver.generate(prompts, 6)[1]
 
 
 @pytest.mark.parametrize("window", [None, 21])
