@@ -38,6 +38,7 @@ FILTERS: dict[str, dict[str, float]] = {
     "likely": {"min_p": 0.1},
     "likeliest": {"min_p": 1.0},
     "together": {"top_k": 60, "top_p": 0.8, "min_p": 0.02, "temperature": 1.4},
+    "likely-of-few": {"top_k": 40, "min_p": 0.5},
     "cold-together": {"top_k": 300, "top_p": 0.7, "temperature": 0.4},
 }
 SHAPES = ((1, 1.0), (50, 3.0), (1000, 1.0), (5003, 2.5))

@@ -16,6 +16,7 @@ def interpreted() -> dict[str, str | None]:
     return run_interpreted("tests.suites.triton_model")
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", CHECKS)
 def test_the_model_on_triton(name: str, interpreted: dict[str, str | None]) -> None:
     assert interpreted[name] is None, interpreted[name]
