@@ -160,7 +160,9 @@ def load_model(
             attention_backend=attention_backend,
             quantization=quantization,
         )
-        attention_backend = "torch" if str(device) == "cpu" else attention_backend
+        if attention_backend == "auto" and str(device).startswith("cpu"):
+            attention_backend = "torch"
+            _refuse_native("ranks divide the model", "auto", quantization, read_device(device))
     place, plan = read_device(device), plan_threads(num_threads, bind)
     torch.set_num_threads(num_threads or torch.get_num_threads())
     wanted = _Wanted(

@@ -89,6 +89,7 @@ def test_every_kernel_has_a_case_on_every_architecture() -> None:
                 assert f"{module} {kernel} {arch}" in covered
 
 
+@pytest.mark.timeout(900)
 def test_bad_kernels_fail_each_for_its_reason(tmp_path: Path) -> None:
     code, said = run(tmp_path, "tests.fakes.bad_kernels")
     assert code == 1, said

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import gguf
 import pytest
 import torch
+from structlog.testing import capture_logs
 
 from kernels.low_rank import LowRankPart
 from shared.engine.config import EngineConfig
@@ -370,3 +371,13 @@ def test_one_rank_is_the_whole_model(checkpoint: Callable[[str], Path]) -> None:
     loaded = load_model(checkpoint("fused, transposed"), attention_backend="torch", split=split)
     assert not isinstance(loaded.model, ShardedCausalLM)
     assert not any(module._forward_hooks for module in loaded.model.modules())  # type: ignore[union-attr]
+
+
+def test_ranks_on_cpus_are_computed_by_pytorch(checkpoint: Callable[[str], Path]) -> None:
+    path = checkpoint("fused, transposed")
+    with capture_logs() as logs:
+        loaded = loaded_by(ThreadCollective.alone(0, 2), path, attention_backend="auto")
+    assert isinstance(loaded.model, ShardedCausalLM)
+    assert [each["using"] for each in logs if each["event"] == "native_kernels_unavailable"] == [
+        "torch"
+    ]
