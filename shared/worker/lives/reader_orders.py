@@ -71,6 +71,12 @@ class ReaderOrders(lifecycle_pb2_grpc.LifecycleServicer):
         """Refuse."""
         self._refuse("takes no other weights: start one with them, then stop this one")
 
+    async def CommitWeights(  # noqa: N802 the name in the contract
+        self, request: lifecycle_pb2.CommitWeightsRequest, context: Context
+    ) -> lifecycle_pb2.CommitWeightsResponse:
+        """Refuse."""
+        self._refuse("takes no other weights: start one with them, then stop this one")
+
     async def DropWeights(  # noqa: N802 the name in the contract
         self, request: lifecycle_pb2.DropWeightsRequest, context: Context
     ) -> lifecycle_pb2.DropWeightsResponse:
@@ -80,6 +86,12 @@ class ReaderOrders(lifecycle_pb2_grpc.LifecycleServicer):
     async def StartProfile(  # noqa: N802 the name in the contract
         self, request: lifecycle_pb2.StartProfileRequest, context: Context
     ) -> lifecycle_pb2.StartProfileResponse:
+        """Refuse."""
+        self._refuse("writes no profiles")
+
+    async def StopProfile(  # noqa: N802 the name in the contract
+        self, request: lifecycle_pb2.StopProfileRequest, context: Context
+    ) -> lifecycle_pb2.StopProfileResponse:
         """Refuse."""
         self._refuse("writes no profiles")
 
