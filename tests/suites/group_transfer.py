@@ -171,6 +171,9 @@ def check_contents(pushed: Pushed, receiver: Group) -> int:
 class GroupSuite:
     """Run on every connector by subclasses that provide `harness`."""
 
+    #: Whether the receiver copies what arrives; else the sender writes it.
+    copies = True
+
     async def test_every_pair_of_sizes(self, harness: Harness) -> None:
         """Contents are equal, and the bytes on the wire are those of the formula."""
         for senders, receivers, heads in self.cases():
@@ -182,6 +185,8 @@ class GroupSuite:
                 digest = await send_all(sender, pushed.outbound)
                 receipt = await waiting
                 assert receipt.digest == digest
+                copied = sum(stream.num_copied_bytes for stream in receipt.streams.values())
+                assert copied == receipt.num_bytes * self.copies
                 # Two bytes each of keys and values, of every head that a receiver keeps.
                 copies = sum(len(own_heads(heads, receivers, rank)) for rank in range(receivers))
                 assert copies == max(heads, receivers)
@@ -269,6 +274,7 @@ class GroupSuite:
                 await both[side].connectors[1].close()
                 with pytest.raises(TransferError, match="rank"):
                     await waiting
+                assert not any(connector._receiver._open for connector in both[1].connectors)
                 with pytest.raises(TransferError):
                     await pushed.outbound.finish(20)
                 await _over(pushed, both[1])

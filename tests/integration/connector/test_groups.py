@@ -47,6 +47,8 @@ class TestShm(GroupSuite):
 class TestNixl(GroupSuite):
     """Each connection takes two agents, so that few of the sizes are tried."""
 
+    copies = False
+
     @pytest.fixture
     def harness(self) -> Harness:
         pytest.importorskip("nixl")
