@@ -189,19 +189,24 @@ class OpenAIApi:
         Counter("baton_tests", "Something to scrape", registry=self.registry)
         self.backend = self._create_backend()
         self.catalogue = one_model(self.backend)
-        door = {"open_metrics": open_metrics, "has_docs": has_docs}
+        self.app = self._create_app(
+            keys, cors, {"open_metrics": open_metrics, "has_docs": has_docs}
+        )
+
+    def _create_app(
+        self, keys: Authenticator | None, cors: CorsSettings | None, door: dict[str, bool]
+    ) -> Any:
         if keys is None and cors is None:
-            self.app: Any = _Door(self, door)
-        else:
-            self.app = _create_app(
-                self.catalogue,
-                cluster=self.cluster,
-                not_ready_because=lambda: self.not_ready_because,
-                registry=self.registry,
-                keys=keys,
-                cors=cors,
-                **door,
-            )
+            return _Door(self, door)
+        return _create_app(
+            self.catalogue,
+            cluster=self.cluster,
+            not_ready_because=lambda: self.not_ready_because,
+            registry=self.registry,
+            keys=keys,
+            cors=cors,
+            **door,
+        )
 
     def plays(self, script: Callable[[GenerationRequest], Iterable[Step]]) -> None:
         """Answer from now on with `script`."""
