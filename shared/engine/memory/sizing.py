@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import psutil
@@ -14,6 +13,7 @@ from shared.errors import ConfigError
 from shared.kv.group_rules import GroupKind
 from shared.kv.identity import namespace_hash
 from shared.kv.layout import KVGroup, KVLayout
+from shared.kv.split import KVSplit, rank_layout
 from shared.model.mixers import LatentAttentionSpec
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def read_layout(loaded: LoadedModel, config: EngineConfig) -> KVLayout:
         ModelLoadError: a scale of the checkpoint is missing or wrong; names it.
     """
     own = choose_format(config.kv_cache_dtype, loaded, torch.device(config.device))
-    groups = tuple(_group(loaded.spec, layers) for layers in loaded.spec.kv_groups)
+    groups = groups_of(loaded.spec)
     layout = KVLayout.of(
         groups,
         block_size=config.block_size,
@@ -57,8 +57,13 @@ def own_layout(loaded: LoadedModel, layout: KVLayout) -> KVLayout:
     """
     if loaded.shards is None:
         return layout
-    spec = loaded.shards.spec
-    return replace(layout, groups=tuple(_group(spec, layers) for layers in spec.kv_groups))
+    split = loaded.shards.split
+    return rank_layout(layout, KVSplit.of(layout, split.size), split.rank)
+
+
+def groups_of(spec: DecoderSpec) -> tuple[KVGroup, ...]:
+    """Return what the blocks of a decoder have, by group."""
+    return tuple(_group(spec, layers) for layers in spec.kv_groups)
 
 
 def _group(spec: DecoderSpec, layers: Sequence[int]) -> KVGroup:

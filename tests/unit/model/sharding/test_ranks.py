@@ -13,9 +13,11 @@ from structlog.testing import capture_logs
 
 from kernels.low_rank import LowRankPart
 from shared.engine.config import EngineConfig
-from shared.engine.memory.sizing import own_layout, read_layout, read_namespace
+from shared.engine.memory.sizing import groups_of, own_layout, read_layout, read_namespace
 from shared.errors import ConfigError
 from shared.gguf.folder import model_folder
+from shared.kv.layout import KVLayout
+from shared.kv.split import KVSplit, rank_layout
 from shared.model.attention.registry import get_backend
 from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.config import load_spec
@@ -311,6 +313,28 @@ def test_identities_are_those_of_the_whole_model(
         assert kept == [whole_kept] * 3
     if name == "mamba":  # 3 inputs of 48 channels and the group's 36, and 48 states of 18
         assert {state for own in kept for _, state in own} == {0, 3 * (48 + 36) + 48 * 18}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_is_computed_of_a_block_is_what_is_handed_over(
+    name: str, checkpoint: Callable[[str], Path]
+) -> None:
+    """Executors follow a rank's description, transfers its layout."""
+    spec = load_spec(checkpoint(name))
+    layout = KVLayout.of(groups_of(spec), block_size=8, dtype="float32")
+    num_divided = 0
+    for size in (2, 3, 4):
+        for rank in range(size):
+            try:
+                own = Shards(spec, Split(rank=rank, size=size)).spec
+            except ConfigError:
+                continue
+            expected = rank_layout(layout, KVSplit.of(layout, size), rank)
+            assert groups_of(own) == expected.groups
+            # Sections of states are not compared with the rest of a group.
+            assert [g.sections for g in groups_of(own)] == [g.sections for g in expected.groups]
+            num_divided += 1
+    assert num_divided >= 2
 
 
 def test_ranks_group_layers_as_the_whole_model(checkpoint: Callable[[str], Path]) -> None:
