@@ -15,7 +15,7 @@ from benchmarks.peers.machine.description import describe_machine, revision
 from benchmarks.peers.measures import MEASURES
 from benchmarks.peers.places import RESULTS
 from benchmarks.peers.report.page import write_page
-from benchmarks.peers.report.tables import Grid, engine_grid, serving_grid, share_grid
+from benchmarks.peers.report.tables import Grid, engine_grid, serving_grid, share_grid, vector_grid
 from benchmarks.peers.results import Results, load_results, merge
 from benchmarks.peers.run.runner import Runner
 from benchmarks.peers.run.selection import ENGINES, Part, default_parts, full_parts, narrow
@@ -138,7 +138,12 @@ def _show(results: Results) -> None:
             serving_grid(results, model, metrics)
             for metrics in (INTERFERENCE_METRICS, RATE_METRICS)
         ]
-        for grid in (engine_grid(results, model), share_grid(results, model), *serving):
+        for grid in (
+            engine_grid(results, model),
+            share_grid(results, model),
+            vector_grid(results, model),
+            *serving,
+        ):
             if grid is not None:
                 console.print(_render(grid))
     for section, systems in results.systems.items():

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.peers.engines.process import PeerError
 from benchmarks.peers.engines.systems import installed, plain_environ
-from benchmarks.peers.models import model_folder
+from benchmarks.peers.models import ADAPTERS, VECTORS, embedder_folder, model_folder
 from benchmarks.peers.places import LOGS, import_folder
 from cli.places import python_environ
 
@@ -35,8 +35,10 @@ def model_path(name: str) -> Path:
         PeerError: it could not be written.
     """
     base, _, form = name.partition("-")
+    if form == VECTORS:
+        return embedder_folder(base)
     folder = model_folder(base)
-    if not form:
+    if not form or form == ADAPTERS:
         return folder
     if form in SCHEMES:
         out = folder.with_name(f"{folder.name}.{form}")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Make the peers' environments: benchmarks/peers/install.sh vllm|llamacpp …
+# Make the peers' environments: benchmarks/peers/install.sh vllm|llamacpp|sentence_transformers …
 # Each gets one of its own in BATON_BENCH_HOME (default: ~/.cache/baton-bench). Safe to run again.
 #
 #   PYTHON                      interpreter to make them with (default: python3)
@@ -9,9 +9,10 @@ set -euo pipefail
 home=${BATON_BENCH_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/baton-bench}
 vllm_version=0.32.0
 llamacpp_version=0.3.36
+sentence_transformers_version=6.2.0
 
 die() { printf 'install: %s\n' "$*" >&2; exit 1; }
-[ $# -gt 0 ] || die "which ones? vllm (4 GB), llamacpp (compiles for minutes)"
+[ $# -gt 0 ] || die "which ones? vllm (4 GB), llamacpp (compiles for minutes), sentence_transformers"
 mkdir -p "$home"
 
 # vLLM's CPU build, with what disaggregation (nixl) and its serving command need.
@@ -35,8 +36,13 @@ install_llamacpp() {
         "llama-cpp-python==$llamacpp_version" gguf safetensors numpy
 }
 
+install_sentence_transformers() {
+    "$1/bin/pip" install -q "${TORCH:-torch==2.13.0}"
+    "$1/bin/pip" install -q "sentence-transformers==$sentence_transformers_version"
+}
+
 for peer in "$@"; do
-    case $peer in vllm | llamacpp) ;; *) die "no such peer: $peer" ;; esac
+    case $peer in vllm | llamacpp | sentence_transformers) ;; *) die "no such peer: $peer" ;; esac
     [ -x "$home/$peer/bin/python" ] || "${PYTHON:-python3}" -m venv "$home/$peer"
     "install_$peer" "$home/$peer"
     echo "$peer is ready in $home/$peer"

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.peers.engines.tree import END_GRACE_S, ProcessTree
-from benchmarks.peers.workers.wire import Many, Single
+from benchmarks.peers.workers.wire import Many, Single, Vectors
 from cli.places import ROOT
 from shared.errors import BatonError
 
@@ -96,18 +96,47 @@ class EngineProcess(ChildProcess):
         ready: dict[str, Any] = answer["ready"]
         return ready
 
-    def one(self, prompt: Sequence[int], num_tokens: int, *, timeout_s: float) -> Single:
-        """See `OfflineEngine.one`."""
-        return Single(**self._ask("one", [prompt], num_tokens, timeout_s))
+    def one(
+        self,
+        prompt: Sequence[int],
+        num_tokens: int,
+        adapters: Sequence[int | None] = (),
+        *,
+        timeout_s: float,
+    ) -> Single:
+        """See `AdapterEngine.one`."""
+        return Single(**self._ask("one", [prompt], num_tokens, adapters, timeout_s))
 
-    def many(self, prompts: Sequence[Sequence[int]], num_tokens: int, *, timeout_s: float) -> Many:
-        """See `OfflineEngine.many`."""
-        return Many(**self._ask("many", prompts, num_tokens, timeout_s))
+    def many(
+        self,
+        prompts: Sequence[Sequence[int]],
+        num_tokens: int,
+        adapters: Sequence[int | None] = (),
+        *,
+        timeout_s: float,
+    ) -> Many:
+        """See `AdapterEngine.many`."""
+        return Many(**self._ask("many", prompts, num_tokens, adapters, timeout_s))
+
+    def embed(self, texts: Sequence[Sequence[int]], *, timeout_s: float) -> Vectors:
+        """See `OfflineEmbedder.embed`."""
+        return Vectors(**self._ask("embed", texts, 0, (), timeout_s))
 
     def _ask(
-        self, op: str, prompts: Sequence[Sequence[int]], num_tokens: int, timeout_s: float
+        self,
+        op: str,
+        prompts: Sequence[Sequence[int]],
+        num_tokens: int,
+        adapters: Sequence[int | None],
+        timeout_s: float,
     ) -> dict[str, Any]:
-        line = json.dumps({"op": op, "prompts": list(prompts), "num_tokens": num_tokens}) + "\n"
+        request = {
+            "op": op,
+            "prompts": list(prompts),
+            "num_tokens": num_tokens,
+            "adapters": list(adapters),
+        }
+        line = json.dumps(request) + "\n"
         assert self._popen.stdin is not None
         try:
             self._popen.stdin.write(line.encode())

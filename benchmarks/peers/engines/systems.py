@@ -31,6 +31,9 @@ class Launch:
     #: For logs and for what peers may import of ours.
     folder: Path
     max_model_len: int = MAX_MODEL_LEN
+    dtype: str = "bfloat16"
+    #: Folders of LoRA adapters.
+    adapters: tuple[Path, ...] = ()
 
 
 class System(Protocol):
@@ -152,8 +155,57 @@ class Transformers:
         return plain_environ() | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(folder)}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatonVectors(Baton):
+    """Ours, in process, for vectors."""
+
+    @property
+    def name(self) -> str:
+        """Of one section with others, so none of `Baton`."""
+        return "baton vectors"
+
+    def command(self, launch: Launch) -> list[str]:
+        """In this environment."""
+        return worker_command(Path(sys.executable), "baton_vectors", launch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmVectors(Vllm):
+    """vLLM's CPU build, for vectors."""
+
+    name: str = "vllm vectors"
+
+    def command(self, launch: Launch) -> list[str]:
+        """In vLLM's environment."""
+        return worker_command(installed("vllm"), "vllm_vectors", launch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentenceTransformers:
+    """What embedding models are published with."""
+
+    name: str = "sentence-transformers"
+    shares_prefixes: bool = False
+
+    def missing(self) -> str | None:
+        """Needs an environment of its own."""
+        found = peer_python("sentence_transformers")
+        return None if found else how_to_install("sentence_transformers")
+
+    def command(self, launch: Launch) -> list[str]:
+        """In its environment."""
+        python = installed("sentence_transformers")
+        return worker_command(python, "sentence_transformers_vectors", launch)
+
+    def environ(self, launch: Launch) -> dict[str, str]:
+        """Nothing of its own."""
+        folder = import_folder(launch.folder / "sentence-transformers")
+        return plain_environ() | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(folder)}
+
+
 def worker_command(python: Path, module: str, launch: Launch) -> list[str]:
     """How a worker is run in any of the environments."""
+    adapters = ["--adapters", *map(str, launch.adapters)] if launch.adapters else []
     return [
         str(python), "-P", "-m", f"benchmarks.peers.workers.{module}",
         "--model", str(launch.model),
@@ -162,6 +214,8 @@ def worker_command(python: Path, module: str, launch: Launch) -> list[str]:
         "--max-model-len", str(launch.max_model_len),
         "--kv-cache-bytes", str(KV_CACHE_BYTES),
         "--max-num-seqs", str(MAX_NUM_SEQS),
+        "--dtype", launch.dtype,
+        *adapters,
     ]  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from benchmarks.peers.report.tables import (
     serving_grid,
     share_grid,
     show_number,
+    vector_grid,
 )
 from benchmarks.peers.serving.measures import INTERFERENCE_METRICS, RATE_METRICS
 
@@ -44,6 +45,10 @@ Each engine in a process of its own with two threads on two cores, 2 GiB of KV (
 sequences of 1536 tokens take), prefix caching on where there is one, otherwise with its own
 defaults. llama.cpp gets a shared prefix copied from a spare sequence, as its server can do;
 transformers keeps nothing between calls, so those rows are empty.
+"""
+VECTORS = """\
+Each in a process of its own with two threads on two cores, float32, token ids in, vectors of length
+1 out, all texts of a row at once; sentence-transformers reads 32 at a time, its default.
 """
 SHARES = """\
 Limits are the best of several tries in the same run (the median over runs, where the page is made
@@ -100,6 +105,8 @@ def _sections(results: Results, model: str) -> Iterator[tuple[str, str, Grid]]:
         yield f"Engines, {model}: {_describe_model(model)}", ENGINES, grid
     if grid := share_grid(results, model):
         yield f"Share of the machine, {model}", SHARES, grid
+    if grid := vector_grid(results, model):
+        yield f"Vectors, {model}: {_describe_model(model)}", VECTORS, grid
     if grid := serving_grid(results, model, INTERFERENCE_METRICS):
         yield f"Servers under interference, {model}", INTERFERENCE, grid
     if grid := serving_grid(results, model, RATE_METRICS):

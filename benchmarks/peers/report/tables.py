@@ -43,6 +43,7 @@ class Comparison:
 
 BEST_PEER = Comparison(title="baton / best peer", ours="baton")
 INT8 = Comparison(title="int8 / best peer", ours="baton int8")
+BEST_EMBEDDER = Comparison(title="baton / best peer", ours="baton vectors")
 INT4 = Comparison(title="int4 / best peer", ours="baton int4")
 DISAGGREGATED = Comparison(title="P/D / vllm P/D", ours="baton P/D", rivals=("vllm P/D",))
 
@@ -50,6 +51,11 @@ DISAGGREGATED = Comparison(title="P/D / vllm P/D", ours="baton P/D", rivals=("vl
 def engine_grid(results: Results, model: str) -> Grid | None:
     """All engines on one model; None if nothing was measured."""
     return comparison_grid(results, "engine", model, METRICS, (BEST_PEER, INT8, INT4))
+
+
+def vector_grid(results: Results, model: str) -> Grid | None:
+    """All that make vectors with one model; None if nothing was measured."""
+    return comparison_grid(results, "vectors", model, METRICS, (BEST_EMBEDDER,))
 
 
 def serving_grid(results: Results, model: str, metrics: Mapping[str, Metric]) -> Grid | None:

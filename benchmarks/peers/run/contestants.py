@@ -115,6 +115,28 @@ class EngineContestant:
 
 
 @dataclass(slots=True)
+class EmbedderContestant(EngineContestant):
+    """Something that makes vectors, in a process of its own."""
+
+    section: str = "vectors"
+
+    def load(self, launch: Launch, model: str) -> dict[str, Any]:
+        """Every shape is run once; a vector's beginning is kept for comparison."""
+        self.process = start(self.system, launch)
+        facts = self.process.wait_ready(START_TIMEOUT_S)
+        prompts = prompts_for(model, seed=1)
+        for num, length in ((1, 64), (8, 64), (8, 512)):
+            self.process.embed(prompts.draw_many(num, length), timeout_s=START_TIMEOUT_S)
+        fixed = [prompts_for(model, seed=0).draw(48)]
+        facts["vector"] = self.process.embed(fixed, timeout_s=START_TIMEOUT_S).beginning
+        return facts
+
+    def wake(self, prompts: Prompts) -> None:
+        """One short text."""
+        self.target.embed([prompts.draw(64)], timeout_s=WAKE_TIMEOUT_S)
+
+
+@dataclass(slots=True)
 class ServerContestant:
     """A server with all its processes."""
 

@@ -10,7 +10,7 @@ from benchmarks.peers.formats import model_path
 from benchmarks.peers.machine.description import measured_cores
 from benchmarks.peers.machine.limits import higher, measure_limits
 from benchmarks.peers.measures import METRICS
-from benchmarks.peers.models import max_model_len
+from benchmarks.peers.models import adapter_folders, dtype_of, max_model_len
 from benchmarks.peers.places import LOGS
 from benchmarks.peers.report.tables import is_ours
 from benchmarks.peers.run.budget import plan_repetitions, plan_units
@@ -76,6 +76,8 @@ class Runner:
                 cores=measured_cores(),
                 folder=LOGS,
                 max_model_len=max_model_len(part.model),
+                dtype=dtype_of(part.model),
+                adapters=adapter_folders(part.model),
             )
             for name in part.systems:
                 rotation.load(ALL[name](), launch)

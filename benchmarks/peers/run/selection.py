@@ -5,10 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from benchmarks.peers.engines.systems import Baton, LlamaCpp, Transformers, Vllm
+from benchmarks.peers.engines.systems import (
+    Baton,
+    BatonVectors,
+    LlamaCpp,
+    SentenceTransformers,
+    Transformers,
+    Vllm,
+    VllmVectors,
+)
 from benchmarks.peers.formats import GGUF_TYPES, SCHEMES
-from benchmarks.peers.measures import LONG_MEASURES, MEASURES, NARROW_MEASURES
-from benchmarks.peers.run.contestants import EngineContestant, ServerContestant
+from benchmarks.peers.measures import (
+    ADAPTER_MEASURES,
+    LONG_MEASURES,
+    MEASURES,
+    NARROW_MEASURES,
+    VECTOR_MEASURES,
+)
+from benchmarks.peers.models import EMBEDDERS
+from benchmarks.peers.run.contestants import (
+    EmbedderContestant,
+    EngineContestant,
+    ServerContestant,
+)
 from benchmarks.peers.serving.baton import BatonServing
 from benchmarks.peers.serving.measures import interference, rates
 from benchmarks.peers.serving.vllm import VllmAggregated, VllmDisaggregated
@@ -28,6 +47,11 @@ ENGINES: dict[str, Callable[[], Contestant]] = {
     "llama.cpp": lambda: EngineContestant(LlamaCpp()),
     "transformers": lambda: EngineContestant(Transformers()),
 }
+EMBEDDING: dict[str, Callable[[], Contestant]] = {
+    "baton vectors": lambda: EmbedderContestant(BatonVectors()),
+    "vllm vectors": lambda: EmbedderContestant(VllmVectors()),
+    "sentence-transformers": lambda: EmbedderContestant(SentenceTransformers()),
+}
 #: Chunk sizes among which the aggregated engine shows its best.
 CHUNKS = (128, 256, 512)
 SERVERS: dict[str, Callable[[], Contestant]] = {
@@ -46,7 +70,7 @@ def _aggregated(chunk: int) -> Callable[[], Contestant]:
 
 
 SWEEP = {f"baton aggregated chunk {chunk}": _aggregated(chunk) for chunk in CHUNKS}
-ALL = ENGINES | SERVERS | SWEEP
+ALL = ENGINES | EMBEDDING | SERVERS | SWEEP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +143,17 @@ def full_parts() -> list[Part]:
             measures=NARROW_MEASURES, share=2,
         )
         for form in SCHEMES
+    ] + [
+        Part(
+            section="engine", model="medium-adapters", systems=("baton", "vllm"),
+            measures=ADAPTER_MEASURES, share=3,
+        )
+    ] + [
+        Part(
+            section="vectors", model=model, systems=tuple(EMBEDDING), measures=VECTOR_MEASURES,
+            share=2,
+        )
+        for model in EMBEDDERS
     ]  # fmt: skip
 
 

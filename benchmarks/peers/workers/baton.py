@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from itertools import count
+from itertools import count, zip_longest
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,19 +42,29 @@ class BatonEngine:
         }
         if options.quantization:
             settings["quantization"] = options.quantization
+        if options.adapters:
+            settings |= {"enable_lora": True, "max_loras": len(options.adapters)}
         try:
-            self._engine = LLM(options.model, **settings).engine
+            llm = LLM(options.model, **settings)
         except (TypeError, ConfigError) as error:
             if not options.quantization:
                 raise
             raise UnavailableHereError(f"{options.quantization}: {error}") from error
+        self._engine = llm.engine
         self._ids = count()
         self._quantization = options.quantization
+        self._adapters = [
+            llm.home.adapters.load(f"adapter-{place}", path)[0].ref
+            for place, path in enumerate(options.adapters)
+            if llm.home.adapters is not None
+        ]
 
-    def one(self, prompt: Sequence[int], num_tokens: int) -> Single:
+    def one(
+        self, prompt: Sequence[int], num_tokens: int, adapters: Sequence[int | None] = ()
+    ) -> Single:
         """Answer one prompt."""
         started_s = time.perf_counter()
-        self._add(prompt, num_tokens)
+        self._add(prompt, num_tokens, adapters[0] if adapters else None)
         times_s: list[float] = []
         token_ids: list[int] = []
         while self._engine.has_work():
@@ -64,11 +74,16 @@ class BatonEngine:
             times_s += [time.perf_counter() - started_s] * num_new
         return Single(times_s=times_s, token_ids=token_ids)
 
-    def many(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> Many:
+    def many(
+        self,
+        prompts: Sequence[Sequence[int]],
+        num_tokens: int,
+        adapters: Sequence[int | None] = (),
+    ) -> Many:
         """Answer all prompts."""
         timeline = Timeline(len(prompts))
-        for prompt in prompts:
-            self._add(prompt, num_tokens)
+        for prompt, adapter in zip_longest(prompts, adapters):
+            self._add(prompt, num_tokens, adapter)
         while self._engine.has_work():
             timeline.add({event.request_id: len(event.token_ids) for event in self._step()})
         return timeline.end()
@@ -77,13 +92,14 @@ class BatonEngine:
         """Version and quantization."""
         return {"version": VERSION, "quantization": self._quantization}
 
-    def _add(self, prompt: Sequence[int], num_tokens: int) -> None:
+    def _add(self, prompt: Sequence[int], num_tokens: int, adapter: int | None) -> None:
         sampling = SamplingParams(max_tokens=num_tokens, temperature=0.0, ignore_eos=True)
         self._engine.add(
             EngineRequest(
                 request_id=f"bench-{next(self._ids)}",
                 prompt_token_ids=tuple(prompt),
                 sampling=sampling,
+                adapter=None if adapter is None else self._adapters[adapter],
             )
         )
 

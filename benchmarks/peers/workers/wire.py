@@ -37,7 +37,23 @@ class Many:
     num_tokens: int
 
 
-class OfflineEngine(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vectors:
+    """Vectors of texts that were submitted together."""
+
+    elapsed_s: float
+    #: The first numbers of the first text's vector: do all compute the same?
+    beginning: list[float]
+
+
+class Described(Protocol):
+    """What is measured."""
+
+    def describe(self) -> dict[str, Any]:
+        """Version and whatever else a reader of the result must know."""
+
+
+class OfflineEngine(Described, Protocol):
     """An engine in this process. Greedy; end tokens are ignored."""
 
     def one(self, prompt: Sequence[int], num_tokens: int) -> Single:
@@ -46,8 +62,33 @@ class OfflineEngine(Protocol):
     def many(self, prompts: Sequence[Sequence[int]], num_tokens: int) -> Many:
         """Answer all prompts, submitted together."""
 
-    def describe(self) -> dict[str, Any]:
-        """Version and whatever else a reader of the result must know."""
+
+class AdapterEngine(Described, Protocol):
+    """One that serves LoRA adapters, too.
+
+    `adapters`: by prompt, the place of its adapter in `WorkerOptions.adapters`; None: the model
+    alone, which is also meant where nothing is given.
+    """
+
+    def one(
+        self, prompt: Sequence[int], num_tokens: int, adapters: Sequence[int | None] = ()
+    ) -> Single:
+        """Answer one prompt."""
+
+    def many(
+        self,
+        prompts: Sequence[Sequence[int]],
+        num_tokens: int,
+        adapters: Sequence[int | None] = (),
+    ) -> Many:
+        """Answer all prompts, submitted together."""
+
+
+class OfflineEmbedder(Described, Protocol):
+    """Something in this process that makes a vector of each text."""
+
+    def embed(self, texts: Sequence[Sequence[int]]) -> Vectors:
+        """Read all texts, given as token ids, submitted together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +102,8 @@ class WorkerOptions:
     max_model_len: int
     kv_cache_bytes: int
     max_num_seqs: int
+    #: Folders of LoRA adapters.
+    adapters: tuple[str, ...] = ()
 
 
 class Timeline:
@@ -99,7 +142,9 @@ class UnavailableHereError(Exception):
     """This engine cannot do what was asked for. The message is for the report."""
 
 
-def serve(make_engine: Callable[[WorkerOptions], OfflineEngine]) -> None:
+def serve(
+    make_engine: Callable[[WorkerOptions], OfflineEngine | AdapterEngine | OfflineEmbedder],
+) -> None:
     """Make the engine and answer until the parent closes the pipe."""
     # Libraries print what they like; the pipe is ours alone.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
@@ -118,13 +163,17 @@ def serve(make_engine: Callable[[WorkerOptions], OfflineEngine]) -> None:
         _say(answers, _answer(engine, request))
 
 
-def _answer(engine: OfflineEngine, request: dict[str, Any]) -> dict[str, Any]:
+def _answer(engine: Any, request: dict[str, Any]) -> dict[str, Any]:
     prompts, num_tokens = request["prompts"], int(request["num_tokens"])
+    if request["op"] == "embed":
+        return asdict(engine.embed(prompts))
+    # Engines without adapters know no such argument.
+    more = (request["adapters"],) if request["adapters"] else ()
     if request["op"] == "one":
-        single = engine.one(prompts[0], num_tokens)
+        single = engine.one(prompts[0], num_tokens, *more)
         answer, num, wanted = asdict(single), len(single.times_s), num_tokens
     else:
-        many = engine.many(prompts, num_tokens)
+        many = engine.many(prompts, num_tokens, *more)
         answer, num, wanted = asdict(many), many.num_tokens, num_tokens * len(prompts)
     if num != wanted:
         return {"error": f"{num} tokens instead of {wanted}"}
@@ -146,6 +195,8 @@ def _parse(argv: list[str]) -> tuple[WorkerOptions, set[int]]:
     parser.add_argument("--max-model-len", type=int, default=4096)
     parser.add_argument("--kv-cache-bytes", type=int, default=2 << 30)
     parser.add_argument("--max-num-seqs", type=int, default=64)
+    parser.add_argument("--adapters", nargs="*", default=())
     values = vars(parser.parse_args(argv))
+    values["adapters"] = tuple(values["adapters"])
     cores = {int(core) for core in values.pop("cores").split(",") if core}
     return WorkerOptions(**values), cores

@@ -65,6 +65,7 @@ def test_every_engine_gets_the_same_model_threads_cores_and_memory(
         "--max-model-len": "4096",
         "--kv-cache-bytes": str(2 << 30),
         "--max-num-seqs": "64",
+        "--dtype": "bfloat16",
     }
 
 

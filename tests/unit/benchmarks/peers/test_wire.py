@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 ENGINE = """
 import sys
-from benchmarks.peers.workers.wire import Many, Single, Timeline, UnavailableHereError, serve
+from benchmarks.peers.workers.wire import (
+    Many, Single, Timeline, UnavailableHereError, Vectors, serve
+)
 
 class Engine:
     def __init__(self, options):
@@ -30,10 +32,16 @@ class Engine:
     def one(self, prompt, num_tokens):
         return Single(times_s=[0.5] * num_tokens, token_ids=[len(prompt)] * num_tokens)
 
-    def many(self, prompts, num_tokens):
+    def many(self, prompts, num_tokens, adapters=()):
         timeline = Timeline(len(prompts))
+        if adapters:
+            timeline.add({str(i): place * num_tokens for i, place in enumerate(adapters)})
+            return timeline.end()
         timeline.add({str(i): num_tokens for i in range(len(prompts) - 1)})
         return timeline.end()
+
+    def embed(self, texts):
+        return Vectors(elapsed_s=len(texts), beginning=texts[0])
 
     def describe(self):
         return {"version": "7"}
@@ -54,6 +62,9 @@ def test_an_engine_answers_over_the_pipe_whatever_its_libraries_print(tmp_path: 
         assert process.wait_ready(60.0) == {"version": "7"}
         single = process.one([1, 2, 3], 2, timeout_s=60.0)
         assert (single.times_s, single.token_ids) == ([0.5, 0.5], [3, 3])
+        assert process.many([[1], [2], [3]], 5, (0, 1, 2), timeout_s=60.0).num_tokens == 15
+        vectors = process.embed([[4, 5], [6]], timeout_s=60.0)
+        assert (vectors.elapsed_s, vectors.beginning) == (2, [4, 5])
         process.tree.pause()
         process.tree.resume()
         assert process.one([1], 1, timeout_s=60.0).token_ids == [1]
