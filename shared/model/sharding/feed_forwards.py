@@ -39,10 +39,10 @@ def shard_feed_forward(
             raise _refused("experts", num, split)
         spec = replace(spec, own=share(num, split))
     else:
-        expert, cuts = _dense(own.expert, split, units, f"experts.{ANY_EXPERT}.")
+        expert, cuts = _dense(own.expert, split, units, "experts", ANY_EXPERT)
         spec = replace(spec, expert=expert)
     if own.shared is not None:
-        shared, further = _dense(own.shared, split, units, "shared.")
+        shared, further = _dense(own.shared, split, units, "shared")
         spec, cuts = replace(spec, shared=shared), {**cuts, **further}
     # It maps the rank's own sum, whose parts are added up behind it.
     cuts["latent_up"] = ModuleCut(is_summed=True)
@@ -50,9 +50,10 @@ def shard_feed_forward(
 
 
 def _dense(
-    own: FeedForwardSpec, split: Split, units: Mapping[str, int], path: str = ""
+    own: FeedForwardSpec, split: Split, units: Mapping[str, int], *path: str
 ) -> tuple[FeedForwardSpec, dict[str, ModuleCut]]:
-    unit = units.get(f"{path}down", 1)
+    gate_up, up, down = (".".join((*path, name)) for name in ("gate_up", "up", "down"))
+    unit = units.get(down, 1)
     inner = share(own.inner_size, split, unit)
     if not inner:
         count = -(-own.inner_size // unit)
@@ -60,9 +61,9 @@ def _dense(
         raise _refused(what, count, split)
     row = own.inner_size, (inner,)
     return replace(own, inner_size=len(inner)), {
-        f"{path}gate_up": outputs(row, row),
-        f"{path}up": outputs(row),
-        f"{path}down": inputs(own.inner_size, inner),
+        gate_up: outputs(row, row),
+        up: outputs(row),
+        down: inputs(own.inner_size, inner),
     }
 
 

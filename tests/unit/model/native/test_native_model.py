@@ -340,7 +340,12 @@ REFUSED: dict[type, dict[str, Any]] = {
     DeltaSpec: {},
     MambaSpec: {},
     FeedForwardSpec: {},
-    DecoderSpec: {"has_final_norm": False, "embedding_size": 48},
+    DecoderSpec: {
+        "has_final_norm": False,
+        "embedding_size": 48,
+        "own_rows": 7,
+        "whole_groups": ((0, 1),),
+    },
 }
 
 
