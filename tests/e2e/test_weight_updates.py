@@ -337,7 +337,7 @@ def test_a_worker_that_is_killed_before_the_commit_leaves_all_on_the_old_version
     folder = Trainer(checkpoint, tmp_path).step("lost")
     workers = updated.workers.values()
     with ThreadPoolExecutor(2) as pool:
-        running = pool.submit(one_answer, updated, max_tokens=700)
+        running = pool.submit(one_answer, updated, max_tokens=1900)
         wait(lambda: bool(httpx.get(f"{updated.url}/load").json()["server_load"]))
         update = pool.submit(
             refused, updated, "/update_weights", path=str(folder), weight_version="lost"
