@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import httpx
+import numpy as np
 from prometheus_client import CollectorRegistry
 
 from baton.v1 import router_pb2_grpc
@@ -94,3 +95,8 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
         while not condition():  # noqa: ASYNC110 a task of the router changes it
             await asyncio.sleep(0.01)
+
+
+def close(found: Any, wanted: Any) -> bool:
+    """Whether vectors are equal but for rounding."""
+    return bool(np.allclose(np.asarray(found), np.asarray(wanted), atol=1e-6))

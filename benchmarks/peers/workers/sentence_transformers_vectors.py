@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 import sentence_transformers
 import torch
 
-from benchmarks.peers.workers.wire import Vectors, WorkerOptions, serve
+from benchmarks.peers.workers.wire import NUM_COMPARED, Vectors, WorkerOptions, serve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: Numbers of a vector that are compared.
-NUM_COMPARED = 8
 #: The default of its `encode`, which takes texts only.
 BATCH_SIZE = 32
 

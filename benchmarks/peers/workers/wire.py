@@ -37,6 +37,10 @@ class Many:
     num_tokens: int
 
 
+#: Numbers of a vector that are compared.
+NUM_COMPARED = 8
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vectors:
     """Vectors of texts that were submitted together."""

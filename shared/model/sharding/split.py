@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shared.kv import split as kv_split
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
@@ -32,20 +34,13 @@ def share(total: int, split: Split, unit: int = 1) -> range:
 
 def kept_heads(num_heads: int, split: Split) -> range:
     """Return the heads of keys and values that a rank keeps: at least one."""
-    own = share(num_heads, split)
-    return own or range(own.start, own.start + 1)
-
-
-def keepers(num_heads: int, size: int, head: int) -> range:
-    """Return which of `size` ranks keep a head."""
-    own = [r for r in range(size) if head in kept_heads(num_heads, Split(rank=r, size=size))]
-    return range(own[0], own[-1] + 1)
+    return kv_split.kept_heads(num_heads, split.size, split.rank)
 
 
 def is_counted(num_heads: int, split: Split) -> bool:
     """Return whether a rank is the first of those that keep its heads, as sums over heads need."""
     first = kept_heads(num_heads, split).start
-    return keepers(num_heads, split.size, first).start == split.rank
+    return kv_split.keepers(num_heads, split.size, first).start == split.rank
 
 
 def query_heads(num_heads: int, num_kv_heads: int, split: Split) -> range:
@@ -56,7 +51,7 @@ def query_heads(num_heads: int, num_kv_heads: int, split: Split) -> range:
     kept, group = kept_heads(num_kv_heads, split), num_heads // num_kv_heads
     if num_kv_heads >= split.size:
         return range(kept.start * group, kept.stop * group)
-    ranks = keepers(num_kv_heads, split.size, kept.start)
+    ranks = kv_split.keepers(num_kv_heads, split.size, kept.start)
     own = share(group, Split(rank=split.rank - ranks.start, size=len(ranks)))
     first = kept.start * group
     return range(first + own.start, first + own.stop)

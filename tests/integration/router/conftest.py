@@ -18,6 +18,7 @@ from shared.rpc.protocol import PROTOCOL_MINOR
 from tests.fakes import tiny_tokenizer
 from tests.fakes.one_pool import OnePool
 from tests.fakes.scripted_decode import Script, ScriptedDecode
+from tests.fakes.vector_door import Door
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -165,3 +166,11 @@ async def bench(config: RouterConfig, request: pytest.FixtureRequest) -> AsyncIt
         bench = Bench(config, stack, OnePool(parts))
         yield bench
         assert bench.is_idle()
+
+
+@pytest.fixture
+async def door(bench: Bench) -> AsyncIterator[Door]:
+    """The doors of its vectors."""
+    door = Door(bench)
+    async with door.http:
+        yield door

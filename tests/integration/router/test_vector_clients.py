@@ -22,16 +22,8 @@ from tests.fakes.vector_door import Door, joined, until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.integration.router.conftest import Bench
 
 TEXTS = ["hello", "other words", "a third text"]
-
-
-@pytest.fixture
-async def door(bench: Bench) -> AsyncIterator[Door]:
-    door = Door(bench)
-    async with door.http:
-        yield door
 
 
 @asynccontextmanager

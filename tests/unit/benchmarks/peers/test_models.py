@@ -10,7 +10,7 @@ import pytest
 from benchmarks.peers import models
 from benchmarks.peers.formats import model_path
 from benchmarks.peers.workers.baton import BatonEngine
-from benchmarks.peers.workers.baton_vectors import BatonVectors
+from benchmarks.peers.workers.baton_vectors import load
 from benchmarks.peers.workers.wire import WorkerOptions
 
 if TYPE_CHECKING:
@@ -59,6 +59,6 @@ def test_adapters_change_what_is_answered() -> None:
 
 @pytest.mark.parametrize("name", models.EMBEDDERS)
 def test_embedders_make_vectors(name: str) -> None:
-    vectors = BatonVectors(options(name)).embed([[301, 302, 303], [304]])
+    vectors = load(options(name)).embed([[301, 302, 303], [304]])
     assert len(vectors.beginning) == 8
     assert 0 < sum(number**2 for number in vectors.beginning) < 1
