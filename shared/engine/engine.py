@@ -106,7 +106,13 @@ class Engine:
         self.prefix_cache = PrefixCache.over(self._pool, self.layout, enabled=cached)
         with ExitStack() as on_failure:
             on_failure.callback(followers.unbuild)
-            followers.build(config, self.num_blocks, self.max_model_len, layouts)
+            followers.build(
+                loaded.fingerprint,
+                config,
+                num_blocks=self.num_blocks,
+                max_model_len=self.max_model_len,
+                layouts=layouts,
+            )
             self._parts = build_model_parts(
                 loaded,
                 config,
@@ -296,8 +302,16 @@ class Engine:
         self._stalled = False
         return True
 
+    @property
+    def followers(self) -> Followers:
+        """The other ranks."""
+        return self._followers
+
     def wake(self) -> None:
-        """Check for blocks, masks and adapters that sequences wait for."""
+        """Check for blocks, masks and adapters that sequences wait for, and for lost ranks."""
+        if self.broken is None and self._followers.lost is not None:
+            self._events += self._break(self._followers.lost)
+            return
         self.cached.poll()
         self._stalled = False
 
@@ -384,7 +398,7 @@ class Engine:
     def _measure(
         self, loaded: LoadedModel, own: KVLayout, config: EngineConfig, max_model_len: int
     ) -> int:
-        self._followers.measure(config, max_model_len)
+        self._followers.measure(loaded.fingerprint, config, max_model_len)
         return largest_step_bytes(loaded, own, config, max_model_len)
 
     def _guarded(self, half: Callable[[], list[EngineEvent]], name: str) -> list[EngineEvent]:
@@ -397,9 +411,13 @@ class Engine:
                 return half()
         except Exception as error:  # any error must end all requests
             log.exception("engine_broken")
-            self.broken = error
-            self._steps.abandon()
-            return [failure(seq, error) for seq in self._scheduler.abandon()]
+            return self._break(error)
+
+    def _break(self, error: Exception) -> list[EngineEvent]:
+        """End all requests; return their last events."""
+        self.broken = error
+        self._steps.abandon()
+        return [failure(seq, error) for seq in self._scheduler.abandon()]
 
     def _finish(self) -> list[EngineEvent]:
         start_s = time.monotonic()

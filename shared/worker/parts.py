@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from shared.connector.base import Connector
     from shared.engine.grammar.compiler import GrammarCompiler
+    from shared.engine.step.followers import Followers
     from shared.engine.step.hidden import HiddenPool
     from shared.kv.content_log import ContentLog
     from shared.kv.layout import KVLayout
@@ -142,6 +143,7 @@ async def open_parts(
     *,
     weights: Weights,
     adapters: WorkerAdapters,
+    followers: Followers,
     read_token_table: ReadTokenTable,
     token: ClusterToken | None = None,
     certificates: CertificateFiles | None = None,
@@ -152,7 +154,9 @@ async def open_parts(
     """
     worker = WorkerId.born(config.name)
     async with AsyncExitStack() as stack:
-        engine = await asyncio.to_thread(_build_engine, config, role, weights.loaded, adapters)
+        engine = await asyncio.to_thread(
+            _build_engine, config, role, weights.loaded, adapters, followers
+        )
         contents = engine.record_contents() if config.kv_events_endpoint else None
         thread = await _started(engine, adapters, stack)
         transfers = TransferCounters()
@@ -306,14 +310,18 @@ def _grammars(
 
 
 def _build_engine(
-    config: WorkerConfig, role: Role, loaded: LoadedModel, adapters: WorkerAdapters
+    config: WorkerConfig,
+    role: Role,
+    loaded: LoadedModel,
+    adapters: WorkerAdapters,
+    followers: Followers,
 ) -> Engine:
     engine = config.engine
     if role is Role.PREFILL:
         # It samples one token per request: speculation is useless.
         engine = replace(engine, speculative_config=None)
     attach(adapters.store, loaded, engine)
-    return Engine(loaded, engine, adapters=adapters.store)
+    return Engine(loaded, engine, adapters=adapters.store, followers=followers)
 
 
 async def _started(engine: Engine, adapters: WorkerAdapters, stack: AsyncExitStack) -> EngineThread:
