@@ -6,6 +6,7 @@ import asyncio
 import os
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
@@ -154,11 +155,8 @@ async def open_parts(
     """
     worker = WorkerId.born(config.name)
     async with AsyncExitStack() as stack:
-        engine = await asyncio.to_thread(
-            _build_engine, config, role, weights.loaded, adapters, followers
-        )
-        contents = engine.record_contents() if config.kv_events_endpoint else None
-        thread = await _started(engine, adapters, stack)
+        build = partial(_build_engine, config, role, weights.loaded, adapters, followers)
+        engine, contents, thread = await _started(config, build, adapters, stack)
         transfers = TransferCounters()
         connectors = await open_connectors(config, worker, engine, transfers, stack)
         channels, peers = _peers(worker, engine, connectors, token, certificates, stack)
@@ -324,8 +322,18 @@ def _build_engine(
     return Engine(loaded, engine, adapters=adapters.store, followers=followers)
 
 
-async def _started(engine: Engine, adapters: WorkerAdapters, stack: AsyncExitStack) -> EngineThread:
-    """Start the engine's thread; at the end, nothing refers to the model any more."""
+async def _started(
+    config: WorkerConfig,
+    build: Callable[[], Engine],
+    adapters: WorkerAdapters,
+    stack: AsyncExitStack,
+) -> tuple[Engine, ContentLog | None, EngineThread]:
+    """Start an engine's thread; at the end, nothing refers to the model any more.
+
+    Return the log of its blocks' contents, too, if KV events are published.
+    """
+    engine = await asyncio.to_thread(build)
+    contents = engine.record_contents() if config.kv_events_endpoint else None
     if adapters.store is not None:
         stack.callback(adapters.store.forget_contents)
         stack.callback(adapters.store.attach, None)
@@ -333,7 +341,7 @@ async def _started(engine: Engine, adapters: WorkerAdapters, stack: AsyncExitSta
     thread = EngineThread(engine)
     await thread.start()
     stack.push_async_callback(thread.stop)
-    return thread
+    return engine, contents, thread
 
 
 def _peer_info(

@@ -24,7 +24,6 @@ from shared.engine.adapters.build import attach
 from shared.engine.offload.build import forget_disk
 from shared.engine.ranks.leader import RankLeader
 from shared.engine.ranks.processes import LogSettings
-from shared.engine.step.followers import NO_FOLLOWERS
 from shared.errors import ConfigError, ModelLoadError
 from shared.model.checkpoint.loading.heap import give_back_free
 from shared.pooling.loading import reads_whole_texts
@@ -145,8 +144,7 @@ async def run_worker(
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(following([] if token is None else [token.file]))
         events = await stack.enter_async_context(open_publisher(config))
-        leader = _lead(config, role, stack)
-        lifecycle = Lifecycle(config, leader)
+        lifecycle = Lifecycle(config, _lead(config, role, stack))
         adapters = await _load_first(config, lifecycle, stack)
         certificates = open_certificates(config.tls, PeerRole(role.value))
         server = _server(service, role, token, certificates)
@@ -159,7 +157,7 @@ async def run_worker(
                 role=role,
                 lifecycle=lifecycle,
                 adapters=adapters,
-                followers=leader or NO_FOLLOWERS,
+                followers=lifecycle.followers,
                 profiling=profiling,
                 server=server,
                 switch=switch,

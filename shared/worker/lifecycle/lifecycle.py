@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from shared.engine.speculation.own_head import check_own_head
+from shared.engine.step.followers import NO_FOLLOWERS
 from shared.errors import InvalidRequestError, ModelLoadError, UnavailableError
 from shared.worker.lifecycle.pause import Pause
 from shared.worker.lifecycle.stage import PauseMode, SleepLevel, Stage
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from shared.engine.engine_thread import EngineThread
     from shared.engine.ranks.leader import RankLeader
+    from shared.engine.step.followers import Followers
     from shared.identity import WorkerId
     from shared.worker.config import WorkerConfig
     from shared.worker.health.gate import RequestGate
@@ -96,6 +98,11 @@ class Lifecycle:
         """Record that a life has ended for another one."""
         self._life = None
         self.turning.clear()
+
+    @property
+    def followers(self) -> Followers:
+        """The worker's other ranks."""
+        return self._leader or NO_FOLLOWERS
 
     @property
     def fingerprints(self) -> tuple[str, ...]:
