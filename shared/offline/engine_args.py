@@ -42,7 +42,7 @@ class EngineSettings:
     engine: EngineConfig = field(default_factory=EngineConfig)
     pooling: RunnerSettings = field(default_factory=RunnerSettings)
     ranks: RankSettings = field(default_factory=RankSettings)
-    num_threads: int | None = setting(None, help="threads for computing, of each rank")
+    num_threads: int | None = setting(None, help="threads for computing, which ranks divide")
     cpu_threads_bind: str | None = setting(None, help="cores of the threads")
     skip_tokenizer_init: bool = setting(
         False, help="whether to do without a tokenizer: prompts and answers are token ids alone"

@@ -91,8 +91,8 @@ class WorkerConfig:
     ranks: RankSettings = field(default_factory=RankSettings)
     num_threads: int | None = setting(
         None,
-        help="threads for computing, of each rank; by default one per core that this process may "
-        "use, divided by the ranks",
+        help="threads for computing, which ranks divide; by default one per core that this process "
+        "may use",
     )
     niceness: int = setting(
         0,

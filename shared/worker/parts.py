@@ -36,6 +36,7 @@ from shared.worker.adapters import AdapterCollector
 from shared.worker.health.gate import RequestGate
 from shared.worker.health.grammar_metrics import GrammarCollector
 from shared.worker.health.metrics import TransferCollector
+from shared.worker.health.rank_metrics import RankCollector
 from shared.worker.health.release_meter import ReleaseMeter
 from shared.worker.peers.breaker import BreakerMetrics
 from shared.worker.peers.connectors import open_connectors
@@ -289,6 +290,8 @@ def _metrics(
     )
     metrics.register(TransferCollector(transfers, connectors))
     metrics.register(GrammarCollector(grammars.stats, model=config.model.name))
+    if engine.followers.size > 1:
+        metrics.register(RankCollector(engine.followers.pids, model=config.model.name))
     metrics.register(AdapterCollector(adapters, thread.stats, model=config.model.name))
     return metrics
 

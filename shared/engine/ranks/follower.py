@@ -23,6 +23,7 @@ from shared.engine.ranks.orders import (
     Kind,
     Load,
     Measure,
+    MeasureSums,
     SetAdapter,
     Unbuild,
     decode_order,
@@ -39,6 +40,7 @@ from shared.model.checkpoint.loading.heap import give_back_free
 from shared.model.families.registry import register_named
 from shared.model.loader import load_model
 from shared.model.sharding.split import Split
+from shared.ranks.measure import measure_sums
 from shared.version import VERSION
 
 if TYPE_CHECKING:
@@ -120,6 +122,8 @@ class Follower:
                 return self._load(order)
             case Measure():
                 self._measure(order)
+            case MeasureSums():
+                measure_sums(self._collective)
             case Build():
                 self._build(order)
             case KeepHidden():

@@ -17,6 +17,7 @@ from shared.engine.ranks.orders import (
     Keep,
     Load,
     Measure,
+    MeasureSums,
     Order,
     Unbuild,
     decode_answer,
@@ -27,6 +28,7 @@ from shared.errors import ConfigError, InternalError, ModelLoadError, RankError
 from shared.kv.memory import KVMemory
 from shared.model.loader import load_model
 from shared.model.sharding.split import Split
+from shared.ranks.measure import measure_sums
 from shared.ranks.plan_ring import PlanRingSender, ring_file
 from shared.ranks.shared_memory import SharedMemoryCollective, collective_file
 from shared.version import VERSION
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from shared.engine.step.followers import StepRunner
     from shared.kv.layout import KVLayout
     from shared.model.loader import LoadedModel
+    from shared.ranks.measure import SumTime
 
 log = structlog.get_logger(__name__)
 
@@ -95,8 +98,7 @@ class RankLeader:
     def load(self, folder: Path, *, model_class: str = "", **options: Any) -> LoadedModel:
         """Load a model, each rank its part; see `load_model` for the options and the errors.
 
-        num_threads: of each rank. bind: cores by rank, with | between them, or cores that the ranks
-        divide.
+        num_threads: of all ranks, which divide them. bind: cores by rank, with | between them.
 
         Raises:
             ConfigError: a rank is another version of the program, or reads other weights.
@@ -199,6 +201,17 @@ class RankLeader:
         """See `Followers`."""
         self._tell(Keep(list(fingerprints)))
 
+    def measure_sums(self) -> list[SumTime]:
+        """Time sums between the ranks; see `measure_sums`.
+
+        Raises:
+            RankError: a rank cannot be reached.
+        """
+        self._send(MeasureSums())
+        found = measure_sums(self.collective)
+        self._answers()
+        return found
+
     def close(self) -> None:
         """End the processes. Idempotent."""
         self._plans.close()
@@ -272,10 +285,10 @@ def _hears_nothing() -> None:
 
 
 def _threads(num_threads: int | None, size: int) -> list[int]:
-    """Return each rank's number of threads: by default the cores are divided."""
+    """Return each rank's number of threads: by default one per core, divided by the ranks."""
     if num_threads is None:
-        num_threads = max(1, len(os.sched_getaffinity(0)) // size)
-    return [num_threads] * size
+        num_threads = len(os.sched_getaffinity(0))
+    return [max(1, num_threads // size)] * size
 
 
 def _binds(bind: str | None, size: int) -> list[str | None]:

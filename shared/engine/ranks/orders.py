@@ -51,6 +51,10 @@ class Measure(msgspec.Struct, tag=True, frozen=True):
     max_model_len: int
 
 
+class MeasureSums(msgspec.Struct, tag=True, frozen=True):
+    """Time sums between the ranks."""
+
+
 class Build(msgspec.Struct, tag=True, frozen=True):
     """Allocate blocks for a model, and make its runner."""
 
@@ -84,7 +88,7 @@ class Keep(msgspec.Struct, tag=True, frozen=True):
     fingerprints: list[str]
 
 
-Order: TypeAlias = Load | Measure | Build | KeepHidden | SetAdapter | Unbuild | Keep
+Order: TypeAlias = Load | Measure | MeasureSums | Build | KeepHidden | SetAdapter | Unbuild | Keep
 
 
 class Done(msgspec.Struct, tag=True, frozen=True):

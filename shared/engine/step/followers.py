@@ -46,6 +46,11 @@ class Followers(Protocol):
         """Number of ranks, rank 0 included."""
         ...
 
+    @property
+    def pids(self) -> Sequence[int]:
+        """The process ids of ranks from 1 on, of this host."""
+        ...
+
     def measure(self, fingerprint: str, config: EngineConfig, max_model_len: int) -> None:
         """Let the ranks begin to compute the largest step; rank 0 must compute it now, too."""
         ...
@@ -106,6 +111,7 @@ class NoFollowers:
     """The followers of a rank that is alone."""
 
     size = 1
+    pids: Sequence[int] = ()
     memories: Sequence[KVMemory] = ()
     lost: RankError | None = None
 

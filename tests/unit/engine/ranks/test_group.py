@@ -32,6 +32,7 @@ from shared.request.grammar.spec import GrammarKind, GrammarSpec, Thinking
 from shared.request.logprobs_mode import LogprobsMode
 from shared.request.sampling_params import SamplingParams
 from shared.request.thinking_budget import ThinkingBudget
+from shared.worker.health.rank_metrics import RankCollector
 from tests.fakes.engines import Near, Run, drain, generate, logprobs_of, make_request
 from tests.fakes.lora_folders import write_lora
 
@@ -196,6 +197,26 @@ def test_ranks_take_adapters_and_other_weights(
     assert len({tuple(tokens) for tokens in want}) == 5
     with group_of(leader, model, **settings) as home:
         assert answers(home) == want
+
+
+def test_ranks_are_measured(leader: RankLeader) -> None:
+    """What their sums take, and each process; a rank that is gone has no sample."""
+    small, large = leader.measure_sums()
+    assert small.num_bytes < large.num_bytes
+    assert 0 < small.seconds < large.seconds
+
+    def samples(*pids: int) -> dict[tuple[str, str], float]:
+        families = RankCollector(pids, model="m").collect()
+        return {(s.name, s.labels["rank"]): s.value for f in families for s in f.samples}
+
+    found = samples(*leader.pids)
+    assert {rank for _, rank in found} == {"0", "1"}
+    assert found["baton_rank_resident_bytes", "1"] > 1e7
+    assert found["baton_rank_cpu_seconds_total", "1"] > 0.1
+    with subprocess.Popen(["true"]) as gone:
+        collector = RankCollector([gone.pid], model="m")
+    families = list(collector.collect())
+    assert {s.labels["rank"] for f in families for s in f.samples} == {"0"}
 
 
 def test_a_step_that_fails_on_all_ranks_fails_alone(model: Path, leader: RankLeader) -> None:
