@@ -20,7 +20,8 @@ class TypedDecoder final : public Decoder {
         program_(weights.program, weights.program + weights.program_size),
         weights_(weights),
         x_(shape.hidden_size),
-        product_(std::max(shape.hidden_size, most(weights, &product_size))),
+        product_(most(weights, &product_size)),
+        added_(shape.hidden_size),
         query_(most(weights, &query_size)),
         attended_(most(weights, &attended_size)),
         gated_(shape.intermediate_size),
@@ -127,10 +128,10 @@ class TypedDecoder final : public Decoder {
           });
           break;
         case Op::kKeep:
-          keep_product(now, rows);
+          keep_added(now, rows);
           break;
         case Op::kMerge:
-          merge_product(now, rows);
+          merge_added(now, rows);
           break;
         case Op::kRecur:
           recur(now, batch);
@@ -173,6 +174,7 @@ class TypedDecoder final : public Decoder {
   void resize(int tokens) {
     x_.resize(tokens);
     product_.resize(tokens);
+    added_.resize(tokens);
     query_.resize(tokens);
     attended_.resize(tokens);
     gated_.resize(tokens);
@@ -445,24 +447,24 @@ class TypedDecoder final : public Decoder {
   void add_apart(const Operation& now, int rows) {
     const int size = shape_.hidden_size;
     rows_of(rows, [&](int row, int) {
-      float* what = product_.row(row);
+      float* what = added_.row(row);
       if (now.first != nullptr) norm(what, now.first, now.second, size, what);
       add_row(x_.row(row), now.scale, what, size);
     });
   }
 
-  void keep_product(const Operation& now, int rows) {
+  void keep_added(const Operation& now, int rows) {
     const int size = shape_.hidden_size;
     kept_.resize(rows);
     rows_of(rows, [&](int row, int) {
-      norm(product_.row(row), now.first, now.second, size, kept_.row(row));
+      norm(added_.row(row), now.first, now.second, size, kept_.row(row));
     });
   }
 
-  void merge_product(const Operation& now, int rows) {
+  void merge_added(const Operation& now, int rows) {
     const int size = shape_.hidden_size;
     rows_of(rows, [&](int row, int) {
-      float* what = product_.row(row);
+      float* what = added_.row(row);
       norm(what, now.first, now.second, size, what);
       add_row(what, 1.0f, kept_.row(row), size);
     });
@@ -703,7 +705,7 @@ class TypedDecoder final : public Decoder {
     const bool apart = now.apart;
     multiply_rows_with(*now.matrix, input, rows, [&](int row, int column, const Floats* values) {
       if (apart) {
-        std::memcpy(product_.row(row) + column, values, kPanel * sizeof(float));
+        std::memcpy(added_.row(row) + column, values, kPanel * sizeof(float));
         return;
       }
       float* to = x_.row(row) + column;
@@ -809,7 +811,7 @@ class TypedDecoder final : public Decoder {
       std::memcpy(pair_out_.row(pair) + column, values, kPanel * sizeof(float));
     });
     rows_of(rows, [&](int row, int) {
-      float* to = now.apart ? product_.row(row) : x_.row(row);
+      float* to = now.apart ? added_.row(row) : x_.row(row);
       if (now.apart) std::fill_n(to, size, 0.0f);
       for (int n = 0; n < per_token; ++n) {
         const int i = row * per_token + n;
@@ -829,7 +831,8 @@ class TypedDecoder final : public Decoder {
   const std::vector<Operation> program_;
   const Weights weights_;
   Activations<float> x_;
-  Activations<float> product_;  // queries, keys and values; or what is to be added to x
+  Activations<float> product_;  // queries, keys and values; what a mixer with states reads
+  Activations<float> added_;    // what is to be added to x
   Activations<Element> query_;
   Activations<Element> attended_;
   Activations<Element> gated_;

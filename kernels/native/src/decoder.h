@@ -45,18 +45,18 @@ enum class Op : int {
                   // a matrix each head's numbers are gated by its column of operand * matrix
   kNarrow = 5,    // only the wanted tokens are computed behind the next kAttend or kRecur: no operation
                   // there may keep keys, values or states
-  kOutput = 6,    // x += attended * matrix; with `apart` product = attended * matrix
+  kOutput = 6,    // x += attended * matrix; with `apart` added = attended * matrix
   kGate = 7,      // gated = act(operand * matrix); with `paired` act(scale * gate) * up
-  kDown = 8,      // x += gated * matrix; with `apart` product = gated * matrix
-  kAdd = 9,       // x += scale * norm(product), the norm as in kNorm
+  kDown = 8,      // x += gated * matrix; with `apart` added = gated * matrix
+  kAdd = 9,       // x += scale * norm(added), the norm as in kNorm
   kRoute = 10,    // chooses each token's experts by its operand
-  kExperts = 11,  // x += the chosen experts' sum, each gated as by kGate; with `apart` product = that
+  kExperts = 11,  // x += the chosen experts' sum, each gated as by kGate; with `apart` added = that
   kRecur = 16,    // attended = what a mixer with states makes of operand; all tokens change the states
   kInputs = 17,   // inputs = the inputs of all layers, of operand * matrix; `first`: weight of the norm
   kWeigh = 18,    // gated *= the input of layer `layer`
   kScale = 19,    // x *= scale
-  kKeep = 20,     // kept = norm(product), the norm as in kNorm
-  kMerge = 21,    // product = kept + norm(product), the norm as in kNorm
+  kKeep = 20,     // kept = norm(added), the norm as in kNorm
+  kMerge = 21,    // added = kept + norm(added), the norm as in kNorm
   // Of latent attention; in front of kAttend, the matrix, and `first` as weight of the norm:
   kLatentRow = 12,    // row = [norm of the first numbers | rotation of the others] of operand *
                       // matrix, which goes to the cache
