@@ -36,10 +36,12 @@ from shared.model.native.choice import suits_this_cpu, why_not_native
 from shared.model.native.fours import PackingFours
 from shared.model.native.model import WEIGHT_KINDS, NativeCausalLM
 from shared.model.native.packing import Packing
+from shared.model.native.rank import ShardedNativeLM
 from shared.model.native.threads import LibraryThreads, plan_threads
 from shared.model.sharding.checks import check_ranks
 from shared.model.sharding.model import ShardedCausalLM
 from shared.model.sharding.shards import Shards
+from shared.ranks.base import NativeCollective
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -157,13 +159,14 @@ def load_model(
         check_ranks(
             split,
             is_module=uses_transformers(model_dir, model_impl),
-            attention_backend=attention_backend,
             quantization=quantization,
         )
-        if attention_backend == "auto" and str(device).startswith("cpu"):
-            attention_backend = "torch"
-            _refuse_native("ranks divide the model", "auto", quantization, read_device(device))
-    place, plan = read_device(device), plan_threads(num_threads, bind)
+        if attention_backend in ("auto", "native") and not isinstance(collective, NativeCollective):
+            reason = "the ranks do not add up in shared memory"
+            _refuse_native(reason, attention_backend, quantization, read_device(device))
+            attention_backend = default_backend(read_device(device))
+    place = read_device(device)
+    plan = plan_threads(num_threads, bind, **_of_host(split))
     torch.set_num_threads(num_threads or torch.get_num_threads())
     wanted = _Wanted(
         replace(spec, keeps_all_kv=beside is not None),
@@ -296,6 +299,11 @@ class _Wanted:
         return LoadedModel.of(model, model.spec, dtype, fingerprint, self.made_from, kv_scales)
 
 
+def _of_host(split: Split | None) -> dict[str, int]:
+    """Return the place among the ranks of this host, as `plan_threads` wants it."""
+    return {} if split is None else {"rank": split.rank, "num_ranks": split.size}
+
+
 def _part(
     spec: DecoderSpec, split: Split | None, collective: Collective | None, made_from: Path | None
 ) -> tuple[Shards, Collective] | None:
@@ -321,6 +329,9 @@ def _computing(
     # steps, and its remaining work beside the native kernels is too small to share.
     torch.set_num_threads(1)
     if isinstance(method, Packing):
+        if isinstance(model, ShardedCausalLM):
+            assert isinstance(model.collective, NativeCollective)  # see `load_model`
+            return ShardedNativeLM(model, method, model.collective)
         return NativeCausalLM(model, method)
     if method is not DENSE:
         model.to(place)

@@ -13,6 +13,7 @@ from kernels.native.library import CodeKind, Kind
 from kernels.native.library import Experts as ExpertsRecord
 from kernels.native.library import Latent as LatentRecord
 from kernels.native.library import LayerInputs as LayerInputsRecord
+from kernels.native.library import WholeHeads
 from shared.errors import InternalError
 from shared.model.experts import Experts
 from shared.model.feed_forwards import GroupScore, RouterScores
@@ -43,6 +44,7 @@ from shared.model.native.program import (
 )
 from shared.model.native.recurrent import make_record
 from shared.model.rope_table import rotation_tables
+from shared.model.sharding.norms import WholeNorm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -276,6 +278,7 @@ class Packing:
             v_norm=self._norm(own.v_norm, own.spec.head_dim),
             cos_sin=cos_sin,
             sinks=None if own.sinks is None else self._keep(own.sinks.detach().float()),
+            whole=_whole_heads(own),
         )
 
     def _latent(self, own: LatentAttention, cos_sin: int) -> PackedLatent:
@@ -315,6 +318,10 @@ class Packing:
             return None
         if isinstance(own, Experts):
             return self._experts(own)
+        return self._dense_part(own)
+
+    def _dense_part(self, own: nn.Module) -> PackedFeedForward:
+        """A feed-forward without experts."""
         assert isinstance(own, GatedMLP | PlainMLP)
         return PackedFeedForward(up=self._linear(own.entry), down=self._linear(own.down))
 
@@ -326,14 +333,14 @@ class Packing:
             # One more logit; there is no router with a bias beside it.
             weight = torch.cat([weight, own.shared_gate.weight])
             bias = None if bias is None else torch.cat([bias, torch.zeros(1, dtype=bias.dtype)])
-        each = [*own.experts]
+        packed: list[PackedFeedForward | None] = [None] * router.num_experts
+        for number in spec.own or range(router.num_experts):
+            packed[number] = self._dense_part(own.experts[number])
         if own.shared is not None and not spec.is_apart:
-            each.append(own.shared)
-        packed = [self._feed_forward(expert) for expert in each]
+            packed.append(self._dense_part(own.shared))
         addresses = c_void_p * len(packed)
-        up, down = (
-            addresses(*(getattr(matrices, name) for matrices in packed)) for name in ("up", "down")
-        )
+        up = addresses(*(None if matrices is None else matrices.up for matrices in packed))
+        down = addresses(*(None if matrices is None else matrices.down for matrices in packed))
         bias_of_choice, scales = own.choice_bias, own.expert_scale
         record = ExpertsRecord(
             router=self._matrix(weight, bias, kind=_STORED[weight.dtype]),
@@ -359,8 +366,7 @@ class Packing:
         if not own.spec.is_apart or own.shared is None:
             return None
         size = own.router.in_size
-        shared = self._feed_forward(own.shared)
-        assert isinstance(shared, PackedFeedForward)
+        shared = self._dense_part(own.shared)
         norms = (own.shared_norm, own.input_norm, own.output_norm)
         shared_norm, input_norm, output_norm = (self._norm(norm, size) for norm in norms)
         router_norm = input_norm
@@ -424,7 +430,7 @@ class Packing:
         weight, bias = own.get("weight"), own.get("bias")
         if weight is None:
             weight = torch.ones(size)
-        if isinstance(norm, OffsetRMSNorm):
+        if isinstance(norm, OffsetRMSNorm) or (isinstance(norm, WholeNorm) and norm.is_offset):
             weight = 1.0 + weight
         return PackedNorm(
             weight=self._keep(weight), bias=None if bias is None else self._keep(bias)
@@ -434,6 +440,18 @@ class Packing:
         tensor = tensor.contiguous()
         self._kept.append(tensor)
         return tensor.data_ptr()
+
+
+def _whole_heads(own: Attention) -> WholeHeads | None:
+    """What norms over the heads of all ranks need; None: a rank's norms are its own."""
+    if not isinstance(own.q_norm, WholeNorm):
+        return None
+    num_keys, counts_keys = 1, False
+    if isinstance(own.k_norm, WholeNorm):
+        num_keys, counts_keys = own.k_norm.whole_size, own.k_norm.is_counted
+    return WholeHeads(
+        num_queries=own.q_norm.whole_size, num_keys=num_keys, counts_keys=counts_keys
+    )
 
 
 def _nothing() -> torch.nn.Parameter:

@@ -10,9 +10,7 @@ if TYPE_CHECKING:
     from shared.model.sharding.split import Split
 
 
-def check_ranks(
-    split: Split, *, is_module: bool, attention_backend: str, quantization: str
-) -> None:
+def check_ranks(split: Split, *, is_module: bool, quantization: str) -> None:
     """Refuse settings that a model in parts does not have.
 
     is_module: transformers' module computes it; quantization: what dense weights are narrowed to.
@@ -25,11 +23,6 @@ def check_ranks(
         raise ConfigError(
             f"{size}: a module of transformers is not divided among ranks; models of Baton's "
             "families are"
-        )
-    if attention_backend == "native":
-        raise ConfigError(
-            f"{size}: the native kernels do not compute a part of a model; take "
-            "--attention-backend torch"
         )
     if quantization != "none":
         raise ConfigError(

@@ -69,11 +69,7 @@ class ShardedCausalLM(CausalLM):
     @property
     def adapter_linears(self) -> Mapping[str, tuple[int, int]]:
         """See `AdaptableModel.adapter_linears`: those of the whole model."""
-        found = {}
-        for path, (num_inputs, num_outputs) in super().adapter_linears.items():
-            whole = self.shards.linear_size(path)
-            found[path] = whole[0] or num_inputs, whole[1] or num_outputs
-        return found
+        return self.shards.whole_sizes(super().adapter_linears)
 
     def prepare_adapter(self, weights: AdapterWeights) -> PlacedLinears:
         """See `AdaptableModel.prepare_adapter`; weights: those of the whole model."""

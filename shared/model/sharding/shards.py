@@ -108,7 +108,15 @@ class Shards:
         """Return the rank's outputs and inputs of a linear, by its path in the model."""
         return self.cut(WeightPart(path, index=None))
 
-    def linear_size(self, path: str) -> tuple[int, int]:
+    def whole_sizes(self, own: Mapping[str, tuple[int, int]]) -> Mapping[str, tuple[int, int]]:
+        """Return inputs and outputs of whole linears for those of the rank's, by path."""
+        found = {}
+        for path, (num_inputs, num_outputs) in own.items():
+            whole = self._linear_size(path)
+            found[path] = whole[0] or num_inputs, whole[1] or num_outputs
+        return found
+
+    def _linear_size(self, path: str) -> tuple[int, int]:
         """Return the numbers of inputs and outputs of a whole linear; 0: they are not divided."""
         part = WeightPart(path, index=None)
         assert part.layer is not None
