@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import copy
 from ctypes import pointer
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -317,9 +316,14 @@ def _attention(
     )
     if packed.whole is not None:
         rotate.whole = pointer(packed.whole)
-        squares = copy(rotate)
-        squares.op = Op.SQUARES
-        yield squares
+        yield Operation(
+            op=Op.SQUARES,
+            limit=rotate.limit,
+            num_parts=rotate.num_parts,
+            has_gate=rotate.has_gate,
+            whole=rotate.whole,
+            heads=heads,
+        )
     yield rotate
     if narrows:
         yield Operation(op=Op.NARROW)
