@@ -87,6 +87,7 @@ class Rounding(ctypes.Structure):
         ("is_static", c_int),
         ("is_symmetric", c_int),
         ("even_bits", c_int),
+        ("is_shared", c_int),
         ("bound", c_float),
         ("stored", c_float),
         ("zero", c_float),
@@ -481,7 +482,7 @@ _SIGNATURES = {
     "baton_pool_delete": (None, (c_void_p,)),
     "baton_matrix_new": (
         c_void_p,
-        (c_void_p, c_int, c_void_p, c_int, c_int, c_int, c_void_p, c_int),
+        (c_void_p, c_int, c_void_p, c_int, c_int, c_int, c_void_p, c_int, c_void_p),
     ),
     "baton_matrix_of_codes": (c_void_p, (c_void_p, POINTER(Codes), c_void_p, c_int)),
     "baton_matrix_of_blocks": (c_void_p, (c_void_p, POINTER(Blocks), c_void_p, c_int)),

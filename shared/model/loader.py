@@ -32,13 +32,14 @@ from shared.model.device import read_device
 from shared.model.linear.base import DENSE, UnlikeInputsError
 from shared.model.linear.narrow import Narrow, check_quantization
 from shared.model.linear.stored import AsStored
+from shared.model.matrix.nearest import GROUP
 from shared.model.native.choice import suits_this_cpu, why_not_native
 from shared.model.native.fours import PackingFours
 from shared.model.native.model import WEIGHT_KINDS, NativeCausalLM
 from shared.model.native.packing import Packing
 from shared.model.native.rank import ShardedNativeLM
 from shared.model.native.threads import LibraryThreads, plan_threads
-from shared.model.sharding.checks import check_ranks
+from shared.model.sharding.checks import check_narrowing, check_ranks
 from shared.model.sharding.model import ShardedCausalLM
 from shared.model.sharding.shards import Shards
 from shared.ranks.base import NativeCollective
@@ -156,11 +157,7 @@ def load_model(
     quantization = narrowing(model_dir, quantization)
     attention_backend = backend_of(model_impl, attention_backend)
     if split is not None and split.size > 1:
-        check_ranks(
-            split,
-            is_module=uses_transformers(model_dir, model_impl),
-            quantization=quantization,
-        )
+        check_ranks(split, is_module=uses_transformers(model_dir, model_impl))
         if attention_backend in ("auto", "native") and not isinstance(collective, NativeCollective):
             reason = "the ranks do not add up in shared memory"
             _refuse_native(reason, attention_backend, quantization, read_device(device))
@@ -176,7 +173,7 @@ def load_model(
         quantization,
         place,
         cpu_int4_compute,
-        _part(spec, split, collective, None if load_format == "dummy" else model_dir),
+        _part(spec, split, collective, None if load_format == "dummy" else model_dir, quantization),
     )
     check_quantization(quantization, place)
     if uses_transformers(model_dir, model_impl):
@@ -186,6 +183,8 @@ def load_model(
             return wanted.load(wanted.packing(_threads(plan, beside)))
         except UnlikeInputsError as error:
             _refuse_native(str(error), attention_backend, quantization, place)
+    if split is not None and split.size > 1:
+        check_narrowing(split, quantization)
     return wanted.load(wanted.method())
 
 
@@ -305,7 +304,11 @@ def _of_host(split: Split | None) -> dict[str, int]:
 
 
 def _part(
-    spec: DecoderSpec, split: Split | None, collective: Collective | None, made_from: Path | None
+    spec: DecoderSpec,
+    split: Split | None,
+    collective: Collective | None,
+    made_from: Path | None,
+    quantization: str,
 ) -> tuple[Shards, Collective] | None:
     """Return a rank's part of a decoder; None: there is one rank."""
     if split is None or split.size == 1:
@@ -313,7 +316,9 @@ def _part(
     if collective is None or (collective.rank, collective.size) != (split.rank, split.size):
         raise InternalError(f"{split} has no collective operations of its own")
     units = {} if made_from is None else read_units(made_from, spec)
-    return Shards(spec, split, units), collective
+    shards = Shards(spec, split, units)
+    # Weights that become codes of 4 bits share scales, too.
+    return shards.in_groups_of(GROUP) if quantization == "int4" else shards, collective
 
 
 def _log_time(seconds: float, num_bytes: int) -> None:

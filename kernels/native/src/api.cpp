@@ -31,8 +31,8 @@ Pool* baton_pool_new(int num_threads, const int* cpus) { return new Pool(num_thr
 void baton_pool_delete(Pool* pool) { delete pool; }
 
 Matrix* baton_matrix_new(Pool* pool, int kind, const void* weight, int stored, int columns,
-                         int inner, const float* bias, int paired) try {
-  return pack_matrix(*pool, Kind(kind), weight, Kind(stored), columns, inner, bias, paired != 0);
+                         int inner, const float* bias, int paired, const float* peaks) try {
+  return pack_matrix(*pool, Kind(kind), weight, Kind(stored), columns, inner, bias, paired != 0, peaks);
 } catch (const std::bad_alloc&) {
   return nullptr;
 }

@@ -213,9 +213,29 @@ class TypedDecoder final : public Decoder {
   // `multiply`.
   template <class From, class Put>
   void multiply_rows_with(const Matrix& matrix, Activations<From>& from, int rows, Put&& put) {
-    const Rows operands = operands_.of(pool_, from, rows, matrix);
+    const Range* ranges = nullptr;
+    if (shares_scale(matrix))
+      ranges = share_ranges(0, rows, [&](int row) { return range_of(from.row(row), matrix.inner); });
+    const Rows operands = operands_.of(pool_, from, rows, matrix, ranges);
     const bool adapted = !adapter_rows_.empty() && deltas_.plan(pool_, adapter_rows_, matrix, from);
     multiply<Dot>(pool_, operands, matrix, put, adapted ? &deltas_ : nullptr);
+  }
+
+  // By row, the ranges of rows of which each rank has a part; of rows from `first` on, others are not there.
+  template <class Own>
+  const Range* share_ranges(int first, int end, Own&& own) {
+    const int count = end - first, size = ranks_.size();
+    if (count == 0) return nullptr;
+    own_ranges_.resize(count);
+    every_range_.resize(size_t(count) * size);
+    ranges_.resize(end);
+    rows_of(count, [&](int i, int) { own_ranges_[i] = own(first + i); });
+    ranks_.gather(&own_ranges_.data()->below, count, 2, &every_range_.data()->below);
+    for (int i = 0; i < count; ++i) {
+      Range& range = ranges_[first + i] = every_range_[size_t(i) * size];
+      for (int rank = 1; rank < size; ++rank) range.add(every_range_[size_t(i) * size + rank]);
+    }
+    return ranges_.data();
   }
 
   Rows elements(Activations<Element>& activations, int rows) {
@@ -846,11 +866,29 @@ class TypedDecoder final : public Decoder {
       products_.push_back({Rows{nullptr, 0, count}, matrices[expert], first});
     }
     operands_.reserve(pairs, bytes);
+    const Range* ranges = ranges_of(experts, matrices, from);
     rows_of(pairs, [&](int pair, int) {
-      operands_.put(pair, from(pair), *matrices[expert_of(experts, pair)]);
+      const Matrix& matrix = *matrices[expert_of(experts, pair)];
+      operands_.put(pair, from(pair), matrix, shares_scale(matrix) ? ranges + pair : nullptr);
     });
     for (Product& product : products_)
       product.rows = operands_.some(product.first, product.rows.count);
+  }
+
+  // By pair, the ranges of rows of which each rank has a part. Experts that share rows are neighbours, and all ranks
+  // have as many pairs of them: their chosen experts, the shared one, or both.
+  template <class From>
+  const Range* ranges_of(const Experts& experts, const Matrix* const* matrices, From&& from) {
+    int first = -1, end = 0;
+    for (const Product& product : products_) {
+      if (!shares_scale(*product.matrix)) continue;
+      if (first < 0) first = product.first;
+      end = product.first + product.rows.count;
+    }
+    if (first < 0) return nullptr;
+    return share_ranges(first, end, [&](int pair) {
+      return range_of(from(pair), matrices[expert_of(experts, pair)]->inner);
+    });
   }
 
   // What adapters add to the products of the expert that all tokens share, which is the last one. Its rows
@@ -936,6 +974,7 @@ class TypedDecoder final : public Decoder {
   Buffer<float> own_logits_;
   Buffer<float> every_logit_;  // with those behind the vocabulary
   Buffer<float> totals_;       // sums of squares of all ranks, by row
+  std::vector<Range> own_ranges_, every_range_, ranges_;
   Operands<Element> operands_;
   std::vector<AdapterRows> adapter_rows_;  // of the rows that are left
   Deltas<Element> deltas_;

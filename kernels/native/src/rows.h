@@ -186,15 +186,35 @@ inline Floats widen_some(const Element* from, int count) {
   return load<Floats>(some);
 }
 
-// Symmetric int8 with one scale for the row, stored with 128 added, in whole vectors.
-template <class Element>
-inline float quantize_row(uint8_t* to, const Element* from, int size) {
-  Floats largest{};
-  for (int i = 0; i < size; i += kLanes) {
-    const Floats v = widen_some(from + i, size - i);
-    largest = max(largest, max(v, -v));
+// How far numbers reach from 0.
+struct Range {
+  float below;
+  float above;
+
+  float peak() const { return std::fmax(below, above); }
+  void add(const Range& other) {
+    below = std::fmax(below, other.below);
+    above = std::fmax(above, other.above);
   }
-  const float scale = std::fmax(max_lane(largest), 1e-20f) / 127.0f;
+};
+
+template <class From>
+inline Range range_of(const From* x, int count) {
+  Floats below{}, above{};
+  for (int i = 0; i < count; i += kLanes) {
+    const Floats v = widen_some(x + i, count - i);
+    above = max(above, v);
+    below = max(below, -v);
+  }
+  return {max_lane(below), max_lane(above)};
+}
+
+// Symmetric int8 with one scale for the row, stored with 128 added, in whole vectors. range: of the whole row, of
+// which this is a part; or null.
+template <class Element>
+inline float quantize_row(uint8_t* to, const Element* from, int size, const Range* range) {
+  const float peak = range ? range->peak() : range_of(from, size).peak();
+  const float scale = std::fmax(peak, 1e-20f) / 127.0f;
   const float inverse = 1.0f / scale;
   for (int i = 0; i < size; i += kLanes) {
     // Adding 1.5 * 2^23 rounds to an integer, ties to even, and leaves it in the low bits.

@@ -24,6 +24,7 @@ from shared.model.mixing.latent import LatentAttention
 from shared.model.mixing.recurrent import RecurrentMixer
 from shared.model.native.blocks import blocks_record, words_record
 from shared.model.native.codes import (
+    SHARED_ROWS,
     code_kind,
     codes_record,
     has_pieces,
@@ -133,7 +134,18 @@ class Packing:
 
     def _dense(self, linear: FusedLinear) -> int:
         """Pack a linear whose weight is complete."""
-        return self._matrix(linear.weight, linear.bias, paired=linear.is_gated)
+        return self._linear_matrix(linear, self.kind)
+
+    def _linear_matrix(self, linear: FusedLinear, kind: Kind) -> int:
+        """Pack the weight of a linear. Ranks round to 8 bits as one would that had all inputs."""
+        weight, bias, paired = linear.weight, linear.bias, linear.is_gated
+        if kind is not Kind.INT8 or linear.shared_by is None:
+            return self._matrix(weight, bias, paired=paired, kind=kind)
+        own = weight.detach().abs().amax(dim=1, keepdim=True).float()
+        peaks = linear.shared_by.all_gather(own).amax(dim=1)
+        made = self._matrix(weight, bias, paired=paired, kind=kind, peaks=peaks)
+        self._library.baton_matrix_round_rows(made, pointer(SHARED_ROWS))
+        return made
 
     def keeps(self, matrix: AnyMatrix) -> bool:
         """See `LinearMethod.keeps`. Without a type of codes, only if inputs are rounded."""
@@ -398,8 +410,12 @@ class Packing:
         *,
         paired: bool = False,
         kind: Kind | None = None,
+        peaks: Tensor | None = None,
     ) -> int:
-        """Pack a weight in the format of linears, or in `kind`."""
+        """Pack a weight in the format of linears, or in `kind`.
+
+        peaks: of int8, float32 [columns]: the largest magnitudes of rows of which this has a part.
+        """
         columns, inner = weight.shape
         weight = weight.detach().contiguous()
         values = None if bias is None else bias.detach().float().contiguous()
@@ -412,6 +428,7 @@ class Packing:
             inner,
             None if values is None else values.data_ptr(),
             paired,
+            None if peaks is None else peaks.data_ptr(),
         )
         return self._own(matrix, columns, inner)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import lcm
 from typing import TYPE_CHECKING
 
 from shared.errors import ConfigError
@@ -37,6 +38,17 @@ class Shards:
     #: By layer, by a linear's path in it, of experts with {}: the inputs that must stay together,
     #: since they share a scale or a block; 1 where not named.
     units: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+
+    def in_groups_of(self, size: int) -> Shards:
+        """Return the part whose linears have whole groups of so many inputs."""
+        units = {}
+        for number, (_, cuts) in enumerate(self._layers):
+            own = dict(self.units.get(number, {}))
+            for path, cut in cuts.items():
+                if cut.columns is not None:
+                    own[path] = lcm(size, own.get(path, 1))
+            units[number] = own
+        return replace(self, units=units)
 
     @cached_property
     def spec(self) -> DecoderSpec:
@@ -175,5 +187,5 @@ def _check_unit(cut: ModuleCut | None, unit: int, split: Split) -> None:
     if any(end % unit and end != cut.num_inputs for end in ends):
         raise ConfigError(
             f"tensor_parallel_size {split.size}: the {len(cut.columns)} inputs of rank "
-            f"{split.rank} divide groups of {unit} that share a scale in the checkpoint"
+            f"{split.rank} divide groups of {unit} that share a scale"
         )
