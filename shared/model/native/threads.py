@@ -46,20 +46,23 @@ class LibraryThreads:
         self.library.baton_pool_delete(self.pool)
 
 
-def plan_threads(num_threads: int | None = None, bind: str | None = None) -> ThreadPlan:
+def plan_threads(
+    num_threads: int | None = None, bind: str | None = None, *, rank: int = 0, num_ranks: int = 1
+) -> ThreadPlan:
     """Return the plan: `num_threads`, by default one per allowed core or one per core of `bind`.
 
-    `bind` lists cores as taskset does: "0,2" or "4-7". PyTorch keeps only the calling thread: its
+    `bind` lists cores as taskset does: "0,2" or "4-7". `num_ranks` ranks of this host divide those
+    cores: each takes its share, `num_threads` is that of each. PyTorch keeps only the calling thread: its
     own pool would spin on the same cores between the steps, and its remaining work is too small to
     share.
 
     Raises:
         ConfigError: `bind` cannot be read, names a core that this process may not use, or has fewer
-            cores than there are threads.
+            cores than there are threads, or ranks.
     """
     usable = os.sched_getaffinity(0)
     if bind is None:
-        return ThreadPlan(num_threads or len(usable))
+        return ThreadPlan(num_threads or max(1, len(usable) // num_ranks))
     cpus = _parse(bind)
     wrong = [cpu for cpu in cpus if cpu not in usable]
     if wrong:
@@ -67,9 +70,15 @@ def plan_threads(num_threads: int | None = None, bind: str | None = None) -> Thr
             f"--cpu-threads-bind {bind}: this process may not use core {wrong[0]}, only "
             f"{', '.join(map(str, sorted(usable)))}"
         )
+    if len(cpus) < num_ranks:
+        raise ConfigError(f"--cpu-threads-bind {bind}: too few cores for {num_ranks} ranks")
+    cpus = cpus[rank * len(cpus) // num_ranks : (rank + 1) * len(cpus) // num_ranks]
     num_threads = num_threads or len(cpus)
     if num_threads > len(cpus):
-        raise ConfigError(f"--cpu-threads-bind {bind}: too few cores for {num_threads} threads")
+        each = "" if num_ranks == 1 else f" of each of {num_ranks} ranks"
+        raise ConfigError(
+            f"--cpu-threads-bind {bind}: too few cores for {num_threads} threads{each}"
+        )
     return ThreadPlan(num_threads, cpus[:num_threads])
 
 
