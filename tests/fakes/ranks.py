@@ -93,9 +93,7 @@ def run_native_ranks(size: int, work: Callable[[SharedMemoryCollective], T]) -> 
 
 
 def _join(fd: int, size: int, rank: int) -> SharedMemoryCollective:
-    return SharedMemoryCollective(
-        fd, rank, size, timeout_s=_PATIENCE_S, buffer_bytes=_BUFFER_BYTES
-    )
+    return SharedMemoryCollective(fd, rank, size, timeout_s=_PATIENCE_S, buffer_bytes=_BUFFER_BYTES)
 
 
 def _run(size: int, join: Callable[[int], C], work: Callable[[C], T]) -> list[T]:
