@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -93,9 +93,7 @@ def run_native_ranks(size: int, work: Callable[[SharedMemoryCollective], T]) -> 
 
 
 def _join(fd: int, size: int, rank: int) -> SharedMemoryCollective:
-    return SharedMemoryCollective(
-        fd, rank, size, timeout_s=_PATIENCE_S, buffer_bytes=_BUFFER_BYTES
-    )
+    return SharedMemoryCollective(fd, rank, size, timeout_s=_PATIENCE_S, buffer_bytes=_BUFFER_BYTES)
 
 
 def _run(size: int, join: Callable[[int], C], work: Callable[[C], T]) -> list[T]:
@@ -114,3 +112,7 @@ def _run(size: int, join: Callable[[int], C], work: Callable[[C], T]) -> list[T]
     if errors:
         raise min(errors, key=lambda e: isinstance(e, threading.BrokenBarrierError | RankError))
     return [future.result() for future in futures]
+
+
+#: By attention backend: what runs its ranks.
+RUN_BY: dict[str, Callable[..., list[Any]]] = {"torch": run_ranks, "native": run_native_ranks}

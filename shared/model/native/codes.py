@@ -13,8 +13,8 @@ from kernels.native.library import ScaleRule as NativeScaleRule
 from shared.model.matrix.blocks import BlockMatrix
 from shared.model.matrix.ordering import has_even_groups, in_groups
 from shared.model.matrix.rounding import Element, ScaleRule
-from shared.model.sharding.inputs import SharedRounding
 from shared.model.native.tables import integer_table, places
+from shared.model.sharding.inputs import SharedRounding
 
 if TYPE_CHECKING:
     from torch import Tensor

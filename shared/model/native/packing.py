@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from kernels.native.library import CodeKind, Kind
+from kernels.native.library import CodeKind, Kind, WholeHeads
 from kernels.native.library import Experts as ExpertsRecord
 from kernels.native.library import Latent as LatentRecord
 from kernels.native.library import LayerInputs as LayerInputsRecord
-from kernels.native.library import WholeHeads
 from shared.errors import InternalError
 from shared.model.experts import Experts
 from shared.model.feed_forwards import GroupScore, RouterScores
@@ -466,9 +465,7 @@ def _whole_heads(own: Attention) -> WholeHeads | None:
     num_keys, counts_keys = 1, False
     if isinstance(own.k_norm, WholeNorm):
         num_keys, counts_keys = own.k_norm.whole_size, own.k_norm.is_counted
-    return WholeHeads(
-        num_queries=own.q_norm.whole_size, num_keys=num_keys, counts_keys=counts_keys
-    )
+    return WholeHeads(num_queries=own.q_norm.whole_size, num_keys=num_keys, counts_keys=counts_keys)
 
 
 def _nothing() -> torch.nn.Parameter:

@@ -51,9 +51,9 @@ def plan_threads(
 ) -> ThreadPlan:
     """Return the plan: `num_threads`, by default one per allowed core or one per core of `bind`.
 
-    `bind` lists cores as taskset does: "0,2" or "4-7". `num_ranks` ranks of this host divide those
-    cores: each takes its share, `num_threads` is that of each. PyTorch keeps only the calling thread: its
-    own pool would spin on the same cores between the steps, and its remaining work is too small to
+    `bind` lists cores as taskset does: "0,2" or "4-7". `num_ranks` ranks of this host divide the
+    cores, and `num_threads` is the number of each. PyTorch keeps only the calling thread: its own
+    pool would spin on the same cores between the steps, and its remaining work is too small to
     share.
 
     Raises:
