@@ -142,6 +142,7 @@ class Shape(ctypes.Structure):
         ("vocab_size", c_int),
         ("first_token", c_int),
         ("num_tokens", c_int),
+        ("token_room", c_int),
         ("norm_eps", c_float),
         ("centers", c_int),
         ("embedding_multiplier", c_float),

@@ -159,7 +159,7 @@ def load_model(
     if split is not None and split.size > 1:
         check_ranks(split, is_module=uses_transformers(model_dir, model_impl))
         if attention_backend in ("auto", "native") and not isinstance(collective, NativeCollective):
-            reason = "the ranks do not add up in shared memory"
+            reason = "their ranks add up in shared memory; --attention-backend torch needs none"
             _refuse_native(reason, attention_backend, quantization, read_device(device))
             attention_backend = default_backend(read_device(device))
     place = read_device(device)

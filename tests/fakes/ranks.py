@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -112,3 +112,7 @@ def _run(size: int, join: Callable[[int], C], work: Callable[[C], T]) -> list[T]
     if errors:
         raise min(errors, key=lambda e: isinstance(e, threading.BrokenBarrierError | RankError))
     return [future.result() for future in futures]
+
+
+#: By attention backend: what runs its ranks.
+RUN_BY: dict[str, Callable[..., list[Any]]] = {"torch": run_ranks, "native": run_native_ranks}

@@ -174,7 +174,7 @@ class TypedDecoder final : public Decoder {
       put_logits(rows, vocab, out, vocab);
       return;
     }
-    const int room = weights_.head->columns;
+    const int room = shape_.token_room;
     own_logits_.reserve(size_t(rows) * room);
     put_logits(rows, room, own_logits_.data(), room);
     const int width = room * ranks.size();

@@ -19,9 +19,10 @@ struct Shape {
   int hidden_size;
   int intermediate_size;
   int vocab_size;
-  // The tokens whose rows the embedding and the head have; the head may have more, which are none's.
+  // The tokens whose rows the embedding and the head have, and how many each rank has room for.
   int first_token;
   int num_tokens;
+  int token_room;
   // All norms are of one kind: of the root mean square, or with `centers` less the mean before.
   float norm_eps;
   int centers;

@@ -63,6 +63,7 @@ class NativeCausalLM:
             vocab_size=spec.vocab_size,
             first_token=self._tokens.start,
             num_tokens=len(self._tokens),
+            token_room=spec.num_rows,
             norm_eps=spec.norm.eps,
             centers=spec.norm.kind is NormKind.LAYER,
             # Rounded to the dtype of the weights, as PyTorch's executor does.

@@ -72,7 +72,7 @@ def make_record(
 
 
 def _shared_groups(mixer: Mamba) -> dict[str, int]:
-    """Return the fields of norms over groups that ranks share; none: a rank has its groups whole."""
+    """Return the fields of norms over groups that ranks share; none: groups are whole."""
     own, shared = mixer.own, mixer.normalise
     if mixer.norm is None or not isinstance(shared, SharedGroups):
         return {}

@@ -37,6 +37,20 @@ def test_cores_are_lists_and_ranges() -> None:
     assert plan_threads(num_threads=1, bind=",".join(map(str, CPUS))).cpus == (first,)
 
 
+def test_ranks_divide_the_cores() -> None:
+    num = len(CPUS)
+    assert plan_threads(rank=num - 1, num_ranks=num).num_threads == 1
+    assert plan_threads(num_ranks=num + 1).num_threads == 1
+    everything = ",".join(map(str, CPUS))
+    assert plan_threads(bind=everything, rank=num - 1, num_ranks=num).cpus == (CPUS[-1],)
+    parts = [plan_threads(bind=everything, rank=rank, num_ranks=2).cpus for rank in range(2)]
+    assert (*parts[0], *parts[1]) == tuple(CPUS)
+    with pytest.raises(ConfigError, match=f"too few cores for {num + 1} ranks"):
+        plan_threads(bind=everything, num_ranks=num + 1)
+    with pytest.raises(ConfigError, match=f"for 2 threads of each of {num} ranks"):
+        plan_threads(2, everything, num_ranks=num)
+
+
 @pytest.mark.parametrize("bind", ["", "a", "1-", "3-1", f"{CPUS[0]},{CPUS[0]}"])
 def test_what_is_no_list_is_refused(bind: str) -> None:
     with pytest.raises(ConfigError, match="not a list of cores"):
