@@ -21,21 +21,20 @@ from shared.worker.pump import pumped
 from shared.worker.reuse.source import sources_from_wire
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
-    from baton.v1 import transfer_pb2
     from services.prefill.pool import PoolCalls
     from services.prefill.watch import PrefillWatch
-    from shared.connector.base import Connector, Ticket
+    from shared.connector.base import Ticket
     from shared.engine.engine_thread import EngineThread
     from shared.engine.grammar.compiler import GrammarCompiler
     from shared.engine.prompt_hidden import HiddenWish
     from shared.engine.request_stream import RequestStream
     from shared.engine.step.hidden import HiddenPool
-    from shared.identity import WorkerId
     from shared.request.adapter_ref import AdapterRef
     from shared.worker.adapters import WorkerAdapters
     from shared.worker.health.gate import RequestGate
+    from shared.worker.peers.endpoints import Endpoints
     from shared.worker.reuse.prefix_reuse import PrefixFetchReport, PrefixReuse
 
 _MIN_INTERVAL_S = 0.05
@@ -49,9 +48,7 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
     def __init__(
         self,
         *,
-        worker: WorkerId,
-        info: transfer_pb2.PeerInfo,
-        connectors: Sequence[Connector],
+        endpoints: Endpoints,
         engine: EngineThread,
         gate: RequestGate,
         reuse: PrefixReuse,
@@ -66,9 +63,7 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
         """`is_healthy` says whether the engine makes progress."""
         self._pool = pool
         self._watch = watch
-        self._worker = worker
-        self._info = info
-        self._connectors = {connector.name: connector for connector in connectors}
+        self._endpoints = endpoints
         self._engine = engine
         self._gate = gate
         self._reuse = reuse
@@ -117,7 +112,7 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
         with self._watch.over(request, metadata) as watched:
             async with self._gate.enter(), self._adapters.held(_adapter(request)):
                 ticket = ticket_from_wire(request.ticket)
-                connector = check_ticket(ticket, self._worker, self._info, self._connectors)
+                connector = check_ticket(ticket, self._endpoints)
                 moved = _moved(request, ticket)
                 wish = wish_of(request, self._states)
                 states = None if wish is None else self._states_sender(request)
@@ -154,7 +149,7 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
 
     def _states_sender(self, request: prefill_pb2.PrefillRequest) -> HiddenSender:
         ticket = ticket_from_wire(request.wanted_states.ticket)
-        connector = check_ticket(ticket, self._worker, self._info, self._connectors)
+        connector = check_ticket(ticket, self._endpoints)
         return HiddenSender(connector, ticket)
 
     async def _end(self, job: PrefillJob, stream: RequestStream) -> None:

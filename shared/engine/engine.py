@@ -34,6 +34,7 @@ from shared.errors import InternalError, InvalidRequestError
 from shared.kv.block_pool import BlockPool
 from shared.kv.content_log import ContentLog
 from shared.kv.prefix_cache import PrefixCache
+from shared.kv.split import KVSplit
 from shared.request.answer import FinishReason
 
 if TYPE_CHECKING:
@@ -152,6 +153,16 @@ class Engine:
     def kv_memory(self) -> KVMemory | None:
         """The memory behind the blocks; None where they live on an accelerator."""
         return self._parts.arena.memory
+
+    @property
+    def rank_memories(self) -> tuple[KVMemory, ...]:
+        """The memory of each of the worker's ranks, by rank; none where blocks are on a device."""
+        return () if self.kv_memory is None else (self.kv_memory,)
+
+    @property
+    def kv_split(self) -> KVSplit:
+        """How the ranks divide the blocks of `layout`."""
+        return KVSplit.of(self.layout)
 
     def device_kv(self) -> DeviceBlocks:
         """Return the blocks on their device, for connectors that need no staging."""

@@ -51,7 +51,7 @@ class CutOffPeer(TransferServicer):
 
     async def Send(self, request: Any, context: Any) -> Any:  # noqa: N802
         ticket = ticket_from_wire(request.ticket)
-        connector = self._connectors[ticket.connector]
+        connector = self._endpoints.connectors[ticket.connector][0]
         pin, found = await self._engine.pin_cached(tuple(request.block_hashes))
         outbound = await connector.connect(ticket, 5.0)
         await outbound.push(0, found.blocks[: found.num_blocks // 2])

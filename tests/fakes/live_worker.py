@@ -227,9 +227,8 @@ def _add_worker_services(
 ) -> None:
     transfer_pb2_grpc.add_TransferServicer_to_server(
         servicer(
-            worker=parts.worker,
             info=parts.peer_info,
-            connectors=parts.connectors,
+            endpoints=parts.endpoints,
             engine=parts.engine,
         ),
         services.server,

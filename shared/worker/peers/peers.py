@@ -16,14 +16,12 @@ from shared.rpc.status import from_rpc_error
 from shared.rpc.wire import worker_id_from_wire
 from shared.worker.peers.compatibility import check_compatible
 from shared.worker.peers.ranks import RankGroup, group_of
-from shared.worker.peers.wire import layout_from_wire
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from shared.connector.base import Connector
     from shared.identity import WorkerId
     from shared.rpc.channel import ChannelPool
+    from shared.worker.peers.endpoints import Endpoints
 
 HANDSHAKE_TIMEOUT_S = 5.0
 
@@ -52,12 +50,12 @@ class PeerBook:
         self,
         *,
         info: transfer_pb2.PeerInfo,
-        connectors: Sequence[Connector],
+        endpoints: Endpoints,
         channels: ChannelPool,
     ) -> None:
         #: What peers compare.
         self.info = info
-        self._connectors = {connector.name: connector for connector in connectors}
+        self._endpoints = endpoints
         self._channels = channels
         self._peers: dict[str, Peer] = {}
         self._handshakes: dict[str, asyncio.Task[Peer]] = {}
@@ -104,17 +102,15 @@ class PeerBook:
             raise from_rpc_error(error, peer=address) from error
         check_compatible(self.info, response.peer)
         worker = worker_id_from_wire(response.peer.worker)
-        group = group_of(response.peer, layout_from_wire(self.info.layout))
-        for rank in group.ranks:
-            for offer in rank.offers:
-                if offer.connector in self._connectors:
-                    self._connectors[offer.connector].meet(rank.worker, offer)
+        connectors = self._endpoints.connectors
+        group = group_of(response.peer, self._endpoints.holder.layout)
+        self._endpoints.meet(group)
         for name in response.reachable:
-            if name in self._connectors:
+            if name in connectors:
                 return Peer(
                     worker=worker,
                     address=address,
-                    connector=self._connectors[name],
+                    connector=connectors[name][0],
                     group=group,
                     reports_progress=response.peer.protocol.minor >= REPORTING_MINOR,
                     sends_states=response.peer.protocol.minor >= STATES_MINOR,
@@ -122,7 +118,7 @@ class PeerBook:
                 )
         raise IncompatiblePeerError(
             "connectors",
-            ours=sorted(self._connectors),
+            ours=sorted(connectors),
             theirs=list(response.reachable),
             peer=address,
         )
