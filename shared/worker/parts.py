@@ -36,6 +36,7 @@ from shared.worker.health.metrics import TransferCollector
 from shared.worker.health.release_meter import ReleaseMeter
 from shared.worker.peers.breaker import BreakerMetrics
 from shared.worker.peers.connectors import open_connectors
+from shared.worker.peers.outgoing import Recipients
 from shared.worker.peers.peers import PeerBook
 from shared.worker.reuse.assembly import build_reuse
 
@@ -84,6 +85,7 @@ class WorkerParts:
     hidden: HiddenPool
     max_model_len: int
     endpoints: Endpoints
+    recipients: Recipients
     channels: ChannelPool
     peers: PeerBook
     reuse: PrefixReuse
@@ -169,6 +171,7 @@ async def open_parts(
             hidden=engine.hidden,
             max_model_len=engine.max_model_len,
             endpoints=endpoints,
+            recipients=Recipients(endpoints),
             channels=channels,
             peers=peers,
             reuse=_reuse(config, worker, engine, thread, peers, channels, metrics, breakers),

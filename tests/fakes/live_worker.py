@@ -229,6 +229,7 @@ def _add_worker_services(
         servicer(
             info=parts.peer_info,
             endpoints=parts.endpoints,
+            recipients=parts.recipients,
             engine=parts.engine,
         ),
         services.server,

@@ -93,6 +93,7 @@ def _add_worker_services(parts: WorkerParts, services: ServiceSet) -> None:
         TransferServicer(
             info=parts.peer_info,
             endpoints=parts.endpoints,
+            recipients=parts.recipients,
             engine=parts.engine,
         ),
         services.server,

@@ -7,6 +7,8 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from baton.v1 import common_pb2, transfer_pb2
+from shared.errors import ConfigError, IncompatiblePeerError
+from shared.kv.hand_off import HandOff, Holder
 from shared.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from shared.rpc.wire import worker_id_to_wire
 from shared.worker.peers.ranks import RankEndpoint, RankGroup, group_to_wire, rank_id
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
 
     from shared.connector.base import Connector
     from shared.identity import WorkerId
-    from shared.kv.hand_off import Holder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,14 +74,53 @@ class Endpoints:
                 for connector in self.connectors.get(offer.connector, ()):
                     connector.meet(rank.worker, offer)
 
-    def reaching(self, peer: RankGroup) -> list[str]:
-        """Return the connectors by which each rank can send to each of the peer's, best first."""
+    def hand_off_to(self, peer: RankGroup) -> HandOff | None:
+        """Return what each rank has for each of the peer's; None from one rank to one.
+
+        Raises:
+            IncompatiblePeerError: they cannot hand over to each other.
+        """
+        return self._hand_off(self.holder, self._holder_of(peer), peer)
+
+    def hand_off_from(self, peer: RankGroup) -> HandOff | None:
+        """Return the same in the other direction."""
+        return self._hand_off(self._holder_of(peer), self.holder, peer)
+
+    def reaching(self, peer: RankGroup, hand_off: HandOff | None) -> list[str]:
+        """Return the connectors by which our ranks reach the peer's, the best one first.
+
+        hand_off: from us to the peer; the ranks that have something for each other matter.
+        """
+        pairs = ((0, 0),) if hand_off is None else hand_off.pairs
         return [
             name
             for name, ours in self.connectors.items()
-            if all(
-                any(offer.connector == name and one.can_reach(offer) for offer in rank.offers)
-                for one in ours
-                for rank in peer.ranks
-            )
+            if all(_reaches(ours[sender], peer.ranks[receiver]) for sender, receiver in pairs)
         ]
+
+    def receives(self, name: str, hand_off: HandOff | None) -> bool:
+        """Return whether a hand-off to us may come by the connector of this name."""
+        ours = self.connectors.get(name, ())
+        return bool(ours) and (hand_off is None or all(one.takes_parts for one in ours))
+
+    def _holder_of(self, peer: RankGroup) -> Holder:
+        return Holder(self.holder.layout, peer.split)
+
+    def _hand_off(self, sender: Holder, receiver: Holder, peer: RankGroup) -> HandOff | None:
+        if sender.split.size == receiver.split.size == 1:
+            return None
+        try:
+            return HandOff(sender, receiver)
+        except ConfigError as error:
+            raise IncompatiblePeerError(
+                "rank_group",
+                ours=f"{self.num_ranks} ranks ({error})",
+                theirs=f"{len(peer.ranks)} ranks",
+                peer=str(peer.ranks[0].worker),
+            ) from error
+
+
+def _reaches(connector: Connector, rank: RankEndpoint) -> bool:
+    return any(
+        offer.connector == connector.name and connector.can_reach(offer) for offer in rank.offers
+    )

@@ -60,8 +60,8 @@ def test_what_reaches_a_peer_is_told_in_our_order() -> None:
         [FakeConnector("zmq", "a"), FakeConnector("local", "-"), FakeConnector("shm", "ab")]
     )
     offers = [_offer("shm", "b"), _offer("local"), _offer("zmq")]
-    assert ours.reaching(peer(offers)) == ["zmq", "shm"]
-    assert ours.reaching(peer([_offer("shm", "c")])) == []
+    assert ours.reaching(peer(offers), None) == ["zmq", "shm"]
+    assert ours.reaching(peer([_offer("shm", "c")]), None) == []
 
 
 def test_a_single_rank_is_described_as_before_there_were_several() -> None:
