@@ -130,30 +130,32 @@ async def test_groups_hand_over_and_fetch_like_one_process(
         prefill, decode = pair
         layout = decode.parts.layout
         prompt = prompt_of(117, seed=1)
-        reply = await decode.ask(prompt, max_tokens=12, prefill=prefill)
-        assert reply.token_ids == expect(oracle, prompt, 12)
+        reply = await decode.ask(prompt, max_tokens=20, prefill=prefill)
+        assert reply.token_ids == expect(oracle, prompt, 20)
         assert (reply.timings.prefill_worker, reply.timings.connector) == ("w0", connector)
         first = moved_bytes(layout, receivers, layout.moved(0, 117), 117)
         assert reply.timings.transfer_bytes == first
         # The decode worker has the beginning of the second prompt, and the prefill worker all of
         # the first one: each side sends what only it has.
         again = [*prompt, *reply.token_ids, *prompt_of(40, seed=2)]
+        hashes = decode.hashes(again)
+        num_there, num_here = [await w.parts.engine.count_cached(hashes) for w in pair]
+        assert 0 < num_there < num_here
         reply = await decode.ask(again, max_tokens=12, prefill=prefill)
         assert reply.token_ids == expect(oracle, again, 12)
         assert reply.timings.prefill_worker == "w0"
-        num_held = (len(again) - 41) // BLOCK_SIZE
-        second = moved_bytes(layout, receivers, layout.moved(num_held, len(again)), len(again))
+        second = moved_bytes(layout, receivers, layout.moved(num_here, len(again)), len(again))
         assert reply.timings.transfer_bytes == second
-        fetched = layout.needed(117 // BLOCK_SIZE, num_held - 117 // BLOCK_SIZE)
-        back = moved_bytes(layout, senders, fetched, num_held * BLOCK_SIZE)
+        fetched = layout.needed(num_there, num_here - num_there)
+        back = moved_bytes(layout, senders, fetched, num_here * BLOCK_SIZE)
         assert reply.timings.prefix_fetch_bytes == back
-        for worker, inbound, outbound in (
-            (decode, first + second, back),
-            (prefill, back, first + second),
+        for worker, handed, fetch in (
+            (decode, Direction.INBOUND, Direction.OUTBOUND),
+            (prefill, Direction.OUTBOUND, Direction.INBOUND),
         ):
             counted = worker.parts.transfers.num_bytes
-            assert counted[connector, Direction.INBOUND] == inbound
-            assert counted[connector, Direction.OUTBOUND] == outbound
+            assert counted[connector, handed] == first + second
+            assert counted[connector, fetch] == back
         # And a prefix in the direction of the hand-off.
         other = prompt_of(6 * BLOCK_SIZE + 3, seed=3)
         await prefill.ask(other)
@@ -203,10 +205,10 @@ async def test_damage_in_one_stream_is_damage_to_all(
             return reply.timings.prefill_worker
 
         for length, lose, workers, used in (
-            (70, False, [prefill], ""),
-            (71, True, [prefill], ""),
-            (72, False, [prefill, prefill], "w0"),
-            (73, True, [prefill, prefill], "w0"),
+            (70, False, [prefill, prefill], "w0"),
+            (71, False, [prefill], ""),
+            (72, True, [prefill, prefill], "w0"),
+            (73, True, [prefill], ""),
         ):
             with monkeypatch.context() as patch:
                 damaged = damage(patch, "w1.2", lose=lose)
