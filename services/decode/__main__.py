@@ -66,13 +66,10 @@ def add_decode(config: DecodeConfig, parts: WorkerParts, services: ServiceSet) -
 
 
 def _hidden_policy(config: DecodeConfig, parts: WorkerParts) -> HiddenPolicy | None:
-    """Return the policy; None if this worker has no draft head that reads hidden states.
-
-    Nor has a group of ranks one: its heads read those that it computes.
-    """
+    """Return the policy; None if this worker has no draft head that reads hidden states."""
     outcomes = states_counter(parts.metrics)
     speculation = config.worker.engine.speculation
-    if parts.hidden.wanted is None or speculation is None or parts.endpoints.num_ranks > 1:
+    if parts.hidden.wanted is None or speculation is None:
         return None
     return HiddenPolicy(
         parts.hidden.wanted,

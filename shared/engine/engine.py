@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,13 @@ from shared.engine.embeds_gate import EmbedsGate
 from shared.engine.engine_stats import read_stats
 from shared.engine.memory.device_blocks import DeviceBlocks
 from shared.engine.memory.kv_staging import KVStaging
-from shared.engine.memory.sizing import own_layout, plan_memory, read_layout, read_namespace
+from shared.engine.memory.sizing import (
+    own_layout,
+    plan_memory,
+    rank_layouts,
+    read_layout,
+    read_namespace,
+)
 from shared.engine.news import wait_for_news
 from shared.engine.offload.build import build_offload
 from shared.engine.offload.cached_blocks import CachedBlocks
@@ -27,6 +32,7 @@ from shared.engine.profile import StepProfile
 from shared.engine.schedule.scheduler import build_scheduler, check_scheduler
 from shared.engine.sequence.events import Failed
 from shared.engine.sequence.sequence import Sequence, Status
+from shared.engine.step.followers import NO_FOLLOWERS
 from shared.engine.step.model_parts import build_model_parts
 from shared.engine.step.step_memory import largest_step_bytes
 from shared.engine.validation import RequestValidator, find_receiving
@@ -49,6 +55,8 @@ if TYPE_CHECKING:
     from shared.engine.sequence.events import CacheChange, EngineEvent
     from shared.engine.sequence.request import EngineRequest
     from shared.engine.step.decode_graphs import GraphRecorder
+    from shared.engine.step.followers import Followers
+    from shared.engine.step.model_parts import ModelParts
     from shared.kv.memory import KVMemory
     from shared.kv.prefix_cache import PrefixBlocks
     from shared.model.loader import LoadedModel
@@ -70,19 +78,18 @@ class Engine:
         *,
         recorder: GraphRecorder | None = None,
         adapters: AdapterStore | None = None,
+        followers: Followers = NO_FOLLOWERS,
     ) -> None:
         """Build an engine. `recorder` replaces this device's recording of decode steps.
 
         `adapters` are those that it serves; the caller owns them, and attaches the model.
+        `followers`: the other ranks, which have loaded the same model.
 
         Raises ConfigError: the settings do not fit the model or the memory.
         """
         self._embeds, self.layout = EmbedsGate(loaded.model, config), read_layout(loaded, config)
-        own = own_layout(loaded, self.layout)
-        measure = partial(largest_step_bytes, loaded, own, config)
-        self.num_blocks, self.max_model_len = plan_memory(
-            config, own, model_limit=loaded.spec.max_model_len, measure=measure
-        )
+        self._followers = followers
+        self.num_blocks, self.max_model_len = self._plan_memory(loaded, config)
         self.model_fingerprint = loaded.fingerprint
         #: Root of the block hashes; workers share blocks only if their roots are equal.
         self.namespace = read_namespace(loaded, self.layout)
@@ -90,18 +97,10 @@ class Engine:
         #: Blocks by content; use them in the engine's thread only.
         cached = config.enable_prefix_caching
         self.prefix_cache = PrefixCache.over(self._pool, self.layout, enabled=cached)
-        self._parts = build_model_parts(
-            loaded,
-            config,
-            own,
-            num_blocks=self.num_blocks,
-            max_model_len=self.max_model_len,
-            recorder=recorder,
-        )
-        #: The pool's blocks for hidden states of prompts, and the states wanted from peers.
-        self.hidden = self._parts.hidden
         with ExitStack() as on_failure:
-            on_failure.callback(self._parts.arena.close)
+            self._parts = self._build_parts(loaded, config, recorder, on_failure)
+            #: The pool's blocks for hidden states of prompts, and the states wanted from peers.
+            self.hidden = self._parts.hidden
             self._build_tiers(loaded, config, adapters, on_failure)
             on_failure.pop_all()
         self._validator = _validator(loaded, config, self.max_model_len)
@@ -112,6 +111,50 @@ class Engine:
         self._profile: StepProfile | None = None
         #: Error that broke the engine, if any. Then all sequences have failed.
         self.broken: Exception | None = None
+
+    def _plan_memory(self, loaded: LoadedModel, config: EngineConfig) -> tuple[int, int]:
+        """Return the number of blocks, and the longest sequence."""
+        own, layouts = own_layout(loaded, self.layout), rank_layouts(loaded, self.layout)
+
+        def measure(max_model_len: int) -> int:
+            self._followers.measure(loaded.fingerprint, config, max_model_len)
+            return largest_step_bytes(loaded, own, config, max_model_len)
+
+        return plan_memory(
+            config,
+            max(layouts, key=lambda each: each.block_bytes),
+            model_limit=loaded.spec.max_model_len,
+            measure=measure,
+            num_ranks=self._followers.size,
+        )
+
+    def _build_parts(
+        self,
+        loaded: LoadedModel,
+        config: EngineConfig,
+        recorder: GraphRecorder | None,
+        on_failure: ExitStack,
+    ) -> ModelParts:
+        """Build the parts of all ranks; `on_failure` frees them."""
+        on_failure.callback(self._followers.unbuild)
+        self._followers.build(
+            loaded.fingerprint,
+            config,
+            num_blocks=self.num_blocks,
+            max_model_len=self.max_model_len,
+            layouts=rank_layouts(loaded, self.layout),
+        )
+        parts = build_model_parts(
+            loaded,
+            config,
+            own_layout(loaded, self.layout),
+            num_blocks=self.num_blocks,
+            max_model_len=self.max_model_len,
+            recorder=recorder,
+            followers=self._followers,
+        )
+        on_failure.callback(parts.arena.close)
+        return parts
 
     def _build_tiers(
         self,
@@ -125,7 +168,8 @@ class Engine:
         #: The content of all tiers.
         self.cached = CachedBlocks(self._pool, self.prefix_cache, offload)
         on_failure.callback(self.cached.close)
-        self.adapters = AdapterRequests(loaded.model, config, adapters)
+        slots = self._followers.lead_slots(loaded.model)
+        self.adapters = AdapterRequests(slots, config, adapters)
         self._build_steps(config, offload)
 
     def _build_steps(self, config: EngineConfig, offload: KVOffload | None) -> None:
@@ -156,13 +200,14 @@ class Engine:
 
     @property
     def rank_memories(self) -> tuple[KVMemory, ...]:
-        """The memory of each of the worker's ranks, by rank; none where blocks are on a device."""
-        return () if self.kv_memory is None else (self.kv_memory,)
+        """The memory behind the blocks of every rank, by rank; empty on an accelerator."""
+        own = self._parts.arena.memory
+        return () if own is None else (own, *self._followers.memories)
 
     @property
     def kv_split(self) -> KVSplit:
         """How the ranks divide the blocks of `layout`."""
-        return KVSplit.of(self.layout)
+        return KVSplit.of(self.layout, self._followers.size)
 
     def device_kv(self) -> DeviceBlocks:
         """Return the blocks on their device, for connectors that need no staging."""
@@ -282,8 +327,16 @@ class Engine:
         self._stalled = False
         return True
 
+    @property
+    def followers(self) -> Followers:
+        """The other ranks."""
+        return self._followers
+
     def wake(self) -> None:
-        """Check for blocks, masks and adapters that sequences wait for."""
+        """Check for blocks, masks and adapters that sequences wait for, and for lost ranks."""
+        if self.broken is None and self._followers.lost is not None:
+            self._events += self._break(self._followers.lost)
+            return
         self.cached.poll()
         self._stalled = False
 
@@ -364,6 +417,7 @@ class Engine:
         self._steps.close()
         self._scheduler.abandon()
         self.cached.close()
+        self._followers.unbuild()
         self._parts.arena.close()
 
     def _guarded(self, half: Callable[[], list[EngineEvent]], name: str) -> list[EngineEvent]:
@@ -376,9 +430,13 @@ class Engine:
                 return half()
         except Exception as error:  # any error must end all requests
             log.exception("engine_broken")
-            self.broken = error
-            self._steps.abandon()
-            return [failure(seq, error) for seq in self._scheduler.abandon()]
+            return self._break(error)
+
+    def _break(self, error: Exception) -> list[EngineEvent]:
+        """End all requests; return their last events."""
+        self.broken = error
+        self._steps.abandon()
+        return [failure(seq, error) for seq in self._scheduler.abandon()]
 
     def _finish(self) -> list[EngineEvent]:
         start_s = time.monotonic()

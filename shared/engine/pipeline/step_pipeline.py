@@ -18,7 +18,7 @@ from shared.engine.schedule.output import SchedulerOutput
 from shared.engine.sequence.events import Failed, NewTokens
 from shared.engine.sequence.sequence import Status
 from shared.engine.speculation.speculator import StepReport
-from shared.errors import InternalError
+from shared.errors import InternalError, RankError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from shared.engine.sequence.events import EngineEvent
     from shared.engine.sequence.sequence import Sequence
     from shared.engine.speculation.speculator import Speculator
-    from shared.engine.step.model_runner import ModelRunner, StepResult
+    from shared.engine.step.followers import StepRunner
+    from shared.engine.step.model_runner import StepResult
 
 log = structlog.get_logger(__name__)
 
@@ -43,7 +44,7 @@ class StepPipeline:
         self,
         scheduler: Scheduler,
         planner: StepPlanner,
-        runner: ModelRunner,
+        runner: StepRunner,
         postprocessor: Postprocessor,
         counters: EngineCounters,
         *,
@@ -109,6 +110,8 @@ class StepPipeline:
         if num_new_tokens:
             try:
                 self._in_flight = self._launch(num_new_tokens)
+            except RankError:
+                raise  # no later step can be computed
             except Exception as error:  # an error of the batch; the engine continues
                 log.exception("step_failed", request_ids=_ids(num_new_tokens))
                 return self._collect(earlier) + self._fail(num_new_tokens, error)
@@ -175,6 +178,8 @@ class StepPipeline:
             return []
         try:
             result = self._runner.collect(step.running)
+        except RankError:
+            raise  # no later step can be computed
         except Exception as error:  # an error of the batch, and of the step launched after it
             log.exception("step_failed", request_ids=_ids(step.num_new_tokens))
             later = self._take_in_flight()
@@ -244,7 +249,12 @@ def _ids(seqs: Iterable[Sequence]) -> list[str]:
 
 
 def failure(seq: Sequence, error: Exception) -> Failed:
-    """Return the last event of a sequence whose step failed."""
+    """Return the last event of a sequence whose step failed.
+
+    The error of a lost rank stays what it is: another worker can continue the request.
+    """
+    if isinstance(error, RankError):
+        return Failed(request_id=seq.request_id, error=error)
     reason = InternalError(f"request {seq.request_id}: the step failed: {error!r}")
     reason.__cause__ = error
     return Failed(request_id=seq.request_id, error=reason)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from shared.engine.config import EngineConfig
     from shared.engine.sampler.processors.attached import ProcessorSet
     from shared.engine.step.decode_graphs import GraphRecorder
+    from shared.engine.step.followers import Followers, StepRunner
     from shared.kv.layout import KVLayout
     from shared.model.loader import LoadedModel
 
@@ -34,7 +35,7 @@ class ModelParts:
 
     loaded: LoadedModel
     arena: KVArena
-    runner: ModelRunner
+    runner: StepRunner
     processors: ProcessorSet
     hidden: HiddenPool
 
@@ -47,10 +48,12 @@ def build_model_parts(
     num_blocks: int,
     max_model_len: int,
     recorder: GraphRecorder | None,
+    followers: Followers,
 ) -> ModelParts:
     """Allocate the KV cache, and record the decode steps where that is possible.
 
-    `recorder` is by default CUDA's on a CUDA device, unless graphs are turned off.
+    `recorder` is by default CUDA's on a CUDA device, unless graphs are turned off. The runner leads
+    the `followers`, whose own parts are there already.
     """
     device = torch.device(config.device)
     processors = _processors(loaded, config)
@@ -84,7 +87,7 @@ def build_model_parts(
         graphs=graphs,
         rollback=_rollback(arena, layout),
     )
-    return ModelParts(loaded, arena, runner, processors, hidden)
+    return ModelParts(loaded, arena, followers.lead(runner, config), processors, hidden)
 
 
 def _rollback(arena: KVArena, layout: KVLayout) -> StateRollback | None:
