@@ -24,6 +24,7 @@ from services.prefill.__main__ import add_prefill
 from services.prefill.config import PrefillConfig
 from shared.engine.config import EngineConfig
 from shared.engine.model_settings import ModelSettings
+from shared.engine.step.followers import NO_FOLLOWERS
 from shared.identity import Role
 from shared.kv.identity import KVIdentity
 from shared.rpc.server import RpcServer
@@ -206,8 +207,10 @@ async def live_worker(
         reuse=ReuseSettings(reuse_policy=policy, reuse_patience_ms=patience_ms),
         engine=EngineConfig(**(usual | engine)),
     )
-    weights = await asyncio.to_thread(load_weights, config, first_source(config))
-    open_with = partial(open_parts, adapters=open_adapters(config), weights=weights)
+    weights = await asyncio.to_thread(load_weights, config, first_source(config), None)
+    open_with = partial(
+        open_parts, adapters=open_adapters(config), weights=weights, followers=NO_FOLLOWERS
+    )
     async with AsyncExitStack() as stack:
         with scattered_engines(num_ranks):
             parts = await stack.enter_async_context(
