@@ -129,7 +129,8 @@ class Cluster:
     ) -> Process:
         """Start a worker; `wait_ready` waits for it. Its engine hangs while `stuck_file` exists.
 
-        `damage_file`: see `tests.fakes.damaged_worker`. `lease_s`: how long the directory believes in it without a heartbeat, if not the usual time.
+        `damage_file`: see `tests.fakes.damaged_worker`. `lease_s`: how long the directory believes
+        in it without a heartbeat, if not the usual time.
         """
         command = [f"services.{role}"]
         if stuck_file is not None:
