@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-import signal
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import psutil
 
 from benchmarks.faults.kinds.base import Fault, Scene
+
+if TYPE_CHECKING:
+    import signal
 
 NUM_RANKS = 2
 #: After this time ranks miss one that has stopped; within the time for a worker that stops.

@@ -47,8 +47,17 @@ def test_ranks_divide_the_cores() -> None:
     assert (*parts[0], *parts[1]) == tuple(CPUS)
     with pytest.raises(ConfigError, match=f"too few cores for {num + 1} ranks"):
         plan_threads(bind=everything, num_ranks=num + 1)
-    with pytest.raises(ConfigError, match=f"for 2 threads of each of {num} ranks"):
-        plan_threads(2, everything, num_ranks=num)
+    with pytest.raises(ConfigError, match=f"too few cores for {4 * num} threads"):
+        plan_threads(4 * num, everything, num_ranks=num)
+    assert plan_threads(num_threads=6, num_ranks=2).num_threads == 3
+    assert plan_threads(num_threads=1, num_ranks=2).num_threads == 1
+    lists = f"{CPUS[-1]}|{CPUS[0]}"
+    assert [plan_threads(bind=lists, rank=r, num_ranks=2).cpus for r in range(2)] == [
+        (CPUS[-1],),
+        (CPUS[0],),
+    ]
+    with pytest.raises(ConfigError, match="3 ranks need a list of cores each"):
+        plan_threads(bind=lists, num_ranks=3)
 
 
 @pytest.mark.parametrize("bind", ["", "a", "1-", "3-1", f"{CPUS[0]},{CPUS[0]}"])
