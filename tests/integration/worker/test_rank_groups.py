@@ -156,15 +156,20 @@ async def test_groups_hand_over_and_fetch_like_one_process(
             counted = worker.parts.transfers.num_bytes
             assert counted[connector, handed] == first + second
             assert counted[connector, fetch] == back
-        # And a prefix in the direction of the hand-off.
-        other = prompt_of(6 * BLOCK_SIZE + 3, seed=3)
-        await prefill.ask(other)
-        reply = await decode.ask(other, prefill.source(6), max_tokens=12)
-        assert reply.token_ids == expect(oracle, other, 12)
-        assert reply.sources == (3, 0, 6 * BLOCK_SIZE)
-        expected = moved_bytes(layout, receivers, layout.needed(0, 6), 6 * BLOCK_SIZE)
-        assert reply.timings.prefix_fetch_bytes == expected
+        await check_prefix(pair, oracle, receivers)
         await assert_idle(prefill, decode)
+
+
+async def check_prefix(pair: tuple[LiveWorker, LiveWorker], oracle: LLM, receivers: int) -> None:
+    """The second worker fetches a prefix from the first."""
+    holder, taker = pair
+    layout, prompt = taker.parts.layout, prompt_of(6 * BLOCK_SIZE + 3, seed=3)
+    await holder.ask(prompt)
+    reply = await taker.ask(prompt, holder.source(6), max_tokens=12)
+    assert reply.token_ids == expect(oracle, prompt, 12)
+    assert reply.sources == (3, 0, 6 * BLOCK_SIZE)
+    expected = moved_bytes(layout, receivers, layout.needed(0, 6), 6 * BLOCK_SIZE)
+    assert reply.timings.prefix_fetch_bytes == expected
 
 
 def damage(
