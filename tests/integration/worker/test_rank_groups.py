@@ -262,7 +262,7 @@ async def test_a_cancelled_request_ends_all_transfers(
 async def test_a_sender_that_forgot_a_peer_meets_it_again(
     folder: Path, alone: Callable[[str, str], LLM], tmp_path: Path
 ) -> None:
-    """And a peer that gives it no ranks gets nothing."""
+    """And to ask it for hidden states, which move between single ranks alone, is no use."""
     async with two_groups(folder / "window", tmp_path, "shm", (2, 1)) as (prefill, decode):
         prompt = prompt_of(40, seed=1)
         expected = expect(alone("window", "auto"), prompt, 4)
@@ -275,4 +275,7 @@ async def test_a_sender_that_forgot_a_peer_meets_it_again(
             if len(used) == 1:
                 prefill.parts.recipients._met.clear()
         assert used == ["w0", "", "w0"]
+        peer = await decode.parts.peers.meet(prefill.parts.worker, prefill.address)
+        assert peer.hand_off is not None
+        assert not peer.sends_states
         await assert_idle(prefill, decode)
