@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from services.prefill.publisher import Publisher
+from shared.connector.group.outbound import GroupOutbound
 from shared.connector.instrumented import Direction
 from shared.connector.protocol.inbound import Inbound
 from shared.engine.llm import LLM
@@ -226,6 +227,14 @@ async def test_damage_in_one_stream_is_damage_to_all(
         assert failed == [2, 2]
         # Six attempts, each with a transfer per pair of ranks: of two with four.
         assert decode.parts.transfers.num_transfers.total() == 6 * 4
+        with monkeypatch.context() as patch:
+            finish = GroupOutbound.finish
+
+            async def lie(self: GroupOutbound, timeout_s: float) -> int:
+                return await finish(self, timeout_s) ^ 1
+
+            patch.setattr(GroupOutbound, "finish", lie)
+            assert await ask(74, [prefill]) == ""
         refused = decode.parts.metrics.get_sample_value(
             "baton_kv_transfer_refusals_total", {"connector": "zmq", "reason": "corrupt"}
         )
