@@ -194,6 +194,16 @@ def damage(
     return done
 
 
+def lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let senders give an account that does not fit what they sent."""
+    finish = GroupOutbound.finish
+
+    async def wrong(self: GroupOutbound, timeout_s: float) -> int:
+        return await finish(self, timeout_s) ^ 1
+
+    monkeypatch.setattr(GroupOutbound, "finish", wrong)
+
+
 async def test_damage_in_one_stream_is_damage_to_all(
     folder: Path,
     alone: Callable[[str, str], LLM],
@@ -228,12 +238,7 @@ async def test_damage_in_one_stream_is_damage_to_all(
         # Six attempts, each with a transfer per pair of ranks: of two with four.
         assert decode.parts.transfers.num_transfers.total() == 6 * 4
         with monkeypatch.context() as patch:
-            finish = GroupOutbound.finish
-
-            async def lie(self: GroupOutbound, timeout_s: float) -> int:
-                return await finish(self, timeout_s) ^ 1
-
-            patch.setattr(GroupOutbound, "finish", lie)
+            lie(patch)
             assert await ask(74, [prefill]) == ""
         refused = decode.parts.metrics.get_sample_value(
             "baton_kv_transfer_refusals_total", {"connector": "zmq", "reason": "corrupt"}
