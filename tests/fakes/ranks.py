@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
+
+from shared.errors import RankError
+from shared.ranks.shared_memory import SharedMemoryCollective, collective_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
 
+    from shared.ranks.base import Collective
+
 T = TypeVar("T")
+C = TypeVar("C", bound="Collective")
+#: Small ones, so that logits go through them in pieces.
+_BUFFER_BYTES = 4 << 10
 _PATIENCE_S = 60.0
 
 
@@ -71,9 +80,25 @@ class ThreadCollective:
 def run_ranks(size: int, work: Callable[[ThreadCollective], T]) -> list[T]:
     """Return what each rank's thread returns."""
     meeting = _Meeting(size)
+    return _run(size, lambda rank: ThreadCollective(meeting, rank, size), work)
 
+
+def run_native_ranks(size: int, work: Callable[[SharedMemoryCollective], T]) -> list[T]:
+    """The same, with the collective operations of native code."""
+    file = collective_file(size, _BUFFER_BYTES)
+    try:
+        return _run(size, functools.partial(_join, file.fd, size), work)
+    finally:
+        file.close()
+
+
+def _join(fd: int, size: int, rank: int) -> SharedMemoryCollective:
+    return SharedMemoryCollective(fd, rank, size, timeout_s=_PATIENCE_S, buffer_bytes=_BUFFER_BYTES)
+
+
+def _run(size: int, join: Callable[[int], C], work: Callable[[C], T]) -> list[T]:
     def run(rank: int) -> T:
-        collective = ThreadCollective(meeting, rank, size)
+        collective = join(rank)
         try:
             with torch.inference_mode():
                 return work(collective)
@@ -85,5 +110,9 @@ def run_ranks(size: int, work: Callable[[ThreadCollective], T]) -> list[T]:
         futures = [threads.submit(run, rank) for rank in range(size)]
     errors = [e for future in futures if (e := future.exception()) is not None]
     if errors:
-        raise min(errors, key=lambda e: isinstance(e, threading.BrokenBarrierError))
+        raise min(errors, key=lambda e: isinstance(e, threading.BrokenBarrierError | RankError))
     return [future.result() for future in futures]
+
+
+#: By attention backend: what runs its ranks.
+RUN_BY: dict[str, Callable[..., list[Any]]] = {"torch": run_ranks, "native": run_native_ranks}

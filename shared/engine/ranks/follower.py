@@ -152,8 +152,6 @@ class Follower:
             Path(order.folder),
             split=Split(rank=rank, size=size, expert_parallel=order.expert_parallel),
             collective=self._collective,
-            num_threads=order.num_threads[rank],
-            bind=order.binds[rank],
             **order.options,
         )
         self._loaded[loaded.fingerprint] = loaded

@@ -16,6 +16,7 @@ from shared.model.attention.registry import get_backend
 from shared.model.causal_lm import CausalLM
 from shared.model.experts import Experts
 from shared.model.linear.base import DENSE
+from shared.model.linear.fused import FusedLinear
 from shared.model.mixers import AttentionSpec, MambaSpec, QkNorm
 from shared.model.mixing.recurrent import Mamba
 from shared.model.sharding.adapters import cut_adapter
@@ -58,6 +59,9 @@ class ShardedCausalLM(CausalLM):
         for number, layer in enumerate(self.decoder_layers):
             self._add_up(layer)
             self._share_norms(number, layer)
+        for path, module in self.layers.named_modules(prefix="layers"):
+            if isinstance(module, FusedLinear) and shards.linear_cut(path).columns is not None:
+                module.shared_by = collective
 
     def whole(self) -> CausalLM:
         """Return the modules of the whole decoder, without memory."""
@@ -69,11 +73,7 @@ class ShardedCausalLM(CausalLM):
     @property
     def adapter_linears(self) -> Mapping[str, tuple[int, int]]:
         """See `AdaptableModel.adapter_linears`: those of the whole model."""
-        found = {}
-        for path, (num_inputs, num_outputs) in super().adapter_linears.items():
-            whole = self.shards.linear_size(path)
-            found[path] = whole[0] or num_inputs, whole[1] or num_outputs
-        return found
+        return self.shards.whole_sizes(super().adapter_linears)
 
     def prepare_adapter(self, weights: AdapterWeights) -> PlacedLinears:
         """See `AdaptableModel.prepare_adapter`; weights: those of the whole model."""

@@ -14,7 +14,7 @@ from shared.model.loader import load_model
 from shared.model.sharding.split import Split
 from tests.fakes.engines import generate, make_engine, make_request
 from tests.fakes.family_cases import CASES
-from tests.fakes.ranks import run_ranks
+from tests.fakes.ranks import RUN_BY
 from tests.fakes.transformers_models import random_model, random_prompt, save
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from shared.engine.step.model_runner import ModelRunner, RunningStep, StepResult
     from shared.engine.step.plan import StepPlan
-    from tests.fakes.ranks import ThreadCollective
+    from shared.ranks.base import Collective
 
 #: Prompts are chunks of 16.
 SETTINGS: dict[str, Any] = {"max_num_batched_tokens": 16}
@@ -67,11 +67,17 @@ def answers_of(engine: Any) -> dict[str, list[int]]:
 
 
 def rank_answers(
-    rank: ThreadCollective, path: Path, queues: list[Queue[bytes]], settings: dict[str, Any]
+    rank: Collective,
+    path: Path,
+    queues: list[Queue[bytes]],
+    backend: str,
+    settings: dict[str, Any],
 ) -> dict[str, list[int]] | int:
     """What rank 0 answers; of a follower, the number of its steps."""
     split = Split(rank=rank.rank, size=rank.size)
-    loaded = load_model(path, attention_backend="torch", split=split, collective=rank)
+    loaded = load_model(
+        path, attention_backend=backend, split=split, collective=rank, num_threads=1
+    )
     engine = make_engine(loaded, **settings)
     runner = engine._parts.runner
     if rank.rank == 0:
@@ -89,16 +95,23 @@ def rank_answers(
 
 
 @pytest.mark.parametrize(
-    ("name", "settings"),
-    [*((name, {}) for name in MODELS), ("one head of keys", {"kv_cache_dtype": "int8"})],
+    ("name", "backend", "settings"),
+    [
+        *((name, "torch", {}) for name in MODELS),
+        ("one head of keys", "torch", {"kv_cache_dtype": "int8"}),
+        ("one head of keys", "native", {"kv_cache_dtype": "int8"}),
+        ("states", "native", {}),
+    ],
 )
-def test_ranks_follow_one_plan(name: str, settings: dict[str, Any], tmp_path: Path) -> None:
+def test_ranks_follow_one_plan(
+    name: str, backend: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
     torch.set_num_threads(1)
     case, heads, size, num_blocks = MODELS[name]
     settings = {**SETTINGS, **settings, "num_blocks": num_blocks}
     model_type, own = CASES[case]
     path = save(random_model(model_type, **{**own, **heads}), tmp_path)
-    loaded = load_model(path, attention_backend="torch")
+    loaded = load_model(path, attention_backend=backend, num_threads=1)
     expected = answers_of(make_engine(loaded, **settings))
     assert {key: len(tokens) for key, tokens in expected.items()} == {
         "greedy": 12,
@@ -106,6 +119,8 @@ def test_ranks_follow_one_plan(name: str, settings: dict[str, Any], tmp_path: Pa
         "scored": 8,
     }
     queues: list[Queue[bytes]] = [Queue() for _ in range(size)]
-    found, *steps = run_ranks(size, lambda rank: rank_answers(rank, path, queues, settings))
+    found, *steps = RUN_BY[backend](
+        size, lambda rank: rank_answers(rank, path, queues, backend, settings)
+    )
     assert found == expected
     assert len(set(steps)) == 1
