@@ -188,6 +188,7 @@ async def live_worker(
     model_settings: Mapping[str, str] | None = None,
     lora_dir: Path | None = None,
     num_ranks: int = 1,
+    encrypt: bool = False,
     **engine: Any,
 ) -> AsyncIterator[LiveWorker]:
     """`servicer` may be one that cheats; `model_settings`: fields of `ModelSettings`; `engine`:
@@ -204,6 +205,7 @@ async def live_worker(
         runtime_dir=runtime_dir,
         num_threads=1,
         lora_dir=lora_dir,
+        transfer_encryption="on" if encrypt else "off",
         reuse=ReuseSettings(reuse_policy=policy, reuse_patience_ms=patience_ms),
         engine=EngineConfig(**(usual | engine)),
     )

@@ -126,8 +126,11 @@ async def test_groups_hand_over_and_fetch_like_one_process(
     if connector == "nixl":
         pytest.importorskip("nixl")
     oracle = alone(name, kv)
-    sizes = senders, receivers
-    async with two_groups(folder / name, tmp_path, connector, sizes, kv_cache_dtype=kv) as pair:
+    # Over TCP each rank has a key of its own.
+    groups = two_groups(
+        folder / name, tmp_path, connector, (senders, receivers), kv_cache_dtype=kv, encrypt=True
+    )
+    async with groups as pair:
         prefill, decode = pair
         layout = decode.parts.layout
         prompt = prompt_of(117, seed=1)
