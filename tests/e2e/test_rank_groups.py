@@ -33,13 +33,20 @@ def driver(
 ) -> Iterator[Driver]:
     """A prefill worker of two ranks, and decode workers of one and of two."""
     cluster = Cluster(checkpoint, tmp_path_factory.mktemp("ranks"))
-    flags = (*ENGINE_FLAGS, "--reuse-policy", "always", "--connectors", "zmq")
+    flags = (*ENGINE_FLAGS, "--reuse-policy", "always", "--connectors", "shm,zmq")
     decode = (*flags, "--local-prefill-threshold", "0", "--metrics-port")
     try:
         cluster.add_worker("prefill", "prefill-0", *flags, *TWO)
         cluster.add_worker("decode", "decode-0", *decode, str(free_port()))
         cluster.add_worker(
-            "decode", "decode-1", *decode, str(free_port()), *TWO, damage_file=damage_file
+            "decode",
+            "decode-1",
+            *decode,
+            str(free_port()),
+            *TWO,
+            "--connectors",
+            "zmq",
+            damage_file=damage_file,
         )
         cluster.wait_ready(num_prefill=1, num_decode=2)
         yield Driver(cluster)
@@ -57,6 +64,7 @@ def test_hand_offs_and_prefixes_between_workers_of_two_sizes(
         reply = driver.ask(decode, prompt, prefill=["prefill-0"])
         assert reply.token_ids == expect(oracle, prompt, max_tokens=12, temperature=0.0)
         assert reply.timings.prefill_worker == "prefill-0"
+        assert reply.timings.connector == ("shm", "zmq")[number]
         # The decode worker's own prefix, which the prefill worker lacks, goes back to it.
         driver.forget("prefill-0")
         again = [*prompt, *reply.token_ids, *prompt_of(30, seed=71)]
