@@ -16,7 +16,7 @@ from shared.request.beam_search import BeamOptions
 from shared.request.sampling_params import SamplingParams
 from tests.composition.axes import ADAPTERS, GRAMMARS, REQUESTS
 from tests.composition.near_ties import distance_to_itself
-from tests.composition.rules import ROUNDED_KV, is_exact
+from tests.composition.rules import is_exact, rounds_kv
 from tests.composition.vectors import AskedVectors
 from tests.e2e.asking import prompt_of, until
 from tests.e2e.stream import LOGPROB_BOUND, WAIT_S, Stream, check, expected, late_stop, read_grpc
@@ -104,7 +104,7 @@ class Asked:
         self._engine = engine
         own, plain, other = ADAPTERS[row["adapter"]]
         self._is_exact = is_exact(row)
-        self._rounds_kv = ROUNDED_KV.breaks(row)
+        self._rounds_kv = rounds_kv(row)
         self._in_order = row["prefix from"] == "prefill's cache" and row["fault"] == "none"
         self.plain = Stream(
             "plain", prompt_of(45, seed=12), {"temperature": 0.0}, adapter=adapters.get(plain)

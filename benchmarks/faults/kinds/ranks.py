@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import psutil
 
 from benchmarks.faults.kinds.base import Fault, Scene
+from benchmarks.faults.system.cluster import MAX_RANKS
 
 if TYPE_CHECKING:
     import signal
 
-NUM_RANKS = 2
 #: After this time ranks miss one that has stopped; within the time for a worker that stops.
 TIMEOUT_S = 2.0
 FLAGS = (
-    "--tensor-parallel-size", str(NUM_RANKS), "--distributed-timeout-seconds", f"{TIMEOUT_S:g}",
+    "--tensor-parallel-size", str(MAX_RANKS), "--distributed-timeout-seconds", f"{TIMEOUT_S:g}",
 )  # fmt: skip
 #: The program of ranks from 1 on.
 _PROGRAM = "shared.engine.ranks"
