@@ -171,7 +171,7 @@ class Engine:
             arena,
             self._pool,
             namespace=self.namespace,
-            memories=self.rank_memories,
+            memories=() if arena.memory is None else (arena.memory, *self._followers.memories),
             split=KVSplit.of(self.layout, size),
         )
         #: The content of all tiers.
