@@ -33,21 +33,14 @@ def driver(
 ) -> Iterator[Driver]:
     """A prefill worker of two ranks, and decode workers of one and of two."""
     cluster = Cluster(checkpoint, tmp_path_factory.mktemp("ranks"))
-    flags = (*ENGINE_FLAGS, "--reuse-policy", "always", "--connectors", "shm,zmq")
+    reuse = ("--reuse-policy", "always", "--reuse-patience-ms", "20000")
+    flags = (*ENGINE_FLAGS, *reuse, "--connectors", "shm,zmq")
     decode = (*flags, "--local-prefill-threshold", "0", "--metrics-port")
     try:
         cluster.add_worker("prefill", "prefill-0", *flags, *TWO)
         cluster.add_worker("decode", "decode-0", *decode, str(free_port()))
-        cluster.add_worker(
-            "decode",
-            "decode-1",
-            *decode,
-            str(free_port()),
-            *TWO,
-            "--connectors",
-            "zmq",
-            damage_file=damage_file,
-        )
+        other = (*decode, str(free_port()), *TWO, "--connectors", "zmq")
+        cluster.add_worker("decode", "decode-1", *other, damage_file=damage_file)
         cluster.wait_ready(num_prefill=1, num_decode=2)
         yield Driver(cluster)
     finally:
