@@ -209,7 +209,7 @@ RULES = (
         ("weights", ("fp8",)),
         "PyTorch makes them of dense ones, and a part's rounding is not the whole's",
         # The native kernels make none at all.
-        refused="ranks narrow weights to int8 or int4 in the native kernels|they know int8 and int4",
+        refused="ranks narrow weights to int8 or int4 in the native|they know int8 and int4",
     ),
     Rule(
         DIVIDED,
