@@ -202,13 +202,14 @@ RULES = (
         DIVIDED,
         ("family", (BY_TRANSFORMERS,)),
         "transformers' module computes it, which is not divided",
-        refused="NemotronForCausalLM is not supported",
+        refused="a module of transformers is not divided|NemotronForCausalLM is not supported",
     ),
     Rule(
         DIVIDED,
         ("weights", ("fp8",)),
         "PyTorch makes them of dense ones, and a part's rounding is not the whole's",
-        refused="ranks narrow weights to int8 or int4 in the native kernels alone",
+        # The native kernels make none at all.
+        refused="ranks narrow weights to int8 or int4 in the native|they know int8 and int4",
     ),
     Rule(
         DIVIDED,

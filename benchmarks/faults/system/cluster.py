@@ -254,7 +254,7 @@ class Cluster:
         return await self.hub.open(self.network.proxy_host(name), channel, place, port=at)
 
     async def _row_of_proxies(self, name: str, port: int) -> int:
-        """Return the first of as many ports in a row as a worker has ranks: each has a connector."""
+        """Return the first of ports in a row, one for each rank that a worker may have."""
         while True:
             first = await self._proxy(name, Channel.ZMQ, port)
             with suppress(OSError):  # another program's: this first one is left unused
