@@ -26,6 +26,8 @@
 {{- if not .Values.networkPolicy.allPortsBetweenWorkers -}}
 ports:
   - {port: 50061}
-  - {port: 50062}
+  {{- range include "baton.allTransferPorts" . | fromYamlArray }}
+  - {port: {{ int64 . }}}
+  {{- end }}
 {{- end -}}
 {{- end -}}
