@@ -21,18 +21,13 @@
 {{- end }}
 {{- end -}}
 
-{{/* Each rank of a worker has a port. UCX, used by the connector nixl, chooses its ports itself. */}}
+{{/* UCX, used by the connector nixl, chooses its ports itself. */}}
 {{- define "baton.worker.ports" -}}
 {{- if not .Values.networkPolicy.allPortsBetweenWorkers -}}
-{{- $ranks := 1 -}}
-{{- range $name := include "baton.pools" . | fromYamlArray -}}
-{{- $pool := include "baton.pool.values" (dict "root" $ "name" $name) | fromYaml -}}
-{{- $ranks = max $ranks (int64 ($pool.settings.tensor_parallel_size | default 1)) -}}
-{{- end -}}
 ports:
   - {port: 50061}
-  {{- range $rank := until (int $ranks) }}
-  - {port: {{ add 50062 $rank }}}
+  {{- range include "baton.allTransferPorts" . | fromYamlArray }}
+  - {port: {{ int64 . }}}
   {{- end }}
 {{- end -}}
 {{- end -}}

@@ -98,6 +98,7 @@
 {{- else -}}
 {{- fail (printf "pools.%s.model is required: models has %s" .name (join ", " $models)) -}}
 {{- end -}}
+{{- include "baton.pool.checkRanks" (dict "name" .name "pool" $merged) -}}
 {{- $merged | toYaml -}}
 {{- end -}}
 

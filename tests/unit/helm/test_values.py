@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
+from services.decode.config import DecodeConfig
 from services.router.admission.keys_file import parse_keys
 from services.router.config import RouterConfig
 from shared.config import load_config
@@ -43,6 +44,24 @@ def test_each_model_has_a_router_and_each_pool_its_machines(cases: dict[str, Ren
     assert env(large)["BATON_DEVICE"] == "cuda"
     assert pods["small-decode"]["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-L40S"}
     assert pods["large-prefill"]["tolerations"][0]["key"] == "nvidia.com/gpu"
+
+
+def test_a_worker_of_ranks_is_one_pod_whose_ranks_peers_reach(cases: dict[str, Rendered]) -> None:
+    rendered = cases["ranks"]
+    pods = {pool: worker(rendered, pool) for pool in ("prefill", "decode")}
+    [prefill], [decode] = (pod["containers"] for pod in pods.values())
+    assert "BATON_TENSOR_PARALLEL_SIZE" not in env(prefill)
+    environ = {key: value or "x" for key, value in env(decode).items()}
+    config = load_config(DecodeConfig, [], prog="test", environ=environ).worker
+    assert config.ranks.size == 2
+    ports = {each["name"]: each["containerPort"] for each in decode["ports"]}
+    assert ports == {"grpc": 50061, "transfer": 50062, "transfer-1": 50063, "metrics": 9400}
+    assert "transfer-1" not in {each["name"] for each in prefill["ports"]}
+    # Where policies are enforced, blocks of a rank whose port they leave out would not arrive.
+    policy = rendered.one("NetworkPolicy", component="worker")["spec"]
+    [_, workers, _] = policy["ingress"]
+    for rule in (workers, policy["egress"][0]):
+        assert [each["port"] for each in rule["ports"]] == [50061, 50062, 50063]
 
 
 def test_one_router_may_serve_all_models(cases: dict[str, Rendered]) -> None:
@@ -294,6 +313,18 @@ def test_a_bad_value_is_refused_by_name(flag: str, named: str) -> None:
         ("pools.decode.model=large", "pools.decode.model: there is no model"),
         ("models.two.source.type=shipped", "pools.decode.model is required"),
         ("redis.internal=false", "redis.external.url"),
+        (
+            "pools.decode.settings.tensor_parallel_size=2,workers.gpu.count=2",
+            "pools.decode.settings.tensor_parallel_size 2: ranks compute on CPUs: gpu.count",
+        ),
+        (
+            "workers.settings.tensor_parallel_size=2,workers.settings.kv_offload_host_gib=1",
+            "leave out settings.kv_offload_host_gib",
+        ),
+        (
+            "pools.decode.settings.tensor_parallel_size=0",
+            "pools.decode.settings.tensor_parallel_size 0: must be 1 to 64",
+        ),
         ("tls.enabled=true,tls.certManager.enabled=true", "tls.certManager.issuerRef.name"),
     ],
 )

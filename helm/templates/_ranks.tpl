@@ -1,0 +1,39 @@
+{{/* A worker of several ranks is one pod with all of them. Rank r sends and receives blocks at port 50062 + r. */}}
+
+{{/* VALUES of a pool -> number of ranks of each of its workers */}}
+{{- define "baton.pool.ranks" -}}
+{{- hasKey .settings "tensor_parallel_size" | ternary .settings.tensor_parallel_size 1 | int64 -}}
+{{- end -}}
+
+{{/* dict "name" POOL "pool" VALUES: refuses ranks where the worker would refuse them, too */}}
+{{- define "baton.pool.checkRanks" -}}
+{{- $ranks := include "baton.pool.ranks" .pool | int -}}
+{{- $at := printf "pools.%s.settings.tensor_parallel_size %d" .name $ranks -}}
+{{- if gt $ranks 1 -}}
+{{- if .pool.gpu.count -}}
+{{- fail (printf "%s: ranks compute on CPUs: gpu.count must be 0, not %d" $at (int64 .pool.gpu.count)) -}}
+{{- end -}}
+{{- with .pool.settings.kv_offload_host_gib -}}
+{{- fail (printf "%s: ranks have no tiers below their blocks: leave out settings.kv_offload_host_gib" $at) -}}
+{{- end -}}
+{{- end -}}
+{{- if or (lt $ranks 1) (gt $ranks 64) -}}
+{{- fail (printf "%s: must be 1 to 64" $at) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* NUMBER of ranks -> list of their ports for blocks */}}
+{{- define "baton.transferPorts" -}}
+{{- $ports := list -}}
+{{- range $rank := until (int .) -}}{{- $ports = append $ports (add 50062 $rank) -}}{{- end -}}
+{{- $ports | toYaml -}}
+{{- end -}}
+
+{{/* $ -> the same of the largest worker of all pools */}}
+{{- define "baton.allTransferPorts" -}}
+{{- $most := 1 -}}
+{{- range $name := include "baton.pools" . | fromYamlArray -}}
+{{- $most = max $most (include "baton.pool.ranks" (include "baton.pool.values" (dict "root" $ "name" $name) | fromYaml)) -}}
+{{- end -}}
+{{- include "baton.transferPorts" $most -}}
+{{- end -}}
