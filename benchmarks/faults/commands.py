@@ -92,12 +92,17 @@ def mutants(
 def soak(
     minutes: Annotated[float, typer.Option(help="How long.")] = 30.0,
     out: Annotated[Path, typer.Option(help="Where to write what was seen.")] = Path("soak.json"),
+    faults: Annotated[str | None, typer.Option(help="Only these; parts of names.")] = None,
     loopback: OnLoopback = False,
 ) -> None:
     """A random fault every 20 s under mixed load; memory of every process over time."""
+    chosen = {fault.name: fault for fault, _ in matrix.select(_names(faults), None, subset=None)}
+    only = list(chosen.values()) if faults else None
     runner = Runner(namespaces=_enter(loopback))
     try:
-        problems = asyncio.run(run_soak(runner, minutes=minutes, out=out, show=typer.echo))
+        problems = asyncio.run(
+            run_soak(runner, minutes=minutes, out=out, show=typer.echo, faults=only)
+        )
     finally:
         runner.close()
     for problem in problems:

@@ -20,7 +20,7 @@ from benchmarks.faults.states import State, Victim
 from benchmarks.faults.verdict.thresholds import MAX_RSS_GROWTH
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from benchmarks.faults.kinds.base import Fault
@@ -42,11 +42,16 @@ Samples = dict[str, list[tuple[float, float, int]]]
 
 
 async def run_soak(
-    runner: Runner, *, minutes: float, out: Path, show: Callable[[str], None]
+    runner: Runner,
+    *,
+    minutes: float,
+    out: Path,
+    show: Callable[[str], None],
+    faults: Sequence[Fault] | None = None,
 ) -> list[str]:
-    """Returns the promises that were broken."""
+    """Returns the promises that were broken. `faults`: instead of the usual ones."""
     rng = random.Random(1)
-    faults = [fault for family in SOAK_FAMILIES for fault in matrix.FAMILIES[family]]
+    faults = faults or [one for family in SOAK_FAMILIES for one in matrix.FAMILIES[family]]
     problems: list[str] = []
     samples: Samples = {}
     num_requests = num_faults = 0

@@ -21,7 +21,7 @@
 {{- end }}
 {{- end -}}
 
-{{/* UCX, used by the connector nixl, chooses its ports itself. */}}
+{{/* Each rank of a worker has a port. UCX, used by the connector nixl, chooses its ports itself. */}}
 {{- define "baton.worker.ports" -}}
 {{- if not .Values.networkPolicy.allPortsBetweenWorkers -}}
 ports:

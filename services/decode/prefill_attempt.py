@@ -140,8 +140,7 @@ class PrefillAttempt:
             if states is not None and report.done is not None:
                 report.states_from = await states.collect(report.done)
             report.exposed_ms = (time.monotonic() - (self._first_token_s or 0.0)) * 1e3
-            report.connector = peer.connector
-            report.prefill_worker = peer.worker.name
+            report.connector, report.prefill_worker = peer.connector, peer.worker.name
 
     async def _next(
         self,

@@ -164,7 +164,16 @@ class Engine:
         on_failure: ExitStack,
     ) -> None:
         arena = self._parts.arena
-        offload = build_offload(config, arena.layout, arena, self._pool, namespace=self.namespace)
+        size = 1 if loaded.shards is None else loaded.shards.split.size
+        offload = build_offload(
+            config,
+            self.layout,
+            arena,
+            self._pool,
+            namespace=self.namespace,
+            memories=() if arena.memory is None else (arena.memory, *self._followers.memories),
+            split=KVSplit.of(self.layout, size),
+        )
         #: The content of all tiers.
         self.cached = CachedBlocks(self._pool, self.prefix_cache, offload)
         on_failure.callback(self.cached.close)

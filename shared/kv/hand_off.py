@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
+from itertools import cycle, islice, repeat
 from typing import TYPE_CHECKING, TypeAlias
 
 from shared.errors import ConfigError, IncompatiblePeerError
@@ -107,12 +108,17 @@ class HandOff:
         which: list[int] = []
         cuts: dict[tuple[Cut, Cut], int] = {}
         for group, places in enumerate(moved):
-            if pair not in self._heads[group]:
+            if not places or pair not in self._heads[group]:
                 continue
-            for unit in places:
-                both = self._cuts(pair, group, unit, num_tokens)
-                which.append(cuts.setdefault(both, len(cuts)))
-                units.append((group, unit))
+            units += zip(repeat(group), places)
+            # What a unit moves repeats with the blocks; the last one may have fewer tokens.
+            period = max(self.sender_units, self.receiver_units)
+            numbers = [
+                cuts.setdefault(self._cuts(pair, group, unit, num_tokens), len(cuts))
+                for unit in (*places[:-1][:period], *places[-1:])
+            ]
+            which += islice(cycle(numbers[:-1]), len(places) - 1)
+            which += numbers[-1:]
         here, there = zip(*cuts, strict=True) if cuts else ((), ())
         return Stream(tuple(units), tuple(which), here, there)
 

@@ -20,9 +20,9 @@ TIMEOUT_S = 30.0
 SPIN_S = 200e-6
 
 
-def default_spin_s(size: int) -> float:
+def default_spin_s(size: int, wanted_s: float = SPIN_S) -> float:
     """Return how long ranks of a host spin before they sleep: not at all without a core each."""
-    return SPIN_S if len(os.sched_getaffinity(0)) >= size else 0.0
+    return wanted_s if len(os.sched_getaffinity(0)) >= size else 0.0
 
 
 class Membership:

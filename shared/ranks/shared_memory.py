@@ -25,6 +25,9 @@ BUFFER_BYTES = 1 << 20
 #: Of sums up to this size every rank adds up all; of larger ones a part.
 ONE_SHOT_BYTES = 32 << 10
 MAX_RANKS = 64
+#: Peers that are waited for in a step compute: they may be late by a part of a layer, and a rank
+#: that sleeps through that has to be woken, which may take longer.
+SPIN_S = 5e-3
 
 _SUMMANDS = {
     torch.float32: Summand.FLOAT32,
@@ -67,7 +70,7 @@ class SharedMemoryCollective:
             rank,
             _shape(size, buffer_bytes),
             timeout_s=timeout_s,
-            spin_s=default_spin_s(size) if spin_s is None else spin_s,
+            spin_s=default_spin_s(size, SPIN_S) if spin_s is None else spin_s,
         )
         self.rank = rank
         self.size = size

@@ -83,7 +83,6 @@ class WorkerParts:
     #: Where the weights of this incarnation come from.
     weights: WeightSource
     engine: EngineThread
-    layout: KVLayout
     #: Hidden states of prompts: their blocks, and those that the engine's proposer needs.
     hidden: HiddenPool
     max_model_len: int
@@ -107,6 +106,11 @@ class WorkerParts:
     breakers: BreakerMetrics
     #: The contents of the engine's blocks, if KV events are published.
     contents: ContentLog | None
+
+    @property
+    def layout(self) -> KVLayout:
+        """The layout of the whole model's blocks."""
+        return self.endpoints.holder.layout
 
     def record(self, address: str) -> WorkerRecord:
         """Return the record for the directory."""
@@ -170,7 +174,6 @@ async def open_parts(
             worker=worker,
             weights=weights.source,
             engine=thread,
-            layout=engine.layout,
             hidden=engine.hidden,
             max_model_len=engine.max_model_len,
             endpoints=endpoints,

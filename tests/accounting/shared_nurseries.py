@@ -1,7 +1,8 @@
 """Processes that services are copied from, one of each kind for all of xdist's workers.
 
 To load what they hold takes four seconds of CPU, and each worker would have its own, as would the
-runner of the fault matrix. Each is started when the first connection comes to its socket.
+runner of the fault matrix. Each is started when the first connection comes to its socket; in a run
+of all tests, those of services begin at once, while one core imports the tests and others wait.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ class SharedNurseries:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._listeners: list[tuple[socket.socket, tuple[str, ...]]] = []
         self._started: list[subprocess.Popen[bytes]] = []
+        #: What will be wanted, so that nothing waits for its first connection.
+        self._wanted: tuple[tuple[str, ...], ...] = ()
         self._starting: threading.Thread | None = None
         self._awake, self._wake = -1, -1
 
@@ -44,6 +47,8 @@ class SharedNurseries:
             listener.bind(str(shared_path(loaded)))
             listener.listen(64)
             self._listeners.append((listener, loaded))
+        if config.args_source is config.ArgsSource.TESTPATHS:
+            self._wanted = (WORKERS, LOADED["services.router"])
         self._awake, self._wake = os.pipe()
         self._starting = threading.Thread(target=self._start_on_demand)
         self._starting.start()
@@ -68,13 +73,18 @@ class SharedNurseries:
         poller = select.poll()
         poller.register(self._awake, select.POLLHUP)
         waiting = {listener.fileno(): (listener, loaded) for listener, loaded in self._listeners}
-        for fd in waiting:
-            poller.register(fd, select.POLLIN)
+        for fd, (listener, loaded) in waiting.items():
+            if loaded in self._wanted:
+                self._start(listener, loaded)
+            else:
+                poller.register(fd, select.POLLIN)
         while True:
             ready = {fd for fd, _ in poller.poll()}
             if self._awake in ready:
                 return
             for fd in ready:
                 poller.unregister(fd)
-                listener, loaded = waiting[fd]
-                self._started.append(start_nursery(listener, loaded, stdin=subprocess.PIPE))
+                self._start(*waiting[fd])
+
+    def _start(self, listener: socket.socket, loaded: tuple[str, ...]) -> None:
+        self._started.append(start_nursery(listener, loaded, stdin=subprocess.PIPE))

@@ -22,7 +22,12 @@ BY_TRANSFORMERS = "nemotron, transformers"
 #: One for each kind of layers, and one that only a module of transformers computes.
 FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "llama": {"tie_word_embeddings": True},
-    "mistral, window": {"architecture": "mistral", "extra": {"sliding_window": 24}},
+    # Its heads are of whole groups of scales, so that two ranks can divide quantised weights, too.
+    "mistral, window": {
+        "architecture": "mistral",
+        "head_dim": 64,
+        "extra": {"sliding_window": 24},
+    },
     "gemma3, two groups": {
         "architecture": "gemma3_text",
         "tie_word_embeddings": True,
@@ -146,6 +151,13 @@ SHAPES: Mapping[str, tuple[int, int]] = {
     "1 : 2": (1, 2),
     "0 : 1": (0, 1),
 }
+#: Of each prefill worker, and of each decode worker.
+RANKS: Mapping[str, tuple[int, int]] = {
+    "1 : 1": (1, 1),
+    "2 : 1": (2, 1),
+    "1 : 2": (1, 2),
+    "2 : 2": (2, 2),
+}
 REQUESTS: Mapping[str, Mapping[str, Any]] = {
     "greedy": {"temperature": 0.0},
     "seeded": {"temperature": 0.9, "top_p": 0.9, "top_k": 40, "seed": 5},
@@ -171,6 +183,7 @@ AXES: Mapping[str, tuple[str, ...]] = {
     "prefix from": SOURCES,
     "offload": OFFLOADS,
     "prefill : decode": tuple(SHAPES),
+    "ranks, prefill : decode": tuple(RANKS),
     "request": tuple(REQUESTS),
     "fault": FAULTS,
 }

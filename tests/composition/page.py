@@ -48,8 +48,8 @@ def page() -> str:
         _axes(),
         _matrix(),
         _rules("Refused by name", refused),
-        _rules("Equal up to a near tie", [INEXACT]),
-        _rules("Log probabilities with the distance of rounding", [ROUNDED_KV]),
+        _rules("Equal up to a near tie", INEXACT),
+        _rules("Log probabilities with the distance of rounding", ROUNDED_KV),
         _rules("Without a meaning together", unmeant),
     )
     return "\n".join(f"{part.strip()}\n" for part in parts)

@@ -48,6 +48,17 @@ class Rule:
         )
 
 
+#: Workers of several ranks, on either side.
+DIVIDED = ("ranks, prefill : decode", ("2 : 1", "1 : 2", "2 : 2"))
+#: Six heads of 80: those of a rank end in the midst of a group of scales.
+_UNEVEN_HEADS = (
+    "llama",
+    "gemma3, two groups",
+    "llama4, chunks",
+    "gemma4, shared KV",
+    "qwen3_5, states",
+    "qwen3_moe, experts",
+)
 _ROUNDED = ("stored W8A8", "stored FP8 blocks", "stored MXFP6")
 _NO_STATES = "which TransformersCausalLM does not give"
 RULES = (
@@ -181,29 +192,107 @@ RULES = (
         ("prefill : decode", ("1 : 1", "2 : 1", "0 : 1")),
         "no second decode worker could go on",
     ),
+    Rule(
+        DIVIDED,
+        ("executor", ("transformers",)),
+        "transformers' modules are not divided",
+        refused="a module of transformers is not divided among ranks",
+    ),
+    Rule(
+        DIVIDED,
+        ("family", (BY_TRANSFORMERS,)),
+        "transformers' module computes it, which is not divided",
+        refused="a module of transformers is not divided|NemotronForCausalLM is not supported",
+    ),
+    Rule(
+        DIVIDED,
+        ("weights", ("fp8",)),
+        "PyTorch makes them of dense ones, and a part's rounding is not the whole's",
+        # The native kernels make none at all.
+        refused="ranks narrow weights to int8 or int4 in the native|they know int8 and int4",
+    ),
+    Rule(
+        DIVIDED,
+        ("weights", ("int8", "int4")),
+        "PyTorch makes them of dense ones, and a part's rounding is not the whole's",
+        refused="ranks narrow weights to int8 or int4 in the native kernels alone",
+        third=("executor", ("torch",)),
+    ),
+    Rule(
+        DIVIDED,
+        ("weights", ("stored int4", "stored FP8 blocks", "stored MXFP6", "GGUF")),
+        "a rank's inputs would divide a group that shares a scale; other sizes of heads do not",
+        refused="inputs of rank . divide groups of .. that share a scale",
+        third=("family", _UNEVEN_HEADS),
+    ),
+    Rule(
+        DIVIDED,
+        ("weights", ("int4",)),
+        "a rank's inputs would divide a group that shares a scale; other sizes of heads do not",
+        refused="inputs of rank . divide groups of .. that share a scale",
+        third=("family", (*_UNEVEN_HEADS, "deepseek_v3, latent")),
+    ),
+    Rule(
+        DIVIDED,
+        ("speculation", ("draft model", "eagle", "eagle3", "medusa", "mtp")),
+        "what guesses needs the whole model on one rank",
+        refused="needs the whole model on one rank",
+    ),
+    Rule(
+        DIVIDED,
+        ("offload", ("host", "disk")),
+        "a group of ranks has no tiers below its blocks",
+        refused="a group of ranks has no tiers below its blocks",
+    ),
+    Rule(
+        DIVIDED,
+        ("prefix from", ("offload",)),
+        "a group of ranks has no tier to load from",
+    ),
+    Rule(
+        ("ranks, prefill : decode", ("2 : 1", "2 : 2")),
+        ("prefill : decode", ("0 : 1",)),
+        "there is no prefill worker",
+    ),
 )
 
-#: A step of another batch may choose otherwise between tokens that are about as likely.
-INEXACT = Rule(
-    ("executor", ("torch", "transformers")),
-    ("weights", ("bfloat16", "int8", "fp8", *_ROUNDED)),
-    "the last bits of PyTorch's sums depend on the rows beside them, and rounding to bfloat16 or 8 "
-    "bits makes that visible: tokens are equal up to the first near tie",
+#: A step of another batch, or on other ranks, may choose otherwise between tokens that are about as
+#: likely.
+INEXACT = (
+    Rule(
+        ("executor", ("torch", "transformers")),
+        ("weights", ("bfloat16", "int8", "fp8", *_ROUNDED)),
+        "the last bits of PyTorch's sums depend on the rows beside them, and rounding to bfloat16 "
+        "or 8 bits makes that visible: tokens are equal up to the first near tie",
+    ),
+    Rule(
+        DIVIDED,
+        ("weights", ("bfloat16", "int8", *_ROUNDED)),
+        "ranks add up their parts of a sum, and rounding to bfloat16 or 8 bits makes the other "
+        "order visible: tokens are equal up to the first near tie",
+    ),
 )
 
 #: A log probability may differ by as much as the engine differs from itself: see `near_ties`.
-ROUNDED_KV = Rule(
-    ("executor", ("torch", "transformers")),
-    ("KV format", ("int8", "fp8", STORED_SCALES)),
-    "of PyTorch's sums that lie between two numbers of 8 bits the last bit says which one is "
-    "stored: tokens are equal, and a log probability differs by no more than one engine's does if "
-    "all that is so near to a tie is rounded up, or down; never below 0.001",
+ROUNDED_KV = (
+    Rule(
+        ("executor", ("torch", "transformers")),
+        ("KV format", ("int8", "fp8", STORED_SCALES)),
+        "of PyTorch's sums that lie between two numbers of 8 bits the last bit says which one is "
+        "stored: tokens are equal, and a log probability differs by no more than one engine's does "
+        "if all that is so near to a tie is rounded up, or down; never below 0.001",
+    ),
 )
 
 
 def is_exact(row: Row) -> bool:
     """Whether every token must be that of one engine."""
-    return not any(INEXACT.forbids(*pair) for pair in pairs_of(row))
+    return not any(rule.breaks(row) for rule in INEXACT)
+
+
+def rounds_kv(row: Row) -> bool:
+    """Whether a last bit may say which number of 8 bits is stored."""
+    return any(rule.breaks(row) for rule in ROUNDED_KV)
 
 
 def _is_among(value: Value, some: tuple[str, tuple[str, ...]]) -> bool:

@@ -143,11 +143,6 @@ class Models:
         settings = (row["family"], row["weights"], row["KV format"], row["executor"])
         key = (*settings, backend, str(has_adapters))
         if key not in self._engines:
-            names = {"--dtype": "dtype", "--quantization": "quantization"}
-            flags = WEIGHTS[row["weights"]].flags
-            weights = {
-                names[flag]: value for flag, value in zip(flags[::2], flags[1::2], strict=True)
-            }
             self._engines[key] = LLM(
                 self.checkpoint(row["family"], row["weights"], row["KV format"]),
                 model_impl=row["executor"],
@@ -155,7 +150,7 @@ class Models:
                 structured_outputs_backend=BackendName(backend),
                 num_threads=1,
                 enable_lora=has_adapters,
-                **weights,
+                **weight_options(row),
                 **ENGINE,
             )
             if (store := self._engines[key].home.adapters) is not None:
@@ -167,6 +162,12 @@ class Models:
         """Give the engines' memory back."""
         for engine in self._engines.values():
             engine.close()
+
+
+def weight_options(row: Row) -> dict[str, Any]:
+    """The flags of a row's weights as arguments."""
+    flags = iter(WEIGHTS[row["weights"]].flags)
+    return {flag.removeprefix("--"): value for flag, value in zip(flags, flags, strict=True)}
 
 
 def has_windows_only(row: Row) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from baton.v1 import router_pb2
-from tests.composition.axes import ADAPTERS, SHAPES
+from tests.composition.axes import ADAPTERS, RANKS, SHAPES
 from tests.composition.request import NUM_SHARED, PROMPT, Asked, Leaver, refusal_of_beams
 from tests.composition.rules import rule_of
 from tests.composition.settings import BLOCK_SIZE, has_windows_only, worker_flags
@@ -52,13 +52,17 @@ class System:
             folder,
             router_flags=("--routing-policy", policy),
         )
-        for role, num in (("prefill", self._num_prefill), ("decode", self._num_decode)):
+        numbers = self._num_prefill, self._num_decode
+        ranks = RANKS[row["ranks, prefill : decode"]]
+        for role, num, size in zip(("prefill", "decode"), numbers, ranks, strict=True):
             for index in range(num):
                 name = f"{role}-{index}"
                 own = ["--metrics-port", str(free_port())]
                 if role == "decode":
                     own += ["--local-prefill-threshold", "0", "--transfer-stall-s", "1.5"]
                     own += ["--drain-mode", "move"]
+                if size > 1:
+                    own += ["--tensor-parallel-size", str(size)]
                 flags = worker_flags(row, models, folder / name)
                 self.cluster.add_worker(role, name, *flags, *own)
 

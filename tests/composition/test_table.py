@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from itertools import product
 from typing import TYPE_CHECKING
 
 import pytest
 
 from shared.errors import ConfigError, ModelLoadError
+from shared.model.loader import load_model
+from shared.model.sharding.split import Split
+from shared.ranks.shared_memory import SharedMemoryCollective, collective_file
 from tests.composition.axes import AXES
 from tests.composition.cover import NUM_SAMPLED, covered, rows, sample, wanted
 from tests.composition.page import PAGE, page
-from tests.composition.rules import RULES
+from tests.composition.rules import DIVIDED, RULES
+from tests.composition.settings import weight_options
 
 if TYPE_CHECKING:
     from tests.composition.rules import Rule
@@ -27,6 +32,17 @@ def refused_settings() -> list[tuple[Rule, dict[str, str]]]:
         axes, values = zip(*rule.sides, strict=True)
         if rule.refused is not None and set(axes) <= set(SETTINGS):
             found += [(rule, dict(zip(axes, each, strict=True))) for each in product(*values)]
+    return found
+
+
+def refused_parts() -> list[tuple[Rule, dict[str, str]]]:
+    """What a rank must refuse to load; of a third axis the first value."""
+    found = []
+    for rule in RULES:
+        if rule.first == DIVIDED and rule.refused is not None and rule.second[0] in SETTINGS:
+            axis, values = rule.second
+            third = {} if rule.third is None else {rule.third[0]: rule.third[1][0]}
+            found += [(rule, {axis: value, **third}) for value in values]
     return found
 
 
@@ -56,3 +72,22 @@ def test_what_is_refused_is_refused_by_name(
     row = {axis: values[0] for axis, values in AXES.items()}
     with pytest.raises((ConfigError, ModelLoadError), match=rule.refused):
         models.engine(row | pair)
+
+
+@pytest.mark.parametrize(("rule", "values"), refused_parts(), ids=str)
+def test_what_ranks_do_not_divide_is_refused_by_name(
+    rule: Rule, values: dict[str, str], models: Models
+) -> None:
+    row = {axis: some[0] for axis, some in AXES.items()} | values
+    with (
+        closing(collective_file(2)) as file,
+        closing(SharedMemoryCollective(file.fd, 0, 2, timeout_s=1.0)) as collective,
+        pytest.raises((ConfigError, ModelLoadError), match=rule.refused),
+    ):
+        load_model(
+            models.checkpoint(row["family"], row["weights"]),
+            split=Split(rank=0, size=2),
+            collective=collective,
+            model_impl=row["executor"],
+            **weight_options(row),
+        )

@@ -188,6 +188,7 @@ async def live_worker(
     model_settings: Mapping[str, str] | None = None,
     lora_dir: Path | None = None,
     num_ranks: int = 1,
+    encrypt: bool = False,
     **engine: Any,
 ) -> AsyncIterator[LiveWorker]:
     """`servicer` may be one that cheats; `model_settings`: fields of `ModelSettings`; `engine`:
@@ -204,19 +205,11 @@ async def live_worker(
         runtime_dir=runtime_dir,
         num_threads=1,
         lora_dir=lora_dir,
+        transfer_encryption="on" if encrypt else "off",
         reuse=ReuseSettings(reuse_policy=policy, reuse_patience_ms=patience_ms),
         engine=EngineConfig(**(usual | engine)),
     )
-    weights = await asyncio.to_thread(load_weights, config, first_source(config), None)
-    open_with = partial(
-        open_parts, adapters=open_adapters(config), weights=weights, followers=NO_FOLLOWERS
-    )
-    async with AsyncExitStack() as stack:
-        with scattered_engines(num_ranks):
-            parts = await stack.enter_async_context(
-                open_with(config, Role.DECODE, read_token_table=read_token_table)
-            )
-        adopt(parts)
+    async with _opened(config, num_ranks) as parts:
         server = RpcServer(())
         services = ServiceSet(server)
         add_decode(DecodeConfig(worker=config, transfer_stall_s=stall_s), parts, services)
@@ -232,6 +225,21 @@ async def live_worker(
             yield LiveWorker(parts, f"127.0.0.1:{server.port}")
         finally:
             await server.stop(0)
+
+
+@asynccontextmanager
+async def _opened(config: WorkerConfig, num_ranks: int) -> AsyncIterator[WorkerParts]:
+    weights = await asyncio.to_thread(load_weights, config, first_source(config), None)
+    open_with = partial(
+        open_parts, adapters=open_adapters(config), weights=weights, followers=NO_FOLLOWERS
+    )
+    async with AsyncExitStack() as stack:
+        with scattered_engines(num_ranks):
+            parts = await stack.enter_async_context(
+                open_with(config, Role.DECODE, read_token_table=read_token_table)
+            )
+        adopt(parts)
+        yield parts
 
 
 def _add_worker_services(

@@ -38,12 +38,14 @@ _ZYGOTE = "shared.engine.grammar.host.zygote"
 def main(fd: int, loaded: Sequence[str]) -> None:
     """Be the process that is copied."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests, which end us
+    gc.disable()  # what is imported stays
     for name in loaded:
         importlib.import_module(name)
         if name.endswith("__main__") or name.startswith("tests."):
             # `runpy` runs it again, as the main module, and warns if it is there.
             del sys.modules[name]
     gc.freeze()
+    gc.enable()
     num_threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208
     assert num_threads == 1, "a thread does not survive a copy"
     with socket.socket(fileno=fd) as control:

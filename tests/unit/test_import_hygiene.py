@@ -49,14 +49,20 @@ def test_the_other_package_called_kernels_is_not_installed() -> None:
 
 
 def test_the_router_imports_no_torch() -> None:
+    """And a router without Redis and TLS none of their libraries."""
     modules = [
         ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for path in (ROOT / "services" / "router").rglob("*.py")
         if path.name != "__main__.py"
     ]
     run(
-        f"import importlib\nfor name in {modules!r}: importlib.import_module(name)\n"
-        "assert not {'torch', 'triton', 'transformers'} & sys.modules.keys()"
+        "import importlib, services.router.__main__\n"
+        "heavy = {'torch', 'transformers', 'triton'}\n"
+        "found = {*heavy, 'zmq', 'redis', 'cryptography'} & sys.modules.keys()\n"
+        "assert not found, found\n"
+        f"for name in {modules!r}: importlib.import_module(name)\n"
+        "found = heavy & sys.modules.keys()\n"
+        "assert not found, found"
     )
 
 
@@ -68,24 +74,25 @@ def test_the_command_line_starts_light() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
+def test_settings_and_what_checks_them_and_a_checkpoint_import_no_torch() -> None:
+    modules = (
         "services.decode.config",
         "services.prefill.config",
         "shared.model.checks",
         "shared.worker.checks",
-    ],
-)
-def test_settings_and_what_checks_them_import_no_torch(module: str) -> None:
-    run(f"import {module}\nassert not {{'torch', 'triton', 'transformers'}} & sys.modules.keys()")
-
-
-def test_a_checkpoint_is_checked_without_torch() -> None:
+    )
     folder = ROOT / "models" / "pydoc" / "checkpoint"
     run(
-        "from pathlib import Path\nfrom shared.model.checks import check_model\n"
-        f"check_model(Path({str(folder)!r}))\nassert 'torch' not in sys.modules"
+        "import importlib\nfrom pathlib import Path\n"
+        "def check(what):\n"
+        "    found = {'torch', 'triton', 'transformers'} & sys.modules.keys()\n"
+        "    assert not found, (what, found)\n"
+        f"for name in {modules!r}:\n"
+        "    importlib.import_module(name)\n"
+        "    check(name)\n"
+        "from shared.model.checks import check_model\n"
+        f"check_model(Path({str(folder)!r}))\n"
+        "check('check_model')"
     )
 
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import psutil
 
 from benchmarks.faults.kinds.base import Fault, Scene
+from benchmarks.faults.system.cluster import MAX_RANKS
 
 if TYPE_CHECKING:
     import signal
 
-NUM_RANKS = 2
 #: After this time ranks miss one that has stopped; within the time for a worker that stops.
 TIMEOUT_S = 2.0
 FLAGS = (
-    "--tensor-parallel-size", str(NUM_RANKS), "--distributed-timeout-seconds", f"{TIMEOUT_S:g}",
+    "--tensor-parallel-size", str(MAX_RANKS), "--distributed-timeout-seconds", f"{TIMEOUT_S:g}",
 )  # fmt: skip
 #: The program of ranks from 1 on.
 _PROGRAM = "shared.engine.ranks"
@@ -37,7 +37,8 @@ class FollowerFault(Fault):
     async def prepare(self, scene: Scene) -> None:
         """See `Fault`."""
         for name in scene.cluster.of_role(self._role):
-            scene.cluster.restart(name, *FLAGS)
+            if not followers(scene.cluster.processes[name].pid):  # in a soak they have them already
+                scene.cluster.restart(name, *FLAGS)
         await scene.cluster.wait_ready()
 
     async def inject(self, scene: Scene) -> None:
@@ -62,8 +63,8 @@ class FollowerFault(Fault):
         process = scene.cluster.processes[scene.target]
         if not await process.wait(TIMEOUT_S + _END_S):
             scene.problems.append(f"{scene.target} goes on without a rank")
-        elif process.exit_code == 0:
-            scene.problems.append(f"{scene.target} ended with 0 without a rank")
+        elif process.exit_code != 1:
+            scene.problems.append(f"{scene.target} ended with {process.exit_code} without a rank")
         with suppress(psutil.NoSuchProcess):
             if psutil.Process(rank).status() != psutil.STATUS_ZOMBIE:
                 scene.problems.append(f"rank 1 of {scene.target} has outlived it")

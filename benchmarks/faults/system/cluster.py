@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import grpc
@@ -46,6 +47,8 @@ DECODE = ("decode-0", "decode-1")
 WORKERS = (*PREFILL, *DECODE)
 REDIS = "redis"
 NAMES = (REDIS, *ROUTERS, *WORKERS)
+#: Of a worker, in some faults.
+MAX_RANKS = 2
 START_TIMEOUT_S = 120.0
 NUM_READY = 2
 
@@ -246,14 +249,23 @@ class Cluster:
         places = [(name, (self.network.host(name), ports[name])) for name in ROUTERS]
         return await self.hub.open("127.0.0.1", Channel.CLIENT, *places)
 
-    async def _proxy(self, name: str, channel: Channel, port: int) -> int:
+    async def _proxy(self, name: str, channel: Channel, port: int, *, at: int = 0) -> int:
         place = (name, (self.network.host(name), port))
-        return await self.hub.open(self.network.proxy_host(name), channel, place)
+        return await self.hub.open(self.network.proxy_host(name), channel, place, port=at)
+
+    async def _row_of_proxies(self, name: str, port: int) -> int:
+        """Return the first of ports in a row, one for each rank that a worker may have."""
+        while True:
+            first = await self._proxy(name, Channel.ZMQ, port)
+            with suppress(OSError):  # another program's: this first one is left unused
+                for rank in range(1, MAX_RANKS):
+                    await self._proxy(name, Channel.ZMQ, port + rank, at=first + rank)
+                return first
 
     async def _worker_command(self, name: str) -> list[str]:
         transfer = self.http_ports[name]
         front = await self._proxy(name, Channel.GRPC, self.grpc_ports[name])
-        pieces = await self._proxy(name, Channel.ZMQ, transfer)
+        pieces = await self._row_of_proxies(name, transfer)
         self._extra[name] = [
             "--transfer-port", str(transfer),
             "--advertise-host", self.network.proxy_host(name),

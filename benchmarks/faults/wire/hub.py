@@ -48,15 +48,19 @@ class Hub:
         self._capture: tuple[Connection, bytearray] | None = None
         self.num_pieces_of_watched = 0
 
-    async def open(self, host: str, channel: Channel, *places: Place) -> int:
-        """Listen on a free port of `host` for a process, or for several in turn."""
+    async def open(self, host: str, channel: Channel, *places: Place, port: int = 0) -> int:
+        """Listen on a port of `host`, 0: a free one, for a process, or for several in turn.
+
+        Raises:
+            OSError: the port is in use.
+        """
         turns = itertools.count()
 
         def accept() -> _Side:
             turn = next(turns) % len(places)
             return _Side(self, channel, places[turn:] + places[:turn])
 
-        server = await asyncio.get_running_loop().create_server(accept, host, 0)
+        server = await asyncio.get_running_loop().create_server(accept, host, port)
         self._servers.append(server)
         return int(server.sockets[0].getsockname()[1])
 

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -23,6 +24,8 @@ constexpr int64_t kFirstLookNs = 10'000'000;
 constexpr int64_t kLookNs = 160'000'000;
 // Rounds of spinning between two looks at the clock.
 constexpr int kRounds = 32;
+// Who spins for longer may have the core that its peer waits for.
+constexpr int64_t kYieldNs = 200'000;
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -119,12 +122,13 @@ Waited Members::wait_for(int peer, uint32_t count, Act act, int64_t limit_ns, bo
   const std::atomic<uint32_t>& theirs = lines_[peer].count;
   if (is_reached(theirs.load(std::memory_order_acquire), count)) return Waited::kReached;
   const int64_t start = now_ns();
-  do {
+  for (int64_t spun = 0; spun == 0 || spun < spin_ns_; spun = now_ns() - start) {
+    if (spun > kYieldNs) sched_yield();
     for (int round = 0; round < kRounds; ++round) {
       pause();
       if (is_reached(theirs.load(std::memory_order_acquire), count)) return Waited::kReached;
     }
-  } while (now_ns() - start < spin_ns_);
+  }
   return sleep_for(peer, count, act, start + limit_ns, is_limit_late);
 }
 

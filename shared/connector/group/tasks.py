@@ -39,7 +39,8 @@ async def all_or_none(
             await give_up()
             for task in tasks:
                 task.cancel()
-            await asyncio.wait(tasks)
+            # Their own errors are those of an end that was asked for.
+            await asyncio.gather(*tasks, return_exceptions=True)
             # Those that a late connection has begun.
             await give_up()
     if first is not None:

@@ -11,6 +11,7 @@ from shared.engine.memory.kv_staging import KVStaging
 from shared.engine.offload.block_folder import BlockFolder
 from shared.engine.offload.copies import MemoryCopies, StagedCopies
 from shared.engine.offload.disk_tier import DiskTier
+from shared.engine.offload.group_copies import GroupCopies
 from shared.engine.offload.loads import PrefixLoads
 from shared.engine.offload.offload import KVOffload
 from shared.engine.offload.threads import TierThreads
@@ -21,11 +22,15 @@ from shared.kv.offload.manager import BlockOffloadManager
 from shared.kv.tier import BlockTier
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from shared.engine.config import EngineConfig
     from shared.engine.memory.arena import KVArena
     from shared.engine.offload.copies import BlockCopies
     from shared.kv.block_pool import BlockPool
     from shared.kv.layout import KVLayout
+    from shared.kv.memory import KVMemory
+    from shared.kv.split import KVSplit
 
 _GIB = 1 << 30
 #: Copies of evicted blocks that wait for the disk: enough to keep a fast disk busy.
@@ -39,8 +44,12 @@ def build_offload(
     pool: BlockPool,
     *,
     namespace: bytes,
+    memories: Sequence[KVMemory],
+    split: KVSplit,
 ) -> KVOffload | None:
     """Return the tiers, with their threads running; None if there are none.
+
+    layout: of whole blocks, which the tiers have. memories, split: of the ranks of this host.
 
     Raises:
         ConfigError: a size is too small or too large, or the folder cannot be used.
@@ -59,7 +68,8 @@ def build_offload(
         folder = BlockFolder.open(Path(config.kv_offload_disk_dir), namespace, layout)
     try:
         disk = None if folder is None else _disk_tier(config, folder)
-        threads = TierThreads(_copies(arena, layout, num_slots), folder)
+        copies = _copies(arena, layout, memories, split, num_slots)
+        threads = TierThreads(copies, folder)
     except ConfigError:
         if folder is not None:
             folder.close()
@@ -90,7 +100,15 @@ def _disk_tier(config: EngineConfig, folder: BlockFolder) -> DiskTier:
     return disk
 
 
-def _copies(arena: KVArena, layout: KVLayout, num_slots: int) -> BlockCopies:
+def _copies(
+    arena: KVArena,
+    layout: KVLayout,
+    memories: Sequence[KVMemory],
+    split: KVSplit,
+    num_slots: int,
+) -> BlockCopies:
+    if split.size > 1:
+        return GroupCopies(layout, split, memories, num_slots)
     if arena.memory is not None:
         return MemoryCopies(arena.memory, num_slots)
     return StagedCopies(KVStaging(arena.whole, layout, num_slots))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -108,7 +109,13 @@ class Failed(msgspec.Struct, tag=True, frozen=True):
 Answer: TypeAlias = Done | Failed
 
 encode_answer = msgspec.msgpack.encode
-decode_order = msgspec.msgpack.Decoder(Order).decode
+
+
+def _to_path(kind: type, value: object) -> object:
+    return Path(str(value)) if issubclass(kind, Path) else value
+
+
+decode_order = msgspec.msgpack.Decoder(Order, dec_hook=_to_path).decode
 _ANSWERS: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 
@@ -119,7 +126,7 @@ def decode_answer(data: bytes) -> Answer:
 
 def encode_order(order: Order) -> bytes:
     """Return an order as a message."""
-    return bytes([Kind.ORDER]) + msgspec.msgpack.encode(order)
+    return bytes([Kind.ORDER]) + msgspec.msgpack.encode(order, enc_hook=str)  # of paths
 
 
 def encode_weights(weights: AdapterWeights) -> bytes:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from services.prefill.publisher import Publisher
+from shared.connector.group.outbound import GroupOutbound
 from shared.connector.instrumented import Direction
 from shared.connector.protocol.inbound import Inbound
 from shared.engine.llm import LLM
@@ -125,8 +126,11 @@ async def test_groups_hand_over_and_fetch_like_one_process(
     if connector == "nixl":
         pytest.importorskip("nixl")
     oracle = alone(name, kv)
-    sizes = senders, receivers
-    async with two_groups(folder / name, tmp_path, connector, sizes, kv_cache_dtype=kv) as pair:
+    # Over TCP each rank has a key of its own.
+    groups = two_groups(
+        folder / name, tmp_path, connector, (senders, receivers), kv_cache_dtype=kv, encrypt=True
+    )
+    async with groups as pair:
         prefill, decode = pair
         layout = decode.parts.layout
         prompt = prompt_of(117, seed=1)
@@ -156,15 +160,20 @@ async def test_groups_hand_over_and_fetch_like_one_process(
             counted = worker.parts.transfers.num_bytes
             assert counted[connector, handed] == first + second
             assert counted[connector, fetch] == back
-        # And a prefix in the direction of the hand-off.
-        other = prompt_of(6 * BLOCK_SIZE + 3, seed=3)
-        await prefill.ask(other)
-        reply = await decode.ask(other, prefill.source(6), max_tokens=12)
-        assert reply.token_ids == expect(oracle, other, 12)
-        assert reply.sources == (3, 0, 6 * BLOCK_SIZE)
-        expected = moved_bytes(layout, receivers, layout.needed(0, 6), 6 * BLOCK_SIZE)
-        assert reply.timings.prefix_fetch_bytes == expected
+        await check_prefix(pair, oracle, receivers)
         await assert_idle(prefill, decode)
+
+
+async def check_prefix(pair: tuple[LiveWorker, LiveWorker], oracle: LLM, receivers: int) -> None:
+    """The second worker fetches a prefix from the first."""
+    holder, taker = pair
+    layout, prompt = taker.parts.layout, prompt_of(6 * BLOCK_SIZE + 3, seed=3)
+    await holder.ask(prompt)
+    reply = await taker.ask(prompt, holder.source(6), max_tokens=12)
+    assert reply.token_ids == expect(oracle, prompt, 12)
+    assert reply.sources == (3, 0, 6 * BLOCK_SIZE)
+    expected = moved_bytes(layout, receivers, layout.needed(0, 6), 6 * BLOCK_SIZE)
+    assert reply.timings.prefix_fetch_bytes == expected
 
 
 def damage(
@@ -186,6 +195,16 @@ def damage(
 
     monkeypatch.setattr(Inbound, "accept", damaged)
     return done
+
+
+def lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let senders give an account that does not fit what they sent."""
+    finish = GroupOutbound.finish
+
+    async def wrong(self: GroupOutbound, timeout_s: float) -> int:
+        return await finish(self, timeout_s) ^ 1
+
+    monkeypatch.setattr(GroupOutbound, "finish", wrong)
 
 
 async def test_damage_in_one_stream_is_damage_to_all(
@@ -221,6 +240,9 @@ async def test_damage_in_one_stream_is_damage_to_all(
         assert failed == [2, 2]
         # Six attempts, each with a transfer per pair of ranks: of two with four.
         assert decode.parts.transfers.num_transfers.total() == 6 * 4
+        with monkeypatch.context() as patch:
+            lie(patch)
+            assert await ask(74, [prefill]) == ""
         refused = decode.parts.metrics.get_sample_value(
             "baton_kv_transfer_refusals_total", {"connector": "zmq", "reason": "corrupt"}
         )
@@ -257,7 +279,7 @@ async def test_a_cancelled_request_ends_all_transfers(
 async def test_a_sender_that_forgot_a_peer_meets_it_again(
     folder: Path, alone: Callable[[str, str], LLM], tmp_path: Path
 ) -> None:
-    """And a peer that gives it no ranks gets nothing."""
+    """And to ask it for hidden states, which move between single ranks alone, is no use."""
     async with two_groups(folder / "window", tmp_path, "shm", (2, 1)) as (prefill, decode):
         prompt = prompt_of(40, seed=1)
         expected = expect(alone("window", "auto"), prompt, 4)
@@ -270,4 +292,7 @@ async def test_a_sender_that_forgot_a_peer_meets_it_again(
             if len(used) == 1:
                 prefill.parts.recipients._met.clear()
         assert used == ["w0", "", "w0"]
+        peer = await decode.parts.peers.meet(prefill.parts.worker, prefill.address)
+        assert peer.hand_off is not None
+        assert not peer.sends_states
         await assert_idle(prefill, decode)

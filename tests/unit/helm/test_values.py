@@ -223,6 +223,13 @@ def test_nobody_reaches_workers_and_redis_but_the_cluster(cases: dict[str, Rende
     assert redis["spec"]["egress"] == []
 
 
+def test_every_rank_of_a_worker_can_be_reached() -> None:
+    rendered = render("--set", "pools.decode.settings.tensor_parallel_size=3")
+    [policy] = rendered.of("NetworkPolicy", component="worker")
+    for rule in (policy["spec"]["ingress"][1], policy["spec"]["egress"][0]):
+        assert [each["port"] for each in rule["ports"]] == [50061, 50062, 50063, 50064]
+
+
 def test_pools_scale_by_what_their_role_runs_out_of(cases: dict[str, Rendered]) -> None:
     def queries(pool: str) -> dict[str, str]:
         triggers = cases["keda"].one("ScaledObject", pool=pool)["spec"]["triggers"]

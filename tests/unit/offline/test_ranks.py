@@ -50,7 +50,6 @@ def test_a_program_may_have_ranks(model: Path) -> None:
         ({"enable_expert_parallel": True}, "needs a tensor_parallel_size over 1"),
         ({"tensor_parallel_size": 2, "distributed_timeout_seconds": 0}, "must be over 0"),
         ({"tensor_parallel_size": 2, "device": "cuda"}, "compute on a CPU"),
-        ({"tensor_parallel_size": 2, "kv_offload_host_gib": 1}, "no tiers below its blocks"),
         (
             {
                 "tensor_parallel_size": 2,

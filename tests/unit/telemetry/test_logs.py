@@ -22,6 +22,14 @@ log.debug("hidden")
 thread = threading.Thread(target=lambda: log.error("three"))
 thread.start()
 thread.join()
+configure_logs(service="decode", level="info", as_json=False)
+def fail():
+    prompt = "what a user wrote"
+    raise ValueError("four")
+try:
+    fail()
+except ValueError:
+    structlog.get_logger("b").exception("broken")
 """
 
 
@@ -29,9 +37,13 @@ def test_every_line_says_who_and_about_what() -> None:
     result = subprocess.run(
         [sys.executable, "-P", "-c", CODE], capture_output=True, text=True, check=True
     )
-    lines = [json.loads(line) for line in result.stderr.splitlines()]
+    lines = [json.loads(line) for line in result.stderr.splitlines()[:3]]
     assert [line["event"] for line in lines] == ["one", "two", "three"]
     assert {line["service"] for line in lines} == {"decode"}
     assert [line.get("request_id") for line in lines] == ["own", "r1", None]
     assert [line.get("trace_id") for line in lines] == ["t1", "t1", None]
     assert {"level", "timestamp", "logger"} <= lines[1].keys()
+    # For people: where an error was, and no value of a variable. An engine has so many that they
+    # took seconds, in which no request could end; and they are users' own.
+    assert "ValueError: four" in result.stderr
+    assert "what a user wrote" not in result.stderr

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import socket
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 
 import pytest
 
 from baton.v1 import common_pb2, transfer_pb2
 from shared.connector.base import Offer, Ticket
+from shared.connector.instrumented import TransferCounters
 from shared.errors import (
     IncompatiblePeerError,
     InvalidRequestError,
@@ -18,10 +22,12 @@ from shared.identity import WorkerId
 from shared.kv.group_rules import GroupKind
 from shared.kv.hand_off import Holder
 from shared.kv.layout import KVGroup, KVLayout
-from shared.kv.split import KVSplit
+from shared.kv.memory import KVMemory
+from shared.kv.split import KVSplit, rank_layout
 from shared.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from shared.rpc.wire import worker_id_to_wire
 from shared.worker.peers import outgoing
+from shared.worker.peers.connectors import open_connectors
 from shared.worker.peers.endpoints import Endpoints
 from shared.worker.peers.outgoing import GroupOrder, Recipients
 from shared.worker.peers.ranks import (
@@ -224,3 +230,44 @@ def test_a_group_takes_no_ticket_for_one_rank() -> None:
     message = ticket_to_wire(ticket_of((0, 0)), [3])
     with pytest.raises(TransferError, match="a ticket for one rank, worker@1 has 2"):
         recipients.order(message, MOVED, NUM_TOKENS)
+
+
+@dataclass
+class FakeEngine:
+    """As much of an engine of two ranks as connectors need."""
+
+    rank_memories: tuple[KVMemory, ...]
+    layout: KVLayout = LAYOUT
+    kv_split: KVSplit = KVSplit.of(LAYOUT, 2)  # noqa: RUF009 it is frozen
+
+
+async def test_fixed_ports_are_those_of_the_first_rank() -> None:
+    layouts = (rank_layout(LAYOUT, FakeEngine.kv_split, rank) for rank in range(2))
+    engine = FakeEngine(tuple(KVMemory(layout, 2) for layout in layouts))
+    config = SimpleNamespace(
+        connectors=("zmq",),
+        runtime_dir=None,
+        host="127.0.0.1",
+        transfer_port=two_free_ports(),
+        reachable_host="worker-7",
+        advertise_transfer_port=9000,
+        encrypts_transfers=False,
+    )
+    async with AsyncExitStack() as stack:
+        ours = await open_connectors(config, PEER, engine, TransferCounters(), stack)  # type: ignore[arg-type]
+        addresses = [rank.offers[0].address for rank in ours.group.ranks]
+        assert addresses == ["tcp://worker-7:9000", "tcp://worker-7:9001"]
+        for rank in range(2):
+            with pytest.raises(OSError, match="in use"):
+                socket.create_server(("127.0.0.1", config.transfer_port + rank))
+    for memory in engine.rank_memories:
+        memory.close()
+
+
+def two_free_ports() -> int:
+    """The first of two neighbours at which nobody listens."""
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as one, suppress(OSError, OverflowError):
+            port: int = one.getsockname()[1]
+            with socket.create_server(("127.0.0.1", port + 1)):
+                return port

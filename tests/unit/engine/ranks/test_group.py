@@ -199,6 +199,41 @@ def test_ranks_take_adapters_and_other_weights(
         assert answers(home) == want
 
 
+def test_tiers_are_those_of_any_number_of_ranks(
+    model: Path, leader: RankLeader, tmp_path: Path
+) -> None:
+    """What a group leaves on disk, one process goes on with, and the other way round."""
+    settings = SHORT_OF_BLOCKS | {"kv_offload_always_load": True, "kv_offload_host_gib": 0.001}
+    settings |= {"kv_offload_disk_gib": 0.01, "num_blocks": 8}
+    prompts = [[n, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16] for n in range(20, 26)]
+
+    def ask(home: EngineHome) -> list[tuple[list[int], int]]:
+        """Answers, and tokens of the prompts that tiers had."""
+        found = []
+        for prompt in prompts:
+            run = generate(home.engine, make_request("one", prompt, max_tokens=6))
+            found.append((run.tokens("one"), run.admitted("one")[-1].num_cached_tokens))
+        return found
+
+    load = partial(load_model, dtype="float32", attention_backend="torch")
+    want = None
+    for folder, is_group in (("a", True), ("a", False), ("b", False), ("b", True)):
+        config = settings | {"kv_offload_disk_dir": str(tmp_path / folder)}
+        if is_group:
+            with group_of(leader, model, **config) as home:
+                found = ask(home) + ask(home)
+        else:
+            alone = EngineHome(model, EngineConfig(**config), load)
+            found = ask(alone) + ask(alone)
+            alone.close()
+        want = want or [tokens for tokens, _ in found]
+        assert [tokens for tokens, _ in found] == want, (folder, is_group)
+        cached = [num for _, num in found]
+        assert cached[len(prompts) :] == [12] * len(prompts)
+        is_later = (folder, is_group) in (("a", False), ("b", True))
+        assert cached[: len(prompts)] == [12 if is_later else 0] * len(prompts)
+
+
 def test_ranks_are_measured(leader: RankLeader) -> None:
     """What their sums take, and each process; a rank that is gone has no sample."""
     small, large = leader.measure_sums()
