@@ -18,6 +18,7 @@ from baton_client import Baton, UnsupportedError
 from cli.__main__ import main
 from cli.places import ROOT
 from cli.start.ports import free_port, is_free
+from tests.fakes.followers import followers
 from tests.fakes.warm_cluster import WarmCluster
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ FLAGS = (
     "--structured-outputs-config.backend", "guidance",
     "--num_gpu_blocks_override", "64",
     "--prefill.num-blocks", "80",
+    "--prefill.tensor-parallel-size", "2",
     "-tp", "1", "-dp=1", "--api-process-count", "1",
     "--log-level", "WARNING", "--disable-log-stats", "--enable-log-requests",
     "--max-num-queued-reqs", "100", "--max-num-queued-tokens", "100k",
@@ -80,11 +82,14 @@ def up(checkpoint: Path) -> Iterator[tuple[int, int]]:
                     break
             else:
                 raise AssertionError("".join(seen))
+            ranks = followers(process.pid)
             yield ports
         finally:
-            process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGINT)
             code = process.wait(TIMEOUT_S)
     assert code == 0
+    assert len(ranks) == 1, "the prefill worker has two ranks"
+    assert not any(rank.is_running() for rank in ranks)
     assert all(is_free("127.0.0.1", port) for port in ports)
 
 

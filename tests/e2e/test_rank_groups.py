@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
 
+from cli.processes import TAIL_LINES, last_error
 from tests.e2e.asking import prompt_of
 from tests.e2e.conftest import BLOCK_SIZE, ENGINE_FLAGS
 from tests.e2e.oracle import expect
 from tests.e2e.processes import Cluster
 from tests.e2e.test_prefix_reuse import Driver
+from tests.fakes.followers import followers
 from tests.fakes.ports import free_port
 
 if TYPE_CHECKING:
@@ -85,3 +89,18 @@ def test_hand_offs_and_prefixes_between_workers_of_two_sizes(
     prompt = prompt_of(91, seed=72)
     assert driver.ask("decode-1", prompt, prefill=["prefill-0"]).timings.prefill_worker
     driver.cluster.wait_idle()
+
+
+def test_a_worker_without_a_rank_ends_and_says_why(driver: Driver) -> None:
+    """Whoever started it starts it again, as any worker that ends with an error."""
+    worker = driver.cluster.workers["decode-1"]
+    [follower] = followers(worker.popen.pid)
+    os.kill(follower.pid, signal.SIGKILL)
+    assert worker.popen.wait(30) == 1
+    assert not follower.is_running()
+    # What `baton up` shows.
+    reason = last_error(worker.log.read_text().splitlines()[-TAIL_LINES:])
+    assert "rank 1 ended by SIGKILL" in reason
+    del driver.cluster.workers["decode-1"]
+    # The others do not need it.
+    assert driver.ask("decode-0", prompt_of(40, seed=73)).token_ids

@@ -172,3 +172,28 @@ def test_the_router_of_two_models_knows_the_workers_of_both() -> None:
         second = environ[f"second-{role}"]
         assert models[second["BATON_SERVED_MODEL_NAME"]] == second["BATON_MODEL"]
         assert services[f"second-{role}"]["extends"]["service"] == role
+
+
+@pytest.mark.parametrize(
+    ("file", "role"),
+    [
+        ("compose.yaml", "prefill"),
+        ("compose.yaml", "decode"),
+        ("compose.second-host.yaml", "prefill"),
+    ],
+)
+def test_a_role_may_have_ranks(file: str, role: str) -> None:
+    service = yaml.safe_load((ROOT / file).read_text())["services"][role]
+    value = service["environment"]["BATON_TENSOR_PARALLEL_SIZE"]
+    assert value == f"${{{role.upper()}_RANKS:-${{BATON_TENSOR_PARALLEL_SIZE:-1}}}}"
+
+
+@pytest.mark.parametrize(("host", "role"), [("first", "decode"), ("second", "prefill")])
+def test_each_rank_has_a_port_of_the_machine(host: str, role: str) -> None:
+    """Peers call rank r at the transfer port and r, so host and container have the same ones."""
+    text = (ROOT / f"compose.{host}-host.yaml").read_text()
+    ports = yaml.safe_load(text)["services"][role]["ports"]
+    [ranks] = [port for port in ports if "LAST_TRANSFER_PORT" in port]
+    ranks = ranks.removeprefix("${HOST_ADDRESS}:")
+    half = len(ranks) // 2
+    assert ranks == f"{ranks[:half]}:{ranks[:half]}"
