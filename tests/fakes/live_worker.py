@@ -217,14 +217,18 @@ async def live_worker(
         as_prefill = replace(parts, metrics=CollectorRegistry())
         add_prefill(PrefillConfig(worker=config), as_prefill, services)
         _add_worker_services(parts, services, servicer)
-        switch = ServiceSwitch()
-        switch.put(services)
-        server.server.add_generic_rpc_handlers((switch,))
+        _switch_to(services, server)
         await server.start("127.0.0.1:0")
         try:
             yield LiveWorker(parts, f"127.0.0.1:{server.port}")
         finally:
             await server.stop(0)
+
+
+def _switch_to(services: ServiceSet, server: RpcServer) -> None:
+    switch = ServiceSwitch()
+    switch.put(services)
+    server.server.add_generic_rpc_handlers((switch,))
 
 
 @asynccontextmanager
