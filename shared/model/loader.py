@@ -40,6 +40,8 @@ from shared.model.native.threads import LibraryThreads, plan_threads
 from shared.model.sharding.checks import check_ranks
 from shared.model.sharding.model import ShardedCausalLM
 from shared.model.sharding.shards import Shards
+from shared.model.sharding.stage import StageCausalLM
+from shared.ranks.alone import Alone
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
     from shared.model.native.threads import ThreadPlan
     from shared.model.sharding.split import Split
     from shared.model.spec import DecoderSpec
-    from shared.ranks.base import Collective
+    from shared.ranks.base import Collective, Pipe
 
 log = structlog.get_logger(__name__)
 
@@ -123,6 +125,7 @@ def load_model(
     cpu_int4_compute: str = "auto",
     split: Split | None = None,
     collective: Collective | None = None,
+    pipe: Pipe | None = None,
 ) -> LoadedModel:
     """Load a checkpoint, or make its weights from a seed with `load_format="dummy"`.
 
@@ -134,7 +137,8 @@ def load_model(
     turns: they share threads, and its KV is one group. `model_impl`: `transformers` has its modules
     compute, which `auto` does for models without a family; with `trust_remote_code` a module of the
     model's own directory. `split`: only a rank's part is read, whose sums with those of the other
-    ranks `collective` makes; all of them load at the same time.
+    ranks of its stage `collective` makes, and whose results move to the next stage by `pipe`; all
+    of them load at the same time.
 
     Raises:
         ConfigError: an unknown name, or a device or native kernels that are not there; says why.
@@ -153,7 +157,7 @@ def load_model(
     )
     quantization = narrowing(model_dir, quantization)
     attention_backend = backend_of(model_impl, attention_backend)
-    if split is not None and split.size > 1:
+    if split is not None and split.num_ranks > 1:
         check_ranks(
             split,
             is_module=uses_transformers(model_dir, model_impl),
@@ -173,7 +177,7 @@ def load_model(
         quantization,
         place,
         cpu_int4_compute,
-        _part(spec, split, collective, None if load_format == "dummy" else model_dir),
+        _part(spec, split, collective, pipe, None if load_format == "dummy" else model_dir),
     )
     check_quantization(quantization, place)
     if uses_transformers(model_dir, model_impl):
@@ -199,7 +203,7 @@ class _Wanted:
     place: torch.device
     int4_compute: str
     #: A rank's part; None: all of it.
-    part: tuple[Shards, Collective] | None = None
+    part: tuple[Shards, Collective, Pipe | None] | None = None
 
     @property
     def weights(self) -> str:
@@ -254,10 +258,11 @@ class _Wanted:
         """Return the modules, whose weights are not filled yet."""
         if self.part is None:
             return CausalLM(spec=self.spec, backend=self.backend, dtype=dtype, method=method)
-        shards, collective = self.part
-        return ShardedCausalLM(
-            shards=shards, collective=collective, backend=self.backend, dtype=dtype, method=method
-        )
+        shards, collective, pipe = self.part
+        own = {"backend": self.backend, "dtype": dtype, "method": method}
+        if pipe is None:
+            return ShardedCausalLM(shards=shards, collective=collective, **own)
+        return StageCausalLM(shards=shards, collective=collective, pipe=pipe, **own)
 
     def load_module(self, model_dir: Path, *, trust_remote_code: bool) -> LoadedModel:
         """Load a model that transformers computes."""
@@ -297,15 +302,23 @@ class _Wanted:
 
 
 def _part(
-    spec: DecoderSpec, split: Split | None, collective: Collective | None, made_from: Path | None
-) -> tuple[Shards, Collective] | None:
+    spec: DecoderSpec,
+    split: Split | None,
+    collective: Collective | None,
+    pipe: Pipe | None,
+    made_from: Path | None,
+) -> tuple[Shards, Collective, Pipe | None] | None:
     """Return a rank's part of a decoder; None: there is one rank."""
-    if split is None or split.size == 1:
+    if split is None or split.num_ranks == 1:
         return None
+    if collective is None and split.size == 1:
+        collective = Alone()
     if collective is None or (collective.rank, collective.size) != (split.rank, split.size):
         raise InternalError(f"{split} has no collective operations of its own")
+    if (pipe is None) != (split.num_stages == 1):
+        raise InternalError(f"{split} has no pipe, or has one for nothing")
     units = {} if made_from is None else read_units(made_from, spec)
-    return Shards(spec, split, units), collective
+    return Shards(spec, split, units), collective, pipe
 
 
 def _log_time(seconds: float, num_bytes: int) -> None:

@@ -15,6 +15,8 @@ from shared.ranks.group_file import GroupFile
 from shared.ranks.membership import TIMEOUT_S, Membership, default_spin_s
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence as Seq
+
     from torch import Tensor
 
 #: Two of these per rank. Larger tensors go through them in pieces. What is larger than a core's own
@@ -42,7 +44,7 @@ class SharedMemoryCollective:
 
     `fd` is that of a `collective_file` of the same size and buffers. Nothing is copied but into the
     shared buffers and out of them. Calls release the GIL. A rank whose process ends is found dead
-    within a fifth of a second; one that is stopped is late.
+    within a fifth of a second; one that is stopped is late. `names`: see `Membership`.
 
     Raises:
         ConfigError: see `Membership`.
@@ -57,6 +59,7 @@ class SharedMemoryCollective:
         timeout_s: float = TIMEOUT_S,
         spin_s: float | None = None,
         buffer_bytes: int = BUFFER_BYTES,
+        names: Seq[int] | None = None,
     ) -> None:
         library = load_library()
         self._member = Membership(
@@ -66,6 +69,7 @@ class SharedMemoryCollective:
             _shape(size, buffer_bytes),
             timeout_s=timeout_s,
             spin_s=default_spin_s(size) if spin_s is None else spin_s,
+            names=names,
         )
         self.rank = rank
         self.size = size

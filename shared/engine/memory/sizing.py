@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from shared.engine.config import EngineConfig
     from shared.model.loader import LoadedModel
+    from shared.model.sharding.shards import Shards
     from shared.model.spec import DecoderSpec
 
 log = structlog.get_logger(__name__)
@@ -57,8 +58,12 @@ def own_layout(loaded: LoadedModel, layout: KVLayout) -> KVLayout:
     """
     if loaded.shards is None:
         return layout
-    split = loaded.shards.split
-    return rank_layout(layout, KVSplit.of(layout, split.size), split.rank)
+    return rank_layout(layout, kv_split(loaded.shards), loaded.shards.split.number)
+
+
+def kv_split(shards: Shards) -> KVSplit:
+    """Return what each rank of a group keeps of the blocks of its model."""
+    return KVSplit.of_stages(shards.whole.kv_groups, shards.stages, shards.split.size)
 
 
 def groups_of(spec: DecoderSpec) -> tuple[KVGroup, ...]:

@@ -21,6 +21,8 @@ def check_ranks(
         ConfigError: names the setting, and what to do.
     """
     size = f"tensor_parallel_size {split.size}"
+    if split.size == 1:
+        size = f"pipeline_parallel_size {split.num_stages}"
     if is_module:
         raise ConfigError(
             f"{size}: a module of transformers is not divided among ranks; models of Baton's "

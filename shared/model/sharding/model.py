@@ -37,10 +37,13 @@ if TYPE_CHECKING:
 
 
 class ShardedCausalLM(CausalLM):
-    """One rank's part. All ranks call `forward` and `compute_logits` for the same tokens.
+    """One rank's part of a stage. Its ranks call the same for the same tokens.
 
     Hidden states and logits are whole on every rank, and the same.
     """
+
+    #: Of the whole model.
+    _whole_linears: Mapping[str, tuple[int, int]] | None = None
 
     def __init__(
         self,
@@ -55,9 +58,10 @@ class ShardedCausalLM(CausalLM):
         super().__init__(spec=shards.spec, backend=backend, dtype=dtype, method=method)
         self.shards = shards
         self.collective = collective
-        for number, layer in enumerate(self.decoder_layers):
-            self._add_up(layer)
-            self._share_norms(number, layer)
+        if collective.size > 1:
+            for number, layer in zip(shards.layers, self.decoder_layers, strict=True):
+                self._add_up(layer)
+                self._share_norms(number, layer)
 
     def whole(self) -> CausalLM:
         """Return the modules of the whole decoder, without memory."""
@@ -69,11 +73,9 @@ class ShardedCausalLM(CausalLM):
     @property
     def adapter_linears(self) -> Mapping[str, tuple[int, int]]:
         """See `AdaptableModel.adapter_linears`: those of the whole model."""
-        found = {}
-        for path, (num_inputs, num_outputs) in super().adapter_linears.items():
-            whole = self.shards.linear_size(path)
-            found[path] = whole[0] or num_inputs, whole[1] or num_outputs
-        return found
+        if self._whole_linears is None:
+            self._whole_linears = self.whole().adapter_linears
+        return self._whole_linears
 
     def prepare_adapter(self, weights: AdapterWeights) -> PlacedLinears:
         """See `AdaptableModel.prepare_adapter`; weights: those of the whole model."""
