@@ -83,6 +83,7 @@ def build_model_parts(
         feeds_on_device=config.overlaps_steps,
         graphs=graphs,
         rollback=_rollback(arena, layout),
+        chooses=loaded.shards is None or loaded.shards.split.is_last,
     )
     return ModelParts(loaded, arena, runner, processors, hidden)
 
