@@ -129,7 +129,12 @@ class Engine:
 
     def _build_steps(self, config: EngineConfig, offload: KVOffload | None) -> None:
         self._scheduler = build_scheduler(
-            self._pool, self.prefix_cache, offload, config, self.adapters.gate
+            self._pool,
+            self.prefix_cache,
+            offload,
+            config,
+            self.adapters.gate,
+            num_stages=self._parts.num_stages,
         )
         self._counters = EngineCounters()
         self._postprocessor = Postprocessor(self._scheduler, max_model_len=self.max_model_len)

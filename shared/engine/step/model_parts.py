@@ -38,6 +38,12 @@ class ModelParts:
     processors: ProcessorSet
     hidden: HiddenPool
 
+    @property
+    def num_stages(self) -> int:
+        """Stages that compute a step one after the other."""
+        shards = self.loaded.shards
+        return 1 if shards is None else shards.split.num_stages
+
 
 def build_model_parts(
     loaded: LoadedModel,
