@@ -15,7 +15,13 @@ from shared.engine.embeds_gate import EmbedsGate
 from shared.engine.engine_stats import read_stats
 from shared.engine.memory.device_blocks import DeviceBlocks
 from shared.engine.memory.kv_staging import KVStaging
-from shared.engine.memory.sizing import own_layout, plan_memory, read_layout, read_namespace
+from shared.engine.memory.sizing import (
+    own_layout,
+    plan_memory,
+    rank_layouts,
+    read_layout,
+    read_namespace,
+)
 from shared.engine.news import wait_for_news
 from shared.engine.offload.build import build_offload
 from shared.engine.offload.cached_blocks import CachedBlocks
@@ -27,6 +33,7 @@ from shared.engine.profile import StepProfile
 from shared.engine.schedule.scheduler import build_scheduler, check_scheduler
 from shared.engine.sequence.events import Failed
 from shared.engine.sequence.sequence import Sequence, Status
+from shared.engine.step.followers import NO_FOLLOWERS
 from shared.engine.step.model_parts import build_model_parts
 from shared.engine.step.step_memory import largest_step_bytes
 from shared.engine.validation import RequestValidator, find_receiving
@@ -48,6 +55,8 @@ if TYPE_CHECKING:
     from shared.engine.sequence.events import CacheChange, EngineEvent
     from shared.engine.sequence.request import EngineRequest
     from shared.engine.step.decode_graphs import GraphRecorder
+    from shared.engine.step.followers import Followers
+    from shared.kv.layout import KVLayout
     from shared.kv.memory import KVMemory
     from shared.kv.prefix_cache import PrefixBlocks
     from shared.model.loader import LoadedModel
@@ -69,18 +78,24 @@ class Engine:
         *,
         recorder: GraphRecorder | None = None,
         adapters: AdapterStore | None = None,
+        followers: Followers = NO_FOLLOWERS,
     ) -> None:
         """Build an engine. `recorder` replaces this device's recording of decode steps.
 
         `adapters` are those that it serves; the caller owns them, and attaches the model.
+        `followers`: the other ranks, which have loaded the same model.
 
         Raises ConfigError: the settings do not fit the model or the memory.
         """
         self._embeds, self.layout = EmbedsGate(loaded.model, config), read_layout(loaded, config)
-        own = own_layout(loaded, self.layout)
-        measure = partial(largest_step_bytes, loaded, own, config)
+        self._followers = followers
+        own, layouts = own_layout(loaded, self.layout), rank_layouts(loaded, self.layout)
         self.num_blocks, self.max_model_len = plan_memory(
-            config, own, model_limit=loaded.spec.max_model_len, measure=measure
+            config,
+            max(layouts, key=lambda each: each.block_bytes),
+            model_limit=loaded.spec.max_model_len,
+            measure=partial(self._measure, loaded, own, config),
+            num_ranks=followers.size,
         )
         self.model_fingerprint = loaded.fingerprint
         #: Root of the block hashes; workers share blocks only if their roots are equal.
@@ -89,18 +104,21 @@ class Engine:
         #: Blocks by content; use them in the engine's thread only.
         cached = config.enable_prefix_caching
         self.prefix_cache = PrefixCache.over(self._pool, self.layout, enabled=cached)
-        self._parts = build_model_parts(
-            loaded,
-            config,
-            own,
-            num_blocks=self.num_blocks,
-            max_model_len=self.max_model_len,
-            recorder=recorder,
-        )
-        #: The pool's blocks for hidden states of prompts, and the states wanted from peers.
-        self.hidden = self._parts.hidden
         with ExitStack() as on_failure:
+            on_failure.callback(followers.unbuild)
+            followers.build(config, self.num_blocks, self.max_model_len, layouts)
+            self._parts = build_model_parts(
+                loaded,
+                config,
+                own,
+                num_blocks=self.num_blocks,
+                max_model_len=self.max_model_len,
+                recorder=recorder,
+                followers=followers,
+            )
             on_failure.callback(self._parts.arena.close)
+            #: The pool's blocks for hidden states of prompts, and the states wanted from peers.
+            self.hidden = self._parts.hidden
             self._build_tiers(loaded, config, adapters, on_failure)
             on_failure.pop_all()
         self._validator = _validator(loaded, config, self.max_model_len)
@@ -124,7 +142,8 @@ class Engine:
         #: The content of all tiers.
         self.cached = CachedBlocks(self._pool, self.prefix_cache, offload)
         on_failure.callback(self.cached.close)
-        self.adapters = AdapterRequests(loaded.model, config, adapters)
+        slots = self._followers.lead_slots(loaded.model)
+        self.adapters = AdapterRequests(slots, config, adapters)
         self._build_steps(config, offload)
 
     def _build_steps(self, config: EngineConfig, offload: KVOffload | None) -> None:
@@ -134,7 +153,7 @@ class Engine:
             offload,
             config,
             self.adapters.gate,
-            num_stages=self._parts.num_stages,
+            num_stages=self._parts.runner.num_stages,
         )
         self._counters = EngineCounters()
         self._postprocessor = Postprocessor(self._scheduler, max_model_len=self.max_model_len)
@@ -157,6 +176,12 @@ class Engine:
     def kv_memory(self) -> KVMemory | None:
         """The memory behind the blocks; None where they live on an accelerator."""
         return self._parts.arena.memory
+
+    @property
+    def rank_memories(self) -> tuple[KVMemory, ...]:
+        """The memory behind the blocks of every rank, by rank; empty on an accelerator."""
+        own = self._parts.arena.memory
+        return () if own is None else (own, *self._followers.memories)
 
     def device_kv(self) -> DeviceBlocks:
         """Return the blocks on their device, for connectors that need no staging."""
@@ -358,7 +383,14 @@ class Engine:
         self._steps.close()
         self._scheduler.abandon()
         self.cached.close()
+        self._followers.unbuild()
         self._parts.arena.close()
+
+    def _measure(
+        self, loaded: LoadedModel, own: KVLayout, config: EngineConfig, max_model_len: int
+    ) -> int:
+        self._followers.measure(config, max_model_len)
+        return largest_step_bytes(loaded, own, config, max_model_len)
 
     def _guarded(self, half: Callable[[], list[EngineEvent]], name: str) -> list[EngineEvent]:
         if self.broken is not None:

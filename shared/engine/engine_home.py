@@ -15,6 +15,7 @@ from shared.engine.adapters.build import attach, build_store
 from shared.engine.adapters.folders import AdapterFolders
 from shared.engine.engine import Engine
 from shared.engine.offload.build import forget_disk
+from shared.engine.step.followers import NO_FOLLOWERS
 from shared.engine.speculation.own_head import check_own_head
 from shared.errors import InvalidRequestError, ModelLoadError, UnavailableError
 from shared.model.checkpoint.loading.heap import give_back_free
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shared.engine.config import EngineConfig
+    from shared.engine.step.followers import Followers
     from shared.model.loader import LoadedModel
 
 #: Version of weights that were never updated, and the parts that wake up; as in vLLM.
@@ -46,9 +48,14 @@ class EngineHome:
     """Owns an engine, or what is left of it while it sleeps."""
 
     def __init__(
-        self, folder: Path, config: EngineConfig, load: Callable[[Path], LoadedModel]
+        self,
+        folder: Path,
+        config: EngineConfig,
+        load: Callable[[Path], LoadedModel],
+        followers: Followers = NO_FOLLOWERS,
     ) -> None:
-        """Load the model with `load`, and make the engine."""
+        """Load the model with `load`, on `followers` too, and make the engine."""
+        self._followers = followers
         self._folder = folder
         self._config = config
         self._load = load
@@ -61,7 +68,7 @@ class EngineHome:
         self.spec = self._loaded.spec
         self.eos_token_ids = self.spec.eos_token_ids
         attach(self.adapters, self._loaded, config)
-        self._engine: Engine | None = Engine(self._loaded, config, adapters=self.adapters)
+        self._engine: Engine | None = self._new_engine(self._loaded)
         #: Of the blocks that the last engine may have left on disk.
         self._namespace = self._engine.namespace
 
@@ -172,11 +179,16 @@ class EngineHome:
 
     def _begin_engine(self, loaded: LoadedModel) -> None:
         attach(self.adapters, loaded, self._config)
-        self._engine = Engine(loaded, self._config, adapters=self.adapters)
+        self._engine = self._new_engine(loaded)
         self._loaded, self._asleep = loaded, None
         if self._engine.namespace != self._namespace:
             forget_disk(self._config, self._namespace)
             self._namespace = self._engine.namespace
+
+    def _new_engine(self, loaded: LoadedModel) -> Engine:
+        return Engine(
+            loaded, self._config, adapters=self.adapters, followers=self._followers
+        )
 
     def _end_engine(self) -> None:
         if self._engine is not None:
@@ -186,6 +198,7 @@ class EngineHome:
             self.adapters.attach(None)
             self.adapters.forget_contents()
         self._engine = self._loaded = None
+        self._followers.forget()
         # Reference cycles keep the memory of an engine and its model otherwise.
         gc.collect()
         give_back_free()

@@ -6,6 +6,7 @@ It is the aggregated baseline of the benchmarks and the reference of the hand-of
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import count
@@ -19,9 +20,12 @@ from shared.engine.offline.beams import PromptBeams, run_searches
 from shared.engine.offline.defaults import read_default_sampling
 from shared.engine.offline.prompts import ReadPrompt, read_prompts
 from shared.engine.offline.request_output import GrowingOutput, RequestOutput
+from shared.engine.rank_settings import RankSettings, check_ranks
+from shared.engine.ranks.leader import RankLeader
 from shared.engine.sequence.request import EngineRequest
 from shared.engine.speculation.draft_files import check_draft
 from shared.engine.speculation.own_head import check_own_head
+from shared.engine.step.followers import NO_FOLLOWERS
 from shared.errors import InvalidRequestError, UnsupportedError
 from shared.gguf.folder import model_folder
 from shared.model.checks import check_model
@@ -65,6 +69,7 @@ class LLM:
         cpu_int4_compute: str = "auto",
         generation_config: str = "auto",
         change_folder: Callable[[Path], Path] = lambda folder: folder,
+        ranks: RankSettings | None = None,
         **engine_settings: Any,
     ) -> None:
         """Load the model, a Hugging Face folder or a GGUF file, and make its engine.
@@ -72,29 +77,40 @@ class LLM:
         `engine_settings`: fields of `EngineConfig`; `speculative_config` may be a mapping.
         `generation_config`: whose default sampling values apply: `auto` the model's, `vllm` none,
         or a folder's. `change_folder` returns what is read in place of a folder with weights.
+        `ranks`: of several, this process is the first, and starts the others.
 
         Raises:
             ConfigError, ModelLoadError: the model cannot be run like this.
         """
         config, folder = _engine_config(engine_settings), model_folder(Path(model_dir))
+        ranks = ranks or RankSettings()
+        check_ranks(ranks, config)
         self._model_dir = change_folder(folder)
         self._default_sampling = read_default_sampling(self._model_dir, generation_config)
-        load = _loader(
-            config,
-            change_folder,
-            dtype=dtype,
-            load_format=load_format,
-            seed=seed,
-            attention_backend=attention_backend,
-            model_impl=model_impl,
-            trust_remote_code=trust_remote_code,
-            quantization=quantization,
-            num_threads=num_threads,
-            bind=cpu_threads_bind,
-            cpu_int4_compute=cpu_int4_compute,
-        )
-        #: Owns the engine, and changes its weights.
-        self.home = EngineHome(folder, config, load)
+        with ExitStack() as self._resources:
+            #: The other ranks; None: there are none.
+            self.leader = None if ranks.size == 1 else RankLeader(ranks)
+            if self.leader is not None:
+                self._resources.callback(self.leader.close)
+            load = _loader(
+                config,
+                change_folder,
+                load_model if self.leader is None else self.leader.load,
+                dtype=dtype,
+                load_format=load_format,
+                seed=seed,
+                attention_backend=attention_backend,
+                model_impl=model_impl,
+                trust_remote_code=trust_remote_code,
+                quantization=quantization,
+                num_threads=num_threads,
+                bind=cpu_threads_bind,
+                cpu_int4_compute=cpu_int4_compute,
+            )
+            #: Owns the engine, and changes its weights.
+            self.home = EngineHome(folder, config, load, self.leader or NO_FOLLOWERS)
+            self._resources.callback(self.home.close)
+            self._resources = self._resources.pop_all()
         #: Compiler of the sequences' grammars; made from the tokenizer on first use.
         self.grammars = build_grammars(config, self._token_table)
         self._has_tokenizer = (self._model_dir / "tokenizer.json").is_file()
@@ -231,7 +247,7 @@ class LLM:
     def close(self) -> None:
         """Free the KV memory."""
         self.grammars.close()
-        self.home.close()
+        self._resources.close()
 
     def _with_eos(self, sampling: SamplingParams) -> SamplingParams:
         if sampling.eos_token_ids:
@@ -320,6 +336,7 @@ def _engine_config(settings: Mapping[str, Any]) -> EngineConfig:
 def _loader(
     config: EngineConfig,
     change_folder: Callable[[Path], Path],
+    load_on_ranks: Callable[..., LoadedModel],
     *,
     seed: int,
     num_threads: int | None,
@@ -332,7 +349,7 @@ def _loader(
     def load(path: Path) -> LoadedModel:
         folder = change_folder(path)
         _check(config, folder, **kept)
-        return load_model(folder, seed=seed, num_threads=num_threads, bind=bind, **kept)
+        return load_on_ranks(folder, seed=seed, num_threads=num_threads, bind=bind, **kept)
 
     return load
 

@@ -35,15 +35,39 @@ class KVMemory:
     def __init__(self, layout: KVLayout, num_blocks: int) -> None:
         if num_blocks < 1:
             raise ConfigError(f"num_blocks must be at least 1, not {num_blocks}")
+        num_bytes = num_blocks * layout.block_bytes
+        fd = os.memfd_create("baton-kv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(fd, num_bytes)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+        except OSError as error:
+            os.close(fd)
+            raise ConfigError(f"cannot make {num_bytes} bytes of KV memory: {error}") from error
+        self._adopt(layout, num_blocks, fd)
+
+    @classmethod
+    def attached(cls, layout: KVLayout, num_blocks: int, fd: int) -> KVMemory:
+        """Return the memory that another process has made, by its descriptor, which it takes.
+
+        Raises:
+            ConfigError: it cannot be mapped, or has another size.
+        """
+        found = cls.__new__(cls)
+        if os.fstat(fd).st_size != num_blocks * layout.block_bytes:
+            os.close(fd)
+            raise ConfigError(f"the KV memory is not that of {num_blocks} blocks")
+        found._adopt(layout, num_blocks, fd)
+        return found
+
+    def _adopt(self, layout: KVLayout, num_blocks: int, fd: int) -> None:
+        """Map a file, which is this object's from now on."""
         self.layout = layout
         self.num_blocks = num_blocks
         self.num_bytes = num_blocks * layout.block_bytes
-        self.fd = os.memfd_create("baton-kv", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        self._close_fd = weakref.finalize(self, os.close, self.fd)
+        self.fd = fd
+        self._close_fd = weakref.finalize(self, os.close, fd)
         try:
-            os.ftruncate(self.fd, self.num_bytes)
-            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, SEALS)
-            self._map = mmap.mmap(self.fd, self.num_bytes)
+            self._map = mmap.mmap(fd, self.num_bytes)
         except OSError as error:
             self._close_fd()
             raise ConfigError(f"cannot map {self.num_bytes} bytes of KV memory: {error}") from error

@@ -14,6 +14,7 @@ from shared.engine.engine import Engine
 from shared.engine.sequence.events import Admitted, Computed, Failed, NewTokens
 from shared.engine.sequence.request import EngineRequest
 from shared.engine.step.decode_graphs import EagerRecorder
+from shared.engine.step.followers import NO_FOLLOWERS, NoFollowers
 from shared.kv.tier import BlockTier
 from shared.request.sampling_params import SamplingParams
 from tests.fakes.model import FakeLoadedModel, context_hashes, most_likely
@@ -35,21 +36,39 @@ class StepMode(Enum):
     OVERLAPPED = "overlapped"
     #: Decode steps also go through recorded graphs, padded.
     RECORDED = "recorded"
+    #: Three are in flight, as if as many stages computed them.
+    STAGED = "staged"
 
     @property
     def settings(self) -> dict[str, Any]:
         """Fields of EngineConfig."""
-        return {"async_scheduling": self is not StepMode.SYNCHRONOUS}
+        return {"async_scheduling": self in (StepMode.OVERLAPPED, StepMode.RECORDED)}
 
     @property
     def lag(self) -> int:
         """Steps by which events come later."""
-        return 0 if self is StepMode.SYNCHRONOUS else 1
+        return {StepMode.SYNCHRONOUS: 0, StepMode.STAGED: 2}.get(self, 1)
 
     @property
     def recorder(self) -> EagerRecorder | None:
         """What records decode steps, on any device."""
         return EagerRecorder() if self is StepMode.RECORDED else None
+
+    @property
+    def followers(self) -> NoFollowers:
+        """The other ranks."""
+        return FakeStages(3) if self is StepMode.STAGED else NO_FOLLOWERS
+
+
+class FakeStages(NoFollowers):
+    """Nobody follows, but steps are in flight as if further stages computed them."""
+
+    def __init__(self, num_stages: int) -> None:
+        self.num_stages = num_stages
+
+    def lead(self, runner: Any, config: EngineConfig) -> Any:
+        runner.num_stages = self.num_stages
+        return runner
 
 
 @dataclass
@@ -75,7 +94,9 @@ def make_engine(
     settings = {"max_num_batched_tokens": 64} | mode.settings | settings
     config = EngineConfig(**settings)
     loaded = loaded or FakeLoadedModel()
-    return Engine(loaded, config, recorder=mode.recorder, adapters=adapters)
+    return Engine(
+        loaded, config, recorder=mode.recorder, adapters=adapters, followers=mode.followers
+    )
 
 
 def make_request(

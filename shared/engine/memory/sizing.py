@@ -52,13 +52,20 @@ def read_layout(loaded: LoadedModel, config: EngineConfig) -> KVLayout:
 
 
 def own_layout(loaded: LoadedModel, layout: KVLayout) -> KVLayout:
-    """Return the shape of the blocks that this rank keeps; the same if there is one rank.
+    """Return the shape of the blocks that this rank keeps; the same if there is one rank."""
+    rank = 0 if loaded.shards is None else loaded.shards.split.number
+    return rank_layouts(loaded, layout)[rank]
 
-    Nothing but this rank's memory has it. Hashes, peers and tickets have the model's.
+
+def rank_layouts(loaded: LoadedModel, layout: KVLayout) -> tuple[KVLayout, ...]:
+    """Return the shapes of the blocks that each rank keeps.
+
+    Nothing but the ranks' memory has them. Hashes, peers and tickets have the model's.
     """
     if loaded.shards is None:
-        return layout
-    return rank_layout(layout, kv_split(loaded.shards), loaded.shards.split.number)
+        return (layout,)
+    split = kv_split(loaded.shards)
+    return tuple(rank_layout(layout, split, rank) for rank in range(split.size))
 
 
 def kv_split(shards: Shards) -> KVSplit:
@@ -112,18 +119,26 @@ def read_namespace(loaded: LoadedModel, layout: KVLayout) -> bytes:
 
 
 def plan_memory(
-    config: EngineConfig, layout: KVLayout, *, model_limit: int, measure: Callable[[int], int]
+    config: EngineConfig,
+    layout: KVLayout,
+    *,
+    model_limit: int,
+    measure: Callable[[int], int],
+    num_ranks: int = 1,
 ) -> tuple[int, int]:
     """Return the number of blocks, and the longest sequence: the pool holds at least one.
 
-    `measure` returns the bytes of the largest step, given the longest sequence. It is called only
-    if memory decides how many blocks there are.
+    `layout` is that of the rank whose blocks are largest. `measure` returns the bytes of the
+    largest step, given the longest sequence. It is called only if memory decides how many blocks
+    there are. `num_ranks`: of this host, which share its memory.
 
     Raises:
         ConfigError: the settings contradict each other, the model or the memory.
     """
     max_model_len = config.max_model_len or model_limit
-    num_blocks = choose_num_blocks(config, layout, max_model_len=max_model_len, measure=measure)
+    num_blocks = choose_num_blocks(
+        config, layout, max_model_len=max_model_len, measure=measure, num_ranks=num_ranks
+    )
     max_model_len = choose_max_model_len(
         config, layout, num_blocks=num_blocks, model_limit=model_limit
     )
@@ -155,7 +170,12 @@ def describe_groups(layout: KVLayout, num_tokens: int, max_step_tokens: int) -> 
 
 
 def choose_num_blocks(
-    config: EngineConfig, layout: KVLayout, *, max_model_len: int, measure: Callable[[int], int]
+    config: EngineConfig,
+    layout: KVLayout,
+    *,
+    max_model_len: int,
+    measure: Callable[[int], int],
+    num_ranks: int = 1,
 ) -> int:
     """Return the number of blocks: as configured, or what the share of free memory holds.
 
@@ -169,13 +189,13 @@ def choose_num_blocks(
         return config.kv_cache_memory_bytes // layout.block_bytes
     own = layout.num_pool_blocks(max_model_len, config.max_num_batched_tokens)
     most = own * config.max_num_seqs
-    if most * layout.block_bytes <= _free_bytes(config) // 2:
+    if most * layout.block_bytes <= _free_bytes(config, num_ranks) // 2:
         return most
-    held = _free_bytes(config) // layout.block_bytes
+    held = _free_bytes(config, num_ranks) // layout.block_bytes
     longest = layout.longest_sequence(held, config.max_num_batched_tokens, most=max_model_len)
     num_bytes = measure(max(1, longest))
     # Memory that the step keeps is not free any more.
-    num_blocks = (_free_bytes(config) - num_bytes) // layout.block_bytes
+    num_blocks = (_free_bytes(config, num_ranks) - num_bytes) // layout.block_bytes
     num_blocks = min(max(0, num_blocks), most)
     log.info("kv_sized", num_blocks=num_blocks, step_mib=round(num_bytes / 2**20, 1))
     return num_blocks
@@ -217,10 +237,12 @@ def _too_small(
     )
 
 
-def _free_bytes(config: EngineConfig) -> int:
+def _free_bytes(config: EngineConfig, num_ranks: int) -> int:
+    """Return what this rank may take: of a host's memory its part, of a device's all."""
     device = torch.device(config.device)
     if device.type == "cpu":
-        return int(psutil.virtual_memory().available * config.cpu_memory_utilization)
+        available = psutil.virtual_memory().available
+        return int(available * config.cpu_memory_utilization) // num_ranks
     free, _ = torch.cuda.mem_get_info(device)
     return int(free * config.gpu_memory_utilization)
 

@@ -47,7 +47,7 @@ def build_pipeline(
         postprocessor,
         counters,
         overlap=config.overlaps_steps,
-        num_stages=parts.num_stages,
+        num_stages=parts.runner.num_stages,
         speculator=_build_speculator(
             config,
             parts,

@@ -23,7 +23,7 @@ from shared.engine.schedule.output import SchedulerOutput
 from shared.engine.sequence.events import Failed, NewTokens
 from shared.engine.sequence.sequence import Status
 from shared.engine.speculation.speculator import StepReport
-from shared.errors import InternalError
+from shared.errors import InternalError, RankError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from shared.engine.sequence.events import EngineEvent
     from shared.engine.sequence.sequence import Sequence
     from shared.engine.speculation.speculator import Speculator
-    from shared.engine.step.model_runner import ModelRunner, StepResult
+    from shared.engine.step.followers import StepRunner
+    from shared.engine.step.model_runner import StepResult
 
 log = structlog.get_logger(__name__)
 
@@ -50,7 +51,7 @@ class StepPipeline:
         self,
         scheduler: Scheduler,
         planner: StepPlanner,
-        runner: ModelRunner,
+        runner: StepRunner,
         postprocessor: Postprocessor,
         counters: EngineCounters,
         *,
@@ -129,6 +130,8 @@ class StepPipeline:
             is_first = not self.in_flight
             try:
                 step = self._launch(num_new_tokens)
+            except RankError:
+                raise  # no later step can be computed
             except Exception as error:  # an error of the batch; the engine continues
                 log.exception("step_failed", request_ids=_ids(num_new_tokens))
                 return self._collect_down_to(0) + self._fail(num_new_tokens, error)
@@ -199,13 +202,18 @@ class StepPipeline:
     def _collect(self, step: LaunchedStep) -> list[EngineEvent]:
         try:
             result = self._runner.collect(step.running)
-        except Exception as error:  # an error of the batch, and of the steps launched after it
+        except RankError:
+            raise  # no later step can be computed
+        except Exception as error:  # an error of the batch, and of a step that it feeds
             log.exception("step_failed", request_ids=_ids(step.num_new_tokens))
+            failed = [step]
+            if self._num_stages == 1:
+                failed += self._in_flight
+                self._in_flight.clear()
             seqs: dict[Sequence, None] = {}
-            for failed in (step, *self._in_flight):
-                self._postprocessor.landed(failed)
-                seqs |= dict.fromkeys(failed.num_new_tokens)
-            self._in_flight.clear()
+            for each in failed:
+                self._postprocessor.landed(each)
+                seqs |= dict.fromkeys(each.num_new_tokens)
             return self._fail(seqs, error)
         took_s = self._measure(step, result)
         before = {}

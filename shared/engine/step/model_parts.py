@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from shared.engine.config import EngineConfig
     from shared.engine.sampler.processors.attached import ProcessorSet
     from shared.engine.step.decode_graphs import GraphRecorder
+    from shared.engine.step.followers import Followers, StepRunner
     from shared.kv.layout import KVLayout
     from shared.model.loader import LoadedModel
 
@@ -34,15 +35,9 @@ class ModelParts:
 
     loaded: LoadedModel
     arena: KVArena
-    runner: ModelRunner
+    runner: StepRunner
     processors: ProcessorSet
     hidden: HiddenPool
-
-    @property
-    def num_stages(self) -> int:
-        """Stages that compute a step one after the other."""
-        shards = self.loaded.shards
-        return 1 if shards is None else shards.split.num_stages
 
 
 def build_model_parts(
@@ -53,10 +48,12 @@ def build_model_parts(
     num_blocks: int,
     max_model_len: int,
     recorder: GraphRecorder | None,
+    followers: Followers,
 ) -> ModelParts:
     """Allocate the KV cache, and record the decode steps where that is possible.
 
-    `recorder` is by default CUDA's on a CUDA device, unless graphs are turned off.
+    `recorder` is by default CUDA's on a CUDA device, unless graphs are turned off. The runner leads
+    the `followers`, whose own parts are there already.
     """
     device = torch.device(config.device)
     processors = _processors(loaded, config)
@@ -91,7 +88,7 @@ def build_model_parts(
         rollback=_rollback(arena, layout),
         chooses=loaded.shards is None or loaded.shards.split.is_last,
     )
-    return ModelParts(loaded, arena, runner, processors, hidden)
+    return ModelParts(loaded, arena, followers.lead(runner, config), processors, hidden)
 
 
 def _rollback(arena: KVArena, layout: KVLayout) -> StateRollback | None:

@@ -134,6 +134,9 @@ class RunningStep:
 class ModelRunner:
     """Owns the model and the KV caches, one per group of its layers."""
 
+    #: See `StepRunner`: this one computes at once what it is asked.
+    num_stages = 1
+
     def __init__(
         self,
         model: CausalModel,

@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shared.engine.step.plan_codec import decode_result, encode_result
-from shared.errors import ConfigError
+from shared.errors import ConfigError, InternalError, RankError
 
 if TYPE_CHECKING:
+    from shared.engine.step.followers import StepRunner
     from shared.engine.step.hidden import HiddenNeeds
-    from shared.engine.step.model_runner import ModelRunner, RunningStep, StepResult
+    from shared.engine.step.model_runner import RunningStep, StepResult
     from shared.engine.step.plan import StepPlan
     from shared.ranks.base import PlanReceiver, PlanSender
+
+_RESULT, _ERROR = b"r", b"e"
 
 
 class FirstStage:
@@ -20,7 +23,8 @@ class FirstStage:
     A result comes after every rank has written the keys and values of its step.
     """
 
-    def __init__(self, runner: ModelRunner, results: PlanReceiver) -> None:
+    def __init__(self, runner: StepRunner, results: PlanReceiver, num_stages: int) -> None:
+        self.num_stages = num_stages
         self._runner = runner
         self._results = results
 
@@ -31,41 +35,45 @@ class FirstStage:
             ConfigError: other ranks have the states.
         """
         raise ConfigError(
-            f"pipeline_parallel_size: drafts from hidden states ({needs}) need those of layers on "
-            "other ranks; it must be 1, or take the method ngram or suffix"
+            f"pipeline_parallel_size {self.num_stages}: other ranks have the hidden states that "
+            "drafts need; take speculation by ngram or suffix"
         )
 
     def launch(self, plan: StepPlan) -> RunningStep:
-        """See `ModelRunner`."""
-        return self._runner.launch(plan)
+        """See `ModelRunner`.
+
+        Raises:
+            RankError: the next stage was lost, or waits for what this one could not compute.
+        """
+        try:
+            return self._runner.launch(plan)
+        except RankError:
+            raise
+        except Exception as error:
+            message = f"the first of {self.num_stages} stages failed a step: {error!r}"
+            raise RankError(message, rank=0) from error
 
     def collect(self, step: RunningStep) -> StepResult:
         """See `ModelRunner`.
 
         Raises:
             RankError: the last stage was lost.
+            InternalError: it could not choose tokens.
         """
         self._runner.collect(step)
-        return decode_result(self._results.receive())
+        data = self._results.receive()
+        if data[:1] == _ERROR:
+            raise InternalError(data[1:].decode())
+        return decode_result(data[1:])
 
 
-class LastStage:
-    """The runner of the rank that tells rank 0 the results: the first one of the last stage."""
+def send_result(results: PlanSender, outcome: StepResult | Exception) -> None:
+    """Tell rank 0 the result of a step of the last stage, or why there is none.
 
-    def __init__(self, runner: ModelRunner, results: PlanSender) -> None:
-        self._runner = runner
-        self._results = results
-
-    def launch(self, plan: StepPlan) -> RunningStep:
-        """See `ModelRunner`."""
-        return self._runner.launch(plan)
-
-    def collect(self, step: RunningStep) -> StepResult:
-        """See `ModelRunner`; sends the result.
-
-        Raises:
-            RankError: rank 0 was lost.
-        """
-        result = self._runner.collect(step)
-        self._results.send(encode_result(result))
-        return result
+    Raises:
+        RankError: rank 0 was lost.
+    """
+    if isinstance(outcome, Exception):
+        results.send(_ERROR + repr(outcome).encode())
+    else:
+        results.send(_RESULT + encode_result(outcome))

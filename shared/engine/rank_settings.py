@@ -1,0 +1,68 @@
+"""The ranks that compute a model together, as settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shared.config import setting
+from shared.errors import ConfigError
+
+if TYPE_CHECKING:
+    from shared.engine.config import EngineConfig
+
+MAX_RANKS = 64
+#: Speculation that reads tokens alone.
+_WITHOUT_TARGET = ("ngram", "suffix")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSettings:
+    """How many processes compute a model together. Names as in vLLM."""
+
+    tensor_parallel_size: int = setting(
+        1, help="processes that compute the model together: each has a part of every layer"
+    )
+    enable_expert_parallel: bool = setting(
+        default=False,
+        help="give each rank some of the experts whole, instead of a part of every expert",
+    )
+    distributed_timeout_seconds: float = setting(
+        30.0, help="seconds that a rank may be late; then its worker is lost"
+    )
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.tensor_parallel_size <= MAX_RANKS:
+            raise ConfigError(
+                f"tensor_parallel_size must be 1 to {MAX_RANKS}, not {self.tensor_parallel_size}"
+            )
+        if self.enable_expert_parallel and self.size == 1:
+            raise ConfigError("enable_expert_parallel needs a tensor_parallel_size over 1")
+        if self.distributed_timeout_seconds <= 0:
+            raise ConfigError("distributed_timeout_seconds must be over 0")
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return self.tensor_parallel_size
+
+
+def check_ranks(ranks: RankSettings, config: EngineConfig) -> None:
+    """Refuse an engine's settings that a group of ranks does not have.
+
+    Raises:
+        ConfigError: names the setting, and what to do.
+    """
+    if ranks.size == 1:
+        return
+    size = f"tensor_parallel_size {ranks.tensor_parallel_size}"
+    if config.device != "cpu":
+        raise ConfigError(f"{size}: the ranks of a group compute on a CPU, not on {config.device}")
+    if config.kv_offload_host_gib:
+        raise ConfigError(f"{size}: a group of ranks has no tiers below its blocks: leave out kv_offload_host_gib")
+    speculation = config.speculation
+    if speculation is not None and speculation.method not in _WITHOUT_TARGET:
+        raise ConfigError(
+            f"{size}: speculation by {speculation.method} needs the whole model on one rank; take "
+            f"{' or '.join(_WITHOUT_TARGET)}"
+        )

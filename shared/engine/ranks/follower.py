@@ -1,0 +1,192 @@
+"""A follower: it has a part of the model and a runner, and does what rank 0 tells."""
+
+from __future__ import annotations
+
+import array
+import gc
+import socket
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+import torch
+
+from shared.engine.memory.sizing import own_layout, read_layout
+from shared.engine.ranks.leading import Agreed
+from shared.engine.ranks.orders import (
+    Build,
+    Done,
+    Failed,
+    Forget,
+    KeepHidden,
+    Kind,
+    Load,
+    Measure,
+    SetAdapter,
+    Unbuild,
+    decode_order,
+    decode_weights,
+    encode_answer,
+)
+from shared.engine.step.followers import NO_FOLLOWERS
+from shared.engine.step.hidden import HiddenNeeds
+from shared.engine.step.model_parts import build_model_parts
+from shared.engine.step.plan_codec import decode_plan
+from shared.engine.step.step_memory import largest_step_bytes
+from shared.errors import ConfigError, ModelLoadError, RankError
+from shared.model.checkpoint.loading.heap import give_back_free
+from shared.model.families.registry import register_named
+from shared.model.loader import load_model
+from shared.model.sharding.split import Split
+from shared.version import VERSION
+
+if TYPE_CHECKING:
+    from shared.engine.ranks.orders import Order
+    from shared.engine.step.model_parts import ModelParts
+    from shared.engine.step.model_runner import RunningStep
+    from shared.model.loader import LoadedModel
+    from shared.ranks.base import Collective, PlanReceiver
+
+log = structlog.get_logger(__name__)
+
+
+class Follower:
+    """One rank's life. One thread."""
+
+    def __init__(
+        self, collective: Collective, plans: PlanReceiver, line: socket.socket
+    ) -> None:
+        """`line`: for answers to rank 0."""
+        self._collective = collective
+        self._plans = plans
+        self._line = line
+        self._loaded: LoadedModel | None = None
+        #: Whether the model that was loaded last had a runner.
+        self._was_built = False
+        self._parts: ModelParts | None = None
+        self._steps: deque[RunningStep] = deque()
+
+    def follow(self) -> RankError:
+        """Do what rank 0 tells until it, or another rank, is gone; return the reason."""
+        try:
+            while True:
+                message = self._plans.receive()
+                if message[0] == Kind.ORDER:
+                    self._answer(decode_order(message[1:]))
+                else:
+                    self._step(message)
+        except RankError as error:
+            return error
+
+    def _step(self, message: bytes) -> None:
+        """Do a step, or a part of one. Errors that all ranks have are rank 0's to report."""
+        assert self._parts is not None  # rank 0 has it, too
+        runner = self._parts.runner
+        try:
+            if message[0] != Kind.COLLECT:
+                with Agreed(self._collective, only_errors=True):
+                    self._steps.append(runner.launch(decode_plan(message[1:])))
+            if message[0] != Kind.LAUNCH:
+                with Agreed(self._collective):
+                    runner.collect(self._steps.popleft())
+        except RankError:
+            raise
+        except Exception:  # every rank has it
+            log.exception("step_failed", rank=self._collective.rank)
+
+    def _answer(self, order: Order) -> None:
+        memory = -1
+        try:
+            answer: Done | Failed = self._do(order)
+            if isinstance(order, Build) and self._parts is not None:
+                assert self._parts.arena.memory is not None  # on a CPU
+                memory = self._parts.arena.memory.fd
+        except Exception as error:  # rank 0 must learn any
+            if isinstance(order, Measure) or isinstance(error, RankError):
+                raise  # the others wait for this rank
+            log.exception("order_failed", rank=self._collective.rank, order=type(order).__name__)
+            is_refused = isinstance(error, ConfigError | ModelLoadError)
+            answer = Failed(str(error) if is_refused else repr(error), is_refused)
+        if isinstance(order, Measure):
+            return  # rank 0 computes it at the same time
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [memory]))]
+        try:
+            self._line.sendmsg([encode_answer(answer)], rights if memory >= 0 else [])
+        except OSError as error:
+            raise RankError(f"rank 0 is gone: {error}", rank=0) from error
+
+    def _do(self, order: Order) -> Done:
+        match order:
+            case Load():
+                return self._load(order)
+            case Measure():
+                self._measure(order)
+            case Build():
+                self._build(order)
+            case KeepHidden():
+                self._built.runner.keep_hidden(HiddenNeeds(order.final, order.layers))
+            case SetAdapter():
+                weights = None if order.weights is None else decode_weights(order.weights)
+                self._built.loaded.model.set_adapter(order.slot, weights)
+            case Unbuild():
+                self._unbuild()
+            case Forget():
+                if self._was_built:
+                    self._loaded = None
+                _give_back()
+        return Done()
+
+    @property
+    def _built(self) -> ModelParts:
+        assert self._parts is not None  # rank 0 has them, too
+        return self._parts
+
+    def _load(self, order: Load) -> Done:
+        if order.model_class:
+            register_named(order.model_class)
+        rank, size = self._collective.rank, self._collective.size
+        # The threads of a model that is to be replaced are needed no more.
+        loaded = load_model(
+            Path(order.folder),
+            split=Split(rank=rank, size=size, expert_parallel=order.expert_parallel),
+            collective=self._collective,
+            num_threads=order.num_threads[rank],
+            bind=order.binds[rank],
+            **order.options,
+        )
+        self._loaded, self._was_built = loaded, False
+        return Done(loaded.fingerprint, VERSION)
+
+    def _measure(self, order: Measure) -> None:
+        assert self._loaded is not None  # rank 0 has it, too
+        layout = own_layout(self._loaded, read_layout(self._loaded, order.config))
+        largest_step_bytes(self._loaded, layout, order.config, order.max_model_len)
+
+    def _build(self, order: Build) -> None:
+        assert self._loaded is not None  # rank 0 has it, too
+        self._parts = build_model_parts(
+            self._loaded,
+            order.config,
+            own_layout(self._loaded, read_layout(self._loaded, order.config)),
+            num_blocks=order.num_blocks,
+            max_model_len=order.max_model_len,
+            recorder=None,
+            followers=NO_FOLLOWERS,
+        )
+        self._was_built = True
+
+    def _unbuild(self) -> None:
+        self._steps.clear()
+        if self._parts is not None:
+            self._parts.arena.close()
+            self._parts = None
+        _give_back()
+
+
+def _give_back() -> None:
+    """Give the system back what nothing refers to any more."""
+    gc.collect()
+    give_back_free()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

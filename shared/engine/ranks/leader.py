@@ -1,0 +1,265 @@
+"""Rank 0's hold on its followers: it starts them, and tells them what it does."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import os
+import socket
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import structlog
+
+from shared.engine.ranks.leading import LeadingRunner, LeadingSlots
+from shared.engine.ranks.orders import (
+    Build,
+    Failed,
+    Forget,
+    Load,
+    Measure,
+    Order,
+    Unbuild,
+    decode_answer,
+    encode_order,
+)
+from shared.engine.ranks.processes import FollowerProcesses, LogSettings
+from shared.errors import ConfigError, InternalError, ModelLoadError, RankError
+from shared.kv.memory import KVMemory
+from shared.model.loader import load_model
+from shared.model.sharding.split import Split
+from shared.ranks.plan_ring import PlanRingSender, ring_file
+from shared.ranks.shared_memory import SharedMemoryCollective, collective_file
+from shared.version import VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from shared.engine.config import EngineConfig
+    from shared.engine.rank_settings import RankSettings
+    from shared.engine.ranks.orders import Done
+    from shared.engine.step.followers import StepRunner
+    from shared.kv.layout import KVLayout
+    from shared.model.loader import LoadedModel
+
+log = structlog.get_logger(__name__)
+
+_M = TypeVar("_M")
+#: Of an answer in bytes.
+_ANSWER_BYTES = 1 << 16
+
+
+class RankLeader:
+    """Followers on this host. Owned by the process, not by an engine: see `Followers`."""
+
+    def __init__(self, settings: RankSettings, logs: LogSettings | None = None) -> None:
+        """Start the processes. They load nothing yet.
+
+        Raises:
+            ConfigError: the memory of the group cannot be made.
+        """
+        self.size = settings.size
+        self._settings = settings
+        #: Why the group is lost, if it is.
+        self.lost: RankError | None = None
+        self._listeners: list[Callable[[], None]] = []
+        self._memories: list[KVMemory] = []
+        self._is_built = False
+        timeout_s = settings.distributed_timeout_seconds
+        files = collective_file(self.size), ring_file(self.size)
+        fds = [file.fd for file in files]
+        self._processes = FollowerProcesses(
+            self.size,
+            fds,
+            timeout_s=timeout_s,
+            logs=logs or LogSettings(),
+            on_lost=self._lose,
+        )
+        self.collective = SharedMemoryCollective(fds[0], 0, self.size, timeout_s=timeout_s)
+        self._plans = PlanRingSender(fds[1], self.size, timeout_s=timeout_s)
+        # All have the descriptors already: the kernel keeps the memory as long as one has it.
+        for file in files:
+            file.close()
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The followers' process ids, by rank from 1."""
+        return self._processes.pids
+
+    def on_lost(self, callback: Callable[[], None]) -> None:
+        """Call back, in a thread of this group, when `lost` is set."""
+        self._listeners.append(callback)
+
+    def load(self, folder: Path, *, model_class: str = "", **options: Any) -> LoadedModel:
+        """Load a model, each rank its part; see `load_model` for the options and the errors.
+
+        num_threads: of each rank. bind: cores by rank, with | between them, or cores that the ranks
+        divide.
+
+        Raises:
+            ConfigError: a rank is another version of the program, or reads other weights.
+            RankError: a rank was lost.
+        """
+        split = Split(
+            rank=0, size=self.size, expert_parallel=self._settings.enable_expert_parallel
+        )
+        threads = _threads(options.pop("num_threads", None), self.size)
+        binds = _binds(options.pop("bind", None), self.size)
+        order = Load(
+            folder=str(folder),
+            options={**options, "device": str(options.get("device", "cpu"))},
+            num_threads=threads,
+            binds=binds,
+            expert_parallel=split.expert_parallel,
+            model_class=model_class,
+        )
+        self._send(order)
+        try:
+            loaded = load_model(
+                folder,
+                split=split,
+                collective=self.collective,
+                num_threads=threads[0],
+                bind=binds[0],
+                **options,
+            )
+        except BaseException:
+            with contextlib.suppress(ConfigError, ModelLoadError, RankError):
+                self._answers()
+            raise
+        for rank, answer in enumerate(self._answers(), 1):
+            for name, own, other in (
+                ("version", VERSION, answer.version),
+                ("weights", loaded.fingerprint, answer.fingerprint),
+            ):
+                if own != other:
+                    raise ConfigError(f"rank {rank} has other {name} than rank 0: {other}, {own}")
+        log.info("ranks_loaded", size=self.size, pids=self.pids)
+        return loaded
+
+    def measure(self, config: EngineConfig, max_model_len: int) -> None:
+        """See `Followers`."""
+        self._send(Measure(config, max_model_len))
+
+    def build(
+        self, config: EngineConfig, num_blocks: int, max_model_len: int, layouts: Sequence[KVLayout]
+    ) -> None:
+        """See `Followers`."""
+        self._send(Build(config, num_blocks, max_model_len))
+        self._is_built = True
+        fds: list[int] = []
+        self._answers(fds)
+        self._memories = [
+            KVMemory.attached(layout, num_blocks, fd)
+            for layout, fd in zip(layouts[1:], fds, strict=True)
+        ]
+
+    @property
+    def memories(self) -> Sequence[KVMemory]:
+        """See `Followers`."""
+        return self._memories
+
+    def lead(self, runner: StepRunner, config: EngineConfig) -> StepRunner:
+        """See `Followers`."""
+        return LeadingRunner(
+            runner, self._plans, self.collective, self.order, overlaps=config.overlaps_steps
+        )
+
+    def lead_slots(self, model: _M) -> _M:
+        """See `Followers`."""
+        return cast("_M", LeadingSlots(cast("Any", model), self.order))
+
+    def unbuild(self) -> None:
+        """See `Followers`."""
+        for memory in self._memories:
+            memory.close()
+        self._memories = []
+        if self._is_built:
+            self._is_built = False
+            self._tell(Unbuild())
+
+    def forget(self) -> None:
+        """See `Followers`."""
+        self._tell(Forget())
+
+    def close(self) -> None:
+        """End the processes. Idempotent."""
+        self._plans.close()
+        self.collective.close()
+        self._processes.close()
+
+    def order(self, order: Order) -> None:
+        """Give an order, and return when all have followed it.
+
+        Raises:
+            RankError: a rank was lost.
+            ConfigError, InternalError: a rank could not.
+        """
+        self._send(order)
+        self._answers()
+
+    def _tell(self, order: Order) -> None:
+        """Give an order to those that are there; a lost group has nothing to free."""
+        with contextlib.suppress(RankError):
+            self.order(order)
+
+    def _send(self, order: Order) -> None:
+        if self.lost is not None:
+            raise self.lost
+        self._plans.send(encode_order(order))
+
+    def _answers(self, fds: list[int] | None = None) -> list[Done]:
+        """Return every follower's answer to the last order; add the descriptors to `fds`."""
+        found, failed = [], None
+        for rank, line in enumerate(self._processes.lines, 1):
+            answer = self._answer(rank, line, fds)
+            if isinstance(answer, Failed):
+                failed = failed or (rank, answer)
+            else:
+                found.append(answer)
+        if failed is not None:
+            rank, answer = failed
+            kind = ConfigError if answer.is_refused else InternalError
+            raise kind(f"rank {rank}: {answer.error}")
+        return found
+
+    def _answer(self, rank: int, line: socket.socket, fds: list[int] | None) -> Done | Failed:
+        with contextlib.suppress(OSError):
+            room = socket.CMSG_SPACE(array.array("i").itemsize)
+            data, extra, _, _ = line.recvmsg(_ANSWER_BYTES, room)
+            for _, _, packed in extra:
+                if fds is not None:
+                    fds.append(int.from_bytes(packed[:4], "little"))
+            if data:
+                return decode_answer(data)
+        raise self.lost or RankError(f"the process of rank {rank} ended", rank=rank)
+
+    def _lose(self, error: RankError) -> None:
+        log.error("rank_lost", rank=error.rank, reason=str(error))
+        self.lost = error
+        for listener in self._listeners:
+            listener()
+
+
+def _threads(num_threads: int | None, size: int) -> list[int]:
+    """Return each rank's number of threads: by default the cores are divided."""
+    if num_threads is None:
+        num_threads = max(1, len(os.sched_getaffinity(0)) // size)
+    return [num_threads] * size
+
+
+def _binds(bind: str | None, size: int) -> list[str | None]:
+    """Return each rank's cores.
+
+    Raises:
+        ConfigError: there is no list of cores for each rank.
+    """
+    if bind is None:
+        return [None] * size
+    lists = bind.split("|")
+    if len(lists) != size:
+        raise ConfigError(
+            f"--cpu-threads-bind {bind}: {size} ranks need a list of cores each, with | between "
+            "them, as 0-3|4-7"
+        )
+    return list(lists)

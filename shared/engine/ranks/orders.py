@@ -1,0 +1,132 @@
+"""What rank 0 tells its followers, as bytes; both are the same version of the program."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+from safetensors.torch import load, save
+
+from kernels.low_rank import LowRankPart
+from shared.engine.config import EngineConfig  # noqa: TC001 read at run time by msgspec
+
+if TYPE_CHECKING:
+    from shared.model.adapted.base import AdapterWeights
+
+
+class Kind(IntEnum):
+    """The first byte of a message."""
+
+    #: One of the structures below.
+    ORDER = 0
+    #: A plan to compute and to collect.
+    STEP = 1
+    #: A plan to launch, and the order to collect the earliest launched.
+    LAUNCH = 2
+    COLLECT = 3
+
+
+class Load(msgspec.Struct, tag=True, frozen=True):
+    """Load a rank's part of a model."""
+
+    folder: str
+    #: Arguments of `load_model`.
+    options: dict[str, Any]
+    #: By rank: its threads, and their cores as `--cpu-threads-bind` has them.
+    num_threads: list[int]
+    binds: list[str | None]
+    expert_parallel: bool
+    #: A family of models in the user's own code.
+    model_class: str
+
+
+class Measure(msgspec.Struct, tag=True, frozen=True):
+    """Compute the largest step."""
+
+    config: EngineConfig
+    max_model_len: int
+
+
+class Build(msgspec.Struct, tag=True, frozen=True):
+    """Allocate blocks for the model that was loaded last, and make its runner."""
+
+    config: EngineConfig
+    num_blocks: int
+    max_model_len: int
+
+
+class KeepHidden(msgspec.Struct, tag=True, frozen=True):
+    """See `ModelRunner.keep_hidden`."""
+
+    final: bool
+    layers: tuple[int, ...]
+
+
+class SetAdapter(msgspec.Struct, tag=True, frozen=True):
+    """See `AdaptableModel.set_adapter`. weights: see `encode_weights`."""
+
+    slot: int
+    weights: bytes | None
+
+
+class Unbuild(msgspec.Struct, tag=True, frozen=True):
+    """Free blocks and runner."""
+
+
+class Forget(msgspec.Struct, tag=True, frozen=True):
+    """Free the model, unless it was loaded since the last runner was made."""
+
+
+Order: TypeAlias = Load | Measure | Build | KeepHidden | SetAdapter | Unbuild | Forget
+
+
+class Done(msgspec.Struct, tag=True, frozen=True):
+    """A follower's answer to an order. After `Build` the memory's descriptor comes with it."""
+
+    #: Of the model that was loaded.
+    fingerprint: str = ""
+    #: Of the program.
+    version: str = ""
+
+
+class Failed(msgspec.Struct, tag=True, frozen=True):
+    """A follower could not follow an order."""
+
+    error: str
+    #: Whether the user's settings or files are at fault.
+    is_refused: bool
+
+
+Answer: TypeAlias = Done | Failed
+
+encode_answer = msgspec.msgpack.encode
+decode_order = msgspec.msgpack.Decoder(Order).decode
+decode_answer = msgspec.msgpack.Decoder(Answer).decode
+
+
+def encode_order(order: Order) -> bytes:
+    """Return an order as a message."""
+    return bytes([Kind.ORDER]) + msgspec.msgpack.encode(order)
+
+
+def encode_weights(weights: AdapterWeights) -> bytes:
+    """Return an adapter's matrices as bytes; numbers keep all of their bits."""
+    tensors, places = {}, []
+    for path, parts in weights.items():
+        for part in parts:
+            tensors[f"{len(places)}a"] = part.a.contiguous()
+            tensors[f"{len(places)}b"] = part.b.contiguous()
+            places.append((path, part.first, part.scale))
+    return msgspec.msgpack.encode((places, save(tensors)))
+
+
+def decode_weights(data: bytes) -> AdapterWeights:
+    """Return the matrices of these bytes."""
+    places, saved = msgspec.msgpack.decode(data)
+    tensors = load(saved)
+    weights: dict[str, list[LowRankPart]] = {}
+    for index, (path, first, scale) in enumerate(places):
+        part = LowRankPart(first, tensors[f"{index}a"], tensors[f"{index}b"], scale)
+        weights.setdefault(path, []).append(part)
+    return weights

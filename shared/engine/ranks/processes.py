@@ -1,0 +1,137 @@
+"""The processes of a group's followers, on this host."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shared.errors import RankError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+#: For a follower that was told to end; then it is killed.
+_END_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """What a follower's log lines look like; see `configure_logs`."""
+
+    service: str = "baton"
+    level: str = "warning"
+    as_json: bool = False
+
+
+class FollowerProcesses:
+    """They end with this process, however it ends, and at `close`.
+
+    A thread waits for their ends; `on_lost` is called in it, once, if one ends before `close`.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        fds: Sequence[int],
+        *,
+        timeout_s: float,
+        logs: LogSettings,
+        on_lost: Callable[[RankError], None],
+    ) -> None:
+        """Start ranks 1 to size - 1. fds: of the memory of the group, which stays the caller's."""
+        self._on_lost = on_lost
+        self._processes: list[subprocess.Popen[bytes]] = []
+        #: By rank, from 1: this end of its line.
+        self.lines: list[socket.socket] = []
+        self._pidfds: list[int] = []
+        self._closing = threading.Event()
+        #: Written to when `close` is called, so that the thread ends.
+        self._wake_read, self._wake = os.pipe()
+        try:
+            for rank in range(1, size):
+                self._start(rank, size, fds, timeout_s, logs)
+        except BaseException:
+            self.close()
+            raise
+        self._thread = threading.Thread(target=self._watch, name="watch-ranks", daemon=True)
+        self._thread.start()
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids by rank, from 1."""
+        return tuple(process.pid for process in self._processes)
+
+    def end_of(self, rank: int) -> str:
+        """Return how a rank's process ended; empty: it runs."""
+        code = self._processes[rank - 1].poll()
+        if code is None:
+            return ""
+        if code < 0:
+            with contextlib.suppress(ValueError):
+                return f"ended by {signal.Signals(-code).name}"
+        return f"ended with status {code}"
+
+    def close(self) -> None:
+        """End all. Waits, and kills those that do not end by themselves. Idempotent."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        os.write(self._wake, b"x")
+        for line in self.lines:
+            line.close()
+        for process in self._processes:
+            try:
+                process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                # A stopped process, or one in a long computation.
+                process.kill()
+                process.wait()
+        if self._processes and hasattr(self, "_thread"):
+            self._thread.join()
+        for fd in (*self._pidfds, self._wake_read, self._wake):
+            os.close(fd)
+
+    def _start(
+        self, rank: int, size: int, fds: Sequence[int], timeout_s: float, logs: LogSettings
+    ) -> None:
+        own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.lines.append(own)
+        with other:
+            passed = (*fds, other.fileno())
+            words = map(str, (rank, size, os.getpid(), *passed, timeout_s))
+            how = (logs.service, logs.level, str(int(logs.as_json)))
+            # -P: the process imports from where this one does. The user's folder may not be there.
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", __package__, *words, *how],
+                pass_fds=passed,
+                env=_environment(),
+                stdin=subprocess.DEVNULL,
+            )
+        self._processes.append(process)
+        self._pidfds.append(os.pidfd_open(process.pid))
+
+    def _watch(self) -> None:
+        poll = select.poll()
+        for fd in (*self._pidfds, self._wake_read):
+            poll.register(fd, select.POLLIN)
+        ready = {fd for fd, _ in poll.poll()}
+        if self._closing.is_set():
+            return
+        rank = next(i for i, fd in enumerate(self._pidfds, 1) if fd in ready)
+        self._processes[rank - 1].wait()
+        message = f"the process of rank {rank} {self.end_of(rank)}"
+        self._on_lost(RankError(message, rank=rank))
+
+
+def _environment() -> dict[str, str]:
+    path = os.pathsep.join(each or str(Path.cwd()) for each in sys.path)
+    return {**os.environ, "PYTHONPATH": path}

@@ -1,0 +1,120 @@
+"""What an engine asks of the other ranks of its group."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from shared.engine.config import EngineConfig
+    from shared.engine.step.hidden import HiddenNeeds
+    from shared.engine.step.model_runner import RunningStep, StepResult
+    from shared.engine.step.plan import StepPlan
+    from shared.kv.layout import KVLayout
+    from shared.kv.memory import KVMemory
+
+_M = TypeVar("_M")
+
+
+class StepRunner(Protocol):
+    """Computes steps: see `ModelRunner`, whose methods these are."""
+
+    @property
+    def num_stages(self) -> int:
+        """How many ranks compute a step one after the other: so many steps keep all busy."""
+        ...
+
+    def keep_hidden(self, needs: HiddenNeeds) -> None:
+        """Keep hidden states in every step from now on."""
+        ...
+
+    def launch(self, plan: StepPlan) -> RunningStep:
+        """Start to compute a step."""
+        ...
+
+    def collect(self, step: RunningStep) -> StepResult:
+        """Wait for a step, and return its result."""
+        ...
+
+
+class Followers(Protocol):
+    """The ranks from 1 on: each has its part of the model, and a runner that follows rank 0's.
+
+    Calls come from one thread at a time, that which computes with rank 0's model, in the order of
+    what rank 0 does. Each raises RankError if a rank was lost; the group is lost then.
+    """
+
+    @property
+    def size(self) -> int:
+        """Number of ranks, rank 0 included."""
+        ...
+
+    def measure(self, config: EngineConfig, max_model_len: int) -> None:
+        """Let the ranks begin to compute the largest step; rank 0 must compute it now, too."""
+        ...
+
+    def build(
+        self, config: EngineConfig, num_blocks: int, max_model_len: int, layouts: Sequence[KVLayout]
+    ) -> None:
+        """Let the ranks allocate their blocks and make their runners; return when they have.
+
+        layouts: of the blocks, by rank.
+        """
+        ...
+
+    @property
+    def memories(self) -> Sequence[KVMemory]:
+        """The memory of the blocks of ranks from 1 on, mapped; valid until `unbuild`."""
+        ...
+
+    def lead(self, runner: StepRunner, config: EngineConfig) -> StepRunner:
+        """Return a runner that has every rank compute what rank 0's `runner` does.
+
+        What it has collected is complete on every rank.
+        """
+        ...
+
+    def lead_slots(self, model: _M) -> _M:
+        """Return what puts adapters into the slots of every rank's model; `model` is rank 0's."""
+        ...
+
+    def unbuild(self) -> None:
+        """Let the ranks free their blocks and runners. Of lost ranks nothing is asked."""
+        ...
+
+    def forget(self) -> None:
+        """Let the ranks free the model that they had a runner for, if they have none now."""
+        ...
+
+
+class NoFollowers:
+    """The followers of a rank that is alone."""
+
+    size = 1
+    memories: Sequence[KVMemory] = ()
+
+    def measure(self, config: EngineConfig, max_model_len: int) -> None:
+        """See `Followers`."""
+
+    def build(
+        self, config: EngineConfig, num_blocks: int, max_model_len: int, layouts: Sequence[KVLayout]
+    ) -> None:
+        """See `Followers`."""
+
+    def lead(self, runner: StepRunner, config: EngineConfig) -> StepRunner:
+        """See `Followers`."""
+        return runner
+
+    def lead_slots(self, model: _M) -> _M:
+        """See `Followers`."""
+        return model
+
+    def unbuild(self) -> None:
+        """See `Followers`."""
+
+    def forget(self) -> None:
+        """See `Followers`."""
+
+
+NO_FOLLOWERS = NoFollowers()
