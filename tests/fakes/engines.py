@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,8 @@ from shared.engine.sequence.events import Admitted, Computed, Failed, NewTokens
 from shared.engine.sequence.request import EngineRequest
 from shared.engine.step.decode_graphs import EagerRecorder
 from shared.engine.step.followers import NO_FOLLOWERS, NoFollowers
+from shared.engine.step.model_runner import RunningStep, StepResult
+from shared.engine.step.plan_codec import decode_plan, encode_plan
 from shared.kv.tier import BlockTier
 from shared.request.sampling_params import SamplingParams
 from tests.fakes.model import FakeLoadedModel, context_hashes, most_likely
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
     from shared.engine.adapters.store import AdapterStore
     from shared.engine.sequence.events import EngineEvent
+    from shared.engine.step.model_runner import ModelRunner
+    from shared.engine.step.plan import StepPlan
     from shared.request.answer import FinishReason
 
 BLOCK_SIZE = 4
@@ -61,14 +65,30 @@ class StepMode(Enum):
 
 
 class FakeStages(NoFollowers):
-    """Nobody follows, but steps are in flight as if further stages computed them."""
+    """Nobody follows, but steps are computed as late as a last stage may compute them."""
 
     def __init__(self, num_stages: int) -> None:
         self.num_stages = num_stages
 
     def lead(self, runner: Any, config: EngineConfig) -> Any:
-        runner.num_stages = self.num_stages
-        return runner
+        return _Late(runner, self.num_stages)
+
+
+class _Late:
+    """A runner that computes a step when its result is wanted."""
+
+    def __init__(self, runner: ModelRunner, num_stages: int) -> None:
+        self.num_stages = num_stages
+        self._runner = runner
+        self._plans: deque[bytes] = deque()
+
+    def launch(self, plan: StepPlan) -> RunningStep:
+        assert len(self._plans) < self.num_stages
+        self._plans.append(encode_plan(plan))
+        return RunningStep(StepResult(), None, [])
+
+    def collect(self, step: RunningStep) -> StepResult:
+        return self._runner.collect(self._runner.launch(decode_plan(self._plans.popleft())))
 
 
 @dataclass
