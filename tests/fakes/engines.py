@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from shared.engine.adapters.store import AdapterStore
     from shared.engine.sequence.events import EngineEvent
+    from shared.engine.step.followers import Followers
     from shared.engine.step.model_runner import ModelRunner
     from shared.engine.step.plan import StepPlan
     from shared.request.answer import FinishReason
@@ -106,6 +107,7 @@ def make_engine(
     mode: StepMode | None = None,
     *,
     adapters: AdapterStore | None = None,
+    followers: Followers | None = None,
     **settings: Any,
 ) -> Engine:
     """A small engine; `settings` are fields of EngineConfig."""
@@ -114,8 +116,9 @@ def make_engine(
     settings = {"max_num_batched_tokens": 64} | mode.settings | settings
     config = EngineConfig(**settings)
     loaded = loaded or FakeLoadedModel()
+    followers = followers or mode.followers
     return Engine(
-        loaded, config, recorder=mode.recorder, adapters=adapters, followers=mode.followers
+        loaded, config, recorder=mode.recorder, adapters=adapters, followers=followers
     )
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
+from shared.errors import RankError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -28,8 +30,8 @@ class _Meeting:
 class ThreadCollective:
     """See `Collective`: of one of several threads."""
 
-    def __init__(self, meeting: _Meeting, rank: int, size: int) -> None:
-        self.rank, self.size = rank, size
+    def __init__(self, meeting: _Meeting, rank: int, size: int, stage: int = 0) -> None:
+        self.rank, self.size, self.stage = rank, size, stage
         self.num_calls = 0
         self._meeting = meeting
 
@@ -68,12 +70,18 @@ class ThreadCollective:
         return list(self._meeting.tensors)
 
 
-def run_ranks(size: int, work: Callable[[ThreadCollective], T]) -> list[T]:
-    """Return what each rank's thread returns."""
-    meeting = _Meeting(size)
+def run_ranks(
+    size: int, work: Callable[[ThreadCollective], T], *, num_stages: int = 1
+) -> list[T]:
+    """Return what each rank's thread returns; of several stages, of `size` ranks each.
 
-    def run(rank: int) -> T:
-        collective = ThreadCollective(meeting, rank, size)
+    Collective operations are among the ranks of a stage.
+    """
+    meetings = [_Meeting(size) for _ in range(num_stages)]
+
+    def run(number: int) -> T:
+        stage, rank = divmod(number, size)
+        collective = ThreadCollective(meetings[stage], rank, size, stage)
         try:
             with torch.inference_mode():
                 return work(collective)
@@ -81,9 +89,10 @@ def run_ranks(size: int, work: Callable[[ThreadCollective], T]) -> list[T]:
             collective.close()
             raise
 
-    with ThreadPoolExecutor(size) as threads:
-        futures = [threads.submit(run, rank) for rank in range(size)]
+    num_ranks = size * num_stages
+    with ThreadPoolExecutor(num_ranks) as threads:
+        futures = [threads.submit(run, number) for number in range(num_ranks)]
     errors = [e for future in futures if (e := future.exception()) is not None]
     if errors:
-        raise min(errors, key=lambda e: isinstance(e, threading.BrokenBarrierError))
+        raise min(errors, key=lambda e: isinstance(e, threading.BrokenBarrierError | RankError))
     return [future.result() for future in futures]

@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+from shared.engine.step.followers import NoFollowers
 from shared.engine.step.plan_codec import decode_plan, encode_plan
+from shared.engine.step.staged import FirstStage, send_result
 from shared.model.loader import load_model
 from shared.model.sharding.split import Split
+from shared.ranks.plan_ring import PlanRingReceiver, PlanRingSender, ring_file
+from shared.ranks.ring_pipe import PipeEnd, RingPipe, pipe_file
 from tests.fakes.engines import generate, make_engine, make_request
 from tests.fakes.family_cases import CASES
 from tests.fakes.ranks import run_ranks
@@ -20,8 +24,11 @@ from tests.fakes.transformers_models import random_model, random_prompt, save
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from shared.engine.config import EngineConfig
+    from shared.engine.step.hidden import HiddenNeeds
     from shared.engine.step.model_runner import ModelRunner, RunningStep, StepResult
     from shared.engine.step.plan import StepPlan
+    from shared.model.loader import LoadedModel
     from tests.fakes.ranks import ThreadCollective
 
 #: Prompts are chunks of 16.
@@ -35,12 +42,69 @@ MODELS: dict[str, tuple[str, dict[str, Any], int, int]] = {
 }
 
 
+#: The same, with ranks of a stage, and stages. Layers are 3 or 4.
+STAGES: dict[str, tuple[str, dict[str, Any], int, int, int]] = {
+    "dense, tied": ("gemma", {"num_hidden_layers": 3}, 1, 3, 20),
+    "learned positions": ("gpt2", {}, 1, 2, 20),
+    "windows": ("gemma3", {}, 1, 3, 44),
+    "experts": ("gpt_oss", {"num_hidden_layers": 3}, 1, 2, 44),
+    "latent rows": ("deepseek_v3", {}, 2, 2, 20),
+    "states": ("lfm2", {}, 1, 3, 40),
+    "two mixers": ("falcon_h1", {}, 1, 2, 40),
+}
+
+
+class Group:
+    """The channels of ranks in threads."""
+
+    def __init__(self, size: int, num_stages: int, row_bytes: int = 0) -> None:
+        self.size, self.num_stages = size, num_stages
+        self.plans: list[Queue[bytes]] = [Queue() for _ in range(size * num_stages)]
+        self.results = ring_file(2)
+        self._tensor_bytes = SETTINGS["max_num_batched_tokens"] * row_bytes
+        #: By rank that sends.
+        self._pipes = [pipe_file(self._tensor_bytes) for _ in range(size * (num_stages - 1))]
+
+    def load(self, path: Path, rank: ThreadCollective) -> LoadedModel:
+        """A rank's part of a model."""
+        split = Split(
+            rank=rank.rank, size=rank.size, stage=rank.stage, num_stages=self.num_stages
+        )
+        pipe = None if self.num_stages == 1 else self._pipe(split)
+        own = {"split": split, "collective": rank, "pipe": pipe}
+        return load_model(path, attention_backend="torch", **own)  # type: ignore[arg-type]
+
+    def _pipe(self, split: Split) -> RingPipe:
+        def end(sender: int) -> PipeEnd:
+            return PipeEnd(self._pipes[sender].fd, (sender, sender + self.size))
+
+        number = split.number
+        before = None if split.is_first else end(number - self.size)
+        return RingPipe(before, None if split.is_last else end(number), self._tensor_bytes)
+
+
+class Leading(NoFollowers):
+    """Rank 0's hold on the others."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+
+    def lead(self, runner: Any, config: EngineConfig) -> Any:
+        leading = LeadingRunner(runner, self._group.plans[1:])
+        num_stages = self._group.num_stages
+        if num_stages == 1:
+            return leading
+        results = PlanRingReceiver(self._group.results.fd, 1, 2, limit_s=60)
+        return FirstStage(leading, results, num_stages)
+
+
 @dataclass
-class Leading:
+class LeadingRunner:
     """Rank 0's runner, which sends its plans to the followers."""
 
     runner: ModelRunner
     followers: list[Queue[bytes]]
+    num_stages = 1
 
     def launch(self, plan: StepPlan) -> RunningStep:
         for queue in self.followers:
@@ -49,6 +113,9 @@ class Leading:
 
     def collect(self, step: RunningStep) -> StepResult:
         return self.runner.collect(step)
+
+    def keep_hidden(self, needs: HiddenNeeds) -> None:
+        raise NotImplementedError
 
 
 def requests() -> list[Any]:
@@ -67,37 +134,36 @@ def answers_of(engine: Any) -> dict[str, list[int]]:
 
 
 def rank_answers(
-    rank: ThreadCollective, path: Path, queues: list[Queue[bytes]], settings: dict[str, Any]
-) -> dict[str, list[int]] | int:
-    """What rank 0 answers; of a follower, the number of its steps."""
-    split = Split(rank=rank.rank, size=rank.size)
-    loaded = load_model(path, attention_backend="torch", split=split, collective=rank)
-    engine = make_engine(loaded, **settings)
-    runner = engine._parts.runner
-    if rank.rank == 0:
-        engine._steps._runner = Leading(runner, queues[1:])  # type: ignore[assignment]
+    rank: ThreadCollective, path: Path, group: Group, settings: dict[str, Any]
+) -> tuple[Any, int]:
+    """What rank 0 answers, and the number of a rank's steps."""
+    number = rank.stage * rank.size + rank.rank
+    loaded = group.load(path, rank)
+    if number == 0:
+        engine = make_engine(loaded, followers=Leading(group), **settings)
         try:
-            return answers_of(engine)
+            answers, counters = answers_of(engine), engine.stats().counters
+            print("XX", counters["num_preemptions"])
+            return answers, counters["engine_steps"]
         finally:
-            for queue in queues[1:]:
+            for queue in group.plans[1:]:
                 queue.put(b"")
+    runner = make_engine(loaded, **settings)._parts.runner
+    results = None
+    if group.num_stages > 1 and number == (group.num_stages - 1) * rank.size:
+        results = PlanRingSender(group.results.fd, 2)
     num_steps = 0
-    while plan := queues[rank.rank].get(timeout=60):
-        runner.collect(runner.launch(decode_plan(plan)))
+    while plan := group.plans[number].get(timeout=60):
+        result = runner.collect(runner.launch(decode_plan(plan)))
+        if results is not None:
+            send_result(results, result)
         num_steps += 1
-    return num_steps
+    return None, num_steps
 
 
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [*((name, {}) for name in MODELS), ("one head of keys", {"kv_cache_dtype": "int8"})],
-)
-def test_ranks_follow_one_plan(name: str, settings: dict[str, Any], tmp_path: Path) -> None:
+def compare(path: Path, size: int, num_stages: int, settings: dict[str, Any]) -> None:
+    """Ranks answer as one process does."""
     torch.set_num_threads(1)
-    case, heads, size, num_blocks = MODELS[name]
-    settings = {**SETTINGS, **settings, "num_blocks": num_blocks}
-    model_type, own = CASES[case]
-    path = save(random_model(model_type, **{**own, **heads}), tmp_path)
     loaded = load_model(path, attention_backend="torch")
     expected = answers_of(make_engine(loaded, **settings))
     assert {key: len(tokens) for key, tokens in expected.items()} == {
@@ -105,7 +171,28 @@ def test_ranks_follow_one_plan(name: str, settings: dict[str, Any], tmp_path: Pa
         "sampled": 10,
         "scored": 8,
     }
-    queues: list[Queue[bytes]] = [Queue() for _ in range(size)]
-    found, *steps = run_ranks(size, lambda rank: rank_answers(rank, path, queues, settings))
+    group = Group(size, num_stages, 4 * loaded.spec.hidden_size)
+    (found, num_steps), *others = run_ranks(
+        size, lambda rank: rank_answers(rank, path, group, settings), num_stages=num_stages
+    )
     assert found == expected
-    assert len(set(steps)) == 1
+    assert others == [(None, num_steps)] * (size * num_stages - 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [*((name, {}) for name in MODELS), ("one head of keys", {"kv_cache_dtype": "int8"})],
+)
+def test_ranks_follow_one_plan(name: str, settings: dict[str, Any], tmp_path: Path) -> None:
+    case, heads, size, num_blocks = MODELS[name]
+    model_type, own = CASES[case]
+    path = save(random_model(model_type, **{**own, **heads}), tmp_path)
+    compare(path, size, 1, {**SETTINGS, **settings, "num_blocks": num_blocks})
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_stages_follow_one_plan(name: str, tmp_path: Path) -> None:
+    case, sizes, size, num_stages, num_blocks = STAGES[name]
+    model_type, own = CASES[case]
+    path = save(random_model(model_type, **{**own, **sizes}), tmp_path)
+    compare(path, size, num_stages, {**SETTINGS, "num_blocks": num_blocks})
