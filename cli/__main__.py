@@ -187,6 +187,9 @@ def doctor(
     require_cluster: Annotated[
         bool, typer.Option("--require-cluster", help="Fail if no cluster is running.")
     ] = False,
+    tensor_parallel_size: Annotated[
+        int, typer.Option(min=1, max=64, help="Time sums between so many ranks, too.")
+    ] = 1,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     tls_ca: TlsCa = None,
@@ -203,6 +206,7 @@ def doctor(
         port=port,
         grpc_port=grpc_port,
         require_cluster=require_cluster,
+        num_ranks=tensor_parallel_size,
         access=Access(secure, token_metadata(cluster_token)),
     )
     raise typer.Exit(0 if healthy else 1)

@@ -14,6 +14,7 @@ from cli.doctor.checkpoint import check_model
 from cli.doctor.cluster import check_cluster
 from cli.doctor.finding import Level, fail, ok
 from cli.doctor.machine import check_machine, check_ports
+from cli.doctor.ranks import check_ranks
 from cli.doctor.surroundings import check_surroundings
 from cli.places import SHIPPED_MODEL
 
@@ -33,6 +34,7 @@ def run_doctor(
     port: int,
     grpc_port: int,
     require_cluster: bool,
+    num_ranks: int,
     access: Access,
 ) -> bool:
     """Print the findings; return whether nothing failed."""
@@ -42,6 +44,7 @@ def run_doctor(
         ("this machine", check_machine()),
         ("surroundings", check_surroundings(os.environ, secure=access.secure)),
         ("model", _model(model)),
+        ("ranks", check_ranks(num_ranks)),
         ("cluster", _cluster(host, port, grpc_port, access, required=require_cluster)),
     )
     for title, findings in sections:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack
-from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -56,7 +55,7 @@ if TYPE_CHECKING:
     from shared.engine.sequence.request import EngineRequest
     from shared.engine.step.decode_graphs import GraphRecorder
     from shared.engine.step.followers import Followers
-    from shared.kv.layout import KVLayout
+    from shared.engine.step.model_parts import ModelParts
     from shared.kv.memory import KVMemory
     from shared.kv.prefix_cache import PrefixBlocks
     from shared.model.loader import LoadedModel
@@ -89,14 +88,7 @@ class Engine:
         """
         self._embeds, self.layout = EmbedsGate(loaded.model, config), read_layout(loaded, config)
         self._followers = followers
-        own, layouts = own_layout(loaded, self.layout), rank_layouts(loaded, self.layout)
-        self.num_blocks, self.max_model_len = plan_memory(
-            config,
-            max(layouts, key=lambda each: each.block_bytes),
-            model_limit=loaded.spec.max_model_len,
-            measure=partial(self._measure, loaded, own, config),
-            num_ranks=followers.size,
-        )
+        self.num_blocks, self.max_model_len = self._plan_memory(loaded, config)
         self.model_fingerprint = loaded.fingerprint
         #: Root of the block hashes; workers share blocks only if their roots are equal.
         self.namespace = read_namespace(loaded, self.layout)
@@ -105,18 +97,7 @@ class Engine:
         cached = config.enable_prefix_caching
         self.prefix_cache = PrefixCache.over(self._pool, self.layout, enabled=cached)
         with ExitStack() as on_failure:
-            on_failure.callback(followers.unbuild)
-            followers.build(config, self.num_blocks, self.max_model_len, layouts)
-            self._parts = build_model_parts(
-                loaded,
-                config,
-                own,
-                num_blocks=self.num_blocks,
-                max_model_len=self.max_model_len,
-                recorder=recorder,
-                followers=followers,
-            )
-            on_failure.callback(self._parts.arena.close)
+            self._parts = self._build_parts(loaded, config, recorder, on_failure)
             #: The pool's blocks for hidden states of prompts, and the states wanted from peers.
             self.hidden = self._parts.hidden
             self._build_tiers(loaded, config, adapters, on_failure)
@@ -129,6 +110,50 @@ class Engine:
         self._profile: StepProfile | None = None
         #: Error that broke the engine, if any. Then all sequences have failed.
         self.broken: Exception | None = None
+
+    def _plan_memory(self, loaded: LoadedModel, config: EngineConfig) -> tuple[int, int]:
+        """Return the number of blocks, and the longest sequence."""
+        own, layouts = own_layout(loaded, self.layout), rank_layouts(loaded, self.layout)
+
+        def measure(max_model_len: int) -> int:
+            self._followers.measure(loaded.fingerprint, config, max_model_len)
+            return largest_step_bytes(loaded, own, config, max_model_len)
+
+        return plan_memory(
+            config,
+            max(layouts, key=lambda each: each.block_bytes),
+            model_limit=loaded.spec.max_model_len,
+            measure=measure,
+            num_ranks=self._followers.size,
+        )
+
+    def _build_parts(
+        self,
+        loaded: LoadedModel,
+        config: EngineConfig,
+        recorder: GraphRecorder | None,
+        on_failure: ExitStack,
+    ) -> ModelParts:
+        """Build the parts of all ranks; `on_failure` frees them."""
+        on_failure.callback(self._followers.unbuild)
+        self._followers.build(
+            loaded.fingerprint,
+            config,
+            num_blocks=self.num_blocks,
+            max_model_len=self.max_model_len,
+            layouts=rank_layouts(loaded, self.layout),
+        )
+        parts = build_model_parts(
+            loaded,
+            config,
+            own_layout(loaded, self.layout),
+            num_blocks=self.num_blocks,
+            max_model_len=self.max_model_len,
+            recorder=recorder,
+            followers=self._followers,
+        )
+        on_failure.callback(parts.arena.close)
+        return parts
 
     def _build_tiers(
         self,
@@ -301,8 +326,16 @@ class Engine:
         self._stalled = False
         return True
 
+    @property
+    def followers(self) -> Followers:
+        """The other ranks."""
+        return self._followers
+
     def wake(self) -> None:
-        """Check for blocks, masks and adapters that sequences wait for."""
+        """Check for blocks, masks and adapters that sequences wait for, and for lost ranks."""
+        if self.broken is None and self._followers.lost is not None:
+            self._events += self._break(self._followers.lost)
+            return
         self.cached.poll()
         self._stalled = False
 
@@ -386,12 +419,6 @@ class Engine:
         self._followers.unbuild()
         self._parts.arena.close()
 
-    def _measure(
-        self, loaded: LoadedModel, own: KVLayout, config: EngineConfig, max_model_len: int
-    ) -> int:
-        self._followers.measure(config, max_model_len)
-        return largest_step_bytes(loaded, own, config, max_model_len)
-
     def _guarded(self, half: Callable[[], list[EngineEvent]], name: str) -> list[EngineEvent]:
         if self.broken is not None:
             return []
@@ -402,9 +429,13 @@ class Engine:
                 return half()
         except Exception as error:  # any error must end all requests
             log.exception("engine_broken")
-            self.broken = error
-            self._steps.abandon()
-            return [failure(seq, error) for seq in self._scheduler.abandon()]
+            return self._break(error)
+
+    def _break(self, error: Exception) -> list[EngineEvent]:
+        """End all requests; return their last events."""
+        self.broken = error
+        self._steps.abandon()
+        return [failure(seq, error) for seq in self._scheduler.abandon()]
 
     def _finish(self) -> list[EngineEvent]:
         start_s = time.monotonic()

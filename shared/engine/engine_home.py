@@ -15,8 +15,8 @@ from shared.engine.adapters.build import attach, build_store
 from shared.engine.adapters.folders import AdapterFolders
 from shared.engine.engine import Engine
 from shared.engine.offload.build import forget_disk
-from shared.engine.step.followers import NO_FOLLOWERS
 from shared.engine.speculation.own_head import check_own_head
+from shared.engine.step.followers import NO_FOLLOWERS
 from shared.errors import InvalidRequestError, ModelLoadError, UnavailableError
 from shared.model.checkpoint.loading.heap import give_back_free
 
@@ -155,7 +155,7 @@ class EngineHome:
             # No time is spent on saving what other weights cannot use.
             with suppress(UnavailableError):
                 self._engine.reset_prefix_cache()
-        self._end_engine()
+        self._end_engine(kept=[loaded.fingerprint])
         self._begin_engine(loaded)
 
     def close(self) -> None:
@@ -186,11 +186,10 @@ class EngineHome:
             self._namespace = self._engine.namespace
 
     def _new_engine(self, loaded: LoadedModel) -> Engine:
-        return Engine(
-            loaded, self._config, adapters=self.adapters, followers=self._followers
-        )
+        return Engine(loaded, self._config, adapters=self.adapters, followers=self._followers)
 
-    def _end_engine(self) -> None:
+    def _end_engine(self, kept: Collection[str] = ()) -> None:
+        """End the engine and free its model. kept: fingerprints of models for the next one."""
         if self._engine is not None:
             self._engine.close()
         if self.adapters is not None:
@@ -198,7 +197,7 @@ class EngineHome:
             self.adapters.attach(None)
             self.adapters.forget_contents()
         self._engine = self._loaded = None
-        self._followers.forget()
+        self._followers.keep(kept)
         # Reference cycles keep the memory of an engine and its model otherwise.
         gc.collect()
         give_back_free()

@@ -18,7 +18,7 @@ from shared.engine.command import Command, call_all, resolve
 from shared.engine.progress import EngineProgress
 from shared.engine.request_stream import RequestStream, is_last
 from shared.engine.sequence.events import Failed
-from shared.errors import InternalError, UnavailableError
+from shared.errors import InternalError, RankError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -67,6 +67,7 @@ class EngineThread:
         if self._engine.adapters.store is not None:
             self._engine.adapters.store.on_news = self.wake
         self._thread.start()
+        self._engine.followers.on_lost(self.wake)
 
     async def stop(self) -> None:
         """Finish the running step, fail the remaining requests, and end the thread.
@@ -249,7 +250,9 @@ class EngineThread:
                 pass
         except Exception as error:  # the thread ends: every waiting caller must learn it
             log.exception("engine_thread_died")
-            reason = InternalError(f"the engine died: {error!r}")
+            # Of a lost rank, other workers can continue the requests.
+            is_lost = isinstance(error, RankError)
+            reason = error if is_lost else InternalError(f"the engine died: {error!r}")
             self._post([self._broken.set, partial(self._end, reason)])
 
     def _turn(self) -> bool:

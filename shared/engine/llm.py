@@ -87,34 +87,37 @@ class LLM:
         check_ranks(ranks, config)
         self._model_dir = change_folder(folder)
         self._default_sampling = read_default_sampling(self._model_dir, generation_config)
-        with ExitStack() as self._resources:
-            #: The other ranks; None: there are none.
-            self.leader = None if ranks.size == 1 else RankLeader(ranks)
-            if self.leader is not None:
-                self._resources.callback(self.leader.close)
-            load = _loader(
-                config,
-                change_folder,
-                load_model if self.leader is None else self.leader.load,
-                dtype=dtype,
-                load_format=load_format,
-                seed=seed,
-                attention_backend=attention_backend,
-                model_impl=model_impl,
-                trust_remote_code=trust_remote_code,
-                quantization=quantization,
-                num_threads=num_threads,
-                bind=cpu_threads_bind,
-                cpu_int4_compute=cpu_int4_compute,
-            )
-            #: Owns the engine, and changes its weights.
-            self.home = EngineHome(folder, config, load, self.leader or NO_FOLLOWERS)
-            self._resources.callback(self.home.close)
-            self._resources = self._resources.pop_all()
+        options: dict[str, Any] = {"dtype": dtype, "load_format": load_format, "seed": seed}
+        options |= {"attention_backend": attention_backend, "model_impl": model_impl}
+        options |= {"trust_remote_code": trust_remote_code, "quantization": quantization}
+        options |= {"num_threads": num_threads, "bind": cpu_threads_bind}
+        options |= {"cpu_int4_compute": cpu_int4_compute}
+        #: Owns the engine, and changes its weights.
+        self.home = self._open_home(folder, config, ranks, change_folder, options)
         #: Compiler of the sequences' grammars; made from the tokenizer on first use.
         self.grammars = build_grammars(config, self._token_table)
         self._has_tokenizer = (self._model_dir / "tokenizer.json").is_file()
         self._request_ids = count()
+
+    def _open_home(
+        self,
+        folder: Path,
+        config: EngineConfig,
+        ranks: RankSettings,
+        change_folder: Callable[[Path], Path],
+        options: Mapping[str, Any],
+    ) -> EngineHome:
+        """Start the other ranks, and load the model on all. options: of `load_model`."""
+        with ExitStack() as stack:
+            leader = None if ranks.size == 1 else RankLeader(ranks)
+            if leader is not None:
+                stack.callback(leader.close)
+            load_on_ranks = load_model if leader is None else leader.load
+            load = _loader(config, change_folder, load_on_ranks, **options)
+            home = EngineHome(folder, config, load, leader or NO_FOLLOWERS)
+            stack.callback(home.close)
+            self._resources = stack.pop_all()
+        return home
 
     @property
     def engine(self) -> Engine:

@@ -59,7 +59,9 @@ def check_ranks(ranks: RankSettings, config: EngineConfig) -> None:
     if config.device != "cpu":
         raise ConfigError(f"{size}: the ranks of a group compute on a CPU, not on {config.device}")
     if config.kv_offload_host_gib:
-        raise ConfigError(f"{size}: a group of ranks has no tiers below its blocks: leave out kv_offload_host_gib")
+        raise ConfigError(
+            f"{size}: a group of ranks has no tiers below its blocks: leave out kv_offload_host_gib"
+        )
     speculation = config.speculation
     if speculation is not None and speculation.method not in _WITHOUT_TARGET:
         raise ConfigError(

@@ -20,6 +20,7 @@ from shared.engine.config import EngineConfig
 from shared.engine.model_settings import (
     ModelSettings,  # noqa: TC001 read at run time by the settings loader
 )
+from shared.engine.rank_settings import RankSettings
 from shared.errors import ConfigError
 from shared.offline.argument_parser import Container, add_engine_arguments
 from shared.pooling.runner import RunnerSettings
@@ -40,7 +41,8 @@ class EngineSettings:
     model: ModelSettings
     engine: EngineConfig = field(default_factory=EngineConfig)
     pooling: RunnerSettings = field(default_factory=RunnerSettings)
-    num_threads: int | None = setting(None, help="threads for computing")
+    ranks: RankSettings = field(default_factory=RankSettings)
+    num_threads: int | None = setting(None, help="threads for computing, which ranks divide")
     cpu_threads_bind: str | None = setting(None, help="cores of the threads")
     skip_tokenizer_init: bool = setting(
         False, help="whether to do without a tokenizer: prompts and answers are token ids alone"

@@ -68,6 +68,7 @@ class LoadedModel:
             num_threads=settings.num_threads,
             cpu_threads_bind=settings.cpu_threads_bind,
             cpu_int4_compute=model.cpu_int4_compute,
+            ranks=settings.ranks,
             **{
                 each.name: getattr(settings.engine, each.name)
                 for each in dataclasses.fields(settings.engine)

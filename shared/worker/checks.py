@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shared.connector.registry import require_known
+from shared.engine.rank_settings import check_ranks
 from shared.engine.speculation.draft_files import check_draft
 from shared.engine.speculation.own_head import check_own_head
 from shared.errors import ConfigError
@@ -30,6 +31,9 @@ def check_worker(config: WorkerConfig, role: Role) -> None:
     require_guarded_doors(config)
     require_known(config.connectors)
     settings, engine = config.model, config.engine
+    check_ranks(config.ranks, engine)
+    if config.ranks.size > 1:
+        raise ConfigError("tensor_parallel_size: a worker is one rank so far")
     if role is Role.DECODE and config.pooling.runner is Runner.POOLING:
         message = (
             "a decode worker writes answers, and --runner pooling makes none: start prefill "
@@ -69,6 +73,9 @@ def check_reader(config: WorkerConfig, role: Role) -> None:
         raise ConfigError(message)
     if config.engine.device != "cpu":
         raise ConfigError(f"{name} reads whole texts, which is done on a CPU alone: --device cpu")
+    if config.ranks.size > 1:
+        message = f"{name} reads whole texts, in one process: leave out --tensor-parallel-size"
+        raise ConfigError(message)
     if config.engine.enable_lora:
         raise ConfigError(f"{name} reads whole texts, and has no adapters: leave out --enable-lora")
 

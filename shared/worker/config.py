@@ -14,6 +14,7 @@ from shared.engine.config import EngineConfig
 from shared.engine.model_settings import (
     ModelSettings,  # noqa: TC001 read at run time by the settings loader
 )
+from shared.engine.rank_settings import RankSettings
 from shared.errors import ConfigError
 from shared.pooling.runner import RunnerSettings
 from shared.rpc.exposure import AccessSettings
@@ -87,8 +88,11 @@ class WorkerConfig:
         help="whether KV blocks that leave this host are encrypted, and accepted only after a "
         "handshake: on, off, or auto (on if TLS is configured)",
     )
+    ranks: RankSettings = field(default_factory=RankSettings)
     num_threads: int | None = setting(
-        None, help="threads for computing; by default one per core that this process may use"
+        None,
+        help="threads for computing, which ranks divide; by default one per core that this process "
+        "may use",
     )
     niceness: int = setting(
         0,
@@ -97,7 +101,8 @@ class WorkerConfig:
     cpu_threads_bind: str | None = setting(
         None,
         help="cores to which the native kernels' threads are bound, e.g. 0,2 or 4-7, one per "
-        "thread; by default the system moves threads between cores",
+        "thread; by default the system moves threads between cores. Of several ranks, with | "
+        "between them: 0-3|4-7",
     )
     transfer_staging_bytes: int = setting(
         2 << 30,

@@ -6,6 +6,7 @@ import asyncio
 import os
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
@@ -35,6 +36,7 @@ from shared.worker.adapters import AdapterCollector
 from shared.worker.health.gate import RequestGate
 from shared.worker.health.grammar_metrics import GrammarCollector
 from shared.worker.health.metrics import TransferCollector
+from shared.worker.health.rank_metrics import RankCollector
 from shared.worker.health.release_meter import ReleaseMeter
 from shared.worker.peers.breaker import BreakerMetrics
 from shared.worker.peers.connectors import open_connectors
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
 
     from shared.connector.base import Connector
     from shared.engine.grammar.compiler import GrammarCompiler
+    from shared.engine.step.followers import Followers
     from shared.engine.step.hidden import HiddenPool
     from shared.kv.content_log import ContentLog
     from shared.kv.layout import KVLayout
@@ -142,6 +145,7 @@ async def open_parts(
     *,
     weights: Weights,
     adapters: WorkerAdapters,
+    followers: Followers,
     read_token_table: ReadTokenTable,
     token: ClusterToken | None = None,
     certificates: CertificateFiles | None = None,
@@ -152,9 +156,8 @@ async def open_parts(
     """
     worker = WorkerId.born(config.name)
     async with AsyncExitStack() as stack:
-        engine = await asyncio.to_thread(_build_engine, config, role, weights.loaded, adapters)
-        contents = engine.record_contents() if config.kv_events_endpoint else None
-        thread = await _started(engine, adapters, stack)
+        build = partial(_build_engine, config, role, weights.loaded, adapters, followers)
+        engine, contents, thread = await _started(config, build, adapters, stack)
         transfers = TransferCounters()
         connectors = await open_connectors(config, worker, engine, transfers, stack)
         channels, peers = _peers(worker, engine, connectors, token, certificates, stack)
@@ -287,6 +290,8 @@ def _metrics(
     )
     metrics.register(TransferCollector(transfers, connectors))
     metrics.register(GrammarCollector(grammars.stats, model=config.model.name))
+    if engine.followers.size > 1:
+        metrics.register(RankCollector(engine.followers.pids, model=config.model.name))
     metrics.register(AdapterCollector(adapters, thread.stats, model=config.model.name))
     return metrics
 
@@ -306,18 +311,32 @@ def _grammars(
 
 
 def _build_engine(
-    config: WorkerConfig, role: Role, loaded: LoadedModel, adapters: WorkerAdapters
+    config: WorkerConfig,
+    role: Role,
+    loaded: LoadedModel,
+    adapters: WorkerAdapters,
+    followers: Followers,
 ) -> Engine:
     engine = config.engine
     if role is Role.PREFILL:
         # It samples one token per request: speculation is useless.
         engine = replace(engine, speculative_config=None)
     attach(adapters.store, loaded, engine)
-    return Engine(loaded, engine, adapters=adapters.store)
+    return Engine(loaded, engine, adapters=adapters.store, followers=followers)
 
 
-async def _started(engine: Engine, adapters: WorkerAdapters, stack: AsyncExitStack) -> EngineThread:
-    """Start the engine's thread; at the end, nothing refers to the model any more."""
+async def _started(
+    config: WorkerConfig,
+    build: Callable[[], Engine],
+    adapters: WorkerAdapters,
+    stack: AsyncExitStack,
+) -> tuple[Engine, ContentLog | None, EngineThread]:
+    """Start an engine's thread; at the end, nothing refers to the model any more.
+
+    Return the log of its blocks' contents, too, if KV events are published.
+    """
+    engine = await asyncio.to_thread(build)
+    contents = engine.record_contents() if config.kv_events_endpoint else None
     if adapters.store is not None:
         stack.callback(adapters.store.forget_contents)
         stack.callback(adapters.store.attach, None)
@@ -325,7 +344,7 @@ async def _started(engine: Engine, adapters: WorkerAdapters, stack: AsyncExitSta
     thread = EngineThread(engine)
     await thread.start()
     stack.push_async_callback(thread.stop)
-    return thread
+    return engine, contents, thread
 
 
 def _peer_info(

@@ -22,6 +22,8 @@ from baton.v1 import lifecycle_pb2_grpc
 from shared.config import load_config
 from shared.engine.adapters.build import attach
 from shared.engine.offload.build import forget_disk
+from shared.engine.ranks.leader import RankLeader
+from shared.engine.ranks.processes import LogSettings
 from shared.errors import ConfigError, ModelLoadError
 from shared.model.checkpoint.loading.heap import give_back_free
 from shared.pooling.loading import reads_whole_texts
@@ -142,7 +144,7 @@ async def run_worker(
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(following([] if token is None else [token.file]))
         events = await stack.enter_async_context(open_publisher(config))
-        lifecycle = Lifecycle(config)
+        lifecycle = Lifecycle(config, _lead(config, role, stack))
         adapters = await _load_first(config, lifecycle, stack)
         certificates = open_certificates(config.tls, PeerRole(role.value))
         server = _server(service, role, token, certificates)
@@ -155,6 +157,7 @@ async def run_worker(
                 role=role,
                 lifecycle=lifecycle,
                 adapters=adapters,
+                followers=lifecycle.followers,
                 profiling=profiling,
                 server=server,
                 switch=switch,
@@ -168,6 +171,17 @@ async def run_worker(
         )
     log.info("stopped", name=config.name)
     return EXIT_BROKEN if ending is Ending.BROKEN else 0
+
+
+def _lead(config: WorkerConfig, role: Role, stack: AsyncExitStack) -> RankLeader | None:
+    """Start the other ranks, which end with the stack; None: there are none."""
+    if config.ranks.size == 1:
+        return None
+    as_json = config.log_format == "json"
+    logs = LogSettings(service=role.value, level=config.log_level, as_json=as_json)
+    leader = RankLeader(config.ranks, logs)
+    stack.callback(leader.close)
+    return leader
 
 
 async def _load_first(
@@ -237,6 +251,7 @@ async def _live(site: Site) -> Ending:
     ending = last.ending
     while ending is Ending.TURNED:
         lifecycle.turned()
+        await asyncio.to_thread(site.followers.keep, lifecycle.fingerprints)
         # Reference cycles keep an engine's and a model's memory otherwise.
         gc.collect()
         give_back_free()

@@ -105,3 +105,21 @@ class Script:
             kept = logits[row, state[0]].item()
             logits[row] = float("-inf")
             logits[row, state[0]] = kept
+
+
+class Failing:
+    """Fails for requests with `fails`."""
+
+    is_argmax_invariant = False
+
+    def __init__(self, context: ProcessorContext) -> None:
+        pass
+
+    def new_request(self, request: NewRequest) -> bool | None:
+        return True if request.params.extra_args.get("fails") else None
+
+    def update(self, state: bool, token_ids: Sequence[int]) -> None:
+        pass
+
+    def apply(self, logits: torch.Tensor, states: Sequence[bool]) -> None:
+        raise ZeroDivisionError

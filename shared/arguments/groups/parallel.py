@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from shared.arguments.base import Inert, Refused, json_object, renamed, switch, value, words
+from shared.arguments.base import Inert, Refused, Same, json_object, renamed, switch, value, words
 
-NO_RANKS = "a model must fit one device: Baton has no tensor, pipeline or context parallel ranks"
-NO_EXPERTS = "Baton does not spread experts over devices"
+NO_RANKS = "a model is divided among processes by --tensor-parallel-size alone"
+NO_EXPERTS = "experts are divided by --enable-expert-parallel alone, and stay where they are"
 NO_RANK_OF_DATA = (
     "workers are no ranks: each joins by itself, with --directory or --redis-url, and routers "
     "balance between them"
@@ -18,20 +18,20 @@ PARALLEL = (
     value(
         "--distributed-executor-backend",
         None,
-        Refused("a worker is one process; there is no Ray", ("mp", "uni")),
+        Refused("ranks are processes on one host; there is no Ray", ("mp", "uni")),
     ),
     value("--pipeline-parallel-size", "1", Refused(NO_RANKS), short="-pp"),
     value("--master-addr", "127.0.0.1", Inert(NO_RANK_OF_DATA)),
     value("--master-port", "29501", Inert(NO_RANK_OF_DATA)),
     value("--nnodes", "1", Refused(NO_RANK_OF_DATA), short="-n"),
     value("--node-rank", "0", Refused(NO_RANK_OF_DATA), short="-r"),
-    value("--distributed-timeout-seconds", None, Inert(NO_RANK_OF_DATA)),
-    value("--cpu-distributed-timeout-seconds", None, Inert(NO_RANK_OF_DATA)),
+    value("--distributed-timeout-seconds", None, Same()),
+    value("--cpu-distributed-timeout-seconds", None, renamed("--distributed-timeout-seconds")),
     switch("--numa-bind", Refused(NO_NUMA)),
     words("--numa-bind-nodes", None, Refused(NO_NUMA)),
     words("--numa-bind-cpus", None, Refused(NO_NUMA)),
     value("--device-ids", None, Refused("use --device cuda:N, one for each worker")),
-    value("--tensor-parallel-size", "1", Refused(NO_RANKS), short="-tp"),
+    value("--tensor-parallel-size", "1", Same(), short="-tp"),
     value("--decode-context-parallel-size", "1", Refused(NO_RANKS), short="-dcp"),
     value("--dcp-comm-backend", None, Inert(NO_RANKS)),
     switch("--dcp-q-replicate", Inert(NO_RANKS), default=None),
@@ -54,7 +54,11 @@ PARALLEL = (
     switch("--data-parallel-external-lb", Refused(NO_RANK_OF_DATA), short="-dpe"),
     switch("--data-parallel-multi-port-external-lb", Refused(NO_RANK_OF_DATA), short="-dpm"),
     switch("--enable-hc-sp", Refused(NO_RANKS)),
-    switch("--enable-expert-parallel", Refused(NO_EXPERTS), short="-ep"),
+    switch(
+        "--enable-expert-parallel",
+        Same("the ranks that divide a model divide its experts"),
+        short="-ep",
+    ),
     switch("--enable-batch-sharded-sampling", Refused(NO_RANKS), default=None),
     switch("--enable-ep-weight-filter", Inert(NO_EXPERTS)),
     value("--all2all-backend", "allgather_reducescatter", Inert(NO_EXPERTS)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,13 +12,14 @@ from shared.engine.adapters.store import AdapterStore
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
-    from shared.adapters.targets import AdapterBase
     from shared.engine.adapters.base import Adapter
     from shared.engine.adapters.folders import AdapterFolders
     from shared.engine.config import EngineConfig
     from shared.model.loader import LoadedModel
+    from shared.model.spec import DecoderSpec
 
 
 def build_store(config: EngineConfig, folders: AdapterFolders) -> AdapterStore | None:
@@ -41,8 +43,18 @@ def attach(store: AdapterStore | None, loaded: LoadedModel, config: EngineConfig
         return
     if not isinstance(loaded.model, AdapterModel):
         raise ConfigError("enable_lora: this implementation of the model takes no adapters")
-    store.attach(partial(_read, loaded.model, config.max_lora_rank))
+    # A rank's part of a model takes adapters of the whole.
+    base = _Base(loaded.spec, loaded.model.adapter_linears)
+    store.attach(partial(_read, base, config.max_lora_rank))
 
 
-def _read(model: AdapterBase, max_rank: int, folder: Path) -> Adapter:
-    return read_adapter(folder, model, max_rank=max_rank)
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """See `AdapterBase`."""
+
+    spec: DecoderSpec
+    adapter_linears: Mapping[str, tuple[int, int]]
+
+
+def _read(base: _Base, max_rank: int, folder: Path) -> Adapter:
+    return read_adapter(folder, base, max_rank=max_rank)

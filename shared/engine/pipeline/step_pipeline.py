@@ -275,7 +275,12 @@ def _ids(seqs: Iterable[Sequence]) -> list[str]:
 
 
 def failure(seq: Sequence, error: Exception) -> Failed:
-    """Return the last event of a sequence whose step failed."""
+    """Return the last event of a sequence whose step failed.
+
+    The error of a lost rank stays what it is: another worker can continue the request.
+    """
+    if isinstance(error, RankError):
+        return Failed(request_id=seq.request_id, error=error)
     reason = InternalError(f"request {seq.request_id}: the step failed: {error!r}")
     reason.__cause__ = error
     return Failed(request_id=seq.request_id, error=reason)

@@ -18,11 +18,12 @@ from shared.engine.ranks.orders import (
     Build,
     Done,
     Failed,
-    Forget,
+    Keep,
     KeepHidden,
     Kind,
     Load,
     Measure,
+    MeasureSums,
     SetAdapter,
     Unbuild,
     decode_order,
@@ -39,6 +40,7 @@ from shared.model.checkpoint.loading.heap import give_back_free
 from shared.model.families.registry import register_named
 from shared.model.loader import load_model
 from shared.model.sharding.split import Split
+from shared.ranks.measure import measure_sums
 from shared.version import VERSION
 
 if TYPE_CHECKING:
@@ -54,16 +56,13 @@ log = structlog.get_logger(__name__)
 class Follower:
     """One rank's life. One thread."""
 
-    def __init__(
-        self, collective: Collective, plans: PlanReceiver, line: socket.socket
-    ) -> None:
+    def __init__(self, collective: Collective, plans: PlanReceiver, line: socket.socket) -> None:
         """`line`: for answers to rank 0."""
         self._collective = collective
         self._plans = plans
         self._line = line
-        self._loaded: LoadedModel | None = None
-        #: Whether the model that was loaded last had a runner.
-        self._was_built = False
+        #: Models by fingerprint.
+        self._loaded: dict[str, LoadedModel] = {}
         self._parts: ModelParts | None = None
         self._steps: deque[RunningStep] = deque()
 
@@ -105,8 +104,9 @@ class Follower:
         except Exception as error:  # rank 0 must learn any
             if isinstance(order, Measure) or isinstance(error, RankError):
                 raise  # the others wait for this rank
-            log.exception("order_failed", rank=self._collective.rank, order=type(order).__name__)
             is_refused = isinstance(error, ConfigError | ModelLoadError)
+            if not is_refused:
+                log.exception("order_failed", rank=self._collective.rank)
             answer = Failed(str(error) if is_refused else repr(error), is_refused)
         if isinstance(order, Measure):
             return  # rank 0 computes it at the same time
@@ -122,18 +122,20 @@ class Follower:
                 return self._load(order)
             case Measure():
                 self._measure(order)
+            case MeasureSums():
+                measure_sums(self._collective)
             case Build():
                 self._build(order)
             case KeepHidden():
-                self._built.runner.keep_hidden(HiddenNeeds(order.final, order.layers))
+                self._built.runner.keep_hidden(HiddenNeeds(final=order.final, layers=order.layers))
             case SetAdapter():
                 weights = None if order.weights is None else decode_weights(order.weights)
                 self._built.loaded.model.set_adapter(order.slot, weights)
             case Unbuild():
                 self._unbuild()
-            case Forget():
-                if self._was_built:
-                    self._loaded = None
+            case Keep():
+                for fingerprint in self._loaded.keys() - set(order.fingerprints):
+                    del self._loaded[fingerprint]
                 _give_back()
         return Done()
 
@@ -146,7 +148,6 @@ class Follower:
         if order.model_class:
             register_named(order.model_class)
         rank, size = self._collective.rank, self._collective.size
-        # The threads of a model that is to be replaced are needed no more.
         loaded = load_model(
             Path(order.folder),
             split=Split(rank=rank, size=size, expert_parallel=order.expert_parallel),
@@ -155,26 +156,25 @@ class Follower:
             bind=order.binds[rank],
             **order.options,
         )
-        self._loaded, self._was_built = loaded, False
+        self._loaded[loaded.fingerprint] = loaded
         return Done(loaded.fingerprint, VERSION)
 
     def _measure(self, order: Measure) -> None:
-        assert self._loaded is not None  # rank 0 has it, too
-        layout = own_layout(self._loaded, read_layout(self._loaded, order.config))
-        largest_step_bytes(self._loaded, layout, order.config, order.max_model_len)
+        loaded = self._loaded[order.fingerprint]
+        layout = own_layout(loaded, read_layout(loaded, order.config))
+        largest_step_bytes(loaded, layout, order.config, order.max_model_len)
 
     def _build(self, order: Build) -> None:
-        assert self._loaded is not None  # rank 0 has it, too
+        loaded = self._loaded[order.fingerprint]
         self._parts = build_model_parts(
-            self._loaded,
+            loaded,
             order.config,
-            own_layout(self._loaded, read_layout(self._loaded, order.config)),
+            own_layout(loaded, read_layout(loaded, order.config)),
             num_blocks=order.num_blocks,
             max_model_len=order.max_model_len,
             recorder=None,
             followers=NO_FOLLOWERS,
         )
-        self._was_built = True
 
     def _unbuild(self) -> None:
         self._steps.clear()

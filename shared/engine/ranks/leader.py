@@ -14,9 +14,10 @@ from shared.engine.ranks.leading import LeadingRunner, LeadingSlots
 from shared.engine.ranks.orders import (
     Build,
     Failed,
-    Forget,
+    Keep,
     Load,
     Measure,
+    MeasureSums,
     Order,
     Unbuild,
     decode_answer,
@@ -27,12 +28,13 @@ from shared.errors import ConfigError, InternalError, ModelLoadError, RankError
 from shared.kv.memory import KVMemory
 from shared.model.loader import load_model
 from shared.model.sharding.split import Split
+from shared.ranks.measure import measure_sums
 from shared.ranks.plan_ring import PlanRingSender, ring_file
 from shared.ranks.shared_memory import SharedMemoryCollective, collective_file
 from shared.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
     from shared.engine.config import EngineConfig
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from shared.engine.step.followers import StepRunner
     from shared.kv.layout import KVLayout
     from shared.model.loader import LoadedModel
+    from shared.ranks.measure import SumTime
 
 log = structlog.get_logger(__name__)
 
@@ -62,7 +65,7 @@ class RankLeader:
         self._settings = settings
         #: Why the group is lost, if it is.
         self.lost: RankError | None = None
-        self._listeners: list[Callable[[], None]] = []
+        self._listener: Callable[[], None] = _hears_nothing
         self._memories: list[KVMemory] = []
         self._is_built = False
         timeout_s = settings.distributed_timeout_seconds
@@ -87,22 +90,21 @@ class RankLeader:
         return self._processes.pids
 
     def on_lost(self, callback: Callable[[], None]) -> None:
-        """Call back, in a thread of this group, when `lost` is set."""
-        self._listeners.append(callback)
+        """See `Followers`."""
+        self._listener = callback
+        if self.lost is not None:
+            callback()
 
     def load(self, folder: Path, *, model_class: str = "", **options: Any) -> LoadedModel:
         """Load a model, each rank its part; see `load_model` for the options and the errors.
 
-        num_threads: of each rank. bind: cores by rank, with | between them, or cores that the ranks
-        divide.
+        num_threads: of all ranks, which divide them. bind: cores by rank, with | between them.
 
         Raises:
             ConfigError: a rank is another version of the program, or reads other weights.
             RankError: a rank was lost.
         """
-        split = Split(
-            rank=0, size=self.size, expert_parallel=self._settings.enable_expert_parallel
-        )
+        split = Split(rank=0, size=self.size, expert_parallel=self._settings.enable_expert_parallel)
         threads = _threads(options.pop("num_threads", None), self.size)
         binds = _binds(options.pop("bind", None), self.size)
         order = Load(
@@ -114,6 +116,9 @@ class RankLeader:
             model_class=model_class,
         )
         self._send(order)
+        # Loading takes as long as it takes.
+        for line in self._processes.lines:
+            line.settimeout(None)
         try:
             loaded = load_model(
                 folder,
@@ -127,7 +132,10 @@ class RankLeader:
             with contextlib.suppress(ConfigError, ModelLoadError, RankError):
                 self._answers()
             raise
-        for rank, answer in enumerate(self._answers(), 1):
+        answers = self._answers()
+        for line in self._processes.lines:
+            line.settimeout(self._settings.distributed_timeout_seconds)
+        for rank, answer in enumerate(answers, 1):
             for name, own, other in (
                 ("version", VERSION, answer.version),
                 ("weights", loaded.fingerprint, answer.fingerprint),
@@ -137,15 +145,21 @@ class RankLeader:
         log.info("ranks_loaded", size=self.size, pids=self.pids)
         return loaded
 
-    def measure(self, config: EngineConfig, max_model_len: int) -> None:
+    def measure(self, fingerprint: str, config: EngineConfig, max_model_len: int) -> None:
         """See `Followers`."""
-        self._send(Measure(config, max_model_len))
+        self._send(Measure(fingerprint, config, max_model_len))
 
     def build(
-        self, config: EngineConfig, num_blocks: int, max_model_len: int, layouts: Sequence[KVLayout]
+        self,
+        fingerprint: str,
+        config: EngineConfig,
+        *,
+        num_blocks: int,
+        max_model_len: int,
+        layouts: Sequence[KVLayout],
     ) -> None:
         """See `Followers`."""
-        self._send(Build(config, num_blocks, max_model_len))
+        self._send(Build(fingerprint, config, num_blocks, max_model_len))
         self._is_built = True
         fds: list[int] = []
         self._answers(fds)
@@ -162,7 +176,12 @@ class RankLeader:
     def lead(self, runner: StepRunner, config: EngineConfig) -> StepRunner:
         """See `Followers`."""
         return LeadingRunner(
-            runner, self._plans, self.collective, self.order, overlaps=config.overlaps_steps
+            runner,
+            self._plans,
+            self.collective,
+            self.order,
+            overlaps=config.overlaps_steps,
+            lose=self._lose,
         )
 
     def lead_slots(self, model: _M) -> _M:
@@ -178,9 +197,20 @@ class RankLeader:
             self._is_built = False
             self._tell(Unbuild())
 
-    def forget(self) -> None:
+    def keep(self, fingerprints: Collection[str]) -> None:
         """See `Followers`."""
-        self._tell(Forget())
+        self._tell(Keep(list(fingerprints)))
+
+    def measure_sums(self) -> list[SumTime]:
+        """Time sums between the ranks; see `measure_sums`.
+
+        Raises:
+            RankError: a rank cannot be reached.
+        """
+        self._send(MeasureSums())
+        found = measure_sums(self.collective)
+        self._answers()
+        return found
 
     def close(self) -> None:
         """End the processes. Idempotent."""
@@ -224,7 +254,8 @@ class RankLeader:
         return found
 
     def _answer(self, rank: int, line: socket.socket, fds: list[int] | None) -> Done | Failed:
-        with contextlib.suppress(OSError):
+        what = "ended"
+        try:
             room = socket.CMSG_SPACE(array.array("i").itemsize)
             data, extra, _, _ = line.recvmsg(_ANSWER_BYTES, room)
             for _, _, packed in extra:
@@ -232,20 +263,32 @@ class RankLeader:
                     fds.append(int.from_bytes(packed[:4], "little"))
             if data:
                 return decode_answer(data)
-        raise self.lost or RankError(f"the process of rank {rank} ended", rank=rank)
+        except TimeoutError:
+            what = f"did not answer within {line.gettimeout():g} s"
+        except OSError as error:
+            what = f"is gone: {error}"
+        self._lose(RankError(f"the process of rank {rank} {what}", rank=rank))
+        assert self.lost is not None  # just now
+        raise self.lost
 
     def _lose(self, error: RankError) -> None:
+        """Know that the group is lost; the first reason stays."""
+        if self.lost is not None:
+            return
         log.error("rank_lost", rank=error.rank, reason=str(error))
         self.lost = error
-        for listener in self._listeners:
-            listener()
+        self._listener()
+
+
+def _hears_nothing() -> None:
+    pass
 
 
 def _threads(num_threads: int | None, size: int) -> list[int]:
-    """Return each rank's number of threads: by default the cores are divided."""
+    """Return each rank's number of threads: by default one per core, divided by the ranks."""
     if num_threads is None:
-        num_threads = max(1, len(os.sched_getaffinity(0)) // size)
-    return [num_threads] * size
+        num_threads = len(os.sched_getaffinity(0))
+    return [max(1, num_threads // size)] * size
 
 
 def _binds(bind: str | None, size: int) -> list[str | None]:

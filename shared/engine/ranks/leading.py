@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,7 +12,7 @@ from shared.engine.step.plan_codec import encode_plan
 from shared.errors import RankError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from shared.engine.adapters.base import AdapterModel
     from shared.engine.ranks.orders import Order
@@ -41,7 +42,10 @@ class LeadingRunner:
         order: Callable[[Order], None],
         *,
         overlaps: bool,
+        lose: Callable[[RankError], None],
     ) -> None:
+        """`lose`: told of a lost rank that a step has found, which is raised then."""
+        self._lose = lose
         self._runner = runner
         self._plans = plans
         self._collective = collective
@@ -55,16 +59,27 @@ class LeadingRunner:
 
     def launch(self, plan: StepPlan) -> RunningStep:
         """See `ModelRunner`."""
-        self._plans.send((_LAUNCH if self._overlaps else _STEP) + encode_plan(plan))
-        with Agreed(self._collective, only_errors=True):
-            return self._runner.launch(plan)
+        kind = _LAUNCH if self._overlaps else _STEP
+        with self._losing():
+            self._plans.send(kind + encode_plan(plan))
+            with Agreed(self._collective, only_errors=True):
+                return self._runner.launch(plan)
 
     def collect(self, step: RunningStep) -> StepResult:
         """See `ModelRunner`."""
-        if self._overlaps:
-            self._plans.send(_COLLECT)
-        with Agreed(self._collective):
-            return self._runner.collect(step)
+        with self._losing():
+            if self._overlaps:
+                self._plans.send(_COLLECT)
+            with Agreed(self._collective):
+                return self._runner.collect(step)
+
+    @contextmanager
+    def _losing(self) -> Iterator[None]:
+        try:
+            yield
+        except RankError as error:
+            self._lose(error)
+            raise
 
 
 class Agreed:

@@ -12,6 +12,8 @@ from kernels.low_rank import LowRankPart
 from shared.engine.config import EngineConfig  # noqa: TC001 read at run time by msgspec
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from shared.model.adapted.base import AdapterWeights
 
 
@@ -42,15 +44,21 @@ class Load(msgspec.Struct, tag=True, frozen=True):
 
 
 class Measure(msgspec.Struct, tag=True, frozen=True):
-    """Compute the largest step."""
+    """Compute the largest step of a model."""
 
+    fingerprint: str
     config: EngineConfig
     max_model_len: int
 
 
-class Build(msgspec.Struct, tag=True, frozen=True):
-    """Allocate blocks for the model that was loaded last, and make its runner."""
+class MeasureSums(msgspec.Struct, tag=True, frozen=True):
+    """Time sums between the ranks."""
 
+
+class Build(msgspec.Struct, tag=True, frozen=True):
+    """Allocate blocks for a model, and make its runner."""
+
+    fingerprint: str
     config: EngineConfig
     num_blocks: int
     max_model_len: int
@@ -74,11 +82,13 @@ class Unbuild(msgspec.Struct, tag=True, frozen=True):
     """Free blocks and runner."""
 
 
-class Forget(msgspec.Struct, tag=True, frozen=True):
-    """Free the model, unless it was loaded since the last runner was made."""
+class Keep(msgspec.Struct, tag=True, frozen=True):
+    """Free all models but these."""
+
+    fingerprints: list[str]
 
 
-Order: TypeAlias = Load | Measure | Build | KeepHidden | SetAdapter | Unbuild | Forget
+Order: TypeAlias = Load | Measure | MeasureSums | Build | KeepHidden | SetAdapter | Unbuild | Keep
 
 
 class Done(msgspec.Struct, tag=True, frozen=True):
@@ -102,7 +112,12 @@ Answer: TypeAlias = Done | Failed
 
 encode_answer = msgspec.msgpack.encode
 decode_order = msgspec.msgpack.Decoder(Order).decode
-decode_answer = msgspec.msgpack.Decoder(Answer).decode
+_ANSWERS: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
+
+
+def decode_answer(data: bytes) -> Answer:
+    """Return a follower's answer."""
+    return _ANSWERS.decode(data)
 
 
 def encode_order(order: Order) -> bytes:
@@ -112,7 +127,8 @@ def encode_order(order: Order) -> bytes:
 
 def encode_weights(weights: AdapterWeights) -> bytes:
     """Return an adapter's matrices as bytes; numbers keep all of their bits."""
-    tensors, places = {}, []
+    tensors: dict[str, Tensor] = {}
+    places: list[tuple[str, int, float]] = []
     for path, parts in weights.items():
         for part in parts:
             tensors[f"{len(places)}a"] = part.a.contiguous()

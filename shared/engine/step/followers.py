@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from shared.engine.config import EngineConfig
     from shared.engine.step.hidden import HiddenNeeds
     from shared.engine.step.model_runner import RunningStep, StepResult
     from shared.engine.step.plan import StepPlan
+    from shared.errors import RankError
     from shared.kv.layout import KVLayout
     from shared.kv.memory import KVMemory
 
@@ -50,16 +51,27 @@ class Followers(Protocol):
         """Number of ranks, rank 0 included."""
         ...
 
-    def measure(self, config: EngineConfig, max_model_len: int) -> None:
+    @property
+    def pids(self) -> Sequence[int]:
+        """The process ids of ranks from 1 on, of this host."""
+        ...
+
+    def measure(self, fingerprint: str, config: EngineConfig, max_model_len: int) -> None:
         """Let the ranks begin to compute the largest step; rank 0 must compute it now, too."""
         ...
 
     def build(
-        self, config: EngineConfig, num_blocks: int, max_model_len: int, layouts: Sequence[KVLayout]
+        self,
+        fingerprint: str,
+        config: EngineConfig,
+        *,
+        num_blocks: int,
+        max_model_len: int,
+        layouts: Sequence[KVLayout],
     ) -> None:
         """Let the ranks allocate their blocks and make their runners; return when they have.
 
-        layouts: of the blocks, by rank.
+        fingerprint: of the model, which they have loaded. layouts: of the blocks, by rank.
         """
         ...
 
@@ -83,8 +95,20 @@ class Followers(Protocol):
         """Let the ranks free their blocks and runners. Of lost ranks nothing is asked."""
         ...
 
-    def forget(self) -> None:
-        """Let the ranks free the model that they had a runner for, if they have none now."""
+    def keep(self, fingerprints: Collection[str]) -> None:
+        """Let the ranks free all models but these, and but that for which they have a runner."""
+        ...
+
+    @property
+    def lost(self) -> RankError | None:
+        """Why the group is lost, if it is."""
+        ...
+
+    def on_lost(self, callback: Callable[[], None]) -> None:
+        """Call back when `lost` is set, in a thread of the group; at once, if it is set.
+
+        One callback at a time: the next one replaces it.
+        """
         ...
 
 
@@ -92,13 +116,21 @@ class NoFollowers:
     """The followers of a rank that is alone."""
 
     size = 1
+    pids: Sequence[int] = ()
     memories: Sequence[KVMemory] = ()
+    lost: RankError | None = None
 
-    def measure(self, config: EngineConfig, max_model_len: int) -> None:
+    def measure(self, fingerprint: str, config: EngineConfig, max_model_len: int) -> None:
         """See `Followers`."""
 
     def build(
-        self, config: EngineConfig, num_blocks: int, max_model_len: int, layouts: Sequence[KVLayout]
+        self,
+        fingerprint: str,
+        config: EngineConfig,
+        *,
+        num_blocks: int,
+        max_model_len: int,
+        layouts: Sequence[KVLayout],
     ) -> None:
         """See `Followers`."""
 
@@ -113,7 +145,10 @@ class NoFollowers:
     def unbuild(self) -> None:
         """See `Followers`."""
 
-    def forget(self) -> None:
+    def keep(self, fingerprints: Collection[str]) -> None:
+        """See `Followers`."""
+
+    def on_lost(self, callback: Callable[[], None]) -> None:
         """See `Followers`."""
 
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
 
 from shared.engine.speculation.own_head import check_own_head
+from shared.engine.step.followers import NO_FOLLOWERS
 from shared.errors import InvalidRequestError, ModelLoadError, UnavailableError
 from shared.worker.lifecycle.pause import Pause
 from shared.worker.lifecycle.stage import PauseMode, SleepLevel, Stage
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from shared.engine.engine_thread import EngineThread
+    from shared.engine.ranks.leader import RankLeader
+    from shared.engine.step.followers import Followers
     from shared.identity import WorkerId
     from shared.worker.config import WorkerConfig
     from shared.worker.health.gate import RequestGate
@@ -53,8 +57,10 @@ class _Prepared:
 class Lifecycle:
     """Takes orders from RPCs; `process` lives the lives. Use it on the service's loop."""
 
-    def __init__(self, config: WorkerConfig) -> None:
+    def __init__(self, config: WorkerConfig, leader: RankLeader | None = None) -> None:
+        """`leader`: of the worker's other ranks."""
         self._config = config
+        self._leader = leader
         #: Of the present weights, or of those that a sleeping worker had.
         self.source: WeightSource = first_source(config)
         self.stage = Stage.SERVING
@@ -92,6 +98,16 @@ class Lifecycle:
         """Record that a life has ended for another one."""
         self._life = None
         self.turning.clear()
+
+    @property
+    def followers(self) -> Followers:
+        """The worker's other ranks."""
+        return self._leader or NO_FOLLOWERS
+
+    @property
+    def fingerprints(self) -> tuple[str, ...]:
+        """Of the weights that are loaded."""
+        return () if self.weights is None else (self.weights.loaded.fingerprint,)
 
     def replaces(self, fingerprint: str) -> bool:
         """Return whether the present weights are others than these. A sleeper may have none."""
@@ -241,4 +257,9 @@ class Lifecycle:
         return weights
 
     async def _load(self, source: WeightSource) -> Weights:
-        return await asyncio.to_thread(load_weights, self._config, source)
+        load = partial(load_weights, self._config, source, self._leader)
+        engine = None if self._life is None else self._life.engine
+        if self._leader is None or engine is None:
+            return await asyncio.to_thread(load)
+        # Ranks compute no step while they load.
+        return await engine.call(lambda _: load())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from shared.directory.base import WEIGHT_PATH, WEIGHT_VERSION
@@ -13,6 +14,7 @@ from shared.model.loader import load_model
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from shared.engine.ranks.leader import RankLeader
     from shared.model.loader import LoadedModel
     from shared.worker.config import WorkerConfig
 
@@ -68,8 +70,10 @@ def first_source(config: WorkerConfig) -> WeightSource:
     )
 
 
-def load_weights(config: WorkerConfig, source: WeightSource) -> Weights:
+def load_weights(config: WorkerConfig, source: WeightSource, leader: RankLeader | None) -> Weights:
     """Load weights as the settings say. Takes the memory of a model beside what is loaded.
+
+    `leader`: of the worker's other ranks, which load them at the same time; None: there are none.
 
     Raises:
         ConfigError, ModelLoadError: the checkpoint cannot be used like this.
@@ -77,7 +81,10 @@ def load_weights(config: WorkerConfig, source: WeightSource) -> Weights:
     settings = config.model
     if settings.model_class:
         register_named(settings.model_class)
-    loaded = load_model(
+    load = load_model
+    if leader is not None:
+        load = partial(leader.load, model_class=settings.model_class)
+    loaded = load(
         settings.changed(source.folder),
         dtype=settings.dtype,
         load_format=settings.load_format,

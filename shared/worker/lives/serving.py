@@ -52,6 +52,7 @@ async def serve_life(site: Site) -> LastLife:
                 site.role,
                 weights=lifecycle.weights,
                 adapters=site.adapters,
+                followers=site.followers,
                 read_token_table=site.read_token_table,
                 token=site.token,
                 certificates=site.certificates,

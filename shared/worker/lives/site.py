@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from shared.directory.base import WorkerRecord
+    from shared.engine.step.followers import Followers
     from shared.identity import Role
     from shared.rpc.auth import ClusterToken
     from shared.rpc.server import RpcServer
@@ -43,6 +44,8 @@ class Site:
     role: Role
     lifecycle: Lifecycle
     adapters: WorkerAdapters
+    #: The other ranks of all lives.
+    followers: Followers
     profiling: Profiling
     #: Listens from the first life on.
     server: RpcServer

@@ -47,6 +47,10 @@ FIRST: dict[str, Any] = {
     "ignore_patterns": ["*.bin", "*.md"],
     "data_parallel_size": 1,
     "api_process_count": 1,
+    "tensor_parallel_size": 1,
+    "enable_expert_parallel": False,
+    "distributed_timeout_seconds": 20,
+    "cpu_distributed_timeout_seconds": 10,
     "block_size": 8,
     "gpu_memory_utilization": 0.5,
     "device_memory_utilization": 0.4,
@@ -127,6 +131,15 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shared.folder.changed.cache_dir", lambda: tmp_path / "cache")
 
 
+#: Arguments of numbers of processes.
+FIXED = {
+    "--data-parallel-size",
+    "--api-process-count",
+    "--tensor-parallel-size",
+    "--enable-expert-parallel",
+}
+
+
 def field(argument: Argument) -> str:
     return argument.name[2:].replace("-", "_")
 
@@ -199,5 +212,5 @@ def test_no_accepted_argument_is_left_at_its_default() -> None:
     for argument in ARGUMENTS.values():
         given = (FIRST | SECOND).get(field(argument))
         if isinstance(argument.meaning, Same | Spelled) and given is not None:
-            is_fixed = argument.name in {"--data-parallel-size", "--api-process-count"}
+            is_fixed = argument.name in FIXED
             assert is_fixed or str(given) != argument.default

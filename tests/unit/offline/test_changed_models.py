@@ -105,8 +105,8 @@ def test_a_worker_reads_other_weights_with_the_same_changes(folder: Path, tmp_pa
     overrides = json.dumps(OVERRIDES[1])
     words = ["--model", str(folder), "--hf-overrides", overrides, "--directory", "h:1"]
     config = load_config(DecodeConfig, words, prog="test", environ={}).worker
-    first = load_weights(config, first_source(config))
-    second = load_weights(config, WeightSource(later, "later", 1))
+    first = load_weights(config, first_source(config), None)
+    second = load_weights(config, WeightSource(later, "later", 1), None)
     assert first.source.folder == folder
     assert first.loaded.spec.norm.eps == second.loaded.spec.norm.eps == 3.0
     second.check_replaces(first.loaded)

@@ -1,0 +1,39 @@
+"""What each rank of a worker takes of its host, as metrics."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import psutil
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from prometheus_client import Metric
+
+
+class RankCollector(Collector):
+    """Reads the processes at each scrape. A rank that is gone has no sample."""
+
+    def __init__(self, pids: Sequence[int], *, model: str) -> None:
+        """pids: of the ranks from 1 on; rank 0 is this process."""
+        self._processes = [psutil.Process(pid) for pid in (os.getpid(), *pids)]
+        self._model = model
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield one family per number."""
+        labels = ["model_name", "rank"]
+        cpu = CounterMetricFamily("baton_rank_cpu_seconds", "Processor seconds.", labels=labels)
+        memory = GaugeMetricFamily("baton_rank_resident_bytes", "Resident memory.", labels=labels)
+        for rank, process in enumerate(self._processes):
+            try:
+                times, num_bytes = process.cpu_times(), process.memory_info().rss
+            except psutil.NoSuchProcess:
+                continue
+            cpu.add_metric([self._model, str(rank)], times.user + times.system)
+            memory.add_metric([self._model, str(rank)], num_bytes)
+        yield cpu
+        yield memory

@@ -1,0 +1,298 @@
+"""A group of two processes answers like one, and is lost as one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from shared.engine.config import EngineConfig
+from shared.engine.engine_home import EngineHome
+from shared.engine.llm import LLM
+from shared.engine.rank_settings import RankSettings
+from shared.engine.ranks import leader as leader_module
+from shared.engine.ranks.leader import RankLeader
+from shared.engine.sequence.events import Failed
+from shared.engine.sequence.request import EngineRequest
+from shared.errors import ConfigError, InternalError, ModelLoadError, RankError
+from shared.model.loader import load_model
+from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
+from shared.request.grammar.spec import GrammarKind, GrammarSpec, Thinking
+from shared.request.logprobs_mode import LogprobsMode
+from shared.request.sampling_params import SamplingParams
+from shared.request.thinking_budget import ThinkingBudget
+from shared.worker.health.rank_metrics import RankCollector
+from tests.fakes.engines import Near, Run, drain, generate, logprobs_of, make_request
+from tests.fakes.lora_folders import write_lora
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from shared.engine.engine import Engine
+    from shared.request.adapter_ref import AdapterRef
+
+VOCAB = 300
+PHONE = GrammarSpec(kind=GrammarKind.REGEX, text=r"(\d{3}-){6}")
+SHORT_OF_BLOCKS = {
+    "num_blocks": 32,
+    "block_size": 4,
+    "max_num_seqs": 16,
+    "max_num_batched_tokens": 32,
+}
+NGRAM = json.dumps({"method": "ngram", "num_speculative_tokens": 3, "adaptive": False})
+PROCESSORS = ("tests.fakes.logits_processors:NoRepeat",)
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "synchronous": {"async_scheduling": False},
+    "overlapped": {"async_scheduling": True},
+    "speculative": {"async_scheduling": True, "speculative_config": NGRAM},
+}
+KINDS: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0.0},
+    "drawn": {"temperature": 0.9, "top_k": 40, "top_p": 0.9, "min_p": 0.01},
+    "penalties": {"temperature": 0.0, "repetition_penalty": 1.3, "frequency_penalty": 0.7},
+    "bias": {"temperature": 0.7, "logit_bias": {5: 2.5, 9: -100.0}, "min_tokens": 3},
+    "words": {"temperature": 0.0, "bad_words_token_ids": ((7,), (8, 9)), "stop_token_ids": (3,)},
+    "allowed": {"temperature": 1.0, "allowed_token_ids": tuple(range(20, 60))},
+    "logprobs": {"temperature": 0.0, "logprobs": 3, "prompt_logprobs": 2},
+    "logits": {
+        "temperature": 0.0,
+        "logprobs": 3,
+        "prompt_logprobs": 2,
+        "logprobs_mode": LogprobsMode.RAW_LOGITS,
+    },
+    "hidden states": {"temperature": 0.0, "return_hidden_states": True},
+    "named tokens": {"temperature": 0.0, "logprobs": 0, "logprob_token_ids": (3, 1)},
+    "thinking": {
+        "temperature": 0.0,
+        "thinking_budget": ThinkingBudget(
+            max_tokens=5, thinking=Thinking(begin_token_id=1, end_token_id=7, is_open=True)
+        ),
+    },
+    "processor": {"temperature": 0.0, "extra_args": {"no_repeat": 4}},
+    "grammar": {"temperature": 0.8, "grammar": PHONE},
+    "late": {"temperature": 0.0, "max_tokens": 3},
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("followed")
+    write_random_checkpoint(path, CheckpointSpec(num_layers=2, vocab_size=VOCAB))
+    return path
+
+
+@pytest.fixture(scope="module")
+def leader() -> Iterator[RankLeader]:
+    found = RankLeader(RankSettings(tensor_parallel_size=2))
+    yield found
+    found.close()
+    assert not any(is_running(pid) for pid in found.pids)
+
+
+def is_running(pid: int) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")")[-1].split()[0] != "Z"
+    return False
+
+
+@contextlib.contextmanager
+def group_of(leader: RankLeader, model: Path, **settings: Any) -> Iterator[EngineHome]:
+    """An engine of the two ranks, which compute with PyTorch."""
+    load = partial(leader.load, dtype="float32", attention_backend="torch")
+    home = EngineHome(model, EngineConfig(**settings), load, leader)
+    yield home
+    home.close()
+
+
+def run(engine: Engine, llm: LLM) -> Run:
+    """Requests of every kind, two of each: there is not room for all of them at a time."""
+    eos = llm.tokenizer.eos_token_ids
+    for i, (kind, fields) in enumerate(KINDS.items()):
+        for j in range(2):
+            params = {"max_tokens": 14, "seed": i, "sample_index": j, "eos_token_ids": eos} | fields
+            prompt = [(i * 31 + n * (7 + j)) % 90 + 10 for n in range(5 + 9 * j)]
+            request = EngineRequest(
+                request_id=f"{kind} {j}",
+                # Something to guess from.
+                prompt_token_ids=(*prompt, *prompt[:4]),
+                sampling=SamplingParams(**params),
+            )
+            engine.add(llm.grammars.ready_now(request))
+    return drain(engine)
+
+
+def rows_of(run: Run, request_id: str) -> Near:
+    """The hidden states that an answer returns."""
+    rows = [row for event in run.new_tokens(request_id) for row in event.hidden_states]
+    return Near(np.frombuffer(b"".join(rows), "<f4"))
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_answers_are_those_of_one_process(model: Path, leader: RankLeader, name: str) -> None:
+    settings = SHORT_OF_BLOCKS | {"logits_processors": PROCESSORS} | SETTINGS[name]
+    settings |= {"enable_return_hidden_states": True}
+    here = LLM(model, dtype="float32", attention_backend="torch", **settings)
+    want = run(here.engine, here)
+    counters = here.engine.stats().counters
+    assert counters["num_preemptions"]
+    assert bool(counters["spec_decode_num_accepted_tokens"]) == (name == "speculative")
+    with group_of(leader, model, **settings) as home:
+        got = run(home.engine, here)
+        own, other = home.engine.rank_memories
+        assert own.layout.block_bytes == other.layout.block_bytes
+        assert own.layout.block_bytes * 2 == home.engine.layout.block_bytes
+        assert other.blocks.any(), "rank 1 has kept nothing"
+    here.close()
+    assert set(got.events) == set(want.events)
+    for request_id in want.events:
+        assert got.tokens(request_id) == want.tokens(request_id), request_id
+        assert got.finish_reason(request_id) == want.finish_reason(request_id), request_id
+        assert logprobs_of(got, request_id) == logprobs_of(want, request_id), request_id
+        assert rows_of(got, request_id) == rows_of(want, request_id), request_id
+
+
+def answer(home: EngineHome, *, adapter: AdapterRef | None = None) -> list[int]:
+    assert home.engine is not None
+    return generate(
+        home.engine, make_request("one", [5, 6, 7, 8], adapter=adapter, max_tokens=12)
+    ).tokens("one")
+
+
+def test_ranks_take_adapters_and_other_weights(
+    model: Path, leader: RankLeader, tmp_path: Path
+) -> None:
+    """Beside each other, by sleep and by update, as one process does; one slot for two adapters."""
+    other = tmp_path / "other"
+    write_random_checkpoint(other, CheckpointSpec(num_layers=2, vocab_size=VOCAB, seed=5))
+    settings = SHORT_OF_BLOCKS | {"enable_lora": True, "max_loras": 1, "max_lora_rank": 8}
+    folders = [write_lora(model, tmp_path / f"{n}", seed=n, std=0.4) for n in range(2)]
+
+    def answers(home: EngineHome) -> list[list[int]]:
+        assert home.adapters is not None
+        known = [home.adapters.load(f"{n}", str(folder))[0] for n, folder in enumerate(folders)]
+        refs = [each.ref for each in known]
+        found = [answer(home, adapter=ref) for ref in (None, *refs, None)]
+        home.update_weights(other, "v2")
+        found += [answer(home), answer(home, adapter=refs[1])]
+        home.sleep(1)
+        home.wake_up()
+        return [*found, answer(home)]
+
+    load = partial(load_model, dtype="float32", attention_backend="torch")
+    alone = EngineHome(model, EngineConfig(**settings), load)
+    want = answers(alone)
+    alone.close()
+    assert len({tuple(tokens) for tokens in want}) == 5
+    with group_of(leader, model, **settings) as home:
+        assert answers(home) == want
+
+
+def test_ranks_are_measured(leader: RankLeader) -> None:
+    """What their sums take, and each process; a rank that is gone has no sample."""
+    small, large = leader.measure_sums()
+    assert small.num_bytes < large.num_bytes
+    assert 0 < small.seconds < large.seconds
+
+    def samples(*pids: int) -> dict[tuple[str, str], float]:
+        families = RankCollector(pids, model="m").collect()
+        return {(s.name, s.labels["rank"]): s.value for f in families for s in f.samples}
+
+    found = samples(*leader.pids)
+    assert {rank for _, rank in found} == {"0", "1"}
+    assert found["baton_rank_resident_bytes", "1"] > 1e7
+    assert found["baton_rank_cpu_seconds_total", "1"] > 0.1
+    with subprocess.Popen(["true"]) as gone:
+        collector = RankCollector([gone.pid], model="m")
+    families = list(collector.collect())
+    assert {s.labels["rank"] for f in families for s in f.samples} == {"0"}
+
+
+def test_a_step_that_fails_on_all_ranks_fails_alone(model: Path, leader: RankLeader) -> None:
+    """The group goes on: caches and rows of both ranks are still the same."""
+    processors = ("tests.fakes.logits_processors:Failing",)
+    with group_of(leader, model, **SHORT_OF_BLOCKS, logits_processors=processors) as home:
+        failing = make_request("fails", [5, 6, 7], extra_args={"fails": True})
+        assert isinstance(generate(home.engine, failing).failure("fails"), InternalError)
+        assert len(answer(home)) == 12
+
+
+def test_what_one_rank_cannot_load_is_refused(
+    model: Path, leader: RankLeader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reason and the rank are named, and the group can load something else."""
+    with pytest.raises(ModelLoadError, match="no such"):
+        leader.load(tmp_path / "no such model")
+    with pytest.raises(ConfigError, match="2 ranks need a list of cores each"):
+        leader.load(model, bind="0-1")
+    # What a folder on a shared disk may do between two reads.
+    monkeypatch.setattr(leader_module, "load_model", lambda _, **given: load_model(model, **given))
+    other = tmp_path / "other"
+    write_random_checkpoint(other, CheckpointSpec(num_layers=2, vocab_size=VOCAB, seed=6))
+    with pytest.raises(ConfigError, match="rank 1 has other weights than rank 0"):
+        leader.load(other, dtype="float32", attention_backend="torch")
+    monkeypatch.undo()
+    with group_of(leader, model, **SHORT_OF_BLOCKS) as home:
+        assert len(answer(home)) == 12
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_rank_that_is_gone_loses_the_group(model: Path, number: signal.Signals) -> None:
+    """All requests end, by an error that names the rank; then nothing is left."""
+    ranks = RankSettings(tensor_parallel_size=2, distributed_timeout_seconds=2)
+    found = RankLeader(ranks)
+    lost = threading.Event()
+    found.on_lost(lost.set)
+    with group_of(found, model, **SHORT_OF_BLOCKS) as home:
+        home.engine.add(make_request("one", [5, 6, 7], max_tokens=100))
+        drain(home.engine, until=lambda run: run.num_steps == 3)
+        [pid] = found.pids
+        os.kill(pid, number)
+        events = home.engine.step()
+        assert isinstance(events[-1], Failed)
+        failure = events[-1].error
+        assert isinstance(failure, RankError)
+        assert failure.rank == 1
+        assert home.engine.broken is failure
+        assert lost.wait(5)
+        with pytest.raises(InternalError, match="rank 1"):
+            home.engine.add(make_request("two", [5]))
+    found.close()
+    assert not is_running(pid)
+
+
+def test_followers_end_with_rank_0(model: Path) -> None:
+    """However it ends, and whatever they do."""
+    program = f"""
+import os, time
+from pathlib import Path
+from shared.engine.rank_settings import RankSettings
+from shared.engine.ranks.leader import RankLeader
+leader = RankLeader(RankSettings(tensor_parallel_size=2))
+leader.load(Path({str(model)!r}))
+os.write(1, b"%d\\n" % leader.pids[0])
+time.sleep(60)
+"""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, env=environment, text=True
+    ) as process:
+        assert process.stdout is not None
+        pid = next(int(line) for line in process.stdout if line.strip().isdigit())
+        assert is_running(pid)
+        process.kill()
+    end_s = time.monotonic() + 10
+    while is_running(pid):
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
