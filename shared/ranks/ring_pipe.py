@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
 #: Rows of a step in which some sequences decode. Longer tensors take several slots.
 _SLOT_BYTES = 64 << 10
-_FEWEST_SLOTS = 16
-#: A stage may be so many tensors ahead of the next one.
-_TENSORS_AHEAD = 2
+#: A power of two. So much, 32 MiB, a stage may be ahead of the next one; memory that was never used
+#: takes no room.
+_NUM_SLOTS = 512
 #: A rank that waits comes back to Python this often, for signals.
 _PATIENCE_NS = 500_000_000
 _SENDER, _RECEIVER = 0, 1
+_SHAPE = RingShape(2, _NUM_SLOTS, _SLOT_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +37,13 @@ class PipeEnd:
     ranks: tuple[int, int]
 
 
-def pipe_file(tensor_bytes: int) -> GroupFile:
-    """Return memory for what one rank sends to one other; `tensor_bytes`: the largest tensor's."""
-    num_bytes = load_library().baton_ring_bytes(_shape(tensor_bytes))
-    return GroupFile(num_bytes, "baton-pipe")
+def pipe_file() -> GroupFile:
+    """Return memory for what one rank sends to one other."""
+    return GroupFile(load_library().baton_ring_bytes(_SHAPE), "baton-pipe")
 
 
 class RingPipe:
-    """A `Pipe` of processes or threads on one host. All ends have the same `tensor_bytes`.
+    """A `Pipe` of processes or threads on one host.
 
     Nothing is copied but into the shared memory and out of it. Calls release the GIL.
 
@@ -55,7 +55,6 @@ class RingPipe:
         self,
         before: PipeEnd | None,
         behind: PipeEnd | None,
-        tensor_bytes: int,
         *,
         timeout_s: float = TIMEOUT_S,
         spin_s: float | None = None,
@@ -69,7 +68,7 @@ class RingPipe:
                 "ring",
                 end.fd,
                 place,
-                _shape(tensor_bytes),
+                _SHAPE,
                 timeout_s=timeout_s,
                 spin_s=default_spin_s(2) if spin_s is None else spin_s,
                 names=end.ranks,
@@ -115,8 +114,3 @@ def _joined(member: Membership | None) -> Membership:
     if member is None:
         raise InternalError("the pipe of a first or last stage has one end")
     return member
-
-
-def _shape(tensor_bytes: int) -> RingShape:
-    num_slots = max(_FEWEST_SLOTS, -(-_TENSORS_AHEAD * tensor_bytes // _SLOT_BYTES))
-    return RingShape(2, 1 << (num_slots - 1).bit_length(), _SLOT_BYTES)

@@ -8,6 +8,8 @@ from shared.engine.step.plan_codec import decode_result, encode_result
 from shared.errors import ConfigError, InternalError, RankError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from shared.engine.step.followers import StepRunner
     from shared.engine.step.hidden import HiddenNeeds
     from shared.engine.step.model_runner import RunningStep, StepResult
@@ -23,10 +25,23 @@ class FirstStage:
     A result comes after every rank has written the keys and values of its step.
     """
 
-    def __init__(self, runner: StepRunner, results: PlanReceiver, num_stages: int) -> None:
+    def __init__(
+        self,
+        runner: StepRunner,
+        results: PlanReceiver,
+        num_stages: int,
+        lose: Callable[[RankError], None] = lambda _: None,
+    ) -> None:
+        """Make the runner. `runner`: of the stage alone, all of whose ranks it has compute a step.
+
+        `lose`: told of a lost rank that a step has found, which is raised then.
+        """
         self.num_stages = num_stages
         self._runner = runner
         self._results = results
+        self._lose = lose
+        #: Results that are not collected.
+        self._num_due = 0
 
     def keep_hidden(self, needs: HiddenNeeds) -> None:
         """See `ModelRunner`.
@@ -46,12 +61,17 @@ class FirstStage:
             RankError: the next stage was lost, or waits for what this one could not compute.
         """
         try:
-            return self._runner.launch(plan)
+            step = self._runner.launch(plan)
+            self._runner.collect(step)
         except RankError:
             raise
         except Exception as error:
             message = f"the first of {self.num_stages} stages failed a step: {error!r}"
-            raise RankError(message, rank=0) from error
+            lost = RankError(message, rank=0)
+            self._lose(lost)
+            raise lost from error
+        self._num_due += 1
+        return step
 
     def collect(self, step: RunningStep) -> StepResult:
         """See `ModelRunner`.
@@ -60,11 +80,23 @@ class FirstStage:
             RankError: the last stage was lost.
             InternalError: it could not choose tokens.
         """
-        self._runner.collect(step)
-        data = self._results.receive()
+        data = self._receive()
         if data[:1] == _ERROR:
             raise InternalError(data[1:].decode())
         return decode_result(data[1:])
+
+    def abandon(self) -> None:
+        """Drop the results of steps that are in flight. Raises as `collect`."""
+        while self._num_due:
+            self._receive()
+
+    def _receive(self) -> bytes:
+        self._num_due -= 1
+        try:
+            return self._results.receive()
+        except RankError as error:
+            self._lose(error)
+            raise
 
 
 def send_result(results: PlanSender, outcome: StepResult | Exception) -> None:

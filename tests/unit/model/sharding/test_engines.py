@@ -57,13 +57,12 @@ STAGES: dict[str, tuple[str, dict[str, Any], int, int, int]] = {
 class Group:
     """The channels of ranks in threads."""
 
-    def __init__(self, size: int, num_stages: int, row_bytes: int = 0) -> None:
+    def __init__(self, size: int, num_stages: int) -> None:
         self.size, self.num_stages = size, num_stages
         self.plans: list[Queue[bytes]] = [Queue() for _ in range(size * num_stages)]
         self.results = ring_file(2)
-        self._tensor_bytes = SETTINGS["max_num_batched_tokens"] * row_bytes
         #: By rank that sends.
-        self._pipes = [pipe_file(self._tensor_bytes) for _ in range(size * (num_stages - 1))]
+        self._pipes = [pipe_file() for _ in range(size * (num_stages - 1))]
 
     def load(self, path: Path, rank: ThreadCollective) -> LoadedModel:
         """A rank's part of a model."""
@@ -80,7 +79,7 @@ class Group:
 
         number = split.number
         before = None if split.is_first else end(number - self.size)
-        return RingPipe(before, None if split.is_last else end(number), self._tensor_bytes)
+        return RingPipe(before, None if split.is_last else end(number))
 
 
 class Leading(NoFollowers):
@@ -142,9 +141,7 @@ def rank_answers(
     if number == 0:
         engine = make_engine(loaded, followers=Leading(group), **settings)
         try:
-            answers, counters = answers_of(engine), engine.stats().counters
-            print("XX", counters["num_preemptions"])
-            return answers, counters["engine_steps"]
+            return answers_of(engine), engine.stats().counters["engine_steps"]
         finally:
             for queue in group.plans[1:]:
                 queue.put(b"")
@@ -171,7 +168,7 @@ def compare(path: Path, size: int, num_stages: int, settings: dict[str, Any]) ->
         "sampled": 10,
         "scored": 8,
     }
-    group = Group(size, num_stages, 4 * loaded.spec.hidden_size)
+    group = Group(size, num_stages)
     (found, num_steps), *others = run_ranks(
         size, lambda rank: rank_answers(rank, path, group, settings), num_stages=num_stages
     )
