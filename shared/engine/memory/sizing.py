@@ -74,15 +74,16 @@ def kv_split(shards: Shards) -> KVSplit:
 
 
 def groups_of(spec: DecoderSpec) -> tuple[KVGroup, ...]:
-    """Return what the blocks of a decoder have, by group."""
+    """Return what the blocks of a decoder have, by group; of a part, what its blocks have."""
     return tuple(_group(spec, layers) for layers in spec.kv_groups)
 
 
 def _group(spec: DecoderSpec, layers: Sequence[int]) -> KVGroup:
+    num_layers = sum(layer in spec.computed for layer in layers)
     recurrence = spec.recurrences.get(layers[0])
     if recurrence is not None:
         return KVGroup(
-            num_layers=len(layers),
+            num_layers=num_layers,
             num_kv_heads=0,
             head_dim=0,
             kind=GroupKind.STATE,
@@ -98,7 +99,7 @@ def _group(spec: DecoderSpec, layers: Sequence[int]) -> KVGroup:
         kind = GroupKind.LATENT
     _, num_kv_heads, head_dim = mixer.kv_shape
     return KVGroup(
-        num_layers=len(layers),
+        num_layers=num_layers,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         kind=kind,

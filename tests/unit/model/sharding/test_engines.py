@@ -12,8 +12,10 @@ import torch
 from shared.engine.step.followers import NoFollowers
 from shared.engine.step.plan_codec import decode_plan, encode_plan
 from shared.engine.step.staged import FirstStage, send_result
+from shared.kv.split import KVSplit
 from shared.model.loader import load_model
 from shared.model.sharding.split import Split
+from shared.model.sharding.stages import stage_layers
 from shared.ranks.plan_ring import PlanRingReceiver, PlanRingSender, ring_file
 from shared.ranks.ring_pipe import PipeEnd, RingPipe, pipe_file
 from tests.fakes.engines import generate, make_engine, make_request
@@ -22,9 +24,11 @@ from tests.fakes.ranks import run_ranks
 from tests.fakes.transformers_models import random_model, random_prompt, save
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from shared.engine.config import EngineConfig
+    from shared.engine.engine import Engine
     from shared.engine.step.hidden import HiddenNeeds
     from shared.engine.step.model_runner import ModelRunner, RunningStep, StepResult
     from shared.engine.step.plan import StepPlan
@@ -133,19 +137,25 @@ def answers_of(engine: Any) -> dict[str, list[int]]:
 
 
 def rank_answers(
-    rank: ThreadCollective, path: Path, group: Group, settings: dict[str, Any]
-) -> tuple[Any, int]:
-    """What rank 0 answers, and the number of a rank's steps."""
+    rank: ThreadCollective,
+    path: Path,
+    group: Group,
+    settings: dict[str, Any],
+    ask: Callable[[Engine], Any],
+) -> tuple[Any, int, list[torch.Tensor]]:
+    """What rank 0 answers, the number of a rank's steps, and the blocks of its groups."""
     number = rank.stage * rank.size + rank.rank
     loaded = group.load(path, rank)
     if number == 0:
         engine = make_engine(loaded, followers=Leading(group), **settings)
         try:
-            return answers_of(engine), engine.stats().counters["engine_steps"]
+            found = ask(engine)
+            return found, engine.stats().counters["engine_steps"], blocks_of(engine)
         finally:
             for queue in group.plans[1:]:
                 queue.put(b"")
-    runner = make_engine(loaded, **settings)._parts.runner
+    engine = make_engine(loaded, **settings)
+    runner = engine._parts.runner
     results = None
     if group.num_stages > 1 and number == (group.num_stages - 1) * rank.size:
         results = PlanRingSender(group.results.fd, 2)
@@ -155,7 +165,12 @@ def rank_answers(
         if results is not None:
             send_result(results, result)
         num_steps += 1
-    return None, num_steps
+    return None, num_steps, blocks_of(engine)
+
+
+def blocks_of(engine: Engine) -> list[torch.Tensor]:
+    """By group: [blocks, layers, ...]."""
+    return [view.clone() for view in engine._parts.arena._views]
 
 
 def compare(path: Path, size: int, num_stages: int, settings: dict[str, Any]) -> None:
@@ -169,11 +184,13 @@ def compare(path: Path, size: int, num_stages: int, settings: dict[str, Any]) ->
         "scored": 8,
     }
     group = Group(size, num_stages)
-    (found, num_steps), *others = run_ranks(
-        size, lambda rank: rank_answers(rank, path, group, settings), num_stages=num_stages
+    (found, num_steps, _), *others = run_ranks(
+        size,
+        lambda rank: rank_answers(rank, path, group, settings, answers_of),
+        num_stages=num_stages,
     )
     assert found == expected
-    assert others == [(None, num_steps)] * (size * num_stages - 1)
+    assert [steps for _, steps, _ in others] == [num_steps] * (size * num_stages - 1)
 
 
 @pytest.mark.parametrize(
@@ -193,3 +210,39 @@ def test_stages_follow_one_plan(name: str, tmp_path: Path) -> None:
     model_type, own = CASES[case]
     path = save(random_model(model_type, **{**own, **sizes}), tmp_path)
     compare(path, size, num_stages, {**SETTINGS, "num_blocks": num_blocks})
+
+
+def held_blocks(engine: Engine) -> list[list[int]]:
+    """By group: the blocks of a prompt that is held for a hand-off."""
+    prompt = random_prompt(40, vocab_size=321, seed=40)
+    generate(engine, make_request("held", prompt, hold_blocks=True))
+    tables = engine._scheduler.held["held"].tables
+    return [[block for block in table if block >= 0] for table in tables]
+
+
+@pytest.mark.parametrize("name", ["windows", "states"])
+def test_a_stage_keeps_what_the_hand_off_takes_from_it(name: str, tmp_path: Path) -> None:
+    case, sizes, _, num_stages, num_blocks = STAGES[name]
+    model_type, own = CASES[case]
+    path = save(random_model(model_type, **{**own, **sizes}), tmp_path)
+    settings = {**SETTINGS, "num_blocks": num_blocks}
+    loaded = load_model(path, attention_backend="torch")
+    alone = make_engine(loaded, **settings)
+    places, whole = held_blocks(alone), blocks_of(alone)
+    group = Group(1, num_stages)
+    ranks = run_ranks(
+        1,
+        lambda rank: rank_answers(rank, path, group, settings, held_blocks),
+        num_stages=num_stages,
+    )
+    tables = ranks[0][0]
+    assert list(map(len, tables)) == list(map(len, places))
+    stages = stage_layers(loaded.spec, num_stages)
+    assert [len(layers) for layers in stages] == [1, 1, 1]
+    split = KVSplit.of_stages(loaded.spec.kv_groups, stages)
+    for rank, (_, _, found) in enumerate(ranks):
+        for number, (kept, every) in enumerate(zip(found, whole, strict=True)):
+            layers = split.layers(rank, number)
+            expected = every[places[number], layers.start : layers.stop]
+            assert expected.any() == bool(layers)
+            torch.testing.assert_close(kept[tables[number]], expected, atol=1e-3, rtol=1e-3)
