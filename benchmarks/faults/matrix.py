@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 from benchmarks.faults.kinds.crowds import ClientGone, OutOfBlocks, SlowClient
@@ -9,6 +10,7 @@ from benchmarks.faults.kinds.drains import Drain, Roll
 from benchmarks.faults.kinds.hosts import ClockJump, FullDisk, LeasesEnd
 from benchmarks.faults.kinds.partitions import Partition
 from benchmarks.faults.kinds.processes import Kill, Restart, Stop
+from benchmarks.faults.kinds.ranks import FollowerFault
 from benchmarks.faults.kinds.upgrades import Upgrade
 from benchmarks.faults.kinds.wires import Wire
 from benchmarks.faults.states import State
@@ -28,6 +30,11 @@ TCP_DAMAGES = (Damage.DELAYED, Damage.DROPPED, Damage.TRUNCATED)
 FAMILIES: dict[str, tuple[Fault, ...]] = {
     "a process dies": tuple(Kill(role) for role in ROLES),
     "a process stops and goes on": tuple(Stop(role) for role in ROLES),
+    "a rank of a worker dies, or stops": tuple(
+        FollowerFault(word, number, role)
+        for word, number in (("kill", signal.SIGKILL), ("stop", signal.SIGSTOP))
+        for role in ROLES[:2]
+    ),
     "a process is restarted at its port": tuple(Restart(role) for role in ROLES),
     "a process drains": tuple(Drain(role) for role in ROLES[:3]),
     "all of a kind are replaced": tuple(Roll(role) for role in ROLES[:3]),

@@ -87,6 +87,7 @@ class Rounding(ctypes.Structure):
         ("is_static", c_int),
         ("is_symmetric", c_int),
         ("even_bits", c_int),
+        ("is_shared", c_int),
         ("bound", c_float),
         ("stored", c_float),
         ("zero", c_float),
@@ -139,6 +140,9 @@ class Shape(ctypes.Structure):
         ("hidden_size", c_int),
         ("intermediate_size", c_int),
         ("vocab_size", c_int),
+        ("first_token", c_int),
+        ("num_tokens", c_int),
+        ("token_room", c_int),
         ("norm_eps", c_float),
         ("centers", c_int),
         ("embedding_multiplier", c_float),
@@ -172,6 +176,16 @@ class Op(IntEnum):
     SCALE = 19
     KEEP = 20
     MERGE = 21
+    SUM = 22
+    SQUARES = 23
+
+
+class Outcome(IntEnum):
+    """`outcome` of api.cpp: what a call of a decoder returns."""
+
+    DONE = 0
+    NO_MEMORY = 1
+    GROUP_BROKEN = 2
 
 
 class HeadNorm(IntEnum):
@@ -262,6 +276,9 @@ class Recurrent(ctypes.Structure):
         ("head_dim", c_int),
         ("min_step", c_float),
         ("max_step", c_float),
+        ("whole_groups", c_int),
+        ("first_group", c_int),
+        ("whole_size", c_int),
     )
 
 
@@ -276,6 +293,12 @@ class LayerInputs(ctypes.Structure):
         ("table_factor", c_float),
         ("product_factor", c_float),
     )
+
+
+class WholeHeads(ctypes.Structure):
+    """`baton::WholeHeads`."""
+
+    _fields_ = (("num_queries", c_int), ("num_keys", c_int), ("counts_keys", c_int))
 
 
 class Heads(ctypes.Structure):
@@ -304,6 +327,7 @@ class Operation(ctypes.Structure):
         ("attention", POINTER(Latent)),
         ("recurrent", POINTER(Recurrent)),
         ("inputs", POINTER(LayerInputs)),
+        ("whole", POINTER(WholeHeads)),
         ("heads", Heads),
         ("window", c_int),
         ("chunked", c_int),
@@ -459,7 +483,7 @@ _SIGNATURES = {
     "baton_pool_delete": (None, (c_void_p,)),
     "baton_matrix_new": (
         c_void_p,
-        (c_void_p, c_int, c_void_p, c_int, c_int, c_int, c_void_p, c_int),
+        (c_void_p, c_int, c_void_p, c_int, c_int, c_int, c_void_p, c_int, c_void_p),
     ),
     "baton_matrix_of_codes": (c_void_p, (c_void_p, POINTER(Codes), c_void_p, c_int)),
     "baton_matrix_of_blocks": (c_void_p, (c_void_p, POINTER(Blocks), c_void_p, c_int)),
@@ -486,10 +510,10 @@ _SIGNATURES = {
     "baton_decoder_delete": (None, (c_void_p,)),
     "baton_decoder_forward": (
         c_int,
-        (c_void_p, POINTER(Batch), POINTER(KvMemory), c_void_p),
+        (c_void_p, POINTER(Batch), POINTER(KvMemory), c_void_p, c_void_p),
     ),
-    "baton_decoder_embeddings": (c_int, (c_void_p, c_void_p, c_int, c_void_p)),
-    "baton_decoder_logits": (c_int, (c_void_p, c_void_p, c_int, c_void_p)),
+    "baton_decoder_embeddings": (c_int, (c_void_p, c_void_p, c_int, c_void_p, c_void_p)),
+    "baton_decoder_logits": (c_int, (c_void_p, c_void_p, c_int, c_void_p, c_void_p)),
     "baton_collective_bytes": (c_size_t, (POINTER(CollectiveShape),)),
     "baton_collective_new": (
         c_void_p,

@@ -39,6 +39,7 @@ class PackedLinear:
             self.inner,
             None if values is None else values.data_ptr(),
             False,
+            None,
         )
         if not self._matrix:
             raise MemoryError(f"no memory for a packed weight of {self.columns} x {self.inner}")

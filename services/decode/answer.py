@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from baton.v1 import decode_pb2
 from services.decode.account import Account
 from services.decode.decider import PrefillPlace
-from services.decode.hand_off import Destination
-from services.decode.prefill_attempt import HandOffReport
+from services.decode.prefill_attempt import Destination, HandOffReport
 from shared.engine.sequence.events import Admitted, Failed, NewTokens
 from shared.engine.sequence.request import EngineRequest, KVSource
 from shared.engine.sequence.stop import finish_reason_for
@@ -156,7 +155,8 @@ class DecodeCall:
 
     async def _fetch(self, event: Admitted) -> AsyncGenerator[decode_pb2.DecodeResponse]:
         first_block = event.num_cached_tokens // self._layout.block_size
-        moved = self._layout.moved(first_block, len(self._request.token_ids))
+        num_tokens = len(self._request.token_ids)
+        moved = self._layout.moved(first_block, num_tokens)
         tables = zip(event.tables, moved, strict=True)
         report = HandOffReport()
         first_token: int | None = None
@@ -164,7 +164,9 @@ class DecodeCall:
             self._request,
             Destination(
                 tables=tuple(table[blocks.start : blocks.stop] for table, blocks in tables),
+                moved=moved,
                 first_block=first_block,
+                num_tokens=num_tokens,
                 hidden=event.hidden,
             ),
             report,

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import aclosing
-from dataclasses import dataclass
 from enum import StrEnum
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import structlog
@@ -29,17 +27,16 @@ from shared.errors import (
 )
 from shared.rpc.retry_budget import RetryBudget
 from shared.rpc.wire import worker_id_from_wire
-from shared.worker.peers.wire import ticket_to_wire
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable
 
     from prometheus_client import CollectorRegistry
 
     from baton.v1 import common_pb2, decode_pb2
+    from baton.v1.transfer_pb2 import TransferTicket
     from services.decode.hidden import HiddenPolicy
-    from services.decode.prefill_attempt import Call, HandOffReport
-    from shared.connector.base import InboundTransfer
+    from services.decode.prefill_attempt import Call, Destination, HandOffReport
     from shared.engine.prompt_hidden import PlacedHidden
     from shared.identity import WorkerId
     from shared.rpc.channel import ChannelPool
@@ -63,16 +60,6 @@ class AttemptOutcome(StrEnum):
     DRAINING = "draining"
     #: It refused, or what it sent cannot be used.
     FAILED = "failed"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Destination:
-    """Blocks that a hand-off fills, by group. The prompt's first `first_block` blocks are here."""
-
-    tables: tuple[Sequence[int], ...]
-    first_block: int
-    #: Blocks for the prompt's hidden states, which are optional.
-    hidden: PlacedHidden | None = None
 
 
 class HandOff:
@@ -180,14 +167,14 @@ class HandOff:
             attempt = PrefillAttempt(
                 peer,
                 request_id=request.request_id,
-                blocks=tuple(chain.from_iterable(to.tables)),
+                to=to,
                 timeout_s=timeout_s,
                 stall_s=self._stall_s,
                 open_states=self._states_opener(request, to.hidden, timeout_s),
             )
 
-            def start(inbound: InboundTransfer, states: HiddenInbox | None) -> Call:
-                return self._call(request, peer, inbound, states, to, timeout_s, span)
+            def start(ticket: TransferTicket, states: HiddenInbox | None) -> Call:
+                return self._call(request, peer, ticket, states, to, timeout_s, span)
 
             async with aclosing(attempt.run(start, report)) as tokens:
                 async for token in tokens:
@@ -251,7 +238,7 @@ class HandOff:
         self,
         request: decode_pb2.DecodeRequest,
         peer: Peer,
-        inbound: InboundTransfer,
+        ticket: TransferTicket,
         states: HiddenInbox | None,
         to: Destination,
         timeout_s: float,
@@ -262,7 +249,7 @@ class HandOff:
             request_id=request.request_id,
             token_ids=request.token_ids,
             sampling=request.sampling,
-            ticket=ticket_to_wire(inbound.ticket, [len(table) for table in to.tables]),
+            ticket=ticket,
             first_block=to.first_block,
             cache_salt=request.cache_salt,
             priority=request.priority,

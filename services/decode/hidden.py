@@ -131,7 +131,7 @@ class HiddenInbox:
         self._policy = policy
         self._placed = placed
         self._num_tokens = num_tokens - placed.first_position
-        self._inbound = peer.connector.open(
+        self._inbound = peer.connectors[0].open(
             request_id=request_id, sender=peer.worker, blocks=placed.blocks
         )
         self._arrival = asyncio.create_task(self._inbound.wait(timeout_s))

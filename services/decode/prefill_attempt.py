@@ -13,14 +13,16 @@ import grpc
 from shared.errors import TransferError, TransferFailure
 from shared.rpc.status import from_rpc_error
 from shared.worker.health.stall import StallClock
-from shared.worker.peers.incoming import close_inbound
+from shared.worker.peers.incoming import close_inbound, open_incoming
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
     from baton.v1 import prefill_pb2
+    from baton.v1.transfer_pb2 import TransferTicket
     from services.decode.hidden import HiddenInbox
-    from shared.connector.base import InboundTransfer, Receipt
+    from shared.connector.group.base import Arrived, SequenceInbound
+    from shared.engine.prompt_hidden import PlacedHidden
     from shared.worker.peers.peers import Peer
 
     Call = grpc.aio.UnaryStreamCall[prefill_pb2.PrefillRequest, prefill_pb2.PrefillResponse]
@@ -28,11 +30,25 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destination:
+    """Blocks that a hand-off fills. The prompt's first `first_block` blocks are here."""
+
+    #: By KV group: the blocks to fill, and their places in the sequence's table.
+    tables: tuple[Sequence[int], ...]
+    moved: tuple[range, ...]
+    first_block: int
+    #: Tokens of the prompt.
+    num_tokens: int
+    #: Blocks for the prompt's hidden states, which are optional.
+    hidden: PlacedHidden | None = None
+
+
 @dataclass(slots=True)
 class HandOffReport:
     """Result of a hand-off. `receipt` is None until every block has arrived and was verified."""
 
-    receipt: Receipt | None = None
+    receipt: Arrived | None = None
     done: prefill_pb2.PrefillDone | None = None
     connector: str = ""
     prefill_worker: str = ""
@@ -59,7 +75,7 @@ class PrefillAttempt:
         peer: Peer,
         *,
         request_id: str,
-        blocks: Sequence[int],
+        to: Destination,
         timeout_s: float,
         stall_s: float,
         open_states: Callable[[Peer], HiddenInbox] | None = None,
@@ -68,7 +84,7 @@ class PrefillAttempt:
         self._open_states = open_states if peer.sends_states else None
         self._peer = peer
         self._request_id = request_id
-        self._blocks = blocks
+        self._to = to
         self._timeout_s = timeout_s
         # A worker of an older version is silent while it works.
         bound_s = min(stall_s, timeout_s) if peer.reports_progress else timeout_s
@@ -77,7 +93,7 @@ class PrefillAttempt:
 
     async def run(
         self,
-        start: Callable[[InboundTransfer, HiddenInbox | None], Call],
+        start: Callable[[TransferTicket, HiddenInbox | None], Call],
         report: HandOffReport,
     ) -> AsyncGenerator[prefill_pb2.FirstToken]:
         """Open a transfer, `start` the call with its ticket, and yield the first token.
@@ -91,9 +107,14 @@ class PrefillAttempt:
             BatonError: the worker's own error.
         """
         peer = self._peer
-        inbound = peer.connector.open(
-            request_id=self._request_id, sender=peer.worker, blocks=self._blocks
+        incoming = open_incoming(
+            peer,
+            request_id=self._request_id,
+            tables=self._to.tables,
+            moved=self._to.moved,
+            num_tokens=self._to.num_tokens,
         )
+        inbound = incoming.inbound
         arrival = asyncio.create_task(inbound.wait(self._timeout_s))
         # The stack closes each of them, even if closing one is cancelled.
         async with AsyncExitStack() as stack:
@@ -102,7 +123,7 @@ class PrefillAttempt:
             if self._open_states is not None:
                 states = self._open_states(peer)
                 stack.push_async_callback(states.close)
-            call = start(inbound, states)
+            call = start(incoming.ticket, states)
             stack.callback(call.cancel)
             responses = aiter(call)
             report.done = None
@@ -119,14 +140,14 @@ class PrefillAttempt:
             if states is not None and report.done is not None:
                 report.states_from = await states.collect(report.done)
             report.exposed_ms = (time.monotonic() - (self._first_token_s or 0.0)) * 1e3
-            report.connector = peer.connector.name
+            report.connector = peer.connector
             report.prefill_worker = peer.worker.name
 
     async def _next(
         self,
         call: Call,
         responses: AsyncIterator[prefill_pb2.PrefillResponse],
-        inbound: InboundTransfer,
+        inbound: SequenceInbound,
     ) -> prefill_pb2.PrefillResponse | None:
         """The next message; None after the last one."""
         # A read that is cancelled cancels its call, so it is waited for from outside.
@@ -154,7 +175,7 @@ async def _dropped(reading: asyncio.Future[T], call: Call) -> None:
         reading.exception()
 
 
-def _verify(receipt: Receipt, done: prefill_pb2.PrefillDone | None, request_id: str) -> Receipt:
+def _verify(receipt: Arrived, done: prefill_pb2.PrefillDone | None, request_id: str) -> Arrived:
     """Return `receipt` if it matches the sender's count and digest, which came over gRPC.
 
     Raises:

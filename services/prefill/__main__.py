@@ -28,9 +28,8 @@ if TYPE_CHECKING:
 def add_prefill(config: PrefillConfig, parts: WorkerParts, services: ServiceSet) -> None:
     """Serve `baton.v1.Prefill`."""
     servicer = PrefillServicer(
-        worker=parts.worker,
-        info=parts.peer_info,
-        connectors=parts.connectors,
+        recipients=parts.recipients,
+        layout=parts.layout,
         engine=parts.engine,
         gate=parts.gate,
         reuse=parts.reuse,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from baton.v1 import prefill_pb2
 from services.prefill.publisher import Publisher
+from shared.connector.group.whole import WholeOutbound
 from shared.engine.prompt_hidden import HiddenWish
 from shared.engine.step.hidden import HiddenNeeds
 
@@ -89,12 +90,13 @@ class HiddenSender:
             self._publisher.advance(self._num_final)
 
     async def _connect(self, placed: PlacedHidden, timeout_s: float) -> Publisher:
-        outbound = await self._connector.connect(self._ticket, timeout_s)
+        transfer = await self._connector.connect(self._ticket, timeout_s)
+        moved = (range(placed.num_skipped + len(placed.blocks)),)
         self._publisher = Publisher(
-            outbound,
+            WholeOutbound(transfer, moved=moved, block_bytes=self._ticket.layout.block_bytes),
             # A ticket is filled as a whole. The receiver reads nothing in the skipped blocks.
             tables=((placed.blocks[0],) * placed.num_skipped + placed.blocks,),
-            moved=(range(placed.num_skipped + len(placed.blocks)),),
+            moved=moved,
             progress=prefill_pb2.PrefillProgress(),
         )
         self._publisher.advance(self._num_final)

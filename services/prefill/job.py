@@ -14,11 +14,12 @@ from shared.errors import InternalError, TransferError
 from shared.request.wire import logprobs_to_wire, prompt_logprobs_to_wire
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterator
 
     from services.prefill.hidden_sender import HiddenSender
-    from shared.connector.base import Connector, Ticket
+    from shared.connector.group.base import SequenceOutbound
     from shared.engine.sequence.events import EngineEvent
+    from shared.worker.peers.outgoing import SendOrder
     from shared.worker.reuse.prefix_reuse import PrefixFetchReport
 
 log = structlog.get_logger(__name__)
@@ -31,28 +32,27 @@ class PrefillJob:
         self,
         *,
         request_id: str,
-        ticket: Ticket,
-        connector: Connector,
-        moved: Sequence[range],
+        order: SendOrder,
+        block_size: int,
         num_tokens: int,
         prefix_fetch: PrefixFetchReport,
         timeout_s: float,
         progress: prefill_pb2.PrefillProgress,
         states: HiddenSender | None = None,
     ) -> None:
-        """`moved`: the blocks of the prompt to send, by group.
+        """`order`: the blocks of the prompt to send.
 
         `prefix_fetch` has ended: its time is no part of the queue's. The job keeps `progress` up to
         date. All waits together end within `timeout_s`. With `states`, hidden states are sent, too.
         """
         self._request_id = request_id
-        self._ticket = ticket
-        self._connector = connector
-        self._moved = moved
+        self._order = order
+        self._block_size = block_size
         self.num_tokens = num_tokens
         self.prefix_fetch = prefix_fetch
         self._deadline_s = time.monotonic() + timeout_s
         self._progress = progress
+        self._outbound: SequenceOutbound | None = None
         self._publisher: Publisher | None = None
         self._states = states
         #: The receiver has the KV. Hidden states may be missing; no request has to wait for them.
@@ -125,11 +125,11 @@ class PrefillJob:
         # The step that admits the request may have begun just before the request arrived.
         self.admitted_s = max(self.arrived_s, event.at_s)
         self.num_cached_tokens = event.num_cached_tokens
-        outbound = await self._connector.connect(self._ticket, self._remaining_s)
+        self._outbound = await self._order.connect(self._remaining_s)
         self._publisher = Publisher(
-            outbound,
+            self._outbound,
             tables=event.tables,
-            moved=self._moved,
+            moved=self._order.moved,
             progress=self._progress,
         )
         if self._states is not None:
@@ -140,9 +140,9 @@ class PrefillJob:
         if self._publisher is None:
             raise InternalError(f"request {self._request_id}: computed before it was admitted")
         self._progress.num_computed_tokens = num_computed_tokens
-        num_final = num_computed_tokens // self._ticket.layout.block_size
+        num_final = num_computed_tokens // self._block_size
         if num_computed_tokens >= self.num_tokens:
-            num_final = self._ticket.layout.num_blocks(self.num_tokens)
+            num_final = -(-self.num_tokens // self._block_size)
         self._publisher.advance(num_final)
         if self._states is not None and num_computed_tokens < self.num_tokens:
             self._states.advance(num_computed_tokens)
@@ -157,13 +157,13 @@ class PrefillJob:
             log.info("states_not_sent", request_id=self._request_id, error=str(error))
 
     async def _finish(self) -> prefill_pb2.PrefillDone:
-        if self._publisher is None:
+        if self._publisher is None or self._outbound is None:
             raise InternalError(f"request {self._request_id}: ended before it was admitted")
         digest = await self._publisher.finish(self._remaining_s)
         return prefill_pb2.PrefillDone(
             digest=digest,
-            num_blocks=self._ticket.num_blocks,
-            num_bytes=self._ticket.num_blocks * self._ticket.layout.block_bytes,
+            num_blocks=self._outbound.num_blocks,
+            num_bytes=self._outbound.num_bytes,
             cached_tokens=self.num_cached_tokens,
             queue_ms=self.queue_s * 1e3,
             compute_ms=self.compute_s * 1e3,

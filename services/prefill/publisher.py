@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from shared.errors import TransferError, TransferFailure
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from baton.v1 import prefill_pb2
-    from shared.connector.base import OutboundTransfer
+    from shared.connector.group.base import SequenceOutbound
 
 
 class Publisher:
@@ -24,7 +23,7 @@ class Publisher:
 
     def __init__(
         self,
-        outbound: OutboundTransfer,
+        outbound: SequenceOutbound,
         *,
         tables: Sequence[Sequence[int]],
         moved: Sequence[range],
@@ -35,8 +34,6 @@ class Publisher:
         self._tables = tables
         self._moved = moved
         self._progress = progress
-        #: By group: index in the transfer of the first block that moves.
-        self._first_index = [0, *accumulate(len(blocks) for blocks in moved[:-1])]
         self._end = moved[0].stop
         #: Number of leading blocks of the tables that are final, and that have been sent.
         self._num_final = self._num_sent = min(blocks.start for blocks in moved)
@@ -91,9 +88,9 @@ class Publisher:
 
     async def _send(self, start: int, end: int) -> None:
         """Send those blocks of the tables' range from `start` to `end` that move."""
-        for table, moved, index in zip(self._tables, self._moved, self._first_index, strict=True):
-            blocks = table[max(start, moved.start) : end]
+        for group, (table, moved) in enumerate(zip(self._tables, self._moved, strict=True)):
+            first = max(start, moved.start)
+            blocks = table[first:end]
             if blocks:
-                first = max(start, moved.start) - moved.start
-                await self._outbound.push(index + first, blocks)
+                await self._outbound.push(group, first, blocks)
                 self._progress.num_sent_blocks += len(blocks)

@@ -15,27 +15,25 @@ from shared.request.adapter_ref import adapter_from_wire
 from shared.request.embeds_wire import embeds_from_wire, ids_from_wire
 from shared.request.wire import sampling_from_wire
 from shared.rpc.cancellation import run_to_end
-from shared.worker.peers.outgoing import check_ticket
-from shared.worker.peers.wire import check_group_blocks, split_resumed, ticket_from_wire
+from shared.worker.peers.wire import split_resumed
 from shared.worker.pump import pumped
 from shared.worker.reuse.source import sources_from_wire
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
-    from baton.v1 import transfer_pb2
     from services.prefill.pool import PoolCalls
     from services.prefill.watch import PrefillWatch
-    from shared.connector.base import Connector, Ticket
     from shared.engine.engine_thread import EngineThread
     from shared.engine.grammar.compiler import GrammarCompiler
     from shared.engine.prompt_hidden import HiddenWish
     from shared.engine.request_stream import RequestStream
     from shared.engine.step.hidden import HiddenPool
-    from shared.identity import WorkerId
+    from shared.kv.layout import KVLayout
     from shared.request.adapter_ref import AdapterRef
     from shared.worker.adapters import WorkerAdapters
     from shared.worker.health.gate import RequestGate
+    from shared.worker.peers.outgoing import Recipients, SendOrder
     from shared.worker.reuse.prefix_reuse import PrefixFetchReport, PrefixReuse
 
 _MIN_INTERVAL_S = 0.05
@@ -49,9 +47,8 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
     def __init__(
         self,
         *,
-        worker: WorkerId,
-        info: transfer_pb2.PeerInfo,
-        connectors: Sequence[Connector],
+        recipients: Recipients,
+        layout: KVLayout,
         engine: EngineThread,
         gate: RequestGate,
         reuse: PrefixReuse,
@@ -66,9 +63,8 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
         """`is_healthy` says whether the engine makes progress."""
         self._pool = pool
         self._watch = watch
-        self._worker = worker
-        self._info = info
-        self._connectors = {connector.name: connector for connector in connectors}
+        self._recipients = recipients
+        self._layout = layout
         self._engine = engine
         self._gate = gate
         self._reuse = reuse
@@ -116,17 +112,14 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
         metadata = context.invocation_metadata() or ()
         with self._watch.over(request, metadata) as watched:
             async with self._gate.enter(), self._adapters.held(_adapter(request)):
-                ticket = ticket_from_wire(request.ticket)
-                connector = check_ticket(ticket, self._worker, self._info, self._connectors)
-                moved = _moved(request, ticket)
-                wish = wish_of(request, self._states)
+                order = self._order(request)
+                wish = self._wish(request)
                 states = None if wish is None else self._states_sender(request)
                 stream, fetch = await self._submit(request, wish)
                 job = watched.job = PrefillJob(
                     request_id=request.request_id,
-                    ticket=ticket,
-                    connector=connector,
-                    moved=moved,
+                    order=order,
+                    block_size=self._layout.block_size,
                     num_tokens=len(request.token_ids),
                     prefix_fetch=fetch,
                     timeout_s=min(self._timeout_s, context.time_remaining() or self._timeout_s),
@@ -152,9 +145,22 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
         sources = () if needs_all else sources_from_wire(request.prefix_sources)
         return await self._reuse.submit(ready, sources=sources)
 
+    def _order(self, request: prefill_pb2.PrefillRequest) -> SendOrder:
+        """Return the order of the prompt's blocks, after `first_block` of them.
+
+        Raises:
+            InvalidRequestError, TransferError: see `Recipients.order`.
+        """
+        num_tokens = len(request.token_ids)
+        moved = self._layout.moved(request.first_block, num_tokens)
+        return self._recipients.order(request.ticket, moved, num_tokens)
+
+    def _wish(self, request: prefill_pb2.PrefillRequest) -> HiddenWish | None:
+        """Return which hidden states to keep, if any. Between groups of ranks none move."""
+        return None if request.ticket.rank_tickets else wish_of(request, self._states)
+
     def _states_sender(self, request: prefill_pb2.PrefillRequest) -> HiddenSender:
-        ticket = ticket_from_wire(request.wanted_states.ticket)
-        connector = check_ticket(ticket, self._worker, self._info, self._connectors)
+        ticket, connector = self._recipients.whole(request.wanted_states.ticket)
         return HiddenSender(connector, ticket)
 
     async def _end(self, job: PrefillJob, stream: RequestStream) -> None:
@@ -189,14 +195,3 @@ def _engine_request(request: prefill_pb2.PrefillRequest, wish: HiddenWish | None
         hold_blocks=True,
         hidden=wish,
     )
-
-
-def _moved(request: prefill_pb2.PrefillRequest, ticket: Ticket) -> tuple[range, ...]:
-    """Return, by group, the blocks of the prompt that the ticket is for.
-
-    Raises:
-        InvalidRequestError: the ticket is for another number of blocks.
-    """
-    moved = ticket.layout.moved(request.first_block, len(request.token_ids))
-    check_group_blocks(request.ticket, [len(blocks) for blocks in moved])
-    return moved

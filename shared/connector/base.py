@@ -151,6 +151,11 @@ class Connector(Protocol):
         ...
 
     @property
+    def takes_parts(self) -> bool:
+        """Whether `open` takes parts of blocks; if not, it moves whole ones only."""
+        ...
+
+    @property
     def refusals(self) -> Mapping[TransferFailure, int]:
         """Number of refused frames by reason: from any peer, for any ticket or none."""
         ...

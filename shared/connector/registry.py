@@ -1,4 +1,4 @@
-"""Connectors by name, and the choice of those that reach a peer."""
+"""Connectors by name."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from shared.connector.zeromq.sockets import PlainText
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from shared.connector.base import Connector, Offer
+    from shared.connector.base import Connector
     from shared.connector.nixl.device import DeviceMemory
     from shared.connector.nixl.lane import LaneMemory
     from shared.identity import WorkerId
@@ -136,12 +136,3 @@ def create(
     """
     require_known(names)
     return [FACTORIES[name](worker, memory, settings) for name in names]
-
-
-def reachable(connectors: Iterable[Connector], offers: Sequence[Offer]) -> list[str]:
-    """Return names of connectors that can send to a peer with these offers, in our order."""
-    return [
-        connector.name
-        for connector in connectors
-        if any(offer.connector == connector.name and connector.can_reach(offer) for offer in offers)
-    ]

@@ -24,6 +24,11 @@ class WrappedConnector:
         return self._inner.name
 
     @property
+    def takes_parts(self) -> bool:
+        """See `Connector.takes_parts`."""
+        return self._inner.takes_parts
+
+    @property
     def refusals(self) -> Mapping[TransferFailure, int]:
         """See `Connector.refusals`."""
         return self._inner.refusals

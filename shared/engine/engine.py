@@ -40,6 +40,7 @@ from shared.errors import InternalError, InvalidRequestError
 from shared.kv.block_pool import BlockPool
 from shared.kv.content_log import ContentLog
 from shared.kv.prefix_cache import PrefixCache
+from shared.kv.split import KVSplit
 from shared.request.answer import FinishReason
 
 if TYPE_CHECKING:
@@ -207,6 +208,11 @@ class Engine:
         """The memory behind the blocks of every rank, by rank; empty on an accelerator."""
         own = self._parts.arena.memory
         return () if own is None else (own, *self._followers.memories)
+
+    @property
+    def kv_split(self) -> KVSplit:
+        """How the ranks divide the blocks of `layout`."""
+        return KVSplit.of(self.layout, self._followers.size)
 
     def device_kv(self) -> DeviceBlocks:
         """Return the blocks on their device, for connectors that need no staging."""

@@ -180,6 +180,15 @@ def _longest_tail(
     return end
 
 
+def needed_blocks(
+    rules: Sequence[GroupRule], block_size: int, first_block: int, end: int
+) -> tuple[range, ...]:
+    """Return by group the blocks, from `first_block` to `end`, that the token behind them needs."""
+    num_tokens = end * block_size
+    firsts = (max(first_block, rule.first_needed(num_tokens)) for rule in rules)
+    return tuple(range(min(end, first), end) for first in firsts)
+
+
 def longest_prefix(
     rules: Sequence[GroupRule], is_there: Sequence[Callable[[int], bool]], first: int, most: int
 ) -> int:

@@ -12,7 +12,14 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, assert_never
 
-from shared.kv.group_rules import ChunkRule, FullRule, GroupKind, StateRule, WindowRule
+from shared.kv.group_rules import (
+    ChunkRule,
+    FullRule,
+    GroupKind,
+    StateRule,
+    WindowRule,
+    needed_blocks,
+)
 
 if TYPE_CHECKING:
     from shared.kv.group_rules import GroupRule
@@ -261,3 +268,11 @@ class KVLayout:
         end = self.num_blocks(num_tokens)
         firsts = (max(first_block, rule.first_moved(num_tokens)) for rule in self.rules)
         return tuple(range(first, end) for first in firsts)
+
+    def needed(self, first_block: int, num_blocks: int) -> tuple[range, ...]:
+        """Return by group the blocks of a table that a fetch of a prefix moves.
+
+        The prefix's `num_blocks` blocks from block `first_block` on are asked for.
+        """
+        end = first_block + num_blocks
+        return needed_blocks(self.rules, self.block_size, first_block, end)

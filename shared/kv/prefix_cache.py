@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from shared.errors import InternalError
-from shared.kv.group_rules import FullRule, StateRule, longest_prefix
+from shared.kv.group_rules import FullRule, StateRule, longest_prefix, needed_blocks
 from shared.kv.identity import block_key
 
 if TYPE_CHECKING:
@@ -110,10 +110,8 @@ class PrefixCache:
         if self._has_states:
             end = first_block + len(block_hashes)
             shared = self._rules[0].longest(lookups[0], first_block, end)
-        starts = self._starts(first_block, num)
-        tables = tuple(
-            lookup.blocks(start, num) for lookup, start in zip(found, starts, strict=True)
-        )
+        needed = needed_blocks(self._rules, self._block_size, first_block, num)
+        tables = tuple(lookup.blocks(blocks) for lookup, blocks in zip(found, needed, strict=True))
         return PrefixBlocks(num - first_block, tables, max(0, shared - first_block))
 
     def publish(self, blocks: Sequence[int], block_hashes: Sequence[bytes], group: int = 0) -> None:
@@ -141,7 +139,8 @@ class PrefixCache:
         before it.
         """
         end = first_block + num_blocks
-        sizes = [end - start for start in self._starts(first_block, end)]
+        needed = needed_blocks(self._rules, self._block_size, first_block, end)
+        sizes = [len(blocks) for blocks in needed]
         if not self._enabled or sum(sizes) + num_spare_blocks > self._pool.num_free:
             return None
         found = PrefixBlocks(num_blocks, tuple(self._pool.allocate(size) for size in sizes))
@@ -165,11 +164,6 @@ class PrefixCache:
     @property
     def _groups(self) -> range:
         return range(len(self._rules))
-
-    def _starts(self, first_block: int, end: int) -> list[int]:
-        """Return by group the first requested block that is needed after `end` blocks."""
-        num_tokens = end * self._block_size
-        return [min(end, max(first_block, rule.first_needed(num_tokens))) for rule in self._rules]
 
     def _pin(self, found: PrefixBlocks) -> int:
         pin_id = next(self._pin_ids)
@@ -206,5 +200,5 @@ class _Lookup:
             self._found[place] = block
         return block is not None
 
-    def blocks(self, start: int, end: int) -> list[int]:
-        return [self._found[place] for place in range(start, end)]
+    def blocks(self, places: range) -> list[int]:
+        return [self._found[place] for place in places]

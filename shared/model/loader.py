@@ -32,16 +32,19 @@ from shared.model.device import read_device
 from shared.model.linear.base import DENSE, UnlikeInputsError
 from shared.model.linear.narrow import Narrow, check_quantization
 from shared.model.linear.stored import AsStored
+from shared.model.matrix.nearest import GROUP
 from shared.model.native.choice import suits_this_cpu, why_not_native
 from shared.model.native.fours import PackingFours
 from shared.model.native.model import WEIGHT_KINDS, NativeCausalLM
 from shared.model.native.packing import Packing
+from shared.model.native.rank import ShardedNativeLM
 from shared.model.native.threads import LibraryThreads, plan_threads
-from shared.model.sharding.checks import check_ranks
+from shared.model.sharding.checks import check_narrowing, check_ranks
 from shared.model.sharding.model import ShardedCausalLM
 from shared.model.sharding.shards import Shards
 from shared.model.sharding.stage import StageCausalLM
 from shared.ranks.alone import Alone
+from shared.ranks.base import NativeCollective
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -158,16 +161,14 @@ def load_model(
     quantization = narrowing(model_dir, quantization)
     attention_backend = backend_of(model_impl, attention_backend)
     if split is not None and split.num_ranks > 1:
-        check_ranks(
-            split,
-            is_module=uses_transformers(model_dir, model_impl),
-            attention_backend=attention_backend,
-            quantization=quantization,
-        )
-        if attention_backend == "auto" and str(device).startswith("cpu"):
-            attention_backend = "torch"
-            _refuse_native("ranks divide the model", "auto", quantization, read_device(device))
-    place, plan = read_device(device), plan_threads(num_threads, bind)
+        check_ranks(split, is_module=uses_transformers(model_dir, model_impl))
+        if attention_backend in ("auto", "native"):
+            reason = _why_not_by_ranks(split, collective)
+            if reason is not None:
+                _refuse_native(reason, attention_backend, quantization, read_device(device))
+                attention_backend = default_backend(read_device(device))
+    place = read_device(device)
+    plan = plan_threads(num_threads, bind, **_of_host(split))
     torch.set_num_threads(num_threads or torch.get_num_threads())
     wanted = _Wanted(
         replace(spec, keeps_all_kv=beside is not None),
@@ -177,7 +178,14 @@ def load_model(
         quantization,
         place,
         cpu_int4_compute,
-        _part(spec, split, collective, pipe, None if load_format == "dummy" else model_dir),
+        _part(
+            spec,
+            split,
+            collective,
+            pipe,
+            None if load_format == "dummy" else model_dir,
+            quantization,
+        ),
     )
     check_quantization(quantization, place)
     if uses_transformers(model_dir, model_impl):
@@ -187,6 +195,8 @@ def load_model(
             return wanted.load(wanted.packing(_threads(plan, beside)))
         except UnlikeInputsError as error:
             _refuse_native(str(error), attention_backend, quantization, place)
+    if split is not None and split.num_ranks > 1:
+        check_narrowing(split, quantization)
     return wanted.load(wanted.method())
 
 
@@ -301,12 +311,30 @@ class _Wanted:
         return LoadedModel.of(model, model.spec, dtype, fingerprint, self.made_from, kv_scales)
 
 
+def _of_host(split: Split | None) -> dict[str, int]:
+    """Return the place among the ranks of this host, as `plan_threads` wants it."""
+    return {} if split is None else {"rank": split.number, "num_ranks": split.num_ranks}
+
+
+def _why_not_by_ranks(split: Split, collective: Collective | None) -> str | None:
+    """Return why the native kernels do not compute a rank's part; None: they do."""
+    if split.num_stages > 1:
+        return (
+            f"pipeline_parallel_size {split.num_stages}: they do not compute a stage; "
+            "--attention-backend torch does"
+        )
+    if not isinstance(collective, NativeCollective):
+        return "their ranks add up in shared memory; --attention-backend torch needs none"
+    return None
+
+
 def _part(
     spec: DecoderSpec,
     split: Split | None,
     collective: Collective | None,
     pipe: Pipe | None,
     made_from: Path | None,
+    quantization: str,
 ) -> tuple[Shards, Collective, Pipe | None] | None:
     """Return a rank's part of a decoder; None: there is one rank."""
     if split is None or split.num_ranks == 1:
@@ -318,7 +346,10 @@ def _part(
     if (pipe is None) != (split.num_stages == 1):
         raise InternalError(f"{split} has no pipe, or has one for nothing")
     units = {} if made_from is None else read_units(made_from, spec)
-    return Shards(spec, split, units), collective, pipe
+    shards = Shards(spec, split, units)
+    # Weights that become codes of 4 bits share scales, too.
+    own = shards.in_groups_of(GROUP) if quantization == "int4" else shards
+    return own, collective, pipe
 
 
 def _log_time(seconds: float, num_bytes: int) -> None:
@@ -334,6 +365,9 @@ def _computing(
     # steps, and its remaining work beside the native kernels is too small to share.
     torch.set_num_threads(1)
     if isinstance(method, Packing):
+        if isinstance(model, ShardedCausalLM):
+            assert isinstance(model.collective, NativeCollective)  # see `load_model`
+            return ShardedNativeLM(model, method, model.collective)
         return NativeCausalLM(model, method)
     if method is not DENSE:
         model.to(place)

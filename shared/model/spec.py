@@ -222,6 +222,11 @@ class DecoderSpec:
         return self.vocab_size if self.own_rows is None else self.own_rows
 
     @property
+    def is_divided(self) -> bool:
+        """Whether ranks divide its layers: their results are parts of sums."""
+        return self.own_rows is not None
+
+    @property
     def embeds_width(self) -> int:
         """Numbers in a row that a prompt gives in place of a token's embedding."""
         return self.embedding_size or self.hidden_size

@@ -5,10 +5,12 @@ Collective operations, messages from rank 0, and tensors from one stage of a pip
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from shared.errors import RankError
 
 
 class Collective(Protocol):
@@ -60,6 +62,24 @@ class Collective(Protocol):
 
         Of the thread that makes the calls: no call may be in progress.
         """
+        ...
+
+
+@runtime_checkable
+class NativeCollective(Collective, Protocol):
+    """A `Collective` that native code calls by itself, in place of the rank's thread."""
+
+    @property
+    def native(self) -> int:
+        """The address of the native object, valid until `close`.
+
+        Raises:
+            RankError: this rank has left.
+        """
+        ...
+
+    def error(self) -> RankError:
+        """Return why the group is broken: a call of native code failed."""
         ...
 
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from shared.errors import RankError
+
 #: Two of these per rank. Larger tensors go through them in pieces. What is larger than a core's own
 #: cache has left it when another core reads it, which is faster than to take it from there.
 BUFFER_BYTES = 1 << 20
@@ -40,7 +42,7 @@ def collective_file(size: int, buffer_bytes: int = BUFFER_BYTES) -> GroupFile:
 
 
 class SharedMemoryCollective:
-    """A `Collective` of processes or threads on one host; its ranks may be a mix of both.
+    """A `NativeCollective` of processes or threads on one host; its ranks may be a mix of both.
 
     `fd` is that of a `collective_file` of the same size and buffers. Nothing is copied but into the
     shared buffers and out of them. Calls release the GIL. A rank whose process ends is found dead
@@ -80,8 +82,12 @@ class SharedMemoryCollective:
 
     @property
     def native(self) -> int:
-        """The address of the native object, for native code that adds up by itself."""
+        """See `NativeCollective`."""
         return self._member.handle()
+
+    def error(self) -> RankError:
+        """See `NativeCollective`."""
+        return self._member.error()
 
     def all_reduce(self, tensor: Tensor) -> None:
         """See `Collective`."""

@@ -32,8 +32,6 @@ def check_worker(config: WorkerConfig, role: Role) -> None:
     require_known(config.connectors)
     settings, engine = config.model, config.engine
     check_ranks(config.ranks, engine)
-    if config.ranks.size > 1:
-        raise ConfigError("tensor_parallel_size: a worker is one rank so far")
     if role is Role.DECODE and config.pooling.runner is Runner.POOLING:
         message = (
             "a decode worker writes answers, and --runner pooling makes none: start prefill "

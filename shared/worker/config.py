@@ -61,7 +61,9 @@ class WorkerConfig:
     host: str = setting("127.0.0.1", help="address to listen on, and address for other processes")
     port: int = setting(0, help="port of the gRPC services; 0 takes a free one")
     transfer_port: int = setting(
-        0, help="port at which the connector over TCP listens; 0 takes a free one"
+        0,
+        help="port at which the connector over TCP listens, further ranks at the ports after it; 0 "
+        "takes free ones",
     )
     advertise_host: str | None = setting(
         None,

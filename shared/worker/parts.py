@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from baton.v1 import common_pb2, transfer_pb2, worker_pb2
+from baton.v1 import common_pb2, worker_pb2
 from shared.connector.instrumented import TransferCounters
 from shared.directory.base import WorkerRecord
 from shared.directory.probe import probe_digest
@@ -27,8 +27,6 @@ from shared.pooling.loading import make_engine_pooler
 from shared.pooling.runner import Runner
 from shared.pooling.wire import facts_to_wire
 from shared.rpc.channel import ChannelPool
-from shared.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
-from shared.rpc.wire import worker_id_to_wire
 from shared.telemetry.build_info import add_build_info
 from shared.telemetry.tracing_settings import open_tracer
 from shared.version import VERSION
@@ -40,15 +38,15 @@ from shared.worker.health.rank_metrics import RankCollector
 from shared.worker.health.release_meter import ReleaseMeter
 from shared.worker.peers.breaker import BreakerMetrics
 from shared.worker.peers.connectors import open_connectors
+from shared.worker.peers.outgoing import Recipients
 from shared.worker.peers.peers import PeerBook
-from shared.worker.peers.wire import layout_to_wire, offer_to_wire
 from shared.worker.reuse.assembly import build_reuse
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from shared.connector.base import Connector
+    from baton.v1 import transfer_pb2
     from shared.engine.grammar.compiler import GrammarCompiler
     from shared.engine.step.followers import Followers
     from shared.engine.step.hidden import HiddenPool
@@ -63,6 +61,7 @@ if TYPE_CHECKING:
     from shared.worker.adapters import WorkerAdapters
     from shared.worker.config import WorkerConfig
     from shared.worker.lifecycle.weights import Weights, WeightSource
+    from shared.worker.peers.endpoints import Endpoints
     from shared.worker.reuse.prefix_reuse import PrefixReuse
 
     #: Function that reads the token table of a model's folder, given its number of logits.
@@ -88,7 +87,8 @@ class WorkerParts:
     #: Hidden states of prompts: their blocks, and those that the engine's proposer needs.
     hidden: HiddenPool
     max_model_len: int
-    connectors: Sequence[Connector]
+    endpoints: Endpoints
+    recipients: Recipients
     channels: ChannelPool
     peers: PeerBook
     reuse: PrefixReuse
@@ -159,10 +159,10 @@ async def open_parts(
         build = partial(_build_engine, config, role, weights.loaded, adapters, followers)
         engine, contents, thread = await _started(config, build, adapters, stack)
         transfers = TransferCounters()
-        connectors = await open_connectors(config, worker, engine, transfers, stack)
-        channels, peers = _peers(worker, engine, connectors, token, certificates, stack)
+        endpoints = await open_connectors(config, worker, engine, transfers, stack)
+        channels, peers = _peers(engine, endpoints, token, certificates, stack)
         grammars = _grammars(config, engine, thread, read_token_table, stack)
-        metrics = _metrics(config, role, engine, thread, transfers, connectors, grammars, adapters)
+        metrics = _metrics(config, role, engine, thread, transfers, endpoints, grammars, adapters)
         breakers = BreakerMetrics(metrics)
         yield WorkerParts(
             config=config,
@@ -173,7 +173,8 @@ async def open_parts(
             layout=engine.layout,
             hidden=engine.hidden,
             max_model_len=engine.max_model_len,
-            connectors=connectors,
+            endpoints=endpoints,
+            recipients=Recipients(endpoints),
             channels=channels,
             peers=peers,
             reuse=_reuse(config, worker, engine, thread, peers, channels, metrics, breakers),
@@ -224,17 +225,18 @@ def _tracer(role: Role, worker: WorkerId, stack: AsyncExitStack) -> Tracer | Non
 
 
 def _peers(
-    worker: WorkerId,
     engine: Engine,
-    connectors: Sequence[Connector],
+    endpoints: Endpoints,
     token: ClusterToken | None,
     certificates: CertificateFiles | None,
     stack: AsyncExitStack,
 ) -> tuple[ChannelPool, PeerBook]:
     channels = ChannelPool(token=token, certificates=certificates)
     stack.push_async_callback(channels.close)
-    info = _peer_info(worker, engine, connectors)
-    return channels, PeerBook(info=info, connectors=connectors, channels=channels)
+    info = endpoints.describe(
+        model_fingerprint=engine.model_fingerprint, namespace=engine.namespace
+    )
+    return channels, PeerBook(info=info, endpoints=endpoints, channels=channels)
 
 
 def _reuse(
@@ -278,7 +280,7 @@ def _metrics(
     engine: Engine,
     thread: EngineThread,
     transfers: TransferCounters,
-    connectors: Sequence[Connector],
+    endpoints: Endpoints,
     grammars: GrammarCompiler,
     adapters: WorkerAdapters,
 ) -> CollectorRegistry:
@@ -288,7 +290,7 @@ def _metrics(
     metrics.register(
         EngineCollector(thread.stats, model=config.model.name, cache_config=cache_config)
     )
-    metrics.register(TransferCollector(transfers, connectors))
+    metrics.register(TransferCollector(transfers, endpoints.all_connectors))
     metrics.register(GrammarCollector(grammars.stats, model=config.model.name))
     if engine.followers.size > 1:
         metrics.register(RankCollector(engine.followers.pids, model=config.model.name))
@@ -345,20 +347,6 @@ async def _started(
     await thread.start()
     stack.push_async_callback(thread.stop)
     return engine, contents, thread
-
-
-def _peer_info(
-    worker: WorkerId, engine: Engine, connectors: Sequence[Connector]
-) -> transfer_pb2.PeerInfo:
-    return transfer_pb2.PeerInfo(
-        protocol=common_pb2.ProtocolVersion(major=PROTOCOL_MAJOR, minor=PROTOCOL_MINOR),
-        worker=worker_id_to_wire(worker),
-        model_fingerprint=engine.model_fingerprint,
-        layout=layout_to_wire(engine.layout),
-        namespace=engine.namespace.hex(),
-        offers=[offer_to_wire(connector.offer()) for connector in connectors],
-        tensor_parallel_size=1,
-    )
 
 
 def _gate(config: WorkerConfig) -> RequestGate:

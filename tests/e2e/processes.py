@@ -124,15 +124,19 @@ class Cluster:
         *flags: str,
         model: Path | None = None,
         stuck_file: Path | None = None,
+        damage_file: Path | None = None,
         lease_s: float | None = None,
     ) -> Process:
         """Start a worker; `wait_ready` waits for it. Its engine hangs while `stuck_file` exists.
 
-        `lease_s`: how long the directory believes in it without a heartbeat, if not the usual time.
+        `damage_file`: see `tests.fakes.damaged_worker`. `lease_s`: how long the directory believes
+        in it without a heartbeat, if not the usual time.
         """
         command = [f"services.{role}"]
         if stuck_file is not None:
             command = ["tests.fakes.stuck_worker", role, str(stuck_file)]
+        elif damage_file is not None:
+            command = ["tests.fakes.damaged_worker", role, str(damage_file)]
         elif lease_s is not None:
             command = ["tests.fakes.short_lease", str(lease_s), role]
         port = free_port()

@@ -50,8 +50,7 @@ class CutOffPeer(TransferServicer):
     """Sends half of the blocks, and is gone."""
 
     async def Send(self, request: Any, context: Any) -> Any:  # noqa: N802
-        ticket = ticket_from_wire(request.ticket)
-        connector = self._connectors[ticket.connector]
+        ticket, connector = self._recipients.whole(request.ticket)
         pin, found = await self._engine.pin_cached(tuple(request.block_hashes))
         outbound = await connector.connect(ticket, 5.0)
         await outbound.push(0, found.blocks[: found.num_blocks // 2])

@@ -24,6 +24,7 @@ from services.prefill.__main__ import add_prefill
 from services.prefill.config import PrefillConfig
 from shared.engine.config import EngineConfig
 from shared.engine.model_settings import ModelSettings
+from shared.engine.step.followers import NO_FOLLOWERS
 from shared.identity import Role
 from shared.kv.identity import KVIdentity
 from shared.rpc.server import RpcServer
@@ -37,6 +38,7 @@ from shared.worker.parts import open_parts
 from shared.worker.peers.transfer_servicer import TransferServicer
 from shared.worker.reuse_settings import ReusePolicy, ReuseSettings
 from shared.worker.worker_servicer import WorkerServicer
+from tests.fakes.scattered_ranks import adopt, scattered_engines
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -111,14 +113,15 @@ class LiveWorker:
         cache_salt: bytes = b"",
         request_id: str = "r",
         resumed: Sequence[int] = (),
-        prefill: LiveWorker | None = None,
+        prefill: LiveWorker | Sequence[LiveWorker] | None = None,
         adapter: common_pb2.Adapter | None = None,
         **sampling: Any,
     ) -> AsyncIterator[decode_pb2.DecodeResponse]:
         """One answer as it comes, greedy unless `sampling` says more; `prefill` computes the
         prompt.
         """
-        candidates = [] if prefill is None else [prefill.candidate()]
+        workers = [prefill] if isinstance(prefill, LiveWorker) else prefill or ()
+        candidates = [worker.candidate() for worker in workers]
         request = decode_pb2.DecodeRequest(
             request_id=request_id,
             token_ids=[*prompt, *resumed],
@@ -184,10 +187,12 @@ async def live_worker(
     num_blocks: int = 128,
     model_settings: Mapping[str, str] | None = None,
     lora_dir: Path | None = None,
+    num_ranks: int = 1,
     **engine: Any,
 ) -> AsyncIterator[LiveWorker]:
     """`servicer` may be one that cheats; `model_settings`: fields of `ModelSettings`; `engine`:
-    fields of `EngineConfig`. With `lora_dir` it serves adapters.
+    fields of `EngineConfig`. With `lora_dir` it serves adapters. Of `num_ranks` see
+    `scattered_ranks`.
     """
     usual = {"block_size": BLOCK_SIZE, "max_num_batched_tokens": MAX_NUM_BATCHED_TOKENS}
     usual |= {"enable_lora": lora_dir is not None, "num_blocks": num_blocks}
@@ -202,9 +207,16 @@ async def live_worker(
         reuse=ReuseSettings(reuse_policy=policy, reuse_patience_ms=patience_ms),
         engine=EngineConfig(**(usual | engine)),
     )
-    weights = await asyncio.to_thread(load_weights, config, first_source(config))
-    open_with = partial(open_parts, adapters=open_adapters(config), weights=weights)
-    async with open_with(config, Role.DECODE, read_token_table=read_token_table) as parts:
+    weights = await asyncio.to_thread(load_weights, config, first_source(config), None)
+    open_with = partial(
+        open_parts, adapters=open_adapters(config), weights=weights, followers=NO_FOLLOWERS
+    )
+    async with AsyncExitStack() as stack:
+        with scattered_engines(num_ranks):
+            parts = await stack.enter_async_context(
+                open_with(config, Role.DECODE, read_token_table=read_token_table)
+            )
+        adopt(parts)
         server = RpcServer(())
         services = ServiceSet(server)
         add_decode(DecodeConfig(worker=config, transfer_stall_s=stall_s), parts, services)
@@ -227,9 +239,9 @@ def _add_worker_services(
 ) -> None:
     transfer_pb2_grpc.add_TransferServicer_to_server(
         servicer(
-            worker=parts.worker,
             info=parts.peer_info,
-            connectors=parts.connectors,
+            endpoints=parts.endpoints,
+            recipients=parts.recipients,
             engine=parts.engine,
         ),
         services.server,

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from shared.errors import RankError
+from shared.ranks.shared_memory import SharedMemoryCollective, collective_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
 
+    from shared.ranks.base import Collective
+
 T = TypeVar("T")
+C = TypeVar("C", bound="Collective")
+#: Small ones, so that logits go through them in pieces.
+_BUFFER_BYTES = 4 << 10
 _PATIENCE_S = 60.0
 
 
@@ -79,9 +86,29 @@ def run_ranks(
     """
     meetings = [_Meeting(size) for _ in range(num_stages)]
 
-    def run(number: int) -> T:
+    def join(number: int) -> ThreadCollective:
         stage, rank = divmod(number, size)
-        collective = ThreadCollective(meetings[stage], rank, size, stage)
+        return ThreadCollective(meetings[stage], rank, size, stage)
+
+    return _run(size * num_stages, join, work)
+
+
+def run_native_ranks(size: int, work: Callable[[SharedMemoryCollective], T]) -> list[T]:
+    """The same, with the collective operations of native code."""
+    file = collective_file(size, _BUFFER_BYTES)
+    try:
+        return _run(size, functools.partial(_join, file.fd, size), work)
+    finally:
+        file.close()
+
+
+def _join(fd: int, size: int, rank: int) -> SharedMemoryCollective:
+    return SharedMemoryCollective(fd, rank, size, timeout_s=_PATIENCE_S, buffer_bytes=_BUFFER_BYTES)
+
+
+def _run(size: int, join: Callable[[int], C], work: Callable[[C], T]) -> list[T]:
+    def run(rank: int) -> T:
+        collective = join(rank)
         try:
             with torch.inference_mode():
                 return work(collective)
@@ -89,10 +116,13 @@ def run_ranks(
             collective.close()
             raise
 
-    num_ranks = size * num_stages
-    with ThreadPoolExecutor(num_ranks) as threads:
-        futures = [threads.submit(run, number) for number in range(num_ranks)]
+    with ThreadPoolExecutor(size) as threads:
+        futures = [threads.submit(run, rank) for rank in range(size)]
     errors = [e for future in futures if (e := future.exception()) is not None]
     if errors:
         raise min(errors, key=lambda e: isinstance(e, threading.BrokenBarrierError | RankError))
     return [future.result() for future in futures]
+
+
+#: By attention backend: what runs its ranks.
+RUN_BY: dict[str, Callable[..., list[Any]]] = {"torch": run_ranks, "native": run_native_ranks}

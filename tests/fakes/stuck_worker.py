@@ -39,6 +39,11 @@ def run(argv: Sequence[str]) -> int:
     """The worker's own entry point, with an engine that can hang."""
     role, path, *rest = argv
     hang_while(Path(path))
+    return run_worker(role, rest)
+
+
+def run_worker(role: str, rest: Sequence[str]) -> int:
+    """The worker's own entry point."""
     if role == Role.DECODE:
         return main(
             DecodeConfig,

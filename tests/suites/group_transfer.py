@@ -113,6 +113,13 @@ class Pushed:
     moved: tuple[range, ...]
 
 
+def part(receiver: Group, hand_off: HandOff, moved: tuple[range, ...]) -> list[list[int]]:
+    """Return those blocks of the receiver's tables that move."""
+    size = hand_off.receiver_units
+    tables = zip(receiver.tables, moved, strict=True)
+    return [table[units.start // size :] for table, units in tables]
+
+
 async def begin(sender: Group, receiver: Group) -> Pushed:
     """Open and connect all transfers."""
     hand_off = HandOff(sender.holder, receiver.holder)
@@ -122,7 +129,7 @@ async def begin(sender: Group, receiver: Group) -> Pushed:
         request_id="request-1",
         senders=sender.ids,
         connectors=receiver.connectors,
-        tables=receiver.tables,
+        tables=part(receiver, hand_off, moved),
         moved=moved,
         num_tokens=NUM_TOKENS,
     )
@@ -291,7 +298,7 @@ class GroupSuite:
                 request_id="request-1",
                 senders=sender.ids,
                 connectors=receiver.connectors,
-                tables=receiver.tables,
+                tables=part(receiver, hand_off, moved),
                 moved=moved,
                 num_tokens=NUM_TOKENS,
             )

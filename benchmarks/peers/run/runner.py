@@ -57,8 +57,10 @@ class Runner:
                 left_s = started_s + budget_s - time.monotonic()
                 shares = [later.share for later in parts[number:]]
                 deadline_s = time.monotonic() + left_s * shares[0] / sum(shares)
-            self._run_part(part, repetitions, deadline_s)
-            self._save()
+            try:
+                self._run_part(part, repetitions, deadline_s)
+            finally:  # what was measured before an interruption is kept
+                self._save()
         if limits_twice:
             self._measure_limits(models)
             self._save()

@@ -10,14 +10,29 @@
 
 using namespace baton;
 
+namespace {
+
+// 0; 1 if there is no memory; 2 if the group of ranks is broken.
+template <class Work>
+int outcome(Work&& work) try {
+  work();
+  return 0;
+} catch (const std::bad_alloc&) {
+  return 1;
+} catch (const GroupBroken&) {
+  return 2;
+}
+
+}  // namespace
+
 extern "C" {
 
 Pool* baton_pool_new(int num_threads, const int* cpus) { return new Pool(num_threads, cpus); }
 void baton_pool_delete(Pool* pool) { delete pool; }
 
 Matrix* baton_matrix_new(Pool* pool, int kind, const void* weight, int stored, int columns,
-                         int inner, const float* bias, int paired) try {
-  return pack_matrix(*pool, Kind(kind), weight, Kind(stored), columns, inner, bias, paired != 0);
+                         int inner, const float* bias, int paired, const float* peaks) try {
+  return pack_matrix(*pool, Kind(kind), weight, Kind(stored), columns, inner, bias, paired != 0, peaks);
 } catch (const std::bad_alloc&) {
   return nullptr;
 }
@@ -95,25 +110,18 @@ Decoder* baton_decoder_new(Pool* pool, const Shape* shape, const Weights* weight
 }
 void baton_decoder_delete(Decoder* decoder) { delete decoder; }
 
+// Of decoders. collective: null with one rank.
 int baton_decoder_forward(Decoder* decoder, const Batch* batch, const KvMemory* kv,
-                          float* hidden) try {
-  decoder->forward(*batch, *kv, hidden);
-  return 0;
-} catch (const std::bad_alloc&) {
-  return 1;
+                          Collective* collective, float* hidden) {
+  return outcome([&] { decoder->forward(*batch, *kv, Ranks(collective), hidden); });
 }
 int baton_decoder_embeddings(Decoder* decoder, const int64_t* token_ids, int count,
-                             float* out) try {
-  decoder->embeddings(token_ids, count, out);
-  return 0;
-} catch (const std::bad_alloc&) {
-  return 1;
+                             Collective* collective, float* out) {
+  return outcome([&] { decoder->embeddings(token_ids, count, Ranks(collective), out); });
 }
-int baton_decoder_logits(Decoder* decoder, const float* hidden, int rows, float* out) try {
-  decoder->logits(hidden, rows, out);
-  return 0;
-} catch (const std::bad_alloc&) {
-  return 1;
+int baton_decoder_logits(Decoder* decoder, const float* hidden, int rows, Collective* collective,
+                         float* out) {
+  return outcome([&] { decoder->logits(hidden, rows, Ranks(collective), out); });
 }
 
 size_t baton_collective_bytes(const CollectiveShape* shape) {

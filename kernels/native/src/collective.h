@@ -28,6 +28,7 @@ class Collective {
 
   static size_t bytes(const CollectiveShape& shape);
   Join join(int fd) { return members_.join(fd); }
+  int size() const { return members_.size(); }
 
   // False: the group is broken, and `failure` says why.
   bool all_reduce(void* data, size_t count, Summand kind);

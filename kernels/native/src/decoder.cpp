@@ -20,7 +20,8 @@ class TypedDecoder final : public Decoder {
         program_(weights.program, weights.program + weights.program_size),
         weights_(weights),
         x_(shape.hidden_size),
-        product_(std::max(shape.hidden_size, most(weights, &product_size))),
+        product_(most(weights, &product_size)),
+        added_(Activations<float>::close(shape.hidden_size)),
         query_(most(weights, &query_size)),
         attended_(most(weights, &attended_size)),
         gated_(shape.intermediate_size),
@@ -46,8 +47,9 @@ class TypedDecoder final : public Decoder {
     }
   }
 
-  void forward(const Batch& batch, const KvMemory& kv, float* hidden) override {
+  void forward(const Batch& batch, const KvMemory& kv, const Ranks& ranks, float* hidden) override {
     const int tokens = batch.num_tokens;
+    ranks_ = ranks;
     resize(tokens);
     adapter_rows_.assign(batch.adapter_rows, batch.adapter_rows + batch.num_adapter_rows);
     embed(batch);
@@ -127,10 +129,16 @@ class TypedDecoder final : public Decoder {
           });
           break;
         case Op::kKeep:
-          keep_product(now, rows);
+          keep_added(now, rows);
           break;
         case Op::kMerge:
-          merge_product(now, rows);
+          merge_added(now, rows);
+          break;
+        case Op::kSum:
+          ranks_.sum(added_.row(0), size_t(rows) * added_.stride);
+          break;
+        case Op::kSquares:
+          share_squares(now, rows);
           break;
         case Op::kRecur:
           recur(now, batch);
@@ -149,23 +157,35 @@ class TypedDecoder final : public Decoder {
     adapter_rows_.clear();
   }
 
-  void embeddings(const int64_t* token_ids, int count, float* out) override {
+  void embeddings(const int64_t* token_ids, int count, const Ranks& ranks, float* out) override {
     rows_of(count, [&](int row, int) {
-      embed_token(size_t(token_ids[row]), out + size_t(row) * shape_.hidden_size);
+      embed_token(token_ids[row], out + size_t(row) * shape_.hidden_size);
     });
+    ranks.sum(out, size_t(count) * shape_.hidden_size);
   }
 
-  void logits(const float* hidden, int rows, float* out) override {
+  void logits(const float* hidden, int rows, const Ranks& ranks, float* out) override {
     resize(rows);
     const int size = shape_.hidden_size, vocab = shape_.vocab_size;
     rows_of(rows, [&](int row, int) {
       std::memcpy(operand_.row(row), hidden + size_t(row) * size, size * sizeof(float));
     });
-    multiply_rows_with(*weights_.head, operand_, rows, [&](int row, int column, Floats* values) {
-      float* to = out + size_t(row) * vocab + column;
-      const int count = std::min(kPanel, vocab - column);
-      finish_logits(values);
-      std::memcpy(to, values, count * sizeof(float));
+    if (ranks.alone()) {
+      put_logits(rows, vocab, out, vocab);
+      return;
+    }
+    const int room = shape_.token_room;
+    own_logits_.reserve(size_t(rows) * room);
+    put_logits(rows, room, own_logits_.data(), room);
+    const int width = room * ranks.size();
+    if (width == vocab) {
+      ranks.gather(own_logits_.data(), rows, room, out);
+      return;
+    }
+    every_logit_.reserve(size_t(rows) * width);
+    ranks.gather(own_logits_.data(), rows, room, every_logit_.data());
+    rows_of(rows, [&](int row, int) {
+      std::memcpy(out + size_t(row) * vocab, every_logit_.data() + size_t(row) * width, vocab * sizeof(float));
     });
   }
 
@@ -173,6 +193,7 @@ class TypedDecoder final : public Decoder {
   void resize(int tokens) {
     x_.resize(tokens);
     product_.resize(tokens);
+    added_.resize(tokens);
     query_.resize(tokens);
     attended_.resize(tokens);
     gated_.resize(tokens);
@@ -192,9 +213,29 @@ class TypedDecoder final : public Decoder {
   // `multiply`.
   template <class From, class Put>
   void multiply_rows_with(const Matrix& matrix, Activations<From>& from, int rows, Put&& put) {
-    const Rows operands = operands_.of(pool_, from, rows, matrix);
+    const Range* ranges = nullptr;
+    if (shares_scale(matrix))
+      ranges = share_ranges(0, rows, [&](int row) { return range_of(from.row(row), matrix.inner); });
+    const Rows operands = operands_.of(pool_, from, rows, matrix, ranges);
     const bool adapted = !adapter_rows_.empty() && deltas_.plan(pool_, adapter_rows_, matrix, from);
     multiply<Dot>(pool_, operands, matrix, put, adapted ? &deltas_ : nullptr);
+  }
+
+  // By row, the ranges of rows of which each rank has a part; of rows from `first` on, others are not there.
+  template <class Own>
+  const Range* share_ranges(int first, int end, Own&& own) {
+    const int count = end - first, size = ranks_.size();
+    if (count == 0) return nullptr;
+    own_ranges_.resize(count);
+    every_range_.resize(size_t(count) * size);
+    ranges_.resize(end);
+    rows_of(count, [&](int i, int) { own_ranges_[i] = own(first + i); });
+    ranks_.gather(&own_ranges_.data()->below, count, 2, &every_range_.data()->below);
+    for (int i = 0; i < count; ++i) {
+      Range& range = ranges_[first + i] = every_range_[size_t(i) * size];
+      for (int rank = 1; rank < size; ++rank) range.add(every_range_[size_t(i) * size + rank]);
+    }
+    return ranges_.data();
   }
 
   Rows elements(Activations<Element>& activations, int rows) {
@@ -202,25 +243,47 @@ class TypedDecoder final : public Decoder {
                 size_t(activations.stride / Dot::kElements), rows};
   }
 
+  // The rank's logits of rows of operands.
+  void put_logits(int rows, int count, float* out, int stride) {
+    multiply_rows_with(*weights_.head, operand_, rows, [&](int row, int column, Floats* values) {
+      float* to = out + size_t(row) * stride + column;
+      finish_logits(values);
+      std::memcpy(to, values, std::min(kPanel, count - column) * sizeof(float));
+    });
+  }
+
   void embed(const Batch& batch) {
     const int size = shape_.hidden_size;
+    if (!ranks_.alone()) {
+      rows_of(batch.num_tokens,
+              [&](int row, int) { embed_token(batch.token_ids[row], added_.row(row)); });
+      ranks_.sum(added_.row(0), size_t(batch.num_tokens) * added_.stride);
+    }
     rows_of(batch.num_tokens, [&](int row, int) {
       float* x = x_.row(row);
       if (batch.given_at != nullptr && batch.given_at[row] >= 0)
         std::memcpy(x, batch.given + size_t(batch.given_at[row]) * size, size * sizeof(float));
+      else if (ranks_.alone())
+        embed_token(batch.token_ids[row], x);
       else
-        embed_token(size_t(batch.token_ids[row]), x);
+        std::memcpy(x, added_.row(row), size * sizeof(float));
       if (weights_.positions != nullptr)
         add_row(x, 1.0f, weights_.positions + size_t(batch.positions[row]) * size, size);
     });
   }
 
-  void embed_token(size_t token, float* to) {
+  // Zeros, if another rank has the token's row.
+  void embed_token(int64_t token, float* to) {
     const int size = shape_.hidden_size;
+    const int64_t own = token - shape_.first_token;
+    if (own < 0 || own >= shape_.num_tokens) {
+      std::fill_n(to, size, 0.0f);
+      return;
+    }
     if (weights_.embedding == nullptr)
-      unpack_column(*weights_.head, int(token), to);
+      unpack_column(*weights_.head, int(own), to);
     else
-      widen_stored(to, weights_.embedding, weights_.embedding_kind, token * size, size);
+      widen_stored(to, weights_.embedding, weights_.embedding_kind, size_t(own) * size, size);
     if (shape_.embedding_multiplier != 1.0f)
       for (int i = 0; i < size; ++i) to[i] *= shape_.embedding_multiplier;
   }
@@ -445,24 +508,24 @@ class TypedDecoder final : public Decoder {
   void add_apart(const Operation& now, int rows) {
     const int size = shape_.hidden_size;
     rows_of(rows, [&](int row, int) {
-      float* what = product_.row(row);
+      float* what = added_.row(row);
       if (now.first != nullptr) norm(what, now.first, now.second, size, what);
       add_row(x_.row(row), now.scale, what, size);
     });
   }
 
-  void keep_product(const Operation& now, int rows) {
+  void keep_added(const Operation& now, int rows) {
     const int size = shape_.hidden_size;
     kept_.resize(rows);
     rows_of(rows, [&](int row, int) {
-      norm(product_.row(row), now.first, now.second, size, kept_.row(row));
+      norm(added_.row(row), now.first, now.second, size, kept_.row(row));
     });
   }
 
-  void merge_product(const Operation& now, int rows) {
+  void merge_added(const Operation& now, int rows) {
     const int size = shape_.hidden_size;
     rows_of(rows, [&](int row, int) {
-      float* what = product_.row(row);
+      float* what = added_.row(row);
       norm(what, now.first, now.second, size, what);
       add_row(what, 1.0f, kept_.row(row), size);
     });
@@ -491,6 +554,40 @@ class TypedDecoder final : public Decoder {
             heads.num_kv, kv.block_size, heads.dim, scales};
   }
 
+  // Those of the product, behind the queries.
+  float* keys_of(const Operation& now, int row) {
+    return product_.row(row) + (now.has_gate ? 2 : 1) * now.heads.query_size();
+  }
+
+  void clip(const Operation& now, int row) {
+    if (now.limit == 0.0f) return;
+    clamp_row(product_.row(row), now.limit, now.heads.query_size());
+    clamp_row(keys_of(now, row), now.limit, (now.num_parts - 1) * now.heads.kv_size());
+  }
+
+  void share_squares(const Operation& now, int rows) {
+    totals_.reserve(size_t(rows) * 2);
+    rows_of(rows, [&](int row, int) {
+      clip(now, row);
+      float* totals = totals_.data() + size_t(row) * 2;
+      totals[0] = sum_of_squares(product_.row(row), now.heads.query_size());
+      const bool counts = now.whole->counts_keys && now.num_parts > 1;
+      totals[1] = counts ? sum_of_squares(keys_of(now, row), now.heads.kv_size()) : 0.0f;
+    });
+    ranks_.sum(totals_.data(), size_t(rows) * 2);
+  }
+
+  // The norm of all heads of queries (`part` 0) or keys (1) together, in place.
+  void norm_whole(const Operation& now, int row, float* x, int part, const float* weight, int size) {
+    if (now.whole == nullptr) {
+      norm(x, weight, nullptr, size, x);
+      return;
+    }
+    const int count = part == 0 ? now.whole->num_queries : now.whole->num_keys;
+    const float factor = norm_factor(totals_.data()[size_t(row) * 2 + part], count, shape_.norm_eps);
+    weigh_row(x, factor, weight, size, x);
+  }
+
   // tokens: that of each row, or null if they are all.
   void rotate_and_store(const Operation& now, const Batch& batch, const KvMemory& kv, int rows,
                         const int64_t* tokens) {
@@ -507,12 +604,9 @@ class TypedDecoder final : public Decoder {
       const int64_t token = tokens ? tokens[row] : row, position = batch.positions[token];
       const float* cos_sin = now.cos_sin + size_t(position) * dim;
       const float heat = query_factor(now, int(position));
-      float* keys = x + (now.has_gate ? 2 : 1) * heads * dim;
-      if (now.limit != 0.0f) {
-        clamp_row(x, now.limit, heads * dim);
-        clamp_row(keys, now.limit, (now.num_parts - 1) * kv_heads * dim);
-      }
-      if (whole) norm(x, now.first, nullptr, heads * dim, x);
+      float* keys = keys_of(now, row);
+      if (!now.whole) clip(now, row);
+      if (whole) norm_whole(now, row, x, 0, now.first, heads * dim);
       for (int head = 0; head < heads; ++head, x += dim) {
         if (query_norm) norm(x, query_norm + head * step, nullptr, dim, x);
         rotate(x, cos_sin, dim);
@@ -529,7 +623,7 @@ class TypedDecoder final : public Decoder {
         if (now.third) norm(value, now.third, nullptr, dim, normed);
         store_row(cache, block, now.kv_place, 1, head, slot, now.third ? normed : value);
       }
-      if (whole) norm(keys, now.second, nullptr, kv_heads * dim, keys);
+      if (whole) norm_whole(now, row, keys, 1, now.second, kv_heads * dim);
       for (int head = 0; head < kv_heads; ++head, keys += dim) {
         if (key_norm) norm(keys, key_norm + head * step, nullptr, dim, keys);
         rotate(keys, cos_sin, dim);
@@ -695,7 +789,8 @@ class TypedDecoder final : public Decoder {
                            batch.state_blocks + size_t(now.kv_group) * batch.num_seqs * 2};
     const RecurrentKernel<Element> kernel{pool_,  own,       batch,
                                           states, product_,  rates_,
-                                          attended_, recurrent_scratch_, shape_.norm_eps};
+                                          attended_, recurrent_scratch_, ranks_,
+                                          totals_, shape_.norm_eps};
     kernel();
   }
 
@@ -703,7 +798,7 @@ class TypedDecoder final : public Decoder {
     const bool apart = now.apart;
     multiply_rows_with(*now.matrix, input, rows, [&](int row, int column, const Floats* values) {
       if (apart) {
-        std::memcpy(product_.row(row) + column, values, kPanel * sizeof(float));
+        std::memcpy(added_.row(row) + column, values, kPanel * sizeof(float));
         return;
       }
       float* to = x_.row(row) + column;
@@ -745,10 +840,13 @@ class TypedDecoder final : public Decoder {
       choose(experts, scores_.row(row), merits_[thread].data(), &chosen_[row * per_token]);
     });
     first_pair_.assign(experts.count() + 1, 0);
-    for (const Chosen& one : chosen_) ++first_pair_[one.expert + 1];
+    for (const Chosen& one : chosen_)
+      if (experts.up[one.expert] != nullptr) ++first_pair_[one.expert + 1];
     for (int i = 0; i < experts.count(); ++i) first_pair_[i + 1] += first_pair_[i];
     next_pair_ = first_pair_;
     for (int i = 0; i < pairs; ++i) {
+      pair_of_[i] = kElsewhere;
+      if (experts.up[chosen_[i].expert] == nullptr) continue;
       const int pair = next_pair_[chosen_[i].expert]++;
       pair_rows_[pair] = i / per_token;
       pair_weights_[pair] = chosen_[i].weight;
@@ -768,11 +866,29 @@ class TypedDecoder final : public Decoder {
       products_.push_back({Rows{nullptr, 0, count}, matrices[expert], first});
     }
     operands_.reserve(pairs, bytes);
+    const Range* ranges = ranges_of(experts, matrices, from);
     rows_of(pairs, [&](int pair, int) {
-      operands_.put(pair, from(pair), *matrices[expert_of(experts, pair)]);
+      const Matrix& matrix = *matrices[expert_of(experts, pair)];
+      operands_.put(pair, from(pair), matrix, shares_scale(matrix) ? ranges + pair : nullptr);
     });
     for (Product& product : products_)
       product.rows = operands_.some(product.first, product.rows.count);
+  }
+
+  // By pair, the ranges of rows of which each rank has a part. Experts that share rows are neighbours, and all ranks
+  // have as many pairs of them: their chosen experts, the shared one, or both.
+  template <class From>
+  const Range* ranges_of(const Experts& experts, const Matrix* const* matrices, From&& from) {
+    int first = -1, end = 0;
+    for (const Product& product : products_) {
+      if (!shares_scale(*product.matrix)) continue;
+      if (first < 0) first = product.first;
+      end = product.first + product.rows.count;
+    }
+    if (first < 0) return nullptr;
+    return share_ranges(first, end, [&](int pair) {
+      return range_of(from(pair), matrices[expert_of(experts, pair)]->inner);
+    });
   }
 
   // What adapters add to the products of the expert that all tokens share, which is the last one. Its rows
@@ -786,7 +902,7 @@ class TypedDecoder final : public Decoder {
 
   void add_experts(const Operation& now, int rows) {
     const Experts& experts = *now.experts;
-    const int per_token = experts.per_token(), pairs = rows * per_token;
+    const int per_token = experts.per_token(), pairs = first_pair_[experts.count()];
     const int size = shape_.hidden_size;
     pair_gated_.resize(pairs);
     pair_out_.resize(pairs);
@@ -809,10 +925,11 @@ class TypedDecoder final : public Decoder {
       std::memcpy(pair_out_.row(pair) + column, values, kPanel * sizeof(float));
     });
     rows_of(rows, [&](int row, int) {
-      float* to = now.apart ? product_.row(row) : x_.row(row);
+      float* to = now.apart ? added_.row(row) : x_.row(row);
       if (now.apart) std::fill_n(to, size, 0.0f);
       for (int n = 0; n < per_token; ++n) {
         const int i = row * per_token + n;
+        if (pair_of_[i] == kElsewhere) continue;
         const float weight = pair_of_[i] < num_scaled ? 1.0f : chosen_[i].weight;
         add_row(to, weight, pair_out_.row(pair_of_[i]), size);
       }
@@ -824,12 +941,16 @@ class TypedDecoder final : public Decoder {
     return int(std::upper_bound(first_pair_.begin(), end, pair) - first_pair_.begin()) - 1;
   }
 
+  static constexpr int kElsewhere = -1;
+
   Pool& pool_;
+  Ranks ranks_;  // of the present call
   const Shape shape_;
   const std::vector<Operation> program_;
   const Weights weights_;
   Activations<float> x_;
-  Activations<float> product_;  // queries, keys and values; or what is to be added to x
+  Activations<float> product_;  // queries, keys and values; what a mixer with states reads
+  Activations<float> added_;    // what is to be added to x
   Activations<Element> query_;
   Activations<Element> attended_;
   Activations<Element> gated_;
@@ -840,7 +961,7 @@ class TypedDecoder final : public Decoder {
   Activations<Element> pair_gated_;
   Activations<float> pair_out_;
   std::vector<Chosen> chosen_;    // by token
-  std::vector<int> pair_of_;      // by place in chosen_
+  std::vector<int> pair_of_;      // by place in chosen_; kElsewhere: other ranks have the expert
   std::vector<int> pair_rows_;    // by pair: the token's row
   std::vector<float> pair_weights_;
   std::vector<int> first_pair_;   // by expert
@@ -850,6 +971,10 @@ class TypedDecoder final : public Decoder {
   Activations<float> rates_;  // of mixers with states; gates of heads
   Activations<float> inputs_;  // [layers][size] of a token
   Activations<float> kept_;
+  Buffer<float> own_logits_;
+  Buffer<float> every_logit_;  // with those behind the vocabulary
+  Buffer<float> totals_;       // sums of squares of all ranks, by row
+  std::vector<Range> own_ranges_, every_range_, ranges_;
   Operands<Element> operands_;
   std::vector<AdapterRows> adapter_rows_;  // of the rows that are left
   Deltas<Element> deltas_;

@@ -9,6 +9,7 @@
 #include "experts.h"
 #include "matrix.h"
 #include "pool.h"
+#include "ranks.h"
 #include "recurrent.h"
 #include "rows.h"
 
@@ -18,6 +19,10 @@ struct Shape {
   int hidden_size;
   int intermediate_size;
   int vocab_size;
+  // The tokens whose rows the embedding and the head have, and how many each rank has room for.
+  int first_token;
+  int num_tokens;
+  int token_room;
   // All norms are of one kind: of the root mean square, or with `centers` less the mean before.
   float norm_eps;
   int centers;
@@ -45,18 +50,21 @@ enum class Op : int {
                   // a matrix each head's numbers are gated by its column of operand * matrix
   kNarrow = 5,    // only the wanted tokens are computed behind the next kAttend or kRecur: no operation
                   // there may keep keys, values or states
-  kOutput = 6,    // x += attended * matrix; with `apart` product = attended * matrix
+  kOutput = 6,    // x += attended * matrix; with `apart` added = attended * matrix
   kGate = 7,      // gated = act(operand * matrix); with `paired` act(scale * gate) * up
-  kDown = 8,      // x += gated * matrix; with `apart` product = gated * matrix
-  kAdd = 9,       // x += scale * norm(product), the norm as in kNorm
+  kDown = 8,      // x += gated * matrix; with `apart` added = gated * matrix
+  kAdd = 9,       // x += scale * norm(added), the norm as in kNorm
   kRoute = 10,    // chooses each token's experts by its operand
-  kExperts = 11,  // x += the chosen experts' sum, each gated as by kGate; with `apart` product = that
+  kExperts = 11,  // x += the chosen experts' sum, each gated as by kGate; with `apart` added = that
   kRecur = 16,    // attended = what a mixer with states makes of operand; all tokens change the states
   kInputs = 17,   // inputs = the inputs of all layers, of operand * matrix; `first`: weight of the norm
   kWeigh = 18,    // gated *= the input of layer `layer`
   kScale = 19,    // x *= scale
-  kKeep = 20,     // kept = norm(product), the norm as in kNorm
-  kMerge = 21,    // product = kept + norm(product), the norm as in kNorm
+  kKeep = 20,     // kept = norm(added), the norm as in kNorm
+  kMerge = 21,    // added = kept + norm(added), the norm as in kNorm
+  // Of several ranks:
+  kSum = 22,      // added = the sum of all ranks' ones
+  kSquares = 23,  // clips the product, and adds up the squares of all ranks' queries, and keys, for kRotate
   // Of latent attention; in front of kAttend, the matrix, and `first` as weight of the norm:
   kLatentRow = 12,    // row = [norm of the first numbers | rotation of the others] of operand *
                       // matrix, which goes to the cache
@@ -119,6 +127,7 @@ struct Operation {
   const Latent* attention;  // of latent attention
   const Recurrent* recurrent;
   const LayerInputs* inputs;
+  const WholeHeads* whole;  // of kSquares and kRotate: norms go over the heads of all ranks
   Heads heads;           // of attention
   int window;            // 0: none
   int chunked;           // the window begins at the last multiple of its width
@@ -151,16 +160,18 @@ struct Weights {
 };
 
 // Not for two threads at a time: the activations between the calls' steps are kept.
+//
+// All ranks make the same calls, for the same tokens, and get the same results. Each throws GroupBroken.
 class Decoder {
  public:
   virtual ~Decoder() = default;
   // Writes the tokens' keys and values into `kv`, and float32 hidden states [wanted][hidden]
   // behind the last norm to `hidden`.
-  virtual void forward(const Batch& batch, const KvMemory& kv, float* hidden) = 0;
+  virtual void forward(const Batch& batch, const KvMemory& kv, const Ranks& ranks, float* hidden) = 0;
   // float32 [count][hidden]: the embeddings of tokens.
-  virtual void embeddings(const int64_t* token_ids, int count, float* out) = 0;
+  virtual void embeddings(const int64_t* token_ids, int count, const Ranks& ranks, float* out) = 0;
   // float32 [rows][vocab] of float32 [rows][hidden].
-  virtual void logits(const float* hidden, int rows, float* out) = 0;
+  virtual void logits(const float* hidden, int rows, const Ranks& ranks, float* out) = 0;
 };
 
 // element: of a KV cache that is not quantised, and between the products: float32 or bfloat16, otherwise

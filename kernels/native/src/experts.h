@@ -15,7 +15,7 @@ struct Experts {
   const Matrix* router;       // a column per expert, then one for the gate of the shared expert
   const float* choice_bias;   // is added to scores for the choice only; or null
   const float* weight_scales;  // multiply the weights, by expert; or null
-  const Matrix* const* up;    // gates and ups by expert; the shared expert is the last
+  const Matrix* const* up;    // gates and ups by expert; the shared expert is the last; null: other ranks have it
   const Matrix* const* down;
   int num_routed;
   int num_chosen;

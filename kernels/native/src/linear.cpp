@@ -13,7 +13,7 @@ void multiply_as(Pool& pool, const Matrix& matrix, const float* rows, int count,
   for (int row = 0; row < count; ++row)
     std::copy_n(rows + size_t(row) * matrix.inner, matrix.inner, numbers.row(row));
   Operands<typename Dot::Element> operands;
-  multiply<Dot>(pool, operands.of(pool, numbers, count, matrix), matrix,
+  multiply<Dot>(pool, operands.of(pool, numbers, count, matrix, nullptr), matrix,
                 [&](int row, int column, const Floats* values) {
                   const int columns = std::min(kPanel, matrix.columns - column);
                   std::memcpy(out + size_t(row) * matrix.columns + column, values,

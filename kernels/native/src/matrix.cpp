@@ -25,14 +25,15 @@ uint16_t round_one(float value) {
 }
 
 // Writes one column: word w of it goes to to[w * kPanel].
-void pack_column(Matrix& matrix, const void* weight, Kind stored, size_t source, int column) {
+void pack_column(Matrix& matrix, const void* weight, Kind stored, const float* peaks, size_t source,
+                 int column) {
   uint32_t* to = matrix.panels.data() + size_t(column / kPanel) * matrix.words * kPanel + column % kPanel;
   const size_t start = source * matrix.inner;
   float scale = 1.0f;
   int32_t total = 0;
   if (matrix.kind == Kind::kInt8) {
-    float largest = 0.0f;
-    for (int i = 0; i < matrix.inner; ++i)
+    float largest = peaks != nullptr ? peaks[source] : 0.0f;
+    for (int i = 0; peaks == nullptr && i < matrix.inner; ++i)
       largest = std::fmax(largest, std::fabs(read(weight, stored, start + i)));
     scale = largest > 0.0f ? largest / 127.0f : 1.0f;
     matrix.scales[column] = scale;
@@ -335,7 +336,7 @@ Matrix* pack_codes(Pool& pool, const Codes& codes, const float* bias, bool paire
 }
 
 Matrix* pack_matrix(Pool& pool, Kind kind, const void* weight, Kind stored, int columns, int inner,
-                    const float* bias, bool paired) {
+                    const float* bias, bool paired, const float* peaks) {
   const int elements = elements_per_word(kind);
   const int words = (inner + elements - 1) / elements;
   const int packed = packed_columns(columns, paired);
@@ -346,7 +347,7 @@ Matrix* pack_matrix(Pool& pool, Kind kind, const void* weight, Kind stored, int 
   const bool is_copied = kind == stored;
   if (is_copied) copy_weight(pool, *matrix, weight, columns, paired);
   for_columns(pool, *matrix, columns, bias, paired, [&](int column, int to) {
-    if (!is_copied) pack_column(*matrix, weight, stored, column, to);
+    if (!is_copied) pack_column(*matrix, weight, stored, peaks, column, to);
   });
   return matrix.release();
 }

@@ -89,9 +89,10 @@ struct Matrix {
 //
 // int8 takes one scale per column, so that its largest value becomes 127. With `paired` the first and
 // the second half of the columns alternate in groups of kHalfPanel: a panel then holds the gates and the
-// ups of the same units. bias: float32 [columns] or null.
+// ups of the same units. bias: float32 [columns] or null. peaks: of int8, the largest magnitudes by column of
+// the whole weight, of which this is a part by inner numbers; or null.
 Matrix* pack_matrix(Pool& pool, Kind kind, const void* weight, Kind stored, int columns, int inner,
-                    const float* bias, bool paired);
+                    const float* bias, bool paired, const float* peaks);
 
 // A weight [columns, inner] of codes that share scales by groups of `group` inner numbers, and either zeros
 // or offsets.

@@ -95,9 +95,9 @@ inline float round_piece(int8_t* to, const Element* from, int count) {
 }
 
 // Integers that a format rounds a row to, by piece. Those of E2M1 are twice its numbers. A group is the whole
-// row, some pieces or half of one.
+// row, some pieces or half of one. range: see `round_row`.
 template <bool kInNibbles, class From>
-inline void encode_pieces(const Matrix& matrix, const From* from, int8_t* to, RowUnit* units) {
+inline void encode_pieces(const Matrix& matrix, const From* from, const Range* range, int8_t* to, RowUnit* units) {
   const Rounding& own = matrix.rounding;
   const int size = matrix.inner;
   const Rounder rounder(own);
@@ -109,7 +109,7 @@ inline void encode_pieces(const Matrix& matrix, const From* from, int8_t* to, Ro
     float scales[2];
     for (int start = 0; start < kPiece; start += part) {
       const int at = first + start;
-      if (at % group == 0 && at < size) scale = group_scale(own, from + at, std::min(group, size - at)).scale;
+      if (at % group == 0 && at < size) scale = group_scale(own, from + at, std::min(group, size - at), range).scale;
       const float divisor = scale == 0.0f ? 1.0f : scale;
       for (int i = start; i < start + part; i += kLanes) {
         const Floats scaled = widen_some(from + first + i, size - first - i) / divisor;
@@ -138,19 +138,23 @@ inline RowForm row_form(const Matrix& matrix) {
   return matrix.rounding.grid == Grid::kNone ? RowForm::kElements : RowForm::kRounded;
 }
 
+// Whether ranks have parts of the rows, which have one scale each.
+inline bool shares_scale(const Matrix& matrix) { return matrix.rounding.is_shared != 0; }
+
 // Memory for rows of other forms, and of copies. Not for two products at a time.
 template <class Element>
 class Operands {
  public:
-  // Rows, of numbers or elements, as `matrix` takes them. They are lent until the next call.
+  // Rows, of numbers or elements, as `matrix` takes them. They are lent until the next call. ranges: by row, of the
+  // whole rows of which these are parts; or null.
   template <class From>
-  Rows of(Pool& pool, Activations<From>& rows, int count, const Matrix& matrix) {
+  Rows of(Pool& pool, Activations<From>& rows, int count, const Matrix& matrix, const Range* ranges) {
     if (std::is_same_v<From, Element> && row_form(matrix) == RowForm::kElements &&
         matrix.order.size() == 0)
       return Rows{reinterpret_cast<const uint32_t*>(rows.data.data()),
                   size_t(rows.stride) * sizeof(Element) / sizeof(uint32_t), count};
     reserve(count, row_bytes(matrix));
-    run_rows(pool, count, [&](int row, int) { put(row, rows.row(row), matrix); });
+    run_rows(pool, count, [&](int row, int) { put(row, rows.row(row), matrix, ranges ? ranges + row : nullptr); });
     return some(0, count);
   }
 
@@ -173,7 +177,7 @@ class Operands {
 
   // Row `row` becomes what `matrix` takes of these.
   template <class From>
-  void put(int row, const From* from, const Matrix& matrix) {
+  void put(int row, const From* from, const Matrix& matrix, const Range* range) {
     const int inner = matrix.inner;
     uint32_t* to = words_.data() + row * stride_;
     switch (row_form(matrix)) {
@@ -184,16 +188,16 @@ class Operands {
           put_in_order(reinterpret_cast<Element*>(to), from, matrix.order.data(), inner);
         return;
       case RowForm::kRounded:
-        round_row(matrix.rounding, from, inner, reinterpret_cast<float*>(to));
+        round_row(matrix.rounding, from, inner, range, reinterpret_cast<float*>(to));
         return;
       case RowForm::kBytes:
-        put_bytes(row, reinterpret_cast<uint8_t*>(to), from, matrix);
+        put_bytes(row, reinterpret_cast<uint8_t*>(to), from, matrix, range);
         return;
       case RowForm::kPieces:
         if (is_packed(matrix.kind))
-          put_pieces<true>(row, reinterpret_cast<int8_t*>(to), from, matrix);
+          put_pieces<true>(row, reinterpret_cast<int8_t*>(to), from, matrix, range);
         else
-          put_pieces<false>(row, reinterpret_cast<int8_t*>(to), from, matrix);
+          put_pieces<false>(row, reinterpret_cast<int8_t*>(to), from, matrix, range);
     }
   }
 
@@ -219,10 +223,10 @@ class Operands {
   }
 
   template <bool kInNibbles, class From>
-  void put_pieces(int row, int8_t* to, const From* from, const Matrix& matrix) {
+  void put_pieces(int row, int8_t* to, const From* from, const Matrix& matrix, const Range* range) {
     RowUnit* units = units_.data() + row * units_stride_;
     if (matrix.rounding.grid != Grid::kNone) {
-      encode_pieces<kInNibbles>(matrix, from, to, units);
+      encode_pieces<kInNibbles>(matrix, from, range, to, units);
       return;
     }
     for (int i = 0; i < matrix.inner; i += kPiece, units += units_of_piece(matrix)) {
@@ -242,12 +246,12 @@ class Operands {
   }
 
   template <class From>
-  void put_bytes(int row, uint8_t* to, const From* from, const Matrix& matrix) {
+  void put_bytes(int row, uint8_t* to, const From* from, const Matrix& matrix, const Range* range) {
     InputScale by{0.0f, 0.0f};
     if (matrix.rounding.grid == Grid::kNone)
-      by.scale = quantize_row(to, from, matrix.inner);
+      by.scale = quantize_row(to, from, matrix.inner, range);
     else
-      by = encode_row(matrix.rounding, from, matrix.inner, to);
+      by = encode_row(matrix.rounding, from, matrix.inner, range, to);
     scales_[row] = by.scale;
     offsets_[row] = 128 + int32_t(by.zero);
   }

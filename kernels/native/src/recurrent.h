@@ -13,6 +13,7 @@
 #include "attention.h"
 #include "matrix.h"
 #include "pool.h"
+#include "ranks.h"
 #include "rows.h"
 
 namespace baton {
@@ -48,6 +49,11 @@ struct Recurrent {
   int head_dim;
   float min_step;
   float max_step;
+  // Of Mamba-2: of each of `whole_groups` groups of all ranks several have a part, this one of the groups from
+  // `first_group` on; 0: each rank has its groups whole.
+  int whole_groups;
+  int first_group;
+  int whole_size;  // numbers of a whole group
 
   int num_kept() const { return kernel_size - 1; }
   int inner_size() const { return kind == RecurrentKind::kShortConv ? channels : num_heads * head_dim; }
@@ -125,6 +131,8 @@ class RecurrentKernel {
   Activations<float>& rates;
   Activations<Element>& out;
   std::vector<RecurrentScratch>& scratch;
+  const Ranks& ranks;
+  Buffer<float>& totals;  // of groups that ranks share, by row
   float eps;
 
   void operator()() const {
@@ -144,6 +152,7 @@ class RecurrentKernel {
       else
         follow_mamba(seq, head, first, count, scratch[thread]);
     });
+    if (own.whole_groups > 0) share_squares();
     run_rows(pool, batch.num_tokens, [&](int row, int) {
       if (corrects)
         finish_delta(row);
@@ -346,20 +355,47 @@ class RecurrentKernel {
   // Each group's norm of what was multiplied with silu(gate); or the norm first, or none.
   void finish_mamba(int row) const {
     float* x = product.row(row) + own.first_value();
-    const float* gate = product.row(row) + own.first_gate();
-    const bool has_norm = own.norm != nullptr;
-    if (has_norm && own.is_norm_first) normalize_groups(x);
-    for_vectors(own.inner_size(), [&](int i, auto n) {
-      store_some(x + i, load_some(x + i, n) * silu(load_some(gate + i, n)), n);
-    });
-    if (has_norm && !own.is_norm_first) normalize_groups(x);
+    const bool has_norm = own.norm != nullptr, is_gated = own.whole_groups > 0 && !own.is_norm_first;
+    if (has_norm && own.is_norm_first) normalize_groups(row);
+    if (!is_gated) gate(row);
+    if (has_norm && !own.is_norm_first) normalize_groups(row);
     narrow_row(out.row(row), x, own.inner_size());
   }
 
-  void normalize_groups(float* x) const {
+  void gate(int row) const {
+    float* x = product.row(row) + own.first_value();
+    const float* gates = product.row(row) + own.first_gate();
+    for_vectors(own.inner_size(), [&](int i, auto n) {
+      store_some(x + i, load_some(x + i, n) * silu(load_some(gates + i, n)), n);
+    });
+  }
+
+  // The squares of what the norms go over, of all ranks; behind the gates, unless those come behind it.
+  void share_squares() const {
+    const int count = own.whole_groups, size = own.inner_size() / own.num_groups;
+    totals.reserve(size_t(batch.num_tokens) * count);
+    run_rows(pool, batch.num_tokens, [&](int row, int) {
+      if (!own.is_norm_first) gate(row);
+      const float* x = product.row(row) + own.first_value();
+      float* to = totals.data() + size_t(row) * count;
+      std::fill_n(to, count, 0.0f);
+      for (int group = 0; group < own.num_groups; ++group)
+        to[own.first_group + group] = sum_of_squares(x + group * size, size);
+    });
+    ranks.sum(totals.data(), size_t(batch.num_tokens) * count);
+  }
+
+  void normalize_groups(int row) const {
+    float* x = product.row(row) + own.first_value();
     const int size = own.inner_size() / own.num_groups;
-    for (int first = 0; first < own.inner_size(); first += size)
-      normalize(x + first, own.norm + first, size, eps, x + first);
+    for (int group = 0, first = 0; group < own.num_groups; ++group, first += size) {
+      if (own.whole_groups == 0) {
+        normalize(x + first, own.norm + first, size, eps, x + first);
+        continue;
+      }
+      const float total = totals.data()[size_t(row) * own.whole_groups + own.first_group + group];
+      weigh_row(x + first, norm_factor(total, own.whole_size, eps), own.norm + first, size, x + first);
+    }
   }
 
   static void write(Element* to, Floats values, int count) {

@@ -37,6 +37,7 @@ struct Rounding {
   int is_static;     // the scale is `stored`, the zero `zero`
   int is_symmetric;  // the zero is 0
   int even_bits;     // of kPower: mantissa bits to which the magnitude is rounded first; -1: it is not
+  int is_shared;     // ranks have parts of the row, which has one scale; of rows of bytes with kNone, too
   float bound;       // magnitudes above it count as this one
   float stored;      // the scale, or the factor of scales in E4M3
   float zero;
@@ -161,28 +162,24 @@ inline InputScale uneven_scale(const Rounding& own, float least, float most) {
   return {scale, std::nearbyint(std::fmin(std::fmax(zero, rounder.bottom), rounder.top))};
 }
 
+// range: of the group's numbers and others that share its scale; null: of its own.
 template <class From>
-inline InputScale group_scale(const Rounding& own, const From* x, int count) {
+inline InputScale group_scale(const Rounding& own, const From* x, int count, const Range* range) {
   if (own.is_static) return {own.stored, own.zero};
-  Floats below{}, above{};
-  for (int i = 0; i < count; i += kLanes) {
-    const Floats v = widen_some(x + i, count - i);
-    above = max(above, v);
-    below = max(below, -v);
-  }
-  const float least = max_lane(below), most = max_lane(above);
-  if (own.is_symmetric) return symmetric_scale(own, std::fmax(least, most));
-  return uneven_scale(own, -least, most);
+  const Range whole = range ? *range : range_of(x, count);
+  if (own.is_symmetric) return symmetric_scale(own, whole.peak());
+  return uneven_scale(own, -whole.below, whole.above);
 }
 
-// What a row of `size` numbers is rounded to, in whole vectors that end with zeros.
+// What a row of `size` numbers is rounded to, in whole vectors that end with zeros. range: of the whole row, of
+// which this is a part; or null.
 template <class From>
-inline void round_row(const Rounding& own, const From* from, int size, float* to) {
+inline void round_row(const Rounding& own, const From* from, int size, const Range* range, float* to) {
   const Rounder rounder(own);
   const int group = own.group == 0 ? size : own.group;
   for (int first = 0; first < size; first += group) {
     const int end = std::min(size, first + group);
-    const InputScale by = group_scale(own, from + first, end - first);
+    const InputScale by = group_scale(own, from + first, end - first, range);
     const float divisor = by.scale == 0.0f ? 1.0f : by.scale;
     // A vector ends with zeros, and the next group writes over them.
     for (int i = first; i < end; i += kLanes) {
@@ -193,11 +190,12 @@ inline void round_row(const Rounding& own, const From* from, int size, float* to
   std::fill(to + size, to + round_up(size, kLanes), 0.0f);
 }
 
-// The integers that a row is rounded to, with 128 added, in whole vectors; the whole row is one group.
+// The integers that a row is rounded to, with 128 added, in whole vectors; the whole row is one group. range: see
+// `round_row`.
 template <class From>
-inline InputScale encode_row(const Rounding& own, const From* from, int size, uint8_t* to) {
+inline InputScale encode_row(const Rounding& own, const From* from, int size, const Range* range, uint8_t* to) {
   const Rounder rounder(own);
-  const InputScale by = group_scale(own, from, size);
+  const InputScale by = group_scale(own, from, size, range);
   for (int i = 0; i < size; i += kLanes) {
     const Floats scaled = widen_some(from + i, size - i) / by.scale + by.zero;
     const Floats code = rounder.round(rounder.clamp(scaled)) + 128.0f;

@@ -16,8 +16,16 @@ struct Activations {
 
   // Never a power of two: rows of a tile would share the same few sets of the cache.
   explicit Activations(int size) : stride(round_up(size, 64) + 64) {}
+  // Rows that are no operands, one close behind the other, in whole panels.
+  static Activations close(int size) { return Activations(Close{round_up(size, kPanel)}); }
   void resize(int rows) { data.reserve(size_t(rows) * stride); }
   T* row(int index) { return data.data() + size_t(index) * stride; }
+
+ private:
+  struct Close {
+    int stride;
+  };
+  explicit Activations(Close own) : stride(own.stride) {}
 };
 
 // Rows from a number on.
@@ -43,10 +51,20 @@ inline float sum_of_squares(const float* x, int size) {
   return result;
 }
 
+// What numbers are multiplied with, so that the mean of the squares of `count` of them, whose sum is `total`,
+// becomes 1.
+inline float norm_factor(float total, int count, float eps) {
+  return 1.0f / std::sqrt(total / float(count) + eps);
+}
+
+// to = x * factor * weight, in place if wanted.
+inline void weigh_row(const float* x, float factor, const float* weight, int size, float* to) {
+  for (int i = 0; i < size; ++i) to[i] = x[i] * factor * weight[i];
+}
+
 // to = x / rms(x) * weight, in place if wanted.
 inline void normalize(const float* x, const float* weight, int size, float eps, float* to) {
-  const float factor = 1.0f / std::sqrt(sum_of_squares(x, size) / float(size) + eps);
-  for (int i = 0; i < size; ++i) to[i] = x[i] * factor * weight[i];
+  weigh_row(x, norm_factor(sum_of_squares(x, size), size, eps), weight, size, to);
 }
 
 // to = x less its mean, in place if wanted. What is left has its variance as the mean of its squares.
@@ -168,15 +186,35 @@ inline Floats widen_some(const Element* from, int count) {
   return load<Floats>(some);
 }
 
-// Symmetric int8 with one scale for the row, stored with 128 added, in whole vectors.
-template <class Element>
-inline float quantize_row(uint8_t* to, const Element* from, int size) {
-  Floats largest{};
-  for (int i = 0; i < size; i += kLanes) {
-    const Floats v = widen_some(from + i, size - i);
-    largest = max(largest, max(v, -v));
+// How far numbers reach from 0.
+struct Range {
+  float below;
+  float above;
+
+  float peak() const { return std::fmax(below, above); }
+  void add(const Range& other) {
+    below = std::fmax(below, other.below);
+    above = std::fmax(above, other.above);
   }
-  const float scale = std::fmax(max_lane(largest), 1e-20f) / 127.0f;
+};
+
+template <class From>
+inline Range range_of(const From* x, int count) {
+  Floats below{}, above{};
+  for (int i = 0; i < count; i += kLanes) {
+    const Floats v = widen_some(x + i, count - i);
+    above = max(above, v);
+    below = max(below, -v);
+  }
+  return {max_lane(below), max_lane(above)};
+}
+
+// Symmetric int8 with one scale for the row, stored with 128 added, in whole vectors. range: of the whole row, of
+// which this is a part; or null.
+template <class Element>
+inline float quantize_row(uint8_t* to, const Element* from, int size, const Range* range) {
+  const float peak = range ? range->peak() : range_of(from, size).peak();
+  const float scale = std::fmax(peak, 1e-20f) / 127.0f;
   const float inverse = 1.0f / scale;
   for (int i = 0; i < size; i += kLanes) {
     // Adding 1.5 * 2^23 rounds to an integer, ties to even, and leaves it in the low bits.

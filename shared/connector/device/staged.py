@@ -216,6 +216,11 @@ class StagedConnector(WrappedConnector):
         self._copier = Copier(mover)
         self._arrivals: set[asyncio.Task[Receipt]] = set()
 
+    @property
+    def takes_parts(self) -> bool:
+        """See `Connector.takes_parts`: a whole block would overwrite what other ranks sent."""
+        return False
+
     async def close(self) -> None:
         """See `Connector.close`."""
         await super().close()

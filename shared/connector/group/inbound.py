@@ -31,6 +31,11 @@ class GroupReceipt:
         return group_digest({pair: receipt.digest for pair, receipt in self.streams.items()})
 
     @property
+    def num_blocks(self) -> int:
+        """Parts of blocks, by all transfers."""
+        return sum(receipt.num_blocks for receipt in self.streams.values())
+
+    @property
     def num_bytes(self) -> int:
         """Bytes on the wire."""
         return sum(receipt.num_bytes for receipt in self.streams.values())
@@ -49,7 +54,7 @@ def pair_parts(hand_off: HandOff, pair: Pair, stream: Stream) -> BlockParts:
 
 
 class GroupInbound:
-    """One hand-off into the blocks of a group of ranks. Owned by the request that opened it.
+    """A `SequenceInbound` into the blocks of a group of ranks.
 
     It is complete when all of its transfers are. When one fails, all are aborted, and nothing that
     any of them received may be used.
@@ -73,9 +78,10 @@ class GroupInbound:
         """Open a transfer for each pair of ranks that has something to move.
 
         senders, connectors: by rank, of the other group and of this one. tables: by KV group, the
-        sequence's block table, which all ranks share. moved: see `HandOff.moved`.
+        sequence's blocks that move, which are the same on all ranks. moved: see `HandOff.moved`.
         """
         found: dict[Pair, InboundTransfer] = {}
+        size = hand_off.receiver_units
         for pair in hand_off.pairs:
             stream = hand_off.stream(pair, moved, num_tokens)
             if not stream.units:
@@ -84,7 +90,8 @@ class GroupInbound:
                 request_id=request_id,
                 sender=senders[pair[0]],
                 blocks=[
-                    tables[group][unit // hand_off.receiver_units] for group, unit in stream.units
+                    tables[group][unit // size - moved[group].start // size]
+                    for group, unit in stream.units
                 ],
                 parts=pair_parts(hand_off, pair, stream),
             )
@@ -94,6 +101,11 @@ class GroupInbound:
     def tickets(self) -> Mapping[Pair, Ticket]:
         """The tickets for the sending group."""
         return {pair: transfer.ticket for pair, transfer in self._transfers.items()}
+
+    @property
+    def num_blocks_received(self) -> int:
+        """Parts of blocks that are complete and verified so far."""
+        return sum(transfer.num_blocks_received for transfer in self._transfers.values())
 
     async def wait(self, timeout_s: float) -> GroupReceipt:
         """Wait until every transfer is complete; see `InboundTransfer.wait`.

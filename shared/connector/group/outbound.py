@@ -22,19 +22,25 @@ class _Lane:
     """One pair's transfer, and by KV group where its units begin in it."""
 
     transfer: OutboundTransfer
+    stream: Stream
     #: By group: (first unit, one past the last, index of the first).
     places: Mapping[int, tuple[int, int, int]]
 
 
 class GroupOutbound:
-    """One hand-off out of the blocks of a group of ranks.
+    """A `SequenceOutbound` out of the blocks of a group of ranks.
 
     Source blocks stay pinned until `finish` or `abort`: until all receivers have confirmed.
     """
 
-    def __init__(self, lanes: Mapping[Pair, _Lane], units_per_block: int) -> None:
+    def __init__(
+        self, lanes: Mapping[Pair, _Lane], units_per_block: int, moved: Sequence[range]
+    ) -> None:
         self._lanes = lanes
         self._units_per_block = units_per_block
+        self._moved = moved
+        self.num_blocks = sum(len(lane.stream.units) for lane in lanes.values())
+        self.num_bytes = sum(lane.stream.num_bytes for lane in lanes.values())
 
     @classmethod
     async def connect(
@@ -57,10 +63,12 @@ class GroupOutbound:
         """
         streams = {pair: hand_off.stream(pair, moved, num_tokens) for pair in hand_off.pairs}
         streams = {pair: stream for pair, stream in streams.items() if stream.units}
-        if streams.keys() != tickets.keys():
+        wanted = {pair: ticket.num_blocks for pair, ticket in tickets.items()}
+        ours = {pair: len(stream.units) for pair, stream in streams.items()}
+        if wanted != ours:
             raise TransferError(
                 TransferFailure.OUT_OF_RANGE,
-                f"tickets for ranks {sorted(tickets)}, not {sorted(streams)}",
+                f"tickets for ranks with so many parts {wanted}, not {ours}",
             )
         opened: dict[Pair, OutboundTransfer] = {}
 
@@ -73,17 +81,13 @@ class GroupOutbound:
             await settle(*(transfer.abort() for transfer in opened.values()))
 
         await all_or_none({pair: start(pair) for pair in streams}, give_up)
-        lanes = {pair: _Lane(opened[pair], _places(streams[pair])) for pair in streams}
-        return cls(lanes, hand_off.sender_units)
+        lanes = {
+            pair: _Lane(opened[pair], stream, _places(stream)) for pair, stream in streams.items()
+        }
+        return cls(lanes, hand_off.sender_units, moved)
 
     async def push(self, group: int, first_block: int, blocks: Sequence[int]) -> None:
-        """Send `blocks`, which are first_block, … of a KV group's table, as far as they move.
-
-        Blocks come once and in any order; see `OutboundTransfer.push`.
-
-        Raises:
-            TransferError: one transfer failed. Call `abort`.
-        """
+        """See `SequenceOutbound.push`."""
         units = range(
             first_block * self._units_per_block,
             (first_block + len(blocks)) * self._units_per_block,
@@ -97,12 +101,20 @@ class GroupOutbound:
                 pushes.append(lane.transfer.push(index + some.start - first, each))
         await asyncio.gather(*pushes)
 
-    async def finish(self, timeout_s: float) -> int:
-        """Wait until all receivers have verified everything; return the hand-off's digest.
+    async def push_all(self, tables: Sequence[Sequence[int]]) -> None:
+        """See `SequenceOutbound.push_all`."""
+        size = self._units_per_block
+        pushes = []
+        for lane in self._lanes.values():
+            each = [
+                tables[group][unit // size - self._moved[group].start // size]
+                for group, unit in lane.stream.units
+            ]
+            pushes.append(lane.transfer.push(0, each))
+        await asyncio.gather(*pushes)
 
-        Raises:
-            TransferError: the first failure; then all transfers have ended.
-        """
+    async def finish(self, timeout_s: float) -> int:
+        """See `SequenceOutbound.finish`. After the first failure all transfers have ended."""
         ends = {pair: lane.transfer.finish(timeout_s) for pair, lane in self._lanes.items()}
         return group_digest(await all_or_none(ends, self.abort))
 

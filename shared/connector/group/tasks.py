@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
-from shared.errors import TransferError
+from shared.errors import TransferError, TransferFailure
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -30,7 +30,10 @@ async def all_or_none(
     first: TransferError | None = None
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-        first = next((error for task in done if (error := _failure(task, tasks[task]))), None)
+        failures = [error for task in done if (error := _failure(task, tasks[task]))]
+        # Those that the other side's group has given up say less than the one that it did so for.
+        failures.sort(key=lambda error: error.reason is TransferFailure.ABORTED)
+        first = failures[0] if failures else None
     finally:
         if first is not None or not all(task.done() for task in tasks):
             await give_up()

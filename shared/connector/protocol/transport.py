@@ -42,6 +42,11 @@ class BaseTransport(ABC):
         self._sender = Sender(worker=worker, memory=memory, io=io, limits=limits, dial=self._dial)
 
     @property
+    def takes_parts(self) -> bool:
+        """See `Connector.takes_parts`."""
+        return True
+
+    @property
     def refusals(self) -> Mapping[TransferFailure, int]:
         """See `Connector.refusals`."""
         return self._receiver.refusals

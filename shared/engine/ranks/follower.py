@@ -175,8 +175,6 @@ class Follower:
             split=split,
             collective=self._collective,
             pipe=self._channels.pipe,
-            num_threads=order.num_threads[self._rank],
-            bind=order.binds[self._rank],
             **order.options,
         )
         self._loaded[loaded.fingerprint] = loaded

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import array
 import contextlib
-import os
 import socket
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -94,20 +93,14 @@ class RankLeader:
     def load(self, folder: Path, *, model_class: str = "", **options: Any) -> LoadedModel:
         """Load a model, each rank its part; see `load_model` for the options and the errors.
 
-        num_threads: of all ranks, which divide them. bind: cores by rank, with | between them.
-
         Raises:
             ConfigError: a rank is another version of the program, or reads other weights.
             RankError: a rank was lost.
         """
         split = self._channels.split
-        threads = _threads(options.pop("num_threads", None), self.size)
-        binds = _binds(options.pop("bind", None), self.size)
         order = Load(
             folder=str(folder),
             options={**options, "device": str(options.get("device", "cpu"))},
-            num_threads=threads,
-            binds=binds,
             expert_parallel=split.expert_parallel,
             model_class=model_class,
         )
@@ -121,8 +114,6 @@ class RankLeader:
                 split=split,
                 collective=self._channels.collective,
                 pipe=self._channels.pipe,
-                num_threads=threads[0],
-                bind=binds[0],
                 **options,
             )
         except BaseException:
@@ -290,27 +281,3 @@ class RankLeader:
 
 def _hears_nothing() -> None:
     pass
-
-
-def _threads(num_threads: int | None, size: int) -> list[int]:
-    """Return each rank's number of threads: by default one per core, divided by the ranks."""
-    if num_threads is None:
-        num_threads = len(os.sched_getaffinity(0))
-    return [max(1, num_threads // size)] * size
-
-
-def _binds(bind: str | None, size: int) -> list[str | None]:
-    """Return each rank's cores.
-
-    Raises:
-        ConfigError: there is no list of cores for each rank.
-    """
-    if bind is None:
-        return [None] * size
-    lists = bind.split("|")
-    if len(lists) != size:
-        raise ConfigError(
-            f"--cpu-threads-bind {bind}: {size} ranks need a list of cores each, with | between "
-            "them, as 0-3|4-7"
-        )
-    return list(lists)

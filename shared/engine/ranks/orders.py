@@ -35,9 +35,6 @@ class Load(msgspec.Struct, tag=True, frozen=True):
     folder: str
     #: Arguments of `load_model`.
     options: dict[str, Any]
-    #: By rank: its threads, and their cores as `--cpu-threads-bind` has them.
-    num_threads: list[int]
-    binds: list[str | None]
     expert_parallel: bool
     #: A family of models in the user's own code.
     model_class: str

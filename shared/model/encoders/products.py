@@ -45,6 +45,7 @@ class NativeProduct:
             in_size,
             None if values is None else values.data_ptr(),
             False,
+            None,
         )
         if not self._matrix:
             raise MemoryError(f"no memory for a packed weight of {self._num_rows} x {in_size}")

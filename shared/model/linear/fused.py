@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from shared.model.adapted.linears import Delta
     from shared.model.linear.base import LinearMethod, Product
     from shared.model.matrix.blocks import AnyMatrix
+    from shared.ranks.base import Collective
 
 
 class FusedLinear(nn.Module):
@@ -59,6 +60,8 @@ class FusedLinear(nn.Module):
         self._matrices: dict[int | None, AnyMatrix] = {}
         #: The product used instead of `weight`, which is empty then.
         self.product: Product | None = None
+        #: Of a rank's part of a linear by inputs: joins the ranks that have the others.
+        self.shared_by: Collective | None = None
         #: What adapters add; None: there are none.
         self.delta: Delta | None = None
 

@@ -14,6 +14,7 @@ from shared.model.matrix.blocks import BlockMatrix
 from shared.model.matrix.ordering import has_even_groups, in_groups
 from shared.model.matrix.rounding import Element, ScaleRule
 from shared.model.native.tables import integer_table, places
+from shared.model.sharding.inputs import SharedRounding
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,6 +53,10 @@ _RULES = {
     ScaleRule.E4M3: NativeScaleRule.E4M3,
     ScaleRule.E4M3_TIMES: NativeScaleRule.E4M3_TIMES,
 }
+
+
+#: Rows of 8 bits for a dense weight, of each of which a rank has a part.
+SHARED_ROWS = RoundingRecord(grid=Grid.NONE, is_shared=True)
 
 
 def code_kind(matrix: AnyMatrix) -> CodeKind | None:
@@ -187,6 +192,7 @@ def rounding_record(inputs: InputRounding) -> RoundingRecord:
         is_static=rule.is_static,
         is_symmetric=rule.is_symmetric,
         even_bits=-1 if rule.even_bits is None else rule.even_bits,
+        is_shared=isinstance(inputs, SharedRounding),
         bound=float("inf") if rule.bound is None else rule.bound,
         stored=0.0 if inputs.stored is None else float(inputs.stored),
         zero=0.0 if inputs.zero is None else float(inputs.zero),

@@ -41,4 +41,4 @@ class PackingFours(Packing):
         matrix, paired = round_to_codes(linear.weight), linear.is_gated
         if self.keeps(matrix):
             return self._stored(matrix, linear.bias, paired=paired)
-        return self._matrix(linear.weight, linear.bias, paired=paired, kind=self.head_kind)
+        return self._linear_matrix(linear, self.head_kind)

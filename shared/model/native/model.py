@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kernels.native.library import Batch, Kind, Operation, Shape, Weights
+from kernels.native.library import Batch, Kind, Operation, Outcome, Shape, Weights
 from shared.errors import InternalError
 from shared.model.native.adapters import PackedAdapter, adapter_rows, linears_taking_adapters
 from shared.model.native.kv_memory import kv_memory
@@ -61,6 +61,9 @@ class NativeCausalLM:
             hidden_size=spec.hidden_size,
             intermediate_size=max(spec.inner_size, inputs.size if inputs else 0),
             vocab_size=spec.vocab_size,
+            first_token=self._tokens.start,
+            num_tokens=len(self._tokens),
+            token_room=spec.num_rows,
             norm_eps=spec.norm.eps,
             centers=spec.norm.kind is NormKind.LAYER,
             # Rounded to the dtype of the weights, as PyTorch's executor does.
@@ -170,15 +173,30 @@ class NativeCausalLM:
         if self.spec.has_states:
             assert metadata.states is not None  # the batch of a model with states
             _place_states(batch, kv_caches[self._num_groups :], metadata.states)
-        failed = self._library.baton_decoder_forward(
+        outcome = self._library.baton_decoder_forward(
             self._decoder,
             byref(batch),
             byref(kv_memory(kv_caches[: self._num_groups], self.dtype)),
+            self._group,
             hidden.data_ptr(),
         )
-        if failed:
-            raise MemoryError(f"no memory for the activations of {len(token_ids)} tokens")
+        self._check(outcome, f"the activations of {len(token_ids)} tokens")
         return hidden
+
+    @property
+    def _tokens(self) -> range:
+        """Those whose rows the embedding and the head have."""
+        return range(self.spec.vocab_size)
+
+    @property
+    def _group(self) -> int | None:
+        """The library's handle of the ranks' group; None: there is one rank."""
+        return None
+
+    def _check(self, outcome: int, what: str) -> None:
+        """Raise the error of a call that needed memory for `what`."""
+        if outcome == Outcome.NO_MEMORY:
+            raise MemoryError(f"no memory for {what}")
 
     @property
     def adapter_linears(self) -> Mapping[str, tuple[int, int]]:
@@ -262,9 +280,11 @@ class NativeCausalLM:
     def embed(self, token_ids: Tensor) -> Tensor:
         """Return the embeddings, float32 [n, hidden], of int64 [n]."""
         out = torch.empty(len(token_ids), self.spec.hidden_size, dtype=torch.float32)
-        self._library.baton_decoder_embeddings(
-            self._decoder, _pointer(token_ids, torch.int64), len(token_ids), out.data_ptr()
+        tokens, count = _pointer(token_ids, torch.int64), len(token_ids)
+        outcome = self._library.baton_decoder_embeddings(
+            self._decoder, tokens, count, self._group, out.data_ptr()
         )
+        self._check(outcome, f"the embeddings of {count} tokens")
         return out
 
     def capture_layers(self, layers: tuple[int, ...]) -> None:
@@ -288,11 +308,10 @@ class NativeCausalLM:
         """Return float32 logits [n, vocab_size] of float32 [n, hidden]; they are the caller's."""
         rows = len(hidden)
         logits = self._logits.take(rows)
-        failed = self._library.baton_decoder_logits(
-            self._decoder, _pointer(hidden, torch.float32), rows, logits.data_ptr()
+        outcome = self._library.baton_decoder_logits(
+            self._decoder, _pointer(hidden, torch.float32), rows, self._group, logits.data_ptr()
         )
-        if failed:
-            raise MemoryError(f"no memory for the logits of {rows} tokens")
+        self._check(outcome, f"the logits of {rows} tokens")
         return logits
 
     def __del__(self) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from kernels.native.library import CodeKind, Kind
+from kernels.native.library import CodeKind, Kind, WholeHeads
 from kernels.native.library import Experts as ExpertsRecord
 from kernels.native.library import Latent as LatentRecord
 from kernels.native.library import LayerInputs as LayerInputsRecord
@@ -23,6 +23,7 @@ from shared.model.mixing.latent import LatentAttention
 from shared.model.mixing.recurrent import RecurrentMixer
 from shared.model.native.blocks import blocks_record, words_record
 from shared.model.native.codes import (
+    SHARED_ROWS,
     code_kind,
     codes_record,
     has_pieces,
@@ -43,6 +44,7 @@ from shared.model.native.program import (
 )
 from shared.model.native.recurrent import make_record
 from shared.model.rope_table import rotation_tables
+from shared.model.sharding.norms import WholeNorm
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -131,7 +133,18 @@ class Packing:
 
     def _dense(self, linear: FusedLinear) -> int:
         """Pack a linear whose weight is complete."""
-        return self._matrix(linear.weight, linear.bias, paired=linear.is_gated)
+        return self._linear_matrix(linear, self.kind)
+
+    def _linear_matrix(self, linear: FusedLinear, kind: Kind) -> int:
+        """Pack the weight of a linear. Ranks round to 8 bits as one would that had all inputs."""
+        weight, bias, paired = linear.weight, linear.bias, linear.is_gated
+        if kind is not Kind.INT8 or linear.shared_by is None:
+            return self._matrix(weight, bias, paired=paired, kind=kind)
+        own = weight.detach().abs().amax(dim=1, keepdim=True).float()
+        peaks = linear.shared_by.all_gather(own).amax(dim=1)
+        made = self._matrix(weight, bias, paired=paired, kind=kind, peaks=peaks)
+        self._library.baton_matrix_round_rows(made, pointer(SHARED_ROWS))
+        return made
 
     def keeps(self, matrix: AnyMatrix) -> bool:
         """See `LinearMethod.keeps`. Without a type of codes, only if inputs are rounded."""
@@ -276,6 +289,7 @@ class Packing:
             v_norm=self._norm(own.v_norm, own.spec.head_dim),
             cos_sin=cos_sin,
             sinks=None if own.sinks is None else self._keep(own.sinks.detach().float()),
+            whole=_whole_heads(own),
         )
 
     def _latent(self, own: LatentAttention, cos_sin: int) -> PackedLatent:
@@ -315,6 +329,10 @@ class Packing:
             return None
         if isinstance(own, Experts):
             return self._experts(own)
+        return self._dense_part(own)
+
+    def _dense_part(self, own: nn.Module) -> PackedFeedForward:
+        """A feed-forward without experts."""
         assert isinstance(own, GatedMLP | PlainMLP)
         return PackedFeedForward(up=self._linear(own.entry), down=self._linear(own.down))
 
@@ -326,14 +344,14 @@ class Packing:
             # One more logit; there is no router with a bias beside it.
             weight = torch.cat([weight, own.shared_gate.weight])
             bias = None if bias is None else torch.cat([bias, torch.zeros(1, dtype=bias.dtype)])
-        each = [*own.experts]
+        packed: list[PackedFeedForward | None] = [None] * router.num_experts
+        for number in spec.own or range(router.num_experts):
+            packed[number] = self._dense_part(own.experts[number])
         if own.shared is not None and not spec.is_apart:
-            each.append(own.shared)
-        packed = [self._feed_forward(expert) for expert in each]
+            packed.append(self._dense_part(own.shared))
         addresses = c_void_p * len(packed)
-        up, down = (
-            addresses(*(getattr(matrices, name) for matrices in packed)) for name in ("up", "down")
-        )
+        up = addresses(*(None if matrices is None else matrices.up for matrices in packed))
+        down = addresses(*(None if matrices is None else matrices.down for matrices in packed))
         bias_of_choice, scales = own.choice_bias, own.expert_scale
         record = ExpertsRecord(
             router=self._matrix(weight, bias, kind=_STORED[weight.dtype]),
@@ -359,8 +377,7 @@ class Packing:
         if not own.spec.is_apart or own.shared is None:
             return None
         size = own.router.in_size
-        shared = self._feed_forward(own.shared)
-        assert isinstance(shared, PackedFeedForward)
+        shared = self._dense_part(own.shared)
         norms = (own.shared_norm, own.input_norm, own.output_norm)
         shared_norm, input_norm, output_norm = (self._norm(norm, size) for norm in norms)
         router_norm = input_norm
@@ -392,8 +409,12 @@ class Packing:
         *,
         paired: bool = False,
         kind: Kind | None = None,
+        peaks: Tensor | None = None,
     ) -> int:
-        """Pack a weight in the format of linears, or in `kind`."""
+        """Pack a weight in the format of linears, or in `kind`.
+
+        peaks: of int8, float32 [columns]: the largest magnitudes of rows of which this has a part.
+        """
         columns, inner = weight.shape
         weight = weight.detach().contiguous()
         values = None if bias is None else bias.detach().float().contiguous()
@@ -406,6 +427,7 @@ class Packing:
             inner,
             None if values is None else values.data_ptr(),
             paired,
+            None if peaks is None else peaks.data_ptr(),
         )
         return self._own(matrix, columns, inner)
 
@@ -424,7 +446,7 @@ class Packing:
         weight, bias = own.get("weight"), own.get("bias")
         if weight is None:
             weight = torch.ones(size)
-        if isinstance(norm, OffsetRMSNorm):
+        if isinstance(norm, OffsetRMSNorm) or (isinstance(norm, WholeNorm) and norm.is_offset):
             weight = 1.0 + weight
         return PackedNorm(
             weight=self._keep(weight), bias=None if bias is None else self._keep(bias)
@@ -434,6 +456,16 @@ class Packing:
         tensor = tensor.contiguous()
         self._kept.append(tensor)
         return tensor.data_ptr()
+
+
+def _whole_heads(own: Attention) -> WholeHeads | None:
+    """What norms over the heads of all ranks need; None: a rank's norms are its own."""
+    if not isinstance(own.q_norm, WholeNorm):
+        return None
+    num_keys, counts_keys = 1, False
+    if isinstance(own.k_norm, WholeNorm):
+        num_keys, counts_keys = own.k_norm.whole_size, own.k_norm.is_counted
+    return WholeHeads(num_queries=own.q_norm.whole_size, num_keys=num_keys, counts_keys=counts_keys)
 
 
 def _nothing() -> torch.nn.Parameter:

@@ -16,6 +16,7 @@ from kernels.native.library import (
     Op,
     Operation,
     Recurrent,
+    WholeHeads,
 )
 from shared.model.feed_forwards import ExpertsSpec
 from shared.model.spec import NormPlace
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from shared.model.feed_forwards import FeedForwardSpec
     from shared.model.mixers import AttentionSpec, LatentAttentionSpec
-    from shared.model.spec import DecoderSpec, LayerSpec
+    from shared.model.spec import DecoderSpec
 
 _PARALLEL = (NormPlace.PARALLEL, NormPlace.PARALLEL_TWO)
 
@@ -79,6 +80,8 @@ class PackedAttention:
     v_norm: PackedNorm
     cos_sin: int
     sinks: int | None
+    #: Norms of queries and keys go over the heads of all ranks.
+    whole: WholeHeads | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +150,7 @@ def build_program(
     """Return the operations of some layers of a decoder, by number.
 
     After the last keys and values that are kept, or the last states, only the wanted tokens are
-    computed.
+    computed. Of a rank's part, what mixers and feed-forwards return is added up.
     """
     program: list[Operation] = []
     last = max(layers)
@@ -180,7 +183,7 @@ def _layer(
     output = Operation(op=Op.OUTPUT, matrix=packed.output)
     mixer_factor, feed_forward_factor = own.multipliers
     if own.feed_forward is None or packed.feed_forward is None:
-        yield from _added(output, packed.attention_output_norm, mixer_factor)
+        yield from _added(spec, output, packed.attention_output_norm, mixer_factor)
         return
     if is_parallel:
         # The first norm's operand is still there, unless rows have moved.
@@ -190,16 +193,16 @@ def _layer(
             yield _norm(packed.attention_norm)
         up, down = _feed_forward(own.feed_forward, packed.feed_forward)
         yield up
-        yield from _added(output, packed.attention_output_norm, mixer_factor)
+        yield from _added(spec, output, packed.attention_output_norm, mixer_factor)
     else:
-        yield from _added(output, packed.attention_output_norm, mixer_factor)
+        yield from _added(spec, output, packed.attention_output_norm, mixer_factor)
         up, down = _feed_forward(own.feed_forward, packed.feed_forward)
         if isinstance(packed.feed_forward, PackedExperts) and packed.feed_forward.apart is not None:
-            yield from _apart(own, packed, packed.feed_forward.apart, (up, down))
+            yield from _apart(spec, number, packed, packed.feed_forward.apart, (up, down))
             return
         yield _norm(packed.mlp_norm)
         yield up
-    yield from _added(down, packed.mlp_output_norm, feed_forward_factor)
+    yield from _added(spec, down, packed.mlp_output_norm, feed_forward_factor)
 
 
 def _inputs(packed: PackedInputs) -> Iterator[Operation]:
@@ -295,7 +298,7 @@ def _attention(
 ) -> Iterator[Operation]:
     (group, place), heads = kv_place, _heads(own)
     yield Operation(op=Op.PROJECT, matrix=packed.qkv)
-    yield Operation(
+    rotate = Operation(
         op=Op.ROTATE,
         first=packed.q_norm.weight,
         second=packed.k_norm.weight,
@@ -311,6 +314,17 @@ def _attention(
         kv_group=group,
         kv_place=place,
     )
+    if packed.whole is not None:
+        rotate.whole = pointer(packed.whole)
+        yield Operation(
+            op=Op.SQUARES,
+            limit=rotate.limit,
+            num_parts=rotate.num_parts,
+            has_gate=rotate.has_gate,
+            whole=rotate.whole,
+            heads=heads,
+        )
+    yield rotate
     if narrows:
         yield Operation(op=Op.NARROW)
     yield Operation(
@@ -360,9 +374,14 @@ def _feed_forward(
 
 
 def _apart(
-    own: LayerSpec, packed: PackedLayer, apart: PackedApart, routed: tuple[Operation, Operation]
+    spec: DecoderSpec,
+    number: int,
+    packed: PackedLayer,
+    apart: PackedApart,
+    routed: tuple[Operation, Operation],
 ) -> Iterator[Operation]:
     """See `ExpertsSpec.is_apart`; routed: what chooses, and what adds the chosen."""
+    own = spec.layers[number]
     assert isinstance(own.feed_forward, ExpertsSpec)
     assert own.feed_forward.shared is not None
     up, down = _feed_forward(own.feed_forward.shared, apart.shared)
@@ -371,19 +390,30 @@ def _apart(
     yield _norm(packed.mlp_norm)
     yield up
     yield down
+    yield from _summed(spec)
     yield Operation(op=Op.KEEP, first=apart.shared_norm.weight, second=apart.shared_norm.bias)
     yield _norm(apart.router_norm)
     yield route
     yield _norm(apart.input_norm)
     yield add
+    yield from _summed(spec)
     yield Operation(op=Op.MERGE, first=apart.output_norm.weight, second=apart.output_norm.bias)
     norm = packed.mlp_output_norm
     yield Operation(op=Op.ADD, first=norm.weight, second=norm.bias, scale=own.multipliers[1])
 
 
-def _added(product: Operation, norm: PackedNorm, factor: float) -> Iterator[Operation]:
+def _added(
+    spec: DecoderSpec, product: Operation, norm: PackedNorm, factor: float
+) -> Iterator[Operation]:
     """A product that is added to the residual: at once, if nothing is to be done with it."""
-    product.apart = norm.weight is not None or factor != 1
+    product.apart = norm.weight is not None or factor != 1 or spec.is_divided
     yield product
     if product.apart:
+        yield from _summed(spec)
         yield Operation(op=Op.ADD, first=norm.weight, second=norm.bias, scale=factor)
+
+
+def _summed(spec: DecoderSpec) -> Iterator[Operation]:
+    """What makes a sum of the parts that ranks have."""
+    if spec.is_divided:
+        yield Operation(op=Op.SUM)

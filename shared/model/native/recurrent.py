@@ -10,6 +10,7 @@ from kernels.native.library import Recurrent, RecurrentKind
 from shared.errors import InternalError
 from shared.model.mixers import GatedNorm
 from shared.model.mixing.recurrent import GatedDelta, Mamba, ShortConv
+from shared.model.sharding.norms import SharedGroups
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,10 +64,24 @@ def make_record(
             norm=None if mixer.norm is None else keep(mixer.norm.weight.detach().float()),
             is_norm_first=mixer.own.norm is GatedNorm.BEFORE_GATE,
             factors=None if factors is None else keep(torch.tensor(factors)),
+            **_shared_groups(mixer),
             **_decay(mixer.decay, keep),
             **_convolution(mixer.conv, keep),
         )
     raise InternalError(f"the native kernels do not know {type(mixer).__name__}")
+
+
+def _shared_groups(mixer: Mamba) -> dict[str, int]:
+    """Return the fields of norms over groups that ranks share; none: groups are whole."""
+    own, shared = mixer.own, mixer.normalise
+    if mixer.norm is None or not isinstance(shared, SharedGroups):
+        return {}
+    size = own.inner_size // own.num_groups
+    return {
+        "whole_groups": shared.num_groups,
+        "first_group": shared.first,
+        "whole_size": size * shared.num_ranks(own.num_groups),
+    }
 
 
 def _convolution(own: Values, keep: Callable[[Tensor], int]) -> dict[str, Any]:

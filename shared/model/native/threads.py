@@ -46,37 +46,54 @@ class LibraryThreads:
         self.library.baton_pool_delete(self.pool)
 
 
-def plan_threads(num_threads: int | None = None, bind: str | None = None) -> ThreadPlan:
-    """Return the plan: `num_threads`, by default one per allowed core or one per core of `bind`.
+def plan_threads(
+    num_threads: int | None = None, bind: str | None = None, *, rank: int = 0, num_ranks: int = 1
+) -> ThreadPlan:
+    """Return a rank's plan: `num_threads` of all ranks of this host are divided among them.
 
-    `bind` lists cores as taskset does: "0,2" or "4-7". PyTorch keeps only the calling thread: its
-    own pool would spin on the same cores between the steps, and its remaining work is too small to
-    share.
+    By default one per allowed core, or one per core of `bind`. `bind` lists cores as taskset does:
+    "0,2" or "4-7". Ranks divide them, or have lists of their own with | between them: "0-3|4-7".
+    PyTorch keeps only the calling thread: its own pool would spin on the same cores between the
+    steps, and its remaining work is too small to share.
 
     Raises:
         ConfigError: `bind` cannot be read, names a core that this process may not use, or has fewer
-            cores than there are threads.
+            cores than there are threads, or ranks.
     """
     usable = os.sched_getaffinity(0)
     if bind is None:
-        return ThreadPlan(num_threads or len(usable))
-    cpus = _parse(bind)
-    wrong = [cpu for cpu in cpus if cpu not in usable]
+        return ThreadPlan(max(1, (num_threads or len(usable)) // num_ranks))
+    lists = [_parse(each, bind) for each in bind.split("|")]
+    wrong = [cpu for cpus in lists for cpu in cpus if cpu not in usable]
     if wrong:
         raise ConfigError(
             f"--cpu-threads-bind {bind}: this process may not use core {wrong[0]}, only "
             f"{', '.join(map(str, sorted(usable)))}"
         )
-    num_threads = num_threads or len(cpus)
-    if num_threads > len(cpus):
+    cpus = _own_cores(lists, bind, rank, num_ranks)
+    own_threads = max(1, num_threads // num_ranks) if num_threads else len(cpus)
+    if own_threads > len(cpus):
         raise ConfigError(f"--cpu-threads-bind {bind}: too few cores for {num_threads} threads")
-    return ThreadPlan(num_threads, cpus[:num_threads])
+    return ThreadPlan(own_threads, cpus[:own_threads])
 
 
-def _parse(bind: str) -> tuple[int, ...]:
+def _own_cores(
+    lists: list[tuple[int, ...]], bind: str, rank: int, num_ranks: int
+) -> tuple[int, ...]:
+    if len(lists) == num_ranks:
+        return lists[rank]
+    if len(lists) > 1:
+        raise ConfigError(f"--cpu-threads-bind {bind}: {num_ranks} ranks need a list of cores each")
+    [cpus] = lists
+    if len(cpus) < num_ranks:
+        raise ConfigError(f"--cpu-threads-bind {bind}: too few cores for {num_ranks} ranks")
+    return cpus[rank * len(cpus) // num_ranks : (rank + 1) * len(cpus) // num_ranks]
+
+
+def _parse(cores: str, bind: str) -> tuple[int, ...]:
     cpus: list[int] = []
     try:
-        for part in bind.split(","):
+        for part in cores.split(","):
             first, dash, last = part.partition("-")
             cpus += range(int(first), int(last if dash else first) + 1)
     except ValueError:

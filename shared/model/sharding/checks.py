@@ -10,31 +10,27 @@ if TYPE_CHECKING:
     from shared.model.sharding.split import Split
 
 
-def check_ranks(
-    split: Split, *, is_module: bool, attention_backend: str, quantization: str
-) -> None:
-    """Refuse settings that a model in parts does not have.
-
-    is_module: transformers' module computes it; quantization: what dense weights are narrowed to.
+def check_ranks(split: Split, *, is_module: bool) -> None:
+    """Refuse a model that is not divided; is_module: transformers' module computes it.
 
     Raises:
-        ConfigError: names the setting, and what to do.
+        ConfigError: says what to do.
     """
-    size = f"tensor_parallel_size {split.size}"
-    if split.size == 1:
-        size = f"pipeline_parallel_size {split.num_stages}"
     if is_module:
         raise ConfigError(
-            f"{size}: a module of transformers is not divided among ranks; models of Baton's "
-            "families are"
+            f"{split.description}: a module of transformers is not divided among ranks; models of "
+            "Baton's families are"
         )
-    if attention_backend == "native":
-        raise ConfigError(
-            f"{size}: the native kernels do not compute a part of a model; take "
-            "--attention-backend torch"
-        )
+
+
+def check_narrowing(split: Split, quantization: str) -> None:
+    """Refuse what PyTorch would narrow dense weights to: a part's rounding is not the whole's.
+
+    Raises:
+        ConfigError: says what to do.
+    """
     if quantization != "none":
         raise ConfigError(
-            f"{size}: weights are not narrowed to {quantization} by ranks, which would round a "
-            "part as a whole; take a checkpoint that is quantised"
+            f"{split.description}: ranks narrow weights to int8 or int4 in the "
+            f"native kernels alone, not to {quantization} here; take a checkpoint that is quantised"
         )

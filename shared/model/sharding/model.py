@@ -16,6 +16,7 @@ from shared.model.attention.registry import get_backend
 from shared.model.causal_lm import CausalLM
 from shared.model.experts import Experts
 from shared.model.linear.base import DENSE
+from shared.model.linear.fused import FusedLinear
 from shared.model.mixers import AttentionSpec, MambaSpec, QkNorm
 from shared.model.mixing.recurrent import Mamba
 from shared.model.sharding.adapters import cut_adapter
@@ -42,9 +43,6 @@ class ShardedCausalLM(CausalLM):
     Hidden states and logits are whole on every rank, and the same.
     """
 
-    #: Of the whole model.
-    _whole_linears: Mapping[str, tuple[int, int]] | None = None
-
     def __init__(
         self,
         *,
@@ -58,10 +56,14 @@ class ShardedCausalLM(CausalLM):
         super().__init__(spec=shards.spec, backend=backend, dtype=dtype, method=method)
         self.shards = shards
         self.collective = collective
-        if collective.size > 1:
-            for number, layer in zip(shards.layers, self.decoder_layers, strict=True):
-                self._add_up(layer)
-                self._share_norms(number, layer)
+        if collective.size == 1:
+            return
+        for number, layer in zip(shards.layers, self.decoder_layers, strict=True):
+            self._add_up(layer)
+            self._share_norms(number, layer)
+        for path, module in self.layers.named_modules(prefix="layers"):
+            if isinstance(module, FusedLinear) and shards.linear_cut(path).columns is not None:
+                module.shared_by = collective
 
     def whole(self) -> CausalLM:
         """Return the modules of the whole decoder, without memory."""
@@ -73,9 +75,7 @@ class ShardedCausalLM(CausalLM):
     @property
     def adapter_linears(self) -> Mapping[str, tuple[int, int]]:
         """See `AdaptableModel.adapter_linears`: those of the whole model."""
-        if self._whole_linears is None:
-            self._whole_linears = self.whole().adapter_linears
-        return self._whole_linears
+        return self.shards.whole_sizes(super().adapter_linears)
 
     def prepare_adapter(self, weights: AdapterWeights) -> PlacedLinears:
         """See `AdaptableModel.prepare_adapter`; weights: those of the whole model."""

@@ -32,19 +32,20 @@ class WholeNorm(Norm):
         """weight: the rank's; is_counted: no rank before it has the same numbers."""
         super().__init__()
         self.weight = weight
-        self._eps, self._is_offset = norm.eps, norm.kind is NormKind.OFFSET_RMS
-        self._size, self._is_counted = whole_size, is_counted
+        self.is_offset = norm.kind is NormKind.OFFSET_RMS
+        self.whole_size, self.is_counted = whole_size, is_counted
+        self._eps = norm.eps
         self._collective = collective
 
     def forward(self, x: Tensor) -> Tensor:
         """See `Norm.forward`. x: [num_tokens, the rank's numbers]."""
         wide = x.float()
         total = wide.square().sum(-1, keepdim=True)
-        if not self._is_counted:
+        if not self.is_counted:
             total.zero_()
         self._collective.all_reduce(total)
-        wide = wide * torch.rsqrt(total / self._size + self._eps)
-        if self._is_offset:
+        wide = wide * torch.rsqrt(total / self.whole_size + self._eps)
+        if self.is_offset:
             return (wide * (1.0 + self.weight.float())).to(x.dtype)
         return self.weight * wide.to(x.dtype)
 
@@ -56,16 +57,19 @@ class SharedGroups:
 
     def __init__(self, num_groups: int, first: int, collective: Collective) -> None:
         """first: the first one of the rank's groups."""
-        self._num_groups, self._first = num_groups, first
+        self.num_groups, self.first = num_groups, first
         self._collective = collective
+
+    def num_ranks(self, num_own: int) -> int:
+        """Return how many ranks have a part of a group, if each has of so many."""
+        # Ranks have equal parts, and each group has as many ranks.
+        return self._collective.size * num_own // self.num_groups
 
     def __call__(self, rows: Tensor, eps: float) -> Tensor:
         """rows: float32 [num_tokens, the rank's groups, the rank's numbers of each]."""
-        # Ranks have equal parts, and each group has as many ranks.
         _, own, size = rows.shape
-        num_ranks = self._collective.size * own // self._num_groups
-        totals = rows.new_zeros(len(rows), self._num_groups)
-        totals[:, self._first : self._first + own] = rows.square().sum(-1)
+        totals = rows.new_zeros(len(rows), self.num_groups)
+        totals[:, self.first : self.first + own] = rows.square().sum(-1)
         self._collective.all_reduce(totals)
-        mean = totals[:, self._first : self._first + own, None] / (size * num_ranks)
+        mean = totals[:, self.first : self.first + own, None] / (size * self.num_ranks(own))
         return rows * torch.rsqrt(mean + eps)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import lcm
 from typing import TYPE_CHECKING
 
 from shared.errors import ConfigError
@@ -41,6 +42,17 @@ class Shards:
     #: since they share a scale or a block; 1 where not named.
     units: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
 
+    def in_groups_of(self, size: int) -> Shards:
+        """Return the part whose linears have whole groups of so many inputs."""
+        units = {}
+        for number, (_, cuts) in enumerate(self._layers):
+            own = dict(self.units.get(number, {}))
+            for path, cut in cuts.items():
+                if cut.columns is not None:
+                    own[path] = lcm(size, own.get(path, 1))
+            units[number] = own
+        return replace(self, units=units)
+
     @cached_property
     def spec(self) -> DecoderSpec:
         """What the rank computes.
@@ -49,7 +61,7 @@ class Shards:
             ConfigError: so many ranks, or stages, cannot divide the decoder; names the sizes that
                 could.
         """
-        own = self.stages[self.split.stage]
+        own = self.layers if self.split.num_stages > 1 else None
         try:
             return replace(self._divided(), own_layers=own)
         except ConfigError as error:
@@ -138,6 +150,21 @@ class Shards:
         """Return the rank's outputs and inputs of a linear, by its path in the model."""
         return self.cut(WeightPart(path, index=None))
 
+    def whole_sizes(self, own: Mapping[str, tuple[int, int]]) -> Mapping[str, tuple[int, int]]:
+        """Return inputs and outputs of whole linears for those of the rank's, by path."""
+        found = {}
+        for path, (num_inputs, num_outputs) in own.items():
+            whole = self._linear_size(path)
+            found[path] = whole[0] or num_inputs, whole[1] or num_outputs
+        return found
+
+    def _linear_size(self, path: str) -> tuple[int, int]:
+        """Return the numbers of inputs and outputs of a whole linear; 0: they are not divided."""
+        part = WeightPart(path, index=None)
+        assert part.layer is not None
+        found = self._layers[part.layer][1].get(path.split(".", 2)[2], ModuleCut())
+        return found.num_inputs, sum(found.sizes)
+
     @cached_property
     def _layers(self) -> list[tuple[LayerSpec, Mapping[str, ModuleCut]]]:
         """By layer: the rank's part, and the cuts of modules by their paths in the layer."""
@@ -190,5 +217,5 @@ def _check_unit(cut: ModuleCut | None, unit: int, split: Split) -> None:
     if any(end % unit and end != cut.num_inputs for end in ends):
         raise ConfigError(
             f"tensor_parallel_size {split.size}: the {len(cut.columns)} inputs of rank "
-            f"{split.rank} divide groups of {unit} that share a scale in the checkpoint"
+            f"{split.rank} divide groups of {unit} that share a scale"
         )

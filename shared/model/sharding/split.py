@@ -50,6 +50,13 @@ class Split:
         return self.num_stages * self.size
 
     @property
+    def description(self) -> str:
+        """The setting that makes more than one rank, for refusals."""
+        if self.num_stages == 1:
+            return f"tensor_parallel_size {self.size}"
+        return f"pipeline_parallel_size {self.num_stages}"
+
+    @property
     def is_first(self) -> bool:
         """Whether its stage reads tokens."""
         return self.stage == 0

@@ -8,6 +8,8 @@ from shared.model.linear.base import DENSE
 from shared.model.sharding.model import ShardedCausalLM
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import torch
     from torch import Tensor
 
@@ -40,11 +42,19 @@ class StageCausalLM(ShardedCausalLM):
             shards=shards, collective=collective, backend=backend, dtype=dtype, method=method
         )
         self._pipe = pipe
+        self._whole_linears: Mapping[str, tuple[int, int]] | None = None
 
     @property
     def is_recordable(self) -> bool:
         """See `CausalModel.is_recordable`: no graph waits for another rank."""
         return False
+
+    @property
+    def adapter_linears(self) -> Mapping[str, tuple[int, int]]:
+        """See `AdaptableModel.adapter_linears`: those of the whole model, of all stages."""
+        if self._whole_linears is None:
+            self._whole_linears = self.whole().adapter_linears
+        return self._whole_linears
 
     def enter(
         self, token_ids: Tensor, positions: Tensor, given: GivenEmbeds | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import (
@@ -63,15 +64,15 @@ class TransferCollector(Collector):
             ("connector", "direction", "outcome"),
             tuple(counters.num_transfers.items()),
         )
+        refusals: Counter[tuple[str, ...]] = Counter()
+        for connector in self._connectors:
+            for reason, count in tuple(connector.refusals.items()):
+                refusals[connector.name, reason] += count
         yield _counter(
             "baton_kv_transfer_refusals",
             "Frames that were refused, by reason.",
             ("connector", "reason"),
-            tuple(
-                ((connector.name, reason), count)
-                for connector in self._connectors
-                for reason, count in tuple(connector.refusals.items())
-            ),
+            tuple(refusals.items()),
         )
         yield _histogram(
             "baton_kv_transfer_time_seconds", "How long transfers took.", counters.durations

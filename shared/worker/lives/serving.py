@@ -92,9 +92,9 @@ async def serve_life(site: Site) -> LastLife:
 def _add_worker_services(parts: WorkerParts, services: ServiceSet) -> None:
     transfer_pb2_grpc.add_TransferServicer_to_server(
         TransferServicer(
-            worker=parts.worker,
             info=parts.peer_info,
-            connectors=parts.connectors,
+            endpoints=parts.endpoints,
+            recipients=parts.recipients,
             engine=parts.engine,
         ),
         services.server,

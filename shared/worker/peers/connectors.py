@@ -11,9 +11,12 @@ from shared.connector.device.staged import StagedConnector
 from shared.connector.device.staging_pool import StagingPool
 from shared.connector.instrumented import InstrumentedConnector
 from shared.connector.registry import ON_DEVICE, ConnectorSettings, create
+from shared.kv.hand_off import Holder
+from shared.worker.peers.endpoints import Endpoints
+from shared.worker.peers.ranks import rank_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from contextlib import AsyncExitStack
 
     from shared.connector.base import Connector
@@ -29,29 +32,44 @@ async def open_connectors(
     engine: Engine,
     transfers: TransferCounters,
     stack: AsyncExitStack,
-) -> Sequence[Connector]:
-    """Start all connectors; `stack` closes them.
+) -> Endpoints:
+    """Start all connectors, of each name one per rank; `stack` closes them.
 
     Raises:
         ConfigError: a connector is unknown, or not available here.
     """
-    settings = ConnectorSettings(
+    ranks = [
+        create(
+            config.connectors,
+            worker=rank_id(worker, rank),
+            memory=memory,
+            settings=_settings(config, rank),
+        )
+        for rank, memory in enumerate(engine.rank_memories)
+    ] or [_create_for_device(config, worker, engine, _settings(config, 0), stack)]
+    by_name: dict[str, tuple[Connector, ...]] = {}
+    for name, created in zip(config.connectors, zip(*ranks, strict=True), strict=True):
+        by_name[name] = tuple(InstrumentedConnector(one, observer=transfers) for one in created)
+        for connector in by_name[name]:
+            await connector.start()
+            stack.push_async_callback(connector.close)
+    holder = Holder(engine.layout, engine.kv_split)
+    return Endpoints(worker=worker, holder=holder, connectors=by_name)
+
+
+def _settings(config: WorkerConfig, rank: int) -> ConnectorSettings:
+    """Return a rank's settings: fixed ports are those of the first rank, the others' follow."""
+    port, advertised = (
+        number and number + rank
+        for number in (config.transfer_port, config.advertise_transfer_port)
+    )
+    return ConnectorSettings(
         runtime_dir=config.runtime_dir or _default_runtime_dir(),
-        endpoint=f"tcp://{config.host}:{config.transfer_port}",
+        endpoint=f"tcp://{config.host}:{port}",
         advertise_host=config.reachable_host,
-        advertise_port=config.advertise_transfer_port,
+        advertise_port=advertised,
         encrypt=config.encrypts_transfers,
     )
-    memory = engine.kv_memory
-    if memory is not None:
-        created = create(config.connectors, worker=worker, memory=memory, settings=settings)
-    else:
-        created = _create_for_device(config, worker, engine, settings, stack)
-    connectors = [InstrumentedConnector(inner, observer=transfers) for inner in created]
-    for connector in connectors:
-        await connector.start()
-        stack.push_async_callback(connector.close)
-    return connectors
 
 
 def _create_for_device(

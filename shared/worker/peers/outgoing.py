@@ -1,47 +1,170 @@
-"""Check of a ticket that this worker shall send into."""
+"""What peers ask this worker to send: tickets, checked by what their handshakes said."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
-from shared.errors import TransferError, TransferFailure
-from shared.worker.peers.wire import layout_from_wire
+from shared.connector.group.outbound import GroupOutbound
+from shared.connector.group.whole import WholeOutbound
+from shared.errors import InvalidRequestError, TransferError, TransferFailure
+from shared.rpc.wire import worker_id_from_wire
+from shared.worker.peers.ranks import rank_id, tickets_from_wire
+from shared.worker.peers.wire import check_group_blocks, ticket_from_wire
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from baton.v1 import transfer_pb2
     from shared.connector.base import Connector, Ticket
+    from shared.connector.group.base import SequenceOutbound
     from shared.identity import WorkerId
+    from shared.kv.hand_off import HandOff, Pair
+    from shared.worker.peers.endpoints import Endpoints
+    from shared.worker.peers.ranks import RankGroup
+
+#: Peers whose ranks are remembered. One that was forgotten shakes hands again.
+_MOST_PEERS = 4096
 
 
-def check_ticket(
-    ticket: Ticket,
-    worker: WorkerId,
-    info: transfer_pb2.PeerInfo,
-    connectors: Mapping[str, Connector],
-) -> Connector:
-    """Return the connector for a ticket that names this worker as its sender.
+@dataclass(frozen=True, slots=True)
+class WholeOrder:
+    """An order of whole blocks, from one rank to one rank."""
 
-    Raises:
-        TransferError: the ticket is for another worker or another incarnation of this one, for
-            another layout, or for a connector that is not here.
-    """
-    if ticket.sender != worker:
-        raise TransferError(
-            TransferFailure.UNKNOWN_TICKET,
-            f"request {ticket.request_id}: the ticket names {ticket.sender}, this is {worker}",
+    ticket: Ticket
+    connector: Connector
+    moved: Sequence[range]
+
+    async def connect(self, timeout_s: float) -> SequenceOutbound:
+        """Start to send.
+
+        Raises:
+            TransferError: the receiver cannot be reached, or refuses.
+        """
+        transfer = await self.connector.connect(self.ticket, timeout_s)
+        block_bytes = self.ticket.layout.block_bytes
+        return WholeOutbound(transfer, moved=self.moved, block_bytes=block_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOrder:
+    """An order of parts of blocks, by pairs of ranks."""
+
+    hand_off: HandOff
+    tickets: Mapping[Pair, Ticket]
+    connectors: Sequence[Connector]
+    moved: tuple[range, ...]
+    num_tokens: int
+
+    async def connect(self, timeout_s: float) -> SequenceOutbound:
+        """See `WholeOrder.connect`."""
+        return await GroupOutbound.connect(
+            self.hand_off,
+            tickets=self.tickets,
+            connectors=self.connectors,
+            moved=self.moved,
+            num_tokens=self.num_tokens,
+            timeout_s=timeout_s,
         )
-    ours = layout_from_wire(info.layout)
-    if ticket.layout != ours:
-        raise TransferError(
-            TransferFailure.LAYOUT_MISMATCH,
-            f"request {ticket.request_id}: blocks are {ticket.layout} there and {ours} here",
-        )
-    if ticket.connector not in connectors:
-        raise TransferError(
-            TransferFailure.PEER_LOST,
-            f"request {ticket.request_id}: no connector {ticket.connector!r} here, "
-            f"only {sorted(connectors)}",
-        )
-    return connectors[ticket.connector]
+
+
+SendOrder: TypeAlias = WholeOrder | GroupOrder
+
+
+class Recipients:
+    """The peers that may order blocks from this worker, since they have shaken hands with it."""
+
+    def __init__(self, endpoints: Endpoints) -> None:
+        self._endpoints = endpoints
+        #: By name, the latest one last: the map to the ranks of a peer; None from one rank to one.
+        self._met: OrderedDict[str, tuple[WorkerId, HandOff | None]] = OrderedDict()
+
+    def meet(self, peer: RankGroup) -> list[str]:
+        """Remember a peer's ranks; return the connectors by which ours reach them, best first.
+
+        Raises:
+            IncompatiblePeerError: its ranks and ours cannot hand over to each other.
+        """
+        worker = peer.ranks[0].worker
+        hand_off = self._endpoints.hand_off_to(peer)
+        self._met[worker.name] = worker, hand_off
+        self._met.move_to_end(worker.name)
+        if len(self._met) > _MOST_PEERS:
+            self._met.popitem(last=False)
+        return self._endpoints.reaching(peer, hand_off)
+
+    def order(
+        self, message: transfer_pb2.TransferTicket, moved: tuple[range, ...], num_tokens: int
+    ) -> SendOrder:
+        """Return what a ticket for KV orders: by group, the blocks `moved` of so many tokens.
+
+        Raises:
+            InvalidRequestError: the ticket is for other blocks.
+            TransferError: the ticket is for another worker or another incarnation of this one, for
+                another layout or other ranks, or for a connector that is not here.
+        """
+        sizes = [len(blocks) for blocks in moved]
+        if not message.rank_tickets:
+            ticket, connector = self.whole(message)
+            check_group_blocks(message, sizes)
+            return WholeOrder(ticket, connector, moved)
+        hand_off, tickets = self._hand_off(message), tickets_from_wire(message.rank_tickets)
+        for (sender, _), ticket in tickets.items():
+            if ticket.connector != message.connector:
+                raise InvalidRequestError(
+                    f"request {message.request_id}: tickets of {ticket.connector} and "
+                    f"{message.connector}",
+                    param="rank_tickets",
+                )
+            self._check(ticket, sender)
+        check_group_blocks(message, sizes)
+        connectors = self._endpoints.connectors[message.connector]
+        return GroupOrder(hand_off, tickets, connectors, moved, num_tokens)
+
+    def whole(self, message: transfer_pb2.TransferTicket) -> tuple[Ticket, Connector]:
+        """Return a ticket for whole blocks, and the connector for it.
+
+        Raises:
+            TransferError: see `order`.
+        """
+        ticket = ticket_from_wire(message)
+        if self._endpoints.num_ranks > 1:
+            raise TransferError(
+                TransferFailure.LAYOUT_MISMATCH,
+                f"request {ticket.request_id}: a ticket for one rank, {self._endpoints.worker} has "
+                f"{self._endpoints.num_ranks}",
+            )
+        self._check(ticket, 0)
+        return ticket, self._endpoints.connectors[ticket.connector][0]
+
+    def _hand_off(self, message: transfer_pb2.TransferTicket) -> HandOff:
+        receiver = worker_id_from_wire(message.receiver)
+        met, hand_off = self._met.get(receiver.name, (None, None))
+        if met != receiver or hand_off is None:
+            raise TransferError(
+                TransferFailure.UNKNOWN_TICKET,
+                f"request {message.request_id}: no handshake with the ranks of {receiver}",
+            )
+        return hand_off
+
+    def _check(self, ticket: Ticket, rank: int) -> None:
+        ours = self._endpoints
+        sender = rank_id(ours.worker, rank)
+        if ticket.sender != sender:
+            raise TransferError(
+                TransferFailure.UNKNOWN_TICKET,
+                f"request {ticket.request_id}: the ticket names {ticket.sender}, this is {sender}",
+            )
+        if ticket.layout != ours.holder.layout:
+            raise TransferError(
+                TransferFailure.LAYOUT_MISMATCH,
+                f"request {ticket.request_id}: blocks are {ticket.layout} there and "
+                f"{ours.holder.layout} here",
+            )
+        if ticket.connector not in ours.connectors:
+            raise TransferError(
+                TransferFailure.PEER_LOST,
+                f"request {ticket.request_id}: no connector {ticket.connector!r} here, "
+                f"only {sorted(ours.connectors)}",
+            )

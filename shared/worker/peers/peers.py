@@ -16,14 +16,15 @@ from shared.rpc.status import from_rpc_error
 from shared.rpc.wire import worker_id_from_wire
 from shared.worker.peers.compatibility import check_compatible
 from shared.worker.peers.ranks import RankGroup, group_of
-from shared.worker.peers.wire import layout_from_wire
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shared.connector.base import Connector
     from shared.identity import WorkerId
+    from shared.kv.hand_off import HandOff
     from shared.rpc.channel import ChannelPool
+    from shared.worker.peers.endpoints import Endpoints
 
 HANDSHAKE_TIMEOUT_S = 5.0
 
@@ -34,12 +35,19 @@ class Peer:
 
     worker: WorkerId
     address: str
-    connector: Connector
+    #: This worker, as the peer is to know it.
+    receiver: WorkerId
+    #: Name of the connector by which it reaches us, and ours of that name by rank.
+    connector: str
+    connectors: Sequence[Connector]
+    #: What each of its ranks has for each of ours; None from one rank to one.
+    hand_off: HandOff | None
     #: Whether its silence is a failure: it reports that it still works, if requested.
     reports_progress: bool = True
-    #: Whether it sends hidden states of the prompts that it computes.
+    #: Whether it sends hidden states of the prompts that it computes: whole blocks, so that neither
+    #: side may have several ranks.
     sends_states: bool = True
-    #: Its ranks: one, unless it is divided. Only `shared.connector.group` sends to or from several.
+    #: Its ranks: one, unless it is divided.
     group: RankGroup
     #: Whether it computes with the adapter that a request names; else it would ignore the name.
     knows_adapters: bool = True
@@ -52,12 +60,12 @@ class PeerBook:
         self,
         *,
         info: transfer_pb2.PeerInfo,
-        connectors: Sequence[Connector],
+        endpoints: Endpoints,
         channels: ChannelPool,
     ) -> None:
         #: What peers compare.
         self.info = info
-        self._connectors = {connector.name: connector for connector in connectors}
+        self._endpoints = endpoints
         self._channels = channels
         self._peers: dict[str, Peer] = {}
         self._handshakes: dict[str, asyncio.Task[Peer]] = {}
@@ -104,25 +112,27 @@ class PeerBook:
             raise from_rpc_error(error, peer=address) from error
         check_compatible(self.info, response.peer)
         worker = worker_id_from_wire(response.peer.worker)
-        group = group_of(response.peer, layout_from_wire(self.info.layout))
-        for rank in group.ranks:
-            for offer in rank.offers:
-                if offer.connector in self._connectors:
-                    self._connectors[offer.connector].meet(rank.worker, offer)
+        ours = self._endpoints
+        group = group_of(response.peer, ours.holder.layout)
+        hand_off = ours.hand_off_from(group)
+        ours.meet(group)
         for name in response.reachable:
-            if name in self._connectors:
+            if ours.receives(name, hand_off):
                 return Peer(
                     worker=worker,
                     address=address,
-                    connector=self._connectors[name],
+                    receiver=ours.worker,
+                    connector=name,
+                    connectors=ours.connectors[name],
+                    hand_off=hand_off,
                     group=group,
                     reports_progress=response.peer.protocol.minor >= REPORTING_MINOR,
-                    sends_states=response.peer.protocol.minor >= STATES_MINOR,
+                    sends_states=response.peer.protocol.minor >= STATES_MINOR and hand_off is None,
                     knows_adapters=response.peer.protocol.minor >= ADAPTERS_MINOR,
                 )
         raise IncompatiblePeerError(
             "connectors",
-            ours=sorted(self._connectors),
+            ours=sorted(name for name in ours.connectors if ours.receives(name, hand_off)),
             theirs=list(response.reachable),
             peer=address,
         )

@@ -80,19 +80,23 @@ def group_of(info: transfer_pb2.PeerInfo, layout: KVLayout) -> RankGroup:
         split.check(layout)
     except ConfigError as error:
         raise InvalidRequestError(f"{info.worker.name}: {error}", param="rank_group") from error
-    if not split.size == len(message.ranks) == info.tensor_parallel_size:
+    worker = worker_id_from_wire(info.worker)
+    ranks = tuple(
+        RankEndpoint(worker_id_from_wire(rank.worker), tuple(map(offer_from_wire, rank.offers)))
+        for rank in message.ranks
+    )
+    if not split.size == len(ranks) == info.tensor_parallel_size:
         raise InvalidRequestError(
-            f"{info.worker.name}: {len(message.ranks)} endpoints for {split.size} ranks of "
+            f"{info.worker.name}: {len(ranks)} endpoints for {split.size} ranks of "
             f"{info.tensor_parallel_size}",
             param="rank_group",
         )
-    return RankGroup(
-        split,
-        tuple(
-            RankEndpoint(worker_id_from_wire(rank.worker), tuple(map(offer_from_wire, rank.offers)))
-            for rank in message.ranks
-        ),
-    )
+    for number, rank in enumerate(ranks):
+        if rank.worker != rank_id(worker, number):
+            raise InvalidRequestError(
+                f"{worker}: rank {number} says that it is {rank.worker}", param="rank_group"
+            )
+    return RankGroup(split, ranks)
 
 
 def holder_of(group: RankGroup, layout: KVLayout, block_size: int) -> Holder:

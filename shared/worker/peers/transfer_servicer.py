@@ -7,24 +7,16 @@ from typing import TYPE_CHECKING
 import grpc
 
 from baton.v1 import transfer_pb2, transfer_pb2_grpc
-from shared.connector.registry import reachable
 from shared.errors import TransferError, TransferFailure
 from shared.rpc.cancellation import run_to_end
 from shared.worker.peers.compatibility import check_compatible
-from shared.worker.peers.outgoing import check_ticket
-from shared.worker.peers.wire import (
-    check_group_blocks,
-    hashes_from_wire,
-    offer_from_wire,
-    ticket_from_wire,
-)
+from shared.worker.peers.ranks import group_of
+from shared.worker.peers.wire import hashes_from_wire
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from shared.connector.base import Connector
     from shared.engine.engine_thread import EngineThread
-    from shared.identity import WorkerId
+    from shared.worker.peers.endpoints import Endpoints
+    from shared.worker.peers.outgoing import Recipients
 
 Context = grpc.aio.ServicerContext[object, object]
 
@@ -37,23 +29,26 @@ class TransferServicer(transfer_pb2_grpc.TransferServicer):
     def __init__(
         self,
         *,
-        worker: WorkerId,
         info: transfer_pb2.PeerInfo,
-        connectors: Sequence[Connector],
+        endpoints: Endpoints,
+        recipients: Recipients,
         engine: EngineThread,
     ) -> None:
-        self._worker = worker
         self._info = info
-        self._connectors = {connector.name: connector for connector in connectors}
+        self._endpoints = endpoints
+        self._recipients = recipients
         self._engine = engine
 
     async def Handshake(  # noqa: N802 the name in the contract
         self, request: transfer_pb2.HandshakeRequest, context: Context
     ) -> transfer_pb2.HandshakeResponse:
-        """Refuse an incompatible peer, or return the connectors on which we can send to it."""
+        """Refuse an incompatible peer, or return the connectors on which we can send to it.
+
+        From then on it may order blocks.
+        """
         check_compatible(self._info, request.peer)
-        offers = [offer_from_wire(offer) for offer in request.peer.offers]
-        names = reachable(self._connectors.values(), offers)
+        peer = group_of(request.peer, self._endpoints.holder.layout)
+        names = self._recipients.meet(peer)
         return transfer_pb2.HandshakeResponse(peer=self._info, reachable=names)
 
     async def Lookup(  # noqa: N802 the name in the contract
@@ -69,25 +64,27 @@ class TransferServicer(transfer_pb2_grpc.TransferServicer):
         self, request: transfer_pb2.SendRequest, context: Context
     ) -> transfer_pb2.SendResponse:
         """Push cached blocks into the caller's ticket: all of them, or none."""
-        ticket = ticket_from_wire(request.ticket)
-        connector = check_ticket(ticket, self._worker, self._info, self._connectors)
-        # Blocks of lower tiers are loaded into the pool, from which connectors send.
         hashes, first = hashes_from_wire(request.block_hashes), request.first_block
+        layout = self._endpoints.holder.layout
+        order = self._recipients.order(
+            request.ticket,
+            layout.needed(first, len(hashes)),
+            num_tokens=(first + len(hashes)) * layout.block_size,
+        )
+        # Blocks of lower tiers are loaded into the pool, from which connectors send.
         await self._engine.promote(hashes, first_block=first)
         pin, found = await self._engine.pin_cached(hashes, first_block=first)
         try:
-            blocks = found.blocks
             if found.num_blocks < len(hashes):
                 raise TransferError(
                     TransferFailure.INCOMPLETE,
-                    f"request {request.request_id}: {self._worker} holds {found.num_blocks} of "
-                    f"{len(hashes)} blocks",
+                    f"request {request.request_id}: {self._endpoints.worker} holds "
+                    f"{found.num_blocks} of {len(hashes)} blocks",
                 )
-            check_group_blocks(request.ticket, [len(table) for table in found.tables])
             timeout_s = min(SEND_TIMEOUT_S, context.time_remaining() or SEND_TIMEOUT_S)
-            outbound = await connector.connect(ticket, timeout_s)
+            outbound = await order.connect(timeout_s)
             try:
-                await outbound.push(0, blocks)
+                await outbound.push_all(found.tables)
                 digest = await outbound.finish(timeout_s)
             finally:
                 await run_to_end(outbound.abort())
@@ -95,6 +92,6 @@ class TransferServicer(transfer_pb2_grpc.TransferServicer):
             await run_to_end(self._engine.unpin(pin))
         return transfer_pb2.SendResponse(
             digest=digest,
-            num_blocks=len(blocks),
-            num_bytes=len(blocks) * ticket.layout.block_bytes,
+            num_blocks=outbound.num_blocks,
+            num_bytes=outbound.num_bytes,
         )

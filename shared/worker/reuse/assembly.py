@@ -48,7 +48,7 @@ def build_reuse(
             block_size=layout.block_size,
             block_bytes=layout.num_growing_groups * layout.block_bytes,
             peers=peers,
-            fetcher=BlockFetcher(engine=engine, channels=channels),
+            fetcher=BlockFetcher(engine=engine, layout=layout, channels=channels),
             costs=costs,
             breaker=PeerBreaker(observe=breakers.observe("reuse")),
             metrics=ReuseMetrics(metrics),

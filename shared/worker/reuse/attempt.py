@@ -97,7 +97,7 @@ class PeerAttempts:
     async def _run(self, attempt: _Attempt) -> FetchedBlocks | None:
         source = attempt.source
         peer = await self._peers.meet(source.worker, source.address)
-        attempt.connector = peer.connector.name
+        attempt.connector = peer.connector
         if peer.worker != source.worker:
             attempt.outcome = FetchOutcome.STALE
             self._breaker.failed(source.worker)

@@ -13,15 +13,15 @@ from baton.v1 import transfer_pb2, transfer_pb2_grpc
 from shared.errors import TransferError, TransferFailure
 from shared.rpc.cancellation import run_to_end
 from shared.rpc.status import from_rpc_error
-from shared.worker.peers.incoming import close_inbound
-from shared.worker.peers.wire import ticket_to_wire
+from shared.worker.peers.incoming import close_inbound, open_incoming
 from shared.worker.reuse.reservation import Reservation, publish, reserve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shared.connector.base import Receipt
+    from shared.connector.group.base import Arrived
     from shared.engine.engine_thread import EngineThread
+    from shared.kv.layout import KVLayout
     from shared.rpc.channel import ChannelPool
     from shared.worker.peers.peers import Peer
 
@@ -43,8 +43,9 @@ class FetchedBlocks:
 class BlockFetcher:
     """One instance per worker; fetches are independent of each other."""
 
-    def __init__(self, *, engine: EngineThread, channels: ChannelPool) -> None:
+    def __init__(self, *, engine: EngineThread, layout: KVLayout, channels: ChannelPool) -> None:
         self._engine = engine
+        self._layout = layout
         self._channels = channels
 
     async def lookup(
@@ -90,13 +91,13 @@ class BlockFetcher:
             wanted = transfer_pb2.SendRequest(
                 block_hashes=block_hashes, first_block=first_block, request_id=request_id
             )
-            receipt = await self._transfer(peer, reservation, wanted, timeout_s)
+            arrived = await self._transfer(peer, reservation, wanted, timeout_s)
             duration_ms = (time.monotonic() - started_s) * 1e3
             await publish(self._engine, reservation, block_hashes)
         except BaseException:
             await run_to_end(self._engine.unpin(reservation.pin_id))
             raise
-        return FetchedBlocks(reservation.pin_id, len(block_hashes), receipt.num_bytes, duration_ms)
+        return FetchedBlocks(reservation.pin_id, len(block_hashes), arrived.num_bytes, duration_ms)
 
     async def _transfer(
         self,
@@ -104,14 +105,19 @@ class BlockFetcher:
         reservation: Reservation,
         wanted: transfer_pb2.SendRequest,
         timeout_s: float,
-    ) -> Receipt:
-        inbound = peer.connector.open(
-            request_id=wanted.request_id, sender=peer.worker, blocks=reservation.blocks.blocks
+    ) -> Arrived:
+        first, num_blocks = wanted.first_block, len(wanted.block_hashes)
+        incoming = open_incoming(
+            peer,
+            request_id=wanted.request_id,
+            tables=reservation.blocks.tables,
+            moved=self._layout.needed(first, num_blocks),
+            num_tokens=(first + num_blocks) * self._layout.block_size,
         )
+        inbound = incoming.inbound
         arrival = asyncio.create_task(inbound.wait(timeout_s))
         try:
-            sizes = [len(table) for table in reservation.blocks.tables]
-            wanted.ticket.CopyFrom(ticket_to_wire(inbound.ticket, sizes))
+            wanted.ticket.CopyFrom(incoming.ticket)
             sent = await self._send(peer, wanted, timeout_s)
             return _verify(await arrival, sent, wanted.request_id)
         finally:
@@ -132,12 +138,12 @@ class BlockFetcher:
         return transfer_pb2_grpc.TransferStub(self._channels.get(peer.address))
 
 
-def _verify(receipt: Receipt, sent: transfer_pb2.SendResponse, request_id: str) -> Receipt:
+def _verify(arrived: Arrived, sent: transfer_pb2.SendResponse, request_id: str) -> Arrived:
     """Check the sender's account, which came by another channel, against the received blocks."""
-    if (sent.digest, sent.num_blocks) != (receipt.digest, receipt.num_blocks):
+    if (sent.digest, sent.num_blocks) != (arrived.digest, arrived.num_blocks):
         raise TransferError(
             TransferFailure.CORRUPT,
             f"request {request_id}: sent {sent.num_blocks} blocks with digest {sent.digest:016x}, "
-            f"received {receipt.num_blocks} with {receipt.digest:016x}",
+            f"received {arrived.num_blocks} with {arrived.digest:016x}",
         )
-    return receipt
+    return arrived

@@ -24,6 +24,7 @@ from shared.engine.memory.kv_staging import KVStaging
 from shared.errors import TransferError, TransferFailure
 from shared.identity import WorkerId
 from shared.kv.memory import KVMemory
+from shared.kv.split import KVSplit
 from shared.worker.peers.connectors import open_connectors
 from tests.integration.connector import test_nixl
 from tests.integration.connector.harnesses import NixlHarness
@@ -195,7 +196,8 @@ async def test_no_order_is_obeyed_between_a_stall_and_its_end(speaks: bool) -> N
 class FakeEngine:
     """As much of an engine on a device as connectors need: its blocks, and the way to the host."""
 
-    kv_memory, layout, max_model_len = None, LAYOUT, 16
+    rank_memories, layout, max_model_len = (), LAYOUT, 16
+    kv_split = KVSplit.of(LAYOUT)
 
     def __init__(self) -> None:
         self.memory = KVMemory(LAYOUT, NUM_BLOCKS)
@@ -228,7 +230,7 @@ async def test_a_worker_stages_only_for_connectors_that_need_it(
     async with AsyncExitStack() as stack:
         stack.enter_context(folder)
         senders, receivers = [
-            await open_connectors(config, id_, engine, TransferCounters(), stack)  # type: ignore[arg-type]
+            (await open_connectors(config, id_, engine, TransferCounters(), stack)).all_connectors  # type: ignore[arg-type]
             for id_, engine in zip(ids, engines, strict=True)
         ]
         assert [connector.name for connector in senders] == list(names)

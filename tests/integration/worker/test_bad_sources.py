@@ -41,7 +41,7 @@ class Peers:
 
     def count(self, outcome: str) -> float:
         """Attempts of the taker that ended so, whatever the connector."""
-        names = ["", *(connector.name for connector in self.taker.parts.connectors)]
+        names = ["", *self.taker.parts.endpoints.connectors]
         return sum(
             self.taker.metric("prefix_fetches", outcome=outcome, connector=name) for name in names
         )

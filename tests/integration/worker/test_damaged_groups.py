@@ -83,7 +83,7 @@ async def test_a_hand_off_that_lacks_the_end_of_a_group_is_not_used(
             lost = lose_a_piece(patch, decode, last)
             assert await ask(118) == ""  # it was computed here
             assert len(lost) == 1
-        (connector,) = decode.parts.connectors
+        (connector,) = decode.parts.endpoints.all_connectors
         assert connector.refusals[TransferFailure.INCOMPLETE] == 1
         with monkeypatch.context() as patch:
             send_no_end_of(patch, group)

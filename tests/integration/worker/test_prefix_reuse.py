@@ -180,7 +180,7 @@ async def test_concurrent_requests_fetch_a_prefix_once(
         assert reply.usage.cached_tokens == len(prefix)
     fetched = sorted(reply.sources[2] for reply in replies)
     assert fetched == [0, 0, 0, 0, len(prefix)]
-    connector = taker.parts.connectors[0].name
+    connector = next(iter(taker.parts.endpoints.connectors))
     assert taker.metric("prefix_fetches", outcome="landed", connector=connector) == 1
     assert holder.parts.transfers.num_transfers.total() == 1
     await assert_idle(holder, taker)

@@ -1,4 +1,4 @@
-"""Connectors by name, and which of them reach a peer."""
+"""Connectors by name."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from shared.connector.base import Offer
 from shared.connector.local import LocalHub
 from shared.connector.protocol.limits import TransferLimits
-from shared.connector.registry import FACTORIES, ConnectorSettings, create, reachable
+from shared.connector.registry import FACTORIES, ConnectorSettings, create
 from shared.errors import ConfigError
 from shared.identity import WorkerId
 from shared.kv.memory import KVMemory
@@ -27,21 +26,6 @@ def memory() -> Iterator[KVMemory]:
     memory = KVMemory(LAYOUT, 2)
     yield memory
     memory.close()
-
-
-class FakeConnector:
-    """As much of a connector as choosing needs."""
-
-    def __init__(self, name: str, reach: str) -> None:
-        self.name = name
-        self._reach = reach
-
-    def can_reach(self, offer: Offer) -> bool:
-        return offer.address in self._reach
-
-
-def _offer(name: str, address: str = "a") -> Offer:
-    return Offer(connector=name, address=address, params={})
 
 
 def test_every_known_connector_is_made_by_its_name(memory: KVMemory, tmp_path: Path) -> None:
@@ -68,11 +52,3 @@ def test_a_window_smaller_than_a_block_is_a_config_error(memory: KVMemory) -> No
     limits = TransferLimits(window_bytes=BLOCK_BYTES - 1)
     with pytest.raises(ConfigError, match="window_bytes"):
         create(["zmq"], worker=WORKER, memory=memory, settings=ConnectorSettings(limits=limits))
-
-
-def test_what_reaches_a_peer_is_told_in_our_order() -> None:
-    ours = [FakeConnector("zmq", "a"), FakeConnector("local", "-"), FakeConnector("shm", "ab")]
-    offers = [_offer("shm", "c"), _offer("shm", "b"), _offer("local"), _offer("zmq")]
-    assert reachable(ours, offers) == ["zmq", "shm"]
-    assert reachable(ours, offers[:1]) == []
-    assert reachable([], offers) == []

@@ -37,6 +37,29 @@ def test_cores_are_lists_and_ranges() -> None:
     assert plan_threads(num_threads=1, bind=",".join(map(str, CPUS))).cpus == (first,)
 
 
+def test_ranks_divide_the_cores() -> None:
+    num = len(CPUS)
+    assert plan_threads(rank=num - 1, num_ranks=num).num_threads == 1
+    assert plan_threads(num_ranks=num + 1).num_threads == 1
+    everything = ",".join(map(str, CPUS))
+    assert plan_threads(bind=everything, rank=num - 1, num_ranks=num).cpus == (CPUS[-1],)
+    parts = [plan_threads(bind=everything, rank=rank, num_ranks=2).cpus for rank in range(2)]
+    assert (*parts[0], *parts[1]) == tuple(CPUS)
+    with pytest.raises(ConfigError, match=f"too few cores for {num + 1} ranks"):
+        plan_threads(bind=everything, num_ranks=num + 1)
+    with pytest.raises(ConfigError, match=f"too few cores for {4 * num} threads"):
+        plan_threads(4 * num, everything, num_ranks=num)
+    assert plan_threads(num_threads=6, num_ranks=2).num_threads == 3
+    assert plan_threads(num_threads=1, num_ranks=2).num_threads == 1
+    lists = f"{CPUS[-1]}|{CPUS[0]}"
+    assert [plan_threads(bind=lists, rank=r, num_ranks=2).cpus for r in range(2)] == [
+        (CPUS[-1],),
+        (CPUS[0],),
+    ]
+    with pytest.raises(ConfigError, match="3 ranks need a list of cores each"):
+        plan_threads(bind=lists, num_ranks=3)
+
+
 @pytest.mark.parametrize("bind", ["", "a", "1-", "3-1", f"{CPUS[0]},{CPUS[0]}"])
 def test_what_is_no_list_is_refused(bind: str) -> None:
     with pytest.raises(ConfigError, match="not a list of cores"):

@@ -9,6 +9,7 @@ import pytest
 
 from baton.v1.prefill_pb2 import PrefillProgress
 from services.prefill.publisher import Publisher
+from shared.connector.group.whole import WholeOutbound
 from shared.errors import TransferError, TransferFailure
 
 if TYPE_CHECKING:
@@ -37,6 +38,15 @@ class Recorder:
         self.aborted = True
 
 
+def publish(recorder: Recorder, moved: range, progress: PrefillProgress) -> Publisher:
+    return Publisher(
+        WholeOutbound(recorder, moved=(moved,), block_bytes=1),  # type: ignore[arg-type]
+        tables=(BLOCKS,),
+        moved=(moved,),
+        progress=progress,
+    )
+
+
 async def settle() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
@@ -45,7 +55,7 @@ async def settle() -> None:
 async def test_each_advance_is_one_piece() -> None:
     recorder = Recorder()
     progress = PrefillProgress()
-    publisher = Publisher(recorder, tables=(BLOCKS,), moved=(range(5),), progress=progress)
+    publisher = publish(recorder, range(5), progress)
     for num_final in (2, 2, 4, 5):
         publisher.advance(num_final)
         await settle()
@@ -56,9 +66,7 @@ async def test_each_advance_is_one_piece() -> None:
 
 async def test_blocks_that_the_receiver_holds_are_skipped() -> None:
     recorder = Recorder()
-    publisher = Publisher(
-        recorder, tables=(BLOCKS,), moved=(range(3, 5),), progress=PrefillProgress()
-    )
+    publisher = publish(recorder, range(3, 5), PrefillProgress())
     publisher.advance(2)
     await settle()
     assert recorder.pushed == []
@@ -69,7 +77,7 @@ async def test_blocks_that_the_receiver_holds_are_skipped() -> None:
 
 async def test_nothing_is_sent_before_it_is_final() -> None:
     recorder = Recorder()
-    publisher = Publisher(recorder, tables=(BLOCKS,), moved=(range(5),), progress=PrefillProgress())
+    publisher = publish(recorder, range(5), PrefillProgress())
     publisher.advance(4)
     await settle()
     with pytest.raises(TransferError, match="4 of 5 blocks"):
@@ -81,9 +89,7 @@ async def test_nothing_is_sent_before_it_is_final() -> None:
 
 async def test_a_refusal_is_reported_at_the_end() -> None:
     refusal = TransferError(TransferFailure.UNKNOWN_TICKET, "gone")
-    publisher = Publisher(
-        Recorder(refusal), tables=(BLOCKS,), moved=(range(5),), progress=PrefillProgress()
-    )
+    publisher = publish(Recorder(refusal), range(5), PrefillProgress())
     publisher.advance(5)
     with pytest.raises(TransferError, match="gone"):
         await publisher.finish(timeout_s=5)

@@ -139,6 +139,26 @@ def test_ranks_that_do_not_make_a_worker_are_refused() -> None:
         assert refusal.value.param == "rank_group"
 
 
+def test_ranks_are_those_of_their_worker() -> None:
+    """A rank of another life of the worker would be sent what this one cannot use."""
+    info = peer_of(divided())
+    info.rank_group.ranks[2].worker.incarnation = "older"
+    with pytest.raises(InvalidRequestError, match="rank 2 says that it is"):
+        group_of(info, LAYOUT)
+
+
+def test_ranks_do_not_excuse_another_layout_or_model() -> None:
+    for field, value in [("layout.version", 2), ("model_fingerprint", "beef")]:
+        theirs = peer_of(divided())
+        holder: object = theirs
+        *path, name = field.split(".")
+        for step in path:
+            holder = getattr(holder, step)
+        setattr(holder, name, value)
+        with pytest.raises(IncompatiblePeerError, match=field):
+            check_compatible(peer_of(divided(4, ((4,),))), theirs)
+
+
 def test_tickets_of_ranks_travel_with_their_ranks() -> None:
     ticket = Ticket(
         transfer_id=bytes(16),

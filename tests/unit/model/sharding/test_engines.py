@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from queue import Queue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ from shared.ranks.plan_ring import PlanRingReceiver, PlanRingSender, ring_file
 from shared.ranks.ring_pipe import PipeEnd, RingPipe, pipe_file
 from tests.fakes.engines import generate, make_engine, make_request
 from tests.fakes.family_cases import CASES
-from tests.fakes.ranks import run_ranks
+from tests.fakes.ranks import RUN_BY, run_ranks
 from tests.fakes.transformers_models import random_model, random_prompt, save
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from shared.engine.step.model_runner import ModelRunner, RunningStep, StepResult
     from shared.engine.step.plan import StepPlan
     from shared.model.loader import LoadedModel
-    from tests.fakes.ranks import ThreadCollective
 
+T = TypeVar("T")
 #: Prompts are chunks of 16.
 SETTINGS: dict[str, Any] = {"max_num_batched_tokens": 16}
 #: A family, its heads, ranks, and blocks: too few for all sequences to their ends.
@@ -44,8 +44,6 @@ MODELS: dict[str, tuple[str, dict[str, Any], int, int]] = {
     "states": ("lfm2", {}, 3, 40),
     "latent rows": ("deepseek_v3", {}, 2, 20),
 }
-
-
 #: The same, with ranks of a stage, and stages. Layers are 3 or 4.
 STAGES: dict[str, tuple[str, dict[str, Any], int, int, int]] = {
     "dense, tied": ("gemma", {"num_hidden_layers": 3}, 1, 3, 20),
@@ -61,21 +59,35 @@ STAGES: dict[str, tuple[str, dict[str, Any], int, int, int]] = {
 class Group:
     """The channels of ranks in threads."""
 
-    def __init__(self, size: int, num_stages: int) -> None:
-        self.size, self.num_stages = size, num_stages
+    def __init__(self, size: int, num_stages: int, backend: str = "torch") -> None:
+        self.size, self.num_stages, self._backend = size, num_stages, backend
         self.plans: list[Queue[bytes]] = [Queue() for _ in range(size * num_stages)]
         self.results = ring_file(2)
         #: By rank that sends.
         self._pipes = [pipe_file() for _ in range(size * (num_stages - 1))]
 
-    def load(self, path: Path, rank: ThreadCollective) -> LoadedModel:
+    def run(self, work: Callable[[Any], T]) -> list[T]:
+        """What each rank's thread returns."""
+        if self.num_stages == 1:
+            return RUN_BY[self._backend](self.size, work)
+        return run_ranks(self.size, work, num_stages=self.num_stages)
+
+    def split(self, rank: Any) -> Split:
+        """A rank's place."""
+        stage = rank.stage if self.num_stages > 1 else 0
+        return Split(rank=rank.rank, size=rank.size, stage=stage, num_stages=self.num_stages)
+
+    def load(self, path: Path, rank: Any) -> LoadedModel:
         """A rank's part of a model."""
-        split = Split(
-            rank=rank.rank, size=rank.size, stage=rank.stage, num_stages=self.num_stages
+        split = self.split(rank)
+        return load_model(
+            path,
+            attention_backend=self._backend,
+            split=split,
+            collective=rank,
+            pipe=None if self.num_stages == 1 else self._pipe(split),
+            num_threads=1,
         )
-        pipe = None if self.num_stages == 1 else self._pipe(split)
-        own = {"split": split, "collective": rank, "pipe": pipe}
-        return load_model(path, attention_backend="torch", **own)  # type: ignore[arg-type]
 
     def _pipe(self, split: Split) -> RingPipe:
         def end(sender: int) -> PipeEnd:
@@ -137,14 +149,15 @@ def answers_of(engine: Any) -> dict[str, list[int]]:
 
 
 def rank_answers(
-    rank: ThreadCollective,
+    rank: Any,
     path: Path,
     group: Group,
     settings: dict[str, Any],
     ask: Callable[[Engine], Any],
 ) -> tuple[Any, int, list[torch.Tensor]]:
     """What rank 0 answers, the number of a rank's steps, and the blocks of its groups."""
-    number = rank.stage * rank.size + rank.rank
+    split = group.split(rank)
+    number = split.number
     loaded = group.load(path, rank)
     if number == 0:
         engine = make_engine(loaded, followers=Leading(group), **settings)
@@ -157,7 +170,7 @@ def rank_answers(
     engine = make_engine(loaded, **settings)
     runner = engine._parts.runner
     results = None
-    if group.num_stages > 1 and number == (group.num_stages - 1) * rank.size:
+    if group.num_stages > 1 and split.is_last and not split.rank:
         results = PlanRingSender(group.results.fd, 2)
     num_steps = 0
     while plan := group.plans[number].get(timeout=60):
@@ -173,35 +186,42 @@ def blocks_of(engine: Engine) -> list[torch.Tensor]:
     return [view.clone() for view in engine._parts.arena._views]
 
 
-def compare(path: Path, size: int, num_stages: int, settings: dict[str, Any]) -> None:
+def compare(
+    path: Path, size: int, num_stages: int, settings: dict[str, Any], backend: str = "torch"
+) -> None:
     """Ranks answer as one process does."""
     torch.set_num_threads(1)
-    loaded = load_model(path, attention_backend="torch")
+    loaded = load_model(path, attention_backend=backend, num_threads=1)
     expected = answers_of(make_engine(loaded, **settings))
     assert {key: len(tokens) for key, tokens in expected.items()} == {
         "greedy": 12,
         "sampled": 10,
         "scored": 8,
     }
-    group = Group(size, num_stages)
-    (found, num_steps, _), *others = run_ranks(
-        size,
-        lambda rank: rank_answers(rank, path, group, settings, answers_of),
-        num_stages=num_stages,
+    group = Group(size, num_stages, backend)
+    (found, num_steps, _), *others = group.run(
+        lambda rank: rank_answers(rank, path, group, settings, answers_of)
     )
     assert found == expected
     assert [steps for _, steps, _ in others] == [num_steps] * (size * num_stages - 1)
 
 
 @pytest.mark.parametrize(
-    ("name", "settings"),
-    [*((name, {}) for name in MODELS), ("one head of keys", {"kv_cache_dtype": "int8"})],
+    ("name", "backend", "settings"),
+    [
+        *((name, "torch", {}) for name in MODELS),
+        ("one head of keys", "torch", {"kv_cache_dtype": "int8"}),
+        ("one head of keys", "native", {"kv_cache_dtype": "int8"}),
+        ("states", "native", {}),
+    ],
 )
-def test_ranks_follow_one_plan(name: str, settings: dict[str, Any], tmp_path: Path) -> None:
+def test_ranks_follow_one_plan(
+    name: str, backend: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
     case, heads, size, num_blocks = MODELS[name]
     model_type, own = CASES[case]
     path = save(random_model(model_type, **{**own, **heads}), tmp_path)
-    compare(path, size, 1, {**SETTINGS, **settings, "num_blocks": num_blocks})
+    compare(path, size, 1, {**SETTINGS, **settings, "num_blocks": num_blocks}, backend)
 
 
 @pytest.mark.parametrize("name", STAGES)
@@ -230,11 +250,7 @@ def test_a_stage_keeps_what_the_hand_off_takes_from_it(name: str, tmp_path: Path
     alone = make_engine(loaded, **settings)
     places, whole = held_blocks(alone), blocks_of(alone)
     group = Group(1, num_stages)
-    ranks = run_ranks(
-        1,
-        lambda rank: rank_answers(rank, path, group, settings, held_blocks),
-        num_stages=num_stages,
-    )
+    ranks = group.run(lambda rank: rank_answers(rank, path, group, settings, held_blocks))
     tables = ranks[0][0]
     assert list(map(len, tables)) == list(map(len, places))
     stages = stage_layers(loaded.spec, num_stages)

@@ -1,0 +1,75 @@
+"""A rank of a worker dies or stops: its worker is lost as one."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import psutil
+
+from benchmarks.faults.kinds.base import Fault, Scene
+
+if TYPE_CHECKING:
+    import signal
+
+NUM_RANKS = 2
+#: After this time ranks miss one that has stopped; within the time for a worker that stops.
+TIMEOUT_S = 2.0
+FLAGS = (
+    "--tensor-parallel-size", str(NUM_RANKS), "--distributed-timeout-seconds", f"{TIMEOUT_S:g}",
+)  # fmt: skip
+#: The program of ranks from 1 on.
+_PROGRAM = "shared.engine.ranks"
+_END_S = 10.0
+
+
+class FollowerFault(Fault):
+    """A signal to rank 1 of the worker that has the victim. All workers of its role have ranks."""
+
+    is_crash = True
+
+    def __init__(self, word: str, number: signal.Signals, role: str) -> None:
+        self.name = f"{word} rank of {role}"
+        self._number = number
+        self._role = role
+
+    async def prepare(self, scene: Scene) -> None:
+        """See `Fault`."""
+        for name in scene.cluster.of_role(self._role):
+            scene.cluster.restart(name, *FLAGS)
+        await scene.cluster.wait_ready()
+
+    async def inject(self, scene: Scene) -> None:
+        """See `Fault`."""
+        scene.target = scene.choose(self._role)
+        [rank] = followers(scene.cluster.processes[scene.target].pid)
+        os.kill(rank, self._number)
+        scene.start(self._lost(scene, rank))
+
+    async def heal(self, scene: Scene) -> None:
+        """See `Fault`."""
+        await scene.finish()
+        scene.cluster.restart(scene.target, *FLAGS)
+
+    async def restore(self, scene: Scene) -> None:
+        """See `Fault`."""
+        for name in scene.cluster.of_role(self._role):
+            scene.cluster.restart(name)
+
+    async def _lost(self, scene: Scene, rank: int) -> None:
+        """The worker ends by itself, and its ranks with it."""
+        process = scene.cluster.processes[scene.target]
+        if not await process.wait(TIMEOUT_S + _END_S):
+            scene.problems.append(f"{scene.target} goes on without a rank")
+        elif process.exit_code == 0:
+            scene.problems.append(f"{scene.target} ended with 0 without a rank")
+        with suppress(psutil.NoSuchProcess):
+            if psutil.Process(rank).status() != psutil.STATUS_ZOMBIE:
+                scene.problems.append(f"rank 1 of {scene.target} has outlived it")
+
+
+def followers(pid: int) -> list[int]:
+    """Return the process ids of a worker's ranks from 1 on."""
+    children = psutil.Process(pid).children(recursive=True)
+    return [child.pid for child in children if _PROGRAM in child.cmdline()]

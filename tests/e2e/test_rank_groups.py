@@ -1,0 +1,86 @@
+"""Workers of two processes and of one hand over to each other, and fetch each other's prefixes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e.asking import prompt_of
+from tests.e2e.conftest import BLOCK_SIZE, ENGINE_FLAGS
+from tests.e2e.oracle import expect
+from tests.e2e.processes import Cluster
+from tests.e2e.test_prefix_reuse import Driver
+from tests.fakes.ports import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from shared.engine.llm import LLM
+
+TWO = ("--tensor-parallel-size", "2")
+
+
+@pytest.fixture(scope="module")
+def damage_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("damage") / "on"
+
+
+@pytest.fixture(scope="module")
+def driver(
+    checkpoint: Path, damage_file: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Driver]:
+    """A prefill worker of two ranks, and decode workers of one and of two."""
+    cluster = Cluster(checkpoint, tmp_path_factory.mktemp("ranks"))
+    flags = (*ENGINE_FLAGS, "--reuse-policy", "always", "--connectors", "zmq")
+    decode = (*flags, "--local-prefill-threshold", "0", "--metrics-port")
+    try:
+        cluster.add_worker("prefill", "prefill-0", *flags, *TWO)
+        cluster.add_worker("decode", "decode-0", *decode, str(free_port()))
+        cluster.add_worker(
+            "decode", "decode-1", *decode, str(free_port()), *TWO, damage_file=damage_file
+        )
+        cluster.wait_ready(num_prefill=1, num_decode=2)
+        yield Driver(cluster)
+    finally:
+        codes = cluster.stop()
+    assert set(codes.values()) == {0}
+
+
+def test_hand_offs_and_prefixes_between_workers_of_two_sizes(
+    driver: Driver, oracle: LLM, damage_file: Path
+) -> None:
+    for number, decode in enumerate(("decode-0", "decode-1")):
+        # Of several steps, so that blocks leave while others are computed.
+        prompt = prompt_of(150 + number, seed=70)
+        reply = driver.ask(decode, prompt, prefill=["prefill-0"])
+        assert reply.token_ids == expect(oracle, prompt, max_tokens=12, temperature=0.0)
+        assert reply.timings.prefill_worker == "prefill-0"
+        # The decode worker's own prefix, which the prefill worker lacks, goes back to it.
+        driver.forget("prefill-0")
+        again = [*prompt, *reply.token_ids, *prompt_of(30, seed=71)]
+        reply = driver.ask(decode, again, prefill=["prefill-0"])
+        assert reply.token_ids == expect(oracle, again, max_tokens=12, temperature=0.0)
+        assert reply.timings.prefill_worker == "prefill-0"
+        assert reply.timings.prefix_source == decode
+    # A prefix of the worker of one rank, for that of two; and back.
+    for holder, taker in (("decode-0", "decode-1"), ("decode-1", "decode-0")):
+        prompt = prompt_of(6 * BLOCK_SIZE + 3, seed=len(holder) + int(holder[-1]))
+        driver.ask(holder, prompt)
+        reply = driver.ask(taker, prompt, sources=[(holder, 6)])
+        assert reply.token_ids == expect(oracle, prompt, max_tokens=12, temperature=0.0)
+        assert reply.sources == (3, 0, 6 * BLOCK_SIZE, 6 * BLOCK_SIZE)
+        assert reply.timings.prefix_source == holder
+    # One bit in one stream of two, and the prompt is computed where it was to arrive.
+    damage_file.touch()
+    prompt = prompt_of(90, seed=72)
+    reply = driver.ask("decode-1", prompt, prefill=["prefill-0"])
+    damage_file.unlink()
+    assert reply.token_ids == expect(oracle, prompt, max_tokens=12, temperature=0.0)
+    assert reply.timings.prefill_worker == ""
+    refusals = {"connector": "zmq", "reason": "corrupt"}
+    assert driver.cluster.metric("decode-1", "baton_kv_transfer_refusals_total", **refusals) == 1
+    prompt = prompt_of(91, seed=72)
+    assert driver.ask("decode-1", prompt, prefill=["prefill-0"]).timings.prefill_worker
+    driver.cluster.wait_idle()

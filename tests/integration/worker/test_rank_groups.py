@@ -1,0 +1,273 @@
+"""Workers of unequal groups of ranks: hand-offs and prefixes between them, whole and damaged.
+
+The ranks are those of `scattered_ranks`: the memories, connectors and messages of a group, and one
+engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from services.prefill.publisher import Publisher
+from shared.connector.instrumented import Direction
+from shared.connector.protocol.inbound import Inbound
+from shared.engine.llm import LLM
+from shared.errors import TransferFailure
+from shared.kv.group_rules import GroupKind
+from shared.model.random_checkpoint import write_random_checkpoint
+from tests.fakes.group_kinds import SPECS
+from tests.fakes.live_worker import BLOCK_SIZE, LiveWorker, live_worker
+from tests.fakes.rank_arenas import own_heads
+from tests.fakes.scattered_ranks import scattered_hand_offs
+from tests.integration.worker.asking import assert_idle, eventually, expect, prompt_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+    from pathlib import Path
+
+    from shared.connector.protocol.frame import Frame
+    from shared.kv.layout import KVGroup, KVLayout
+
+#: A checkpoint, its KV cache, sending and receiving ranks, and the connector.
+CASES = [
+    ("window", "auto", 2, 1, "zmq"),
+    ("window", "int8", 3, 2, "shm"),
+    ("latent", "auto", 1, 3, "shm"),
+    ("state", "auto", 2, 4, "zmq"),
+    ("chunk", "auto", 2, 2, "zmq_ipc"),
+    ("window", "auto", 4, 2, "nixl"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("ranks")
+    for name in {case[0] for case in CASES}:
+        write_random_checkpoint(path / name, SPECS[name])
+    return path
+
+
+@pytest.fixture(scope="module")
+def alone(folder: Path) -> Iterator[Callable[[str, str], LLM]]:
+    """By checkpoint and KV cache: an engine that computes every prompt from its start."""
+    made: list[LLM] = []
+
+    @functools.cache
+    def make(name: str, kv: str) -> LLM:
+        settings = {"dtype": "float32", "kv_cache_dtype": kv, "enable_prefix_caching": False}
+        made.append(LLM(folder / name, block_size=BLOCK_SIZE, num_blocks=256, **settings))
+        return made[-1]
+
+    yield make
+    for llm in made:
+        llm.close()
+
+
+@asynccontextmanager
+async def two_groups(
+    model: Path, runtime_dir: Path, connector: str, sizes: tuple[int, int], **settings: Any
+) -> AsyncIterator[tuple[LiveWorker, LiveWorker]]:
+    """Workers `w0` and `w1` of so many ranks."""
+    async with AsyncExitStack() as stack:
+        stack.enter_context(scattered_hand_offs())
+        first, second = [
+            await stack.enter_async_context(
+                live_worker(
+                    model,
+                    f"w{number}",
+                    connector=connector,
+                    runtime_dir=runtime_dir,
+                    num_ranks=size,
+                    **settings,
+                )
+            )
+            for number, size in enumerate(sizes)
+        ]
+        yield first, second
+
+
+def moved_bytes(layout: KVLayout, num_receivers: int, blocks: tuple[range, ...], end: int) -> int:
+    """What a hand-off of these blocks of a sequence of `end` tokens moves: what receivers keep."""
+
+    def copies(heads: int) -> int:
+        return sum(len(own_heads(heads, num_receivers, rank)) for rank in range(num_receivers))
+
+    def bytes_of(group: KVGroup, places: range) -> int:
+        if group.kind is GroupKind.STATE:
+            parts = [(s.num_rows, *part) for s in group.sections for part in s.parts]
+            state = sum(rows * copies(heads) * size for rows, heads, size in parts)
+            return len(places) * group.num_layers * state * 4
+        row = group.head_dim * layout.element_bytes + (4 if layout.has_token_scales else 0)
+        num_tokens = end - places.start * BLOCK_SIZE
+        rows = group.num_layers * group.num_kinds * copies(group.num_kv_heads)
+        return num_tokens * rows * row
+
+    return sum(map(bytes_of, layout.groups, blocks))
+
+
+@pytest.mark.parametrize(("name", "kv", "senders", "receivers", "connector"), CASES)
+async def test_groups_hand_over_and_fetch_like_one_process(
+    name: str,
+    kv: str,
+    senders: int,
+    receivers: int,
+    connector: str,
+    folder: Path,
+    alone: Callable[[str, str], LLM],
+    tmp_path: Path,
+) -> None:
+    if connector == "nixl":
+        pytest.importorskip("nixl")
+    oracle = alone(name, kv)
+    sizes = senders, receivers
+    async with two_groups(folder / name, tmp_path, connector, sizes, kv_cache_dtype=kv) as pair:
+        prefill, decode = pair
+        layout = decode.parts.layout
+        prompt = prompt_of(117, seed=1)
+        reply = await decode.ask(prompt, max_tokens=20, prefill=prefill)
+        assert reply.token_ids == expect(oracle, prompt, 20)
+        assert (reply.timings.prefill_worker, reply.timings.connector) == ("w0", connector)
+        first = moved_bytes(layout, receivers, layout.moved(0, 117), 117)
+        assert reply.timings.transfer_bytes == first
+        # The decode worker has the beginning of the second prompt, and the prefill worker all of
+        # the first one: each side sends what only it has.
+        again = [*prompt, *reply.token_ids, *prompt_of(40, seed=2)]
+        hashes = decode.hashes(again)
+        num_there, num_here = [await w.parts.engine.count_cached(hashes) for w in pair]
+        assert 0 < num_there < num_here
+        reply = await decode.ask(again, max_tokens=12, prefill=prefill)
+        assert reply.token_ids == expect(oracle, again, 12)
+        assert reply.timings.prefill_worker == "w0"
+        second = moved_bytes(layout, receivers, layout.moved(num_here, len(again)), len(again))
+        assert reply.timings.transfer_bytes == second
+        fetched = layout.needed(num_there, num_here - num_there)
+        back = moved_bytes(layout, senders, fetched, num_here * BLOCK_SIZE)
+        assert reply.timings.prefix_fetch_bytes == back
+        for worker, handed, fetch in (
+            (decode, Direction.INBOUND, Direction.OUTBOUND),
+            (prefill, Direction.OUTBOUND, Direction.INBOUND),
+        ):
+            counted = worker.parts.transfers.num_bytes
+            assert counted[connector, handed] == first + second
+            assert counted[connector, fetch] == back
+        # And a prefix in the direction of the hand-off.
+        other = prompt_of(6 * BLOCK_SIZE + 3, seed=3)
+        await prefill.ask(other)
+        reply = await decode.ask(other, prefill.source(6), max_tokens=12)
+        assert reply.token_ids == expect(oracle, other, 12)
+        assert reply.sources == (3, 0, 6 * BLOCK_SIZE)
+        expected = moved_bytes(layout, receivers, layout.needed(0, 6), 6 * BLOCK_SIZE)
+        assert reply.timings.prefix_fetch_bytes == expected
+        await assert_idle(prefill, decode)
+
+
+def damage(
+    monkeypatch: pytest.MonkeyPatch, receiver: str, *, lose: bool = False, times: int = 1
+) -> list[int]:
+    """Flip a bit of what one rank receives, or lose it, in so many transfers."""
+    done: list[int] = []
+    accept = Inbound.accept
+
+    async def damaged(self: Inbound, frame: Frame, sources: Any) -> None:
+        if self.ticket.receiver.name != receiver or len(done) == times:
+            await accept(self, frame, sources)
+            return
+        done.append(frame.num_blocks)
+        if not lose:
+            content = [np.array(part) for part in sources]
+            content[0].reshape(-1)[5] ^= 4
+            await accept(self, frame, content)
+
+    monkeypatch.setattr(Inbound, "accept", damaged)
+    return done
+
+
+async def test_damage_in_one_stream_is_damage_to_all(
+    folder: Path,
+    alone: Callable[[str, str], LLM],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The attempt is repeated, or the prompt is computed here; a prefix is computed."""
+    oracle = alone("window", "auto")
+    async with two_groups(folder / "window", tmp_path, "zmq", (2, 4)) as (prefill, decode):
+
+        async def ask(length: int, workers: list[LiveWorker]) -> str:
+            prompt = prompt_of(length, seed=length)
+            reply = await decode.ask(prompt, max_tokens=12, prefill=workers)
+            assert reply.token_ids == expect(oracle, prompt, 12)
+            return reply.timings.prefill_worker
+
+        for length, lose, workers, used in (
+            (70, False, [prefill, prefill], "w0"),
+            (71, False, [prefill], ""),
+            (72, True, [prefill, prefill], "w0"),
+            (73, True, [prefill], ""),
+        ):
+            with monkeypatch.context() as patch:
+                damaged = damage(patch, "w1.2", lose=lose)
+                assert await ask(length, workers) == used
+                assert len(damaged) == 1
+        failed = [
+            decode.parts.transfers.num_transfers["zmq", Direction.INBOUND, reason]
+            for reason in (TransferFailure.CORRUPT, TransferFailure.INCOMPLETE)
+        ]
+        assert failed == [2, 2]
+        # Six attempts, each with a transfer per pair of ranks: of two with four.
+        assert decode.parts.transfers.num_transfers.total() == 6 * 4
+        refused = decode.parts.metrics.get_sample_value(
+            "baton_kv_transfer_refusals_total", {"connector": "zmq", "reason": "corrupt"}
+        )
+        assert refused == 2
+        prompt = prompt_of(6 * BLOCK_SIZE + 3, seed=4)
+        await prefill.ask(prompt)
+        with monkeypatch.context() as patch:
+            damaged = damage(patch, "w1.3")
+            reply = await decode.ask(prompt, prefill.source(6))
+            assert reply.token_ids == expect(oracle, prompt)
+            assert reply.sources == (len(prompt), 0, 0)
+            assert len(damaged) == 1
+        await assert_idle(prefill, decode)
+
+
+async def test_a_cancelled_request_ends_all_transfers(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Publisher, "advance", lambda *_: None)
+    async with two_groups(folder / "window", tmp_path, "shm", (2, 3)) as (prefill, decode):
+        asking = asyncio.create_task(decode.ask(prompt_of(70, seed=1), prefill=prefill))
+
+        async def is_open() -> bool:
+            loads = await asyncio.gather(prefill.load(), decode.load())
+            return all(load.num_open_transfers >= 3 for load in loads)
+
+        await eventually(is_open)
+        asking.cancel()
+        with suppress(asyncio.CancelledError):
+            await asking
+        await assert_idle(prefill, decode)
+
+
+async def test_a_sender_that_forgot_a_peer_meets_it_again(
+    folder: Path, alone: Callable[[str, str], LLM], tmp_path: Path
+) -> None:
+    """And a peer that gives it no ranks gets nothing."""
+    async with two_groups(folder / "window", tmp_path, "shm", (2, 1)) as (prefill, decode):
+        prompt = prompt_of(40, seed=1)
+        expected = expect(alone("window", "auto"), prompt, 4)
+        used = []
+        for _ in range(3):
+            reply = await decode.ask(prompt, max_tokens=4, prefill=prefill)
+            assert reply.token_ids == expected
+            used.append(reply.timings.prefill_worker)
+            await decode.forget()
+            if len(used) == 1:
+                prefill.parts.recipients._met.clear()
+        assert used == ["w0", "", "w0"]
+        await assert_idle(prefill, decode)

@@ -1,0 +1,82 @@
+"""What native ranks do beside prompts: embeddings, what layers read, the end of a group."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+
+from shared.errors import RankError
+from shared.model.loader import load_model
+from shared.model.native.model import NativeCausalLM
+from shared.model.native.rank import ShardedNativeLM
+from tests.fakes.paged_driver import PagedDriver
+from tests.fakes.ranks import run_native_ranks
+from tests.fakes.sharded_models import answers, check_equal, loaded_by
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from shared.model.loader import LoadedModel
+    from shared.ranks.base import Collective
+
+#: Of both ranks, and of the last one, which has fewer rows.
+TOKENS = torch.tensor([0, 160, 161, 320])
+
+
+def loaded(rank: Collective, path: Path, dtype: str = "float32") -> LoadedModel:
+    return loaded_by(rank, path, attention_backend="auto", dtype=dtype, num_threads=2)
+
+
+def seen(model: NativeCausalLM) -> list[torch.Tensor]:
+    """Embeddings, logits of rows in them, and what layers read of a prompt."""
+    embeds = model.embed(TOKENS)
+    model.capture_layers((1, 2))
+    driver = PagedDriver(model, block_size=8, chunk=13)
+    return [embeds, model.compute_logits(embeds), driver.score([7] * 5), *model.captured().values()]
+
+
+def test_ranks_have_whole_rows(checkpoint: Callable[[str], Path]) -> None:
+    path = checkpoint("fused, transposed")
+    alone = load_model(path, attention_backend="native", num_threads=1).model
+    assert isinstance(alone, NativeCausalLM)
+    expected = seen(alone)
+
+    def work(rank: Collective) -> list[torch.Tensor]:
+        model = loaded(rank, path).model
+        assert isinstance(model, ShardedNativeLM)
+        return seen(model)
+
+    for found in run_native_ranks(2, work):
+        assert torch.equal(found[0], expected[0])
+        for ours, theirs in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_ranks_compute_in_bfloat16(checkpoint: Callable[[str], Path]) -> None:
+    path = checkpoint("sinks, experts")
+    expected = answers(load_model(path, attention_backend="native", dtype="bfloat16"))
+    found = run_native_ranks(2, lambda rank: answers(loaded(rank, path, "bfloat16")))
+    check_equal(found, expected, tolerance=2e-2)
+
+
+def test_a_broken_group_ends_every_call(checkpoint: Callable[[str], Path]) -> None:
+    path = checkpoint("fused, transposed")
+
+    def work(rank: Collective) -> None:
+        own = loaded(rank, path)
+        assert isinstance(own.model, ShardedNativeLM)
+        own.model.embed(TOKENS)
+        rank.barrier()
+        if rank.rank == 1:
+            rank.close()
+            with pytest.raises(RankError, match="rank 1 has left"):
+                answers(own)
+            return
+        for call in (answers, lambda own: own.model.embed(TOKENS)):
+            with pytest.raises(RankError, match="rank 1 left the group"):
+                call(own)
+
+    run_native_ranks(2, work)

@@ -1,0 +1,226 @@
+"""A worker's ranks as peers see them, and which connectors reach a peer's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from baton.v1 import common_pb2, transfer_pb2
+from shared.connector.base import Offer, Ticket
+from shared.errors import (
+    IncompatiblePeerError,
+    InvalidRequestError,
+    TransferError,
+    TransferFailure,
+)
+from shared.identity import WorkerId
+from shared.kv.group_rules import GroupKind
+from shared.kv.hand_off import Holder
+from shared.kv.layout import KVGroup, KVLayout
+from shared.kv.split import KVSplit
+from shared.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
+from shared.rpc.wire import worker_id_to_wire
+from shared.worker.peers import outgoing
+from shared.worker.peers.endpoints import Endpoints
+from shared.worker.peers.outgoing import GroupOrder, Recipients
+from shared.worker.peers.ranks import (
+    RankEndpoint,
+    RankGroup,
+    group_of,
+    rank_id,
+    tickets_to_wire,
+)
+from shared.worker.peers.wire import layout_to_wire, ticket_to_wire
+
+LAYOUT = KVLayout.single(num_layers=2, num_kv_heads=2, block_size=4, head_dim=8, dtype="float32")
+PEER = WorkerId("peer", "2")
+
+
+@dataclass
+class FakeConnector:
+    """As much of a connector as choosing needs."""
+
+    name: str
+    reach: str = ""
+    takes_parts: bool = True
+    met: list[tuple[WorkerId, Offer]] = field(default_factory=list)
+
+    def can_reach(self, offer: Offer) -> bool:
+        return offer.address in self.reach
+
+    def offer(self) -> Offer:
+        return Offer(connector=self.name, address=f"at {self.name}", params={})
+
+    def meet(self, worker: WorkerId, offer: Offer) -> None:
+        self.met.append((worker, offer))
+
+
+def endpoints(*ranks: list[FakeConnector]) -> Endpoints:
+    by_name = {each[0].name: each for each in zip(*ranks, strict=True)}
+    return Endpoints(
+        worker=WorkerId("worker", "1"),
+        holder=Holder(LAYOUT, KVSplit.of(LAYOUT, len(ranks))),
+        connectors=by_name,  # type: ignore[arg-type]
+    )
+
+
+def peer(*ranks: list[Offer], worker: WorkerId = PEER) -> RankGroup:
+    each = (RankEndpoint(rank_id(worker, n), tuple(offers)) for n, offers in enumerate(ranks))
+    return RankGroup(KVSplit.of(LAYOUT, len(ranks)), tuple(each))
+
+
+def _offer(name: str, address: str = "a") -> Offer:
+    return Offer(connector=name, address=address, params={})
+
+
+def test_what_reaches_a_peer_is_told_in_our_order() -> None:
+    ours = endpoints(
+        [FakeConnector("zmq", "a"), FakeConnector("local", "-"), FakeConnector("shm", "ab")]
+    )
+    offers = [_offer("shm", "b"), _offer("local"), _offer("zmq")]
+    assert ours.reaching(peer(offers), None) == ["zmq", "shm"]
+    assert ours.reaching(peer([_offer("shm", "c")]), None) == []
+
+
+def test_a_single_rank_is_described_as_before_there_were_several() -> None:
+    info = endpoints([FakeConnector("shm"), FakeConnector("zmq")]).describe(
+        model_fingerprint="f00d", namespace=b"\xca\xfe"
+    )
+    assert info == transfer_pb2.PeerInfo(
+        protocol=common_pb2.ProtocolVersion(major=PROTOCOL_MAJOR, minor=PROTOCOL_MINOR),
+        worker=common_pb2.WorkerId(name="worker", incarnation="1"),
+        model_fingerprint="f00d",
+        layout=layout_to_wire(LAYOUT),
+        namespace="cafe",
+        offers=[
+            transfer_pb2.ConnectorOffer(connector="shm", address="at shm"),
+            transfer_pb2.ConnectorOffer(connector="zmq", address="at zmq"),
+        ],
+        tensor_parallel_size=1,
+    )
+
+
+def test_several_ranks_are_described_with_an_endpoint_each() -> None:
+    ours = endpoints([FakeConnector("shm")], [FakeConnector("shm")])
+    info = ours.describe(model_fingerprint="", namespace=b"")
+    assert info.tensor_parallel_size == 2
+    assert group_of(info, LAYOUT) == ours.group
+    assert [rank.worker.name for rank in ours.group.ranks] == ["worker", "worker.1"]
+
+
+def test_every_rank_may_send_to_every_rank_that_it_has_met() -> None:
+    ours = endpoints([FakeConnector("shm")], [FakeConnector("shm")])
+    ours.meet(peer([_offer("shm", "0"), _offer("zmq", "0")], [_offer("shm", "1")]))
+    for connector in ours.all_connectors:
+        assert connector.met == [
+            (rank_id(PEER, rank), _offer("shm", str(rank))) for rank in range(2)
+        ]
+
+
+def test_a_connector_must_reach_every_rank_that_gets_something() -> None:
+    ours = endpoints([FakeConnector("shm", "ab")], [FakeConnector("shm", "ab")])
+    there = peer([_offer("shm", "a")], [_offer("shm", "c")])
+    equal = ours.hand_off_to(there)
+    assert ours.reaching(there, equal) == []
+    # Rank 1 of two sends to rank 1 alone.
+    far = endpoints([FakeConnector("shm", "a")], [FakeConnector("shm", "c")])
+    assert far.reaching(there, equal) == ["shm"]
+
+
+def test_whole_blocks_alone_are_not_enough_between_groups() -> None:
+    ours = endpoints([FakeConnector("zmq", takes_parts=False), FakeConnector("nixl")])
+    several = ours.hand_off_from(peer([], []))
+    assert [ours.receives(name, None) for name in ("zmq", "nixl", "shm")] == [True, True, False]
+    assert [ours.receives(name, several) for name in ("zmq", "nixl")] == [False, True]
+    assert ours.hand_off_from(peer([])) is None
+
+
+def test_states_that_nobody_can_divide_are_refused_by_name() -> None:
+    state = KVGroup(num_layers=1, num_kv_heads=0, head_dim=0, kind=GroupKind.STATE, state_size=6)
+    layout = KVLayout.of((*LAYOUT.groups, state), block_size=4, dtype="float32")
+    ours = endpoints([FakeConnector("shm")])
+    ours = replace(ours, holder=Holder(layout, KVSplit.of(layout)))
+    there = replace(peer([], []), split=KVSplit.of(layout, 2))
+    with pytest.raises(IncompatiblePeerError, match=r"rank_group .*2 ranks.* the parts of a state"):
+        Recipients(ours).meet(there)
+
+
+MOVED = (range(3),)
+NUM_TOKENS = 11
+
+
+def ticket_of(pair: tuple[int, int], connector: str = "shm") -> Ticket:
+    return Ticket(
+        transfer_id=bytes(16), connector=connector, address="", request_id="r",
+        sender=rank_id(WorkerId("worker", "1"), pair[0]), receiver=rank_id(PEER, pair[1]),
+        num_blocks=3, layout=LAYOUT,
+    )  # fmt: skip
+
+
+def message_of(*pairs: tuple[int, int]) -> transfer_pb2.TransferTicket:
+    return transfer_pb2.TransferTicket(
+        connector="shm",
+        request_id="r",
+        receiver=worker_id_to_wire(PEER),
+        num_blocks=3,
+        group_blocks=[3],
+        rank_tickets=tickets_to_wire({pair: ticket_of(pair) for pair in pairs}),
+    )
+
+
+def test_tickets_are_those_of_ranks_that_have_been_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipients = Recipients(endpoints([FakeConnector("shm", "a")]))
+    message = message_of((0, 0), (0, 1))
+    with pytest.raises(TransferError, match=f"no handshake with the ranks of {PEER}") as error:
+        recipients.order(message, MOVED, NUM_TOKENS)
+    assert error.value.reason is TransferFailure.UNKNOWN_TICKET
+    there = peer([_offer("shm")], [_offer("shm")])
+    assert recipients.meet(there) == ["shm"]
+    order = recipients.order(message, MOVED, NUM_TOKENS)
+    assert isinstance(order, GroupOrder)
+    assert sorted(order.tickets) == [(0, 0), (0, 1)]
+    # A next life of the peer, and one peer too many, make it unknown.
+    born_again = [
+        replace(rank, worker=rank_id(WorkerId("peer", "3"), n))
+        for n, rank in enumerate(there.ranks)
+    ]
+    recipients.meet(replace(there, ranks=tuple(born_again)))
+    with pytest.raises(TransferError, match="no handshake"):
+        recipients.order(message, MOVED, NUM_TOKENS)
+    monkeypatch.setattr(outgoing, "_MOST_PEERS", 1)
+    recipients.meet(there)
+    recipients.order(message, MOVED, NUM_TOKENS)
+    recipients.meet(RankGroup(KVSplit.of(LAYOUT), (RankEndpoint(WorkerId("other", "1"), ()),)))
+    with pytest.raises(TransferError, match="no handshake"):
+        recipients.order(message, MOVED, NUM_TOKENS)
+
+
+async def test_tickets_that_do_not_fit_are_refused() -> None:
+    recipients = Recipients(endpoints([FakeConnector("shm", "a")]))
+    recipients.meet(peer([_offer("shm")], [_offer("shm")]))
+    with pytest.raises(InvalidRequestError, match="3] blocks by group"):
+        recipients.order(message_of((0, 0), (0, 1)), (range(2),), NUM_TOKENS)
+    old = message_of((0, 0), (0, 1))
+    old.rank_tickets[1].ticket.sender.incarnation = "0"
+    with pytest.raises(TransferError, match="names worker@0, this is worker@1"):
+        recipients.order(old, MOVED, NUM_TOKENS)
+    two = message_of((0, 0), (0, 1))
+    two.rank_tickets[1].ticket.connector = "zmq"
+    with pytest.raises(InvalidRequestError, match="tickets of zmq and shm"):
+        recipients.order(two, MOVED, NUM_TOKENS)
+    for pairs, num_blocks in [(((0, 0),), 3), (((0, 0), (0, 1)), 2), (((0, 0), (1, 7)), 3)]:
+        message = message_of(*pairs)
+        message.rank_tickets[-1].ticket.num_blocks = num_blocks
+        order = recipients.order(message, MOVED, NUM_TOKENS)
+        with pytest.raises(TransferError, match="tickets for ranks") as error:
+            await order.connect(1.0)
+        assert error.value.reason is TransferFailure.OUT_OF_RANGE
+
+
+def test_a_group_takes_no_ticket_for_one_rank() -> None:
+    """Peers that know of no ranks have been refused; hidden states do not move."""
+    recipients = Recipients(endpoints([FakeConnector("shm")], [FakeConnector("shm")]))
+    message = ticket_to_wire(ticket_of((0, 0)), [3])
+    with pytest.raises(TransferError, match="a ticket for one rank, worker@1 has 2"):
+        recipients.order(message, MOVED, NUM_TOKENS)
