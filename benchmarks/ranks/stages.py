@@ -73,7 +73,7 @@ def main(args: Sequence[str] | None = None) -> None:
         rate = prefill_rate(llm, given.prompts, given.tokens, vocab_size)
         llm.close()
         found = {"model": given.model, "stages": num_stages, "tokens_per_s": round(rate)}
-        print(json.dumps(found), flush=True)  # noqa: T201 the result
+        print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

@@ -269,10 +269,22 @@ class _Wanted:
         if self.part is None:
             return CausalLM(spec=self.spec, backend=self.backend, dtype=dtype, method=method)
         shards, collective, pipe = self.part
-        own = {"backend": self.backend, "dtype": dtype, "method": method}
         if pipe is None:
-            return ShardedCausalLM(shards=shards, collective=collective, **own)
-        return StageCausalLM(shards=shards, collective=collective, pipe=pipe, **own)
+            return ShardedCausalLM(
+                shards=shards,
+                collective=collective,
+                backend=self.backend,
+                dtype=dtype,
+                method=method,
+            )
+        return StageCausalLM(
+            shards=shards,
+            collective=collective,
+            pipe=pipe,
+            backend=self.backend,
+            dtype=dtype,
+            method=method,
+        )
 
     def load_module(self, model_dir: Path, *, trust_remote_code: bool) -> LoadedModel:
         """Load a model that transformers computes."""

@@ -1,4 +1,4 @@
-"""Tensors from a stage of a pipeline to the next one on one host, through rings in shared memory."""
+"""Tensors from a stage of a pipeline to the next one on one host, by rings in shared memory."""
 
 from __future__ import annotations
 

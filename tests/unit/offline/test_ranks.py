@@ -43,10 +43,20 @@ def test_a_program_may_have_ranks(model: Path) -> None:
     assert answer(model, tensor_parallel_size=2, enable_expert_parallel=True) == answer(model)
 
 
+def test_a_program_may_have_stages(model: Path) -> None:
+    assert answer(model, pipeline_parallel_size=2) == answer(model)
+    with pytest.raises(ConfigError, match="3: qwen3_moe has 2 layers.* would do: 1, 2$"):
+        LLM(str(model), **SETTINGS, pipeline_parallel_size=3)
+    native = {**SETTINGS, "attention_backend": "native"}
+    with pytest.raises(ConfigError, match="pipeline_parallel_size 2: they do not compute a stage"):
+        LLM(str(model), **native, pipeline_parallel_size=2)
+
+
 @pytest.mark.parametrize(
     ("ranks", "reason"),
     [
         ({"tensor_parallel_size": 0}, "must be 1 to 64"),
+        ({"tensor_parallel_size": 9, "pipeline_parallel_size": 9}, "must be 1 to 64, not 81"),
         ({"enable_expert_parallel": True}, "needs a tensor_parallel_size over 1"),
         ({"tensor_parallel_size": 2, "distributed_timeout_seconds": 0}, "must be over 0"),
         ({"tensor_parallel_size": 2, "device": "cuda"}, "compute on a CPU"),

@@ -149,7 +149,11 @@ def rows_of(run: Run, request_id: str) -> Near:
 
 @pytest.mark.parametrize(
     ("group", "name"),
-    [*(("leader", name) for name in SETTINGS), ("stages", "synchronous"), ("stages", "speculative")],
+    [
+        *(("leader", name) for name in SETTINGS),
+        ("stages", "synchronous"),
+        ("stages", "speculative"),
+    ],
 )
 def test_answers_are_those_of_one_process(
     model: Path, group: str, name: str, request: pytest.FixtureRequest
