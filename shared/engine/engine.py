@@ -15,6 +15,7 @@ from shared.engine.engine_stats import read_stats
 from shared.engine.memory.device_blocks import DeviceBlocks
 from shared.engine.memory.kv_staging import KVStaging
 from shared.engine.memory.sizing import (
+    kv_split,
     own_layout,
     plan_memory,
     rank_layouts,
@@ -212,7 +213,8 @@ class Engine:
     @property
     def kv_split(self) -> KVSplit:
         """How the ranks divide the blocks of `layout`."""
-        return KVSplit.of(self.layout, self._followers.size)
+        shards = self._parts.loaded.shards
+        return KVSplit.of(self.layout) if shards is None else kv_split(shards)
 
     def device_kv(self) -> DeviceBlocks:
         """Return the blocks on their device, for connectors that need no staging."""

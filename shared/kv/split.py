@@ -85,9 +85,7 @@ class KVSplit:
         return cls(tensor_size, (tuple(group.num_layers for group in layout.groups),))
 
     @classmethod
-    def of_stages(
-        cls, groups: Seq[Seq[int]], stages: Seq[range], tensor_size: int = 1
-    ) -> KVSplit:
+    def of_stages(cls, groups: Seq[Seq[int]], stages: Seq[range], tensor_size: int = 1) -> KVSplit:
         """Return the split by layers, and by heads.
 
         groups: by group of the layout, the layers of the model that it has, ascending; stages: the

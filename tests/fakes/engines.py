@@ -117,9 +117,7 @@ def make_engine(
     config = EngineConfig(**settings)
     loaded = loaded or FakeLoadedModel()
     followers = followers or mode.followers
-    return Engine(
-        loaded, config, recorder=mode.recorder, adapters=adapters, followers=followers
-    )
+    return Engine(loaded, config, recorder=mode.recorder, adapters=adapters, followers=followers)
 
 
 def make_request(

@@ -77,9 +77,7 @@ class ThreadCollective:
         return list(self._meeting.tensors)
 
 
-def run_ranks(
-    size: int, work: Callable[[ThreadCollective], T], *, num_stages: int = 1
-) -> list[T]:
+def run_ranks(size: int, work: Callable[[ThreadCollective], T], *, num_stages: int = 1) -> list[T]:
     """Return what each rank's thread returns; of several stages, of `size` ranks each.
 
     Collective operations are among the ranks of a stage.
