@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from shared.arguments.base import Inert, Refused, Same, json_object, renamed, switch, value, words
 
-NO_RANKS = "a model is divided among processes by --tensor-parallel-size and --pipeline-parallel-size alone"
+NO_RANKS = (
+    "a model is divided among processes by --tensor-parallel-size and --pipeline-parallel-size "
+    "alone"
+)
 NO_EXPERTS = "experts are divided by --enable-expert-parallel alone, and stay where they are"
 NO_RANK_OF_DATA = (
     "workers are no ranks: each joins by itself, with --directory or --redis-url, and routers "
