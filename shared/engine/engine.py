@@ -15,6 +15,7 @@ from shared.engine.engine_stats import read_stats
 from shared.engine.memory.device_blocks import DeviceBlocks
 from shared.engine.memory.kv_staging import KVStaging
 from shared.engine.memory.sizing import (
+    kv_split,
     own_layout,
     plan_memory,
     rank_layouts,
@@ -164,7 +165,6 @@ class Engine:
         on_failure: ExitStack,
     ) -> None:
         arena = self._parts.arena
-        size = 1 if loaded.shards is None else loaded.shards.split.size
         offload = build_offload(
             config,
             self.layout,
@@ -172,7 +172,7 @@ class Engine:
             self._pool,
             namespace=self.namespace,
             memories=() if arena.memory is None else (arena.memory, *self._followers.memories),
-            split=KVSplit.of(self.layout, size),
+            split=self.kv_split,
         )
         #: The content of all tiers.
         self.cached = CachedBlocks(self._pool, self.prefix_cache, offload)
@@ -183,7 +183,12 @@ class Engine:
 
     def _build_steps(self, config: EngineConfig, offload: KVOffload | None) -> None:
         self._scheduler = build_scheduler(
-            self._pool, self.prefix_cache, offload, config, self.adapters.gate
+            self._pool,
+            self.prefix_cache,
+            offload,
+            config,
+            self.adapters.gate,
+            num_stages=self._parts.runner.num_stages,
         )
         self._counters = EngineCounters()
         self._postprocessor = Postprocessor(self._scheduler, max_model_len=self.max_model_len)
@@ -216,7 +221,8 @@ class Engine:
     @property
     def kv_split(self) -> KVSplit:
         """How the ranks divide the blocks of `layout`."""
-        return KVSplit.of(self.layout, self._followers.size)
+        shards = self._parts.loaded.shards
+        return KVSplit.of(self.layout) if shards is None else kv_split(shards)
 
     def device_kv(self) -> DeviceBlocks:
         """Return the blocks on their device, for connectors that need no staging."""

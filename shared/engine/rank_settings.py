@@ -23,6 +23,11 @@ class RankSettings:
     tensor_parallel_size: int = setting(
         1, help="processes that compute the model together: each has a part of every layer"
     )
+    pipeline_parallel_size: int = setting(
+        1,
+        help="stages that the layers are divided in, each of --tensor-parallel-size processes: a "
+        "step goes through one after the other",
+    )
     enable_expert_parallel: bool = setting(
         default=False,
         help="give each rank some of the experts whole, instead of a part of every expert",
@@ -32,11 +37,15 @@ class RankSettings:
     )
 
     def __post_init__(self) -> None:
-        if not 1 <= self.tensor_parallel_size <= MAX_RANKS:
+        for name in ("tensor_parallel_size", "pipeline_parallel_size"):
+            if not 1 <= getattr(self, name) <= MAX_RANKS:
+                raise ConfigError(f"{name} must be 1 to {MAX_RANKS}, not {getattr(self, name)}")
+        if self.size > MAX_RANKS:
             raise ConfigError(
-                f"tensor_parallel_size must be 1 to {MAX_RANKS}, not {self.tensor_parallel_size}"
+                f"tensor_parallel_size times pipeline_parallel_size must be 1 to {MAX_RANKS}, not "
+                f"{self.size}"
             )
-        if self.enable_expert_parallel and self.size == 1:
+        if self.enable_expert_parallel and self.tensor_parallel_size == 1:
             raise ConfigError("enable_expert_parallel needs a tensor_parallel_size over 1")
         if self.distributed_timeout_seconds <= 0:
             raise ConfigError("distributed_timeout_seconds must be over 0")
@@ -44,7 +53,14 @@ class RankSettings:
     @property
     def size(self) -> int:
         """Number of ranks."""
-        return self.tensor_parallel_size
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def description(self) -> str:
+        """The settings that make more than one rank, for refusals."""
+        if self.pipeline_parallel_size == 1:
+            return f"tensor_parallel_size {self.tensor_parallel_size}"
+        return f"pipeline_parallel_size {self.pipeline_parallel_size}"
 
 
 def check_ranks(ranks: RankSettings, config: EngineConfig) -> None:
@@ -55,7 +71,7 @@ def check_ranks(ranks: RankSettings, config: EngineConfig) -> None:
     """
     if ranks.size == 1:
         return
-    size = f"tensor_parallel_size {ranks.tensor_parallel_size}"
+    size = ranks.description
     if config.device != "cpu":
         raise ConfigError(f"{size}: the ranks of a group compute on a CPU, not on {config.device}")
     speculation = config.speculation

@@ -7,6 +7,7 @@ the rank's layers and heads of what the id means.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from shared.errors import ConfigError
@@ -15,8 +16,20 @@ from shared.kv.layout import KVLayout, StateSection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from collections.abc import Sequence as Seq
 
     from shared.kv.layout import KVGroup
+
+
+def divided(num: int, num_stages: int) -> tuple[range, ...]:
+    """Return each stage's part of so many layers, or what else comes one after the other.
+
+    Parts are neighbours, and as even as possible: where they differ, by one, later ones have less,
+    because the last stage has the output head besides.
+    """
+    each, more = divmod(num, num_stages)
+    ends = [stage * each + min(stage, more) for stage in range(num_stages + 1)]
+    return tuple(range(first, end) for first, end in pairwise(ends))
 
 
 def kept_heads(num_heads: int, num_places: int, place: int) -> range:
@@ -70,6 +83,18 @@ class KVSplit:
     def of(cls, layout: KVLayout, tensor_size: int = 1) -> KVSplit:
         """Return the split by heads alone."""
         return cls(tensor_size, (tuple(group.num_layers for group in layout.groups),))
+
+    @classmethod
+    def of_stages(cls, groups: Seq[Seq[int]], stages: Seq[range], tensor_size: int = 1) -> KVSplit:
+        """Return the split by layers, and by heads.
+
+        groups: by group of the layout, the layers of the model that it has, ascending; stages: the
+        layers of the model that each computes.
+        """
+        return cls(
+            tensor_size,
+            tuple(tuple(sum(n in own for n in group) for group in groups) for own in stages),
+        )
 
     @property
     def size(self) -> int:

@@ -44,7 +44,7 @@ class CausalLM(nn.Module):
     """A whole decoder. Weights are uninitialised until the loader fills them."""
 
     #: The place of the last layer that keeps something: behind its mixer only wanted tokens are
-    #: computed.
+    #: computed. -1: all are, for layers elsewhere.
     _narrowing: int
     #: Made for the first adapter.
     _adapted: AdaptedLinears | None = None
@@ -65,41 +65,45 @@ class CausalLM(nn.Module):
         self.spec = spec
         self.backend_name = backend.name
         self.dtype = dtype
-        shape = (spec.num_rows, spec.embedding_size or spec.hidden_size)
-        self.embedding = nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
+        width = spec.embedding_size or spec.hidden_size
+        self.embedding = _weight(spec.num_embedding_rows, width, dtype=dtype)
         self.inputs = make_layer_inputs(
             spec, dtype=dtype, implementation=backend.name, method=method
         )
-        #: The same layers as `layers`, for PyTorch's own traversal only.
         self.decoder_layers = [
             DecoderLayer(spec=spec, layer=layer, backend=backend, dtype=dtype, method=method)
-            for layer in range(spec.num_layers)
+            for layer in spec.computed
         ]
         _join(spec, self.decoder_layers)
-        self.layers = nn.ModuleList(self.decoder_layers)
+        #: By their numbers, for PyTorch's own traversal only: nothing for those of other parts.
+        self.layers = nn.ModuleList(nn.Identity() for _ in spec.layers)
+        for number, layer in zip(spec.computed, self.decoder_layers, strict=True):
+            self.layers[number] = layer
         self.norm = _final_norm(spec, dtype, backend.name)
         self.lm_head = self.embedding
         if not spec.is_tied:
-            self.lm_head = nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
+            self.lm_head = _weight(spec.num_head_rows, width, dtype=dtype)
         self._method = method
         #: The output head as a checkpoint stores it; `lm_head` has no values then.
         self.stored_head: AnyMatrix | None = None
-        self.lm_head_bias = _optional(spec.num_rows if spec.has_head_bias else None, dtype=dtype)
+        self.lm_head_bias: nn.Parameter | None = None
+        if spec.has_head_bias and spec.ends:
+            self.lm_head_bias = _weight(spec.num_head_rows, dtype=dtype)
         #: Learned ones: [num_rows, hidden].
-        rows = None if spec.learned_positions is None else spec.learned_positions.num_rows
-        self.positions = _optional(rows, spec.hidden_size, dtype=dtype)
+        self.positions: nn.Parameter | None = None
+        if spec.learned_positions is not None and spec.begins:
+            rows = spec.learned_positions.num_rows
+            self.positions = _weight(rows, spec.hidden_size, dtype=dtype)
         self.project_in: FusedLinear | None = None
         self.project_out: FusedLinear | None = None
-        if spec.embedding_size is not None:
-            ends = spec.embedding_size, spec.hidden_size
-            self.project_in, self.project_out = (
-                FusedLinear(in_size=in_size, out_sizes=(out_size,), bias=False, dtype=dtype)
-                for in_size, out_size in (ends, ends[::-1])
-            )
+        if spec.embedding_size is not None and spec.begins:
+            self.project_in = _projection(width, spec.hidden_size, dtype)
+        if spec.embedding_size is not None and spec.ends:
+            self.project_out = _projection(spec.hidden_size, width, dtype)
         #: By rotation of the decoder.
         self.cos_sin = [table.to(self.embedding.device) for table in rotation_tables(spec, dtype)]
         self._needs_positions = spec.has_temperatures
-        self._narrowing = _last_keeping(spec, range(spec.num_layers))
+        self._narrowing = _last_keeping(spec, spec.computed) if spec.ends else -1
         self._captured: dict[int, Tensor] = {}
         self._captured_layers: frozenset[int] = frozenset()
 
@@ -133,7 +137,8 @@ class CausalLM(nn.Module):
         tokens into `kv_caches`, one per group of the spec.
         """
         self._captured = {}
-        wanted, narrowing = metadata.wanted, self._narrowing
+        narrowing = self._narrowing
+        wanted = metadata.wanted if narrowing >= 0 else None
         if wanted is not None and max(self._captured_layers, default=0) > narrowing:
             every = replace(metadata, wanted=None)
             return self.forward(token_ids, positions, kv_caches, every, given)[wanted]
@@ -155,7 +160,7 @@ class CausalLM(nn.Module):
             if self._captured_layers:
                 self._keep(number + 1, x, residual)
         assert residual is not None  # there is a layer
-        return self.norm.of_sum(x, residual)[0]
+        return self.leave(x, residual)
 
     def _rows(
         self,
@@ -180,6 +185,10 @@ class CausalLM(nn.Module):
         if self.positions is not None and self.spec.learned_positions is not None:
             x = x + self.positions[positions + self.spec.learned_positions.first_row]
         return x, None if self.inputs is None else self.inputs(token_ids, x)
+
+    def leave(self, x: Tensor, residual: Tensor) -> Tensor:
+        """Return the hidden states of what the last layer returns."""
+        return self.norm.of_sum(x, residual)[0]
 
     @torch.inference_mode()
     def compute_logits(self, hidden: Tensor) -> Tensor:
@@ -234,8 +243,9 @@ class CausalLM(nn.Module):
     def of_layers(self, numbers: Sequence[int]) -> CausalLM:
         """Return a model of these layers only, on the same weights."""
         short = copy.copy(self)
-        short.decoder_layers = [self.decoder_layers[number] for number in numbers]
-        short._narrowing = _last_keeping(self.spec, numbers)
+        first = self.spec.computed.start
+        short.decoder_layers = [self.decoder_layers[number - first] for number in numbers]
+        short._narrowing = _last_keeping(self.spec, numbers) if self.spec.ends else -1
         return short
 
     @property
@@ -290,19 +300,21 @@ def _last_keeping(spec: DecoderSpec, numbers: Sequence[int]) -> int:
 
 def _join(spec: DecoderSpec, layers: Sequence[DecoderLayer]) -> None:
     """Let layers read what those before them read, where they are beside each other."""
-    for number, own in enumerate(spec.layers):
-        if own.norms is NormPlace.BESIDE:
-            layers[number].read_beside(layers[number - 1])
+    for place, number in enumerate(spec.computed):
+        if spec.layers[number].norms is NormPlace.BESIDE:
+            layers[place].read_beside(layers[place - 1])
 
 
 def _final_norm(spec: DecoderSpec, dtype: torch.dtype, implementation: str) -> Norm:
-    if not spec.has_final_norm:
+    if not (spec.has_final_norm and spec.ends):
         return NoNorm()
     return make_norm(spec.norm, size=spec.hidden_size, dtype=dtype, implementation=implementation)
 
 
-def _optional(rows: int | None, *columns: int, dtype: torch.dtype) -> nn.Parameter | None:
-    """A parameter [rows, columns] that is to be filled; None without rows."""
-    if rows is None:
-        return None
-    return nn.Parameter(torch.empty(rows, *columns, dtype=dtype), requires_grad=False)
+def _weight(*shape: int, dtype: torch.dtype) -> nn.Parameter:
+    """A parameter that is to be filled."""
+    return nn.Parameter(torch.empty(shape, dtype=dtype), requires_grad=False)
+
+
+def _projection(in_size: int, out_size: int, dtype: torch.dtype) -> FusedLinear:
+    return FusedLinear(in_size=in_size, out_sizes=(out_size,), bias=False, dtype=dtype)

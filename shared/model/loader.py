@@ -42,6 +42,8 @@ from shared.model.native.threads import LibraryThreads, plan_threads
 from shared.model.sharding.checks import check_narrowing, check_ranks
 from shared.model.sharding.model import ShardedCausalLM
 from shared.model.sharding.shards import Shards
+from shared.model.sharding.stage import StageCausalLM
+from shared.ranks.alone import Alone
 from shared.ranks.base import NativeCollective
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
     from shared.model.native.threads import ThreadPlan
     from shared.model.sharding.split import Split
     from shared.model.spec import DecoderSpec
-    from shared.ranks.base import Collective
+    from shared.ranks.base import Collective, Pipe
 
 log = structlog.get_logger(__name__)
 
@@ -126,6 +128,7 @@ def load_model(
     cpu_int4_compute: str = "auto",
     split: Split | None = None,
     collective: Collective | None = None,
+    pipe: Pipe | None = None,
 ) -> LoadedModel:
     """Load a checkpoint, or make its weights from a seed with `load_format="dummy"`.
 
@@ -137,7 +140,8 @@ def load_model(
     turns: they share threads, and its KV is one group. `model_impl`: `transformers` has its modules
     compute, which `auto` does for models without a family; with `trust_remote_code` a module of the
     model's own directory. `split`: only a rank's part is read, whose sums with those of the other
-    ranks `collective` makes; all of them load at the same time.
+    ranks of its stage `collective` makes, and whose results move to the next stage by `pipe`; all
+    of them load at the same time.
 
     Raises:
         ConfigError: an unknown name, or a device or native kernels that are not there; says why.
@@ -156,12 +160,13 @@ def load_model(
     )
     quantization = narrowing(model_dir, quantization)
     attention_backend = backend_of(model_impl, attention_backend)
-    if split is not None and split.size > 1:
+    if split is not None and split.num_ranks > 1:
         check_ranks(split, is_module=uses_transformers(model_dir, model_impl))
-        if attention_backend in ("auto", "native") and not isinstance(collective, NativeCollective):
-            reason = "their ranks add up in shared memory; --attention-backend torch needs none"
-            _refuse_native(reason, attention_backend, quantization, read_device(device))
-            attention_backend = default_backend(read_device(device))
+        if attention_backend in ("auto", "native"):
+            reason = _why_not_by_ranks(split, collective)
+            if reason is not None:
+                _refuse_native(reason, attention_backend, quantization, read_device(device))
+                attention_backend = default_backend(read_device(device))
     place = read_device(device)
     plan = plan_threads(num_threads, bind, **_of_host(split))
     torch.set_num_threads(num_threads or torch.get_num_threads())
@@ -173,7 +178,14 @@ def load_model(
         quantization,
         place,
         cpu_int4_compute,
-        _part(spec, split, collective, None if load_format == "dummy" else model_dir, quantization),
+        _part(
+            spec,
+            split,
+            collective,
+            pipe,
+            None if load_format == "dummy" else model_dir,
+            quantization,
+        ),
     )
     check_quantization(quantization, place)
     if uses_transformers(model_dir, model_impl):
@@ -183,7 +195,7 @@ def load_model(
             return wanted.load(wanted.packing(_threads(plan, beside)))
         except UnlikeInputsError as error:
             _refuse_native(str(error), attention_backend, quantization, place)
-    if split is not None and split.size > 1:
+    if split is not None and split.num_ranks > 1:
         check_narrowing(split, quantization)
     return wanted.load(wanted.method())
 
@@ -201,7 +213,7 @@ class _Wanted:
     place: torch.device
     int4_compute: str
     #: A rank's part; None: all of it.
-    part: tuple[Shards, Collective] | None = None
+    part: tuple[Shards, Collective, Pipe | None] | None = None
 
     @property
     def weights(self) -> str:
@@ -256,9 +268,22 @@ class _Wanted:
         """Return the modules, whose weights are not filled yet."""
         if self.part is None:
             return CausalLM(spec=self.spec, backend=self.backend, dtype=dtype, method=method)
-        shards, collective = self.part
-        return ShardedCausalLM(
-            shards=shards, collective=collective, backend=self.backend, dtype=dtype, method=method
+        shards, collective, pipe = self.part
+        if pipe is None:
+            return ShardedCausalLM(
+                shards=shards,
+                collective=collective,
+                backend=self.backend,
+                dtype=dtype,
+                method=method,
+            )
+        return StageCausalLM(
+            shards=shards,
+            collective=collective,
+            pipe=pipe,
+            backend=self.backend,
+            dtype=dtype,
+            method=method,
         )
 
     def load_module(self, model_dir: Path, *, trust_remote_code: bool) -> LoadedModel:
@@ -300,25 +325,43 @@ class _Wanted:
 
 def _of_host(split: Split | None) -> dict[str, int]:
     """Return the place among the ranks of this host, as `plan_threads` wants it."""
-    return {} if split is None else {"rank": split.rank, "num_ranks": split.size}
+    return {} if split is None else {"rank": split.number, "num_ranks": split.num_ranks}
+
+
+def _why_not_by_ranks(split: Split, collective: Collective | None) -> str | None:
+    """Return why the native kernels do not compute a rank's part; None: they do."""
+    if split.num_stages > 1:
+        return (
+            f"pipeline_parallel_size {split.num_stages}: they do not compute a stage; "
+            "--attention-backend torch does"
+        )
+    if not isinstance(collective, NativeCollective):
+        return "their ranks add up in shared memory; --attention-backend torch needs none"
+    return None
 
 
 def _part(
     spec: DecoderSpec,
     split: Split | None,
     collective: Collective | None,
+    pipe: Pipe | None,
     made_from: Path | None,
     quantization: str,
-) -> tuple[Shards, Collective] | None:
+) -> tuple[Shards, Collective, Pipe | None] | None:
     """Return a rank's part of a decoder; None: there is one rank."""
-    if split is None or split.size == 1:
+    if split is None or split.num_ranks == 1:
         return None
+    if collective is None and split.size == 1:
+        collective = Alone()
     if collective is None or (collective.rank, collective.size) != (split.rank, split.size):
         raise InternalError(f"{split} has no collective operations of its own")
+    if (pipe is None) != (split.num_stages == 1):
+        raise InternalError(f"{split} has no pipe, or has one for nothing")
     units = {} if made_from is None else read_units(made_from, spec)
     shards = Shards(spec, split, units)
     # Weights that become codes of 4 bits share scales, too.
-    return shards.in_groups_of(GROUP) if quantization == "int4" else shards, collective
+    own = shards.in_groups_of(GROUP) if quantization == "int4" else shards
+    return own, collective, pipe
 
 
 def _log_time(seconds: float, num_bytes: int) -> None:

@@ -170,6 +170,8 @@ class DecoderSpec:
     whole_groups: tuple[tuple[int, ...], ...] | None = None
     #: Of a part of a decoder: its rows of embedding and head. The vocabulary is that of the whole.
     own_rows: int | None = None
+    #: Of a part of a decoder: those of the layers above that are computed. See `computed`.
+    own_layers: range | None = None
     #: Positions of the rotary angles: more than the above if RoPE is stretched.
     num_positions: int
     #: Dtype of the stored weights.
@@ -186,8 +188,37 @@ class DecoderSpec:
         return len(self.layers)
 
     @property
+    def computed(self) -> range:
+        """The layers that are computed: all, unless this is a part of a decoder.
+
+        The first layer comes with the embedding, the last one with the last norm and the head.
+        """
+        return range(self.num_layers) if self.own_layers is None else self.own_layers
+
+    @property
+    def begins(self) -> bool:
+        """Whether it computes the first layer."""
+        return self.computed.start == 0
+
+    @property
+    def ends(self) -> bool:
+        """Whether it computes the last layer."""
+        return self.computed.stop == self.num_layers
+
+    @property
+    def num_embedding_rows(self) -> int:
+        """Rows of the embedding."""
+        has_some = self.begins or (self.is_tied and self.ends)
+        return self.num_rows if has_some else 0
+
+    @property
+    def num_head_rows(self) -> int:
+        """Rows of the output head, if it is not the embedding."""
+        return self.num_rows if self.ends else 0
+
+    @property
     def num_rows(self) -> int:
-        """Rows of embedding and head."""
+        """Rows of embedding and head, where they are."""
         return self.vocab_size if self.own_rows is None else self.own_rows
 
     @property
@@ -285,13 +316,16 @@ class DecoderSpec:
         return None if is_full else window
 
     def kv_place(self, layer: int) -> tuple[int, int]:
-        """Return the group of the layer whose KV a layer reads, and that one's index there."""
+        """Return the group of the layer whose KV a layer reads, and that one's index there.
+
+        Of a part of a decoder it is the index among those layers of the group that are computed.
+        """
         mixer = self.attentions.get(layer)
         if mixer is not None and mixer.kv_source is not None:
             layer = mixer.kv_source
         for number, layers in enumerate(self.kv_groups):
             if layer in layers:
-                return number, layers.index(layer)
+                return number, [own for own in layers if own in self.computed].index(layer)
         raise InternalError(f"layer {layer} of {self.architecture} is in no KV group")
 
     @property

@@ -1,4 +1,7 @@
-"""What the ranks of a group offer each other: collective operations, and messages from rank 0."""
+"""What the ranks of a group offer each other.
+
+Collective operations, messages from rank 0, and tensors from one stage of a pipeline to the next.
+"""
 
 from __future__ import annotations
 
@@ -125,4 +128,30 @@ class PlanReceiver(Protocol):
 
     def close(self) -> None:
         """Leave the channel. Idempotent."""
+        ...
+
+
+class Pipe(Protocol):
+    """A rank's ends of the connections to its peers in the stages before and behind its own.
+
+    Tensors arrive once, in the order in which they were sent; both ends know their shape and dtype.
+    All calls come from one thread. RankError names a peer that died, left, or is late by more than
+    the pipe's time-out, or that sent another tensor than is awaited; that connection is broken
+    then.
+    """
+
+    def send(self, tensor: Tensor) -> None:
+        """Send a tensor to the next stage.
+
+        Returns when it may be changed again, which is not to say that it was received. Waits while
+        too much of what was sent is not received yet.
+        """
+        ...
+
+    def receive(self, tensor: Tensor) -> None:
+        """Fill a tensor with the next one of the stage before. Waits for it."""
+        ...
+
+    def close(self) -> None:
+        """Leave: a peer that waits for this rank raises RankError. Idempotent."""
         ...

@@ -13,6 +13,7 @@ from shared.errors import ConfigError, RankError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from collections.abc import Sequence as Seq
 
 #: A rank that is this late is lost.
 TIMEOUT_S = 30.0
@@ -46,9 +47,12 @@ class Membership:
         *,
         timeout_s: float,
         spin_s: float,
+        names: Seq[int] | None = None,
     ) -> None:
+        """Join. `names`: by rank, the number that errors give it; None: its own."""
         if not 0 <= rank < shape.size:
             raise ConfigError(f"rank {rank} is none of a group of {shape.size}")
+        self._names = range(shape.size) if names is None else names
         library = load_library()
         join = ctypes.c_int()
         limits = round(timeout_s * 1e9), round(spin_s * 1e9)
@@ -70,14 +74,22 @@ class Membership:
             RankError: this rank has left.
         """
         if self.native is None:
-            raise RankError(f"rank {self._rank} has left the group", rank=self._rank)
+            own = self._names[self._rank]
+            raise RankError(f"rank {own} has left the group", rank=own)
         return self.native
 
     def error(self) -> RankError:
         """Return why the group is broken."""
         failure = Failure()
         self._read_failure(self.handle(), failure)
-        return RankError(_words(failure, self._timeout_s), rank=failure.rank)
+        words = _words(failure, self._timeout_s, self._names)
+        return RankError(words, rank=self._names[failure.rank])
+
+    def give_up(self, rank: int, why: str) -> RankError:
+        """Leave because of a rank that the native object does not miss; return the error."""
+        self.close()
+        name, own = self._names[rank], self._names[self._rank]
+        return RankError(f"rank {name} {why}: rank {own} waited for it in receive", rank=name)
 
     def close(self) -> None:
         """Leave. Idempotent."""
@@ -93,9 +105,10 @@ _WHY = {
 }
 
 
-def _words(failure: Failure, timeout_s: float) -> str:
-    rank, act = failure.rank, Act(failure.act).name.lower()
-    waited = f"rank {failure.found_by} waited for it in {act}"
+def _words(failure: Failure, timeout_s: float, names: Seq[int]) -> str:
+    rank, found_by = names[failure.rank], names[failure.found_by]
+    act = Act(failure.act).name.lower()
+    waited = f"rank {found_by} waited for it in {act}"
     match Reason(failure.reason):
         case Reason.LATE:
             return f"rank {rank} did not come within {timeout_s:g} s: {waited}"
@@ -108,4 +121,4 @@ def _words(failure: Failure, timeout_s: float) -> str:
         case _:
             other = Act(failure.other).name.lower()
             terms = f"{other} of another size or kind" if other == act else other
-            return f"rank {rank} is in {terms} while rank {failure.found_by} is in {act}"
+            return f"rank {rank} is in {terms} while rank {found_by} is in {act}"

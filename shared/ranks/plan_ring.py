@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import time
+from typing import TYPE_CHECKING
 
 from kernels.native.library import RingShape, load_library
 from kernels.native.ranks import Waited
 from shared.errors import ConfigError
 from shared.ranks.group_file import GroupFile
 from shared.ranks.membership import TIMEOUT_S, Membership, default_spin_s
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence as Seq
 
 #: A power of two: pieces are counted modulo 2^32.
 NUM_SLOTS = 64
@@ -27,7 +32,7 @@ def ring_file(size: int, num_slots: int = NUM_SLOTS, slot_bytes: int = SLOT_BYTE
 class PlanRingSender:
     """A `PlanSender`. `fd` is that of a `ring_file` of the same sizes.
 
-    A follower may join late; up to a full ring of messages waits for it.
+    A follower may join late; up to a full ring of messages waits for it. `names`: see `Membership`.
 
     Raises:
         ConfigError: see `Membership`.
@@ -42,6 +47,7 @@ class PlanRingSender:
         spin_s: float | None = None,
         num_slots: int = NUM_SLOTS,
         slot_bytes: int = SLOT_BYTES,
+        names: Seq[int] | None = None,
     ) -> None:
         library = load_library()
         self._member = Membership(
@@ -51,6 +57,7 @@ class PlanRingSender:
             _shape(size, num_slots, slot_bytes),
             timeout_s=timeout_s,
             spin_s=default_spin_s(size) if spin_s is None else spin_s,
+            names=names,
         )
         self.size = size
         self._send = library.baton_ring_send
@@ -74,7 +81,8 @@ class PlanRingSender:
 class PlanRingReceiver:
     """A `PlanReceiver`. Arguments and errors are those of `PlanRingSender`.
 
-    `timeout_s` is that of a message of several pieces, of which some are there.
+    `timeout_s` is that of a message of several pieces, of which some are there. `limit_s`: how long
+    a message may take to come, where one is due; None: as long as rank 0 lives.
     """
 
     def __init__(
@@ -87,6 +95,8 @@ class PlanRingReceiver:
         spin_s: float | None = None,
         num_slots: int = NUM_SLOTS,
         slot_bytes: int = SLOT_BYTES,
+        names: Seq[int] | None = None,
+        limit_s: float | None = None,
     ) -> None:
         if not 1 <= rank < size:
             raise ConfigError(f"followers are ranks 1 to {size - 1}, not {rank}")
@@ -97,14 +107,18 @@ class PlanRingReceiver:
             _shape(size, num_slots, slot_bytes),
             timeout_s=timeout_s,
             spin_s=default_spin_s(size) if spin_s is None else spin_s,
+            names=names,
         )
         self.rank = rank
         self._receive = load_library().baton_ring_receive
         self._room = ctypes.create_string_buffer(slot_bytes)
         self._num_bytes = ctypes.c_size_t()
+        self._limit_s = limit_s
 
     def receive(self) -> bytes:
         """See `PlanReceiver`."""
+        limit_s = self._limit_s
+        until_s = None if limit_s is None else time.monotonic() + limit_s
         while True:
             handle, room = self._member.handle(), self._room
             waited = self._receive(handle, room, len(room), _PATIENCE_NS, self._num_bytes)
@@ -115,6 +129,8 @@ class PlanRingReceiver:
                 if num_bytes <= len(room):
                     return ctypes.string_at(room, num_bytes)
                 self._room = ctypes.create_string_buffer(num_bytes)
+            elif until_s is not None and time.monotonic() > until_s:
+                raise self._member.give_up(0, f"did not answer within {limit_s:g} s")
 
     def close(self) -> None:
         """See `PlanReceiver`."""

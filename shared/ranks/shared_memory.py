@@ -15,6 +15,8 @@ from shared.ranks.group_file import GroupFile
 from shared.ranks.membership import TIMEOUT_S, Membership, default_spin_s
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence as Seq
+
     from torch import Tensor
 
     from shared.errors import RankError
@@ -47,7 +49,7 @@ class SharedMemoryCollective:
 
     `fd` is that of a `collective_file` of the same size and buffers. Nothing is copied but into the
     shared buffers and out of them. Calls release the GIL. A rank whose process ends is found dead
-    within a fifth of a second; one that is stopped is late.
+    within a fifth of a second; one that is stopped is late. `names`: see `Membership`.
 
     Raises:
         ConfigError: see `Membership`.
@@ -62,6 +64,7 @@ class SharedMemoryCollective:
         timeout_s: float = TIMEOUT_S,
         spin_s: float | None = None,
         buffer_bytes: int = BUFFER_BYTES,
+        names: Seq[int] | None = None,
     ) -> None:
         library = load_library()
         self._member = Membership(
@@ -71,6 +74,7 @@ class SharedMemoryCollective:
             _shape(size, buffer_bytes),
             timeout_s=timeout_s,
             spin_s=default_spin_s(size, SPIN_S) if spin_s is None else spin_s,
+            names=names,
         )
         self.rank = rank
         self.size = size

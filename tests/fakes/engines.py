@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,9 @@ from shared.engine.engine import Engine
 from shared.engine.sequence.events import Admitted, Computed, Failed, NewTokens
 from shared.engine.sequence.request import EngineRequest
 from shared.engine.step.decode_graphs import EagerRecorder
+from shared.engine.step.followers import NO_FOLLOWERS, NoFollowers
+from shared.engine.step.model_runner import RunningStep, StepResult
+from shared.engine.step.plan_codec import decode_plan, encode_plan
 from shared.kv.tier import BlockTier
 from shared.request.sampling_params import SamplingParams
 from tests.fakes.model import FakeLoadedModel, context_hashes, most_likely
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
 
     from shared.engine.adapters.store import AdapterStore
     from shared.engine.sequence.events import EngineEvent
+    from shared.engine.step.followers import Followers
+    from shared.engine.step.model_runner import ModelRunner
+    from shared.engine.step.plan import StepPlan
     from shared.request.answer import FinishReason
 
 BLOCK_SIZE = 4
@@ -35,21 +41,55 @@ class StepMode(Enum):
     OVERLAPPED = "overlapped"
     #: Decode steps also go through recorded graphs, padded.
     RECORDED = "recorded"
+    #: Three are in flight, as if as many stages computed them.
+    STAGED = "staged"
 
     @property
     def settings(self) -> dict[str, Any]:
         """Fields of EngineConfig."""
-        return {"async_scheduling": self is not StepMode.SYNCHRONOUS}
+        return {"async_scheduling": self in (StepMode.OVERLAPPED, StepMode.RECORDED)}
 
     @property
     def lag(self) -> int:
         """Steps by which events come later."""
-        return 0 if self is StepMode.SYNCHRONOUS else 1
+        return {StepMode.SYNCHRONOUS: 0, StepMode.STAGED: 2}.get(self, 1)
 
     @property
     def recorder(self) -> EagerRecorder | None:
         """What records decode steps, on any device."""
         return EagerRecorder() if self is StepMode.RECORDED else None
+
+    @property
+    def followers(self) -> NoFollowers:
+        """The other ranks."""
+        return FakeStages(3) if self is StepMode.STAGED else NO_FOLLOWERS
+
+
+class FakeStages(NoFollowers):
+    """Nobody follows, but steps are computed as late as a last stage may compute them."""
+
+    def __init__(self, num_stages: int) -> None:
+        self.num_stages = num_stages
+
+    def lead(self, runner: Any, config: EngineConfig) -> Any:
+        return _Late(runner, self.num_stages)
+
+
+class _Late:
+    """A runner that computes a step when its result is wanted."""
+
+    def __init__(self, runner: ModelRunner, num_stages: int) -> None:
+        self.num_stages = num_stages
+        self._runner = runner
+        self._plans: deque[bytes] = deque()
+
+    def launch(self, plan: StepPlan) -> RunningStep:
+        assert len(self._plans) < self.num_stages
+        self._plans.append(encode_plan(plan))
+        return RunningStep(StepResult(), None, [])
+
+    def collect(self, step: RunningStep) -> StepResult:
+        return self._runner.collect(self._runner.launch(decode_plan(self._plans.popleft())))
 
 
 @dataclass
@@ -67,6 +107,7 @@ def make_engine(
     mode: StepMode | None = None,
     *,
     adapters: AdapterStore | None = None,
+    followers: Followers | None = None,
     **settings: Any,
 ) -> Engine:
     """A small engine; `settings` are fields of EngineConfig."""
@@ -75,7 +116,8 @@ def make_engine(
     settings = {"max_num_batched_tokens": 64} | mode.settings | settings
     config = EngineConfig(**settings)
     loaded = loaded or FakeLoadedModel()
-    return Engine(loaded, config, recorder=mode.recorder, adapters=adapters)
+    followers = followers or mode.followers
+    return Engine(loaded, config, recorder=mode.recorder, adapters=adapters, followers=followers)
 
 
 def make_request(

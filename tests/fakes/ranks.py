@@ -37,8 +37,8 @@ class _Meeting:
 class ThreadCollective:
     """See `Collective`: of one of several threads."""
 
-    def __init__(self, meeting: _Meeting, rank: int, size: int) -> None:
-        self.rank, self.size = rank, size
+    def __init__(self, meeting: _Meeting, rank: int, size: int, stage: int = 0) -> None:
+        self.rank, self.size, self.stage = rank, size, stage
         self.num_calls = 0
         self._meeting = meeting
 
@@ -77,10 +77,18 @@ class ThreadCollective:
         return list(self._meeting.tensors)
 
 
-def run_ranks(size: int, work: Callable[[ThreadCollective], T]) -> list[T]:
-    """Return what each rank's thread returns."""
-    meeting = _Meeting(size)
-    return _run(size, lambda rank: ThreadCollective(meeting, rank, size), work)
+def run_ranks(size: int, work: Callable[[ThreadCollective], T], *, num_stages: int = 1) -> list[T]:
+    """Return what each rank's thread returns; of several stages, of `size` ranks each.
+
+    Collective operations are among the ranks of a stage.
+    """
+    meetings = [_Meeting(size) for _ in range(num_stages)]
+
+    def join(number: int) -> ThreadCollective:
+        stage, rank = divmod(number, size)
+        return ThreadCollective(meetings[stage], rank, size, stage)
+
+    return _run(size * num_stages, join, work)
 
 
 def run_native_ranks(size: int, work: Callable[[SharedMemoryCollective], T]) -> list[T]:

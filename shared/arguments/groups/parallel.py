@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from shared.arguments.base import Inert, Refused, Same, json_object, renamed, switch, value, words
 
-NO_RANKS = "a model is divided among processes by --tensor-parallel-size alone"
+NO_RANKS = (
+    "a model is divided among processes by --tensor-parallel-size and --pipeline-parallel-size "
+    "alone"
+)
 NO_EXPERTS = "experts are divided by --enable-expert-parallel alone, and stay where they are"
 NO_RANK_OF_DATA = (
     "workers are no ranks: each joins by itself, with --directory or --redis-url, and routers "
@@ -20,7 +23,7 @@ PARALLEL = (
         None,
         Refused("ranks are processes on one host; there is no Ray", ("mp", "uni")),
     ),
-    value("--pipeline-parallel-size", "1", Refused(NO_RANKS), short="-pp"),
+    value("--pipeline-parallel-size", "1", Same(), short="-pp"),
     value("--master-addr", "127.0.0.1", Inert(NO_RANK_OF_DATA)),
     value("--master-port", "29501", Inert(NO_RANK_OF_DATA)),
     value("--nnodes", "1", Refused(NO_RANK_OF_DATA), short="-n"),

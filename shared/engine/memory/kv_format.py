@@ -29,19 +29,20 @@ class KVFormat:
     def of_groups(self, loaded: LoadedModel) -> tuple[torch.Tensor, ...] | None:
         """Return float32 [layers, 2, num_kv_heads] of each group with keys; None: not stored.
 
-        The heads are those that this rank keeps.
+        The layers and heads are those that this rank keeps.
         """
         if self.scales is None:
             return None
         spec, shards = loaded.spec, loaded.shards
         groups = spec.kv_groups[: spec.num_token_groups]
-        found = tuple(self.scales.of_layers(layers) for layers in groups)
         if shards is None:
-            return found
-        kept = (shards.kept_heads(layers[0]) for layers in groups)
-        return tuple(
-            scales[:, :, own.start : own.stop] for scales, own in zip(found, kept, strict=True)
-        )
+            return tuple(self.scales.of_layers(layers) for layers in groups)
+        found = []
+        for layers in groups:
+            kept = shards.kept_heads(layers[0])
+            own = torch.tensor([layer in shards.layers for layer in layers])
+            found.append(self.scales.of_layers(layers)[own, :, kept.start : kept.stop])
+        return tuple(found)
 
 
 def choose_format(name: str, loaded: LoadedModel, device: torch.device) -> KVFormat:

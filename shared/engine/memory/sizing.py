@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from shared.engine.config import EngineConfig
     from shared.model.loader import LoadedModel
+    from shared.model.sharding.shards import Shards
     from shared.model.spec import DecoderSpec
 
 log = structlog.get_logger(__name__)
@@ -52,7 +53,7 @@ def read_layout(loaded: LoadedModel, config: EngineConfig) -> KVLayout:
 
 def own_layout(loaded: LoadedModel, layout: KVLayout) -> KVLayout:
     """Return the shape of the blocks that this rank keeps; the same if there is one rank."""
-    rank = 0 if loaded.shards is None else loaded.shards.split.rank
+    rank = 0 if loaded.shards is None else loaded.shards.split.number
     return rank_layouts(loaded, layout)[rank]
 
 
@@ -63,21 +64,26 @@ def rank_layouts(loaded: LoadedModel, layout: KVLayout) -> tuple[KVLayout, ...]:
     """
     if loaded.shards is None:
         return (layout,)
-    size = loaded.shards.split.size
-    split = KVSplit.of(layout, size)
-    return tuple(rank_layout(layout, split, rank) for rank in range(size))
+    split = kv_split(loaded.shards)
+    return tuple(rank_layout(layout, split, rank) for rank in range(split.size))
+
+
+def kv_split(shards: Shards) -> KVSplit:
+    """Return what each rank of a group keeps of the blocks of its model."""
+    return KVSplit.of_stages(shards.whole.kv_groups, shards.stages, shards.split.size)
 
 
 def groups_of(spec: DecoderSpec) -> tuple[KVGroup, ...]:
-    """Return what the blocks of a decoder have, by group."""
+    """Return what the blocks of a decoder have, by group; of a part, what its blocks have."""
     return tuple(_group(spec, layers) for layers in spec.kv_groups)
 
 
 def _group(spec: DecoderSpec, layers: Sequence[int]) -> KVGroup:
+    num_layers = sum(layer in spec.computed for layer in layers)
     recurrence = spec.recurrences.get(layers[0])
     if recurrence is not None:
         return KVGroup(
-            num_layers=len(layers),
+            num_layers=num_layers,
             num_kv_heads=0,
             head_dim=0,
             kind=GroupKind.STATE,
@@ -93,7 +99,7 @@ def _group(spec: DecoderSpec, layers: Sequence[int]) -> KVGroup:
         kind = GroupKind.LATENT
     _, num_kv_heads, head_dim = mixer.kv_shape
     return KVGroup(
-        num_layers=len(layers),
+        num_layers=num_layers,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         kind=kind,

@@ -47,6 +47,7 @@ def build_pipeline(
         postprocessor,
         counters,
         overlap=config.overlaps_steps,
+        num_stages=parts.runner.num_stages,
         speculator=_build_speculator(
             config,
             parts,

@@ -1,14 +1,19 @@
-"""Steps from their schedule to their events, synchronous or overlapped.
+"""Steps from their schedule to their events, synchronous, overlapped or staged.
 
 Overlapped, a step is scheduled and launched while the previous one still runs: its input tokens are
 fed on the device, and the host learns one step late that a sequence has ended. The tokens computed
 for it meanwhile are dropped. Sequences whose next token requires the last one on the host make
 their steps synchronous, and so does a shortage of blocks: no sequence is preempted in flight.
+
+Staged, the stages of a pipeline compute a step one after the other, so that there are as many steps
+in flight as stages. Nothing is fed: a step takes only sequences whose tokens are all known, and so
+none of two steps' sequences wait for each other but the chunks of a prompt, which come in order.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import TYPE_CHECKING
 
 import structlog
@@ -38,7 +43,9 @@ log = structlog.get_logger(__name__)
 
 
 class StepPipeline:
-    """At most one step is in flight between two calls of `finish`."""
+    """At most one step fewer than stages is in flight between two calls of `finish`; overlapped,
+    one.
+    """
 
     def __init__(
         self,
@@ -49,24 +56,28 @@ class StepPipeline:
         counters: EngineCounters,
         *,
         overlap: bool,
+        num_stages: int = 1,
         speculator: Speculator | None = None,
     ) -> None:
+        """Make the pipeline. With more than one stage, steps are staged and not overlapped."""
         self._scheduler = scheduler
         self._planner = planner
         self._runner = runner
         self._postprocessor = postprocessor
         self._counters = counters
         self._speculator = speculator
+        self._num_stages = num_stages
         # Hidden states of a step are lost when the next one is launched.
         self._overlap = overlap and not (speculator is not None and speculator.hidden_needs)
         self._output = SchedulerOutput(budget=0)
-        self._in_flight: LaunchedStep | None = None
+        #: In the order of their launches.
+        self._in_flight: deque[LaunchedStep] = deque()
         self._began_s = self._collected_s = time.monotonic()
 
     @property
     def in_flight(self) -> bool:
         """Whether a step was launched and not collected."""
-        return self._in_flight is not None
+        return bool(self._in_flight)
 
     @property
     def scheduled(self) -> Mapping[Sequence, int]:
@@ -81,9 +92,9 @@ class StepPipeline:
             self._began_s = time.monotonic()
         events = self._speculate()
         output = self._scheduler.schedule(may_preempt=not self.in_flight)
-        if output.is_blocked:
+        while output.is_blocked:
             events += self._wait()
-            output = self._scheduler.schedule()
+            output = self._scheduler.schedule(may_preempt=not self.in_flight)
         self._output = output
         self._count(output)
         events += output.admitted
@@ -92,35 +103,43 @@ class StepPipeline:
     def _speculate(self) -> list[EngineEvent]:
         """Make drafts if that is worthwhile.
 
-        All tokens must be known: nothing is in flight then.
+        All tokens must be known: nothing is in flight then, or, staged, none of these sequences is.
         """
         speculator, running = self._speculator, self._scheduler.running
         if speculator is None:
             return []
         speculator.forget(self._scheduler.departed)
-        if not speculator.wants_drafts(running, must_wait=self.in_flight):
+        if self._num_stages > 1:
+            running = [seq for seq in running if not seq.num_in_flight_tokens]
+            must_wait = False
+        else:
+            must_wait = self.in_flight
+        if not speculator.wants_drafts(running, must_wait=must_wait):
             return []
-        events = self._wait()
+        events = self._wait() if must_wait else []
         speculator.draft(running)
         return events
 
     def finish(self) -> list[EngineEvent]:
-        """Launch the scheduled step; collect steps that are finished or must not be overlapped."""
-        earlier, num_new_tokens = self._take_in_flight(), self._output.num_new_tokens
+        """Launch the scheduled step; collect steps until as few are in flight as may be.
+
+        If nothing was scheduled, the earliest one is collected.
+        """
+        num_new_tokens, limit = self._output.num_new_tokens, len(self._in_flight) - 1
         if num_new_tokens:
+            is_first = not self.in_flight
             try:
-                self._in_flight = self._launch(num_new_tokens)
+                step = self._launch(num_new_tokens)
             except RankError:
                 raise  # no later step can be computed
             except Exception as error:  # an error of the batch; the engine continues
                 log.exception("step_failed", request_ids=_ids(num_new_tokens))
-                return self._collect(earlier) + self._fail(num_new_tokens, error)
-            self._in_flight.is_steady = earlier is not None or not self._overlaps(self._in_flight)
-            self._postprocessor.launched(self._in_flight)
-        events = self._collect(earlier)
-        if self._in_flight is not None and not self._overlaps(self._in_flight):
-            events += self._collect(self._take_in_flight())
-        return events
+                return self._collect_down_to(0) + self._fail(num_new_tokens, error)
+            limit = self._num_kept(step)
+            step.is_steady = not is_first or not limit
+            self._in_flight.append(step)
+            self._postprocessor.launched(step)
+        return self._collect_down_to(limit)
 
     @property
     def accepted_per_pos(self) -> tuple[int, ...]:
@@ -143,8 +162,8 @@ class StepPipeline:
             self._speculator.close()
 
     def abandon(self) -> None:
-        """Drop the step in flight, if there is one."""
-        self._in_flight = None
+        """Drop the steps in flight, if there are any."""
+        self._in_flight.clear()
 
     def _launch(self, num_new_tokens: Mapping[Sequence, int]) -> LaunchedStep:
         num_new_tokens = self._planner.ordered(num_new_tokens)
@@ -159,35 +178,42 @@ class StepPipeline:
             guessing_s=None if self._speculator is None else self._speculator.guessing_s,
         )
 
-    def _take_in_flight(self) -> LaunchedStep | None:
-        step, self._in_flight = self._in_flight, None
-        return step
+    def _num_kept(self, step: LaunchedStep) -> int:
+        """Return how many steps may stay in flight behind the launch of this one."""
+        if self._num_stages > 1:
+            return self._num_stages - 1
+        return int(self._overlap and not step.is_synchronous)
 
-    def _overlaps(self, step: LaunchedStep) -> bool:
-        return self._overlap and not step.is_synchronous
+    def _collect_down_to(self, num_steps: int) -> list[EngineEvent]:
+        """Collect the earliest steps until at most so many are in flight."""
+        events: list[EngineEvent] = []
+        while len(self._in_flight) > max(0, num_steps):
+            events += self._collect(self._in_flight.popleft())
+        return events
 
     def _wait(self) -> list[EngineEvent]:
-        """Collect the step in flight before the next launch."""
-        step = self._take_in_flight()
-        if step is not None:
-            step.is_steady = False
+        """Collect the earliest step in flight, if there is one, before the next launch."""
+        if not self._in_flight:
+            return []
+        step = self._in_flight.popleft()
+        step.is_steady = False
         return self._collect(step)
 
-    def _collect(self, step: LaunchedStep | None) -> list[EngineEvent]:
-        if step is None:
-            return []
+    def _collect(self, step: LaunchedStep) -> list[EngineEvent]:
         try:
             result = self._runner.collect(step.running)
         except RankError:
             raise  # no later step can be computed
-        except Exception as error:  # an error of the batch, and of the step launched after it
+        except Exception as error:  # an error of the batch, and of a step that it feeds
             log.exception("step_failed", request_ids=_ids(step.num_new_tokens))
-            later = self._take_in_flight()
-            seqs = dict.fromkeys(step.num_new_tokens)
-            for failed in (step, later):
-                if failed is not None:
-                    self._postprocessor.landed(failed)
-                    seqs |= dict.fromkeys(failed.num_new_tokens)
+            failed = [step]
+            if self._num_stages == 1:
+                failed += self._in_flight
+                self._in_flight.clear()
+            seqs: dict[Sequence, None] = {}
+            for each in failed:
+                self._postprocessor.landed(each)
+                seqs |= dict.fromkeys(each.num_new_tokens)
             return self._fail(seqs, error)
         took_s = self._measure(step, result)
         before = {}

@@ -10,12 +10,12 @@ import socket
 import sys
 import threading
 
+import msgspec
 import structlog
 
 from shared.ending import end_process
+from shared.engine.ranks.channels import Channels, GroupMemory
 from shared.engine.ranks.follower import Follower
-from shared.ranks.plan_ring import PlanRingReceiver
-from shared.ranks.shared_memory import SharedMemoryCollective
 from shared.telemetry.logs import configure_logs
 
 log = structlog.get_logger(__name__)
@@ -23,20 +23,24 @@ log = structlog.get_logger(__name__)
 
 def main(words: list[str]) -> int:
     """Follow rank 0 until it is gone; return the exit code."""
-    rank, size, leader, collective_fd, plans_fd, line_fd = map(int, words[:6])
-    timeout_s, (service, level, as_json) = float(words[6]), words[7:10]
+    rank, leader, line_fd = map(int, words[:3])
+    memory = msgspec.json.decode(words[3], type=GroupMemory)
+    service, level, as_json = words[4:7]
     # A terminal's interrupt and a service manager's end reach all processes. Rank 0 decides.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     configure_logs(service=f"{service}.{rank}", level=level, as_json=as_json == "1")
     threading.Thread(target=_end_with, args=(leader,), daemon=True).start()
-    collective = SharedMemoryCollective(collective_fd, rank, size, timeout_s=timeout_s)
-    plans = PlanRingReceiver(plans_fd, rank, size, timeout_s=timeout_s)
-    reason = Follower(collective, plans, socket.socket(fileno=line_fd)).follow()
+    channels = Channels(memory, rank)
+    plans, results = channels.receive_plans(), channels.send_results()
+    line = socket.socket(fileno=line_fd)
+    reason = Follower(channels, plans, results, line).follow()
     log.info("rank_ends", reason=str(reason))
     # Those that still wait for this rank learn it at once.
-    collective.close()
+    channels.close()
     plans.close()
+    if results is not None:
+        results.close()
     return 0 if reason.rank == 0 else 1
 
 

@@ -6,6 +6,7 @@ import array
 import gc
 import socket
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,21 +35,22 @@ from shared.engine.step.followers import NO_FOLLOWERS
 from shared.engine.step.hidden import HiddenNeeds
 from shared.engine.step.model_parts import build_model_parts
 from shared.engine.step.plan_codec import decode_plan
+from shared.engine.step.staged import send_result
 from shared.engine.step.step_memory import largest_step_bytes
 from shared.errors import ConfigError, ModelLoadError, RankError
 from shared.model.checkpoint.loading.heap import give_back_free
 from shared.model.families.registry import register_named
 from shared.model.loader import load_model
-from shared.model.sharding.split import Split
 from shared.ranks.measure import measure_sums
 from shared.version import VERSION
 
 if TYPE_CHECKING:
+    from shared.engine.ranks.channels import Channels
     from shared.engine.ranks.orders import Order
     from shared.engine.step.model_parts import ModelParts
-    from shared.engine.step.model_runner import RunningStep
+    from shared.engine.step.model_runner import RunningStep, StepResult
     from shared.model.loader import LoadedModel
-    from shared.ranks.base import Collective, PlanReceiver
+    from shared.ranks.base import PlanReceiver, PlanSender
 
 log = structlog.get_logger(__name__)
 
@@ -56,10 +58,19 @@ log = structlog.get_logger(__name__)
 class Follower:
     """One rank's life. One thread."""
 
-    def __init__(self, collective: Collective, plans: PlanReceiver, line: socket.socket) -> None:
-        """`line`: for answers to rank 0."""
-        self._collective = collective
+    def __init__(
+        self,
+        channels: Channels,
+        plans: PlanReceiver,
+        results: PlanSender | None,
+        line: socket.socket,
+    ) -> None:
+        """`line`: for answers to rank 0; `results`: for those of steps, if this rank has them."""
+        self._channels = channels
+        self._collective = channels.collective
+        self._rank = channels.split.number
         self._plans = plans
+        self._results = results
         self._line = line
         #: Models by fingerprint.
         self._loaded: dict[str, LoadedModel] = {}
@@ -79,20 +90,31 @@ class Follower:
             return error
 
     def _step(self, message: bytes) -> None:
-        """Do a step, or a part of one. Errors that all ranks have are rank 0's to report."""
+        """Do a step, or a part of one.
+
+        Errors that all ranks of a stage have are rank 0's to report, if their stage is the last;
+        another one's are the end of the group, since the next stage waits.
+        """
         assert self._parts is not None  # rank 0 has it, too
         runner = self._parts.runner
+        outcome: StepResult | Exception | None = None
         try:
             if message[0] != Kind.COLLECT:
                 with Agreed(self._collective, only_errors=True):
                     self._steps.append(runner.launch(decode_plan(message[1:])))
             if message[0] != Kind.LAUNCH:
                 with Agreed(self._collective):
-                    runner.collect(self._steps.popleft())
+                    outcome = runner.collect(self._steps.popleft())
         except RankError:
             raise
-        except Exception:  # every rank has it
-            log.exception("step_failed", rank=self._collective.rank)
+        except Exception as error:  # every rank has it
+            log.exception("step_failed", rank=self._rank)
+            if not self._channels.split.is_last:
+                reason = f"rank {self._rank} failed a step of its stage: {error!r}"
+                raise RankError(reason, rank=self._rank) from error
+            outcome = error
+        if self._results is not None and outcome is not None:
+            send_result(self._results, outcome)
 
     def _answer(self, order: Order) -> None:
         memory = -1
@@ -106,7 +128,7 @@ class Follower:
                 raise  # the others wait for this rank
             is_refused = isinstance(error, ConfigError | ModelLoadError)
             if not is_refused:
-                log.exception("order_failed", rank=self._collective.rank)
+                log.exception("order_failed", rank=self._rank)
             answer = Failed(str(error) if is_refused else repr(error), is_refused)
         if isinstance(order, Measure):
             return  # rank 0 computes it at the same time
@@ -147,11 +169,12 @@ class Follower:
     def _load(self, order: Load) -> Done:
         if order.model_class:
             register_named(order.model_class)
-        rank, size = self._collective.rank, self._collective.size
+        split = replace(self._channels.split, expert_parallel=order.expert_parallel)
         loaded = load_model(
             Path(order.folder),
-            split=Split(rank=rank, size=size, expert_parallel=order.expert_parallel),
+            split=split,
             collective=self._collective,
+            pipe=self._channels.pipe,
             **order.options,
         )
         self._loaded[loaded.fingerprint] = loaded

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import structlog
 
+from shared.engine.ranks.channels import Channels, make_memory
 from shared.engine.ranks.leading import LeadingRunner, LeadingSlots
 from shared.engine.ranks.orders import (
     Build,
@@ -23,13 +24,11 @@ from shared.engine.ranks.orders import (
     encode_order,
 )
 from shared.engine.ranks.processes import FollowerProcesses, LogSettings
+from shared.engine.step.staged import FirstStage
 from shared.errors import ConfigError, InternalError, ModelLoadError, RankError
 from shared.kv.memory import KVMemory
 from shared.model.loader import load_model
-from shared.model.sharding.split import Split
 from shared.ranks.measure import measure_sums
-from shared.ranks.plan_ring import PlanRingSender, ring_file
-from shared.ranks.shared_memory import SharedMemoryCollective, collective_file
 from shared.version import VERSION
 
 if TYPE_CHECKING:
@@ -67,18 +66,15 @@ class RankLeader:
         self._listener: Callable[[], None] = _hears_nothing
         self._memories: list[KVMemory] = []
         self._is_built = False
-        timeout_s = settings.distributed_timeout_seconds
-        files = collective_file(self.size), ring_file(self.size)
-        fds = [file.fd for file in files]
+        #: The runner that was built last, if there are stages.
+        self._stage: FirstStage | None = None
+        memory, files = make_memory(settings)
         self._processes = FollowerProcesses(
-            self.size,
-            fds,
-            timeout_s=timeout_s,
-            logs=logs or LogSettings(),
-            on_lost=self._lose,
+            self.size, memory, logs=logs or LogSettings(), on_lost=self._lose
         )
-        self.collective = SharedMemoryCollective(fds[0], 0, self.size, timeout_s=timeout_s)
-        self._plans = PlanRingSender(fds[1], self.size, timeout_s=timeout_s)
+        self._channels = Channels(memory, 0, expert_parallel=settings.enable_expert_parallel)
+        self._plans = self._channels.send_plans()
+        self._results = self._channels.receive_results()
         # All have the descriptors already: the kernel keeps the memory as long as one has it.
         for file in files:
             file.close()
@@ -101,7 +97,7 @@ class RankLeader:
             ConfigError: a rank is another version of the program, or reads other weights.
             RankError: a rank was lost.
         """
-        split = Split(rank=0, size=self.size, expert_parallel=self._settings.enable_expert_parallel)
+        split = self._channels.split
         order = Load(
             folder=str(folder),
             options={**options, "device": str(options.get("device", "cpu"))},
@@ -116,7 +112,8 @@ class RankLeader:
             loaded = load_model(
                 folder,
                 split=split,
-                collective=self.collective,
+                collective=self._channels.collective,
+                pipe=self._channels.pipe,
                 **options,
             )
         except BaseException:
@@ -166,14 +163,19 @@ class RankLeader:
 
     def lead(self, runner: StepRunner, config: EngineConfig) -> StepRunner:
         """See `Followers`."""
-        return LeadingRunner(
+        leading = LeadingRunner(
             runner,
             self._plans,
-            self.collective,
+            self._channels.collective,
             self.order,
-            overlaps=config.overlaps_steps,
+            overlaps=config.overlaps_steps and self._results is None,
             lose=self._lose,
         )
+        if self._results is None:
+            return leading
+        num_stages = self._channels.split.num_stages
+        self._stage = FirstStage(leading, self._results, num_stages, self._lose)
+        return self._stage
 
     def lead_slots(self, model: _M) -> _M:
         """See `Followers`."""
@@ -187,6 +189,10 @@ class RankLeader:
         if self._is_built:
             self._is_built = False
             self._tell(Unbuild())
+        stage, self._stage = self._stage, None
+        if stage is not None:
+            with contextlib.suppress(RankError):
+                stage.abandon()
 
     def keep(self, fingerprints: Collection[str]) -> None:
         """See `Followers`."""
@@ -199,14 +205,16 @@ class RankLeader:
             RankError: a rank cannot be reached.
         """
         self._send(MeasureSums())
-        found = measure_sums(self.collective)
+        found = measure_sums(self._channels.collective)
         self._answers()
         return found
 
     def close(self) -> None:
         """End the processes. Idempotent."""
         self._plans.close()
-        self.collective.close()
+        if self._results is not None:
+            self._results.close()
+        self._channels.close()
         self._processes.close()
 
     def order(self, order: Order) -> None:

@@ -32,6 +32,8 @@ class LeadingRunner:
     Raises RankError, from any method: a rank was lost, or failed where others did not.
     """
 
+    num_stages = 1
+
     def __init__(
         self,
         runner: StepRunner,

@@ -14,10 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from shared.errors import RankError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
+
+    from shared.engine.ranks.channels import GroupMemory
 
 #: For a follower that was told to end; then it is killed.
 _END_S = 5.0
@@ -41,13 +45,12 @@ class FollowerProcesses:
     def __init__(
         self,
         size: int,
-        fds: Sequence[int],
+        memory: GroupMemory,
         *,
-        timeout_s: float,
         logs: LogSettings,
         on_lost: Callable[[RankError], None],
     ) -> None:
-        """Start ranks 1 to size - 1. fds: of the memory of the group, which stays the caller's."""
+        """Start ranks 1 to size - 1. The memory stays the caller's."""
         self._on_lost = on_lost
         self._processes: list[subprocess.Popen[bytes]] = []
         #: By rank, from 1: this end of its line.
@@ -58,7 +61,7 @@ class FollowerProcesses:
         self._wake_read, self._wake = os.pipe()
         try:
             for rank in range(1, size):
-                self._start(rank, size, fds, timeout_s, logs)
+                self._start(rank, memory, logs)
         except BaseException:
             self.close()
             raise
@@ -100,18 +103,17 @@ class FollowerProcesses:
         for fd in (*self._pidfds, self._wake_read, self._wake):
             os.close(fd)
 
-    def _start(
-        self, rank: int, size: int, fds: Sequence[int], timeout_s: float, logs: LogSettings
-    ) -> None:
+    def _start(self, rank: int, memory: GroupMemory, logs: LogSettings) -> None:
         own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.lines.append(own)
         with other:
-            passed = (*fds, other.fileno())
-            words = map(str, (rank, size, os.getpid(), *passed, timeout_s))
+            passed = (*memory.fds, other.fileno())
+            words = map(str, (rank, os.getpid(), other.fileno()))
+            group = msgspec.json.encode(memory).decode()
             how = (logs.service, logs.level, str(int(logs.as_json)))
             # -P: the process imports from where this one does. The user's folder may not be there.
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", __package__, *words, *how],
+                [sys.executable, "-P", "-m", __package__, *words, group, *how],
                 pass_fds=passed,
                 env=_environment(),
                 stdin=subprocess.DEVNULL,

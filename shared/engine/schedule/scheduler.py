@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from shared.engine.choices import SchedulingPolicy
 from shared.engine.schedule.adapter_lanes import AdapterLanes
 from shared.engine.schedule.block_manager import BlockManager
+from shared.engine.schedule.flight_gate import FlightGate
 from shared.engine.schedule.lookahead import add_drafts
 from shared.engine.schedule.mask_gate import MaskGate
 from shared.engine.schedule.output import SchedulerOutput
@@ -64,8 +65,12 @@ class Scheduler:
         long_prefill_token_threshold: int = 0,
         enable_chunked_prefill: bool = True,
         adapters: AdapterGate | None = None,
+        num_stages: int = 1,
     ) -> None:
-        """With `adapters`, it decides whose adapter may join a step."""
+        """With `adapters`, it decides whose adapter may join a step.
+
+        With more than one stage, as many steps are in flight: see `FlightGate`.
+        """
         by_priority = policy is SchedulingPolicy.PRIORITY
         self.blocks = blocks
         self._max_num_seqs = max_num_seqs
@@ -73,6 +78,7 @@ class Scheduler:
         self._long_prefill_token_threshold = long_prefill_token_threshold
         self._chunked = enable_chunked_prefill
         self._choose_victim = least_urgent if by_priority else last_admitted
+        self._flights = FlightGate(num_stages)
         self._masks = MaskGate()
         self.waiting: WaitingQueue = PriorityQueue() if by_priority else FcfsQueue()
         self._adapters = adapters
@@ -212,9 +218,10 @@ class Scheduler:
     def _schedule_running(self, output: SchedulerOutput, *, may_preempt: bool) -> None:
         prefilling, drafting = [], []
         # A copy: a preempted sequence leaves the list.
-        self._masks.open(self.running)
-        for seq in self.running.copy():
-            if not self._masks.lets(seq):
+        known = self._flights.open(self.running)
+        self._masks.open(known)
+        for seq in known:
+            if not (self._masks.lets(seq) and self._flights.lets(seq)):
                 continue
             num_pending = seq.num_pending_tokens
             if num_pending > 1:
@@ -385,6 +392,7 @@ def build_scheduler(
     offload: KVOffload | None,
     config: EngineConfig,
     adapters: AdapterGate | None = None,
+    num_stages: int = 1,
 ) -> Scheduler:
     """Return an idle scheduler of an engine with these settings."""
     return Scheduler(
@@ -401,6 +409,7 @@ def build_scheduler(
         long_prefill_token_threshold=config.long_prefill_token_threshold,
         enable_chunked_prefill=config.enable_chunked_prefill,
         adapters=adapters,
+        num_stages=num_stages,
     )
 
 

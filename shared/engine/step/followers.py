@@ -21,6 +21,11 @@ _M = TypeVar("_M")
 class StepRunner(Protocol):
     """Computes steps: see `ModelRunner`, whose methods these are."""
 
+    @property
+    def num_stages(self) -> int:
+        """How many ranks compute a step one after the other: so many steps keep all busy."""
+        ...
+
     def keep_hidden(self, needs: HiddenNeeds) -> None:
         """Keep hidden states in every step from now on."""
         ...

@@ -19,6 +19,7 @@ from shared.engine.step.model_runner import ModelRunner
 from shared.engine.step.row_states import RowStates
 from shared.engine.step.state_rollback import StateRollback
 from shared.engine.step.token_choice import chooser_of
+from shared.errors import ConfigError
 
 if TYPE_CHECKING:
     from shared.engine.config import EngineConfig
@@ -52,9 +53,12 @@ def build_model_parts(
 ) -> ModelParts:
     """Allocate the KV cache, and record the decode steps where that is possible.
 
+    Raises ConfigError: stages of a pipeline do not do what is asked.
+
     `recorder` is by default CUDA's on a CUDA device, unless graphs are turned off. The runner leads
     the `followers`, whose own parts are there already.
     """
+    _check_stages(loaded, config, layout)
     device = torch.device(config.device)
     processors = _processors(loaded, config)
     if config.enforce_eager or not loaded.model.is_recordable:
@@ -86,8 +90,19 @@ def build_model_parts(
         feeds_on_device=config.overlaps_steps,
         graphs=graphs,
         rollback=_rollback(arena, layout),
+        chooses=loaded.shards is None or loaded.shards.split.is_last,
     )
     return ModelParts(loaded, arena, followers.lead(runner, config), processors, hidden)
+
+
+def _check_stages(loaded: LoadedModel, config: EngineConfig, layout: KVLayout) -> None:
+    """Refuse drafts where the last stage alone learns which states the others must put back."""
+    num_stages = 1 if loaded.shards is None else loaded.shards.split.num_stages
+    if num_stages > 1 and layout.has_states and config.speculation is not None:
+        raise ConfigError(
+            f"pipeline_parallel_size {num_stages}: stages of {loaded.spec.architecture} do not put "
+            "back states behind rejected drafts: leave out speculative_config"
+        )
 
 
 def _rollback(arena: KVArena, layout: KVLayout) -> StateRollback | None:

@@ -134,6 +134,9 @@ class RunningStep:
 class ModelRunner:
     """Owns the model and the KV caches, one per group of its layers."""
 
+    #: See `StepRunner`: this one computes at once what it is asked.
+    num_stages = 1
+
     def __init__(
         self,
         model: CausalModel,
@@ -147,10 +150,12 @@ class ModelRunner:
         feeds_on_device: bool = True,
         graphs: DecodeGraphs | None = None,
         rollback: StateRollback | None = None,
+        chooses: bool = True,
     ) -> None:
         """Make the runner. `rollback` is that of a model with states.
 
         `feeds_on_device`: whether a step may be launched before the host has the last one's tokens.
+        `chooses`: whether the model has logits; a stage that has none gives empty results.
         """
         self._model = model
         self._kv_caches = kv_caches
@@ -161,6 +166,7 @@ class ModelRunner:
         self._feeds_on_device = feeds_on_device
         self._graphs = graphs
         self._rollback = rollback
+        self._chooses = chooses
         self._hidden_needs: HiddenNeeds | None = None
         #: Whether the last step returned states to be sent.
         self._captures_more = False
@@ -200,6 +206,9 @@ class ModelRunner:
         if batch.fed_rows is not None:
             fed = self._last_tokens[batch.fed_rows.clamp(min=0)]
             batch.token_ids.copy_(torch.where(batch.fed_rows < 0, batch.token_ids, fed))
+        if not self._chooses:
+            self._forward(batch)
+            return RunningStep(StepResult(), self._readback.nothing(), [])
         plan = batch.plan
         states = self._rows.sampled(plan)
         later = [i for i, state in enumerate(states) if not state.needs_host]
@@ -249,9 +258,7 @@ class ModelRunner:
         self, batch: Batch, result: StepResult
     ) -> tuple[StepOutput | None, KeptHidden | None]:
         """Return the output of the sampled sequences, if any, and the states for a proposer."""
-        hidden = self._model.forward(
-            batch.token_ids, batch.positions, self._kv_caches, batch.metadata, batch.given
-        )
+        hidden = self._forward(batch)
         output = None
         if batch.plan.sampled:
             last = hidden if batch.logits_at is None else hidden[batch.logits_at]
@@ -264,6 +271,11 @@ class ModelRunner:
         if batch.plan.hidden:
             self._keeper.keep(batch, hidden)
         return output, self._keep(hidden, batch)
+
+    def _forward(self, batch: Batch) -> torch.Tensor:
+        return self._model.forward(
+            batch.token_ids, batch.positions, self._kv_caches, batch.metadata, batch.given
+        )
 
     def _keep(self, hidden: torch.Tensor, batch: Batch) -> KeptHidden | None:
         """Return the part of the states that a proposer needs; None if it needs none."""

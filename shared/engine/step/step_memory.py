@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from shared.engine.config import EngineConfig
     from shared.kv.layout import KVLayout
     from shared.model.loader import LoadedModel
-    from shared.model.spec import LayerSpec
 
 #: Sampling with filters: that takes the most memory.
 _SAMPLING = SamplingParams(max_tokens=1, temperature=1.0, top_p=0.9, top_k=50, seed=0)
@@ -97,8 +96,9 @@ class _Step:
         scales: Sequence[torch.Tensor] | None = None,
     ) -> None:
         self._model = loaded.model
+        self._has_logits = loaded.shards is None or loaded.shards.split.is_last
         if device.type != "cuda":
-            self._model = self._model.of_layers(_representatives(loaded.spec.layers))
+            self._model = self._model.of_layers(_representatives(loaded))
         num_blocks = layout.num_blocks(num_tokens)
         self._arena = KVArena(layout, num_blocks, device=device, scales=scales)
         # KV is no part of a step's memory: write it before anything is measured.
@@ -127,21 +127,27 @@ class _Step:
 
     @torch.inference_mode()
     def compute(self, num_rows: int) -> None:
-        """Run the model on all tokens, then choose the next token of `num_rows` sequences."""
+        """Run the model on all tokens, then choose the next token of `num_rows` sequences.
+
+        The ranks of a group do it together.
+        """
         model = self._model
         hidden = model.forward(self._token_ids, self._positions, self._arena.groups, self._metadata)
+        if not self._has_logits:
+            return
         rows = hidden[:1].expand(num_rows, -1).contiguous()
         row = RowState(RowStart(0, _SAMPLING, False, array("q"), 0), ProcessorSet())
         logits = model.compute_logits(rows)
         chooser_of(model, logits.device).choose(logits, [row] * num_rows, [1] * num_rows)
 
 
-def _representatives(layers: Sequence[LayerSpec]) -> list[int]:
-    """Return the first layer, and of those behind it the first one of each kind."""
-    return [
-        0,
-        *(number for number in range(1, len(layers)) if layers[number] not in layers[1:number]),
-    ]
+def _representatives(loaded: LoadedModel) -> list[int]:
+    """Return the first layer that is computed, and of those behind it the first of each kind."""
+    layers, own = loaded.spec.layers, range(loaded.spec.num_layers)
+    if loaded.shards is not None:
+        own = loaded.shards.layers
+    first, *others = own
+    return [first, *(n for n in others if layers[n] not in layers[first + 1 : n])]
 
 
 class _Meter(Protocol):

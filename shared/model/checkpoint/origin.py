@@ -88,18 +88,20 @@ class Dummy:
         generator = torch.Generator().manual_seed(self.seed)
         drawn = model.whole() if isinstance(model, ShardedCausalLM) else model
         for name, parameter in list(drawn.named_parameters()):
-            if name.endswith(("norm.weight", "scale")):
-                model.get_parameter(name).fill_(1.0)
-                continue
-            noise = torch.empty(parameter.shape).normal_(0.0, _DUMMY_STD, generator=generator)
+            values: torch.Tensor | float = 1.0
+            if not name.endswith(("norm.weight", "scale")):
+                values = torch.empty(parameter.shape).normal_(0.0, _DUMMY_STD, generator=generator)
             if isinstance(model, ShardedCausalLM):
-                fill_slice(model, name, noise)
+                fill_slice(model, name, values)
+                continue
+            if isinstance(values, float):
+                parameter.fill_(values)
                 continue
             owner = model.get_submodule(name.rpartition(".")[0])
             if isinstance(owner, FusedLinear):
-                owner.fill(name.rpartition(".")[2], noise)
+                owner.fill(name.rpartition(".")[2], values)
             else:
-                parameter.copy_(noise)
+                parameter.copy_(values)
 
     def kv_scales(self, spec: DecoderSpec) -> None:
         """Return None: nothing was calibrated."""

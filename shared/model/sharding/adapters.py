@@ -22,7 +22,12 @@ def cut_adapter(weights: AdapterWeights, shards: Shards) -> AdapterWeights:
     Of a linear whose outputs are divided it has all of A and some rows of B; where inputs are
     divided, some columns of A and all of B, whose products are added up with the linear's.
     """
-    return {path: list(_own(parts, shards.linear_cut(path))) for path, parts in weights.items()}
+    cuts = {path: shards.linear_cut(path) for path in weights}
+    return {
+        path: list(_own(parts, cuts[path]))
+        for path, parts in weights.items()
+        if not cuts[path].is_elsewhere
+    }
 
 
 def _own(parts: Sequence[LowRankPart], cut: Cut) -> Iterator[LowRankPart]:

@@ -18,8 +18,8 @@ def check_ranks(split: Split, *, is_module: bool) -> None:
     """
     if is_module:
         raise ConfigError(
-            f"tensor_parallel_size {split.size}: a module of transformers is not divided among "
-            "ranks; models of Baton's families are"
+            f"{split.description}: a module of transformers is not divided among ranks; models of "
+            "Baton's families are"
         )
 
 
@@ -31,6 +31,6 @@ def check_narrowing(split: Split, quantization: str) -> None:
     """
     if quantization != "none":
         raise ConfigError(
-            f"tensor_parallel_size {split.size}: ranks narrow weights to int8 or int4 in the "
+            f"{split.description}: ranks narrow weights to int8 or int4 in the "
             f"native kernels alone, not to {quantization} here; take a checkpoint that is quantised"
         )

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class ShardedCausalLM(CausalLM):
-    """One rank's part. All ranks call `forward` and `compute_logits` for the same tokens.
+    """One rank's part of a stage. Its ranks call the same for the same tokens.
 
     Hidden states and logits are whole on every rank, and the same.
     """
@@ -56,7 +56,9 @@ class ShardedCausalLM(CausalLM):
         super().__init__(spec=shards.spec, backend=backend, dtype=dtype, method=method)
         self.shards = shards
         self.collective = collective
-        for number, layer in enumerate(self.decoder_layers):
+        if collective.size == 1:
+            return
+        for number, layer in zip(shards.layers, self.decoder_layers, strict=True):
             self._add_up(layer)
             self._share_norms(number, layer)
         for path, module in self.layers.named_modules(prefix="layers"):

@@ -13,8 +13,9 @@ from shared.model.sharding.cut import ELSEWHERE, WHOLE, Cut, ModuleCut
 from shared.model.sharding.feed_forwards import ANY_EXPERT, shard_feed_forward
 from shared.model.sharding.mixers import shard_mixer
 from shared.model.sharding.split import kept_heads, vocabulary
+from shared.model.sharding.stages import stage_layers
 from shared.model.spec import NormKind
-from shared.model.weight_map import Kind, WeightPart
+from shared.model.weight_map import NORM, Kind, WeightPart
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,6 +28,8 @@ _MIXER, _FEED_FORWARD, _EXPERTS = "attention.", "mlp.", "mlp.experts."
 _MOST_SIZES = 16
 #: Tensors with rows for tokens.
 _BY_TOKEN = (Kind.EMBEDDING, Kind.HEAD, Kind.HEAD_BIAS)
+#: Modules in front of the first layer, and behind the last one.
+_IN_FRONT, _BEHIND = ("project_in",), ("project_out", NORM.module)
 
 
 @dataclass(frozen=True)
@@ -55,13 +58,25 @@ class Shards:
         """What the rank computes.
 
         Raises:
-            ConfigError: so many ranks cannot divide the decoder; names the sizes that could.
+            ConfigError: so many ranks, or stages, cannot divide the decoder; names the sizes that
+                could.
         """
+        own = self.layers if self.split.num_stages > 1 else None
         try:
-            return self._divided()
+            return replace(self._divided(), own_layers=own)
         except ConfigError as error:
             sizes = ", ".join(str(size) for size in range(1, _MOST_SIZES + 1) if self._works(size))
             raise ConfigError(f"{error}; sizes that would do: {sizes}") from error
+
+    @cached_property
+    def stages(self) -> tuple[range, ...]:
+        """The layers of each stage. Raises ConfigError as `spec` does."""
+        return stage_layers(self.whole, self.split.num_stages)
+
+    @property
+    def layers(self) -> range:
+        """The layers that the rank computes."""
+        return self.stages[self.split.stage]
 
     def _divided(self) -> DecoderSpec:
         _check(self.whole, self.split)
@@ -94,6 +109,8 @@ class Shards:
 
     def cut(self, part: WeightPart) -> Cut:
         """Return what the rank reads of a part of the whole decoder."""
+        if not self._has(part):
+            return ELSEWHERE
         if not part.module:
             return Cut((self.rows,)) if part.kind in _BY_TOKEN else WHOLE
         if part.layer is None:
@@ -115,6 +132,19 @@ class Shards:
         if found is None:
             return WHOLE
         return found.of(part.index, is_bias=part.kind is Kind.BIAS, rank=self.split.rank)
+
+    def _has(self, part: WeightPart) -> bool:
+        """Return whether the rank's stage has a part."""
+        is_first, is_last = self.split.is_first, self.split.is_last
+        if part.layer is not None:
+            return part.layer in self.layers
+        if part.kind is Kind.EMBEDDING:
+            return is_first or (is_last and self.whole.is_tied)
+        if part.kind is Kind.HEAD:  # where the embedding is the head, it may stand for it
+            return is_last or (is_first and self.whole.is_tied)
+        if part.kind is Kind.POSITIONS or part.module in _IN_FRONT:
+            return is_first
+        return is_last or not (part.kind is Kind.HEAD_BIAS or part.module in _BEHIND)
 
     def linear_cut(self, path: str) -> Cut:
         """Return the rank's outputs and inputs of a linear, by its path in the model."""

@@ -1,7 +1,7 @@
 """How a decoder is divided among ranks, as arithmetic of ranges.
 
 Heads, channels and inner numbers are divided in neighbours. With more ranks than heads of keys and
-values, neighbouring ranks have the same head.
+values, neighbouring ranks have the same head. Layers are divided in stages, of so many ranks each.
 """
 
 from __future__ import annotations
@@ -15,10 +15,56 @@ from shared.kv import split as kv_split
 class Split:
     """A rank's place among those that compute a decoder together."""
 
+    #: Among those of its stage.
     rank: int
+    #: The number of ranks of a stage.
     size: int
     #: Each rank has some of the experts whole. Otherwise each has a part of every expert.
     expert_parallel: bool = False
+    #: Which part of the layers it computes, of how many.
+    stage: int = 0
+    num_stages: int = 1
+
+    @classmethod
+    def of(
+        cls, number: int, size: int, num_stages: int = 1, *, expert_parallel: bool = False
+    ) -> Split:
+        """Return the place of a worker's rank: they are numbered stage after stage."""
+        stage, rank = divmod(number, size)
+        return cls(
+            rank=rank,
+            size=size,
+            expert_parallel=expert_parallel,
+            stage=stage,
+            num_stages=num_stages,
+        )
+
+    @property
+    def number(self) -> int:
+        """The rank's number in its worker."""
+        return self.stage * self.size + self.rank
+
+    @property
+    def num_ranks(self) -> int:
+        """The number of the worker's ranks."""
+        return self.num_stages * self.size
+
+    @property
+    def description(self) -> str:
+        """The setting that makes more than one rank, for refusals."""
+        if self.num_stages == 1:
+            return f"tensor_parallel_size {self.size}"
+        return f"pipeline_parallel_size {self.num_stages}"
+
+    @property
+    def is_first(self) -> bool:
+        """Whether its stage reads tokens."""
+        return self.stage == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether its stage chooses tokens."""
+        return self.stage == self.num_stages - 1
 
 
 def share(total: int, split: Split, unit: int = 1) -> range:

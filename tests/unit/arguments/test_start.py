@@ -48,6 +48,7 @@ FIRST: dict[str, Any] = {
     "data_parallel_size": 1,
     "api_process_count": 1,
     "tensor_parallel_size": 1,
+    "pipeline_parallel_size": 1,
     "enable_expert_parallel": False,
     "distributed_timeout_seconds": 20,
     "cpu_distributed_timeout_seconds": 10,
@@ -136,6 +137,7 @@ FIXED = {
     "--data-parallel-size",
     "--api-process-count",
     "--tensor-parallel-size",
+    "--pipeline-parallel-size",
     "--enable-expert-parallel",
 }
 

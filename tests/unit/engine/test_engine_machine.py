@@ -30,6 +30,12 @@ class OverlappedMachine(EngineMachine):
     mode = StepMode.OVERLAPPED
 
 
+class StagedMachine(EngineMachine):
+    """And with several, as stages compute them."""
+
+    mode = StepMode.STAGED
+
+
 class RecordedMachine(EngineMachine):
     """And with decode steps padded to those that were recorded."""
 
@@ -87,6 +93,12 @@ class StatefulMachine(EngineMachine):
         return FakeLoadedModel(model=FakeModel(self.windows), spec=spec)
 
 
+class StagedStatesMachine(StatefulMachine):
+    """And with several steps in flight."""
+
+    mode = StepMode.STAGED
+
+
 class ScarceStatesMachine(StatefulMachine):
     """And with few blocks, so that there is room for checkpoints at times only."""
 
@@ -134,22 +146,26 @@ class OverlappedNativeMachine(NativeMachine):
 
 TestEngineMachine = EngineMachine.TestCase
 TestOverlappedMachine = OverlappedMachine.TestCase
+TestStagedMachine = StagedMachine.TestCase
 TestRecordedMachine = RecordedMachine.TestCase
 TestGroupedMachine = GroupedMachine.TestCase
 TestWindowedMachine = WindowedMachine.TestCase
 TestSeveralWindowsMachine = SeveralWindowsMachine.TestCase
 TestStatefulMachine = StatefulMachine.TestCase
+TestStagedStatesMachine = StagedStatesMachine.TestCase
 TestScarceStatesMachine = ScarceStatesMachine.TestCase
 TestNativeMachine = NativeMachine.TestCase
 TestOverlappedNativeMachine = OverlappedNativeMachine.TestCase
 for _case in (
     TestEngineMachine,
     TestOverlappedMachine,
+    TestStagedMachine,
     TestRecordedMachine,
     TestGroupedMachine,
     TestWindowedMachine,
     TestSeveralWindowsMachine,
     TestStatefulMachine,
+    TestStagedStatesMachine,
     TestScarceStatesMachine,
 ):
     _case.settings = settings(max_examples=examples(12, 120), stateful_step_count=40)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from shared.engine.step.decode_graphs import StepGraph, StepOutput
 
 OTHER_MODES = [StepMode.OVERLAPPED, StepMode.RECORDED]
+EVERY_OTHER = [*OTHER_MODES, StepMode.STAGED]
 NUM_BLOCKS = 24
 
 tokens = st.integers(0, VOCAB_SIZE - 1)
@@ -104,7 +105,7 @@ def run_all(arrivals: list[Arrival], mode: StepMode, **engine_settings: object) 
         min_size=1,
         max_size=10,
     ),
-    mode=st.sampled_from(OTHER_MODES),
+    mode=st.sampled_from(EVERY_OTHER),
     policy=st.sampled_from(SchedulingPolicy),
     budget=st.integers(8, 40),
 )

@@ -43,10 +43,15 @@ def test_a_program_may_have_ranks(model: Path) -> None:
     assert answer(model, tensor_parallel_size=2, enable_expert_parallel=True) == answer(model)
 
 
+def test_a_program_may_have_stages(model: Path) -> None:
+    assert answer(model, pipeline_parallel_size=2) == answer(model)
+
+
 @pytest.mark.parametrize(
     ("ranks", "reason"),
     [
         ({"tensor_parallel_size": 0}, "must be 1 to 64"),
+        ({"tensor_parallel_size": 9, "pipeline_parallel_size": 9}, "must be 1 to 64, not 81"),
         ({"enable_expert_parallel": True}, "needs a tensor_parallel_size over 1"),
         ({"tensor_parallel_size": 2, "distributed_timeout_seconds": 0}, "must be over 0"),
         ({"tensor_parallel_size": 2, "device": "cuda"}, "compute on a CPU"),

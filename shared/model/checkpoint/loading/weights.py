@@ -70,6 +70,9 @@ def load_weights(model: CausalLM, files: CheckpointFiles) -> None:
             num_exact += fill(model, names[name], found, path, name, slices)
             seen.add(name)
         elif name == head:  # the config says that it is tied
+            if not len(model.embedding):
+                seen.add(embedding)
+                continue
             tied_head = torch.empty_like(model.embedding)
             _copy_head(tied_head, names[name], found, path, name, slices)
         else:
@@ -127,6 +130,8 @@ def fill(
     Raises:
         ModelLoadError: its shape, dtype or values are wrong.
     """
+    if slices is not None and all(slices.cut(part).is_elsewhere for part in stored.parts):
+        return 0
     if not isinstance(found, torch.Tensor):
         return _fill_matrix(model, stored, found.read(name, stored), slices)
     _check_shape(stored.shape, found, path, name)
@@ -149,13 +154,19 @@ def fill(
     return 0
 
 
-def fill_slice(model: ShardedCausalLM, name: str, values: Tensor) -> None:
-    """Give a parameter of a rank its part of the whole one's values."""
+def fill_slice(model: ShardedCausalLM, name: str, values: Tensor | float) -> None:
+    """Give a parameter of a rank, if it has that one, its part of the whole one's values.
+
+    values: a number is that of all.
+    """
     module, _, kind = name.rpartition(".")
     part = WeightPart(module, Kind(kind), None)
     slices = Slices(model.shards, model.collective)
     cut = slices.cut(part)
     if cut.is_elsewhere:
+        return
+    if isinstance(values, float):
+        model.get_parameter(name).fill_(values)
         return
     target = tensor_of(model, part)
     if cut.is_zero:
@@ -262,7 +273,7 @@ def _resolve_tie(model: CausalLM, head: Tensor, seen: set[str], embedding: str) 
     if embedding not in seen:
         model.embedding.copy_(head)
         seen.add(embedding)
-    elif not torch.equal(head, model.embedding):
+    elif model.spec.ends and not torch.equal(head, model.embedding):
         model.lm_head = torch.nn.Parameter(head, requires_grad=False)
 
 

@@ -101,6 +101,14 @@ def leader() -> Iterator[RankLeader]:
     assert not any(is_running(pid) for pid in found.pids)
 
 
+@pytest.fixture(scope="module")
+def stages() -> Iterator[RankLeader]:
+    found = RankLeader(RankSettings(pipeline_parallel_size=2))
+    yield found
+    found.close()
+    assert not any(is_running(pid) for pid in found.pids)
+
+
 def is_running(pid: int) -> bool:
     with contextlib.suppress(FileNotFoundError):
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")")[-1].split()[0] != "Z"
@@ -139,8 +147,18 @@ def rows_of(run: Run, request_id: str) -> Near:
     return Near(np.frombuffer(b"".join(rows), "<f4"))
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_answers_are_those_of_one_process(model: Path, leader: RankLeader, name: str) -> None:
+@pytest.mark.parametrize(
+    ("group", "name"),
+    [
+        *(("leader", name) for name in SETTINGS),
+        ("stages", "synchronous"),
+        ("stages", "speculative"),
+    ],
+)
+def test_answers_are_those_of_one_process(
+    model: Path, group: str, name: str, request: pytest.FixtureRequest
+) -> None:
+    leader = request.getfixturevalue(group)
     settings = SHORT_OF_BLOCKS | {"logits_processors": PROCESSORS} | SETTINGS[name]
     settings |= {"enable_return_hidden_states": True}
     here = LLM(model, dtype="float32", attention_backend="torch", **settings)
@@ -170,10 +188,12 @@ def answer(home: EngineHome, *, adapter: AdapterRef | None = None) -> list[int]:
     ).tokens("one")
 
 
+@pytest.mark.parametrize("group", ["leader", "stages"])
 def test_ranks_take_adapters_and_other_weights(
-    model: Path, leader: RankLeader, tmp_path: Path
+    model: Path, group: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """Beside each other, by sleep and by update, as one process does; one slot for two adapters."""
+    leader = request.getfixturevalue(group)
     other = tmp_path / "other"
     write_random_checkpoint(other, CheckpointSpec(num_layers=2, vocab_size=VOCAB, seed=5))
     settings = SHORT_OF_BLOCKS | {"enable_lora": True, "max_loras": 1, "max_lora_rank": 8}
@@ -254,8 +274,15 @@ def test_ranks_are_measured(leader: RankLeader) -> None:
     assert {s.labels["rank"] for f in families for s in f.samples} == {"0"}
 
 
-def test_a_step_that_fails_on_all_ranks_fails_alone(model: Path, leader: RankLeader) -> None:
-    """The group goes on: caches and rows of both ranks are still the same."""
+@pytest.mark.parametrize("group", ["leader", "stages"])
+def test_a_step_that_fails_on_all_ranks_fails_alone(
+    model: Path, group: str, request: pytest.FixtureRequest
+) -> None:
+    """The group goes on: caches and rows of both ranks are still the same.
+
+    So it does where the last of several stages fails, which alone chooses tokens.
+    """
+    leader = request.getfixturevalue(group)
     processors = ("tests.fakes.logits_processors:Failing",)
     with group_of(leader, model, **SHORT_OF_BLOCKS, logits_processors=processors) as home:
         failing = make_request("fails", [5, 6, 7], extra_args={"fails": True})

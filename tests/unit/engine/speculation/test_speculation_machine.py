@@ -36,6 +36,12 @@ class OverlappedSpeculatingMachine(SpeculatingMachine):
         return make_engine(self.loaded, self.mode, speculative_config=config, **given)
 
 
+class StagedSpeculatingMachine(SpeculatingMachine):
+    """The same with several steps in flight, each with drafts of its own sequences."""
+
+    mode = StepMode.STAGED
+
+
 class StatefulSpeculatingMachine(SpeculatingMachine):
     """And with a layer that keeps a state: it is as if rejected drafts had never been computed."""
 
@@ -45,10 +51,12 @@ class StatefulSpeculatingMachine(SpeculatingMachine):
 
 
 TestStatefulSpeculatingMachine = StatefulSpeculatingMachine.TestCase
+TestStagedSpeculatingMachine = StagedSpeculatingMachine.TestCase
 TestSpeculatingMachine = SpeculatingMachine.TestCase
 TestOverlappedSpeculatingMachine = OverlappedSpeculatingMachine.TestCase
 for _case in (
     TestStatefulSpeculatingMachine,
+    TestStagedSpeculatingMachine,
     TestSpeculatingMachine,
     TestOverlappedSpeculatingMachine,
 ):

@@ -345,6 +345,7 @@ REFUSED: dict[type, dict[str, Any]] = {
         "embedding_size": 48,
         "own_rows": 7,
         "whole_groups": ((0, 1),),
+        "own_layers": range(1),
     },
 }
 

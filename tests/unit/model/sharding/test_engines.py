@@ -4,26 +4,37 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from queue import Queue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 import torch
 
+from shared.engine.step.followers import NoFollowers
 from shared.engine.step.plan_codec import decode_plan, encode_plan
+from shared.engine.step.staged import FirstStage, send_result
+from shared.kv.split import KVSplit
 from shared.model.loader import load_model
 from shared.model.sharding.split import Split
+from shared.model.sharding.stages import stage_layers
+from shared.ranks.plan_ring import PlanRingReceiver, PlanRingSender, ring_file
+from shared.ranks.ring_pipe import PipeEnd, RingPipe, pipe_file
 from tests.fakes.engines import generate, make_engine, make_request
 from tests.fakes.family_cases import CASES
-from tests.fakes.ranks import RUN_BY
+from tests.fakes.ranks import RUN_BY, run_ranks
 from tests.fakes.transformers_models import random_model, random_prompt, save
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
+    from shared.engine.config import EngineConfig
+    from shared.engine.engine import Engine
+    from shared.engine.step.hidden import HiddenNeeds
     from shared.engine.step.model_runner import ModelRunner, RunningStep, StepResult
     from shared.engine.step.plan import StepPlan
-    from shared.ranks.base import Collective
+    from shared.model.loader import LoadedModel
 
+T = TypeVar("T")
 #: Prompts are chunks of 16.
 SETTINGS: dict[str, Any] = {"max_num_batched_tokens": 16}
 #: A family, its heads, ranks, and blocks: too few for all sequences to their ends.
@@ -33,14 +44,82 @@ MODELS: dict[str, tuple[str, dict[str, Any], int, int]] = {
     "states": ("lfm2", {}, 3, 40),
     "latent rows": ("deepseek_v3", {}, 2, 20),
 }
+#: The same, with ranks of a stage, and stages. Layers are 3 or 4.
+STAGES: dict[str, tuple[str, dict[str, Any], int, int, int]] = {
+    "dense, tied": ("gemma", {"num_hidden_layers": 3}, 1, 3, 20),
+    "learned positions": ("gpt2", {}, 1, 2, 20),
+    "windows": ("gemma3", {}, 1, 3, 44),
+    "experts": ("gpt_oss", {"num_hidden_layers": 3}, 1, 2, 44),
+    "latent rows": ("deepseek_v3", {}, 2, 2, 20),
+    "states": ("lfm2", {}, 1, 3, 40),
+    "two mixers": ("falcon_h1", {}, 1, 2, 40),
+}
+
+
+class Group:
+    """The channels of ranks in threads."""
+
+    def __init__(self, size: int, num_stages: int, backend: str = "torch") -> None:
+        self.size, self.num_stages, self._backend = size, num_stages, backend
+        self.plans: list[Queue[bytes]] = [Queue() for _ in range(size * num_stages)]
+        self.results = ring_file(2)
+        #: By rank that sends.
+        self._pipes = [pipe_file() for _ in range(size * (num_stages - 1))]
+
+    def run(self, work: Callable[[Any], T]) -> list[T]:
+        """What each rank's thread returns."""
+        if self.num_stages == 1:
+            return RUN_BY[self._backend](self.size, work)
+        return run_ranks(self.size, work, num_stages=self.num_stages)
+
+    def split(self, rank: Any) -> Split:
+        """A rank's place."""
+        stage = rank.stage if self.num_stages > 1 else 0
+        return Split(rank=rank.rank, size=rank.size, stage=stage, num_stages=self.num_stages)
+
+    def load(self, path: Path, rank: Any) -> LoadedModel:
+        """A rank's part of a model."""
+        split = self.split(rank)
+        return load_model(
+            path,
+            attention_backend=self._backend,
+            split=split,
+            collective=rank,
+            pipe=None if self.num_stages == 1 else self._pipe(split),
+            num_threads=1,
+        )
+
+    def _pipe(self, split: Split) -> RingPipe:
+        def end(sender: int) -> PipeEnd:
+            return PipeEnd(self._pipes[sender].fd, (sender, sender + self.size))
+
+        number = split.number
+        before = None if split.is_first else end(number - self.size)
+        return RingPipe(before, None if split.is_last else end(number))
+
+
+class Leading(NoFollowers):
+    """Rank 0's hold on the others."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+
+    def lead(self, runner: Any, config: EngineConfig) -> Any:
+        leading = LeadingRunner(runner, self._group.plans[1:])
+        num_stages = self._group.num_stages
+        if num_stages == 1:
+            return leading
+        results = PlanRingReceiver(self._group.results.fd, 1, 2, limit_s=60)
+        return FirstStage(leading, results, num_stages)
 
 
 @dataclass
-class Leading:
+class LeadingRunner:
     """Rank 0's runner, which sends its plans to the followers."""
 
     runner: ModelRunner
     followers: list[Queue[bytes]]
+    num_stages = 1
 
     def launch(self, plan: StepPlan) -> RunningStep:
         for queue in self.followers:
@@ -49,6 +128,9 @@ class Leading:
 
     def collect(self, step: RunningStep) -> StepResult:
         return self.runner.collect(step)
+
+    def keep_hidden(self, needs: HiddenNeeds) -> None:
+        raise NotImplementedError
 
 
 def requests() -> list[Any]:
@@ -67,31 +149,61 @@ def answers_of(engine: Any) -> dict[str, list[int]]:
 
 
 def rank_answers(
-    rank: Collective,
+    rank: Any,
     path: Path,
-    queues: list[Queue[bytes]],
-    backend: str,
+    group: Group,
     settings: dict[str, Any],
-) -> dict[str, list[int]] | int:
-    """What rank 0 answers; of a follower, the number of its steps."""
-    split = Split(rank=rank.rank, size=rank.size)
-    loaded = load_model(
-        path, attention_backend=backend, split=split, collective=rank, num_threads=1
-    )
+    ask: Callable[[Engine], Any],
+) -> tuple[Any, int, list[torch.Tensor]]:
+    """What rank 0 answers, the number of a rank's steps, and the blocks of its groups."""
+    split = group.split(rank)
+    number = split.number
+    loaded = group.load(path, rank)
+    if number == 0:
+        engine = make_engine(loaded, followers=Leading(group), **settings)
+        try:
+            found = ask(engine)
+            return found, engine.stats().counters["engine_steps"], blocks_of(engine)
+        finally:
+            for queue in group.plans[1:]:
+                queue.put(b"")
     engine = make_engine(loaded, **settings)
     runner = engine._parts.runner
-    if rank.rank == 0:
-        engine._steps._runner = Leading(runner, queues[1:])  # type: ignore[assignment]
-        try:
-            return answers_of(engine)
-        finally:
-            for queue in queues[1:]:
-                queue.put(b"")
+    results = None
+    if group.num_stages > 1 and split.is_last and not split.rank:
+        results = PlanRingSender(group.results.fd, 2)
     num_steps = 0
-    while plan := queues[rank.rank].get(timeout=60):
-        runner.collect(runner.launch(decode_plan(plan)))
+    while plan := group.plans[number].get(timeout=60):
+        result = runner.collect(runner.launch(decode_plan(plan)))
+        if results is not None:
+            send_result(results, result)
         num_steps += 1
-    return num_steps
+    return None, num_steps, blocks_of(engine)
+
+
+def blocks_of(engine: Engine) -> list[torch.Tensor]:
+    """By group: [blocks, layers, ...]."""
+    return [view.clone() for view in engine._parts.arena._views]
+
+
+def compare(
+    path: Path, size: int, num_stages: int, settings: dict[str, Any], backend: str = "torch"
+) -> None:
+    """Ranks answer as one process does."""
+    torch.set_num_threads(1)
+    loaded = load_model(path, attention_backend=backend, num_threads=1)
+    expected = answers_of(make_engine(loaded, **settings))
+    assert {key: len(tokens) for key, tokens in expected.items()} == {
+        "greedy": 12,
+        "sampled": 10,
+        "scored": 8,
+    }
+    group = Group(size, num_stages, backend)
+    (found, num_steps, _), *others = group.run(
+        lambda rank: rank_answers(rank, path, group, settings, answers_of)
+    )
+    assert found == expected
+    assert [steps for _, steps, _ in others] == [num_steps] * (size * num_stages - 1)
 
 
 @pytest.mark.parametrize(
@@ -106,21 +218,47 @@ def rank_answers(
 def test_ranks_follow_one_plan(
     name: str, backend: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    torch.set_num_threads(1)
     case, heads, size, num_blocks = MODELS[name]
-    settings = {**SETTINGS, **settings, "num_blocks": num_blocks}
     model_type, own = CASES[case]
     path = save(random_model(model_type, **{**own, **heads}), tmp_path)
-    loaded = load_model(path, attention_backend=backend, num_threads=1)
-    expected = answers_of(make_engine(loaded, **settings))
-    assert {key: len(tokens) for key, tokens in expected.items()} == {
-        "greedy": 12,
-        "sampled": 10,
-        "scored": 8,
-    }
-    queues: list[Queue[bytes]] = [Queue() for _ in range(size)]
-    found, *steps = RUN_BY[backend](
-        size, lambda rank: rank_answers(rank, path, queues, backend, settings)
-    )
-    assert found == expected
-    assert len(set(steps)) == 1
+    compare(path, size, 1, {**SETTINGS, **settings, "num_blocks": num_blocks}, backend)
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_stages_follow_one_plan(name: str, tmp_path: Path) -> None:
+    case, sizes, size, num_stages, num_blocks = STAGES[name]
+    model_type, own = CASES[case]
+    path = save(random_model(model_type, **{**own, **sizes}), tmp_path)
+    compare(path, size, num_stages, {**SETTINGS, "num_blocks": num_blocks})
+
+
+def held_blocks(engine: Engine) -> list[list[int]]:
+    """By group: the blocks of a prompt that is held for a hand-off."""
+    prompt = random_prompt(40, vocab_size=321, seed=40)
+    generate(engine, make_request("held", prompt, hold_blocks=True))
+    tables = engine._scheduler.held["held"].tables
+    return [[block for block in table if block >= 0] for table in tables]
+
+
+@pytest.mark.parametrize("name", ["windows", "states"])
+def test_a_stage_keeps_what_the_hand_off_takes_from_it(name: str, tmp_path: Path) -> None:
+    case, sizes, _, num_stages, num_blocks = STAGES[name]
+    model_type, own = CASES[case]
+    path = save(random_model(model_type, **{**own, **sizes}), tmp_path)
+    settings = {**SETTINGS, "num_blocks": num_blocks}
+    loaded = load_model(path, attention_backend="torch")
+    alone = make_engine(loaded, **settings)
+    places, whole = held_blocks(alone), blocks_of(alone)
+    group = Group(1, num_stages)
+    ranks = group.run(lambda rank: rank_answers(rank, path, group, settings, held_blocks))
+    tables = ranks[0][0]
+    assert list(map(len, tables)) == list(map(len, places))
+    stages = stage_layers(loaded.spec, num_stages)
+    assert [len(layers) for layers in stages] == [1, 1, 1]
+    split = KVSplit.of_stages(loaded.spec.kv_groups, stages)
+    for rank, (_, _, found) in enumerate(ranks):
+        for number, (kept, every) in enumerate(zip(found, whole, strict=True)):
+            layers = split.layers(rank, number)
+            expected = every[places[number], layers.start : layers.stop]
+            assert expected.any() == bool(layers)
+            torch.testing.assert_close(kept[tables[number]], expected, atol=1e-3, rtol=1e-3)

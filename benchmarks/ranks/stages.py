@@ -1,0 +1,80 @@
+"""Prompts through the stages of a pipeline, beside one process with as many threads.
+
+Both compute with PyTorch in float32. Prompts differ, and are queued at once, so that every stage
+has work but at the beginning and the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from benchmarks.peers.models import FIRST_WORD, MODELS, model_folder
+from shared.engine.llm import LLM
+from shared.engine.rank_settings import RankSettings
+from shared.engine.sequence.request import EngineRequest
+from shared.request.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_SAMPLING = SamplingParams(max_tokens=1, temperature=0.0, ignore_eos=True)
+
+
+def prefill_rate(llm: LLM, num_prompts: int, num_tokens: int, vocab_size: int) -> float:
+    """Return the tokens of prompts that are computed in a second."""
+    draw = np.random.default_rng(7)
+
+    def run(name: str, num: int) -> float:
+        for index in range(num):
+            prompt = draw.integers(FIRST_WORD, vocab_size, num_tokens).tolist()
+            request = EngineRequest(
+                request_id=f"{name}{index}", prompt_token_ids=tuple(prompt), sampling=_SAMPLING
+            )
+            llm.engine.add(request)
+        start_s = time.monotonic()
+        while llm.engine.has_work():
+            llm.engine.step()
+        return time.monotonic() - start_s
+
+    run("warm", 2)
+    return num_prompts * num_tokens / run("timed", num_prompts)
+
+
+def main(args: Sequence[str] | None = None) -> None:
+    """Print one line of JSON per way to compute."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", choices=tuple(MODELS), default="medium")
+    parser.add_argument("--stages", type=int, default=2)
+    parser.add_argument("--prompts", type=int, default=8)
+    parser.add_argument("--tokens", type=int, default=512)
+    given = parser.parse_args(args)
+    folder, vocab_size = model_folder(given.model), MODELS[given.model].vocab_size
+    for num_stages in (given.stages, 1):
+        llm = LLM(
+            folder,
+            dtype="float32",
+            attention_backend="torch",
+            num_threads=given.stages,
+            ranks=RankSettings(pipeline_parallel_size=num_stages),
+            max_num_batched_tokens=given.tokens,
+            max_num_seqs=given.prompts,
+            max_model_len=given.tokens + 1,
+            num_blocks=(given.prompts + 1) * (given.tokens // 16 + 1),
+            enable_prefix_caching=False,
+        )
+        if num_stages == 1:  # the loader leaves PyTorch one
+            torch.set_num_threads(given.stages)
+        rate = prefill_rate(llm, given.prompts, given.tokens, vocab_size)
+        llm.close()
+        found = {"model": given.model, "stages": num_stages, "tokens_per_s": round(rate)}
+        print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()
