@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import nn
@@ -75,7 +75,7 @@ class CausalLM(nn.Module):
             for layer in spec.computed
         ]
         _join(spec, self.decoder_layers)
-        #: By their numbers, for PyTorch's own traversal only: nothing for those of other parts.
+        #: For PyTorch's own traversal only.
         self.layers = _numbered(spec, self.decoder_layers)
         self.norm = _final_norm(spec, dtype, backend.name)
         self.lm_head = self.embedding
@@ -89,10 +89,9 @@ class CausalLM(nn.Module):
         #: Learned ones: [num_rows, hidden].
         self.positions: nn.Parameter | None = None
         if spec.learned_positions is not None and spec.begins:
-            rows = spec.learned_positions.num_rows
-            self.positions = _weight(rows, spec.hidden_size, dtype=dtype)
-        self.project_in: FusedLinear | None = None
-        self.project_out: FusedLinear | None = None
+            size = spec.learned_positions.num_rows, spec.hidden_size
+            self.positions = _weight(*size, dtype=dtype)
+        self.project_in = self.project_out = cast("FusedLinear | None", None)
         if spec.embedding_size is not None and spec.begins:
             self.project_in = _projection(width, spec.hidden_size, dtype)
         if spec.embedding_size is not None and spec.ends:
