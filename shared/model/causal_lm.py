@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import nn
@@ -75,10 +75,8 @@ class CausalLM(nn.Module):
             for layer in spec.computed
         ]
         _join(spec, self.decoder_layers)
-        #: By their numbers, for PyTorch's own traversal only: nothing for those of other parts.
-        self.layers = nn.ModuleList(nn.Identity() for _ in spec.layers)
-        for number, layer in zip(spec.computed, self.decoder_layers, strict=True):
-            self.layers[number] = layer
+        #: For PyTorch's own traversal only.
+        self.layers = _numbered(spec, self.decoder_layers)
         self.norm = _final_norm(spec, dtype, backend.name)
         self.lm_head = self.embedding
         if not spec.is_tied:
@@ -86,16 +84,14 @@ class CausalLM(nn.Module):
         self._method = method
         #: The output head as a checkpoint stores it; `lm_head` has no values then.
         self.stored_head: AnyMatrix | None = None
-        self.lm_head_bias: nn.Parameter | None = None
-        if spec.has_head_bias and spec.ends:
-            self.lm_head_bias = _weight(spec.num_head_rows, dtype=dtype)
+        has_bias = spec.has_head_bias and spec.ends
+        self.lm_head_bias = _weight(spec.num_head_rows, dtype=dtype) if has_bias else None
         #: Learned ones: [num_rows, hidden].
         self.positions: nn.Parameter | None = None
         if spec.learned_positions is not None and spec.begins:
-            rows = spec.learned_positions.num_rows
-            self.positions = _weight(rows, spec.hidden_size, dtype=dtype)
-        self.project_in: FusedLinear | None = None
-        self.project_out: FusedLinear | None = None
+            size = spec.learned_positions.num_rows, spec.hidden_size
+            self.positions = _weight(*size, dtype=dtype)
+        self.project_in = self.project_out = cast("FusedLinear | None", None)
         if spec.embedding_size is not None and spec.begins:
             self.project_in = _projection(width, spec.hidden_size, dtype)
         if spec.embedding_size is not None and spec.ends:
@@ -296,6 +292,14 @@ def _last_keeping(spec: DecoderSpec, numbers: Sequence[int]) -> int:
     """Return the place, among these layers, of the last that keeps something; else the last."""
     places = (place for place, number in enumerate(numbers) if spec.keeps(number))
     return max(places, default=len(numbers) - 1)
+
+
+def _numbered(spec: DecoderSpec, layers: Sequence[DecoderLayer]) -> nn.ModuleList:
+    """The layers by their numbers; nothing for those of other parts."""
+    found = nn.ModuleList(nn.Identity() for _ in spec.layers)
+    for number, layer in zip(spec.computed, layers, strict=True):
+        found[number] = layer
+    return found
 
 
 def _join(spec: DecoderSpec, layers: Sequence[DecoderLayer]) -> None:
