@@ -61,10 +61,7 @@ def build_model_parts(
     _check_stages(loaded, config, layout)
     device = torch.device(config.device)
     processors = _processors(loaded, config)
-    if config.enforce_eager or not loaded.model.is_recordable:
-        recorder = None
-    elif recorder is None and device.type == "cuda":
-        recorder = CudaRecorder(device)
+    recorder = _recorder(loaded, config, device, recorder)
     # Padding of a recorded step needs a block to write to.
     scratch_block = None if recorder is None else num_blocks
     arena = KVArena(
@@ -93,6 +90,16 @@ def build_model_parts(
         chooses=loaded.shards is None or loaded.shards.split.is_last,
     )
     return ModelParts(loaded, arena, followers.lead(runner, config), processors, hidden)
+
+
+def _recorder(
+    loaded: LoadedModel, config: EngineConfig, device: torch.device, given: GraphRecorder | None
+) -> GraphRecorder | None:
+    if config.enforce_eager or not loaded.model.is_recordable:
+        return None
+    if given is None and device.type == "cuda":
+        return CudaRecorder(device)
+    return given
 
 
 def _check_stages(loaded: LoadedModel, config: EngineConfig, layout: KVLayout) -> None:
