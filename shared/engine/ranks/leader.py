@@ -207,7 +207,7 @@ class RankLeader:
         """End the processes. Idempotent."""
         self._plans.close()
         self.collective.close()
-        self._processes.close()
+        self._processes.close(at_once=self.lost is not None)
 
     def order(self, order: Order) -> None:
         """Give an order, and return when all have followed it.
