@@ -215,7 +215,7 @@ class RankLeader:
         if self._results is not None:
             self._results.close()
         self._channels.close()
-        self._processes.close()
+        self._processes.close(at_once=self.lost is not None)
 
     def order(self, order: Order) -> None:
         """Give an order, and return when all have followed it.

@@ -83,8 +83,11 @@ class FollowerProcesses:
                 return f"ended by {signal.Signals(-code).name}"
         return f"ended with status {code}"
 
-    def close(self) -> None:
-        """End all. Waits, and kills those that do not end by themselves. Idempotent."""
+    def close(self, *, at_once: bool = False) -> None:
+        """End all. Waits, and kills those that do not end by themselves. Idempotent.
+
+        at_once: without waiting. Of a lost group, one that is stopped would only use up the time.
+        """
         if self._closing.is_set():
             return
         self._closing.set()
@@ -93,7 +96,7 @@ class FollowerProcesses:
             line.close()
         for process in self._processes:
             try:
-                process.wait(_END_S)
+                process.wait(0 if at_once else _END_S)
             except subprocess.TimeoutExpired:
                 # A stopped process, or one in a long computation.
                 process.kill()
