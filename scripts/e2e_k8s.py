@@ -60,6 +60,10 @@ CHANGES = {
     "decode": "pools.decode.podAnnotations.e2e=new",
     "redis": "redis.maxmemory=200mb",
 }
+#: Prefill workers of one rank hand over to decode workers of two.
+RANKS = (
+    "--set", "pools.prefill.replicas=2,pools.decode.settings.tensor_parallel_size=2",
+)  # fmt: skip
 #: The same checkpoint under another name, with workers of its own: values of the chart.
 SECOND_MODEL = {
     "models.second.source": {
@@ -94,6 +98,19 @@ def try_release(flags: Sequence[str], image: str) -> None:
             helm("upgrade", RELEASE, str(CHART), "--reuse-values", "--set", change, *TIMEOUT)
     with load.running("rollback of everything at once"), replacing(*CHANGES):
         helm("rollback", RELEASE, "1", *TIMEOUT)
+    helm("uninstall", RELEASE, "--wait")
+    wait_until_gone()
+
+
+def try_ranks(flags: Sequence[str], image: str) -> None:
+    """Decode workers of two ranks are replaced under load, then become workers of one again."""
+    helm("install", RELEASE, str(CHART), *flags, *RANKS, *TIMEOUT)
+    load = Load(image, f"{RELEASE}-router-pydoc", f"{RELEASE}-api-keys", right_answers())
+    same_size = CHANGES["decode"]
+    one_rank = "pools.decode.settings.tensor_parallel_size=1"
+    for what, change in (("of two ranks", same_size), ("from two ranks to one", one_rank)):
+        with load.running(f"upgrade of decode {what}"), replacing("decode"):
+            helm("upgrade", RELEASE, str(CHART), "--reuse-values", "--set", change, *TIMEOUT)
     helm("uninstall", RELEASE, "--wait")
     wait_until_gone()
 
@@ -173,6 +190,7 @@ def main() -> int:
     with own_namespace():
         if not options.dry_run:
             try_release(flags, options.router_image)
+            try_ranks(flags, options.router_image)
             try_two_models_with_tls(flags)
         try_every_object()
     return 0
