@@ -13,9 +13,6 @@
 {{- if .pool.gpu.count -}}
 {{- fail (printf "%s: ranks compute on CPUs: gpu.count must be 0, not %d" $at (int64 .pool.gpu.count)) -}}
 {{- end -}}
-{{- with .pool.settings.kv_offload_host_gib -}}
-{{- fail (printf "%s: ranks have no tiers below their blocks: leave out settings.kv_offload_host_gib" $at) -}}
-{{- end -}}
 {{- end -}}
 {{- if or (lt $ranks 1) (gt $ranks 64) -}}
 {{- fail (printf "%s: must be 1 to 64" $at) -}}

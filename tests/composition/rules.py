@@ -48,6 +48,13 @@ class Rule:
         )
 
 
+#: With blocks of more than one kind.
+_SEVERAL_GROUPS = (
+    "gemma3, two groups",
+    "llama4, chunks",
+    "gemma4, shared KV",
+    "qwen3_5, states",
+)
 #: Workers of several ranks, on either side.
 DIVIDED = ("ranks, prefill : decode", ("2 : 1", "1 : 2", "2 : 2"))
 #: Six heads of 80: those of a rank end in the midst of a group of scales.
@@ -241,13 +248,9 @@ RULES = (
     Rule(
         DIVIDED,
         ("offload", ("host", "disk")),
-        "a group of ranks has no tiers below its blocks",
-        refused="a group of ranks has no tiers below its blocks",
-    ),
-    Rule(
-        DIVIDED,
-        ("prefix from", ("offload",)),
-        "a group of ranks has no tier to load from",
+        "a tier has whole blocks, and ranks divide those of several groups of layers differently",
+        refused="groups of layers, whose blocks several ranks divide differently",
+        third=("family", _SEVERAL_GROUPS),
     ),
     Rule(
         ("ranks, prefill : decode", ("2 : 1", "2 : 2")),

@@ -51,7 +51,7 @@ def test_other_numbers_are_refused_by_name(word: str) -> None:
         ("--max_num_seqs 3", "--max-num-seqs 3"),
         ("--max_num_seqs=3", "--max-num-seqs 3"),
         ("-tp 2 --max-num-seqs 3", "--tensor-parallel-size 2 --max-num-seqs 3"),
-        ("-pp=1", ""),
+        ("-dcp=1", ""),
         ("-q int8", "--quantization int8"),
         ("--tls --max-num-seqs 3", "--tls --max-num-seqs 3"),
         ("model --dtype=half", "model --dtype float16"),

@@ -318,10 +318,6 @@ def test_a_bad_value_is_refused_by_name(flag: str, named: str) -> None:
             "pools.decode.settings.tensor_parallel_size 2: ranks compute on CPUs: gpu.count",
         ),
         (
-            "workers.settings.tensor_parallel_size=2,workers.settings.kv_offload_host_gib=1",
-            "leave out settings.kv_offload_host_gib",
-        ),
-        (
             "pools.decode.settings.tensor_parallel_size=0",
             "pools.decode.settings.tensor_parallel_size 0: must be 1 to 64",
         ),
