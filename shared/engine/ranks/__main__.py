@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
+import ctypes
 import os
-import select
 import signal
 import socket
 import sys
-import threading
 
 import msgspec
 import structlog
@@ -20,17 +18,20 @@ from shared.telemetry.logs import configure_logs
 
 log = structlog.get_logger(__name__)
 
+#: Linux: linux/prctl.h.
+_PR_SET_PDEATHSIG = 1
+
 
 def main(words: list[str]) -> int:
     """Follow rank 0 until it is gone; return the exit code."""
     rank, leader, line_fd = map(int, words[:3])
+    _end_with(leader)
     memory = msgspec.json.decode(words[3], type=GroupMemory)
     service, level, as_json = words[4:7]
     # A terminal's interrupt and a service manager's end reach all processes. Rank 0 decides.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     configure_logs(service=f"{service}.{rank}", level=level, as_json=as_json == "1")
-    threading.Thread(target=_end_with, args=(leader,), daemon=True).start()
     channels = Channels(memory, rank)
     plans, results = channels.receive_plans(), channels.send_results()
     line = socket.socket(fileno=line_fd)
@@ -45,12 +46,10 @@ def main(words: list[str]) -> int:
 
 
 def _end_with(leader: int) -> None:
-    """End this process when rank 0's has ended: while this one loads, it listens to nothing."""
-    with contextlib.suppress(ProcessLookupError):
-        fd = os.pidfd_open(leader)
-        if os.getppid() == leader:
-            select.select([fd], [], [])
-    os._exit(1)
+    """Let the kernel end this process with rank 0's, also while this one loads or is stopped."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != leader:  # it ended before that
+        os._exit(1)
 
 
 if __name__ == "__main__":

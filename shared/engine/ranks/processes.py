@@ -10,7 +10,9 @@ import socket
 import subprocess
 import sys
 import threading
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,7 +41,9 @@ class LogSettings:
 class FollowerProcesses:
     """They end with this process, however it ends, and at `close`.
 
-    A thread waits for their ends; `on_lost` is called in it, once, if one ends before `close`.
+    A thread starts them and waits for their ends; `on_lost` is called in it, once, if one ends
+    before `close`. The kernel ends a child with the thread that started it, so this one lives as
+    long as they do.
     """
 
     def __init__(
@@ -59,14 +63,17 @@ class FollowerProcesses:
         self._closing = threading.Event()
         #: Written to when `close` is called, so that the thread ends.
         self._wake_read, self._wake = os.pipe()
+        #: Set when all have ended.
+        self._over = threading.Event()
+        started: Future[None] = Future()
+        live = partial(self._live, size, memory, logs, started)
+        self._thread = threading.Thread(target=live, name="watch-ranks", daemon=True)
+        self._thread.start()
         try:
-            for rank in range(1, size):
-                self._start(rank, memory, logs)
+            started.result()
         except BaseException:
             self.close()
             raise
-        self._thread = threading.Thread(target=self._watch, name="watch-ranks", daemon=True)
-        self._thread.start()
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -101,8 +108,8 @@ class FollowerProcesses:
                 # A stopped process, or one in a long computation.
                 process.kill()
                 process.wait()
-        if self._processes and hasattr(self, "_thread"):
-            self._thread.join()
+        self._over.set()
+        self._thread.join()
         for fd in (*self._pidfds, self._wake_read, self._wake):
             os.close(fd)
 
@@ -123,6 +130,20 @@ class FollowerProcesses:
             )
         self._processes.append(process)
         self._pidfds.append(os.pidfd_open(process.pid))
+
+    def _live(
+        self, size: int, memory: GroupMemory, logs: LogSettings, started: Future[None]
+    ) -> None:
+        """Start the processes, and watch them until all have ended."""
+        try:
+            for rank in range(1, size):
+                self._start(rank, memory, logs)
+        except (OSError, ValueError) as error:  # the caller's thread raises it
+            started.set_exception(error)
+        else:
+            started.set_result(None)
+            self._watch()
+        self._over.wait()
 
     def _watch(self) -> None:
         poll = select.poll()

@@ -56,7 +56,7 @@ def test_throughput_counts_every_token(tmp_path: Path) -> None:
         (("--max-num-sequences", "3"), "did you mean --max-num-seqs"),
         (("--input-len", "99", *ENGINE), "--max-model-len"),
         (("--output-json", "/nowhere/x.json"), "--output-json"),
-        (("-tp", "2"), "tensor"),
+        (("-dcp", "2"), "context"),
     ],
 )
 def test_wrong_flags_end_with_2_and_a_sentence(flags: tuple[str, ...], message: str) -> None:

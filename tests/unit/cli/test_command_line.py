@@ -110,7 +110,7 @@ def test_without_an_environment_it_says_what_to_run(tmp_path: Path) -> None:
             ("serve", "proxy"),
             "proxy is no folder, no GGUF file and none of router, prefill, decode",
         ),
-        (("serve", "a/b", "-tp", "2"), "--tensor-parallel-size 2 is refused: a model must fit"),
+        (("serve", "a/b", "-dcp", "2"), "--decode-context-parallel-size 2 is refused: a model is"),
         (("bench", "nothing"), "there is no benchmarks.nothing"),
     ],
 )

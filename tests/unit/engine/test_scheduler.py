@@ -94,7 +94,10 @@ def test_decoding_goes_on_while_a_long_prompt_is_read(step_mode: StepMode) -> No
     run = Run()
     drain(engine, run, until=lambda run: bool(run.new_tokens("long")))
     # 50 tokens by 7 in a step
-    assert len(run.tokens("short")) == run.num_steps == 8 + step_mode.lag
+    assert run.num_steps == 8 + step_mode.lag
+    # With three stages, a step in three is one of the decoding sequence.
+    each = 3 if step_mode is StepMode.STAGED else 1
+    assert len(run.tokens("short")) == run.num_steps // each
 
 
 def test_a_long_prompt_leaves_room_for_others_only_if_there_are_any() -> None:
@@ -165,13 +168,15 @@ def test_priority_admits_and_preempts_by_rank() -> None:
         assert run.tokens(name) == expected_tokens(prompt, 17)
 
 
-def test_who_was_preempted_comes_back_before_newer_ones() -> None:
+def test_who_was_preempted_comes_back_before_newer_ones(step_mode: StepMode) -> None:
     engine = make_engine(num_blocks=10)
     for i, name in enumerate("abc"):
         engine.add(make_request(name, range(i, i + 7), max_tokens=17))
     drain(engine, until=lambda run: num_preemptions(engine) > 0)
     engine.add(make_request("d", [1], max_tokens=1))
-    assert admission_order(engine) == ["b", "c", "d"]  # b gave way to a later on
+    # b gave way to a later on; with stages a has ended before.
+    others = ["c"] if step_mode is StepMode.STAGED else ["b", "c"]
+    assert admission_order(engine) == [*others, "d"]
 
 
 def test_nobody_is_admitted_in_a_step_that_preempted() -> None:
@@ -235,12 +240,14 @@ def test_without_chunking_a_prompt_is_read_in_one_step(step_mode: StepMode) -> N
 
 
 @pytest.mark.parametrize("policy", SchedulingPolicy)
-def test_everybody_gets_a_turn(policy: SchedulingPolicy) -> None:
+def test_everybody_gets_a_turn(policy: SchedulingPolicy, step_mode: StepMode) -> None:
     """A sequence that holds blocks gets a token in every step in which it is not preempted."""
     engine = make_engine(num_blocks=12, scheduling_policy=policy, max_num_batched_tokens=8)
     for i in range(8):
         engine.add(make_request(str(i), range(i, i + 6), max_tokens=12))
     waited: dict[str, int] = {}
+    # With stages, a step of one sequence is collected when those behind it have been launched.
+    longest = 2 + (step_mode.lag if step_mode is StepMode.STAGED else 0)
     while engine.has_work():
         running = [seq.request_id for seq in engine._scheduler.running]
         before = {seq.request_id: seq.num_tokens for seq in engine._scheduler.running}
@@ -249,5 +256,5 @@ def test_everybody_gets_a_turn(policy: SchedulingPolicy) -> None:
             progressed = seq.num_tokens > before.get(seq.request_id, 0)
             name = seq.request_id
             waited[name] = 0 if progressed or name not in running else waited.get(name, 0) + 1
-        assert max(waited.values(), default=0) <= 2
+        assert max(waited.values(), default=0) <= longest
     assert engine.stats().num_free_blocks == 12

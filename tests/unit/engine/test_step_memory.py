@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -106,20 +107,31 @@ def test_experts_behind_dense_layers_count(backend: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "field", "layers", "representatives"),
+    ("name", "field", "layers", "representatives", "of_stage"),
     [
-        ("window", "layer_types", [SLIDING] * 5 + [FULL], [0, 1, 5]),
-        ("chunk", "no_rope_layers", [0, 1, 1, 0], [0, 1, 3]),
-        ("state", "layer_types", [LINEAR, LINEAR, FULL, LINEAR], [0, 1, 2]),
+        ("window", "layer_types", [SLIDING] * 5 + [FULL], [0, 1, 5], [1, 2, 5]),
+        ("chunk", "no_rope_layers", [0, 1, 1, 0], [0, 1, 3], [1, 2, 3]),
+        ("state", "layer_types", [LINEAR, LINEAR, FULL, LINEAR], [0, 1, 2], [1, 2, 3]),
     ],
 )
 def test_a_layer_of_each_kind_is_computed(
-    name: str, field: str, layers: list[Any], representatives: list[int], tmp_path: Path
+    name: str,
+    field: str,
+    layers: list[Any],
+    representatives: list[int],
+    of_stage: list[int],
+    tmp_path: Path,
 ) -> None:
     own = SPECS[name]
     extra = {**own.extra, field: layers}
     write_random_checkpoint(tmp_path, replace(own, num_layers=len(layers), extra=extra))
-    assert step_memory._representatives(load_spec(tmp_path).layers) == representatives
+    whole: Any = SimpleNamespace(spec=load_spec(tmp_path), shards=None)
+    assert step_memory._representatives(whole) == representatives
+    # Of a stage, the layers that it computes, of which the first one represents no other.
+    stage: Any = SimpleNamespace(
+        spec=whole.spec, shards=SimpleNamespace(layers=range(1, len(layers)))
+    )
+    assert step_memory._representatives(stage) == of_stage
 
 
 def test_more_tokens_take_more(loaded: LoadedModel) -> None:

@@ -338,7 +338,7 @@ def test_arguments_of_engines_are_those_of_the_command_line() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"tensor_parallel_size": 2}, "--tensor-parallel-size 2 is refused"),
+        ({"decode_context_parallel_size": 2}, "--decode-context-parallel-size 2 is refused"),
         ({"data_parallel_size": 2}, "data_parallel_size must be 1"),
         ({"enable_tower_connector_lora": True}, "--enable-tower-connector-lora is refused"),
         ({"max_num_seq": 2}, "max_num_seq is no argument .* mean max_num_seqs"),

@@ -357,6 +357,7 @@ time.sleep(60)
         assert process.stdout is not None
         pid = next(int(line) for line in process.stdout if line.strip().isdigit())
         assert is_running(pid)
+        os.kill(pid, signal.SIGSTOP)
         process.kill()
     end_s = time.monotonic() + 10
     while is_running(pid):

@@ -322,6 +322,9 @@ COMPUTED = {
         "logit_softcap",
         "keeps_all_kv",
         "rounds_inputs",
+        # A rank's part; see `unit/model/sharding`.
+        "own_rows",
+        "whole_groups",
         "max_position_embeddings",
         "num_positions",
         "dtype",
@@ -343,8 +346,6 @@ REFUSED: dict[type, dict[str, Any]] = {
     DecoderSpec: {
         "has_final_norm": False,
         "embedding_size": 48,
-        "own_rows": 7,
-        "whole_groups": ((0, 1),),
         "own_layers": range(1),
     },
 }
