@@ -313,7 +313,7 @@ def test_what_one_rank_cannot_load_is_refused(
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
 def test_a_rank_that_is_gone_loses_the_group(model: Path, number: signal.Signals) -> None:
     """All requests end, by an error that names the rank; then nothing is left."""
-    ranks = RankSettings(tensor_parallel_size=2, distributed_timeout_seconds=2)
+    ranks = RankSettings(tensor_parallel_size=2, distributed_timeout_seconds=4)
     found = RankLeader(ranks)
     lost = threading.Event()
     found.on_lost(lost.set)
