@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -123,8 +124,9 @@ async def test_groups_hand_over_and_fetch_like_one_process(
     alone: Callable[[str, str], LLM],
     tmp_path: Path,
 ) -> None:
-    if connector == "nixl":
-        pytest.importorskip("nixl")
+    # Not imported here: that changes how this process logs.
+    if connector == "nixl" and find_spec("nixl") is None:
+        pytest.skip("the extra `nixl` is missing")
     oracle = alone(name, kv)
     # Over TCP each rank has a key of its own.
     groups = two_groups(
