@@ -2,13 +2,15 @@
 
 {{/* VALUES of a pool -> number of ranks of each of its workers */}}
 {{- define "baton.pool.ranks" -}}
-{{- hasKey .settings "tensor_parallel_size" | ternary .settings.tensor_parallel_size 1 | int64 -}}
+{{- $size := hasKey .settings "tensor_parallel_size" | ternary .settings.tensor_parallel_size 1 -}}
+{{- $stages := hasKey .settings "pipeline_parallel_size" | ternary .settings.pipeline_parallel_size 1 -}}
+{{- mul (int64 $size) (int64 $stages) -}}
 {{- end -}}
 
 {{/* dict "name" POOL "pool" VALUES: refuses ranks where the worker would refuse them, too */}}
 {{- define "baton.pool.checkRanks" -}}
 {{- $ranks := include "baton.pool.ranks" .pool | int -}}
-{{- $at := printf "pools.%s.settings.tensor_parallel_size %d" .name $ranks -}}
+{{- $at := printf "pools.%s.settings: %d ranks (tensor_parallel_size times pipeline_parallel_size)" .name $ranks -}}
 {{- if gt $ranks 1 -}}
 {{- if .pool.gpu.count -}}
 {{- fail (printf "%s: ranks compute on CPUs: gpu.count must be 0, not %d" $at (int64 .pool.gpu.count)) -}}

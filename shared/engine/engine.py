@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from shared.engine.step.decode_graphs import GraphRecorder
     from shared.engine.step.followers import Followers
     from shared.engine.step.model_parts import ModelParts
-    from shared.kv.layout import KVLayout
     from shared.kv.memory import KVMemory
     from shared.kv.prefix_cache import PrefixBlocks
     from shared.model.loader import LoadedModel
@@ -172,8 +171,8 @@ class Engine:
             arena,
             self._pool,
             namespace=self.namespace,
-            memories=() if arena.memory is None else (arena.memory, *self._followers.memories),
-            split=_split(loaded, self.layout),
+            memories=self.rank_memories,
+            split=self.kv_split,
         )
         #: The content of all tiers.
         self.cached = CachedBlocks(self._pool, self.prefix_cache, offload)
@@ -222,7 +221,8 @@ class Engine:
     @property
     def kv_split(self) -> KVSplit:
         """How the ranks divide the blocks of `layout`."""
-        return _split(self._parts.loaded, self.layout)
+        shards = self._parts.loaded.shards
+        return KVSplit.of(self.layout) if shards is None else kv_split(shards)
 
     def device_kv(self) -> DeviceBlocks:
         """Return the blocks on their device, for connectors that need no staging."""
@@ -486,10 +486,6 @@ class Engine:
             self._events.append(self._postprocessor.ending(seq, reason))
         elif placed is not None and states_from is not None:
             self._steps.receive_hidden(seq, placed, states_from)
-
-
-def _split(loaded: LoadedModel, layout: KVLayout) -> KVSplit:
-    return KVSplit.of(layout) if loaded.shards is None else kv_split(loaded.shards)
 
 
 def _validator(loaded: LoadedModel, config: EngineConfig, max_model_len: int) -> RequestValidator:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from shared.config import setting
 from shared.errors import ConfigError
+from shared.ranks.base import MAX_RANKS
 
 if TYPE_CHECKING:
     from shared.engine.config import EngineConfig
 
-MAX_RANKS = 64
 #: Speculation that reads tokens alone.
 _WITHOUT_TARGET = ("ngram", "suffix")
 

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from shared.errors import RankError
 
 
+#: Of a group.
+MAX_RANKS = 64
+
+
 class Collective(Protocol):
     """Operations that every rank of a group calls, in the same order, with tensors of one shape.
 

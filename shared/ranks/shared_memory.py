@@ -10,6 +10,7 @@ import torch
 from kernels.native.library import CollectiveShape, load_library
 from kernels.native.ranks import Summand
 from shared.errors import ConfigError
+from shared.ranks.base import MAX_RANKS
 from shared.ranks.checks import require_source, require_summed
 from shared.ranks.group_file import GroupFile
 from shared.ranks.membership import TIMEOUT_S, Membership, default_spin_s
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 BUFFER_BYTES = 1 << 20
 #: Of sums up to this size every rank adds up all; of larger ones a part.
 ONE_SHOT_BYTES = 32 << 10
-MAX_RANKS = 64
 #: Peers that are waited for in a step compute: they may be late by a part of a layer, and a rank
 #: that sleeps through that has to be woken, which may take longer.
 SPIN_S = 5e-3

@@ -15,10 +15,10 @@ import pytest
 
 import cli.demo
 from baton_client import Baton, UnsupportedError
+from benchmarks.faults.kinds.ranks import followers
 from cli.__main__ import main
 from cli.places import ROOT
 from cli.start.ports import free_port, is_free
-from tests.fakes.followers import followers
 from tests.fakes.warm_cluster import WarmCluster
 
 if TYPE_CHECKING:

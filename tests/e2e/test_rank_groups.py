@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from typing import TYPE_CHECKING
 
 import pytest
+from safetensors.torch import load_file, save_file
 
+from benchmarks.faults.kinds.ranks import followers
 from cli.processes import TAIL_LINES, last_error
+from shared.engine.llm import LLM
+from shared.request.sampling_params import SamplingParams
 from tests.e2e.asking import prompt_of
 from tests.e2e.conftest import BLOCK_SIZE, ENGINE_FLAGS
 from tests.e2e.oracle import expect
 from tests.e2e.processes import Cluster
 from tests.e2e.test_prefix_reuse import Driver
-from tests.fakes.followers import followers
+from tests.e2e.updating import NUM_TOKENS, PROMPTS, one_answer, post
 from tests.fakes.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from shared.engine.llm import LLM
-
+#: Of a checkpoint's file.
+NAME = "model.safetensors"
 TWO = ("--tensor-parallel-size", "2")
 
 
@@ -91,8 +96,43 @@ def test_hand_offs_and_prefixes_between_workers_of_two_sizes(
     driver.cluster.wait_idle()
 
 
+def test_ranks_take_other_weights_beside_an_engine_and_sleep(
+    driver: Driver, checkpoint: Path, tmp_path: Path
+) -> None:
+    """Every worker, of one rank or two, answers as one engine with the weights that it has."""
+    cluster, prompt = driver.cluster, PROMPTS[2]
+    other = tmp_path / "other"
+    shutil.copytree(checkpoint, other)
+    tensors = load_file(other / NAME)
+    save_file({name: each.flip(0).contiguous() for name, each in tensors.items()}, other / NAME)
+    wanted = {}
+    for folder in (checkpoint, other):
+        llm = LLM(folder, dtype="float32", num_blocks=64)
+        [output] = llm.generate(
+            [list(prompt)], SamplingParams(max_tokens=NUM_TOKENS, temperature=0.0)
+        )
+        wanted[folder] = list(output.outputs[0].token_ids)
+        llm.close()
+    assert wanted[checkpoint] != wanted[other]
+
+    def answers() -> list[list[int]]:
+        """By either decode worker, of which the less busy one is asked."""
+        return [one_answer(cluster, prompt)["token_ids"] for _ in range(2)]
+
+    assert answers() == [wanted[checkpoint]] * 2
+    done = post(cluster, "/update_weights", path=str(other), weight_version="other", mode="wait")
+    assert done["lost"] == {}
+    assert answers() == [wanted[other]] * 2
+    post(cluster, "/sleep?level=1")
+    post(cluster, "/wake_up")
+    assert answers() == [wanted[other]] * 2
+    post(cluster, "/update_weights", path=str(checkpoint), weight_version="first", mode="abort")
+    assert answers() == [wanted[checkpoint]] * 2
+    cluster.wait_idle()
+
+
 def test_a_worker_without_a_rank_ends_and_says_why(driver: Driver) -> None:
-    """Whoever started it starts it again, as any worker that ends with an error."""
+    """Its supervisor starts it again, as any worker that ends with an error."""
     worker = driver.cluster.workers["decode-1"]
     [follower] = followers(worker.popen.pid)
     os.kill(follower.pid, signal.SIGKILL)

@@ -66,7 +66,7 @@ class StepMode(Enum):
 
 
 class FakeStages(NoFollowers):
-    """Nobody follows, but steps are computed as late as a last stage may compute them."""
+    """No rank follows, but steps are computed as late as a last stage may compute them."""
 
     def __init__(self, num_stages: int) -> None:
         self.num_stages = num_stages

@@ -85,7 +85,9 @@ class Scattered:
 
 
 class _ScatteredEngine(Engine):
-    """An engine that says it has ranks."""
+    """An engine that says it has ranks, once it is made."""
+
+    scattered: Scattered | None = None
 
     def __init__(self, *args: Any, num_ranks: int, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -94,14 +96,15 @@ class _ScatteredEngine(Engine):
 
     @property
     def rank_memories(self) -> tuple[KVMemory, ...]:
-        return self.scattered.memories
+        return super().rank_memories if self.scattered is None else self.scattered.memories
 
     @property
     def kv_split(self) -> KVSplit:
-        return self.scattered.split
+        return super().kv_split if self.scattered is None else self.scattered.split
 
     def close(self) -> None:
-        self.scattered.close()
+        if self.scattered is not None:
+            self.scattered.close()
         super().close()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -45,7 +44,7 @@ class FollowerFault(Fault):
         """See `Fault`."""
         scene.target = scene.choose(self._role)
         [rank] = followers(scene.cluster.processes[scene.target].pid)
-        os.kill(rank, self._number)
+        rank.send_signal(self._number)
         scene.start(self._lost(scene, rank))
 
     async def heal(self, scene: Scene) -> None:
@@ -58,7 +57,7 @@ class FollowerFault(Fault):
         for name in scene.cluster.of_role(self._role):
             scene.cluster.restart(name)
 
-    async def _lost(self, scene: Scene, rank: int) -> None:
+    async def _lost(self, scene: Scene, rank: psutil.Process) -> None:
         """The worker ends by itself, and its ranks with it."""
         process = scene.cluster.processes[scene.target]
         if not await process.wait(TIMEOUT_S + _END_S):
@@ -66,11 +65,15 @@ class FollowerFault(Fault):
         elif process.exit_code != 1:
             scene.problems.append(f"{scene.target} ended with {process.exit_code} without a rank")
         with suppress(psutil.NoSuchProcess):
-            if psutil.Process(rank).status() != psutil.STATUS_ZOMBIE:
+            if rank.status() != psutil.STATUS_ZOMBIE:
                 scene.problems.append(f"rank 1 of {scene.target} has outlived it")
 
 
-def followers(pid: int) -> list[int]:
-    """Return the process ids of a worker's ranks from 1 on."""
-    children = psutil.Process(pid).children(recursive=True)
-    return [child.pid for child in children if _PROGRAM in child.cmdline()]
+def followers(pid: int) -> list[psutil.Process]:
+    """Return a worker's ranks from 1 on: what it, or a process that it started, has started."""
+    found = []
+    for child in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if _PROGRAM in child.cmdline():
+                found.append(child)
+    return found

@@ -13,6 +13,10 @@ NO_RANK_OF_DATA = (
     "workers are no ranks: each joins by itself, with --directory or --redis-url, and routers "
     "balance between them"
 )
+ONE_HOST = (
+    "the ranks of a worker are processes on one host; workers on others join by themselves, with "
+    "--directory or --redis-url"
+)
 NO_DBO = "Baton does not split a batch to overlap communication: there is none inside of a worker"
 NO_NCCL = "workers do not use NCCL"
 NO_NUMA = "use --cpu-threads-bind, or start the worker under numactl"
@@ -24,10 +28,10 @@ PARALLEL = (
         Refused("ranks are processes on one host; there is no Ray", ("mp", "uni")),
     ),
     value("--pipeline-parallel-size", "1", Same(), short="-pp"),
-    value("--master-addr", "127.0.0.1", Inert(NO_RANK_OF_DATA)),
-    value("--master-port", "29501", Inert(NO_RANK_OF_DATA)),
-    value("--nnodes", "1", Refused(NO_RANK_OF_DATA), short="-n"),
-    value("--node-rank", "0", Refused(NO_RANK_OF_DATA), short="-r"),
+    value("--master-addr", "127.0.0.1", Inert(ONE_HOST)),
+    value("--master-port", "29501", Inert(ONE_HOST)),
+    value("--nnodes", "1", Refused(ONE_HOST), short="-n"),
+    value("--node-rank", "0", Refused(ONE_HOST), short="-r"),
     value("--distributed-timeout-seconds", None, Same()),
     value("--cpu-distributed-timeout-seconds", None, renamed("--distributed-timeout-seconds")),
     switch("--numa-bind", Refused(NO_NUMA)),

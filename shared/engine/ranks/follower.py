@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
-import torch
 
 from shared.engine.memory.sizing import own_layout, read_layout
 from shared.engine.ranks.leading import Agreed
@@ -209,5 +208,3 @@ def _give_back() -> None:
     """Give the system back what nothing refers to any more."""
     gc.collect()
     give_back_free()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import os
 import socket
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -60,7 +61,7 @@ class RankLeader:
             ConfigError: the memory of the group cannot be made.
         """
         self.size = settings.size
-        self._settings = settings
+        self._limit_s = settings.distributed_timeout_seconds
         #: Why the group is lost, if it is.
         self.lost: RankError | None = None
         self._listener: Callable[[], None] = _hears_nothing
@@ -69,12 +70,15 @@ class RankLeader:
         #: The runner that was built last, if there are stages.
         self._stage: FirstStage | None = None
         memory, files = make_memory(settings)
-        self._processes = FollowerProcesses(
-            self.size, memory, logs=logs or LogSettings(), on_lost=self._lose
-        )
-        self._channels = Channels(memory, 0, expert_parallel=settings.enable_expert_parallel)
-        self._plans = self._channels.send_plans()
-        self._results = self._channels.receive_results()
+        with contextlib.ExitStack() as on_failure:
+            self._processes = FollowerProcesses(
+                self.size, memory, logs=logs or LogSettings(), on_lost=self._lose
+            )
+            on_failure.callback(self._processes.close, at_once=True)
+            self._channels = Channels(memory, 0, expert_parallel=settings.enable_expert_parallel)
+            self._plans = self._channels.send_plans()
+            self._results = self._channels.receive_results()
+            on_failure.pop_all()
         # All have the descriptors already: the kernel keeps the memory as long as one has it.
         for file in files:
             file.close()
@@ -105,9 +109,6 @@ class RankLeader:
             model_class=model_class,
         )
         self._send(order)
-        # Loading takes as long as it takes.
-        for line in self._processes.lines:
-            line.settimeout(None)
         try:
             loaded = load_model(
                 folder,
@@ -118,12 +119,10 @@ class RankLeader:
             )
         except BaseException:
             with contextlib.suppress(ConfigError, ModelLoadError, RankError):
-                self._answers()
+                self._answers(limit_s=None)
             raise
-        answers = self._answers()
-        for line in self._processes.lines:
-            line.settimeout(self._settings.distributed_timeout_seconds)
-        for rank, answer in enumerate(answers, 1):
+        # Loading takes as long as it takes.
+        for rank, answer in enumerate(self._answers(limit_s=None), 1):
             for name, own, other in (
                 ("version", VERSION, answer.version),
                 ("weights", loaded.fingerprint, answer.fingerprint),
@@ -150,7 +149,12 @@ class RankLeader:
         self._send(Build(fingerprint, config, num_blocks, max_model_len))
         self._is_built = True
         fds: list[int] = []
-        self._answers(fds)
+        try:
+            self._answers(fds, limit_s=self._limit_s)
+        except BaseException:
+            for fd in fds:
+                os.close(fd)
+            raise
         self._memories = [
             KVMemory.attached(layout, num_blocks, fd)
             for layout, fd in zip(layouts[1:], fds, strict=True)
@@ -206,7 +210,7 @@ class RankLeader:
         """
         self._send(MeasureSums())
         found = measure_sums(self._channels.collective)
-        self._answers()
+        self._answers(limit_s=self._limit_s)
         return found
 
     def close(self) -> None:
@@ -225,7 +229,7 @@ class RankLeader:
             ConfigError, InternalError: a rank could not.
         """
         self._send(order)
-        self._answers()
+        self._answers(limit_s=self._limit_s)
 
     def _tell(self, order: Order) -> None:
         """Give an order to those that are there; a lost group has nothing to free."""
@@ -237,10 +241,14 @@ class RankLeader:
             raise self.lost
         self._plans.send(encode_order(order))
 
-    def _answers(self, fds: list[int] | None = None) -> list[Done]:
-        """Return every follower's answer to the last order; add the descriptors to `fds`."""
+    def _answers(self, fds: list[int] | None = None, *, limit_s: float | None) -> list[Done]:
+        """Return every follower's answer to the last order; add the descriptors to `fds`.
+
+        A rank that has not answered after `limit_s` is lost; None: it may take any time.
+        """
         found, failed = [], None
         for rank, line in enumerate(self._processes.lines, 1):
+            line.settimeout(limit_s)
             answer = self._answer(rank, line, fds)
             if isinstance(answer, Failed):
                 failed = failed or (rank, answer)

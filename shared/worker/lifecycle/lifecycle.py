@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -257,9 +256,14 @@ class Lifecycle:
         return weights
 
     async def _load(self, source: WeightSource) -> Weights:
-        load = partial(load_weights, self._config, source, self._leader)
         engine = None if self._life is None else self._life.engine
         if self._leader is None or engine is None:
-            return await asyncio.to_thread(load)
+            return await asyncio.to_thread(self._load_now, source)
         # Ranks compute no step while they load.
-        return await engine.call(lambda _: load())
+        return await engine.call(lambda _: self._load_now(source))
+
+    def _load_now(self, source: WeightSource) -> Weights:
+        weights = load_weights(self._config, source, self._leader)
+        # What was prepared before, and dropped, is of no use to other ranks either.
+        self.followers.keep((*self.fingerprints, weights.loaded.fingerprint))
+        return weights

@@ -224,10 +224,12 @@ def test_nobody_reaches_workers_and_redis_but_the_cluster(cases: dict[str, Rende
 
 
 def test_every_rank_of_a_worker_can_be_reached() -> None:
-    rendered = render("--set", "pools.decode.settings.tensor_parallel_size=3")
+    settings = "pools.decode.settings"
+    flags = f"{settings}.tensor_parallel_size=2,{settings}.pipeline_parallel_size=2"
+    rendered = render("--set", flags)
     [policy] = rendered.of("NetworkPolicy", component="worker")
     for rule in (policy["spec"]["ingress"][1], policy["spec"]["egress"][0]):
-        assert [each["port"] for each in rule["ports"]] == [50061, 50062, 50063, 50064]
+        assert [each["port"] for each in rule["ports"]] == [50061, *range(50062, 50066)]
 
 
 def test_pools_scale_by_what_their_role_runs_out_of(cases: dict[str, Rendered]) -> None:
@@ -315,11 +317,13 @@ def test_a_bad_value_is_refused_by_name(flag: str, named: str) -> None:
         ("redis.internal=false", "redis.external.url"),
         (
             "pools.decode.settings.tensor_parallel_size=2,workers.gpu.count=2",
-            "pools.decode.settings.tensor_parallel_size 2: ranks compute on CPUs: gpu.count",
+            "pools.decode.settings: 2 ranks (tensor_parallel_size times pipeline_parallel_size): "
+            "ranks compute on CPUs: gpu.count",
         ),
         (
             "pools.decode.settings.tensor_parallel_size=0",
-            "pools.decode.settings.tensor_parallel_size 0: must be 1 to 64",
+            "pools.decode.settings: 0 ranks (tensor_parallel_size times pipeline_parallel_size): "
+            "must be 1 to 64",
         ),
         ("tls.enabled=true,tls.certManager.enabled=true", "tls.certManager.issuerRef.name"),
     ],

@@ -47,6 +47,20 @@ def test_what_is_dropped_is_given_back() -> None:
     assert np.unique(rows[1]).tolist() == [7]
 
 
+def test_memory_of_another_process_is_mapped_only_if_it_is_of_that_size() -> None:
+    memory = KVMemory(LAYOUT, 3)
+    mapped = KVMemory.attached(LAYOUT, 3, os.dup(memory.fd))
+    memory.blocks[2] = 9
+    assert np.unique(mapped.blocks[2]).tolist() == [9]
+    mapped.close()
+    assert is_open(memory.fd)
+    fd = os.dup(memory.fd)
+    with pytest.raises(ConfigError, match="not that of 2 blocks"):
+        KVMemory.attached(LAYOUT, 2, fd)
+    assert not is_open(fd)
+    memory.close()
+
+
 def test_memory_that_cannot_be_had_is_a_clear_error_and_leaves_no_descriptor() -> None:
     gc.collect()  # descriptors of other tests' garbage are not closed in between
     num_before = len([*Path("/proc/self/fd").iterdir()])

@@ -265,7 +265,7 @@ async def test_fixed_ports_are_those_of_the_first_rank() -> None:
 
 
 def two_free_ports() -> int:
-    """The first of two neighbours at which nobody listens."""
+    """Return the first of two neighbouring ports that are free."""
     while True:
         with socket.create_server(("127.0.0.1", 0)) as one, suppress(OSError, OverflowError):
             port: int = one.getsockname()[1]

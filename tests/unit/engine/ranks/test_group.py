@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from cli.doctor.finding import Level
+from cli.doctor.ranks import check_ranks
 from shared.engine.config import EngineConfig
 from shared.engine.engine_home import EngineHome
 from shared.engine.llm import LLM
@@ -275,6 +278,28 @@ def test_ranks_are_measured(leader: RankLeader) -> None:
     assert {s.labels["rank"] for f in families for s in f.samples} == {"0"}
 
 
+def test_doctor_times_sums_between_ranks(
+    leader: RankLeader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which it asks for only if it is told how many there are to be."""
+    [unasked] = check_ranks(1)
+    assert (unasked.level, unasked.text) == (Level.OK, "not asked for: --tensor-parallel-size 2")
+    # Its own ranks would be the same processes, three seconds later.
+    monkeypatch.setattr(leader_module, "RankLeader", lambda _settings: leader)
+    monkeypatch.setattr(leader, "close", lambda: None)
+    *_, found = check_ranks(2)
+    assert found.level in (Level.OK, Level.WARN)  # a busy machine's sums are slow
+    assert re.search(
+        r"2 reach each other: a sum of 4 KiB takes \d+ us, of 4 MiB [\d.]+", found.text
+    )
+    monkeypatch.setattr(leader, "lost", RankError("the process of rank 1 ended", rank=1))
+    *_, found = check_ranks(2)
+    assert (found.level, found.text) == (Level.FAIL, "the process of rank 1 ended")
+    *_, found = check_ranks(65)
+    assert found.level is Level.FAIL
+    assert "must be 1 to 64" in found.text
+
+
 @pytest.mark.parametrize("group", ["leader", "stages"])
 def test_a_step_that_fails_on_all_ranks_fails_alone(
     model: Path, group: str, request: pytest.FixtureRequest
@@ -305,6 +330,11 @@ def test_what_one_rank_cannot_load_is_refused(
     write_random_checkpoint(other, CheckpointSpec(num_layers=2, vocab_size=VOCAB, seed=6))
     with pytest.raises(ConfigError, match="rank 1 has other weights than rank 0"):
         leader.load(other, dtype="float32", attention_backend="torch")
+    monkeypatch.undo()
+    # What an upgrade may do between the start of this process and that of its ranks.
+    monkeypatch.setattr(leader_module, "VERSION", "0.0.1")
+    with pytest.raises(ConfigError, match=r"rank 1 has other version than rank 0: .*, 0\.0\.1"):
+        leader.load(model, dtype="float32", attention_backend="torch")
     monkeypatch.undo()
     with group_of(leader, model, **SHORT_OF_BLOCKS) as home:
         assert len(answer(home)) == 12
