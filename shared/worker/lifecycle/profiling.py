@@ -49,7 +49,9 @@ class Profiling:
         if life is None or life.engine is None:
             raise UnavailableError(f"{self._name} computes nothing now")
         await life.engine.call(lambda engine: engine.start_profile())
-        self._profiled, self._prefix = life, prefix or self._name
+        # Workers may share a folder, and stop in the same millisecond.
+        own = f"{prefix}.{self._name}" if prefix else self._name
+        self._profiled, self._prefix = life, own
 
     async def stop(self) -> Path:
         """End the record; return its file.
