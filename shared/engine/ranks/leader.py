@@ -49,6 +49,9 @@ log = structlog.get_logger(__name__)
 _M = TypeVar("_M")
 #: Of an answer in bytes.
 _ANSWER_BYTES = 1 << 16
+#: A rank allocates its blocks and makes its runner: on a busy host longer than it may be late in a
+#: step.
+_BUILD_S = 120.0
 
 
 class RankLeader:
@@ -150,7 +153,7 @@ class RankLeader:
         self._is_built = True
         fds: list[int] = []
         try:
-            self._answers(fds, limit_s=self._limit_s)
+            self._answers(fds, limit_s=max(self._limit_s, _BUILD_S))
         except BaseException:
             for fd in fds:
                 os.close(fd)
