@@ -36,6 +36,7 @@ from shared.worker.health.grammar_metrics import GrammarCollector
 from shared.worker.health.metrics import TransferCollector
 from shared.worker.health.rank_metrics import RankCollector
 from shared.worker.health.release_meter import ReleaseMeter
+from shared.worker.health.request_metrics import RequestMetrics
 from shared.worker.peers.breaker import BreakerMetrics
 from shared.worker.peers.connectors import open_connectors
 from shared.worker.peers.outgoing import Recipients
@@ -99,6 +100,8 @@ class WorkerParts:
     transfers: TransferCounters
     gate: RequestGate
     metrics: CollectorRegistry
+    #: What all services count in `metrics`.
+    requests: RequestMetrics
     releases: ReleaseMeter
     #: None unless the environment asks for traces.
     tracer: Tracer | None
@@ -188,6 +191,7 @@ async def open_parts(
             transfers=transfers,
             gate=_gate(config),
             metrics=metrics,
+            requests=RequestMetrics(metrics),
             releases=ReleaseMeter(thread, metrics),
             tracer=_tracer(role, worker, stack),
             breakers=breakers,

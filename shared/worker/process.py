@@ -1,6 +1,6 @@
 """A worker process: load, then one life after the other.
 
-services/prefill and services/decode differ in the service that they add; the rest is here.
+services/worker adds the services and the settings of roles; the rest is here.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from shared.engine.offload.build import forget_disk
 from shared.engine.ranks.leader import RankLeader
 from shared.engine.ranks.processes import LogSettings
 from shared.errors import ConfigError, ModelLoadError
+from shared.identity import Role
 from shared.model.checkpoint.loading.heap import give_back_free
 from shared.pooling.loading import reads_whole_texts
 from shared.rpc.auth import AuthInterceptor, ClusterToken
@@ -51,7 +52,6 @@ from shared.worker.parts import WorkerParts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from shared.identity import Role
     from shared.rpc.tls.files import CertificateFiles
     from shared.worker.adapters import WorkerAdapters
     from shared.worker.config import WorkerConfig
@@ -61,11 +61,12 @@ log = structlog.get_logger(__name__)
 
 EXIT_BROKEN = 1
 EXIT_USAGE = 2
+ROLE_SERVICES = {Role.PREFILL: "baton.v1.Prefill", Role.DECODE: "baton.v1.Decode"}
 WORKER_SERVICES = ("baton.v1.Worker", "baton.v1.Transfer", "baton.v1.Lifecycle")
 
 
 class HasWorkerConfig(Protocol):
-    """A role's settings: the worker's, and those of the role."""
+    """A program's settings: the worker's, and those of its services."""
 
     @property
     def worker(self) -> WorkerConfig:
@@ -74,7 +75,7 @@ class HasWorkerConfig(Protocol):
 
 
 C = TypeVar("C", bound=HasWorkerConfig)
-AddService = Callable[[C, WorkerParts, ServiceSet], None]
+AddServices = Callable[[C, WorkerParts, ServiceSet], None]
 AddReader = Callable[[Reader, grpc.aio.Server], None]
 
 
@@ -83,17 +84,15 @@ def main(
     role: Role,
     *,
     argv: Sequence[str],
-    service: str,
-    add_service: AddService[C],
+    add_services: AddServices[C],
+    add_reader: AddReader,
     read_token_table: ReadTokenTable,
-    add_reader: AddReader | None = None,
 ) -> int:
     """Run a worker until it is told to stop; return the exit code.
 
-    `add_service` adds the role's own servicer, called `service` on the wire. `read_token_table`
-    reads the tokens of a model's folder: workers need them for grammars, and use no tokenizer
-    otherwise. `add_reader` adds the servicer of a model that reads whole texts; None: the role has
-    no use for one.
+    `add_services` adds the servicers of roles. `read_token_table` reads the tokens of a model's
+    folder: workers need them for grammars, and use no tokenizer otherwise. `add_reader` adds the
+    servicer of a model that reads whole texts.
     """
     try:
         config = load_config(config_type, argv, prog=f"baton serve {role.value}")
@@ -107,10 +106,9 @@ def main(
             run_worker(
                 worker,
                 role,
-                service=service,
-                add_service=partial(add_service, config),
-                read_token_table=read_token_table,
+                add_services=partial(add_services, config),
                 add_reader=add_reader,
+                read_token_table=read_token_table,
             )
         )
     except (ConfigError, ModelLoadError) as error:
@@ -125,10 +123,9 @@ async def run_worker(
     config: WorkerConfig,
     role: Role,
     *,
-    service: str,
-    add_service: Callable[[WorkerParts, ServiceSet], None],
+    add_services: Callable[[WorkerParts, ServiceSet], None],
+    add_reader: AddReader,
     read_token_table: ReadTokenTable,
-    add_reader: AddReader | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT, then drain and return 0.
 
@@ -137,7 +134,7 @@ async def run_worker(
     """
     if reads_whole_texts(config.model.folder):
         check_reader(config, role)
-        return await _run_reader(config, role, service, add_reader)
+        return await _run_reader(config, role, add_reader)
     check_worker(config, role)
     token = _token(config)
     stopping = _stopped_by_signals()
@@ -147,7 +144,7 @@ async def run_worker(
         lifecycle = Lifecycle(config, _lead(config, role, stack))
         adapters = await _load_first(config, lifecycle, stack)
         certificates = open_certificates(config.tls, PeerRole(role.value))
-        server = _server(service, role, token, certificates)
+        server = _server(role, token, certificates)
         profiling = Profiling(lifecycle, config.profiler_dir, config.name)
         switch = _switch(server, LifecycleServicer(lifecycle, profiling))
         stack.push_async_callback(server.stop, 0)
@@ -161,7 +158,7 @@ async def run_worker(
                 profiling=profiling,
                 server=server,
                 switch=switch,
-                add_service=add_service,
+                add_services=add_services,
                 read_token_table=read_token_table,
                 events=events,
                 token=token,
@@ -210,18 +207,15 @@ def _switch(server: RpcServer, orders: LifecycleServicer) -> ServiceSwitch:
     return switch
 
 
-async def _run_reader(
-    config: WorkerConfig, role: Role, service: str, add_reader: AddReader | None
-) -> int:
+async def _run_reader(config: WorkerConfig, role: Role, add_reader: AddReader) -> int:
     """Do as `run_worker` with a model that reads whole texts."""
-    assert add_reader is not None  # `check_reader` refuses other roles
     token = _token(config)
     stopping = _stopped_by_signals()
     async with following([] if token is None else [token.file]):
         certificates = open_certificates(config.tls, PeerRole(role.value))
         ending = await read_life(
             config,
-            _server(service, role, token, certificates),
+            _server(role, token, certificates),
             add_service=add_reader,
             stopping=stopping,
             token=token,
@@ -267,7 +261,6 @@ async def _live(site: Site) -> Ending:
 
 
 def _server(
-    service: str,
     role: Role,
     token: ClusterToken | None,
     certificates: CertificateFiles | None,
@@ -276,4 +269,4 @@ def _server(
     tls = None
     if certificates is not None:
         tls = ServerTls(files=certificates, role=PeerRole(role.value))
-    return RpcServer((service, *WORKER_SERVICES), guard=guard, tls=tls)
+    return RpcServer((ROLE_SERVICES[role], *WORKER_SERVICES), guard=guard, tls=tls)

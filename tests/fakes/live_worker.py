@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client import CollectorRegistry
-
 from baton.v1 import (
     common_pb2,
     decode_pb2,
@@ -18,10 +16,9 @@ from baton.v1 import (
     worker_pb2,
     worker_pb2_grpc,
 )
-from services.decode.__main__ import add_decode
-from services.decode.config import DecodeConfig
-from services.prefill.__main__ import add_prefill
-from services.prefill.config import PrefillConfig
+from services.decode.config import DecodeSettings
+from services.worker import parts as wiring
+from services.worker.config import WorkerProgramConfig
 from shared.engine.config import EngineConfig
 from shared.engine.model_settings import ModelSettings
 from shared.engine.step.followers import NO_FOLLOWERS
@@ -212,10 +209,11 @@ async def live_worker(
     async with _opened(config, num_ranks) as parts:
         server = RpcServer(())
         services = ServiceSet(server)
-        add_decode(DecodeConfig(worker=config, transfer_stall_s=stall_s), parts, services)
-        # Two roles in one process, which count the same things.
-        as_prefill = replace(parts, metrics=CollectorRegistry())
-        add_prefill(PrefillConfig(worker=config), as_prefill, services)
+        settings = WorkerProgramConfig(
+            worker=config, decode=DecodeSettings(transfer_stall_s=stall_s)
+        )
+        for role in (Role.DECODE, Role.PREFILL):
+            wiring.add_services(settings, replace(parts, role=role), services)
         _add_worker_services(parts, services, servicer)
         _switch_to(services, server)
         await server.start("127.0.0.1:0")

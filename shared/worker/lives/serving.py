@@ -59,7 +59,7 @@ async def serve_life(site: Site) -> LastLife:
             )
         )
         services = ServiceSet(site.server)
-        site.add_service(parts, services)
+        site.add_services(parts, services)
         _add_worker_services(parts, services)
         site.switch.put(services)
         watchdog = Watchdog(parts.engine.progress, stall_s=config.engine_stall_s)

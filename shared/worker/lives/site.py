@@ -51,8 +51,8 @@ class Site:
     server: RpcServer
     #: The services of the present life.
     switch: ServiceSwitch
-    #: Adds the service of the worker's role.
-    add_service: Callable[[WorkerParts, ServiceSet], None]
+    #: Adds the services of roles.
+    add_services: Callable[[WorkerParts, ServiceSet], None]
     read_token_table: ReadTokenTable
     #: Of all lives; None unless the settings ask for KV events.
     events: KvEventPublisher | None
