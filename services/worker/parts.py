@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 def add_services(config: WorkerProgramConfig, parts: WorkerParts, services: ServiceSet) -> None:
-    """Add the service of the worker's role."""
-    if parts.role is Role.PREFILL:
+    """Add the services of all roles that the worker serves."""
+    if Role.PREFILL in parts.roles.served:
         _add_prefill(config, parts, services)
-    else:
+    if Role.DECODE in parts.roles.served:
         _add_decode(config, parts, services)
 
 
@@ -93,6 +93,7 @@ def _add_decode(config: WorkerProgramConfig, parts: WorkerParts, services: Servi
     )
     answer = partial(
         DecodeCall,
+        worker=parts.worker,
         engine=parts.engine,
         hand_off=hand_off,
         reuse=parts.reuse,

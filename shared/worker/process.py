@@ -25,7 +25,6 @@ from shared.engine.offload.build import forget_disk
 from shared.engine.ranks.leader import RankLeader
 from shared.engine.ranks.processes import LogSettings
 from shared.errors import ConfigError, ModelLoadError
-from shared.identity import Role
 from shared.model.checkpoint.loading.heap import give_back_free
 from shared.pooling.loading import reads_whole_texts
 from shared.rpc.auth import AuthInterceptor, ClusterToken
@@ -48,10 +47,12 @@ from shared.worker.lives.serving import serve_life
 from shared.worker.lives.site import Site
 from shared.worker.lives.sleeping import sleep_life
 from shared.worker.parts import WorkerParts
+from shared.worker.roles import ROLE_SERVICES, Preference, served_roles
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
+    from shared.identity import Role
     from shared.rpc.tls.files import CertificateFiles
     from shared.worker.adapters import WorkerAdapters
     from shared.worker.config import WorkerConfig
@@ -61,7 +62,6 @@ log = structlog.get_logger(__name__)
 
 EXIT_BROKEN = 1
 EXIT_USAGE = 2
-ROLE_SERVICES = {Role.PREFILL: "baton.v1.Prefill", Role.DECODE: "baton.v1.Decode"}
 WORKER_SERVICES = ("baton.v1.Worker", "baton.v1.Transfer", "baton.v1.Lifecycle")
 
 
@@ -144,7 +144,8 @@ async def run_worker(
         lifecycle = Lifecycle(config, _lead(config, role, stack))
         adapters = await _load_first(config, lifecycle, stack)
         certificates = open_certificates(config.tls, PeerRole(role.value))
-        server = _server(role, token, certificates)
+        served = served_roles(config, role, config.model.changed(config.model.folder))
+        server = _server(role, served, token, certificates)
         profiling = Profiling(lifecycle, config.profiler_dir, config.name)
         switch = _switch(server, LifecycleServicer(lifecycle, profiling))
         stack.push_async_callback(server.stop, 0)
@@ -152,6 +153,7 @@ async def run_worker(
             Site(
                 config=config,
                 role=role,
+                preference=Preference(role),
                 lifecycle=lifecycle,
                 adapters=adapters,
                 followers=lifecycle.followers,
@@ -215,7 +217,7 @@ async def _run_reader(config: WorkerConfig, role: Role, add_reader: AddReader) -
         certificates = open_certificates(config.tls, PeerRole(role.value))
         ending = await read_life(
             config,
-            _server(role, token, certificates),
+            _server(role, [role], token, certificates),
             add_service=add_reader,
             stopping=stopping,
             token=token,
@@ -262,11 +264,13 @@ async def _live(site: Site) -> Ending:
 
 def _server(
     role: Role,
+    served: Collection[Role],
     token: ClusterToken | None,
     certificates: CertificateFiles | None,
 ) -> RpcServer:
+    services = sorted(ROLE_SERVICES[each] for each in served)
     guard = None if token is None else AuthInterceptor({}, default=token.check)
     tls = None
     if certificates is not None:
         tls = ServerTls(files=certificates, role=PeerRole(role.value))
-    return RpcServer((ROLE_SERVICES[role], *WORKER_SERVICES), guard=guard, tls=tls)
+    return RpcServer((*services, *WORKER_SERVICES), guard=guard, tls=tls)

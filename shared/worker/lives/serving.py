@@ -50,6 +50,7 @@ async def serve_life(site: Site) -> LastLife:
             open_parts(
                 config,
                 site.role,
+                preference=site.preference,
                 weights=lifecycle.weights,
                 adapters=site.adapters,
                 followers=site.followers,
@@ -107,6 +108,7 @@ def _add_worker_services(parts: WorkerParts, services: ServiceSet) -> None:
             num_open_transfers=lambda: parts.transfers.num_open,
             releases=parts.releases,
             adapters=parts.adapters,
+            roles=parts.roles,
         ),
         services.server,
     )
