@@ -98,8 +98,9 @@ async def test_an_order_is_repeated_without_effect_and_a_cancelled_answer_frees_
         assert (await b.load()).preference == PREFILL
         assert first.from_step == 1
         # It never hands a prompt to itself, whatever it is told.
-        alone = await a.ask(prompt, prefill=a, request_id="alone")
-        assert alone.token_ids == expect(oracle, prompt)
+        own = prompt_of(NUM_TOKENS, seed=7)
+        alone = await a.ask(own, prefill=a, request_id="alone")
+        assert alone.token_ids == expect(oracle, own)
         assert alone.timings.prefill_worker == ""
         with pytest.raises(grpc.aio.AioRpcError, match="role must be prefill or decode"):
             await prefer(a, common_pb2.ROLE_UNSPECIFIED)
