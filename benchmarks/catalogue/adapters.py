@@ -102,9 +102,7 @@ class AdapterBook:
     name: str
     version: int = 0
     #: By begin [s]: the contents that may answer from then on; None: it may be unknown.
-    _allowed: list[tuple[float, set[bytes | None]]] = field(
-        default_factory=lambda: [(0.0, {None})]
-    )
+    _allowed: list[tuple[float, set[bytes | None]]] = field(default_factory=lambda: [(0.0, {None})])
 
     @property
     def path(self) -> str:

@@ -200,9 +200,7 @@ class Churn:
         }
         return await http.post("/v1/completions", json=body)
 
-    def _check(
-        self, model: str, answer: Any, adapter: AdapterBook | None, began_s: float
-    ) -> None:
+    def _check(self, model: str, answer: Any, adapter: AdapterBook | None, began_s: float) -> None:
         name, allowed = model, {self._markers[model]}
         if adapter is not None:
             contents = adapter.allowed_since(began_s)

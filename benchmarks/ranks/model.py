@@ -97,8 +97,8 @@ def stage_speed(*, num_stages: int, num_chunks: int, chunk_s: float, message_s: 
 #: Measured: docs/log/ranks.md, 2026-11-27. Two cores that read one memory are two nodes with half
 #: of what a process of two threads has.
 HERE = Node(bytes_per_s=16.9e9, flops=57e9)
-SHARED_MEMORY = Link(name="shared memory", sum_s=4.0e-6, sum_rate=3.0e9)
-GLOO = Link(name="gloo, loopback", sum_s=0.9e-3, sum_rate=0.4e9)
+SHARED_MEMORY = Link(name="shared memory", sum_s=5.0e-6, sum_rate=5.5e9)
+GLOO = Link(name="gloo, loopback", sum_s=0.9e-3, sum_rate=0.35e9)
 
 MEDIUM = Shape(
     name="medium, bf16", num_layers=24, hidden=896, num_heads=14,
@@ -131,9 +131,7 @@ def _table() -> Table:
     ):
         for num in (1, 16, 64):
             one_s = step_s(shape, node, num_sequences=num, context=1024)
-            two_s = divided_step_s(
-                shape, node, link, num_ranks=2, num_sequences=num, context=1024
-            )
+            two_s = divided_step_s(shape, node, link, num_ranks=2, num_sequences=num, context=1024)
             table.add_row(
                 shape.name, where, link.name, str(num),
                 f"{one_s * 1e3:.1f}", f"{two_s * 1e3:.1f}", f"{one_s / two_s:.2f}",
