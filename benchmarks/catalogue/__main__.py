@@ -1,4 +1,4 @@
-"""Models whose workers come and go: `python -m benchmarks.catalogue --minutes 10`.
+"""Models whose workers and adapters come and go: `python -m benchmarks.catalogue --minutes 10`.
 
 A real router, and workers of three models in this process, which check each request's model. It
 ends with 1 if a request reached a wrong worker, was refused without a reason, if the directory knew
@@ -27,6 +27,7 @@ def main(
     models: Annotated[int, typer.Option(help="Number of models.")] = 3,
     workers: Annotated[int, typer.Option(help="Workers of each.")] = 2,
     clients: Annotated[int, typer.Option(help="Requests at a time.")] = 6,
+    adapters: Annotated[int, typer.Option(help="Adapters of all models together.")] = 20,
     outage_s: Annotated[
         float, typer.Option(help="Seconds without a worker; over 10, a model is unloaded.")
     ] = 12.0,
@@ -43,6 +44,7 @@ def main(
             folders=folders,
             workers_each=workers,
             clients=clients,
+            num_adapters=adapters,
             outage_s=outage_s,
             duration_s=minutes * 60,
             seed=seed,
@@ -68,6 +70,8 @@ def describe(result: ChurnResult) -> dict[str, object]:
         "known for longer than their lease": result.stale,
         "joined, left, died": [result.num_joined, result.num_left, result.num_died],
         "outages": result.num_outages,
+        "answered by adapters": result.num_adapter_answers,
+        "orders about adapters": dict(result.adapter_orders),
         "RSS MiB first, max, last": [
             round(v, 1) for v in (result.rss_mib[0], max(result.rss_mib), result.rss_mib[-1])
         ],

@@ -1,8 +1,9 @@
-"""Workers of several models come and go under load, and what must hold meanwhile."""
+"""Workers and adapters of several models come and go under load: what must hold meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections import Counter
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import psutil
 
+from benchmarks.catalogue.adapters import AdapterBook, digest_of, token_of
 from benchmarks.catalogue.worker import LEASE_S, ChurnWorker, hashes_of, prompt_of
 from cli.processes import ServiceProcess, stop_all
 from cli.start.ports import free_port
@@ -30,6 +32,11 @@ RETURN_S = 4.0
 READY_S = 60.0
 SAMPLE_S = 1.0
 NUM_TOKENS = 4
+#: Of requests: those for an adapter. Of changes of adapters: those that take the name away first.
+ADAPTER_SHARE, UNLOAD_SHARE = 0.5, 0.3
+#: An order about an adapter succeeds within this time, besides outages: workers come and go
+#: meanwhile, and an order is on all of them or on none.
+ORDER_S = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +47,9 @@ class ChurnPlan:
     folders: Mapping[str, Path]
     workers_each: int = 2
     clients: int = 6
-    #: Mean time between two changes [s].
+    #: Of all models together.
+    num_adapters: int = 0
+    #: Mean time between two changes [s], of workers and of adapters.
     change_s: float = 0.5
     #: Of the changes: a model loses all of its workers for a time.
     outage_share: float = 0.1
@@ -65,6 +74,9 @@ class ChurnResult:
     num_left: int = 0
     num_died: int = 0
     num_outages: int = 0
+    #: By kind of order: those about adapters that succeeded.
+    adapter_orders: Counter[str] = field(default_factory=Counter)
+    num_adapter_answers: int = 0
     rss_mib: list[float] = field(default_factory=list)
 
     @property
@@ -94,6 +106,11 @@ class Churn:
         self._workers: dict[str, list[ChurnWorker]] = {name: [] for name in plan.folders}
         #: By model: until when it may refuse requests.
         self._excused_s: dict[str, float] = dict.fromkeys(plan.folders, 0.0)
+        names = list(plan.folders)
+        self._adapters = [
+            AdapterBook(names[place % len(names)], f"a{place}")
+            for place in range(plan.num_adapters)
+        ]
         self._number = 0
         self.result = ChurnResult()
 
@@ -118,6 +135,8 @@ class Churn:
                     for _ in range(self._plan.clients):
                         tasks.create_task(self._ask_until(http, end_s))
                     tasks.create_task(self._change_until(directory, end_s))
+                    if self._adapters:
+                        tasks.create_task(self._order_until(http, end_s))
                     tasks.create_task(self._sample_until(end_s))
             self.router.require_running()
         finally:
@@ -143,15 +162,22 @@ class Churn:
     async def _ask_until(self, http: httpx.AsyncClient, end_s: float) -> None:
         models = list(self._workers)
         while time.monotonic() < end_s:
-            model = self._random.choice(models)
+            adapter = None
+            if self._adapters and self._random.random() < ADAPTER_SHARE:
+                adapter = self._random.choice(self._adapters)
+            model = self._random.choice(models) if adapter is None else adapter.model
             began_s = time.monotonic()
             try:
-                reply = await self._send(http, model)
+                reply = await self._send(http, model, adapter)
             except httpx.HTTPError as error:
                 self.result.faults.append(f"{model}: {error!r}")
                 continue
             if reply.status_code == 200:
-                self._check(model, reply.json())
+                self._check(model, reply.json(), adapter, began_s)
+            elif adapter is not None and reply.status_code == 404:
+                if None not in adapter.allowed_since(began_s):
+                    self.result.faults.append(f"{adapter.name}: {reply.text[:300]}")
+                await asyncio.sleep(0.05)
             elif began_s < self._may_refuse_until_s(model):
                 self.result.refused[model] += 1
                 await asyncio.sleep(0.05)
@@ -162,9 +188,11 @@ class Churn:
         late_s = max((worker.late_s for worker in self._workers[model]), default=0.0)
         return max(self._excused_s[model], late_s + RETURN_S)
 
-    async def _send(self, http: httpx.AsyncClient, model: str) -> httpx.Response:
+    async def _send(
+        self, http: httpx.AsyncClient, model: str, adapter: AdapterBook | None = None
+    ) -> httpx.Response:
         body = {
-            "model": model,
+            "model": model if adapter is None else adapter.name,
             "prompt": prompt_of(self._markers[model]),
             "max_tokens": NUM_TOKENS,
             "ignore_eos": True,
@@ -172,12 +200,63 @@ class Churn:
         }
         return await http.post("/v1/completions", json=body)
 
-    def _check(self, model: str, answer: Any) -> None:
+    def _check(self, model: str, answer: Any, adapter: AdapterBook | None, began_s: float) -> None:
+        name, allowed = model, {self._markers[model]}
+        if adapter is not None:
+            contents = adapter.allowed_since(began_s)
+            name, allowed = adapter.name, {token_of(one) for one in contents if one is not None}
         token_ids = answer["choices"][0]["token_ids"]
-        if answer["model"] == model and token_ids == [self._markers[model]] * NUM_TOKENS:
+        is_one = len(token_ids) == NUM_TOKENS and len(set(token_ids)) == 1
+        if answer["model"] == name and is_one and token_ids[0] in allowed:
             self.result.answered[model] += 1
+            self.result.num_adapter_answers += adapter is not None
         else:
-            self.result.faults.append(f"{model}: {answer['model']}: {token_ids}")
+            self.result.faults.append(f"{name}: {answer['model']}: {token_ids} of {allowed}")
+
+    async def _order_until(self, http: httpx.AsyncClient, end_s: float) -> None:
+        """Load, replace and unload adapters. One order at a time, as operators give them."""
+        for adapter in self._adapters:
+            await self._load(http, adapter)
+        while time.monotonic() < end_s:
+            await asyncio.sleep(self._random.expovariate(1 / self._plan.change_s))
+            adapter = self._random.choice(self._adapters)
+            if self._random.random() < UNLOAD_SHARE:
+                await self._unload(http, adapter)
+            adapter.version += 1
+            await self._load(http, adapter)
+
+    async def _load(self, http: httpx.AsyncClient, adapter: AdapterBook) -> None:
+        """Load the present version; again until all workers have it."""
+        digest = digest_of(adapter.path)
+        adapter.may_become(digest)
+        body = {"lora_name": adapter.name, "lora_path": adapter.path, "load_inplace": True}
+        await self._order(http, adapter, "load", body)
+        adapter.is_now(digest)
+        if math.isinf(self._excused_s[adapter.model]):
+            adapter.may_become(None)  # the last of those workers is leaving
+
+    async def _unload(self, http: httpx.AsyncClient, adapter: AdapterBook) -> None:
+        adapter.may_become(None)
+        await self._order(http, adapter, "unload", {"lora_name": adapter.name})
+        adapter.is_now(None)
+
+    async def _order(
+        self, http: httpx.AsyncClient, adapter: AdapterBook, verb: str, body: dict[str, Any]
+    ) -> None:
+        deadline_s = time.monotonic() + self._plan.outage_s + ORDER_S
+        while True:
+            reply = await http.post(
+                f"/v1/{verb}_lora_adapter", params={"model": adapter.model}, json=body
+            )
+            if reply.status_code == 200:
+                self.result.adapter_orders[verb] += 1
+                return
+            if verb == "unload" and reply.status_code == 404:
+                return  # all workers that had it have left
+            if time.monotonic() > deadline_s:
+                self.result.faults.append(f"{verb} {adapter.name}: {reply.text[:300]}")
+                return
+            await asyncio.sleep(0.2)
 
     async def _change_until(self, directory: RemoteDirectory, end_s: float) -> None:
         async with asyncio.TaskGroup() as looks:
@@ -198,6 +277,10 @@ class Churn:
     ) -> None:
         self.result.num_outages += 1
         self._excused_s[model] = float("inf")
+        for adapter in self._adapters:
+            if adapter.model == model:
+                # Names end with the last worker that has them, until they are ordered again.
+                adapter.may_become(None)
         while self._workers[model]:
             await self._part_with(directory, self._workers[model].pop(), looks)
         await asyncio.sleep(self._plan.outage_s)

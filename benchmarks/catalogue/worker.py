@@ -16,12 +16,15 @@ from baton.v1 import (
     worker_pb2,
     worker_pb2_grpc,
 )
+from benchmarks.catalogue.adapters import MAX_ADAPTERS, HeldAdapters
 from services.decode.session import AnswerSession
 from shared.directory.base import WorkerLoad, WorkerRecord
-from shared.errors import BatonError, UnknownIncarnationError
+from shared.errors import AdapterNotLoadedError, BatonError, UnknownIncarnationError
 from shared.identity import Role, WorkerId
 from shared.kv.identity import KVIdentity
 from shared.kv.tier import BlockTier
+from shared.request.adapter_ref import adapter_from_wire
+from shared.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from shared.rpc.server import RpcServer
 from shared.rpc.wire import worker_id_to_wire
 
@@ -69,6 +72,7 @@ class ChurnWorker(decode_pb2_grpc.DecodeServicer, worker_pb2_grpc.WorkerServicer
         self.num_wrong = 0
         #: When its lease had ended before it was renewed.
         self.late_s = -math.inf
+        self.adapters = HeldAdapters(model)
         self._marker = marker
         self._server = RpcServer(["baton.v1.Decode", "baton.v1.Worker"])
         self._beating: asyncio.Task[None] | None = None
@@ -105,16 +109,23 @@ class ChurnWorker(decode_pb2_grpc.DecodeServicer, worker_pb2_grpc.WorkerServicer
     async def Generate(  # noqa: N802 the name in the contract
         self, request: decode_pb2.DecodeRequest, context: Context
     ) -> AsyncGenerator[decode_pb2.DecodeResponse, None]:
-        """Give as many tokens as are asked for."""
+        """Give as many tokens as are asked for, those of the request's adapter."""
         if not request.request_id.startswith("canary-"):
             self.num_answered += 1
             self.num_wrong += request.token_ids[0] != self._marker
+        token = self._marker
+        if request.HasField("adapter"):
+            try:
+                token = self.adapters.use(adapter_from_wire(request.adapter))
+            except AdapterNotLoadedError:
+                self.num_wrong += 1
+                raise
         # A request that is continued here has the tokens that another worker gave.
         num_left = request.sampling.max_tokens - request.num_resumed_tokens
         while num_left:
             await asyncio.sleep(STEP_S)
             num_left -= 1
-            message = decode_pb2.DecodeResponse(token_ids=[self._marker])
+            message = decode_pb2.DecodeResponse(token_ids=[token])
             if not num_left:
                 message.finish_reason = common_pb2.FINISH_REASON_LENGTH
             yield message
@@ -134,19 +145,33 @@ class ChurnWorker(decode_pb2_grpc.DecodeServicer, worker_pb2_grpc.WorkerServicer
         self, request: worker_pb2.GetInfoRequest, context: Context
     ) -> worker_pb2.GetInfoResponse:
         """Who this is; the router asks before it sends work."""
-        peer = transfer_pb2.PeerInfo(worker=worker_id_to_wire(self.worker))
+        protocol = common_pb2.ProtocolVersion(major=PROTOCOL_MAJOR, minor=PROTOCOL_MINOR)
+        peer = transfer_pb2.PeerInfo(worker=worker_id_to_wire(self.worker), protocol=protocol)
         return worker_pb2.GetInfoResponse(role=common_pb2.ROLE_DECODE, peer=peer)
+
+    async def LoadAdapter(  # noqa: N802 the name in the contract
+        self, request: worker_pb2.LoadAdapterRequest, context: Context
+    ) -> worker_pb2.LoadAdapterResponse:
+        """See the contract."""
+        return self.adapters.load(request)
+
+    async def UnloadAdapter(  # noqa: N802 the name in the contract
+        self, request: worker_pb2.UnloadAdapterRequest, context: Context
+    ) -> worker_pb2.UnloadAdapterResponse:
+        """See the contract."""
+        return self.adapters.unload(request)
 
     async def _register(self, directory: RemoteDirectory, record: WorkerRecord) -> None:
         await directory.register(record, LEASE_S)
         blocks = {BlockTier.DEVICE: hashes_of(self._marker)}
         await directory.replace(self.worker, 1, blocks)
+        await directory.heartbeat(self.worker, self._load())
 
     async def _beat(self, directory: RemoteDirectory, record: WorkerRecord) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
             try:
-                await directory.heartbeat(self.worker, WorkerLoad(num_free_blocks=NUM_BLOCKS))
+                await directory.heartbeat(self.worker, self._load())
             except UnknownIncarnationError:
                 # Too late, as on a machine that is busy with other things: it joins again.
                 self.late_s = time.monotonic()
@@ -155,6 +180,13 @@ class ChurnWorker(decode_pb2_grpc.DecodeServicer, worker_pb2_grpc.WorkerServicer
             except BatonError:
                 # The directory is late: the next heartbeat may still be in time.
                 continue
+
+    def _load(self) -> WorkerLoad:
+        return WorkerLoad(
+            num_free_blocks=NUM_BLOCKS,
+            adapters=self.adapters.states(),
+            max_adapters=MAX_ADAPTERS,
+        )
 
     async def _stop_beating(self) -> None:
         if self._beating is not None:

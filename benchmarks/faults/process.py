@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol
 
+import psutil
+
 from cli.places import ROOT, python_environ
 
 if TYPE_CHECKING:
@@ -125,13 +127,16 @@ class Process:
             )
 
     def come_forward(self) -> None:
-        """It serves, and need not stand back any more."""
+        """It serves, and need not stand back any more; nor need the ranks that it has started."""
         if not self._stands_back or not self.running:
             return
         self._stands_back = False
-        with suppress(OSError):  # threads end when they like
-            for thread in Path(f"/proc/{self.pid}/task").iterdir():
-                os.setpriority(os.PRIO_PROCESS, int(thread.name), self._niceness)
+        with suppress(psutil.NoSuchProcess):
+            own = psutil.Process(self.pid)
+            for process in (own, *own.children(recursive=True)):
+                with suppress(OSError):  # processes and threads end when they like
+                    for thread in Path(f"/proc/{process.pid}/task").iterdir():
+                        os.setpriority(os.PRIO_PROCESS, int(thread.name), self._niceness)
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal, if it runs."""

@@ -56,6 +56,9 @@ async def run_soak(
     samples: Samples = {}
     num_requests = num_faults = 0
     async with runner.bench() as (cluster, load, _):
+        for fault in faults:
+            if fault.replaces_workers:
+                await fault.prepare(Scene(cluster, load, runner.oracle))
         sampling = asyncio.create_task(_sample(cluster, samples))
         started_s = time.monotonic()
         load.flow()

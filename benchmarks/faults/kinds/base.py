@@ -68,6 +68,9 @@ class Fault(ABC):
     encrypted = False
     #: The client itself gives up: its request needs no answer.
     cancels = False
+    #: `prepare` starts workers again, and does nothing the next time: a soak calls it for all its
+    #: faults before there is any load, which would find no worker.
+    replaces_workers = False
 
     def impossible(self, scene: Scene) -> str | None:
         """Why it cannot be done on this machine."""

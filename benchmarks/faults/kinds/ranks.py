@@ -27,6 +27,7 @@ class FollowerFault(Fault):
     """A signal to rank 1 of the worker that has the victim. All workers of its role have ranks."""
 
     is_crash = True
+    replaces_workers = True
 
     def __init__(self, word: str, number: signal.Signals, role: str) -> None:
         self.name = f"{word} rank of {role}"

@@ -52,6 +52,8 @@ _ANSWER_BYTES = 1 << 16
 #: A rank allocates its blocks and makes its runner: on a busy host longer than it may be late in a
 #: step.
 _BUILD_S = 120.0
+#: Of orders between lives and engines: no step waits for them, and a busy host may be late.
+_TELL_S = 30.0
 
 
 class RankLeader:
@@ -235,9 +237,13 @@ class RankLeader:
         self._answers(limit_s=self._limit_s)
 
     def _tell(self, order: Order) -> None:
-        """Give an order to those that are there; a lost group has nothing to free."""
+        """Give an order that no step waits for to those that are there.
+
+        A lost group has nothing to free.
+        """
         with contextlib.suppress(RankError):
-            self.order(order)
+            self._send(order)
+            self._answers(limit_s=max(self._limit_s, _TELL_S))
 
     def _send(self, order: Order) -> None:
         if self.lost is not None:
