@@ -13,13 +13,15 @@ if TYPE_CHECKING:
     from services.router.planning.speed import Speed
 
 #: Share of the time that a prefill worker may compute: with bounds, and without.
-MOST_BUSY, TARGET_BUSY = 0.85, 0.75
+MOST_BUSY, TARGET_BUSY = 0.92, 0.75
 #: Share of a decode worker's KV pool and places that may be used: with bounds, and without.
 MOST_FULL, TARGET_FULL = 0.9, 0.75
 #: Standard deviations of the number of sequences for which there should be places.
 SPREAD = 1.0
-#: Within this time prompts that wait should be computed, beside those that come.
+#: Within this time prompts that wait too long should be computed, beside those that come.
 DRAIN_S = 10.0
+#: Share of the allowed wait up to which waiting prompts are no reason for more workers.
+WAIT_SHARE = 0.5
 #: Share of a bound that is planned for: estimates are not exact.
 BOUND_SHARE = 0.9
 
@@ -92,9 +94,11 @@ class Capacity:
 
     def num_prefill(self, backlog_ms: float = 0.0) -> int:
         """Return how many prefill workers are needed: at least 1 if there is any work."""
-        work = self._prefill_work(backlog_ms)
-        count = max(1, math.ceil(work / MOST_BUSY - 1e-9)) if work > 0 else 0
-        while count and work > count * self.busy_share(count) * (1 + 1e-9):
+        work = self.demand.prefill_work
+        if work <= 0 and backlog_ms <= 0:
+            return 0
+        count = max(1, math.ceil(work / MOST_BUSY - 1e-9))
+        while self._prefill_work(backlog_ms, count) > count * self.busy_share(count) * (1 + 1e-9):
             count += 1
         return count
 
@@ -115,7 +119,7 @@ class Capacity:
         self, present: Counts, *, backlog_ms: float = 0.0, num_running: float = 0.0
     ) -> Pressure:
         """Return the load of these workers; infinite where there is work and no worker."""
-        work = self._prefill_work(backlog_ms)
+        work = self._prefill_work(backlog_ms, present.prefill)
         prefill = _over(work, present.prefill * self.busy_share(max(1, present.prefill)))
         needed = self._sequences(max(1, present.decode), num_running)
         return Pressure(prefill, _over(needed, present.decode * self.batch))
@@ -143,9 +147,10 @@ class Capacity:
         each = self.num_sequences(num_workers) / num_workers
         return self.speed.step_ms(each, each * self.demand.context)
 
-    def _prefill_work(self, backlog_ms: float) -> float:
-        # What drains within the time of one prompt is no backlog.
-        late_ms = max(0.0, backlog_ms - self.demand.prompt_ms)
+    def _prefill_work(self, backlog_ms: float, num_workers: int) -> float:
+        """Return the work that comes, and what should be made up for."""
+        fine_ms = max(self.demand.prompt_ms, WAIT_SHARE * (self._slack_ms or 0.0))
+        late_ms = max(0.0, backlog_ms - num_workers * fine_ms)
         return self.demand.prefill_work + late_ms / 1000 / DRAIN_S
 
     def _sequences(self, num_workers: int, num_running: float) -> float:

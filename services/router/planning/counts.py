@@ -53,6 +53,8 @@ class CountPlanner:
         first = self._wanted is None
         if self._wanted is None:
             self._wanted = fit(seen.counts, self._limits)
+            # Means of few requests are no reason for fewer workers.
+            self._changed_s = dict.fromkeys(ROLES, now_s)
         if first or demand.requests_per_s > 0 or seen.num_waiting or seen.backlog_ms > 0:
             self._asked_s = now_s
         planned = max(self._rate.level, self._rate.after(self._pace.startup_s))
@@ -89,7 +91,10 @@ class CountPlanner:
         capacity = Capacity(speed, bounds, replace(seen.demand, requests_per_s=per_s))
         come = self._wanted is not None and self._wanted.prefill > seen.counts.prefill
         backlog_ms = 0.0 if come else seen.backlog_ms
-        return Counts(max(1, capacity.num_prefill(backlog_ms)), max(1, capacity.num_decode()))
+        num_running = sum(worker.num_running for worker in seen.workers)
+        return Counts(
+            max(1, capacity.num_prefill(backlog_ms)), max(1, capacity.num_decode(num_running))
+        )
 
     def _change(self, wanted: Counts, now_s: float) -> None:
         before = self._wanted or wanted
