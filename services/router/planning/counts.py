@@ -46,16 +46,19 @@ class CountPlanner:
         self._changed_s = dict.fromkeys(ROLES, -math.inf)
         self._asked_s = 0.0
 
+    def begin(self, wanted: Counts, now_s: float) -> None:
+        """Begin with these workers. Means of few requests are no reason for fewer of them."""
+        self._wanted = fit(wanted, self._limits)
+        self._changed_s = dict.fromkeys(ROLES, now_s)
+        self._asked_s = now_s
+
     def look(self, seen: Observation, speed: Speed, bounds: Bounds) -> tuple[Counts, float, str]:
         """Return the wanted counts, the rate they are for, and why."""
         now_s, demand = seen.now_s, seen.demand
         self._rate.note(demand.requests_per_s, now_s)
-        first = self._wanted is None
         if self._wanted is None:
-            self._wanted = fit(seen.counts, self._limits)
-            # Means of few requests are no reason for fewer workers.
-            self._changed_s = dict.fromkeys(ROLES, now_s)
-        if first or demand.requests_per_s > 0 or seen.num_waiting or seen.backlog_ms > 0:
+            self.begin(seen.counts, now_s)
+        if demand.requests_per_s > 0 or seen.num_waiting or seen.backlog_ms > 0:
             self._asked_s = now_s
         planned = max(self._rate.level, self._rate.after(self._pace.startup_s))
         if self._is_idle(now_s):

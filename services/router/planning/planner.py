@@ -48,6 +48,10 @@ class Planner:
             warnings=tuple(capacity.warnings),
         )
 
+    def begin(self, wanted: Counts, now_s: float) -> None:
+        """Go on from what another planner wanted last."""
+        self._counts.begin(wanted, now_s)
+
     def moved(self, at_s: float) -> None:
         """Take note of a move that was carried out."""
         self._moves.moved(at_s)
