@@ -258,7 +258,7 @@ def _admission(config: RouterConfig, endpoints: EndpointPool, chooser: WorkerCho
         max_queued_tokens=config.max_queued_tokens,
         max_queue_s=config.max_queue_s,
     )
-    room = WorkerRoom(endpoints.of_role, chooser.book, max_worker_queue_ms=_worker_queue_ms(config))
+    room = WorkerRoom(endpoints.serving, chooser.book, max_worker_queue_ms=_worker_queue_ms(config))
     admission = Admission(limits, has_room=room, is_asleep=lambda: endpoints.is_asleep)
     chooser.book.on_prompt_end = admission.look
     return admission
@@ -278,7 +278,7 @@ def _chooser(
     config: RouterConfig, endpoints: EndpointPool, prefixes: PrefixLookup
 ) -> WorkerChooser:
     return WorkerChooser(
-        endpoints.of_role,
+        endpoints.serving,
         policy=find_policy(config.routing_policy, random.Random()),
         prefixes=prefixes,
         peer_fetch=config.peer_fetch,

@@ -11,7 +11,10 @@ from services.router.workers.profile import WorkerProfile
 from services.router.workers.work import Work
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from shared.directory.base import WorkerLoad, WorkerRecord
+    from shared.identity import Role
     from shared.pooling.facts import PoolingFacts
 
 
@@ -70,6 +73,16 @@ class Endpoint:
         return self.record.worker.name
 
     @property
+    def preference(self) -> Role:
+        """The role for which it is preferred, as of its last heartbeat; one that it serves."""
+        wanted = self.load.preference
+        return wanted if wanted is not None and self.serves(wanted) else self.record.role
+
+    def serves(self, role: Role) -> bool:
+        """Return whether the worker has the service of the role."""
+        return role in self.record.served
+
+    @property
     def draining(self) -> bool:
         """Whether it takes no new work."""
         return self.refused or self.load.draining
@@ -81,3 +94,8 @@ class Endpoint:
 
     def __str__(self) -> str:
         return f"{self.record.worker} at {self.record.address}"
+
+
+def preferring(endpoints: Iterable[Endpoint], role: Role) -> list[Endpoint]:
+    """Return those that prefer the role."""
+    return [endpoint for endpoint in endpoints if endpoint.preference is role]
