@@ -10,6 +10,7 @@ from services.router.admission.key_settings import ClientKeySettings
 from services.router.answer_settings import AnswerSettings
 from services.router.cors_settings import CorsSettings
 from services.router.model_entries import read_entries
+from services.router.planner.settings import PlannerSettings
 from services.router.request.embeds_policy import EmbedsPolicy
 from services.router.response_settings import ResponseSettings
 from services.router.template_settings import TemplateSettings
@@ -194,6 +195,7 @@ class RouterConfig:
     answers: AnswerSettings = field(default_factory=AnswerSettings)
     cors: CorsSettings = field(default_factory=CorsSettings)
     responses: ResponseSettings = field(default_factory=ResponseSettings)
+    planning: PlannerSettings = field(default_factory=PlannerSettings)
     access: AccessSettings = field(default_factory=AccessSettings)
     tls: TlsSettings = field(default_factory=TlsSettings)
     https: HttpsSettings = field(default_factory=HttpsSettings)

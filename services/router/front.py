@@ -154,6 +154,8 @@ class Front:
 
     def _observers(self, pool: Pool) -> list[RequestObserver]:
         observers: list[RequestObserver] = [self._meters.of(pool.name)]
+        if pool.parts.planner is not None:
+            observers.append(pool.parts.planner.view)
         if self._page is not None:
             observers.append(self._page)
         if pool.config.log_requests:

@@ -19,6 +19,8 @@ from services.router.fleet.adapters import FleetAdapters
 from services.router.fleet.fleet import Fleet
 from services.router.fleet.orders import Orders
 from services.router.models import ServedModels
+from services.router.planner.mover import OrderMover
+from services.router.planner.open import Boards, open_planner
 from services.router.routing.chooser import WorkerChooser
 from services.router.routing.policies.find import find_policy
 from services.router.routing.room import WorkerRoom
@@ -88,6 +90,7 @@ async def open_parts(
     token: ClusterToken | None = None,
     certificates: CertificateFiles | None = None,
     linger_s: float = LINGER_S,
+    name: str = "router",
 ) -> AsyncGenerator[RouterParts, None]:
     """Follow the workers of all models for as long as the context is open.
 
@@ -95,7 +98,7 @@ async def open_parts(
     `linger_s` seconds after the last one left.
 
     `token` is sent with every call to a worker. `certificates` are shown to workers, which must
-    show theirs.
+    show theirs. `name` tells routers of one cluster apart, for people.
 
     Raises:
         ConfigError: the model's directory cannot be used.
@@ -104,7 +107,8 @@ async def open_parts(
         config.redis_url, password_file=config.redis_password_file, token=token
     )
     channels = partial(ChannelPool, token=token, certificates=certificates)
-    pools = _open_pools(config, directory, channels, linger_s=linger_s)
+    boards = Boards(config, name)
+    pools = _open_pools(config, directory, channels, boards, name, linger_s=linger_s)
     parts = RouterParts(
         registry=directory.registry,
         blocks=directory.blocks,
@@ -123,6 +127,7 @@ async def open_parts(
             await parts.following
         for pool in pools:
             await pool.close()
+        await boards.close()
         await directory.close()
 
 
@@ -130,6 +135,8 @@ def _open_pools(
     config: RouterConfig,
     directory: RouterDirectory,
     channels: Callable[[], ChannelPool],
+    boards: Boards,
+    router: str,
     *,
     linger_s: float,
 ) -> list[Pool]:
@@ -139,7 +146,7 @@ def _open_pools(
     names = frozenset(name for each in configs for name in each.model_names)
     pools = []
     for each in configs:
-        parts = _pool_parts(each, directory, channels(), channels(), names)
+        parts = _pool_parts(each, directory, channels(), channels(), names, boards, router)
         pools.append(Pool(each, parts, _serve, stays=stays, linger_s=linger_s))
     return pools
 
@@ -159,12 +166,24 @@ def _pool_parts(
     channels: ChannelPool,
     order_channels: ChannelPool,
     model_names: Collection[str],
+    boards: Boards,
+    router: str,
 ) -> PoolParts:
     sessions = SessionPool(channels, stall_s=config.stream_stall_s)
     endpoints = _endpoints(config, directory, Canary(channels, sessions), sessions)
     chooser = _chooser(config, endpoints, directory.index)
     admission = _admission(config, endpoints, chooser)
     adapters = PoolAdapters(endpoints.everyone)
+    about_workers = Orders(order_channels, worker_pb2_grpc.WorkerStub)
+    planner = open_planner(
+        config,
+        endpoints,
+        admission,
+        chooser.book,
+        boards,
+        OrderMover(about_workers, endpoints.everyone),
+        router=router,
+    )
     return PoolParts(
         channels=channels,
         order_channels=order_channels,
@@ -175,6 +194,7 @@ def _pool_parts(
         admission=admission,
         adapters=adapters,
         fleet=_fleet(model_names, endpoints, order_channels, sessions, admission, adapters),
+        planner=planner,
     )
 
 

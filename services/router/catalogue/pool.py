@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from services.router.fleet.fleet import Fleet
     from services.router.model_text import ModelText
     from services.router.models import ServedModels
+    from services.router.planner.loop import PlannerLoop
     from services.router.routing.chooser import WorkerChooser
     from services.router.vectors.pipeline import VectorPipeline
     from services.router.workers.adapters import PoolAdapters
@@ -67,6 +68,8 @@ class PoolParts:
     admission: Admission
     adapters: PoolAdapters
     fleet: Fleet
+    #: None: it is off.
+    planner: PlannerLoop | None = None
 
 
 class Pool:
@@ -139,6 +142,8 @@ class Pool:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.parts.fleet.keep_up())
             tasks.create_task(self.endpoints.run())
+            if self.parts.planner is not None:
+                tasks.create_task(self.parts.planner.run())
             if not self._stays:
                 tasks.create_task(self._load_and_unload())
 

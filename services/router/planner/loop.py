@@ -7,7 +7,7 @@ import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import structlog
@@ -64,13 +64,15 @@ class PlannerLoop:
     ) -> None:
         """Plan for the workers that `endpoints` returns: all live ones."""
         self.plan = plan
-        self._view = view
+        #: Must observe every request.
+        self.view = view
         self._endpoints = endpoints
         self._board = board
         self._mover = mover
         self._clock = clock
         self._planner: Planner | None = None
         self._term = 0
+        self._last_report: Report | None = None
         #: The newest ones, last one last; of other routers only the newest is known.
         self.decisions: deque[ShownDecision] = deque(maxlen=MAX_SHOWN)
         #: Moves that were made, by whichever router.
@@ -105,7 +107,8 @@ class PlannerLoop:
         Raises:
             BatonError: the other routers cannot be reached.
         """
-        found = await self._board.exchange(self._encoder.encode(self._view.report()))
+        self._last_report = self.view.report()
+        found = await self._board.exchange(self._encoder.encode(self._last_report))
         self._learn(found)
         if not found.leads:
             self.leads, self._planner = False, None
@@ -127,6 +130,18 @@ class PlannerLoop:
         note = Published(decision=said, num_moves=self.num_moves, leader=self.plan.router)
         self.leader = self.plan.router
         await self._board.decide(found.term, self._encoder.encode(note))
+
+    def describe(self) -> dict[str, Any]:
+        """Return what is known now, for JSON: bounds, speed, demand and the last decision."""
+        report = self._last_report
+        return {
+            "acts": self.plan.acts,
+            "leader": self.leader,
+            "bounds": msgspec.to_builtins(self.plan.bounds),
+            "speed": msgspec.to_builtins(self.view.speed()),
+            "demand": None if report is None else msgspec.to_builtins(report.demand),
+            "decision": msgspec.to_builtins(self.decisions[-1]) if self.decisions else None,
+        }
 
     def _learn(self, found: Exchange) -> None:
         """Take what the last decision says, of whichever router."""

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from services.router.planning.base import Bounds, Limits
 from services.router.planning.counts import Pace
 from shared.config import flag_name, setting
 from shared.errors import ConfigError
-
-if TYPE_CHECKING:
-    from services.router.answer.planner import LatencyBounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +69,9 @@ class PlannerSettings:
         """How fast counts may change."""
         return Pace(startup_s=self.planner_startup_s, cooldown_s=self.planner_cooldown_s)
 
-    def bounds(self, of_all: LatencyBounds) -> Bounds:
-        """Return what is planned for. `of_all`: bounds beyond which requests are refused."""
+    def bounds(self, *, max_ttft_ms: float | None, max_itl_ms: float | None) -> Bounds:
+        """Return what is planned for; default: the bounds beyond which requests are refused."""
         return Bounds(
-            max_ttft_ms=self.planner_ttft_ms or of_all.max_ttft_ms,
-            max_itl_ms=self.planner_itl_ms or of_all.max_itl_ms,
+            max_ttft_ms=self.planner_ttft_ms or max_ttft_ms,
+            max_itl_ms=self.planner_itl_ms or max_itl_ms,
         )

@@ -61,8 +61,7 @@ class PoolView:
         return Report(
             demand=demand,
             speed=self.speed(),
-            num_measurements=self._endpoints.fleet(Role.PREFILL).num_measurements
-            + self._endpoints.fleet(Role.DECODE).num_measurements,
+            num_measurements=sum(self._endpoints.fleet(role).num_measurements for role in Role),
             waiting_ms=self._admission.num_queued_tokens * per_token_ms,
             num_waiting=self._admission.num_queued,
             work={
@@ -75,12 +74,14 @@ class PoolView:
 
     def speed(self) -> Speed:
         """Return the speed of a worker, as measured of all of its role."""
-        rooms = [each.record.num_blocks * each.record.block_size for each in self._endpoints.everyone()]
+        records = [each.record for each in self._endpoints.everyone()]
+        rooms = [record.num_blocks * record.block_size for record in records]
         if rooms:
             # The last known one while there is no worker.
             self._kv_tokens = sum(rooms) // len(rooms)
+        fleets = [self._endpoints.fleet(role) for role in Role]
         return Speed(
-            prefill=self._endpoints.fleet(Role.PREFILL).prefill_coefficients,
-            decode=self._endpoints.fleet(Role.DECODE).decode_coefficients,
+            prefill=max(fleets, key=lambda p: p.num_measurements).prefill_coefficients,
+            decode=max(fleets, key=lambda p: p.num_decode_measurements).decode_coefficients,
             kv_tokens=self._kv_tokens,
         )
