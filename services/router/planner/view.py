@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from services.router.planner.report import Report, WorkerWork
 from services.router.planning.meter import DemandMeter
-from services.router.planning.speed import Speed
+from services.router.planning.speed import KV_TOKENS_PRIOR, Speed
 from shared.identity import Role
 
 if TYPE_CHECKING:
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from services.router.routing.book import Book
     from services.router.watch.observer import RequestEnd, RequestWatch
     from services.router.workers.endpoints import EndpointPool
-
-#: Of a worker's pool before one has registered.
-KV_TOKENS_PRIOR = 65_536
 
 
 class PoolView:

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from services.router.workers.profile import DECODE_PRIOR, PREFILL_PRIOR
+
+#: Of a worker's pool before one has registered.
+KV_TOKENS_PRIOR = 65_536
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
@@ -15,6 +20,11 @@ class Speed:
     decode: tuple[float, float, float]
     kv_tokens: int
     max_sequences: int = 256
+
+    @classmethod
+    def prior(cls) -> Speed:
+        """Return what a router assumes before it has measured anything."""
+        return cls(prefill=PREFILL_PRIOR, decode=DECODE_PRIOR, kv_tokens=KV_TOKENS_PRIOR)
 
     def prefill_ms(self, num_tokens: float, num_held: float = 0.0) -> float:
         """Return the time to compute a prompt whose first `num_held` tokens are there."""
