@@ -98,6 +98,11 @@ class RouterConfig:
     max_queued_requests: int = setting(1024, help="requests that may wait in the queue")
     max_queued_tokens: int = setting(1_000_000, help="prompt tokens that may wait in the queue")
     max_queue_s: float = setting(30.0, help="longest wait in the queue, in seconds")
+    worker_wait_s: float = setting(
+        0.0,
+        help="seconds that a request waits for a first worker while there is none, as after scaling "
+        "to zero; 0: it is refused",
+    )
     max_worker_queue_ms: float = setting(
         500.0,
         help="prompts wait in the router, fairly among tenants, while every worker has prompts for "
@@ -229,6 +234,7 @@ class RouterConfig:
             "max_queued_requests",
             "max_queued_tokens",
             "max_queue_s",
+            "worker_wait_s",
             "drain_grace_s",
             "identity_hold_s",
             "prompt_embeds_bytes",

@@ -126,6 +126,7 @@ class Front:
             embeds=config.embeds_policy,
             responses=common.responses,
             limits=config.limits,
+            cold_start=pool.parts.cold_start,
             unknown_fields=common.unknown_fields,
             caller_of=common.caller_of,
         )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from baton.v1 import lifecycle_pb2_grpc, worker_pb2_grpc
 from services.router.admission.admission import Admission, AdmissionLimits
+from services.router.admission.cold_start import ColdStart
 from services.router.admission.tenant_limits import TenantLimits
 from services.router.answer.pipeline import Pipeline
 from services.router.answer.planner import AnswerPlanner, LatencyBounds
@@ -141,13 +142,20 @@ def _open_pools(
     linger_s: float,
 ) -> list[Pool]:
     configs = config.of_models()
-    stays = len(configs) == 1
+    is_alone = len(configs) == 1
     # No adapter of one model may have the name of another one, which requests would get.
     names = frozenset(name for each in configs for name in each.model_names)
     pools = []
     for each in configs:
         parts = _pool_parts(each, directory, channels(), channels(), names, boards, router)
-        pools.append(Pool(each, parts, _serve, stays=stays, linger_s=linger_s))
+        pools.append(Pool(
+                each,
+                parts,
+                _serve,
+                # A request that waits for a first worker needs the model meanwhile.
+                stays=is_alone or parts.cold_start.holds,
+                linger_s=linger_s,
+            ))
     return pools
 
 
@@ -175,10 +183,18 @@ def _pool_parts(
     admission = _admission(config, endpoints, chooser)
     adapters = PoolAdapters(endpoints.everyone)
     about_workers = Orders(order_channels, worker_pb2_grpc.WorkerStub)
+    cold_start = ColdStart(
+        endpoints.wait_ready,
+        # Requests wait in the queue for workers that sleep.
+        lambda: endpoints.is_ready or endpoints.is_asleep,
+        longest_s=config.worker_wait_s,
+        max_requests=config.max_queued_requests,
+    )
     planner = open_planner(
         config,
         endpoints,
         admission,
+        cold_start,
         chooser.book,
         boards,
         OrderMover(about_workers, endpoints.everyone),
@@ -194,6 +210,7 @@ def _pool_parts(
         admission=admission,
         adapters=adapters,
         fleet=_fleet(model_names, endpoints, order_channels, sessions, admission, adapters),
+        cold_start=cold_start,
         planner=planner,
     )
 

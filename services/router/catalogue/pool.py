@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from services.router.admission.admission import Admission
+    from services.router.admission.cold_start import ColdStart
     from services.router.answer.pipeline import Pipeline
     from services.router.answer.planner import AnswerPlanner
     from services.router.config import RouterConfig
@@ -68,6 +69,7 @@ class PoolParts:
     admission: Admission
     adapters: PoolAdapters
     fleet: Fleet
+    cold_start: ColdStart
     #: None: it is off.
     planner: PlannerLoop | None = None
 
@@ -122,12 +124,24 @@ class Pool:
         return self.served is not None and self.endpoints.is_ready
 
     @property
+    def takes_requests(self) -> bool:
+        """Whether a request would be served now, or held until it can be."""
+        return self.is_ready or (self.served is not None and self.parts.cold_start.holds)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for a place, or for a first worker."""
+        return self.admission.num_queued + self.parts.cold_start.num_waiting
+
+    @property
     def has_workers(self) -> bool:
         """Whether a worker is alive, usable or not."""
         return any(self.endpoints.of_role(role) for role in Role)
 
     def not_ready_because(self) -> list[str]:
-        """Return what is missing before a request can be served; empty if ready."""
+        """Return what is missing before a request is taken; empty if it would be."""
+        if self.takes_requests:
+            return []
         found = self.endpoints.not_ready_because()
         if self.served is None and self.has_workers:
             found.insert(0, self.problem or "its files are being read")
@@ -135,6 +149,9 @@ class Pool:
 
     def notes(self) -> list[str]:
         """Return the parts that are missing though requests can be served."""
+        if not self.is_ready and self.takes_requests:
+            wait_s = self.parts.cold_start.longest_s
+            return [f"no decode worker is ready: requests wait for one, up to {wait_s:g} s"]
         return self.endpoints.notes()
 
     async def run(self) -> None:

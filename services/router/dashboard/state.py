@@ -180,7 +180,7 @@ class DashboardState:
         pools = self._parts.pools
         return Totals(
             num_running=sum(pool.admission.num_inside for pool in pools),
-            num_queued=sum(pool.admission.num_queued for pool in pools),
+            num_queued=sum(pool.num_waiting for pool in pools),
             num_queued_tokens=sum(pool.admission.num_queued_tokens for pool in pools),
             num_ended=self._recent.num_ended,
             num_replays=sum(pool.replays.total() for pool in pools),

@@ -57,7 +57,8 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         self, request: router_pb2.GenerateRequest, context: Context
     ) -> AsyncGenerator[router_pb2.GenerateResponse, None]:
         """Continue a prompt."""
-        answers = await self._calls(request.model, context).generate(request, context)
+        calls = await self._calls(request.model, context)
+        answers = await calls.generate(request, context)
         async with aclosing(answers) as responses:
             async for response in responses:
                 yield response
@@ -66,7 +67,8 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         self, request: router_pb2.ChatRequest, context: Context
     ) -> AsyncGenerator[router_pb2.GenerateResponse, None]:
         """Answer a conversation."""
-        answers = await self._calls(request.model, context).chat(request, context)
+        calls = await self._calls(request.model, context)
+        answers = await calls.chat(request, context)
         async with aclosing(answers) as responses:
             async for response in responses:
                 yield response
@@ -129,10 +131,12 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         if self._has_keys and not self._caller(context).is_operator:
             raise AuthenticationError("this needs a key of an operator")
 
-    def _calls(self, model: str, context: Context) -> ModelCalls:
+    async def _calls(self, model: str, context: Context) -> ModelCalls:
         caller = self._caller(context)
+        backend = self._catalogue.pick(model, caller)
+        await backend.become_ready()
         return ModelCalls(
-            self._catalogue.pick(model, caller),
+            backend,
             caller,
             rate_headers=self._rate_headers,
             traced=self._traced,

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis
 
     from services.router.admission.admission import Admission
+    from services.router.admission.cold_start import ColdStart
     from services.router.config import RouterConfig
     from services.router.planner.board import Board
     from services.router.planning.base import Mover
@@ -66,6 +67,7 @@ def open_planner(
     config: RouterConfig,
     endpoints: EndpointPool,
     admission: Admission,
+    cold_start: ColdStart,
     book: Book,
     boards: Boards,
     mover: Mover,
@@ -87,5 +89,5 @@ def open_planner(
         interval_s=settings.planner_interval_s,
         router=router,
     )
-    view = PoolView(endpoints, admission, book, bounds)
+    view = PoolView(endpoints, admission, cold_start, book, bounds)
     return PlannerLoop(plan, view, endpoints.everyone, boards.of(model), mover)

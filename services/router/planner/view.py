@@ -11,6 +11,7 @@ from shared.identity import Role
 
 if TYPE_CHECKING:
     from services.router.admission.admission import Admission
+    from services.router.admission.cold_start import ColdStart
     from services.router.planning.base import Bounds
     from services.router.request.generation import AnswerPiece, GenerationRequest
     from services.router.routing.book import Book
@@ -22,10 +23,16 @@ class PoolView:
     """A RequestObserver of one model that also reads the router's queue and book."""
 
     def __init__(
-        self, endpoints: EndpointPool, admission: Admission, book: Book, bounds: Bounds
+        self,
+        endpoints: EndpointPool,
+        admission: Admission,
+        cold_start: ColdStart,
+        book: Book,
+        bounds: Bounds,
     ) -> None:
         self._endpoints = endpoints
         self._admission = admission
+        self._cold_start = cold_start
         self._book = book
         self._meter = DemandMeter(max_ttft_ms=bounds.max_ttft_ms, clock=book.clock)
         self._kv_tokens = KV_TOKENS_PRIOR
@@ -60,7 +67,7 @@ class PoolView:
             speed=self.speed(),
             num_measurements=sum(self._endpoints.fleet(role).num_measurements for role in Role),
             waiting_ms=self._admission.num_queued_tokens * per_token_ms,
-            num_waiting=self._admission.num_queued,
+            num_waiting=self._admission.num_queued + self._cold_start.num_waiting,
             work={
                 str(each.record.worker): WorkerWork(
                     each.work.queue_ms(now_s), each.work.num_decoding, each.work.num_held_tokens

@@ -145,7 +145,7 @@ def observe_state(parts: RouterParts, registry: CollectorRegistry) -> None:
     for pool in parts.pools:
         admission, name = pool.admission, pool.name
         inside.labels(name).set_function(partial(getattr, admission, "num_inside"))
-        waiting.labels(name).set_function(partial(getattr, admission, "num_queued"))
+        waiting.labels(name).set_function(partial(getattr, pool, "num_waiting"))
         tokens.labels(name).set_function(partial(getattr, admission, "num_queued_tokens"))
         adapters.labels(name).set_function(partial(_num_adapters, pool))
         margin.labels(name).set_function(partial(getattr, pool.margin, "factor"))
