@@ -16,14 +16,16 @@ from services.router.planner.report import Report, together
 from services.router.planner.shown import Published, ShownDecision, shown
 from services.router.planning.base import Counts
 from services.router.planning.planner import Planner
+from services.router.planning.pools import by_start
 from shared.errors import BatonError
+from shared.identity import Role
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from services.router.planner.board import Board, Exchange
     from services.router.planner.view import PoolView
-    from services.router.planning.base import Bounds, Limits, Move, Mover
+    from services.router.planning.base import Bounds, Decision, Limits, Move, Mover
     from services.router.planning.counts import Pace
     from services.router.workers.endpoint import Endpoint
 
@@ -124,7 +126,7 @@ class PlannerLoop:
         problem = "" if decision.move is None else await self._move(decision.move, found.term)
         made = decision.move is not None and not problem
         self.num_moves += made
-        said = shown(decision, moved=made, not_moved=problem)
+        said = shown(decision, self._desired(decision), moved=made, not_moved=problem)
         self._log(said)
         self.decisions.append(said)
         note = Published(decision=said, num_moves=self.num_moves, leader=self.plan.router)
@@ -188,6 +190,14 @@ class PlannerLoop:
         except BatonError as error:
             return str(error)
         return ""
+
+    def _desired(self, decision: Decision) -> Counts:
+        """Return how many workers should be started with each role."""
+        if not self.plan.acts:
+            return decision.wanted
+        roles = [endpoint.record.role for endpoint in self._endpoints()]
+        started = Counts(roles.count(Role.PREFILL), roles.count(Role.DECODE))
+        return by_start(decision.wanted, decision.present, started, self.plan.limits)
 
     def _log(self, said: ShownDecision) -> None:
         """Log a decision with its numbers, loudly only if something changes."""

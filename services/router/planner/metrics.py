@@ -28,7 +28,9 @@ class PlannerMetrics(Collector):
         """Yield the metrics; of a model without a decision yet there are none but `leads`."""
         by_role = ["model_name", "role"]
         desired = GaugeMetricFamily(
-            "baton_planner_desired_workers", "Workers that are wanted.", labels=by_role
+            "baton_planner_desired_workers",
+            "Workers that should be started with the role.",
+            labels=by_role,
         )
         present = GaugeMetricFamily(
             "baton_planner_workers", "Workers that prefer the role.", labels=by_role
@@ -57,7 +59,7 @@ class PlannerMetrics(Collector):
                 continue
             last: ShownDecision = loop.decisions[-1]
             for family, prefill, decode in (
-                (desired, last.wanted_prefill, last.wanted_decode),
+                (desired, last.desired_prefill, last.desired_decode),
                 (present, last.present_prefill, last.present_decode),
                 (pressure, last.pressure_prefill, last.pressure_decode),
             ):

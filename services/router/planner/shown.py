@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 if TYPE_CHECKING:
-    from services.router.planning.base import Decision
+    from services.router.planning.base import Counts, Decision
 
 
 class ShownDecision(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +26,9 @@ class ShownDecision(msgspec.Struct, frozen=True, kw_only=True):
     present_decode: int
     wanted_prefill: int
     wanted_decode: int
+    #: How many should be started with each role; see `by_start`.
+    desired_prefill: int
+    desired_decode: int
     pressure_prefill: float
     pressure_decode: float
     reason: str
@@ -45,7 +48,9 @@ class Published(msgspec.Struct, frozen=True, kw_only=True):
     leader: str
 
 
-def shown(decision: Decision, *, moved: bool, not_moved: str = "") -> ShownDecision:
+def shown(
+    decision: Decision, desired: Counts, *, moved: bool, not_moved: str = ""
+) -> ShownDecision:
     """Return a decision as it is shown; `moved`: its move was made."""
     demand, move = decision.demand, decision.move if moved else None
     return ShownDecision(
@@ -60,6 +65,8 @@ def shown(decision: Decision, *, moved: bool, not_moved: str = "") -> ShownDecis
         present_decode=decision.present.decode,
         wanted_prefill=decision.wanted.prefill,
         wanted_decode=decision.wanted.decode,
+        desired_prefill=desired.prefill,
+        desired_decode=desired.decode,
         pressure_prefill=_finite(decision.pressure.prefill),
         pressure_decode=_finite(decision.pressure.decode),
         reason=decision.reason,

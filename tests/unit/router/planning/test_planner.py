@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from services.router.planning.base import Bounds, Counts, Limits, Observation
 from services.router.planning.counts import IDLE_S, Pace, fit
 from services.router.planning.planner import Planner
+from services.router.planning.pools import by_start
 from shared.identity import Role
 from tests.unit.router.planning.scenes import (
     ANY_BOUNDS,
@@ -124,6 +125,25 @@ def test_a_budget_is_shared_in_proportion(wanted: Counts, limits: Limits) -> Non
     if wanted.total <= limits.max_workers:
         assert fitted.prefill <= max(wanted.prefill, limits.min_prefill)
     assert fit(Counts(30, 10), Limits(max_workers=8)) == Counts(6, 2)
+
+
+@given(wanted=COUNTS, preferring=COUNTS, started=COUNTS, limits=LIMITS)
+def test_moves_make_what_is_wanted_of_what_is_started(
+    wanted: Counts, preferring: Counts, started: Counts, limits: Limits
+) -> None:
+    wanted = fit(wanted, limits)
+    desired = by_start(wanted, preferring, started, limits)
+    assert desired.total == wanted.total
+    assert min(desired.prefill, desired.decode) >= 0
+    # Only the sum changes, and only in one direction.
+    more = (desired.prefill >= started.prefill, desired.decode >= started.decode)
+    fewer = (desired.prefill <= started.prefill, desired.decode <= started.decode)
+    assert all(more) or all(fewer) or not wanted.total
+    # A move is not undone by an autoscaler, and what is on its way is not ordered twice.
+    assert by_start(wanted, wanted, desired, limits) == desired
+    assert by_start(Counts(3, 2), Counts(2, 1), Counts(2, 1), Limits()) == Counts(3, 2)
+    assert by_start(Counts(3, 1), Counts(3, 1), Counts(2, 2), Limits()) == Counts(2, 2)
+    assert by_start(Counts(4, 1), Counts(3, 1), Counts(2, 2), Limits()) == Counts(3, 2)
 
 
 def steady(rate: float, *, bounds: Bounds = BOUNDS, start: Counts, for_s: float) -> list[Decision]:
