@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from services.router.planning.base import Bounds
     from services.router.planning.speed import Speed
 
+#: Divisions of each number of workers that are tried for the fewest that are enough.
+NEAR = 4
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
@@ -81,7 +84,7 @@ def advise(
         best=best,
         more_prefill=expected(best.prefill + 1, best.decode),
         more_decode=expected(best.prefill, best.decode + 1),
-        enough=_fewest(requests, speed, bounds, demand, most) if bounded else None,
+        enough=fewest(requests, speed, bounds, demand, most) if bounded else None,
         most_tried=most,
         warnings=Capacity(speed, bounds, demand).warnings,
     )
@@ -102,7 +105,7 @@ def demand_of(requests: Sequence[Request], speed: Speed, bounds: Bounds) -> Dema
     return meter.take()
 
 
-def _fewest(
+def fewest(
     requests: Sequence[Request], speed: Speed, bounds: Bounds, demand: Demand, most: int
 ) -> Expected | None:
     """Return the smallest division that is enough, from an estimate on."""
@@ -113,7 +116,7 @@ def _fewest(
         # Divisions far from the estimated one cannot be the best.
         near = sorted(
             shares, key=lambda n: capacity.pressure(Counts(n, total - n)).most
-        )[:3]
+        )[:NEAR]
         for prefill in near:
             outcome = ClusterSimulation(speed, bounds, Counts(prefill, total - prefill)).run(
                 requests

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from services.router.planning.speed import Speed
 
 #: A worker is given back only if the others bear the load times this.
-DOWN_MARGIN = 1.15
+DOWN_MARGIN = 1.1
 #: Most workers of a kind that one decision adds or gives back: this share of those there are, and
 #: at least 2 more, or 1 less.
 UP_SHARE, DOWN_SHARE = 0.5, 0.25

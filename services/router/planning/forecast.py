@@ -6,6 +6,8 @@ import math
 
 #: Old values count 1/e after these times.
 LEVEL_S, TREND_S = 20.0, 60.0
+#: A trend counts 1/e of itself after this time.
+LASTING_S = 240.0
 
 
 class Forecast:
@@ -45,5 +47,6 @@ class Forecast:
         return self._trend
 
     def after(self, seconds: float) -> float:
-        """Return the value expected then, not below 0."""
-        return max(0.0, self._level + self._trend * seconds)
+        """Return the value expected then, not below 0. A trend does not last for ever."""
+        lasting_s = LASTING_S * -math.expm1(-seconds / LASTING_S)
+        return max(0.0, self._level + self._trend * lasting_s)
