@@ -6,6 +6,7 @@ import bisect
 import json
 import math
 from dataclasses import dataclass, replace
+from pathlib import Path  # noqa: TC003 read at run time by typer
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -32,6 +33,8 @@ FAST = Speed(prefill=(5, 50, 1), decode=(8, 0.05, 0.02), kv_tokens=1_000_000)
 SLOW = Speed(prefill=(5, 50, 1), decode=(10, 0.5, 0.1), kv_tokens=400_000)
 MAX_WORKERS = 60
 CACHE_BLOCKS = 20_000
+#: Divisions that are tried for each number of fixed workers.
+NEAR = 7
 
 app = typer.Typer(help=__doc__, add_completion=False)
 
@@ -52,7 +55,9 @@ class Case:
 def compare(
     startup_s: Annotated[list[float] | None, typer.Option(help="Of a worker.")] = None,
     only: Annotated[str, typer.Option(help="Cases whose names have this in them.")] = "",
-    json_path: Annotated[str, typer.Option("--json", help="Also write the rows here.")] = "",
+    json_path: Annotated[
+        Path | None, typer.Option("--json", help="Also write the rows here.")
+    ] = None,
 ) -> None:
     """Compare the planner with the fewest fixed workers with which 95 % meet the bounds.
 
@@ -94,9 +99,8 @@ def compare(
                 )
         table.add_section()
     Console(width=130).print(table)
-    if json_path:
-        with open(json_path, "w", encoding="utf-8") as file:
-            json.dump(rows, file, indent=1)
+    if json_path is not None:
+        json_path.write_text(json.dumps(rows, indent=1), encoding="utf-8")
 
 
 @app.command()
@@ -178,7 +182,7 @@ def _swung(trace: Sequence[Request], faster: float, ratio: float) -> list[Reques
 
 def _best_fixed(case: Case) -> Expected | None:
     demand = demand_of(case.requests, case.speed, case.bounds)
-    return fewest(case.requests, case.speed, case.bounds, demand, MAX_WORKERS)
+    return fewest(case.requests, case.speed, case.bounds, demand, MAX_WORKERS, near=NEAR)
 
 
 def _planned(case: Case, fixed: Expected, startup_s: float, *, moves: bool) -> Outcome:

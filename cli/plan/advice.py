@@ -64,9 +64,7 @@ class Advice:
     warnings: list[str]
 
 
-def advise(
-    requests: Sequence[Request], speed: Speed, bounds: Bounds, num_workers: int
-) -> Advice:
+def advise(requests: Sequence[Request], speed: Speed, bounds: Bounds, num_workers: int) -> Advice:
     """Simulate all divisions of `num_workers`, at least 2, and those of one more."""
 
     def expected(prefill: int, decode: int) -> Expected:
@@ -94,9 +92,7 @@ def demand_of(requests: Sequence[Request], speed: Speed, bounds: Bounds) -> Dema
     """Return the mean demand of a workload."""
     now_s = 0.0
     forever_s = 1e12
-    meter = DemandMeter(
-        max_ttft_ms=bounds.max_ttft_ms, window_s=forever_s, clock=lambda: now_s
-    )
+    meter = DemandMeter(max_ttft_ms=bounds.max_ttft_ms, window_s=forever_s, clock=lambda: now_s)
     for request in requests:
         meter.arrived(request.num_tokens)
         meter.routed(request.num_held, speed.prefill_ms(request.num_tokens, request.num_held))
@@ -106,18 +102,22 @@ def demand_of(requests: Sequence[Request], speed: Speed, bounds: Bounds) -> Dema
 
 
 def fewest(
-    requests: Sequence[Request], speed: Speed, bounds: Bounds, demand: Demand, most: int
+    requests: Sequence[Request],
+    speed: Speed,
+    bounds: Bounds,
+    demand: Demand,
+    most: int,
+    *,
+    near: int = NEAR,
 ) -> Expected | None:
-    """Return the smallest division that is enough, from an estimate on."""
+    """Return the smallest division that is enough, from an estimate on; `near`: see NEAR."""
     capacity = Capacity(speed, bounds, demand)
     total = max(2, (capacity.num_prefill() + capacity.num_decode()) * 3 // 4)
     while total <= most:
         shares = range(1, total)
         # Divisions far from the estimated one cannot be the best.
-        near = sorted(
-            shares, key=lambda n: capacity.pressure(Counts(n, total - n)).most
-        )[:NEAR]
-        for prefill in near:
+        nearest = sorted(shares, key=lambda n: capacity.pressure(Counts(n, total - n)).most)
+        for prefill in nearest[:near]:
             outcome = ClusterSimulation(speed, bounds, Counts(prefill, total - prefill)).run(
                 requests
             )

@@ -51,9 +51,7 @@ def read_workload(path: Path, *, num_blocks: int) -> list[Request]:
     found = [_request(path, number, row, cache) for number, row in rows]
     found.sort(key=lambda request: request.at_s)
     first_s = found[0].at_s
-    return [
-        Request(r.at_s - first_s, r.num_tokens, r.num_output_tokens, r.num_held) for r in found
-    ]
+    return [Request(r.at_s - first_s, r.num_tokens, r.num_output_tokens, r.num_held) for r in found]
 
 
 def wave(
@@ -89,7 +87,9 @@ class _Cache:
 
     def use(self, hashes: Sequence[int]) -> int:
         """Return the number of leading blocks that are held; all are held afterwards."""
-        num_held = next((i for i, each in enumerate(hashes) if each not in self._blocks), len(hashes))
+        num_held = next(
+            (i for i, each in enumerate(hashes) if each not in self._blocks), len(hashes)
+        )
         for each in reversed(hashes):
             self._blocks[each] = None
             self._blocks.move_to_end(each)

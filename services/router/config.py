@@ -100,8 +100,8 @@ class RouterConfig:
     max_queue_s: float = setting(30.0, help="longest wait in the queue, in seconds")
     worker_wait_s: float = setting(
         0.0,
-        help="seconds that a request waits for a first worker while there is none, as after scaling "
-        "to zero; 0: it is refused",
+        help="seconds that a request waits for a first worker while there is none, as after "
+        "scaling to zero; 0: it is refused",
     )
     max_worker_queue_ms: float = setting(
         500.0,

@@ -148,14 +148,16 @@ def _open_pools(
     pools = []
     for each in configs:
         parts = _pool_parts(each, directory, channels(), channels(), names, boards, router)
-        pools.append(Pool(
+        pools.append(
+            Pool(
                 each,
                 parts,
                 _serve,
                 # A request that waits for a first worker needs the model meanwhile.
                 stays=is_alone or parts.cold_start.holds,
                 linger_s=linger_s,
-            ))
+            )
+        )
     return pools
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from baton.v1 import worker_pb2
 from services.router.fleet.orders import QUICK_S
-from shared.rpc.wire import role_to_wire
 from shared.errors import UnavailableError
+from shared.rpc.wire import role_to_wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

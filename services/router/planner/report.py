@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from services.router.planning.base import Demand, Observation, WorkerState
-from services.router.planning.speed import Speed
+from services.router.planning.speed import Speed  # noqa: TC001 read at run time by msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -60,9 +60,7 @@ class MovePlanner:
         if len(seen.preferring(giver)) < 2 or not givers:
             return Choice(f"{needy} is short ({_text(before)}) and {giver} has none to give")
         step = 1 if needy is Role.PREFILL else -1
-        after = pressure_of(
-            capacity, seen, Counts(present.prefill + step, present.decode - step)
-        )
+        after = pressure_of(capacity, seen, Counts(present.prefill + step, present.decode - step))
         left = after.decode if giver is Role.DECODE else after.prefill
         if left > GIVER:
             return Choice(f"{needy} is short ({_text(before)}) and so would be {giver}: {left:.2f}")

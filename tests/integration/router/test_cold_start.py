@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 async def waiting(site: CatalogueSite, model: str, count: int) -> None:
     async with asyncio.timeout(10):
-        while site.pool(model).num_waiting != count:
+        while site.pool(model).num_waiting != count:  # noqa: ASYNC110 nothing tells of it
             await asyncio.sleep(0.01)
 
 
@@ -79,4 +79,3 @@ async def test_by_default_nothing_is_held(tmp_path: Path) -> None:
     async with catalogue_site(tmp_path) as site:
         assert (await site.ask("alpha")).status_code == 503
         assert (await site.http.get("/health")).status_code == 503
-

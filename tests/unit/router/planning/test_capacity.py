@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -12,8 +13,10 @@ from hypothesis import strategies as st
 from services.router.planning.base import Bounds, Counts
 from services.router.planning.capacity import MOST_BUSY, TARGET_BUSY, Capacity
 from services.router.planning.planner import best_split
-from services.router.planning.speed import Speed
 from tests.unit.router.planning.scenes import ANY_BOUNDS, BOUNDS, RATES, SPEED, SPEEDS, demand
+
+if TYPE_CHECKING:
+    from services.router.planning.speed import Speed
 
 TOKENS = st.integers(1, 20_000)
 OUTPUTS = st.integers(1, 2000)
@@ -78,7 +81,6 @@ def test_numbers_of_one_case() -> None:
     busy = capacity.busy_share(1)
     assert busy * math.exp(-793 / (107 / 2 / (1 - busy))) == pytest.approx(0.05, rel=1e-3)
     assert capacity.busy_share(20) == MOST_BUSY
-    # (0.9 * 40 - 10) / 0.71
     assert capacity.batch == pytest.approx(26 / 0.71)
     # 2 tokens per ms: 2 * 10 / (1 - 2 * 0.71 / n), and the spread of their number.
     assert capacity.num_sequences(3) == pytest.approx(20 / (1 - 1.42 / 3))

@@ -14,7 +14,6 @@ from services.router.planner.metrics import PlannerMetrics
 from services.router.planner.report import Report, WorkerWork, together
 from services.router.planning.base import Bounds, Limits
 from services.router.planning.counts import Pace
-from services.router.workers.endpoint import Endpoint
 from shared.directory.base import WorkerLoad
 from shared.errors import UnavailableError
 from shared.identity import Role
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from services.router.planning.base import Demand, Move
+    from services.router.workers.endpoint import Endpoint
 
 
 def workers(num_prefill: int, num_decode: int) -> list[Endpoint]:
@@ -83,7 +83,13 @@ class Clock:
 
 
 def loop(
-    view: View, there: Workers, board: AloneBoard, clock: Clock, *, acts: bool = True, bounds: Bounds = BOUNDS
+    view: View,
+    there: Workers,
+    board: AloneBoard,
+    clock: Clock,
+    *,
+    acts: bool = True,
+    bounds: Bounds = BOUNDS,
 ) -> PlannerLoop:
     plan = Plan(
         model="m",
@@ -193,9 +199,7 @@ def test_reports_of_routers_add_up() -> None:
 
 async def test_metrics_say_what_is_wanted_there_and_done() -> None:
     clock, there = Clock(), Workers(workers(1, 3))
-    planner = loop(
-        View(PROMPTS), there, AloneBoard(clock), clock, bounds=Bounds(max_itl_ms=0.5)
-    )
+    planner = loop(View(PROMPTS), there, AloneBoard(clock), clock, bounds=Bounds(max_itl_ms=0.5))
     registry = CollectorRegistry()
     registry.register(PlannerMetrics([planner]))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -63,9 +64,7 @@ def decisions(
             )
             for w in states
         ]
-        look = Observation(
-            now_s=i * INTERVAL_S, demand=demand(rate, prompt, output), workers=now
-        )
+        look = Observation(now_s=i * INTERVAL_S, demand=demand(rate, prompt, output), workers=now)
         decision = planner.look(look, SPEED)
         found.append(decision)
         if decision.move is not None:
@@ -83,7 +82,7 @@ def test_at_most_one_move_per_cooldown_and_no_worker_is_made_or_lost(
 ) -> None:
     found = decisions(weather, counts, bounds=bounds)
     moved_s = [decision.now_s for decision in found if decision.move is not None]
-    assert all(b - a >= COOLDOWN_S for a, b in zip(moved_s, moved_s[1:], strict=False))
+    assert all(b - a >= COOLDOWN_S for a, b in itertools.pairwise(moved_s))
     for decision in found:
         assert decision.present.total == counts.total
         # One of each kind stays.
@@ -108,7 +107,7 @@ def test_wanted_counts_keep_their_limits_and_fall_slowly(
         assert limits.min_decode <= decision.wanted.decode
         assert decision.wanted.total <= budget
     if found[0].wanted.total < budget and counts.total < budget:
-        for before, after in zip(found, found[1:], strict=False):
+        for before, after in itertools.pairwise(found):
             if after.wanted.total < budget and before.wanted.total < budget:
                 for role in Role.PREFILL, Role.DECODE:
                     lost = before.wanted.of(role) - after.wanted.of(role)
@@ -220,6 +219,7 @@ def test_a_move_takes_the_worker_with_least_of_its_work_to_where_it_is_missing()
     again = planner.look(Observation(now_s=59.0, demand=look.demand, workers=states), SPEED)
     assert again.move is None
     assert "too recent" in again.reason
-    assert planner.look(
-        Observation(now_s=60.0, demand=look.demand, workers=states), SPEED
-    ).move is not None
+    assert (
+        planner.look(Observation(now_s=60.0, demand=look.demand, workers=states), SPEED).move
+        is not None
+    )
