@@ -81,6 +81,7 @@ def _ask(url: str, key: str, secure: Secure | None) -> dict[str, Any]:
         with open_http(secure).open(request, timeout=TIMEOUT_S) as answer:
             found = json.loads(answer.read())
     except urllib.error.HTTPError as error:
+        error.close()
         if error.code in (401, 403):
             raise CommandError(
                 f"{url} needs an operator's key", advice="give it with --key or BATON_API_KEY"

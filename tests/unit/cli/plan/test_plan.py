@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import pytest
@@ -77,7 +77,8 @@ def test_workers_count_from_their_order_and_serve_after_their_start() -> None:
 def test_moves_follow_a_shift_of_the_load() -> None:
     answers = wave(low_per_s=6, high_per_s=6, period_s=90, duration_s=90,
                    num_tokens=20, num_output_tokens=80, seed=3)  # fmt: skip
-    requests = [*answers, *(Request(r.at_s + 90, r.num_tokens, 5) for r in LONG_PROMPTS)]
+    prompts = [Request(90 + turn * 30 + r.at_s, 1000, 5) for turn in (0, 1) for r in LONG_PROMPTS]
+    requests = [*answers, *prompts]
     planner = Planner(BOUNDS, Limits())
     moved = run(requests, Counts(1, 3), planner=planner, scales=False)
     fixed = run(requests, Counts(1, 3))
@@ -113,7 +114,7 @@ WORKERS = [{"role": "prefill"}, {"role": "prefill"}, {"role": "decode"}]
 
 
 class _Router(BaseHTTPRequestHandler):
-    said: dict[str, Any] = {}
+    said: ClassVar[dict[str, Any]] = {}
     status = 200
 
     def do_GET(self) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import lzma
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from cli.errors import CommandError
 from cli.plan.workload import Request, read_workload, wave
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LINES = [
     {"timestamp": 3000, "input_length": 1200, "output_length": 5, "hash_ids": [1, 2, 9]},
