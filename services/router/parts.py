@@ -19,8 +19,9 @@ from services.router.catalogue.pool import LINGER_S, Pool, PoolParts, Served
 from services.router.fleet.adapters import FleetAdapters
 from services.router.fleet.fleet import Fleet
 from services.router.fleet.orders import Orders
+from services.router.fleet.roles import FleetRoles
 from services.router.models import ServedModels
-from services.router.planner.mover import OrderMover
+from services.router.planner.mover import FleetMover
 from services.router.planner.open import Boards, open_planner
 from services.router.routing.chooser import WorkerChooser
 from services.router.routing.policies.find import find_policy
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 
     from services.router.config import RouterConfig
-    from services.router.fleet.orders import LifecycleOrders
+    from services.router.fleet.orders import LifecycleOrders, WorkerOrders
     from services.router.model_text import ModelText
     from services.router.routing.base import PrefixLookup
     from services.router.workers.directory import RouterDirectory
@@ -184,7 +185,7 @@ def _pool_parts(
     chooser = _chooser(config, endpoints, directory.index)
     admission = _admission(config, endpoints, chooser)
     adapters = PoolAdapters(endpoints.everyone)
-    about_workers = Orders(order_channels, worker_pb2_grpc.WorkerStub)
+    fleet = _fleet(model_names, endpoints, order_channels, sessions, admission, adapters)
     cold_start = ColdStart(
         endpoints.wait_ready,
         # Requests wait in the queue for workers that sleep.
@@ -199,7 +200,7 @@ def _pool_parts(
         cold_start,
         chooser.book,
         boards,
-        OrderMover(about_workers, endpoints.everyone),
+        FleetMover(fleet, endpoints.everyone),
         router=router,
     )
     return PoolParts(
@@ -211,7 +212,7 @@ def _pool_parts(
         chooser=chooser,
         admission=admission,
         adapters=adapters,
-        fleet=_fleet(model_names, endpoints, order_channels, sessions, admission, adapters),
+        fleet=fleet,
         cold_start=cold_start,
         planner=planner,
     )
@@ -226,13 +227,10 @@ def _fleet(
     adapters: PoolAdapters,
 ) -> Fleet:
     orders: LifecycleOrders = Orders(channels, lifecycle_pb2_grpc.LifecycleStub)
-    about_adapters = FleetAdapters(
-        endpoints,
-        Orders(channels, worker_pb2_grpc.WorkerStub),
-        adapters,
-        model_names=model_names,
-    )
-    return Fleet(endpoints, orders, sessions, admission, about_adapters)
+    to_workers: WorkerOrders = Orders(channels, worker_pb2_grpc.WorkerStub)
+    about_adapters = FleetAdapters(endpoints, to_workers, adapters, model_names=model_names)
+    about_roles = FleetRoles(endpoints, to_workers)
+    return Fleet(endpoints, orders, sessions, admission, about_adapters, about_roles)
 
 
 def _serve(pool: Pool, text: ModelText) -> Served:
