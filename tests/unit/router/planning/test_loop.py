@@ -17,6 +17,7 @@ from services.router.planning.counts import Pace
 from shared.directory.base import WorkerLoad
 from shared.errors import UnavailableError
 from shared.identity import Role
+from tests.fakes.metrics_table import documented
 from tests.unit.router.planning.scenes import BOUNDS, SPEED, demand
 from tests.unit.router.routing.workers import endpoint
 
@@ -215,3 +216,11 @@ async def test_metrics_say_what_is_wanted_there_and_done() -> None:
     assert value("pressure", role="prefill") == pytest.approx(
         planner.decisions[-1].pressure_prefill
     )
+
+
+def test_the_page_of_metrics_has_these() -> None:
+    rows = documented("Router that plans")
+    families = {family.name: family for family in PlannerMetrics([]).collect()}
+    assert rows.keys() == families.keys()
+    for name, family in families.items():
+        assert (rows[name].kind, rows[name].labels) == (family.type, set(family._labelnames))
