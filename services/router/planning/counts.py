@@ -46,34 +46,38 @@ class CountPlanner:
         self._changed_s = dict.fromkeys(ROLES, -math.inf)
         self._asked_s = 0.0
 
-    def begin(self, wanted: Counts, now_s: float) -> None:
-        """Begin with these workers. Means of few requests are no reason for fewer of them."""
-        self._wanted = fit(wanted, self._limits)
+    def begin(self, wanted: Counts, now_s: float) -> Counts:
+        """Begin with these workers, as far as the limits allow, and return them.
+
+        Means of few requests are no reason for fewer of them.
+        """
         self._changed_s = dict.fromkeys(ROLES, now_s)
         self._asked_s = now_s
+        self._wanted = fit(wanted, self._limits)
+        return self._wanted
 
     def look(self, seen: Observation, speed: Speed, bounds: Bounds) -> tuple[Counts, float, str]:
         """Return the wanted counts, the rate they are for, and why."""
         now_s, demand = seen.now_s, seen.demand
         self._rate.note(demand.requests_per_s, now_s)
-        if self._wanted is None:
-            self.begin(seen.counts, now_s)
+        present = self._wanted
+        if present is None:
+            present = self.begin(seen.counts, now_s)
         if demand.requests_per_s > 0 or seen.num_waiting or seen.backlog_ms > 0:
             self._asked_s = now_s
         planned = max(self._rate.level, self._rate.after(self._pace.startup_s))
         if self._is_idle(now_s):
-            self._change(Counts(0, 0), now_s)
-            return self._wanted, 0.0, f"no request for {IDLE_S:.0f} s"
+            return self._change(Counts(0, 0), now_s), 0.0, f"no request for {IDLE_S:.0f} s"
         needed = self._needed(planned, seen, speed, bounds)
         enough = self._needed(planned * DOWN_MARGIN, seen, speed, bounds)
         changed = Counts(
             *(
-                self._next(self._wanted.of(r), needed.of(r), enough.of(r), self._rests(r, now_s))
+                self._next(present.of(r), needed.of(r), enough.of(r), self._rests(r, now_s))
                 for r in ROLES
             )
         )
-        self._change(fit(changed, self._limits), now_s)
-        return self._wanted, planned, f"{planned:.2f} requests/s need {_text(needed)}"
+        wanted = self._change(fit(changed, self._limits), now_s)
+        return wanted, planned, f"{planned:.2f} requests/s need {_text(needed)}"
 
     def _rests(self, role: Role, now_s: float) -> bool:
         return now_s - self._changed_s[role] < self._pace.cooldown_s
@@ -99,12 +103,13 @@ class CountPlanner:
             max(1, capacity.num_prefill(backlog_ms)), max(1, capacity.num_decode(num_running))
         )
 
-    def _change(self, wanted: Counts, now_s: float) -> None:
+    def _change(self, wanted: Counts, now_s: float) -> Counts:
         before = self._wanted or wanted
         for role in ROLES:
             if wanted.of(role) != before.of(role):
                 self._changed_s[role] = now_s
         self._wanted = wanted
+        return wanted
 
 
 def fit(wanted: Counts, limits: Limits) -> Counts:

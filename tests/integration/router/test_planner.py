@@ -61,9 +61,7 @@ async def test_requests_count_as_they_come_and_a_move_is_an_order(bench: Bench) 
         planner.view.began(burst, 0.0)
     looking = asyncio.create_task(planner.look())
     orders = [asyncio.create_task(each.wait_orders(1)) for each in decoders]
-    done, waiting = await asyncio.wait(
-        orders, timeout=10, return_when=asyncio.FIRST_COMPLETED
-    )
+    done, waiting = await asyncio.wait(orders, timeout=10, return_when=asyncio.FIRST_COMPLETED)
     for each in waiting:
         each.cancel()
     assert len(done) == 1
@@ -86,7 +84,9 @@ async def test_requests_count_as_they_come_and_a_move_is_an_order(bench: Bench) 
     assert registry.get_sample_value("baton_planner_moves_total", {"model_name": "tiny"}) == 1
     [pool] = OperatedCluster(bench.config, bench.parts.router).describe()["pools"]
     assert pool["planner"]["decision"]["moved"] == last.moved
-    assert pool["planner"]["demand"]["requests_per_s"] == pytest.approx(last.requests_per_s, rel=0.01)
+    assert pool["planner"]["demand"]["requests_per_s"] == pytest.approx(
+        last.requests_per_s, rel=0.01
+    )
 
 
 async def test_without_a_planner_nothing_is_counted(bench: Bench) -> None:
