@@ -52,8 +52,9 @@ class CountPlanner:
         Means of few requests are no reason for fewer of them.
         """
         self._changed_s = dict.fromkeys(ROLES, now_s)
-        self._asked_s = now_s
         self._wanted = fit(wanted, self._limits)
+        # Where there is none, none is missed until a request comes.
+        self._asked_s = now_s if self._wanted.total else -math.inf
         return self._wanted
 
     def look(self, seen: Observation, speed: Speed, bounds: Bounds) -> tuple[Counts, float, str]:

@@ -192,6 +192,11 @@ def test_an_idle_cluster_is_given_back_and_wanted_again_by_the_first_request() -
     assert "no request" in last.reason
     waits = Observation(now_s=at + 5, demand=demand(0.0), num_waiting=1)
     assert planner.look(waits, SPEED).wanted == Counts(1, 1)
+    # A planner that begins at none, or takes over there, wakes no worker up.
+    other = Planner(BOUNDS, Limits(min_prefill=0, min_decode=0))
+    for at in (0.0, 5.0):
+        assert not other.look(seen(at, demand(0.0), Counts(0, 0)), SPEED).wanted.total
+    assert other.look(seen(10.0, demand(0.1), Counts(0, 0)), SPEED).wanted == Counts(1, 1)
 
 
 def test_what_waits_counts_though_nothing_arrives_any_more() -> None:
