@@ -33,6 +33,7 @@ from cli.flags.options import (
     WorkerRole,
 )
 from cli.flags.passthrough import BEHIND_A_NAME, EVERYTHING, become
+from cli.plan.command_line import plan
 from cli.quantize.command_line import quantize
 from cli.serve_command import serve
 from cli.up_command import cluster_spec, up
@@ -176,6 +177,7 @@ app.command(
 
 
 app.command()(quantize)
+app.command()(plan)
 
 
 @app.command()

@@ -83,7 +83,7 @@ async def serve(config: RouterConfig) -> None:
         await stack.enter_async_context(following(security.files))
         certificates = open_certificates(config.tls, PeerRole.ROUTER)
         parts = await stack.enter_async_context(
-            open_parts(config, token=token, certificates=certificates)
+            open_parts(config, token=token, certificates=certificates, name=_instance())
         )
         metrics = _metrics(parts, keys)
         tracer = _tracer(stack)

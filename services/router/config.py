@@ -10,6 +10,7 @@ from services.router.admission.key_settings import ClientKeySettings
 from services.router.answer_settings import AnswerSettings
 from services.router.cors_settings import CorsSettings
 from services.router.model_entries import read_entries
+from services.router.planner.settings import PlannerSettings
 from services.router.request.embeds_policy import EmbedsPolicy
 from services.router.response_settings import ResponseSettings
 from services.router.template_settings import TemplateSettings
@@ -97,6 +98,11 @@ class RouterConfig:
     max_queued_requests: int = setting(1024, help="requests that may wait in the queue")
     max_queued_tokens: int = setting(1_000_000, help="prompt tokens that may wait in the queue")
     max_queue_s: float = setting(30.0, help="longest wait in the queue, in seconds")
+    worker_wait_s: float = setting(
+        0.0,
+        help="seconds that a request waits for a first worker while there is none, as after "
+        "scaling to zero; 0: it is refused",
+    )
     max_worker_queue_ms: float = setting(
         500.0,
         help="prompts wait in the router, fairly among tenants, while every worker has prompts for "
@@ -194,6 +200,7 @@ class RouterConfig:
     answers: AnswerSettings = field(default_factory=AnswerSettings)
     cors: CorsSettings = field(default_factory=CorsSettings)
     responses: ResponseSettings = field(default_factory=ResponseSettings)
+    planning: PlannerSettings = field(default_factory=PlannerSettings)
     access: AccessSettings = field(default_factory=AccessSettings)
     tls: TlsSettings = field(default_factory=TlsSettings)
     https: HttpsSettings = field(default_factory=HttpsSettings)
@@ -227,6 +234,7 @@ class RouterConfig:
             "max_queued_requests",
             "max_queued_tokens",
             "max_queue_s",
+            "worker_wait_s",
             "drain_grace_s",
             "identity_hold_s",
             "prompt_embeds_bytes",

@@ -126,6 +126,7 @@ class Front:
             embeds=config.embeds_policy,
             responses=common.responses,
             limits=config.limits,
+            cold_start=pool.parts.cold_start,
             unknown_fields=common.unknown_fields,
             caller_of=common.caller_of,
         )
@@ -154,6 +155,8 @@ class Front:
 
     def _observers(self, pool: Pool) -> list[RequestObserver]:
         observers: list[RequestObserver] = [self._meters.of(pool.name)]
+        if pool.parts.planner is not None:
+            observers.append(pool.parts.planner.view)
         if self._page is not None:
             observers.append(self._page)
         if pool.config.log_requests:

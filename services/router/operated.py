@@ -45,7 +45,12 @@ class OperatedCluster:
             "version": VERSION,
             "models": self._parts.model_names,
             "pools": [
-                {"model": pool.name, "names": pool.names, "loaded": pool.served is not None}
+                {
+                    "model": pool.name,
+                    "names": pool.names,
+                    "loaded": pool.served is not None,
+                    "planner": None if (loop := pool.parts.planner) is None else loop.describe(),
+                }
                 for pool in pools
             ],
             "config": settings_without_secrets(self._config),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from baton.v1 import lifecycle_pb2_grpc, worker_pb2_grpc
 from services.router.admission.admission import Admission, AdmissionLimits
+from services.router.admission.cold_start import ColdStart
 from services.router.admission.tenant_limits import TenantLimits
 from services.router.answer.pipeline import Pipeline
 from services.router.answer.planner import AnswerPlanner, LatencyBounds
@@ -20,6 +21,8 @@ from services.router.fleet.fleet import Fleet
 from services.router.fleet.orders import Orders
 from services.router.fleet.roles import FleetRoles
 from services.router.models import ServedModels
+from services.router.planner.mover import FleetMover
+from services.router.planner.open import Boards, open_planner
 from services.router.routing.chooser import WorkerChooser
 from services.router.routing.policies.find import find_policy
 from services.router.routing.room import WorkerRoom
@@ -89,6 +92,7 @@ async def open_parts(
     token: ClusterToken | None = None,
     certificates: CertificateFiles | None = None,
     linger_s: float = LINGER_S,
+    name: str = "router",
 ) -> AsyncGenerator[RouterParts, None]:
     """Follow the workers of all models for as long as the context is open.
 
@@ -96,7 +100,7 @@ async def open_parts(
     `linger_s` seconds after the last one left.
 
     `token` is sent with every call to a worker. `certificates` are shown to workers, which must
-    show theirs.
+    show theirs. `name` tells routers of one cluster apart, for people.
 
     Raises:
         ConfigError: the model's directory cannot be used.
@@ -105,7 +109,8 @@ async def open_parts(
         config.redis_url, password_file=config.redis_password_file, token=token
     )
     channels = partial(ChannelPool, token=token, certificates=certificates)
-    pools = _open_pools(config, directory, channels, linger_s=linger_s)
+    boards = Boards(config, name)
+    pools = _open_pools(config, directory, channels, boards, name, linger_s=linger_s)
     parts = RouterParts(
         registry=directory.registry,
         blocks=directory.blocks,
@@ -124,6 +129,7 @@ async def open_parts(
             await parts.following
         for pool in pools:
             await pool.close()
+        await boards.close()
         await directory.close()
 
 
@@ -131,17 +137,28 @@ def _open_pools(
     config: RouterConfig,
     directory: RouterDirectory,
     channels: Callable[[], ChannelPool],
+    boards: Boards,
+    router: str,
     *,
     linger_s: float,
 ) -> list[Pool]:
     configs = config.of_models()
-    stays = len(configs) == 1
+    is_alone = len(configs) == 1
     # No adapter of one model may have the name of another one, which requests would get.
     names = frozenset(name for each in configs for name in each.model_names)
     pools = []
     for each in configs:
-        parts = _pool_parts(each, directory, channels(), channels(), names)
-        pools.append(Pool(each, parts, _serve, stays=stays, linger_s=linger_s))
+        parts = _pool_parts(each, directory, channels(), channels(), names, boards, router)
+        pools.append(
+            Pool(
+                each,
+                parts,
+                _serve,
+                # A request that waits for a first worker needs the model meanwhile.
+                stays=is_alone or parts.cold_start.holds,
+                linger_s=linger_s,
+            )
+        )
     return pools
 
 
@@ -160,12 +177,32 @@ def _pool_parts(
     channels: ChannelPool,
     order_channels: ChannelPool,
     model_names: Collection[str],
+    boards: Boards,
+    router: str,
 ) -> PoolParts:
     sessions = SessionPool(channels, stall_s=config.stream_stall_s)
     endpoints = _endpoints(config, directory, Canary(channels, sessions), sessions)
     chooser = _chooser(config, endpoints, directory.index)
     admission = _admission(config, endpoints, chooser)
     adapters = PoolAdapters(endpoints.everyone)
+    fleet = _fleet(model_names, endpoints, order_channels, sessions, admission, adapters)
+    cold_start = ColdStart(
+        endpoints.wait_ready,
+        # Requests wait in the queue for workers that sleep.
+        lambda: endpoints.is_ready or endpoints.is_asleep,
+        longest_s=config.worker_wait_s,
+        max_requests=config.max_queued_requests,
+    )
+    planner = open_planner(
+        config,
+        endpoints,
+        admission,
+        cold_start,
+        chooser.book,
+        boards,
+        FleetMover(fleet, endpoints.everyone),
+        router=router,
+    )
     return PoolParts(
         channels=channels,
         order_channels=order_channels,
@@ -175,7 +212,9 @@ def _pool_parts(
         chooser=chooser,
         admission=admission,
         adapters=adapters,
-        fleet=_fleet(model_names, endpoints, order_channels, sessions, admission, adapters),
+        fleet=fleet,
+        cold_start=cold_start,
+        planner=planner,
     )
 
 

@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from services.router.admission.admission import Admission
+    from services.router.admission.cold_start import ColdStart
     from services.router.answer.pipeline import Pipeline
     from services.router.answer.planner import AnswerPlanner
     from services.router.config import RouterConfig
     from services.router.fleet.fleet import Fleet
     from services.router.model_text import ModelText
     from services.router.models import ServedModels
+    from services.router.planner.loop import PlannerLoop
     from services.router.routing.chooser import WorkerChooser
     from services.router.vectors.pipeline import VectorPipeline
     from services.router.workers.adapters import PoolAdapters
@@ -67,6 +69,9 @@ class PoolParts:
     admission: Admission
     adapters: PoolAdapters
     fleet: Fleet
+    cold_start: ColdStart
+    #: None: it is off.
+    planner: PlannerLoop | None = None
 
 
 class Pool:
@@ -119,12 +124,24 @@ class Pool:
         return self.served is not None and self.endpoints.is_ready
 
     @property
+    def takes_requests(self) -> bool:
+        """Whether a request would be served now, or held until it can be."""
+        return self.is_ready or (self.served is not None and self.parts.cold_start.holds)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for a place, or for a first worker."""
+        return self.admission.num_queued + self.parts.cold_start.num_waiting
+
+    @property
     def has_workers(self) -> bool:
         """Whether a worker is alive, usable or not."""
         return any(self.endpoints.of_role(role) for role in Role)
 
     def not_ready_because(self) -> list[str]:
-        """Return what is missing before a request can be served; empty if ready."""
+        """Return what is missing before a request is taken; empty if it would be."""
+        if self.takes_requests:
+            return []
         found = self.endpoints.not_ready_because()
         if self.served is None and self.has_workers:
             found.insert(0, self.problem or "its files are being read")
@@ -132,6 +149,9 @@ class Pool:
 
     def notes(self) -> list[str]:
         """Return the parts that are missing though requests can be served."""
+        if not self.is_ready and self.takes_requests:
+            wait_s = self.parts.cold_start.longest_s
+            return [f"no decode worker is ready: requests wait for one, up to {wait_s:g} s"]
         return self.endpoints.notes()
 
     async def run(self) -> None:
@@ -139,6 +159,8 @@ class Pool:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.parts.fleet.keep_up())
             tasks.create_task(self.endpoints.run())
+            if self.parts.planner is not None:
+                tasks.create_task(self.parts.planner.run())
             if not self._stays:
                 tasks.create_task(self._load_and_unload())
 

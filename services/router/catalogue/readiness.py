@@ -20,8 +20,8 @@ class Readiness:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a request for some model could be served now."""
-        return any(pool.is_ready for pool in self._pools)
+        """Whether a request for some model would be served now, or held until it can be."""
+        return any(pool.takes_requests for pool in self._pools)
 
     def not_ready_because(self) -> list[str]:
         """Return what is missing before any request can be served; empty if ready."""

@@ -12,6 +12,7 @@ from services.router.dashboard.links import LinkRow, Links
 from services.router.dashboard.reason import Why, why
 from services.router.dashboard.recent import RecentRequests, RequestRow
 from services.router.dashboard.workers import WorkerChange, WorkerRow, WorkerWatch
+from services.router.planner.shown import ShownDecision  # noqa: TC001 read by msgspec
 from services.router.usage import Timings  # noqa: TC001 read at run time by msgspec
 from services.router.watch.metrics import TokenMetrics
 from shared.identity import Role
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 #: Number of requests per message, so that a message stays small.
 MAX_ROWS = 50
+#: Of a planner, in each message.
+MAX_DECISIONS = 8
 ROLES = (Role.PREFILL, Role.DECODE)
 
 
@@ -48,6 +51,20 @@ class Tick(msgspec.Struct, kw_only=True):
     points: list[Point]
     requests: list[RequestRow]
     changes: list[WorkerChange]
+    #: Of each model that is planned.
+    plans: list[PlanRow]
+
+
+class PlanRow(msgspec.Struct, kw_only=True):
+    """What the planner of one model says."""
+
+    model: str
+    acts: bool
+    #: The router that decides; empty: none has yet.
+    leader: str
+    num_moves: int
+    #: The newest ones, the last one last.
+    decisions: list[ShownDecision]
 
 
 class About(msgspec.Struct, kw_only=True):
@@ -180,7 +197,7 @@ class DashboardState:
         pools = self._parts.pools
         return Totals(
             num_running=sum(pool.admission.num_inside for pool in pools),
-            num_queued=sum(pool.admission.num_queued for pool in pools),
+            num_queued=sum(pool.num_waiting for pool in pools),
             num_queued_tokens=sum(pool.admission.num_queued_tokens for pool in pools),
             num_ended=self._recent.num_ended,
             num_replays=sum(pool.replays.total() for pool in pools),
@@ -197,7 +214,22 @@ class DashboardState:
             points=points,
             requests=self._recent.rows(after_request)[-MAX_ROWS:],
             changes=self._workers.changes(after_change),
+            plans=self._plans(),
         )
+
+    def _plans(self) -> list[PlanRow]:
+        found = (pool.parts.planner for pool in self._parts.pools)
+        return [
+            PlanRow(
+                model=loop.plan.model,
+                acts=loop.plan.acts,
+                leader=loop.leader,
+                num_moves=loop.num_moves,
+                decisions=list(loop.decisions)[-MAX_DECISIONS:],
+            )
+            for loop in found
+            if loop is not None
+        ]
 
 
 def to_json(message: Any) -> bytes:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 
+from services.router.openai.disconnect import unless_disconnected
 from services.router.openai.reading.arrival import arrived_s
 from services.router.openai.reading.body import read_body
 from services.router.openai.reading.named_model import named_model
@@ -46,4 +47,8 @@ class ByModel:
         arrived_s(request)
         common = self._catalogue.common
         raw = await read_body(request, common.limits)
-        return self._catalogue.pick(named_model(raw), common.caller_of(request))
+        backend = self._catalogue.pick(named_model(raw), common.caller_of(request))
+        cold_start = backend.cold_start
+        if cold_start is not None and not cold_start.is_over:
+            await unless_disconnected(request.receive, cold_start.wait())
+        return backend

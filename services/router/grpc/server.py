@@ -57,7 +57,8 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         self, request: router_pb2.GenerateRequest, context: Context
     ) -> AsyncGenerator[router_pb2.GenerateResponse, None]:
         """Continue a prompt."""
-        answers = await self._calls(request.model, context).generate(request, context)
+        calls = await self._calls(request.model, context)
+        answers = await calls.generate(request, context)
         async with aclosing(answers) as responses:
             async for response in responses:
                 yield response
@@ -66,7 +67,8 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         self, request: router_pb2.ChatRequest, context: Context
     ) -> AsyncGenerator[router_pb2.GenerateResponse, None]:
         """Answer a conversation."""
-        answers = await self._calls(request.model, context).chat(request, context)
+        calls = await self._calls(request.model, context)
+        answers = await calls.chat(request, context)
         async with aclosing(answers) as responses:
             async for response in responses:
                 yield response
@@ -75,9 +77,8 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         self, request: router_pb2.EmbedRequest, context: Context
     ) -> AsyncGenerator[router_pb2.EmbedResponse, None]:
         """Return the vector of each text."""
-        async with aclosing(
-            self._vector_calls(request.model, context).embed(request, context)
-        ) as responses:
+        calls = await self._vector_calls(request.model, context)
+        async with aclosing(calls.embed(request, context)) as responses:
             async for response in responses:
                 yield response
 
@@ -85,19 +86,22 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         self, request: router_pb2.RerankRequest, context: Context
     ) -> router_pb2.RerankResponse:
         """Order documents by their relevance for a query."""
-        return await self._vector_calls(request.model, context).rerank(request, context)
+        calls = await self._vector_calls(request.model, context)
+        return await calls.rerank(request, context)
 
     async def Score(  # noqa: N802 the name in the contract
         self, request: router_pb2.ScoreRequest, context: Context
     ) -> router_pb2.ScoreResponse:
         """Score pairs of texts."""
-        return await self._vector_calls(request.model, context).score(request, context)
+        calls = await self._vector_calls(request.model, context)
+        return await calls.score(request, context)
 
     async def Classify(  # noqa: N802 the name in the contract
         self, request: router_pb2.ClassifyRequest, context: Context
     ) -> router_pb2.ClassifyResponse:
         """Classify texts."""
-        return await self._vector_calls(request.model, context).classify(request, context)
+        calls = await self._vector_calls(request.model, context)
+        return await calls.classify(request, context)
 
     async def ListModels(  # noqa: N802 the name in the contract
         self, request: router_pb2.ListModelsRequest, context: Context
@@ -121,18 +125,22 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         self._require_operator(context)
         return await unload_adapter(self._adapters, request)
 
-    def _vector_calls(self, model: str, context: Context) -> VectorCalls:
+    async def _vector_calls(self, model: str, context: Context) -> VectorCalls:
         caller = self._caller(context)
-        return VectorCalls(self._catalogue.pick(model, caller).require_vectors(), caller)
+        backend = self._catalogue.pick(model, caller)
+        await backend.become_ready()
+        return VectorCalls(backend.require_vectors(), caller)
 
     def _require_operator(self, context: Context) -> None:
         if self._has_keys and not self._caller(context).is_operator:
             raise AuthenticationError("this needs a key of an operator")
 
-    def _calls(self, model: str, context: Context) -> ModelCalls:
+    async def _calls(self, model: str, context: Context) -> ModelCalls:
         caller = self._caller(context)
+        backend = self._catalogue.pick(model, caller)
+        await backend.become_ready()
         return ModelCalls(
-            self._catalogue.pick(model, caller),
+            backend,
             caller,
             rate_headers=self._rate_headers,
             traced=self._traced,

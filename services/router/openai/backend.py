@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from services.router.admission.caller import Caller
+    from services.router.admission.cold_start import ColdStart
     from services.router.openai.models import ServedModel
     from services.router.openai.responses_api.stored.keeper import ResponseKeeper
     from services.router.openai.schema.chat import ChatPromptFields
@@ -68,8 +69,20 @@ class Backend(Common):
     vectors: Vectors | None = None
     #: None: routes of requests for vectors cannot be explained.
     vector_explainer: VectorExplainer | None = None
+    #: None: requests never wait for a first worker.
+    cold_start: ColdStart | None = None
     #: Formats of the model's tool calls and reasoning.
     formats: ChatFormats = field(default_factory=ChatFormats)
+
+    async def become_ready(self) -> None:
+        """Wait for a first worker, if requests wait for one; see ColdStart.
+
+        Raises:
+            NoWorkerError: none has come in time.
+            OverloadedError: too many requests wait already.
+        """
+        if self.cold_start is not None:
+            await self.cold_start.wait()
 
     def require_vectors(self) -> Vectors:
         """Return what makes vectors.

@@ -10,6 +10,7 @@ from prometheus_client import Gauge
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from services.router.planner.metrics import PlannerMetrics
 from services.router.watch.request_metrics import RequestFamilies, RequestMetrics
 from services.router.workers.directory_metrics import DirectoryMetrics
 from shared.errors import BatonError
@@ -122,6 +123,9 @@ def observe_state(parts: RouterParts, registry: CollectorRegistry) -> None:
     """Register gauges that read the router's state at each scrape."""
     add_build_info(registry, role="router")
     registry.register(ReplayMetrics(parts.pools))
+    planners = [planner for pool in parts.pools if (planner := pool.parts.planner) is not None]
+    if planners:
+        registry.register(PlannerMetrics(planners))
     registry.register(DirectoryMetrics(parts.index, parts.follower))
 
     def gauge(name: str, text: str, *labels: str) -> Gauge:
@@ -141,7 +145,7 @@ def observe_state(parts: RouterParts, registry: CollectorRegistry) -> None:
     for pool in parts.pools:
         admission, name = pool.admission, pool.name
         inside.labels(name).set_function(partial(getattr, admission, "num_inside"))
-        waiting.labels(name).set_function(partial(getattr, admission, "num_queued"))
+        waiting.labels(name).set_function(partial(getattr, pool, "num_waiting"))
         tokens.labels(name).set_function(partial(getattr, admission, "num_queued_tokens"))
         adapters.labels(name).set_function(partial(_num_adapters, pool))
         margin.labels(name).set_function(partial(getattr, pool.margin, "factor"))

@@ -98,6 +98,10 @@ class EndpointPool:
         """Live workers that have the role's service, usable or not."""
         return [e for e in self._endpoints.values() if e.serves(role)]
 
+    def fleet(self, role: Role) -> WorkerProfile:
+        """Return the profile of all workers that started with the role; they are its prior."""
+        return self._fleets.setdefault(role, WorkerProfile())
+
     def everyone(self) -> Iterable[Endpoint]:
         """Live workers of all roles, usable or not."""
         return self._endpoints.values()
@@ -284,7 +288,7 @@ class EndpointPool:
 
     def _new(self, event: RegistryEvent) -> Endpoint:
         """Return the endpoint of a new worker, with the profile of its role as the prior."""
-        fleet = self._fleets.setdefault(event.record.role, WorkerProfile())
+        fleet = self.fleet(event.record.role)
         return Endpoint(
             event.record,
             event.load,

@@ -56,6 +56,23 @@ class WorkerProfile:
         return self._prefill.num_measurements
 
     @property
+    def prefill_coefficients(self) -> tuple[float, float, float]:
+        """Milliseconds per prompt, per 1000 tokens, per million pairs of tokens."""
+        each, per_token, per_pair = self._prefill.coefficients
+        return each, per_token, per_pair
+
+    @property
+    def decode_coefficients(self) -> tuple[float, float, float]:
+        """Milliseconds per step, per sequence, per 1000 tokens in the batch."""
+        each, per_sequence, per_token = self._decode.coefficients
+        return each, per_sequence, per_token
+
+    @property
+    def num_decode_measurements(self) -> int:
+        """Number of answers that were measured."""
+        return self._decode.num_measurements
+
+    @property
     def bytes_per_token(self) -> float:
         """KV bytes of one token."""
         if self._bytes_per_token is not None:

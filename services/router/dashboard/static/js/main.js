@@ -5,6 +5,7 @@ import { Charts } from "./charts.js";
 import { Chat } from "./chat.js";
 import { Keys } from "./keys-view.js";
 import { operatorKey } from "./keys.js";
+import { Plans } from "./plan.js";
 import { Requests } from "./requests.js";
 import { Store } from "./store.js";
 import { Tiles } from "./tiles.js";
@@ -45,6 +46,7 @@ function Cluster({ state }) {
     <div class="columns">
       <div class="stack ${stale}">
         <${Workers} state=${state} />
+        <${Plans} state=${state} />
         <${Transfers} state=${state} />
         <${Charts} state=${state} />
         <${Requests} state=${state} />

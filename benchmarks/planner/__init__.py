@@ -1,0 +1,1 @@
+"""The planner before simulated clusters, beside the best fixed counts."""

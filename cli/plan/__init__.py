@@ -1,0 +1,1 @@
+"""`baton plan`: how to divide workers, and what more of them buy."""

@@ -1,0 +1,1 @@
+"""The planners' meeting place in Redis: a lease, and what lies beside it."""

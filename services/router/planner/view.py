@@ -1,0 +1,91 @@
+"""What a router sees of one model: arrivals at its door, its queue, and its own book."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from services.router.planner.report import Report, WorkerWork
+from services.router.planning.meter import DemandMeter
+from services.router.planning.speed import KV_TOKENS_PRIOR, Speed
+from shared.identity import Role
+
+if TYPE_CHECKING:
+    from services.router.admission.admission import Admission
+    from services.router.admission.cold_start import ColdStart
+    from services.router.planning.base import Bounds
+    from services.router.request.generation import AnswerPiece, GenerationRequest
+    from services.router.routing.book import Book
+    from services.router.watch.observer import RequestEnd, RequestWatch
+    from services.router.workers.endpoints import EndpointPool
+
+
+class PoolView:
+    """A RequestObserver of one model that also reads the router's queue and book."""
+
+    def __init__(
+        self,
+        endpoints: EndpointPool,
+        admission: Admission,
+        cold_start: ColdStart,
+        book: Book,
+        bounds: Bounds,
+    ) -> None:
+        self._endpoints = endpoints
+        self._admission = admission
+        self._cold_start = cold_start
+        self._book = book
+        self._meter = DemandMeter(max_ttft_ms=bounds.max_ttft_ms, clock=book.clock)
+        self._kv_tokens = KV_TOKENS_PRIOR
+
+    def began(
+        self, request: GenerationRequest, began_s: float
+    ) -> tuple[GenerationRequest, RequestWatch]:
+        """See RequestObserver: a request counts when it comes, whatever becomes of it."""
+        self._meter.arrived(len(request.prompt_token_ids))
+        return request, self
+
+    def piece(self, piece: AnswerPiece, now_s: float) -> None:
+        """See RequestWatch."""
+
+    def ended(self, end: RequestEnd) -> None:
+        """See RequestWatch: what was found, and how long the answer was."""
+        if end.usage is None:
+            return
+        usage = end.usage
+        num_held = min(max(0, usage.cached_tokens), usage.prompt_tokens - 1)
+        prompt_ms = self.speed().prefill_ms(usage.prompt_tokens, num_held)
+        self._meter.routed(num_held, prompt_ms)
+        self._meter.ended(usage.completion_tokens)
+
+    def report(self) -> Report:
+        """Return what this router knows, and begin the next interval."""
+        now_s = self._book.clock()
+        demand = self._meter.take()
+        per_token_ms = demand.prompt_ms / max(demand.prompt_tokens, 1.0)
+        return Report(
+            demand=demand,
+            speed=self.speed(),
+            num_measurements=sum(self._endpoints.fleet(role).num_measurements for role in Role),
+            waiting_ms=self._admission.num_queued_tokens * per_token_ms,
+            num_waiting=self._admission.num_queued + self._cold_start.num_waiting,
+            work={
+                str(each.record.worker): WorkerWork(
+                    each.work.queue_ms(now_s), each.work.num_decoding, each.work.num_held_tokens
+                )
+                for each in self._endpoints.everyone()
+            },
+        )
+
+    def speed(self) -> Speed:
+        """Return the speed of a worker, as measured of all of its role."""
+        records = [each.record for each in self._endpoints.everyone()]
+        rooms = [record.num_blocks * record.block_size for record in records]
+        if rooms:
+            # The last known one while there is no worker.
+            self._kv_tokens = sum(rooms) // len(rooms)
+        fleets = [self._endpoints.fleet(role) for role in Role]
+        return Speed(
+            prefill=max(fleets, key=lambda p: p.num_measurements).prefill_coefficients,
+            decode=max(fleets, key=lambda p: p.num_decode_measurements).decode_coefficients,
+            kv_tokens=self._kv_tokens,
+        )

@@ -1,0 +1,1 @@
+"""How many workers are wanted, and which preference one of those there are should change to."""

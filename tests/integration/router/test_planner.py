@@ -1,0 +1,147 @@
+"""The planner in a router: what it counts, and the orders that its moves become."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from services.router.front import Front
+from services.router.operated import OperatedCluster
+from services.router.parts import open_parts
+from services.router.planner.settings import PlannerSettings
+from services.router.usage import Usage
+from services.router.watch.metrics import observe_state
+from services.router.watch.observer import RequestEnd
+from shared.errors import ConfigError
+from shared.identity import Role
+from tests.fakes.scripted_decode import say
+from tests.integration.router.test_roles import BOTH, report
+
+if TYPE_CHECKING:
+    from services.router.config import RouterConfig
+    from services.router.planner.loop import PlannerLoop
+    from tests.fakes.redis_server import RedisServer
+    from tests.integration.router.conftest import Bench
+
+#: Nothing looks but the test.
+ACT = PlannerSettings(planner="act", planner_interval_s=1000.0, planner_ttft_ms=500.0)
+
+
+def planner_of(bench: Bench) -> PlannerLoop:
+    planner = bench.parts.pool.parts.planner
+    assert planner is not None
+    return planner
+
+
+@pytest.mark.parametrize("bench", [{"planning": ACT}], indirect=True)
+async def test_requests_count_as_they_come_and_a_move_is_an_order(bench: Bench) -> None:
+    await bench.add_worker(name="p", role=Role.PREFILL, serves=BOTH)
+    decoders = [await bench.add_worker(say(70, 71), name=f"d{i}", serves=BOTH) for i in range(3)]
+    for each in bench.parts.endpoints.everyone():
+        each.record = replace(each.record, num_blocks=100_000)
+    planner = planner_of(bench)
+    registry = CollectorRegistry()
+    observe_state(bench.parts.router, registry)
+    backend = Front(bench.config, bench.parts.router, registry).backend(
+        bench.parts.pool, bench.parts.served
+    )
+    async for piece in backend.generator.generate(bench.request()):
+        assert piece.index == 0
+    # Answers of one token to long prompts; then a burst comes, of which nothing is answered yet.
+    burst = replace(bench.request(), prompt_token_ids=(1,) * 4000)
+    usage = Usage(prompt_tokens=4000, completion_tokens=1)
+    ended = RequestEnd(request=burst, outcome="stop", failed=False, latency_s=1.0, usage=usage)
+    for _ in range(2000):
+        planner.view.ended(ended)
+    for _ in range(60):
+        planner.view.began(burst, 0.0)
+    looking = asyncio.create_task(planner.look())
+    orders = [asyncio.create_task(each.wait_orders(1)) for each in decoders]
+    done, waiting = await asyncio.wait(orders, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+    for each in waiting:
+        each.cancel()
+    assert len(done) == 1
+    moved = next(each for each in decoders if each.orders)
+    assert moved.orders[0].role == 1
+    await report(bench, moved)
+    await looking
+    last = planner.decisions[-1]
+    assert (last.moved, last.moved_to) == (str(moved.record.worker), "prefill")
+    assert last.output_tokens == 1
+    # 60 long ones, and the one that was answered.
+    assert last.prompt_tokens == pytest.approx(60 * 4000 / 61, rel=0.01)
+    assert registry.get_sample_value("baton_planner_desired_workers", {
+        "model_name": "tiny", "role": "decode",
+    }) == last.desired_decode  # fmt: skip
+    assert {e.name for e in bench.parts.endpoints.of_role(Role.PREFILL)} == {"p", moved.name}
+    # Two decode workers are left. Autoscalers see roles that workers start with.
+    labels = {"model_name": "tiny", "role": "prefill"}
+    assert registry.get_sample_value("baton_planner_workers", labels) == 1
+    assert registry.get_sample_value("baton_planner_moves_total", {"model_name": "tiny"}) == 1
+    [pool] = OperatedCluster(bench.config, bench.parts.router).describe()["pools"]
+    assert pool["planner"]["decision"]["moved"] == last.moved
+    assert pool["planner"]["demand"]["requests_per_s"] == pytest.approx(
+        last.requests_per_s, rel=0.01
+    )
+
+
+async def test_without_a_planner_nothing_is_counted(bench: Bench) -> None:
+    assert bench.parts.pool.parts.planner is None
+    registry = CollectorRegistry()
+    observe_state(bench.parts.router, registry)
+    assert not [m for m in registry.collect() if m.name.startswith("baton_planner")]
+
+
+async def test_of_two_routers_one_plans_for_both_and_the_other_follows_it(
+    config: RouterConfig, redis_server: RedisServer
+) -> None:
+    config = replace(config, planning=ACT, redis_url=redis_server.url)
+    async with open_parts(config, name="one") as one, open_parts(config, name="two") as two:
+        first, second = one.pools[0].parts.planner, two.pools[0].parts.planner
+        assert first is not None
+        assert second is not None
+        for _ in range(30):
+            second.view.began(_request(), 0.0)
+        await second.look()
+        assert (first.leads, second.leads) == (False, True)
+        for _ in range(30):
+            first.view.began(_request(), 0.0)
+        await first.look()
+        await second.look()
+        assert not first.leads
+        # The leader has counted what came to the other one.
+        assert second.decisions[-1].requests_per_s > 0
+        await first.look()
+        assert first.decisions[-1] == second.decisions[-1]
+        assert first.leader == "two"
+    async with open_parts(config, name="three") as three:
+        # The leader ended in order: nobody waits for its lease.
+        third = three.pools[0].parts.planner
+        assert third is not None
+        await third.look()
+        assert third.leads
+
+
+def _request() -> object:
+    class Request:
+        prompt_token_ids = (1, 2, 3)
+
+    return Request()
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"planner_interval_s": 0.0}, "--planner-interval-s must be over 0"),
+        ({"planner_itl_ms": 0.0}, "--planner-itl-ms must be over 0"),
+        ({"planner_min_decode": -1}, "--planner-min-decode must not be negative"),
+        ({"planner_min_decode": 8}, "--planner-max-workers is 8"),
+    ],
+)
+def test_a_bad_setting_is_refused_by_name(settings: dict[str, float], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        PlannerSettings(**settings)  # type: ignore[arg-type]
