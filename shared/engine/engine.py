@@ -30,7 +30,7 @@ from shared.engine.pipeline.counters import EngineCounters
 from shared.engine.pipeline.postprocess import Postprocessor
 from shared.engine.pipeline.step_pipeline import failure
 from shared.engine.profile import StepProfile
-from shared.engine.schedule.scheduler import build_scheduler, check_scheduler
+from shared.engine.schedule.build import build_scheduler, check_scheduler
 from shared.engine.sequence.events import Failed
 from shared.engine.sequence.sequence import Sequence, Status
 from shared.engine.step.followers import NO_FOLLOWERS

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 
 from shared.engine.choices import SchedulingPolicy
 from shared.engine.schedule.adapter_lanes import AdapterLanes
-from shared.engine.schedule.block_manager import BlockManager
 from shared.engine.schedule.flight_gate import FlightGate
 from shared.engine.schedule.lookahead import add_drafts
 from shared.engine.schedule.mask_gate import MaskGate
 from shared.engine.schedule.output import SchedulerOutput
-from shared.engine.schedule.waiting_queue import FcfsQueue, PriorityQueue
+from shared.engine.schedule.waiting_queue import FcfsQueue, RankedQueue, by_priority
 from shared.engine.sequence.draft import NO_DRAFT
 from shared.engine.sequence.sequence import Status
 from shared.errors import InternalError
@@ -28,14 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from collections.abc import Sequence as Seq
 
-    from shared.engine.config import EngineConfig
     from shared.engine.offload.load_plan import LoadPlan
-    from shared.engine.offload.offload import KVOffload
     from shared.engine.schedule.adapter_gate import AdapterGate
+    from shared.engine.schedule.block_manager import BlockManager
     from shared.engine.schedule.waiting_queue import WaitingQueue
     from shared.engine.sequence.sequence import Sequence
-    from shared.kv.block_pool import BlockPool
-    from shared.kv.prefix_cache import PrefixCache
 
 
 def last_admitted(running: Seq[Sequence]) -> Sequence | None:
@@ -47,7 +43,7 @@ def least_urgent(running: Seq[Sequence]) -> Sequence | None:
     """Return the victim by priority: the highest (priority, arrival)."""
     return max(
         (seq for seq in running if seq.may_be_preempted),
-        key=lambda seq: (seq.request.priority, seq.arrival),
+        key=by_priority,
         default=None,
     )
 
@@ -71,20 +67,20 @@ class Scheduler:
 
         With more than one stage, as many steps are in flight: see `FlightGate`.
         """
-        by_priority = policy is SchedulingPolicy.PRIORITY
+        rank = by_priority if policy is SchedulingPolicy.PRIORITY else None
         self.blocks = blocks
         self._max_num_seqs = max_num_seqs
         self._max_num_batched_tokens = max_num_batched_tokens
         self._long_prefill_token_threshold = long_prefill_token_threshold
         self._chunked = enable_chunked_prefill
-        self._choose_victim = least_urgent if by_priority else last_admitted
+        self._choose_victim = last_admitted if rank is None else least_urgent
         self._flights = FlightGate(num_stages)
         self._masks = MaskGate()
-        self.waiting: WaitingQueue = PriorityQueue() if by_priority else FcfsQueue()
+        self.waiting: WaitingQueue = FcfsQueue() if rank is None else RankedQueue(rank)
         self._adapters = adapters
         self._lanes: AdapterLanes | None = None
         if adapters is not None:
-            self.waiting = self._lanes = AdapterLanes(policy)
+            self.waiting = self._lanes = AdapterLanes(rank)
         self.running: list[Sequence] = []
         self.loading: dict[str, Sequence] = {}
         self.receiving: dict[str, Sequence] = {}
@@ -384,50 +380,3 @@ class Scheduler:
         """Return the number of sequences that may soon need a block: one is kept free for each."""
         active = (*self.running, *self.loading.values(), *self.receiving.values())
         return sum(1 for seq in active if not seq.request.hold_blocks)
-
-
-def build_scheduler(
-    pool: BlockPool,
-    cache: PrefixCache,
-    offload: KVOffload | None,
-    config: EngineConfig,
-    adapters: AdapterGate | None = None,
-    num_stages: int = 1,
-) -> Scheduler:
-    """Return an idle scheduler of an engine with these settings."""
-    return Scheduler(
-        BlockManager(
-            pool,
-            cache,
-            block_size=config.block_size,
-            max_step_tokens=config.max_num_batched_tokens,
-            offload=offload,
-        ),
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        policy=config.scheduling_policy,
-        long_prefill_token_threshold=config.long_prefill_token_threshold,
-        enable_chunked_prefill=config.enable_chunked_prefill,
-        adapters=adapters,
-        num_stages=num_stages,
-    )
-
-
-def check_scheduler(scheduler: Scheduler, *, draft_blocks: Iterable[int] = ()) -> None:
-    """Raise InternalError if a sequence or a block is lost, or in two places.
-
-    `draft_blocks` are held by a proposer.
-    """
-    s = scheduler
-    placed = [*s.running, *s.loading.values(), *s.receiving.values(), *s.held.values()]
-    waiting = [seq for seq in s.sequences.values() if seq.status is Status.WAITING]
-    if len(waiting) != len(s.waiting) or len(placed) + len(waiting) != len(s.sequences):
-        raise InternalError("scheduler: a sequence is in no place, or in two")
-    for seq in placed:
-        if seq.num_computed_tokens > seq.num_blocks * s.blocks.block_size:
-            raise InternalError(f"scheduler: {seq.request_id} has KV without blocks")
-    if any(seq.num_blocks or seq.num_computed_tokens for seq in waiting):
-        raise InternalError("scheduler: a waiting sequence has blocks or progress")
-    if any(not seq.num_in_flight_tokens for seq in s.draining):
-        raise InternalError("scheduler: a sequence drains for ever")
-    s.blocks.check_integrity([*placed, *s.draining], draft_blocks)

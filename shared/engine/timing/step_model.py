@@ -1,8 +1,8 @@
 """The time of a step as a function of its work, learnt from the steps of this engine.
 
-ms = a + b · decoding tokens + c · their KV tokens + g · prompt tokens + h · pairs, where a pair is a
-prompt token and a token that it attends to. No coefficient is negative, so a step never gets faster
-with more work.
+ms = a + b · decoding tokens + c · their KV tokens + g · prompt tokens + h · pairs, a pair being a
+prompt token and a token that it attends to. No coefficient is negative: more work never takes less
+time.
 
 Least squares on relative errors, after Huber ("Robust estimation of a location parameter", 1964):
 errors over a multiple of the median error count less. Old steps are forgotten exponentially. What
