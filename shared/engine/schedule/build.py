@@ -42,7 +42,7 @@ def build_scheduler(
         ),
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
-        policy=config.scheduling_policy,
+        policy=config.policy,
         long_prefill_token_threshold=config.long_prefill_token_threshold,
         enable_chunked_prefill=config.enable_chunked_prefill,
         adapters=adapters,
