@@ -34,7 +34,7 @@ def make_sequence(arrival: int, num_tokens: int, **fields: object) -> Sequence:
     st.lists(st.tuples(st.integers(1, 3000), st.floats(0, 5)), min_size=2, max_size=8),
     st.floats(0, 10),
 )
-def test_the_order_is_that_of_what_is_left_less_half_of_the_wait(
+def test_the_order_is_that_of_what_is_left_less_a_part_of_the_wait(
     arrivals: list[tuple[int, float]], later_s: float
 ) -> None:
     clock = Clock()
