@@ -61,11 +61,10 @@ def live(
     mix, table = Mix(long=(longest // 2, longest)), _table("by the wall's clock")
     runs: dict[SchedulingPolicy, list[Waits]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        rate = 0.0
+        lengths, rate = mix.draw(num, seed), 0.0
         for policy in _POLICIES:
             engine = LiveEngine(Path(folder), policy, longest=longest)
             rate = rate or engine.tokens_per_s()
-            lengths = mix.draw(num, seed)
             while sum(lengths) / rate > seconds:
                 lengths.pop()
             coming = arrivals(lengths, work_s=sum(lengths) / rate, load=load, seed=seed)
