@@ -8,12 +8,21 @@ from hypothesis import strategies as st
 
 from shared.engine.choices import SchedulingPolicy
 from shared.engine.schedule.urgency import AGEING, Urgency, by_urgency
+from shared.engine.sequence.events import Admitted
 from shared.engine.sequence.request import KVSource
 from shared.engine.sequence.sequence import Sequence
 from shared.engine.timing.step_model import PRIOR, StepCost, StepModel
 from shared.kv.identity import KVIdentity
-from tests.fakes.engines import Run, StepMode, drain, expected_tokens, make_request
-from tests.fakes.timed_model import Clock, timed_engine
+from tests.fakes.engines import (
+    Run,
+    StepMode,
+    drain,
+    expected_tokens,
+    make_engine,
+    make_request,
+)
+from tests.fakes.model import FakeLoadedModel, FakeModel, make_spec
+from tests.fakes.timed_model import Clock, Ticks, timed_engine
 
 URGENCY = SchedulingPolicy.URGENCY
 COST = StepCost(1.0, 0.1, 0.0, 0.2, 0.0)
@@ -69,8 +78,11 @@ def test_priority_then_what_is_due_first() -> None:
     assert order == [3, 0, 4, 5, 1, 2]
 
 
+@pytest.mark.parametrize(("num_tokens", "num_steps"), [(20, 1), (150, 3)])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_short_prompt_passes_a_long_one_that_goes_on_beside_it(mode: StepMode) -> None:
+def test_a_short_prompt_passes_a_long_one_that_goes_on_beside_it(
+    mode: StepMode, num_tokens: int, num_steps: int
+) -> None:
     engine, model, _ = timed_engine(
         COST, mode, scheduling_policy=URGENCY, num_blocks=200, max_num_batched_tokens=64
     )
@@ -79,15 +91,47 @@ def test_a_short_prompt_passes_a_long_one_that_goes_on_beside_it(mode: StepMode)
     for _ in range(3):
         engine.step()
     model.steps.clear()
-    engine.add(make_request("short", text(20, start=5), max_tokens=2))
+    engine.add(make_request("short", text(num_tokens, start=5), max_tokens=2))
     drain(engine, run, until=lambda run: bool(run.tokens("short")))
-    assert run.num_steps == 1 + mode.lag
+    assert run.num_steps == num_steps + mode.lag
     drain(engine, run)
     # Its step is full: it has a part of the long one, too.
     assert [work.num_prompt + work.num_decoding for work, _ in model.steps[:3]] == [64, 64, 64]
-    assert run.tokens("short") == expected_tokens(text(20, start=5), 2)
+    assert run.tokens("short") == expected_tokens(text(num_tokens, start=5), 2)
     assert run.tokens("long") == expected_tokens(text(500), 2)
     assert engine.stats().num_free_blocks == 200
+
+
+@pytest.mark.parametrize("num_blocks", range(36, 60, 3))
+def test_no_step_preempts_after_it_admitted_a_more_urgent_prompt(num_blocks: int) -> None:
+    """The long prompt gets its blocks in a window as it goes on, and others take them first."""
+    windows = (None, 6)
+    loaded = FakeLoadedModel(model=FakeModel(windows), spec=make_spec(windows=windows))
+    engine = make_engine(
+        loaded,
+        StepMode.SYNCHRONOUS,
+        clock=Ticks(),
+        scheduling_policy=URGENCY,
+        num_blocks=num_blocks,
+        max_num_batched_tokens=24,
+    )
+    engine.add(make_request("long", text(90), max_tokens=3))
+    run, num_preempted = Run(), 0
+    for number in range(20):
+        engine.add(make_request(f"s{number}", text(9, start=number + 2), max_tokens=5))
+        events = engine.step()
+        before, num_preempted = num_preempted, engine.stats().counters["num_preemptions"]
+        admits = any(isinstance(event, Admitted) for event in events)
+        assert not (admits and num_preempted > before)
+        for event in events:
+            run.events[event.request_id].append(event)
+        engine.check_integrity()
+    drain(engine, run)
+    assert run.tokens("long") == expected_tokens(text(90), 3)
+    for number in range(20):
+        assert run.tokens(f"s{number}") == expected_tokens(text(9, start=number + 2), 5)
+    stats = engine.stats()
+    assert stats.num_free_blocks == stats.num_blocks
 
 
 @pytest.mark.parametrize("mode", MODES)
