@@ -59,22 +59,31 @@ def live(
 ) -> None:
     """The whole engine with a small random model on this machine's processor."""
     mix, table = Mix(long=(longest // 2, longest)), _table("by the wall's clock")
-    lengths, rate = mix.draw(num, seed), 0.0
+    lengths, costs = mix.draw(num, seed), (0.0, 0.0)
     runs: dict[SchedulingPolicy, list[Waits]] = {}
+
+    def work_s() -> float:
+        """Return the time of all prompts, in proportion to that of a short and of a long one."""
+        return sum(n * costs[mix.is_long(n)] for n in lengths)
+
     with tempfile.TemporaryDirectory() as folder:
         # Forth and back, so that a machine that changes treats both alike.
         for policy in (*_POLICIES, *reversed(_POLICIES)):
             engine = LiveEngine(Path(folder), policy, longest=longest)
-            now = engine.tokens_per_s()
-            rate = rate or now
-            while sum(lengths) / rate > seconds:
+            usual = (sum(mix.short) // 2, sum(mix.long) // 2)
+            found = [
+                engine.seconds_of(n, times) / n for n, times in zip(usual, (9, 3), strict=True)
+            ]
+            costs = costs if any(costs) else (found[0], found[1])
+            while work_s() > seconds:
                 lengths.pop()
-            coming = arrivals(lengths, work_s=sum(lengths) / rate, load=load, seed=seed)
+            coming = arrivals(lengths, work_s=work_s(), load=load, seed=seed)
             runs.setdefault(policy, []).append(engine.run(coming, mix))
             engine.close()
     _add(table, load, runs)
     Console(width=120).print(table)
-    Console().print(f"{len(lengths)} prompts, {rate:.0f} tokens/s at first")
+    rates = " and ".join(f"{1 / cost:.0f}" for cost in costs)
+    Console().print(f"{len(lengths)} prompts; {rates} tokens/s of a short and a long one alone")
 
 
 def _table(how: str) -> Table:
