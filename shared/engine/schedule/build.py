@@ -10,11 +10,12 @@ from shared.engine.sequence.sequence import Status
 from shared.errors import InternalError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from shared.engine.config import EngineConfig
     from shared.engine.offload.offload import KVOffload
     from shared.engine.schedule.adapter_gate import AdapterGate
+    from shared.engine.timing.step_model import StepModel
     from shared.kv.block_pool import BlockPool
     from shared.kv.prefix_cache import PrefixCache
 
@@ -25,7 +26,10 @@ def build_scheduler(
     offload: KVOffload | None,
     config: EngineConfig,
     adapters: AdapterGate | None = None,
+    *,
     num_stages: int = 1,
+    model: StepModel,
+    clock: Callable[[], float],
 ) -> Scheduler:
     """Return an idle scheduler of an engine with these settings."""
     return Scheduler(
@@ -43,6 +47,8 @@ def build_scheduler(
         enable_chunked_prefill=config.enable_chunked_prefill,
         adapters=adapters,
         num_stages=num_stages,
+        model=model,
+        clock=clock,
     )
 
 
