@@ -14,6 +14,7 @@ from shared.engine.sequence.events import Admitted, NewTokens
 from shared.engine.sequence.request import KVSource
 from shared.engine.timing.step_bound import PROMPT_STRETCH
 from shared.engine.timing.step_model import StepCost
+from shared.errors import InvalidRequestError
 from shared.identity import Role
 from tests.accounting.effort import examples
 from tests.fakes.engines import StepMode, drain, expected_tokens, make_request
@@ -164,6 +165,14 @@ def test_without_chunks_there_is_no_limit() -> None:
     engine.step()
     assert model.steps[-1][0].num_prompt == 200
     drain(engine)
+
+
+@pytest.mark.parametrize("bound_ms", [-1.0, float("nan"), float("inf")])
+def test_a_bound_that_is_none_is_refused(bound_ms: float) -> None:
+    engine, _, _ = timed_engine(COST)
+    with pytest.raises(InvalidRequestError, match="request a: a bound of .* ms") as caught:
+        engine.add(make_request("a", [1], max_itl_ms=bound_ms))
+    assert caught.value.param == "max_itl_ms"
 
 
 @settings(max_examples=examples(12, 150))
