@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from shared.engine.sequence.sequence import Sequence
     from shared.engine.timing.step_model import StepModel
 
-#: A bound is aimed at with a reserve of this number of the model's median errors.
-_RESERVE = 2.0
+#: A bound is aimed at with a reserve: a share of it, and a number of the model's median errors.
+_RESERVE_SHARE = 0.05
+_RESERVE_ERRORS = 2.0
 
 
 class ChunkLimit:
@@ -68,7 +69,8 @@ class ChunkLimit:
             return
         work = StepWork(sum(step.values()), sum(seq.num_tokens for seq in step))
         plain_ms = self._model.cost.step_ms(work)
-        limit_ms = bound_ms / self._num_stages / (1 + _RESERVE * self._model.median_error)
+        reserve = _RESERVE_SHARE + _RESERVE_ERRORS * self._model.median_error
+        limit_ms = bound_ms / self._num_stages / (1 + reserve)
         if is_unbound:
             limit_ms = min(limit_ms, PROMPT_STRETCH * plain_ms)
         self._left_ms = limit_ms - plain_ms

@@ -170,7 +170,7 @@ def test_without_chunks_there_is_no_limit() -> None:
 @pytest.mark.parametrize("bound_ms", [-1.0, float("nan"), float("inf")])
 def test_a_bound_that_is_none_is_refused(bound_ms: float) -> None:
     engine, _, _ = timed_engine(COST)
-    with pytest.raises(InvalidRequestError, match="request a: a bound of .* ms") as caught:
+    with pytest.raises(InvalidRequestError, match=r"request a: a bound of .* ms") as caught:
         engine.add(make_request("a", [1], max_itl_ms=bound_ms))
     assert caught.value.param == "max_itl_ms"
 
