@@ -25,6 +25,7 @@ from services.router.routing.filters import (
     Understands,
 )
 from services.router.routing.newest import Newest
+from services.router.routing.places.placement import Placement
 from services.router.routing.policies.cost import policy as cost_policy
 from services.router.routing.slo import meets_itl, meets_ttft, refuse
 from shared.directory.generations import identity_of
@@ -77,10 +78,11 @@ class Candidates:
 
 @dataclass(slots=True)
 class Decision:
-    """The inputs of one request's decision. Without a decode worker, `route` is None."""
+    """The inputs of one request's decision, and its result: None without a decode worker."""
 
     decode: Candidates
     prefill: Candidates
+    placement: Placement | None = None
     route: Route | None = None
 
 
@@ -140,13 +142,14 @@ class WorkerChooser:
         decision = self.decide(request)
         if trail is not None:
             trail.note(self.policy, request, decision)
-        if decision.route is None:
+        placement = decision.placement
+        if decision.route is None or placement is None:
             _refuse_if_too_old(decision.decode.left_out)
             raise NoWorkerError(_why_nobody(decision.decode.left_out, "decode"))
-        refuse(request, decision.decode.candidates[0], decision.prefill.candidates)
-        self.policy.decode_picker.chosen(decision.decode.candidates[0])
-        if decision.prefill.candidates:
-            self.policy.prefill_picker.chosen(decision.prefill.candidates[0])
+        refuse(request, placement)
+        self.policy.decode_picker.chosen(placement.writer)
+        if placement.readers:
+            self.policy.prefill_picker.chosen(placement.reader)
         return decision.route
 
     def reader(self, request: RoutingRequest) -> Candidate:
@@ -192,9 +195,9 @@ class WorkerChooser:
         Raises:
             OverloadedError: no worker is expected to meet the request's bounds.
         """
-        decision = self.decide(request)
-        if decision.route is not None:
-            refuse(request, decision.decode.candidates[0], decision.prefill.candidates)
+        placement = self.decide(request).placement
+        if placement is not None:
+            refuse(request, placement)
 
     def decide(self, request: RoutingRequest) -> Decision:
         """Return the decision that `route` would make, without side effects."""
@@ -232,19 +235,21 @@ class WorkerChooser:
         prefill.candidates = meets_ttft(request, prefill.candidates)
         if not prefill.candidates:
             decode.candidates = meets_ttft(request, decode.candidates)
-        decision.route = self._route(decode, prefill, holdings)
+        decision.placement = Placement(
+            writer=decode.candidates[0], readers=tuple(prefill.candidates)
+        )
+        decision.route = self._route(decision.placement, holdings)
         return decision
 
     def _holdings(self, request: RoutingRequest) -> Holdings:
         reported = self._prefixes.lookup(request.block_hashes) if self._prefixes is not None else {}
         return Holdings(reported, request.block_hashes)
 
-    def _route(self, decode: Candidates, prefill: Candidates, holdings: Holdings) -> Route:
-        writer = decode.candidates[0]
-        reader = prefill.candidates[0] if prefill.candidates else writer
+    def _route(self, placement: Placement, holdings: Holdings) -> Route:
+        writer, reader = placement.writer, placement.reader
         return Route(
             writer.endpoint,
-            tuple(c.endpoint for c in prefill.candidates[: self._max_prefill_candidates]),
+            tuple(c.endpoint for c in placement.readers[: self._max_prefill_candidates]),
             self._sources(reader, holdings),
             Estimate(
                 ttft_ms=max(reader.ttft_ms, writer.adapter_ms),

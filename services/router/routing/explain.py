@@ -83,9 +83,9 @@ class Explanation(msgspec.Struct, kw_only=True):
 def explain(policy: Policy, request: RoutingRequest, decision: Decision) -> Explanation:
     """Return the explanation of a decision."""
     refused = None
-    if decision.route is not None:
+    if decision.placement is not None:
         try:
-            refuse(request, decision.decode.candidates[0], decision.prefill.candidates)
+            refuse(request, decision.placement)
         except OverloadedError as error:
             refused = str(error)
     return Explanation(
