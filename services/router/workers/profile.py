@@ -16,6 +16,8 @@ PREFILL_PRIOR = (5.0, 50.0, 1.0)
 DECODE_PRIOR = (10.0, 0.5, 0.1)
 #: Milliseconds: per transfer, per 1e6 bytes (this is 1 GB/s).
 TRANSFER_PRIOR = (1.0, 1.0)
+#: The same of the part of a hand-off that the computation does not hide: most is sent meanwhile.
+EXPOSED_PRIOR = (2.0, 0.1)
 BYTES_PER_TOKEN_PRIOR = 16_384.0
 #: Weight of the fleet's coefficients in measurements. A few slow answers of one worker must not
 #: send all requests to its twins, which hold nothing; a slower worker shows it in some dozen.
@@ -45,10 +47,12 @@ class WorkerProfile:
             self._prefill = RobustFit(lambda: PREFILL_PRIOR)
             self._decode = RobustFit(lambda: DECODE_PRIOR)
             self._transfer = RobustFit(lambda: TRANSFER_PRIOR)
+            self._exposed = RobustFit(lambda: EXPOSED_PRIOR)
         else:
             self._prefill = _member(fleet._prefill, PREFILL_PRIOR, clock)
             self._decode = _member(fleet._decode, DECODE_PRIOR, clock)
             self._transfer = _member(fleet._transfer, TRANSFER_PRIOR, clock)
+            self._exposed = _member(fleet._exposed, EXPOSED_PRIOR, clock)
 
     @property
     def num_measurements(self) -> int:
@@ -82,6 +86,13 @@ class WorkerProfile:
         each, per_megabyte = self._transfer.coefficients
         return each + per_megabyte * num_tokens * self.bytes_per_token / 1e6
 
+    def exposed_ms(self, num_tokens: int) -> float:
+        """Return the expected time between a first token from elsewhere and the prompt's KV."""
+        if num_tokens <= 0:
+            return 0.0
+        each, per_megabyte = self._exposed.coefficients
+        return each + per_megabyte * num_tokens * self.bytes_per_token / 1e6
+
     def observe_prefill(self, num_tokens: int, num_held: int, ms: float) -> None:
         """Learn from the time of one prompt."""
         num_computed = max(num_tokens - num_held, 1)
@@ -95,6 +106,12 @@ class WorkerProfile:
         if self._fleet is not None:
             self._fleet.observe_decode(num_sequences, num_tokens, ms)
         self._decode.observe((1.0, num_sequences, num_tokens / 1e3), ms)
+
+    def observe_exposed(self, num_tokens: int, ms: float) -> None:
+        """Learn from the part of a hand-off that its computation did not hide."""
+        if self._fleet is not None:
+            self._fleet.observe_exposed(num_tokens, ms)
+        self._exposed.observe((1.0, num_tokens * self.bytes_per_token / 1e6), ms)
 
     def observe_transfer(self, num_tokens: int, num_bytes: int, ms: float) -> None:
         """Learn from the size and time of one transfer."""
