@@ -31,6 +31,7 @@ class WorkerRecord:
     """A worker's registration. Constant for its incarnation."""
 
     worker: WorkerId
+    #: The role that it started with.
     role: Role
     #: host:port of its gRPC services.
     address: str
@@ -51,6 +52,13 @@ class WorkerRecord:
     generation_identity: str = ""
     #: Unix time of its first registration.
     joined_ms: int = 0
+    #: The roles whose services it has; empty: that of its role alone.
+    serves: frozenset[Role] = frozenset()
+
+    @property
+    def served(self) -> frozenset[Role]:
+        """The roles whose services it has."""
+        return self.serves or frozenset({self.role})
 
     @property
     def weight_version(self) -> str:
@@ -110,6 +118,8 @@ class WorkerLoad:
     max_adapters: int = 0
     #: Most adapters that its memory takes; 0: it does not say.
     max_held_adapters: int = 0
+    #: The role for which routers prefer it; None: the one that it started with.
+    preference: Role | None = None
 
 
 class RegistryChange(StrEnum):

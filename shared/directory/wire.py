@@ -68,6 +68,7 @@ def record_to_wire(record: WorkerRecord) -> directory_pb2.WorkerRecord:
         generation=record.generation,
         generation_identity=record.generation_identity,
         joined_ms=record.joined_ms,
+        serves=[wire for role, wire in _ROLES.items() if role in record.serves],
     )
 
 
@@ -98,6 +99,8 @@ def record_from_wire(message: directory_pb2.WorkerRecord) -> WorkerRecord:
         generation=message.generation,
         generation_identity=message.generation_identity,
         joined_ms=message.joined_ms,
+        # Roles of later versions are passed over.
+        serves=frozenset(_ROLES_BACK[wire] for wire in message.serves if wire in _ROLES_BACK),
     )
 
 
@@ -134,6 +137,9 @@ def load_to_wire(load: WorkerLoad) -> directory_pb2.WorkerLoad:
         adapters=[adapter_state_to_wire(state) for state in load.adapters],
         max_adapters=load.max_adapters,
         max_held_adapters=load.max_held_adapters,
+        preference=(
+            common_pb2.ROLE_UNSPECIFIED if load.preference is None else _ROLES[load.preference]
+        ),
     )
 
 
@@ -152,6 +158,7 @@ def load_from_wire(message: directory_pb2.WorkerLoad) -> WorkerLoad:
         adapters=tuple(adapter_state_from_wire(each) for each in message.adapters[:MAX_ADAPTERS]),
         max_adapters=message.max_adapters,
         max_held_adapters=message.max_held_adapters,
+        preference=_ROLES_BACK.get(message.preference),
     )
 
 

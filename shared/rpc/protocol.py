@@ -21,6 +21,8 @@ PROTOCOL_MAJOR = 1
 #: 8: (adapters) a worker tells how many adapters its memory takes.
 #: 8: (vectors) a prefill worker makes vectors with the adapter that a request names.
 #: 8: (ranks) a worker may consist of several ranks, with a part of each block in each of them.
+#: 8: (roles) a worker tells which services it has and which role it prefers, and an order changes
+#: the preference.
 PROTOCOL_MINOR = 8
 
 #: First minor versions with a feature.

@@ -116,8 +116,9 @@ class WorkerRecord(_message.Message):
     GENERATION_FIELD_NUMBER: _builtins.int
     GENERATION_IDENTITY_FIELD_NUMBER: _builtins.int
     JOINED_MS_FIELD_NUMBER: _builtins.int
+    SERVES_FIELD_NUMBER: _builtins.int
     role: _common_pb2.Role.ValueType
-    """Its role."""
+    """The role that it started with."""
     address: _builtins.str
     """host:port of its gRPC services."""
     model: _builtins.str
@@ -154,6 +155,12 @@ class WorkerRecord(_message.Message):
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """For operators and policies."""
 
+    @_builtins.property
+    def serves(self) -> _containers.RepeatedScalarFieldContainer[_common_pb2.Role.ValueType]:
+        """The services that it has: prefill is baton.v1.Prefill, decode is baton.v1.Decode. Empty: that of its
+        role alone. Since minor version 8.
+        """
+
     def __init__(
         self,
         *,
@@ -171,10 +178,11 @@ class WorkerRecord(_message.Message):
         generation: _builtins.int = ...,
         generation_identity: _builtins.str = ...,
         joined_ms: _builtins.int = ...,
+        serves: _abc.Iterable[_common_pb2.Role.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "block_size", b"block_size", "generation", b"generation", "generation_identity", b"generation_identity", "identity", b"identity", "joined_ms", b"joined_ms", "labels", b"labels", "max_model_len", b"max_model_len", "model", b"model", "namespace", b"namespace", "num_blocks", b"num_blocks", "probe", b"probe", "role", b"role", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "block_size", b"block_size", "generation", b"generation", "generation_identity", b"generation_identity", "identity", b"identity", "joined_ms", b"joined_ms", "labels", b"labels", "max_model_len", b"max_model_len", "model", b"model", "namespace", b"namespace", "num_blocks", b"num_blocks", "probe", b"probe", "role", b"role", "serves", b"serves", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -266,6 +274,7 @@ class WorkerLoad(_message.Message):
     ADAPTERS_FIELD_NUMBER: _builtins.int
     MAX_ADAPTERS_FIELD_NUMBER: _builtins.int
     MAX_HELD_ADAPTERS_FIELD_NUMBER: _builtins.int
+    PREFERENCE_FIELD_NUMBER: _builtins.int
     num_running: _builtins.int
     """Sequences in the running batch."""
     num_waiting: _builtins.int
@@ -280,6 +289,8 @@ class WorkerLoad(_message.Message):
     """Most adapters in one of its steps; 0: it serves none. Since minor version 7."""
     max_held_adapters: _builtins.int
     """Most adapters that its memory takes; 0: it does not say. Since minor version 8."""
+    preference: _common_pb2.Role.ValueType
+    """The role for which routers prefer it now; unset: the one that it started with. Since minor version 8."""
     @_builtins.property
     def adapters(self) -> _containers.RepeatedCompositeFieldContainer[Global___AdapterState]:
         """The adapters that it serves. Since minor version 7."""
@@ -295,10 +306,11 @@ class WorkerLoad(_message.Message):
         adapters: _abc.Iterable[Global___AdapterState] | None = ...,
         max_adapters: _builtins.int = ...,
         max_held_adapters: _builtins.int = ...,
+        preference: _common_pb2.Role.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "draining", b"draining", "max_adapters", b"max_adapters", "max_held_adapters", b"max_held_adapters", "num_free_blocks", b"num_free_blocks", "num_running", b"num_running", "num_waiting", b"num_waiting", "unhealthy", b"unhealthy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapters", b"adapters", "draining", b"draining", "max_adapters", b"max_adapters", "max_held_adapters", b"max_held_adapters", "num_free_blocks", b"num_free_blocks", "num_running", b"num_running", "num_waiting", b"num_waiting", "preference", b"preference", "unhealthy", b"unhealthy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -12,6 +12,7 @@ from services.router.workers.work import Work
 
 if TYPE_CHECKING:
     from shared.directory.base import WorkerLoad, WorkerRecord
+    from shared.identity import Role
     from shared.pooling.facts import PoolingFacts
 
 
@@ -68,6 +69,16 @@ class Endpoint:
     def name(self) -> str:
         """The worker's name."""
         return self.record.worker.name
+
+    @property
+    def preference(self) -> Role:
+        """The role for which it is preferred, as of its last heartbeat; one that it serves."""
+        wanted = self.load.preference
+        return wanted if wanted is not None and self.serves(wanted) else self.record.role
+
+    def serves(self, role: Role) -> bool:
+        """Return whether the worker has the service of the role."""
+        return role in self.record.served
 
     @property
     def draining(self) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from baton.v1 import directory_pb2
+from baton.v1 import common_pb2, directory_pb2
 from shared.directory.base import AdapterPlace, AdapterState, WorkerLoad
 from shared.directory.wire import (
     load_from_wire,
@@ -15,6 +15,7 @@ from shared.directory.wire import (
     record_to_wire,
 )
 from shared.errors import InvalidRequestError
+from shared.identity import Role
 from shared.request.adapter_ref import AdapterRef
 from tests.suites.directory import A, record
 
@@ -25,6 +26,7 @@ WHOLE = replace(
     generation=3,
     generation_identity="ef" * 32,
     joined_ms=1_764_000_000_000,
+    serves=frozenset({Role.PREFILL, Role.DECODE}),
 )
 
 
@@ -59,12 +61,27 @@ LOAD = WorkerLoad(
     ),
     max_adapters=6,
     max_held_adapters=7,
+    preference=Role.PREFILL,
 )
 
 
 def test_all_fields_of_a_load_come_through() -> None:
     packed = load_to_wire(LOAD).SerializeToString()
     assert load_from_wire(directory_pb2.WorkerLoad.FromString(packed)) == LOAD
+
+
+def test_roles_of_a_later_version_are_passed_over() -> None:
+    message = record_to_wire(WHOLE)
+    del message.serves[:]
+    message.serves.extend([99, common_pb2.ROLE_DECODE])
+    assert record_from_wire(message).served == {Role.DECODE}
+    assert load_from_wire(directory_pb2.WorkerLoad(preference=99)).preference is None
+
+
+def test_a_worker_that_says_nothing_serves_its_role() -> None:
+    message = record_to_wire(WHOLE)
+    message.ClearField("serves")
+    assert record_from_wire(message).served == {WHOLE.role}
 
 
 @pytest.mark.parametrize(
