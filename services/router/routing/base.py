@@ -121,6 +121,8 @@ class Route:
     #: Peers that hold more of the prompt than prefill[0] (or the decode worker), best first.
     sources: tuple[PrefixSource, ...] = ()
     estimate: Estimate = Estimate()
+    #: Whether the decode worker computes the prompt though another worker could.
+    is_kept: bool = False
 
 
 class PrefixLookup(Protocol):

@@ -25,6 +25,8 @@ from services.router.routing.filters import (
     Understands,
 )
 from services.router.routing.newest import Newest
+from services.router.routing.places.compare import compared
+from services.router.routing.places.mode import PlacementMode
 from services.router.routing.places.placement import Placement
 from services.router.routing.policies.cost import policy as cost_policy
 from services.router.routing.slo import meets_itl, meets_ttft, refuse
@@ -84,6 +86,8 @@ class Decision:
     prefill: Candidates
     placement: Placement | None = None
     route: Route | None = None
+    #: The placements that were compared, best first; empty if there was nothing to compare.
+    placements: list[Placement] = field(default_factory=list)
 
 
 class WorkerChooser:
@@ -100,11 +104,13 @@ class WorkerChooser:
         filters: Sequence[Filter] = FILTERS,
         max_prefill_candidates: int = MAX_PREFILL_CANDIDATES,
         max_worker_queue_ms: float = math.inf,
+        mode: PlacementMode = PlacementMode.DISAGGREGATED,
     ) -> None:
         """Choose by a policy.
 
         `peer_fetch`: see Estimator. `max_worker_queue_ms`: see WorkerRoom.
         """
+        self._mode = mode
         self._endpoints = endpoints
         self.policy = policy or cost_policy(random.Random())
         self.book = book or Book()
@@ -170,12 +176,7 @@ class WorkerChooser:
         kept = self._kept(request, self._endpoints(Role.PREFILL), self._filters, choice)
         taking = self._newest.pick_readers(kept)
         _leave_out_others(kept, taking, choice)
-        choice.candidates = self._ordered(
-            request,
-            self._estimator.prefill(request, taking, self._holdings(request)),
-            self.policy.prefill_scorers,
-            self.policy.prefill_picker,
-        )
+        choice.candidates = self._by_policy_readers(request, taking, self._holdings(request))
         return choice
 
     def is_gone(self, identity: str, excluded: Collection[WorkerId]) -> bool:
@@ -205,20 +206,58 @@ class WorkerChooser:
         decode = Candidates()
         prefill = Candidates()
         writers = self._kept(request, self._endpoints(Role.DECODE), self._filters, decode)
-        readers = self._kept(request, self._endpoints(Role.PREFILL), self._filters, prefill)
+        readers = []
+        if self._mode is not PlacementMode.AGGREGATED:
+            readers = self._kept(request, self._endpoints(Role.PREFILL), self._filters, prefill)
         taking = self._newest.pick(writers, readers, request.num_prompt_tokens)
         _leave_out_others(writers, taking[0], decode)
         _leave_out_others(readers, taking[1], prefill)
         writers, readers = taking
-        decode.candidates = self._ordered(
-            request,
-            self._estimator.decode(request, writers, holdings, computes=not readers),
-            self.policy.decode_scorers,
-            self.policy.decode_picker,
-        )
         decision = Decision(decode, prefill)
+        if self._mode is PlacementMode.ELASTIC and writers and readers:
+            self._compare(request, writers, readers, holdings, decision)
+        else:
+            self._divide(request, writers, readers, holdings, decision)
+        if decision.placement is not None:
+            has_others = bool(readers) or self._mode is PlacementMode.AGGREGATED
+            decision.route = self._route(decision.placement, holdings, has_others=has_others)
+        return decision
+
+    def _compare(
+        self,
+        request: RoutingRequest,
+        writers: Sequence[Endpoint],
+        readers: Sequence[Endpoint],
+        holdings: Holdings,
+        decision: Decision,
+    ) -> None:
+        """Decide by the costs of placements: any worker may compute, and any may write."""
+        only = self._by_policy_writers(request, writers, holdings, computes=False)
+        alone = self._by_policy_writers(request, writers, holdings, computes=True)
+        reading = self._by_policy_readers(request, readers, holdings)
+        decision.placements = compared(request, writers=only, readers=reading, alone=alone)
+        placement = decision.placement = decision.placements[0]
+        writer, alike = placement.writer, only if placement.readers else alone
+        decision.decode.candidates = [writer, *(each for each in alike if each is not writer)]
+        decision.prefill.candidates = list(placement.readers) or [
+            each for each in reading if each.endpoint is not writer.endpoint
+        ]
+
+    def _divide(
+        self,
+        request: RoutingRequest,
+        writers: Sequence[Endpoint],
+        readers: Sequence[Endpoint],
+        holdings: Holdings,
+        decision: Decision,
+    ) -> None:
+        """Decide with `writers` that only write, unless there are no `readers`."""
+        decode, prefill = decision.decode, decision.prefill
+        decode.candidates = self._by_policy_writers(
+            request, writers, holdings, computes=not readers
+        )
         if not decode.candidates:
-            return decision
+            return
         decode.candidates = meets_itl(request, decode.candidates)
         chosen = decode.candidates[0]
         compatible = self._kept(request, readers, (SharesBlocksWith(chosen.endpoint),), prefill)
@@ -226,26 +265,40 @@ class WorkerChooser:
             # The decode worker has to compute the prompt, which is not in its estimate.
             chosen = self._estimator.decode(request, [chosen.endpoint], holdings, computes=True)[0]
             decode.candidates[0] = chosen
-        prefill.candidates = self._ordered(
-            request,
-            self._estimator.prefill(request, compatible, holdings),
-            self.policy.prefill_scorers,
-            self.policy.prefill_picker,
-        )
+        prefill.candidates = self._by_policy_readers(request, compatible, holdings)
         prefill.candidates = meets_ttft(request, prefill.candidates)
         if not prefill.candidates:
             decode.candidates = meets_ttft(request, decode.candidates)
         decision.placement = Placement(
             writer=decode.candidates[0], readers=tuple(prefill.candidates)
         )
-        decision.route = self._route(decision.placement, holdings)
-        return decision
+
+    def _by_policy_writers(
+        self,
+        request: RoutingRequest,
+        writers: Sequence[Endpoint],
+        holdings: Holdings,
+        *,
+        computes: bool,
+    ) -> list[Candidate]:
+        candidates = self._estimator.decode(request, writers, holdings, computes=computes)
+        policy = self.policy
+        return self._ordered(request, candidates, policy.decode_scorers, policy.decode_picker)
+
+    def _by_policy_readers(
+        self, request: RoutingRequest, readers: Sequence[Endpoint], holdings: Holdings
+    ) -> list[Candidate]:
+        candidates = self._estimator.prefill(request, readers, holdings)
+        policy = self.policy
+        return self._ordered(request, candidates, policy.prefill_scorers, policy.prefill_picker)
 
     def _holdings(self, request: RoutingRequest) -> Holdings:
         reported = self._prefixes.lookup(request.block_hashes) if self._prefixes is not None else {}
         return Holdings(reported, request.block_hashes)
 
-    def _route(self, placement: Placement, holdings: Holdings) -> Route:
+    def _route(
+        self, placement: Placement, holdings: Holdings, *, has_others: bool
+    ) -> Route:
         writer, reader = placement.writer, placement.reader
         return Route(
             writer.endpoint,
@@ -253,10 +306,12 @@ class WorkerChooser:
             self._sources(reader, holdings),
             Estimate(
                 ttft_ms=max(reader.ttft_ms, writer.adapter_ms),
-                prefill_ms=reader.prefill_ms,
+                prefill_ms=reader.prefill_ms + reader.stretch_ms,
+                work_ms=reader.prefill_ms,
                 itl_ms=writer.itl_ms,
                 adapter_ms=max(reader.adapter_ms, writer.adapter_ms),
             ),
+            is_kept=has_others and not placement.readers,
         )
 
     def _sources(self, reader: Candidate, holdings: Holdings) -> tuple[PrefixSource, ...]:

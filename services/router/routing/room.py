@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from services.router.routing.places.mode import PlacementMode
 from shared.identity import Role
 
 if TYPE_CHECKING:
@@ -27,11 +28,14 @@ class WorkerRoom:
         book: Book,
         *,
         max_worker_queue_ms: float,
+        mode: PlacementMode = PlacementMode.DISAGGREGATED,
     ) -> None:
         """Use this book.
 
-        `max_worker_queue_ms`: longest queue of prompts that a worker should have.
+        `max_worker_queue_ms`: longest queue of prompts that a worker should have. `mode`: who may
+        compute prompts.
         """
+        self._mode = mode
         self._endpoints = endpoints
         self._book = book
         self._max_queue_ms = max_worker_queue_ms
@@ -45,7 +49,11 @@ class WorkerRoom:
             # Workers that make vectors alone have no decode workers beside them.
             makers = [e for e in self._endpoints(Role.PREFILL) if e.usable and _makes_only(e)]
             return not makers or any(has_time(e, now_s, self._max_queue_ms) for e in makers)
-        readers = [e for e in self._endpoints(Role.PREFILL) if e.usable] or writers
+        readers = writers
+        if self._mode is not PlacementMode.AGGREGATED:
+            readers = [e for e in self._endpoints(Role.PREFILL) if e.usable] or writers
+        if self._mode is PlacementMode.ELASTIC:
+            readers = [*readers, *writers]
         return any(has_time(e, now_s, self._max_queue_ms) for e in readers) and any(
             has_space(e, num_tokens) for e in writers
         )

@@ -27,6 +27,10 @@ class Placement:
     writer: Candidate
     #: Workers that compute the prompt, best first; empty: the writer does.
     readers: tuple[Candidate, ...] = ()
+    #: Sum of its terms, if it was compared with others.
+    cost_ms: float = 0.0
+    #: Reason to choose it only if all others have one, too; empty: none.
+    flaw: str = ""
 
     @property
     def place(self) -> Place:
