@@ -30,6 +30,7 @@ from cli.flags.options import (
     TlsCert,
     TlsKey,
     TlsServerName,
+    WorkerRole,
 )
 from cli.flags.passthrough import BEHIND_A_NAME, EVERYTHING, become
 from cli.quantize.command_line import quantize
@@ -210,6 +211,23 @@ def doctor(
         access=Access(secure, token_metadata(cluster_token)),
     )
     raise typer.Exit(0 if healthy else 1)
+
+
+@app.command()
+def prefer(
+    worker: Annotated[str, typer.Argument(help="Its name, as on the live page.")],
+    role: Annotated[WorkerRole, typer.Argument(help="What routers are to prefer it for.")],
+    url: Annotated[str, typer.Option(help="The router's HTTP.")] = "http://127.0.0.1:8000",
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    tls_ca: TlsCa = None,
+) -> None:
+    """Change the role of a running worker; nothing is drained. An operator's key: BATON_API_KEY."""
+    from cli.access import from_flags
+    from cli.prefer import run_prefer
+
+    secure = from_flags(tls_cert, tls_key, tls_ca)
+    typer.echo(run_prefer(url, worker, role.value, secure=secure))
 
 
 @app.command("collect-env")

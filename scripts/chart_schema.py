@@ -16,9 +16,8 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from services.decode.config import DecodeConfig
-from services.prefill.config import PrefillConfig
 from services.router.config import RouterConfig
+from services.worker.config import WorkerProgramConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
 SCHEMA = Path(__file__).resolve().parents[1] / "helm" / "values.schema.json"
 CONFIGS = {
     "routerSettings": RouterConfig,
-    "prefillSettings": PrefillConfig,
-    "decodeSettings": DecodeConfig,
+    "prefillSettings": WorkerProgramConfig,
+    "decodeSettings": WorkerProgramConfig,
 }
 #: What the chart itself says, from other values.
 OWN = frozenset(

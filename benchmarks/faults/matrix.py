@@ -11,6 +11,7 @@ from benchmarks.faults.kinds.hosts import ClockJump, FullDisk, LeasesEnd
 from benchmarks.faults.kinds.partitions import Partition
 from benchmarks.faults.kinds.processes import Kill, Restart, Stop
 from benchmarks.faults.kinds.ranks import FollowerFault
+from benchmarks.faults.kinds.roles import RoleChange
 from benchmarks.faults.kinds.upgrades import Upgrade
 from benchmarks.faults.kinds.wires import Wire
 from benchmarks.faults.states import State
@@ -38,6 +39,7 @@ FAMILIES: dict[str, tuple[Fault, ...]] = {
     "a process is restarted at its port": tuple(Restart(role) for role in ROLES),
     "a process drains": tuple(Drain(role) for role in ROLES[:3]),
     "all of a kind are replaced": tuple(Roll(role) for role in ROLES[:3]),
+    "roles change": (RoleChange(),),
     "a partition": (
         Partition("prefill", "decode"),
         Partition("decode", REDIS),
@@ -75,6 +77,8 @@ CI_CELLS: tuple[tuple[str, State], ...] = (
     ("kill prefill", State.PREFILLING),
     ("kill router", State.STREAMING),
     ("drain decode", State.STREAMING),
+    ("role change", State.TRANSFERRING),
+    ("role change", State.STREAMING),
     ("kill decode", State.TOKENISED),
     ("kill decode", State.STREAMING),
 )

@@ -71,6 +71,13 @@ class Service(StrEnum):
     DECODE = "decode"
 
 
+class WorkerRole(StrEnum):
+    """The roles for which routers prefer workers."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
 class ProbeKind(StrEnum):
     """The services that `baton probe` can ask."""
 

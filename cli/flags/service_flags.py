@@ -40,14 +40,13 @@ WIRING = frozenset(
 
 def settings_of(service: Service) -> type[Any]:
     """Return the class whose fields are the flags of `baton serve SERVICE`."""
-    from services.decode.config import DecodeConfig
-    from services.prefill.config import PrefillConfig
     from services.router.config import RouterConfig
+    from services.worker.config import WorkerProgramConfig
 
     classes: dict[Service, type[Any]] = {
         Service.ROUTER: RouterConfig,
-        Service.PREFILL: PrefillConfig,
-        Service.DECODE: DecodeConfig,
+        Service.PREFILL: WorkerProgramConfig,
+        Service.DECODE: WorkerProgramConfig,
     }
     return classes[service]
 

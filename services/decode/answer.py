@@ -20,6 +20,7 @@ from shared.request.wire import (
     prompt_logprobs_to_wire,
     sampling_from_wire,
 )
+from shared.rpc.wire import worker_id_from_wire
 from shared.worker.peers.wire import split_resumed
 from shared.worker.reuse.source import sources_from_wire
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from shared.engine.grammar.compiler import GrammarCompiler
     from shared.engine.prompt_hidden import HiddenWish
     from shared.engine.request_stream import RequestStream
+    from shared.identity import WorkerId
     from shared.kv.layout import KVLayout
     from shared.request.sampling_params import SamplingParams
     from shared.telemetry.tracing import Span
@@ -48,6 +50,7 @@ class DecodeCall:
         request: decode_pb2.DecodeRequest,
         span: Span | None = None,
         *,
+        worker: WorkerId,
         engine: EngineThread,
         hand_off: HandOff,
         reuse: PrefixReuse,
@@ -57,6 +60,14 @@ class DecodeCall:
         layout: KVLayout,
         max_model_len: int,
     ) -> None:
+        """`worker`: this one, which never hands a prompt over to itself."""
+        others = [
+            candidate
+            for candidate in request.prefill_candidates
+            if worker_id_from_wire(candidate.worker) != worker
+        ]
+        del request.prefill_candidates[:]
+        request.prefill_candidates.extend(others)
         self._request = request
         self._span = span
         self._sampling: SamplingParams = sampling_from_wire(request.sampling)

@@ -1,4 +1,4 @@
-"""Settings of the decode worker."""
+"""Settings of the Decode service."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from dataclasses import dataclass
 
 from shared.config import setting
 from shared.errors import ConfigError
-from shared.worker.config import WorkerConfig  # noqa: TC001 read at run time by the settings loader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeConfig:
-    """The decode worker: receives KV blocks and writes the answers."""
+class DecodeSettings:
+    """How answers get the KV of their prompts."""
 
-    worker: WorkerConfig
     local_prefill_threshold: int = setting(
         16, help="prompts with at most this many uncached tokens are computed here"
     )

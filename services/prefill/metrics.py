@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from prometheus_client import Counter, Histogram
 
 from shared.telemetry.buckets import LATENCY_S
-from shared.worker.health.request_metrics import RequestTimes
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from services.prefill.job import PrefillJob
+    from shared.worker.health.request_metrics import RequestMetrics
 
 
 class PrefillOutcome(StrEnum):
@@ -31,18 +31,12 @@ class PrefillOutcome(StrEnum):
 class PrefillMetrics:
     """Counters and histograms of this worker's prefills."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._times = RequestTimes(registry)
+    def __init__(self, registry: CollectorRegistry, requests: RequestMetrics) -> None:
+        self._requests = requests
         self._prefills = Counter(
             "baton_prefills",
             "Prompts for decode workers, by how it ended.",
             ["outcome"],
-            registry=registry,
-        )
-        self._tokens = Counter(
-            "baton_prompt_tokens_by_source",
-            "Prompt tokens by where their KV came from.",
-            ["source"],
             registry=registry,
         )
         for outcome in PrefillOutcome:
@@ -54,13 +48,15 @@ class PrefillMetrics:
 
     def succeeded(self, job: PrefillJob) -> None:
         """Record what a successful prefill took."""
-        self._times.queue_s.observe(job.queue_s)
-        self._times.prefill_s.observe(job.compute_s)
-        self._times.prompt_tokens.observe(job.num_tokens)
+        self._requests.queue_s.observe(job.queue_s)
+        self._requests.prefill_s.observe(job.compute_s)
+        self._requests.prompt_tokens.observe(job.num_tokens)
         num_fetched = job.num_fetched_tokens
-        self._tokens.labels("local_cache_hit").inc(job.num_cached_tokens - num_fetched)
-        self._tokens.labels("external_kv_transfer").inc(num_fetched)
-        self._tokens.labels("local_compute").inc(job.num_tokens - job.num_cached_tokens)
+        self._requests.count_sources(
+            computed=job.num_tokens - job.num_cached_tokens,
+            cached=job.num_cached_tokens - num_fetched,
+            transferred=num_fetched,
+        )
 
 
 class PoolMetrics:

@@ -18,6 +18,7 @@ from services.router.catalogue.pool import LINGER_S, Pool, PoolParts, Served
 from services.router.fleet.adapters import FleetAdapters
 from services.router.fleet.fleet import Fleet
 from services.router.fleet.orders import Orders
+from services.router.fleet.roles import FleetRoles
 from services.router.models import ServedModels
 from services.router.routing.chooser import WorkerChooser
 from services.router.routing.policies.find import find_policy
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 
     from services.router.config import RouterConfig
-    from services.router.fleet.orders import LifecycleOrders
+    from services.router.fleet.orders import LifecycleOrders, WorkerOrders
     from services.router.model_text import ModelText
     from services.router.routing.base import PrefixLookup
     from services.router.workers.directory import RouterDirectory
@@ -187,13 +188,10 @@ def _fleet(
     adapters: PoolAdapters,
 ) -> Fleet:
     orders: LifecycleOrders = Orders(channels, lifecycle_pb2_grpc.LifecycleStub)
-    about_adapters = FleetAdapters(
-        endpoints,
-        Orders(channels, worker_pb2_grpc.WorkerStub),
-        adapters,
-        model_names=model_names,
-    )
-    return Fleet(endpoints, orders, sessions, admission, about_adapters)
+    to_workers: WorkerOrders = Orders(channels, worker_pb2_grpc.WorkerStub)
+    about_adapters = FleetAdapters(endpoints, to_workers, adapters, model_names=model_names)
+    about_roles = FleetRoles(endpoints, to_workers)
+    return Fleet(endpoints, orders, sessions, admission, about_adapters, about_roles)
 
 
 def _serve(pool: Pool, text: ModelText) -> Served:
@@ -258,7 +256,7 @@ def _admission(config: RouterConfig, endpoints: EndpointPool, chooser: WorkerCho
         max_queued_tokens=config.max_queued_tokens,
         max_queue_s=config.max_queue_s,
     )
-    room = WorkerRoom(endpoints.of_role, chooser.book, max_worker_queue_ms=_worker_queue_ms(config))
+    room = WorkerRoom(endpoints.serving, chooser.book, max_worker_queue_ms=_worker_queue_ms(config))
     admission = Admission(limits, has_room=room, is_asleep=lambda: endpoints.is_asleep)
     chooser.book.on_prompt_end = admission.look
     return admission
@@ -278,7 +276,7 @@ def _chooser(
     config: RouterConfig, endpoints: EndpointPool, prefixes: PrefixLookup
 ) -> WorkerChooser:
     return WorkerChooser(
-        endpoints.of_role,
+        endpoints.serving,
         policy=find_policy(config.routing_policy, random.Random()),
         prefixes=prefixes,
         peer_fetch=config.peer_fetch,

@@ -16,10 +16,15 @@ from shared.directory.base import (
     WorkerRecord,
 )
 from shared.errors import InvalidRequestError
-from shared.identity import Role
 from shared.kv.tier import BlockTier
 from shared.request.adapter_ref import adapter_from_wire, adapter_to_wire
-from shared.rpc.wire import worker_id_from_wire, worker_id_to_wire
+from shared.rpc.wire import (
+    role_from_wire,
+    role_to_wire,
+    roles_to_wire,
+    worker_id_from_wire,
+    worker_id_to_wire,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -33,8 +38,6 @@ MAX_ADAPTERS = 4096
 _DIGESTS = ("namespace", "identity", "generation_identity")
 _TEXTS = ("address", "model", "probe", *_DIGESTS)
 _HEX = re.compile(r"(?:[0-9a-fA-F]{2})*")
-_ROLES = {Role.PREFILL: common_pb2.ROLE_PREFILL, Role.DECODE: common_pb2.ROLE_DECODE}
-_ROLES_BACK = {wire: role for role, wire in _ROLES.items()}
 _PLACES = {
     AdapterPlace.KNOWN: directory_pb2.ADAPTER_PLACE_KNOWN,
     AdapterPlace.HOST: directory_pb2.ADAPTER_PLACE_HOST,
@@ -55,7 +58,7 @@ def record_to_wire(record: WorkerRecord) -> directory_pb2.WorkerRecord:
     """Return the message with all fields of the record."""
     return directory_pb2.WorkerRecord(
         worker=worker_id_to_wire(record.worker),
-        role=_ROLES[record.role],
+        role=role_to_wire(record.role),
         address=record.address,
         model=record.model,
         namespace=record.namespace,
@@ -68,7 +71,7 @@ def record_to_wire(record: WorkerRecord) -> directory_pb2.WorkerRecord:
         generation=record.generation,
         generation_identity=record.generation_identity,
         joined_ms=record.joined_ms,
-        serves=[wire for role, wire in _ROLES.items() if role in record.serves],
+        serves=roles_to_wire(record.serves),
     )
 
 
@@ -78,7 +81,7 @@ def record_from_wire(message: directory_pb2.WorkerRecord) -> WorkerRecord:
     Raises:
         InvalidRequestError: the message is malformed.
     """
-    role = _ROLES_BACK.get(message.role)
+    role = role_from_wire(message.role)
     if role is None:
         raise InvalidRequestError("role must be prefill or decode", param="role")
     if not message.address:
@@ -100,7 +103,7 @@ def record_from_wire(message: directory_pb2.WorkerRecord) -> WorkerRecord:
         generation_identity=message.generation_identity,
         joined_ms=message.joined_ms,
         # Roles of later versions are passed over.
-        serves=frozenset(_ROLES_BACK[wire] for wire in message.serves if wire in _ROLES_BACK),
+        serves=frozenset(filter(None, map(role_from_wire, message.serves))),
     )
 
 
@@ -138,7 +141,9 @@ def load_to_wire(load: WorkerLoad) -> directory_pb2.WorkerLoad:
         max_adapters=load.max_adapters,
         max_held_adapters=load.max_held_adapters,
         preference=(
-            common_pb2.ROLE_UNSPECIFIED if load.preference is None else _ROLES[load.preference]
+            common_pb2.ROLE_UNSPECIFIED
+            if load.preference is None
+            else role_to_wire(load.preference)
         ),
     )
 
@@ -158,7 +163,7 @@ def load_from_wire(message: directory_pb2.WorkerLoad) -> WorkerLoad:
         adapters=tuple(adapter_state_from_wire(each) for each in message.adapters[:MAX_ADAPTERS]),
         max_adapters=message.max_adapters,
         max_held_adapters=message.max_held_adapters,
-        preference=_ROLES_BACK.get(message.preference),
+        preference=role_from_wire(message.preference),
     )
 
 

@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shared.config import setting
+from shared.engine.speculation_config import WITHOUT_MODEL
 from shared.errors import ConfigError
 from shared.ranks.base import MAX_RANKS
 
 if TYPE_CHECKING:
     from shared.engine.config import EngineConfig
-
-#: Speculation that reads tokens alone.
-_WITHOUT_TARGET = ("ngram", "suffix")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +73,8 @@ def check_ranks(ranks: RankSettings, config: EngineConfig) -> None:
     if config.device != "cpu":
         raise ConfigError(f"{size}: the ranks of a group compute on a CPU, not on {config.device}")
     speculation = config.speculation
-    if speculation is not None and speculation.method not in _WITHOUT_TARGET:
+    if speculation is not None and speculation.method not in WITHOUT_MODEL:
         raise ConfigError(
             f"{size}: speculation by {speculation.method} needs the whole model on one rank; take "
-            f"{' or '.join(_WITHOUT_TARGET)}"
+            f"{' or '.join(WITHOUT_MODEL)}"
         )

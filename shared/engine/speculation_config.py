@@ -37,6 +37,8 @@ _HAND_OFFS = {
 }
 #: Methods whose draft has a checkpoint of its own.
 _WITH_MODEL = frozenset({"draft_model", "eagle", "eagle3", "medusa"})
+#: Methods that guess from the tokens of requests alone.
+WITHOUT_MODEL = ("ngram", "suffix")
 #: What vLLM takes as a model in place of the method.
 _NGRAM = frozenset({"ngram", "[ngram]"})
 #: vLLM's older names of `mtp`, by family.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from baton.v1 import common_pb2, worker_pb2
+from baton.v1 import worker_pb2
 from shared.connector.instrumented import TransferCounters
 from shared.directory.base import WorkerRecord
 from shared.directory.probe import probe_digest
@@ -22,11 +22,11 @@ from shared.engine.engine_thread import EngineThread
 from shared.engine.grammar.build import build_grammars
 from shared.identity import Role, WorkerId
 from shared.kv.identity import model_identity
-from shared.pooling.choice import makes_vectors, runner_of
+from shared.pooling.choice import makes_vectors
 from shared.pooling.loading import make_engine_pooler
-from shared.pooling.runner import Runner
 from shared.pooling.wire import facts_to_wire
 from shared.rpc.channel import ChannelPool
+from shared.rpc.wire import role_to_wire, roles_to_wire
 from shared.telemetry.build_info import add_build_info
 from shared.telemetry.tracing_settings import open_tracer
 from shared.version import VERSION
@@ -36,11 +36,14 @@ from shared.worker.health.grammar_metrics import GrammarCollector
 from shared.worker.health.metrics import TransferCollector
 from shared.worker.health.rank_metrics import RankCollector
 from shared.worker.health.release_meter import ReleaseMeter
+from shared.worker.health.request_metrics import RequestMetrics
+from shared.worker.health.role_metrics import RoleCollector
 from shared.worker.peers.breaker import BreakerMetrics
 from shared.worker.peers.connectors import open_connectors
 from shared.worker.peers.outgoing import Recipients
 from shared.worker.peers.peers import PeerBook
 from shared.worker.reuse.assembly import build_reuse
+from shared.worker.roles import EngineRole, WorkerRoles, has_drafts, served_roles
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -63,14 +66,12 @@ if TYPE_CHECKING:
     from shared.worker.lifecycle.weights import Weights, WeightSource
     from shared.worker.peers.endpoints import Endpoints
     from shared.worker.reuse.prefix_reuse import PrefixReuse
+    from shared.worker.roles import Preference
 
     #: Function that reads the token table of a model's folder, given its number of logits.
     ReadTokenTable = Callable[[Path, int], TokenTable]
 
-_WIRE_ROLES = {
-    Role.PREFILL: common_pb2.ROLE_PREFILL,
-    Role.DECODE: common_pb2.ROLE_DECODE,
-}
+_NO_DRAFTS = "it guesses no tokens: it started as a prefill worker, without the model for drafts"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +79,9 @@ class WorkerParts:
     """Everything that the services of a worker use. Closed by `open_parts`."""
 
     config: WorkerConfig
+    #: The one that it started with.
     role: Role
+    roles: WorkerRoles
     worker: WorkerId
     #: Where the weights of this incarnation come from.
     weights: WeightSource
@@ -99,6 +102,8 @@ class WorkerParts:
     transfers: TransferCounters
     gate: RequestGate
     metrics: CollectorRegistry
+    #: What all services count in `metrics`.
+    requests: RequestMetrics
     releases: ReleaseMeter
     #: None unless the environment asks for traces.
     tracer: Tracer | None
@@ -117,6 +122,7 @@ class WorkerParts:
         return WorkerRecord(
             worker=self.worker,
             role=self.role,
+            serves=self.roles.served,
             address=address,
             model=self.config.model.name,
             namespace=self.peer_info.namespace,
@@ -132,13 +138,14 @@ class WorkerParts:
     def describe(self) -> worker_pb2.GetInfoResponse:
         """Return the worker's public description."""
         return worker_pb2.GetInfoResponse(
-            role=_WIRE_ROLES[self.role],
+            role=role_to_wire(self.role),
+            serves=roles_to_wire(self.roles.served),
             model=self.config.model.name,
             peer=self.peer_info,
             num_blocks=self.engine.stats().num_blocks,
             max_model_len=self.max_model_len,
             software_version=VERSION,
-            pooling=_offer(self.config, self.weights, self.pooler),
+            pooling=_offer(self.roles.served, self.pooler),
         )
 
 
@@ -147,6 +154,7 @@ async def open_parts(
     config: WorkerConfig,
     role: Role,
     *,
+    preference: Preference,
     weights: Weights,
     adapters: WorkerAdapters,
     followers: Followers,
@@ -155,6 +163,8 @@ async def open_parts(
     certificates: CertificateFiles | None = None,
 ) -> AsyncIterator[WorkerParts]:
     """Start the engine and the connectors, a new incarnation; close all of them at the end.
+
+    `role`: the one that the process started with.
 
     Raises ConfigError: the worker cannot start as configured.
     """
@@ -168,9 +178,13 @@ async def open_parts(
         grammars = _grammars(config, engine, thread, read_token_table, stack)
         metrics = _metrics(config, role, engine, thread, transfers, endpoints, grammars, adapters)
         breakers = BreakerMetrics(metrics)
+        gate = _gate(config)
+        roles = _roles(config, role, weights, preference, thread, gate, metrics)
+        await roles.begin()
         yield WorkerParts(
             config=config,
             role=role,
+            roles=roles,
             worker=worker,
             weights=weights.source,
             engine=thread,
@@ -183,11 +197,12 @@ async def open_parts(
             reuse=_reuse(config, worker, engine, thread, peers, channels, metrics, breakers),
             grammars=grammars,
             adapters=adapters,
-            pooler=_pooler(config, role, engine, thread, weights),
+            pooler=_pooler(config, engine, thread, weights),
             peer_info=peers.info,
             transfers=transfers,
-            gate=_gate(config),
+            gate=gate,
             metrics=metrics,
+            requests=RequestMetrics(metrics),
             releases=ReleaseMeter(thread, metrics),
             tracer=_tracer(role, worker, stack),
             breakers=breakers,
@@ -195,12 +210,28 @@ async def open_parts(
         )
 
 
+def _roles(
+    config: WorkerConfig,
+    role: Role,
+    weights: Weights,
+    preference: Preference,
+    thread: EngineThread,
+    gate: RequestGate,
+    metrics: CollectorRegistry,
+) -> WorkerRoles:
+    served = served_roles(config, role, config.model.changed(weights.source.folder))
+    limits = () if has_drafts(config, role) or config.engine.speculation is None else (_NO_DRAFTS,)
+    roles = WorkerRoles(config.name, preference, served, EngineRole(thread), gate, limits=limits)
+    metrics.register(RoleCollector(served, lambda: roles.preference, model=config.model.name))
+    return roles
+
+
 def _pooler(
-    config: WorkerConfig, role: Role, engine: Engine, thread: EngineThread, weights: Weights
+    config: WorkerConfig, engine: Engine, thread: EngineThread, weights: Weights
 ) -> Pooler | None:
     """Return what makes vectors of the model; None if it is run for answers alone."""
     folder = config.model.changed(weights.source.folder)
-    if role is not Role.PREFILL or not makes_vectors(config.pooling, folder):
+    if not makes_vectors(config.pooling, folder):
         return None
     return make_engine_pooler(
         folder,
@@ -211,13 +242,10 @@ def _pooler(
     )
 
 
-def _offer(
-    config: WorkerConfig, weights: WeightSource, pooler: Pooler | None
-) -> worker_pb2.PoolingFacts | None:
+def _offer(served: frozenset[Role], pooler: Pooler | None) -> worker_pb2.PoolingFacts | None:
     if pooler is None:
         return None
-    runner = runner_of(config.pooling, config.model.changed(weights.folder))
-    return facts_to_wire(pooler.facts, is_only=runner is Runner.POOLING)
+    return facts_to_wire(pooler.facts, is_only=Role.DECODE not in served)
 
 
 def _tracer(role: Role, worker: WorkerId, stack: AsyncExitStack) -> Tracer | None:
@@ -323,8 +351,7 @@ def _build_engine(
     followers: Followers,
 ) -> Engine:
     engine = config.engine
-    if role is Role.PREFILL:
-        # It samples one token per request: speculation is useless.
+    if not has_drafts(config, role):
         engine = replace(engine, speculative_config=None)
     attach(adapters.store, loaded, engine)
     return Engine(loaded, engine, adapters=adapters.store, followers=followers)

@@ -1,6 +1,6 @@
 """A worker process: load, then one life after the other.
 
-services/prefill and services/decode differ in the service that they add; the rest is here.
+services/worker adds the services and the settings of roles; the rest is here.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ from shared.worker.lives.serving import serve_life
 from shared.worker.lives.site import Site
 from shared.worker.lives.sleeping import sleep_life
 from shared.worker.parts import WorkerParts
+from shared.worker.roles import ROLE_SERVICES, Preference, served_roles
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from shared.identity import Role
     from shared.rpc.tls.files import CertificateFiles
@@ -65,7 +66,7 @@ WORKER_SERVICES = ("baton.v1.Worker", "baton.v1.Transfer", "baton.v1.Lifecycle")
 
 
 class HasWorkerConfig(Protocol):
-    """A role's settings: the worker's, and those of the role."""
+    """A program's settings: the worker's, and those of its services."""
 
     @property
     def worker(self) -> WorkerConfig:
@@ -74,7 +75,7 @@ class HasWorkerConfig(Protocol):
 
 
 C = TypeVar("C", bound=HasWorkerConfig)
-AddService = Callable[[C, WorkerParts, ServiceSet], None]
+AddServices = Callable[[C, WorkerParts, ServiceSet], None]
 AddReader = Callable[[Reader, grpc.aio.Server], None]
 
 
@@ -83,17 +84,15 @@ def main(
     role: Role,
     *,
     argv: Sequence[str],
-    service: str,
-    add_service: AddService[C],
+    add_services: AddServices[C],
+    add_reader: AddReader,
     read_token_table: ReadTokenTable,
-    add_reader: AddReader | None = None,
 ) -> int:
     """Run a worker until it is told to stop; return the exit code.
 
-    `add_service` adds the role's own servicer, called `service` on the wire. `read_token_table`
-    reads the tokens of a model's folder: workers need them for grammars, and use no tokenizer
-    otherwise. `add_reader` adds the servicer of a model that reads whole texts; None: the role has
-    no use for one.
+    `add_services` adds the servicers of roles. `read_token_table` reads the tokens of a model's
+    folder: workers need them for grammars, and use no tokenizer otherwise. `add_reader` adds the
+    servicer of a model that reads whole texts.
     """
     try:
         config = load_config(config_type, argv, prog=f"baton serve {role.value}")
@@ -107,10 +106,9 @@ def main(
             run_worker(
                 worker,
                 role,
-                service=service,
-                add_service=partial(add_service, config),
-                read_token_table=read_token_table,
+                add_services=partial(add_services, config),
                 add_reader=add_reader,
+                read_token_table=read_token_table,
             )
         )
     except (ConfigError, ModelLoadError) as error:
@@ -125,10 +123,9 @@ async def run_worker(
     config: WorkerConfig,
     role: Role,
     *,
-    service: str,
-    add_service: Callable[[WorkerParts, ServiceSet], None],
+    add_services: Callable[[WorkerParts, ServiceSet], None],
+    add_reader: AddReader,
     read_token_table: ReadTokenTable,
-    add_reader: AddReader | None = None,
 ) -> int:
     """Serve until SIGTERM or SIGINT, then drain and return 0.
 
@@ -137,7 +134,7 @@ async def run_worker(
     """
     if reads_whole_texts(config.model.folder):
         check_reader(config, role)
-        return await _run_reader(config, role, service, add_reader)
+        return await _run_reader(config, role, add_reader)
     check_worker(config, role)
     token = _token(config)
     stopping = _stopped_by_signals()
@@ -147,7 +144,8 @@ async def run_worker(
         lifecycle = Lifecycle(config, _lead(config, role, stack))
         adapters = await _load_first(config, lifecycle, stack)
         certificates = open_certificates(config.tls, PeerRole(role.value))
-        server = _server(service, role, token, certificates)
+        served = served_roles(config, role, config.model.changed(config.model.folder))
+        server = _server(role, served, token, certificates)
         profiling = Profiling(lifecycle, config.profiler_dir, config.name)
         switch = _switch(server, LifecycleServicer(lifecycle, profiling))
         stack.push_async_callback(server.stop, 0)
@@ -155,13 +153,14 @@ async def run_worker(
             Site(
                 config=config,
                 role=role,
+                preference=Preference(role),
                 lifecycle=lifecycle,
                 adapters=adapters,
                 followers=lifecycle.followers,
                 profiling=profiling,
                 server=server,
                 switch=switch,
-                add_service=add_service,
+                add_services=add_services,
                 read_token_table=read_token_table,
                 events=events,
                 token=token,
@@ -210,18 +209,15 @@ def _switch(server: RpcServer, orders: LifecycleServicer) -> ServiceSwitch:
     return switch
 
 
-async def _run_reader(
-    config: WorkerConfig, role: Role, service: str, add_reader: AddReader | None
-) -> int:
+async def _run_reader(config: WorkerConfig, role: Role, add_reader: AddReader) -> int:
     """Do as `run_worker` with a model that reads whole texts."""
-    assert add_reader is not None  # `check_reader` refuses other roles
     token = _token(config)
     stopping = _stopped_by_signals()
     async with following([] if token is None else [token.file]):
         certificates = open_certificates(config.tls, PeerRole(role.value))
         ending = await read_life(
             config,
-            _server(service, role, token, certificates),
+            _server(role, [role], token, certificates),
             add_service=add_reader,
             stopping=stopping,
             token=token,
@@ -267,13 +263,14 @@ async def _live(site: Site) -> Ending:
 
 
 def _server(
-    service: str,
     role: Role,
+    served: Collection[Role],
     token: ClusterToken | None,
     certificates: CertificateFiles | None,
 ) -> RpcServer:
+    services = sorted(ROLE_SERVICES[each] for each in served)
     guard = None if token is None else AuthInterceptor({}, default=token.check)
     tls = None
     if certificates is not None:
         tls = ServerTls(files=certificates, role=PeerRole(role.value))
-    return RpcServer((service, *WORKER_SERVICES), guard=guard, tls=tls)
+    return RpcServer((*services, *WORKER_SERVICES), guard=guard, tls=tls)

@@ -9,15 +9,19 @@ import grpc
 
 from baton.v1 import worker_pb2, worker_pb2_grpc
 from shared.directory.wire import adapter_state_to_wire
+from shared.errors import InvalidRequestError
 from shared.request.adapter_ref import adapter_to_wire
+from shared.rpc.wire import role_from_wire, role_to_wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from shared.engine.engine_thread import EngineThread
+    from shared.identity import Role
     from shared.worker.adapters import WorkerAdapters
     from shared.worker.health.gate import RequestGate
     from shared.worker.health.release_meter import ReleaseMeter
+    from shared.worker.roles import WorkerRoles
 
 Context = grpc.aio.ServicerContext[object, object]
 
@@ -34,6 +38,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
         num_open_transfers: Callable[[], int],
         releases: ReleaseMeter,
         adapters: WorkerAdapters,
+        roles: WorkerRoles,
     ) -> None:
         self._info = info
         self._engine = engine
@@ -41,6 +46,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
         self._num_open_transfers = num_open_transfers
         self._releases = releases
         self._adapters = adapters
+        self._roles = roles
 
     async def GetInfo(  # noqa: N802 the name in the contract
         self, request: worker_pb2.GetInfoRequest, context: Context
@@ -67,6 +73,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
             draining=self._gate.draining,
             unhealthy=self._gate.unhealthy,
             max_release_s=self._releases.max_s,
+            preference=role_to_wire(self._roles.preference),
         )
 
     async def Drain(  # noqa: N802 the name in the contract
@@ -74,6 +81,16 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
     ) -> worker_pb2.DrainResponse:
         """Take no new work; answer when the last request has ended."""
         return worker_pb2.DrainResponse(num_unfinished=await self._gate.drain(request.grace_s))
+
+    async def Prefer(  # noqa: N802 the name in the contract
+        self, request: worker_pb2.PreferRequest, context: Context
+    ) -> worker_pb2.PreferResponse:
+        """Change the role for which routers prefer the worker."""
+        role = wanted_role(request)
+        from_step = await self._roles.prefer(role, context.time_remaining())
+        return worker_pb2.PreferResponse(
+            role=role_to_wire(role), from_step=from_step, limits=self._roles.limits
+        )
 
     async def ResetPrefixCache(  # noqa: N802 the name in the contract
         self, request: worker_pb2.ResetPrefixCacheRequest, context: Context
@@ -122,3 +139,15 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
             adapters=[adapter_state_to_wire(each) for each in states],
             max_adapters=self._adapters.max_adapters,
         )
+
+
+def wanted_role(request: worker_pb2.PreferRequest) -> Role:
+    """Return the role of an order.
+
+    Raises:
+        InvalidRequestError: it has none that is known.
+    """
+    role = role_from_wire(request.role)
+    if role is None:
+        raise InvalidRequestError("role must be prefill or decode", param="role")
+    return role

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from services.worker import program
 from shared.connector.protocol.inbound import Inbound
-from tests.fakes.stuck_worker import run_worker
+from shared.identity import Role
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +39,7 @@ def run(argv: Sequence[str]) -> int:
     """The worker's own entry point."""
     role, path, *rest = argv
     damage_while(Path(path))
-    return run_worker(role, rest)
+    return program.run(Role(role), rest)
 
 
 if __name__ == "__main__":

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
-
-from prometheus_client import CollectorRegistry
 
 from baton.v1 import (
     common_pb2,
@@ -18,10 +16,9 @@ from baton.v1 import (
     worker_pb2,
     worker_pb2_grpc,
 )
-from services.decode.__main__ import add_decode
-from services.decode.config import DecodeConfig
-from services.prefill.__main__ import add_prefill
-from services.prefill.config import PrefillConfig
+from services.decode.config import DecodeSettings
+from services.worker.config import WorkerProgramConfig
+from services.worker.parts import add_services
 from shared.engine.config import EngineConfig
 from shared.engine.model_settings import ModelSettings
 from shared.engine.step.followers import NO_FOLLOWERS
@@ -37,6 +34,7 @@ from shared.worker.lifecycle.weights import first_source, load_weights
 from shared.worker.parts import open_parts
 from shared.worker.peers.transfer_servicer import TransferServicer
 from shared.worker.reuse_settings import ReusePolicy, ReuseSettings
+from shared.worker.roles import Preference
 from shared.worker.worker_servicer import WorkerServicer
 from tests.fakes.scattered_ranks import adopt, scattered_engines
 
@@ -212,10 +210,10 @@ async def live_worker(
     async with _opened(config, num_ranks) as parts:
         server = RpcServer(())
         services = ServiceSet(server)
-        add_decode(DecodeConfig(worker=config, transfer_stall_s=stall_s), parts, services)
-        # Two roles in one process, which count the same things.
-        as_prefill = replace(parts, metrics=CollectorRegistry())
-        add_prefill(PrefillConfig(worker=config), as_prefill, services)
+        settings = WorkerProgramConfig(
+            worker=config, decode=DecodeSettings(transfer_stall_s=stall_s)
+        )
+        add_services(settings, parts, services)
         _add_worker_services(parts, services, servicer)
         _switch_to(services, server)
         await server.start("127.0.0.1:0")
@@ -240,7 +238,12 @@ async def _opened(config: WorkerConfig, num_ranks: int) -> AsyncIterator[WorkerP
     async with AsyncExitStack() as stack:
         with scattered_engines(num_ranks):
             parts = await stack.enter_async_context(
-                open_with(config, Role.DECODE, read_token_table=read_token_table)
+                open_with(
+                    config,
+                    Role.DECODE,
+                    preference=Preference(Role.DECODE),
+                    read_token_table=read_token_table,
+                )
             )
         adopt(parts)
         yield parts
@@ -266,6 +269,7 @@ def _add_worker_services(
             num_open_transfers=lambda: parts.transfers.num_open,
             releases=parts.releases,
             adapters=parts.adapters,
+            roles=parts.roles,
         ),
         services.server,
     )

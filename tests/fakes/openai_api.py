@@ -16,6 +16,7 @@ from services.router.admission.caller import Caller
 from services.router.admission.tenant import Tenant
 from services.router.answer_settings import AnswerSettings
 from services.router.doors.app import create_app
+from services.router.fleet.roles import Preferred
 from services.router.models import ServedModels
 from services.router.openai.auth import caller_of
 from services.router.openai.backend import Backend
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from services.router.fleet.pause import PauseMode
     from services.router.openai.responses_api.stored.keeper import ResponseKeeper
     from services.router.request.generation import Explainer, GenerationRequest
+    from shared.identity import Role
     from tests.fakes.scripted_generator import Step
 
 MODEL = "tiny/model"
@@ -107,6 +109,11 @@ class FakeFleet:
     async def unload_adapter(self, name: str) -> None:
         """See AdapterFleet."""
         self._note("unload_adapter", name)
+
+    async def prefer(self, worker: str, role: Role) -> Preferred:
+        """See RoleFleet."""
+        self._note("prefer", worker, role)
+        return Preferred(worker=worker, role=role, from_step=7, limits=("slow",))
 
     async def start_profile(self, prefix: str) -> None:
         """See Fleet."""

@@ -20,6 +20,7 @@ from shared.directory.base import WorkerRecord
 from shared.identity import Role, WorkerId
 from shared.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from shared.rpc.server import RpcServer
+from shared.rpc.wire import role_from_wire
 from tests.fakes.scripted_adapters import ScriptedAdapters
 
 if TYPE_CHECKING:
@@ -120,6 +121,8 @@ class ScriptedDecode(ScriptedAdapters, decode_pb2_grpc.DecodeServicer):
     #: What it says that it speaks; fields that came later are nothing to it.
     protocol_minor: int = PROTOCOL_MINOR
     canary_error: Exception | None = None
+    #: What the last order said that it is to prefer.
+    preference: Role | None = None
     requests: list[decode_pb2.DecodeRequest] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     canaries: list[str] = field(default_factory=list)
@@ -164,6 +167,11 @@ class ScriptedDecode(ScriptedAdapters, decode_pb2_grpc.DecodeServicer):
         async with asyncio.timeout(10), self._changed:
             await self._changed.wait_for(lambda: len(self.requests) >= count)
 
+    async def wait_orders(self, count: int) -> None:
+        """Until this many orders have come."""
+        async with asyncio.timeout(10), self._changed:
+            await self._changed.wait_for(lambda: len(self.orders) >= count)
+
     async def wait_idle(self) -> None:
         """Until no answer is being given."""
         async with asyncio.timeout(10), self._changed:
@@ -196,6 +204,14 @@ class ScriptedDecode(ScriptedAdapters, decode_pb2_grpc.DecodeServicer):
         protocol = common_pb2.ProtocolVersion(major=PROTOCOL_MAJOR, minor=self.protocol_minor)
         peer = transfer_pb2.PeerInfo(worker=worker, protocol=protocol)
         return worker_pb2.GetInfoResponse(peer=peer)
+
+    async def Prefer(  # noqa: N802 the name in the contract
+        self, request: worker_pb2.PreferRequest, context: Context
+    ) -> worker_pb2.PreferResponse:
+        """Take an order; the next heartbeat is the test's."""
+        self.preference = role_from_wire(request.role)
+        await self._note(self.orders, request)
+        return worker_pb2.PreferResponse(role=request.role, from_step=3, limits=["no drafts"])
 
     async def Generate(  # noqa: N802 the name in the contract
         self, request: decode_pb2.DecodeRequest, context: Context

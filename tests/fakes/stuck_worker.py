@@ -10,14 +10,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from services.decode.__main__ import add_decode
-from services.decode.config import DecodeConfig
-from services.prefill.__main__ import add_prefill
-from services.prefill.config import PrefillConfig
+from services.worker import program
 from shared.engine.pipeline.step_pipeline import StepPipeline
 from shared.identity import Role
-from shared.text.token_table import read_token_table
-from shared.worker.process import main
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,28 +34,7 @@ def run(argv: Sequence[str]) -> int:
     """The worker's own entry point, with an engine that can hang."""
     role, path, *rest = argv
     hang_while(Path(path))
-    return run_worker(role, rest)
-
-
-def run_worker(role: str, rest: Sequence[str]) -> int:
-    """The worker's own entry point."""
-    if role == Role.DECODE:
-        return main(
-            DecodeConfig,
-            Role.DECODE,
-            argv=rest,
-            service="baton.v1.Decode",
-            add_service=add_decode,
-            read_token_table=read_token_table,
-        )
-    return main(
-        PrefillConfig,
-        Role.PREFILL,
-        argv=rest,
-        service="baton.v1.Prefill",
-        add_service=add_prefill,
-        read_token_table=read_token_table,
-    )
+    return program.run(Role(role), rest)
 
 
 if __name__ == "__main__":

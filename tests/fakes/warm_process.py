@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 GRAMMARS = "shared.engine.grammar.host"
 #: What is imported, not run, before the first copy is made. Only workers need torch.
 WORKERS = (
-    "services.decode.__main__",
-    "services.prefill.__main__",
+    "services.worker.program",
     f"{GRAMMARS}.__main__",
     "shared.engine.grammar.backends.guidance",
     "shared.engine.grammar.backends.xgrammar",

@@ -76,8 +76,7 @@ def test_the_command_line_starts_light() -> None:
 
 def test_settings_and_what_checks_them_and_a_checkpoint_import_no_torch() -> None:
     modules = (
-        "services.decode.config",
-        "services.prefill.config",
+        "services.worker.config",
         "shared.model.checks",
         "shared.worker.checks",
     )

@@ -33,6 +33,9 @@ class Scene:
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     #: Two processes that the fault is between.
     pair: tuple[str, str] = ("", "")
+    #: Their incarnations, and the keys of their blocks in the directory, when it came.
+    lives: list[str] = field(default_factory=list)
+    blocks: set[str] = field(default_factory=set)
     #: When a fault that lasts has begun; None: it is over.
     since_s: float | None = None
 

@@ -15,7 +15,7 @@ import grpc
 import httpx
 import redis.asyncio
 
-from baton.v1 import worker_pb2, worker_pb2_grpc
+from baton.v1 import common_pb2, worker_pb2, worker_pb2_grpc
 from benchmarks.faults.process import Process, launch
 from benchmarks.faults.system.model import (
     DRAIN_GRACE_S,
@@ -145,6 +145,11 @@ class Cluster:
         """Return the incarnation of a worker."""
         info = await self._worker(name).GetInfo(worker_pb2.GetInfoRequest(), timeout=5)
         return info.peer.worker.incarnation
+
+    async def prefer(self, name: str, role: str) -> None:
+        """Have a worker prefer a role."""
+        wanted = {"prefill": common_pb2.ROLE_PREFILL, "decode": common_pb2.ROLE_DECODE}[role]
+        await self._worker(name).Prefer(worker_pb2.PreferRequest(role=wanted), timeout=5)
 
     async def forget_prefixes(self) -> None:
         """Empty every prefix cache, so that prompts are computed and sent again."""

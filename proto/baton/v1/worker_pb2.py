@@ -27,7 +27,7 @@ from baton.v1 import directory_pb2 as baton_dot_v1_dot_directory__pb2
 from baton.v1 import transfer_pb2 as baton_dot_v1_dot_transfer__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x62\x61ton/v1/worker.proto\x12\x08\x62\x61ton.v1\x1a\x15\x62\x61ton/v1/common.proto\x1a\x18\x62\x61ton/v1/directory.proto\x1a\x17\x62\x61ton/v1/transfer.proto\"\x9a\x03\n\x0cPoolingFacts\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\r\x12\x0f\n\x07max_len\x18\x03 \x01(\r\x12!\n\x05tasks\x18\x04 \x03(\x0e\x32\x12.baton.v1.PoolTask\x12\x12\n\nnormalizes\x18\x05 \x01(\x08\x12\x1b\n\x13supports_dimensions\x18\x06 \x01(\x08\x12\x12\n\ndimensions\x18\x07 \x03(\r\x12\x34\n\x07prompts\x18\x08 \x03(\x0b\x32#.baton.v1.PoolingFacts.PromptsEntry\x12\x1b\n\x0e\x64\x65\x66\x61ult_prompt\x18\t \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06labels\x18\n \x03(\t\x12\x12\n\nactivation\x18\x0b \x01(\t\x12\x11\n\tis_causal\x18\x0c \x01(\x08\x12\x17\n\x0fnum_token_types\x18\r \x01(\r\x12\x0f\n\x07is_only\x18\x0e \x01(\x08\x1a.\n\x0cPromptsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x11\n\x0f_default_prompt\"\x10\n\x0eGetInfoRequest\"\xce\x01\n\x0fGetInfoResponse\x12\x1c\n\x04role\x18\x01 \x01(\x0e\x32\x0e.baton.v1.Role\x12\r\n\x05model\x18\x02 \x01(\t\x12 \n\x04peer\x18\x03 \x01(\x0b\x32\x12.baton.v1.PeerInfo\x12\x12\n\nnum_blocks\x18\x04 \x01(\r\x12\x15\n\rmax_model_len\x18\x05 \x01(\r\x12\x18\n\x10software_version\x18\x06 \x01(\t\x12\'\n\x07pooling\x18\x07 \x01(\x0b\x32\x16.baton.v1.PoolingFacts\"\x10\n\x0eGetLoadRequest\"\x86\x03\n\x0fGetLoadResponse\x12\x13\n\x0bnum_running\x18\x01 \x01(\r\x12\x13\n\x0bnum_waiting\x18\x02 \x01(\r\x12\x15\n\rnum_receiving\x18\x03 \x01(\r\x12\x10\n\x08num_held\x18\x04 \x01(\r\x12\x12\n\nnum_blocks\x18\x05 \x01(\r\x12\x17\n\x0fnum_free_blocks\x18\x06 \x01(\r\x12\x19\n\x11num_cached_blocks\x18\x07 \x01(\r\x12\x1a\n\x12num_open_transfers\x18\x08 \x01(\r\x12\x39\n\x08\x63ounters\x18\t \x03(\x0b\x32\'.baton.v1.GetLoadResponse.CountersEntry\x12\x14\n\x0cnum_requests\x18\n \x01(\r\x12\x10\n\x08\x64raining\x18\x0b \x01(\x08\x12\x11\n\tunhealthy\x18\x0c \x01(\t\x12\x15\n\rmax_release_s\x18\r \x01(\x01\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\x1f\n\x0c\x44rainRequest\x12\x0f\n\x07grace_s\x18\x01 \x01(\x01\"\'\n\rDrainResponse\x12\x16\n\x0enum_unfinished\x18\x01 \x01(\r\"\x19\n\x17ResetPrefixCacheRequest\".\n\x18ResetPrefixCacheResponse\x12\x12\n\nnum_blocks\x18\x01 \x01(\r\"V\n\x12LoadAdapterRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x14\n\x0cload_inplace\x18\x03 \x01(\x08\x12\x0e\n\x06\x64igest\x18\x04 \x01(\x0c\"\x8f\x01\n\x13LoadAdapterResponse\x12\"\n\x07\x61\x64\x61pter\x18\x01 \x01(\x0b\x32\x11.baton.v1.Adapter\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\x0f\n\x07load_ms\x18\x03 \x01(\x01\x12(\n\x08replaced\x18\x04 \x01(\x0b\x32\x11.baton.v1.AdapterH\x00\x88\x01\x01\x42\x0b\n\t_replaced\"4\n\x14UnloadAdapterRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\"Q\n\x15UnloadAdapterResponse\x12\"\n\x07\x61\x64\x61pter\x18\x01 \x01(\x0b\x32\x11.baton.v1.Adapter\x12\x14\n\x0cnum_requests\x18\x02 \x01(\r\"\x15\n\x13ListAdaptersRequest\"V\n\x14ListAdaptersResponse\x12(\n\x08\x61\x64\x61pters\x18\x01 \x03(\x0b\x32\x16.baton.v1.AdapterState\x12\x14\n\x0cmax_adapters\x18\x02 \x01(\r2\x8a\x04\n\x06Worker\x12>\n\x07GetInfo\x12\x18.baton.v1.GetInfoRequest\x1a\x19.baton.v1.GetInfoResponse\x12>\n\x07GetLoad\x12\x18.baton.v1.GetLoadRequest\x1a\x19.baton.v1.GetLoadResponse\x12\x38\n\x05\x44rain\x12\x16.baton.v1.DrainRequest\x1a\x17.baton.v1.DrainResponse\x12Y\n\x10ResetPrefixCache\x12!.baton.v1.ResetPrefixCacheRequest\x1a\".baton.v1.ResetPrefixCacheResponse\x12J\n\x0bLoadAdapter\x12\x1c.baton.v1.LoadAdapterRequest\x1a\x1d.baton.v1.LoadAdapterResponse\x12P\n\rUnloadAdapter\x12\x1e.baton.v1.UnloadAdapterRequest\x1a\x1f.baton.v1.UnloadAdapterResponse\x12M\n\x0cListAdapters\x12\x1d.baton.v1.ListAdaptersRequest\x1a\x1e.baton.v1.ListAdaptersResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x62\x61ton/v1/worker.proto\x12\x08\x62\x61ton.v1\x1a\x15\x62\x61ton/v1/common.proto\x1a\x18\x62\x61ton/v1/directory.proto\x1a\x17\x62\x61ton/v1/transfer.proto\"\x9a\x03\n\x0cPoolingFacts\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\r\x12\x0f\n\x07max_len\x18\x03 \x01(\r\x12!\n\x05tasks\x18\x04 \x03(\x0e\x32\x12.baton.v1.PoolTask\x12\x12\n\nnormalizes\x18\x05 \x01(\x08\x12\x1b\n\x13supports_dimensions\x18\x06 \x01(\x08\x12\x12\n\ndimensions\x18\x07 \x03(\r\x12\x34\n\x07prompts\x18\x08 \x03(\x0b\x32#.baton.v1.PoolingFacts.PromptsEntry\x12\x1b\n\x0e\x64\x65\x66\x61ult_prompt\x18\t \x01(\tH\x00\x88\x01\x01\x12\x0e\n\x06labels\x18\n \x03(\t\x12\x12\n\nactivation\x18\x0b \x01(\t\x12\x11\n\tis_causal\x18\x0c \x01(\x08\x12\x17\n\x0fnum_token_types\x18\r \x01(\r\x12\x0f\n\x07is_only\x18\x0e \x01(\x08\x1a.\n\x0cPromptsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\x11\n\x0f_default_prompt\"\x10\n\x0eGetInfoRequest\"\xee\x01\n\x0fGetInfoResponse\x12\x1c\n\x04role\x18\x01 \x01(\x0e\x32\x0e.baton.v1.Role\x12\r\n\x05model\x18\x02 \x01(\t\x12 \n\x04peer\x18\x03 \x01(\x0b\x32\x12.baton.v1.PeerInfo\x12\x12\n\nnum_blocks\x18\x04 \x01(\r\x12\x15\n\rmax_model_len\x18\x05 \x01(\r\x12\x18\n\x10software_version\x18\x06 \x01(\t\x12\'\n\x07pooling\x18\x07 \x01(\x0b\x32\x16.baton.v1.PoolingFacts\x12\x1e\n\x06serves\x18\x08 \x03(\x0e\x32\x0e.baton.v1.Role\"\x10\n\x0eGetLoadRequest\"\xaa\x03\n\x0fGetLoadResponse\x12\x13\n\x0bnum_running\x18\x01 \x01(\r\x12\x13\n\x0bnum_waiting\x18\x02 \x01(\r\x12\x15\n\rnum_receiving\x18\x03 \x01(\r\x12\x10\n\x08num_held\x18\x04 \x01(\r\x12\x12\n\nnum_blocks\x18\x05 \x01(\r\x12\x17\n\x0fnum_free_blocks\x18\x06 \x01(\r\x12\x19\n\x11num_cached_blocks\x18\x07 \x01(\r\x12\x1a\n\x12num_open_transfers\x18\x08 \x01(\r\x12\x39\n\x08\x63ounters\x18\t \x03(\x0b\x32\'.baton.v1.GetLoadResponse.CountersEntry\x12\x14\n\x0cnum_requests\x18\n \x01(\r\x12\x10\n\x08\x64raining\x18\x0b \x01(\x08\x12\x11\n\tunhealthy\x18\x0c \x01(\t\x12\x15\n\rmax_release_s\x18\r \x01(\x01\x12\"\n\npreference\x18\x0e \x01(\x0e\x32\x0e.baton.v1.Role\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\x1f\n\x0c\x44rainRequest\x12\x0f\n\x07grace_s\x18\x01 \x01(\x01\"\'\n\rDrainResponse\x12\x16\n\x0enum_unfinished\x18\x01 \x01(\r\"\x19\n\x17ResetPrefixCacheRequest\".\n\x18ResetPrefixCacheResponse\x12\x12\n\nnum_blocks\x18\x01 \x01(\r\"V\n\x12LoadAdapterRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x14\n\x0cload_inplace\x18\x03 \x01(\x08\x12\x0e\n\x06\x64igest\x18\x04 \x01(\x0c\"\x8f\x01\n\x13LoadAdapterResponse\x12\"\n\x07\x61\x64\x61pter\x18\x01 \x01(\x0b\x32\x11.baton.v1.Adapter\x12\x0c\n\x04rank\x18\x02 \x01(\r\x12\x0f\n\x07load_ms\x18\x03 \x01(\x01\x12(\n\x08replaced\x18\x04 \x01(\x0b\x32\x11.baton.v1.AdapterH\x00\x88\x01\x01\x42\x0b\n\t_replaced\"4\n\x14UnloadAdapterRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\"Q\n\x15UnloadAdapterResponse\x12\"\n\x07\x61\x64\x61pter\x18\x01 \x01(\x0b\x32\x11.baton.v1.Adapter\x12\x14\n\x0cnum_requests\x18\x02 \x01(\r\"\x15\n\x13ListAdaptersRequest\"V\n\x14ListAdaptersResponse\x12(\n\x08\x61\x64\x61pters\x18\x01 \x03(\x0b\x32\x16.baton.v1.AdapterState\x12\x14\n\x0cmax_adapters\x18\x02 \x01(\r\"-\n\rPreferRequest\x12\x1c\n\x04role\x18\x01 \x01(\x0e\x32\x0e.baton.v1.Role\"Q\n\x0ePreferResponse\x12\x1c\n\x04role\x18\x01 \x01(\x0e\x32\x0e.baton.v1.Role\x12\x11\n\tfrom_step\x18\x02 \x01(\x04\x12\x0e\n\x06limits\x18\x03 \x03(\t2\xc7\x04\n\x06Worker\x12>\n\x07GetInfo\x12\x18.baton.v1.GetInfoRequest\x1a\x19.baton.v1.GetInfoResponse\x12>\n\x07GetLoad\x12\x18.baton.v1.GetLoadRequest\x1a\x19.baton.v1.GetLoadResponse\x12\x38\n\x05\x44rain\x12\x16.baton.v1.DrainRequest\x1a\x17.baton.v1.DrainResponse\x12;\n\x06Prefer\x12\x17.baton.v1.PreferRequest\x1a\x18.baton.v1.PreferResponse\x12Y\n\x10ResetPrefixCache\x12!.baton.v1.ResetPrefixCacheRequest\x1a\".baton.v1.ResetPrefixCacheResponse\x12J\n\x0bLoadAdapter\x12\x1c.baton.v1.LoadAdapterRequest\x1a\x1d.baton.v1.LoadAdapterResponse\x12P\n\rUnloadAdapter\x12\x1e.baton.v1.UnloadAdapterRequest\x1a\x1f.baton.v1.UnloadAdapterResponse\x12M\n\x0cListAdapters\x12\x1d.baton.v1.ListAdaptersRequest\x1a\x1e.baton.v1.ListAdaptersResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -45,33 +45,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETINFOREQUEST']._serialized_start=522
   _globals['_GETINFOREQUEST']._serialized_end=538
   _globals['_GETINFORESPONSE']._serialized_start=541
-  _globals['_GETINFORESPONSE']._serialized_end=747
-  _globals['_GETLOADREQUEST']._serialized_start=749
-  _globals['_GETLOADREQUEST']._serialized_end=765
-  _globals['_GETLOADRESPONSE']._serialized_start=768
-  _globals['_GETLOADRESPONSE']._serialized_end=1158
-  _globals['_GETLOADRESPONSE_COUNTERSENTRY']._serialized_start=1111
-  _globals['_GETLOADRESPONSE_COUNTERSENTRY']._serialized_end=1158
-  _globals['_DRAINREQUEST']._serialized_start=1160
-  _globals['_DRAINREQUEST']._serialized_end=1191
-  _globals['_DRAINRESPONSE']._serialized_start=1193
-  _globals['_DRAINRESPONSE']._serialized_end=1232
-  _globals['_RESETPREFIXCACHEREQUEST']._serialized_start=1234
-  _globals['_RESETPREFIXCACHEREQUEST']._serialized_end=1259
-  _globals['_RESETPREFIXCACHERESPONSE']._serialized_start=1261
-  _globals['_RESETPREFIXCACHERESPONSE']._serialized_end=1307
-  _globals['_LOADADAPTERREQUEST']._serialized_start=1309
-  _globals['_LOADADAPTERREQUEST']._serialized_end=1395
-  _globals['_LOADADAPTERRESPONSE']._serialized_start=1398
-  _globals['_LOADADAPTERRESPONSE']._serialized_end=1541
-  _globals['_UNLOADADAPTERREQUEST']._serialized_start=1543
-  _globals['_UNLOADADAPTERREQUEST']._serialized_end=1595
-  _globals['_UNLOADADAPTERRESPONSE']._serialized_start=1597
-  _globals['_UNLOADADAPTERRESPONSE']._serialized_end=1678
-  _globals['_LISTADAPTERSREQUEST']._serialized_start=1680
-  _globals['_LISTADAPTERSREQUEST']._serialized_end=1701
-  _globals['_LISTADAPTERSRESPONSE']._serialized_start=1703
-  _globals['_LISTADAPTERSRESPONSE']._serialized_end=1789
-  _globals['_WORKER']._serialized_start=1792
-  _globals['_WORKER']._serialized_end=2314
+  _globals['_GETINFORESPONSE']._serialized_end=779
+  _globals['_GETLOADREQUEST']._serialized_start=781
+  _globals['_GETLOADREQUEST']._serialized_end=797
+  _globals['_GETLOADRESPONSE']._serialized_start=800
+  _globals['_GETLOADRESPONSE']._serialized_end=1226
+  _globals['_GETLOADRESPONSE_COUNTERSENTRY']._serialized_start=1179
+  _globals['_GETLOADRESPONSE_COUNTERSENTRY']._serialized_end=1226
+  _globals['_DRAINREQUEST']._serialized_start=1228
+  _globals['_DRAINREQUEST']._serialized_end=1259
+  _globals['_DRAINRESPONSE']._serialized_start=1261
+  _globals['_DRAINRESPONSE']._serialized_end=1300
+  _globals['_RESETPREFIXCACHEREQUEST']._serialized_start=1302
+  _globals['_RESETPREFIXCACHEREQUEST']._serialized_end=1327
+  _globals['_RESETPREFIXCACHERESPONSE']._serialized_start=1329
+  _globals['_RESETPREFIXCACHERESPONSE']._serialized_end=1375
+  _globals['_LOADADAPTERREQUEST']._serialized_start=1377
+  _globals['_LOADADAPTERREQUEST']._serialized_end=1463
+  _globals['_LOADADAPTERRESPONSE']._serialized_start=1466
+  _globals['_LOADADAPTERRESPONSE']._serialized_end=1609
+  _globals['_UNLOADADAPTERREQUEST']._serialized_start=1611
+  _globals['_UNLOADADAPTERREQUEST']._serialized_end=1663
+  _globals['_UNLOADADAPTERRESPONSE']._serialized_start=1665
+  _globals['_UNLOADADAPTERRESPONSE']._serialized_end=1746
+  _globals['_LISTADAPTERSREQUEST']._serialized_start=1748
+  _globals['_LISTADAPTERSREQUEST']._serialized_end=1769
+  _globals['_LISTADAPTERSRESPONSE']._serialized_start=1771
+  _globals['_LISTADAPTERSRESPONSE']._serialized_end=1857
+  _globals['_PREFERREQUEST']._serialized_start=1859
+  _globals['_PREFERREQUEST']._serialized_end=1904
+  _globals['_PREFERRESPONSE']._serialized_start=1906
+  _globals['_PREFERRESPONSE']._serialized_end=1987
+  _globals['_WORKER']._serialized_start=1990
+  _globals['_WORKER']._serialized_end=2573
 # @@protoc_insertion_point(module_scope)

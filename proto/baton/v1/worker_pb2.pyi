@@ -151,8 +151,9 @@ class GetInfoResponse(_message.Message):
     MAX_MODEL_LEN_FIELD_NUMBER: _builtins.int
     SOFTWARE_VERSION_FIELD_NUMBER: _builtins.int
     POOLING_FIELD_NUMBER: _builtins.int
+    SERVES_FIELD_NUMBER: _builtins.int
     role: _common_pb2.Role.ValueType
-    """Prefill or decode."""
+    """The role that it started with: prefill or decode."""
     model: _builtins.str
     """Name under which the model is served."""
     num_blocks: _builtins.int
@@ -169,6 +170,10 @@ class GetInfoResponse(_message.Message):
     def pooling(self) -> Global___PoolingFacts:
         """Set if it makes vectors. Since minor version 7."""
 
+    @_builtins.property
+    def serves(self) -> _containers.RepeatedScalarFieldContainer[_common_pb2.Role.ValueType]:
+        """The roles whose services it has; empty: that of its role alone. Since minor version 8."""
+
     def __init__(
         self,
         *,
@@ -179,10 +184,11 @@ class GetInfoResponse(_message.Message):
         max_model_len: _builtins.int = ...,
         software_version: _builtins.str = ...,
         pooling: Global___PoolingFacts | None = ...,
+        serves: _abc.Iterable[_common_pb2.Role.ValueType] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["peer", b"peer", "pooling", b"pooling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_model_len", b"max_model_len", "model", b"model", "num_blocks", b"num_blocks", "peer", b"peer", "pooling", b"pooling", "role", b"role", "software_version", b"software_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_model_len", b"max_model_len", "model", b"model", "num_blocks", b"num_blocks", "peer", b"peer", "pooling", b"pooling", "role", b"role", "serves", b"serves", "software_version", b"software_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -240,6 +246,7 @@ class GetLoadResponse(_message.Message):
     DRAINING_FIELD_NUMBER: _builtins.int
     UNHEALTHY_FIELD_NUMBER: _builtins.int
     MAX_RELEASE_S_FIELD_NUMBER: _builtins.int
+    PREFERENCE_FIELD_NUMBER: _builtins.int
     num_running: _builtins.int
     """Sequences in the running batch."""
     num_waiting: _builtins.int
@@ -264,6 +271,8 @@ class GetLoadResponse(_message.Message):
     """Reason for which it does not serve, or empty."""
     max_release_s: _builtins.float
     """Longest time so far from a request's end until the engine had freed its blocks, in seconds."""
+    preference: _common_pb2.Role.ValueType
+    """The role for which routers prefer it now. Since minor version 8."""
     @_builtins.property
     def counters(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
         """Counters since start, by name."""
@@ -284,10 +293,11 @@ class GetLoadResponse(_message.Message):
         draining: _builtins.bool = ...,
         unhealthy: _builtins.str = ...,
         max_release_s: _builtins.float = ...,
+        preference: _common_pb2.Role.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["counters", b"counters", "draining", b"draining", "max_release_s", b"max_release_s", "num_blocks", b"num_blocks", "num_cached_blocks", b"num_cached_blocks", "num_free_blocks", b"num_free_blocks", "num_held", b"num_held", "num_open_transfers", b"num_open_transfers", "num_receiving", b"num_receiving", "num_requests", b"num_requests", "num_running", b"num_running", "num_waiting", b"num_waiting", "unhealthy", b"unhealthy"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counters", b"counters", "draining", b"draining", "max_release_s", b"max_release_s", "num_blocks", b"num_blocks", "num_cached_blocks", b"num_cached_blocks", "num_free_blocks", b"num_free_blocks", "num_held", b"num_held", "num_open_transfers", b"num_open_transfers", "num_receiving", b"num_receiving", "num_requests", b"num_requests", "num_running", b"num_running", "num_waiting", b"num_waiting", "preference", b"preference", "unhealthy", b"unhealthy"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -534,3 +544,55 @@ class ListAdaptersResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListAdaptersResponse: _TypeAlias = ListAdaptersResponse  # noqa: Y015
+
+@_typing.final
+class PreferRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: _builtins.int
+    role: _common_pb2.Role.ValueType
+    """Prefill or decode. INVALID_ARGUMENT: neither. UNIMPLEMENTED: the worker has no such service."""
+    def __init__(
+        self,
+        *,
+        role: _common_pb2.Role.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["role", b"role"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PreferRequest: _TypeAlias = PreferRequest  # noqa: Y015
+
+@_typing.final
+class PreferResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: _builtins.int
+    FROM_STEP_FIELD_NUMBER: _builtins.int
+    LIMITS_FIELD_NUMBER: _builtins.int
+    role: _common_pb2.Role.ValueType
+    """The role for which routers prefer the worker from now on."""
+    from_step: _builtins.int
+    """The first step of the engine that is scheduled for it. Steps count from 1 in each incarnation; 0: the
+    worker has no engine.
+    """
+    @_builtins.property
+    def limits(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What the worker lacks for this role because it started with the other one, in words."""
+
+    def __init__(
+        self,
+        *,
+        role: _common_pb2.Role.ValueType = ...,
+        from_step: _builtins.int = ...,
+        limits: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from_step", b"from_step", "limits", b"limits", "role", b"role"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PreferResponse: _TypeAlias = PreferResponse  # noqa: Y015

@@ -50,6 +50,11 @@ class WorkerStub:
                 request_serializer=baton_dot_v1_dot_worker__pb2.DrainRequest.SerializeToString,
                 response_deserializer=baton_dot_v1_dot_worker__pb2.DrainResponse.FromString,
                 _registered_method=True)
+        self.Prefer = channel.unary_unary(
+                '/baton.v1.Worker/Prefer',
+                request_serializer=baton_dot_v1_dot_worker__pb2.PreferRequest.SerializeToString,
+                response_deserializer=baton_dot_v1_dot_worker__pb2.PreferResponse.FromString,
+                _registered_method=True)
         self.ResetPrefixCache = channel.unary_unary(
                 '/baton.v1.Worker/ResetPrefixCache',
                 request_serializer=baton_dot_v1_dot_worker__pb2.ResetPrefixCacheRequest.SerializeToString,
@@ -92,6 +97,15 @@ class WorkerServicer:
 
     def Drain(self, request, context):
         """Take no new work, let running requests finish. The process stays up until it is stopped.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Prefer(self, request, context):
+        """Change the role for which routers prefer the worker, and for which its engine schedules steps. Running
+        requests go on, blocks stay. Repeating it changes nothing. UNAVAILABLE while it drains. Since minor
+        version 8.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -143,6 +157,11 @@ def add_WorkerServicer_to_server(servicer, server):
                     servicer.Drain,
                     request_deserializer=baton_dot_v1_dot_worker__pb2.DrainRequest.FromString,
                     response_serializer=baton_dot_v1_dot_worker__pb2.DrainResponse.SerializeToString,
+            ),
+            'Prefer': grpc.unary_unary_rpc_method_handler(
+                    servicer.Prefer,
+                    request_deserializer=baton_dot_v1_dot_worker__pb2.PreferRequest.FromString,
+                    response_serializer=baton_dot_v1_dot_worker__pb2.PreferResponse.SerializeToString,
             ),
             'ResetPrefixCache': grpc.unary_unary_rpc_method_handler(
                     servicer.ResetPrefixCache,
@@ -247,6 +266,33 @@ class Worker:
             '/baton.v1.Worker/Drain',
             baton_dot_v1_dot_worker__pb2.DrainRequest.SerializeToString,
             baton_dot_v1_dot_worker__pb2.DrainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Prefer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/baton.v1.Worker/Prefer',
+            baton_dot_v1_dot_worker__pb2.PreferRequest.SerializeToString,
+            baton_dot_v1_dot_worker__pb2.PreferResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,6 +39,11 @@ class WorkerStub:
     """Return its present load."""
     Drain: _grpc.UnaryUnaryMultiCallable[_worker_pb2.DrainRequest, _worker_pb2.DrainResponse]
     """Take no new work, let running requests finish. The process stays up until it is stopped."""
+    Prefer: _grpc.UnaryUnaryMultiCallable[_worker_pb2.PreferRequest, _worker_pb2.PreferResponse]
+    """Change the role for which routers prefer the worker, and for which its engine schedules steps. Running
+    requests go on, blocks stay. Repeating it changes nothing. UNAVAILABLE while it drains. Since minor
+    version 8.
+    """
     ResetPrefixCache: _grpc.UnaryUnaryMultiCallable[_worker_pb2.ResetPrefixCacheRequest, _worker_pb2.ResetPrefixCacheResponse]
     """Drop cached prefixes. UNAVAILABLE while blocks are in use."""
     LoadAdapter: _grpc.UnaryUnaryMultiCallable[_worker_pb2.LoadAdapterRequest, _worker_pb2.LoadAdapterResponse]
@@ -61,6 +66,11 @@ class WorkerAsyncStub(WorkerStub):
     """Return its present load."""
     Drain: _aio.UnaryUnaryMultiCallable[_worker_pb2.DrainRequest, _worker_pb2.DrainResponse]  # type: ignore[assignment]
     """Take no new work, let running requests finish. The process stays up until it is stopped."""
+    Prefer: _aio.UnaryUnaryMultiCallable[_worker_pb2.PreferRequest, _worker_pb2.PreferResponse]  # type: ignore[assignment]
+    """Change the role for which routers prefer the worker, and for which its engine schedules steps. Running
+    requests go on, blocks stay. Repeating it changes nothing. UNAVAILABLE while it drains. Since minor
+    version 8.
+    """
     ResetPrefixCache: _aio.UnaryUnaryMultiCallable[_worker_pb2.ResetPrefixCacheRequest, _worker_pb2.ResetPrefixCacheResponse]  # type: ignore[assignment]
     """Drop cached prefixes. UNAVAILABLE while blocks are in use."""
     LoadAdapter: _aio.UnaryUnaryMultiCallable[_worker_pb2.LoadAdapterRequest, _worker_pb2.LoadAdapterResponse]  # type: ignore[assignment]
@@ -98,6 +108,17 @@ class WorkerServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_worker_pb2.DrainResponse, _abc.Awaitable[_worker_pb2.DrainResponse]]:
         """Take no new work, let running requests finish. The process stays up until it is stopped."""
+
+    @_abc_1.abstractmethod
+    def Prefer(
+        self,
+        request: _worker_pb2.PreferRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_pb2.PreferResponse, _abc.Awaitable[_worker_pb2.PreferResponse]]:
+        """Change the role for which routers prefer the worker, and for which its engine schedules steps. Running
+        requests go on, blocks stay. Repeating it changes nothing. UNAVAILABLE while it drains. Since minor
+        version 8.
+        """
 
     @_abc_1.abstractmethod
     def ResetPrefixCache(

@@ -235,7 +235,7 @@ class Pipeline:
             self._note_replay(call, stream, route, losses)
 
     async def _first_route(self, job: Job, stream: AnswerStream) -> Route:
-        """Return the first route; wait for one only if the last decode workers have just left.
+        """Return the first route; wait for one only if a worker has just left.
 
         A live worker may have missed its heartbeats and come back. If a worker is available nothing
         may be awaited here: admission relies on booking a request before it lets the next one in.
@@ -255,7 +255,7 @@ class Pipeline:
             try:
                 return self._planner.route(job, stream.token_ids, losses)
             except BatonError:
-                alive = self._endpoints.of_role(Role.DECODE)
+                alive = self._endpoints.serving(Role.DECODE)
                 may_come = any(
                     not e.draining and e.record.worker not in losses.workers for e in alive
                 )

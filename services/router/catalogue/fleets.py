@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
 from services.router.fleet.fleet import TAGS
+from services.router.fleet.roles import no_worker
 from shared.errors import InvalidRequestError, ModelNotFoundError
 
 if TYPE_CHECKING:
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from services.router.catalogue.pool import Pool
     from services.router.fleet.fleet import Fleet
     from services.router.fleet.pause import PauseMode
+    from services.router.fleet.roles import Preferred
+    from shared.identity import Role
     from shared.request.adapter_ref import AdapterRef
 
 T = TypeVar("T")
@@ -92,6 +95,18 @@ class AllFleets:
             message = f"model must name the one whose adapter {name!r} is: one of {names}"
             raise InvalidRequestError(message, param="model")
         await found[0].parts.fleet.unload_adapter(name)
+
+    async def prefer(self, worker: str, role: Role) -> Preferred:
+        """See RoleFleet. Workers' names are unique among all models.
+
+        Raises:
+            InvalidRequestError: there is no such worker.
+        """
+        everyone = [each for pool in self._pools for each in pool.endpoints.everyone()]
+        for pool in self._pools:
+            if any(each.name == worker for each in pool.endpoints.everyone()):
+                return await pool.parts.fleet.prefer(worker, role)
+        raise no_worker(worker, everyone)
 
     async def weight_versions(self) -> Mapping[str, str]:
         """See Fleet."""

@@ -54,7 +54,12 @@ class WorkerRow(msgspec.Struct, kw_only=True):
 
     name: str
     incarnation: str
+    #: The role for which it is preferred.
     role: str
+    #: The role that it started with.
+    first_role: str
+    #: The roles whose services it has.
+    serves: list[str]
     state: State
     #: Unix time at which the state was first seen.
     since_s: float
@@ -82,13 +87,15 @@ class WorkerRow(msgspec.Struct, kw_only=True):
 
 
 class WorkerChange(msgspec.Struct, kw_only=True):
-    """A change of a worker's state."""
+    """A change of a worker's state, or of its preference."""
 
     number: int
     at_s: float
     worker: str
     role: str
     state: State
+    #: Whether its preference has changed, to `role`.
+    prefers: bool = False
 
 
 @dataclass(slots=True)
@@ -185,7 +192,9 @@ class WorkerWatch:
         since_s = self._wall_clock() if known is None else known.row.since_s
         if known is None or known.row.state is not state:
             since_s = self._wall_clock()
-            self._changed(endpoint.name, endpoint.record.role, state)
+            self._changed(endpoint.name, endpoint.preference, state)
+        elif known.row.role != endpoint.preference:
+            self._changed(endpoint.name, endpoint.preference, state, prefers=True)
         return _Known(self._row(endpoint, state, since_s), was_ready)
 
     def _row(self, endpoint: Endpoint, state: State, since_s: float) -> WorkerRow:
@@ -196,7 +205,9 @@ class WorkerWatch:
         return WorkerRow(
             name=endpoint.name,
             incarnation=record.worker.incarnation,
-            role=record.role.value,
+            role=endpoint.preference.value,
+            first_role=record.role.value,
+            serves=sorted(record.served),
             state=state,
             since_s=round(since_s, 3),
             address=record.address,
@@ -242,7 +253,7 @@ class WorkerWatch:
         oldest_s = self._wall_clock() - GONE_S
         return {name for name, row in self._gone.items() if row.since_s < oldest_s}
 
-    def _changed(self, worker: str, role: str, state: State) -> None:
+    def _changed(self, worker: str, role: str, state: State, *, prefers: bool = False) -> None:
         self.num_changes += 1
         self._changes.append(
             WorkerChange(
@@ -251,6 +262,7 @@ class WorkerWatch:
                 worker=worker,
                 role=role,
                 state=state,
+                prefers=prefers,
             )
         )
 

@@ -30,6 +30,7 @@ from services.router.openai.reading.unknown_fields import IgnoredFieldsMiddlewar
 from services.router.openai.responses_api.endpoint import Responses
 from services.router.openai.responses_api.schema import ResponsesBody
 from services.router.openai.responses_api.stored.endpoint import StoredEndpoints
+from services.router.openai.roles import RoleEndpoint, add_roles
 from services.router.openai.route import RouteEndpoint
 from services.router.openai.schema.chat import ChatBody
 from services.router.openai.schema.completion import CompletionBody
@@ -219,6 +220,7 @@ def _add_operators(app: FastAPI, by_model: ByModel, catalogue: Catalogue, cluste
         LifecycleEndpoints(cluster.fleet_of, catalogue.common.limits, cluster.reset_prefix_cache),
     )
     add_adapters(app, AdapterEndpoints(cluster.fleet_of, catalogue.common.limits))
+    add_roles(app, RoleEndpoint(cluster.fleet_of, catalogue.common.limits))
 
 
 def _add_generation(app: FastAPI, by_model: ByModel, common: Common) -> None:

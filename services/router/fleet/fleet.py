@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from services.router.admission.admission import Admission
     from services.router.fleet.adapters import FleetAdapters
     from services.router.fleet.orders import LifecycleOrders
+    from services.router.fleet.roles import FleetRoles, Preferred
     from services.router.workers.endpoint import Endpoint
     from services.router.workers.endpoints import EndpointPool
     from services.router.workers.sessions import SessionPool
@@ -48,8 +49,10 @@ class Fleet:
         sessions: SessionPool,
         admission: Admission,
         adapters: FleetAdapters,
+        roles: FleetRoles,
     ) -> None:
         self._adapters = adapters
+        self._roles = roles
         self._endpoints = endpoints
         self._orders = orders
         self._admission = admission
@@ -182,6 +185,11 @@ class Fleet:
                 await self._adapters.unload(name)
 
         await asyncio.shield(asyncio.create_task(unload()))
+
+    async def prefer(self, worker: str, role: Role) -> Preferred:
+        """Have a worker prefer a role; see `FleetRoles.prefer`."""
+        async with self._change():
+            return await self._roles.prefer(worker, role)
 
     async def start_profile(self, prefix: str) -> None:
         """Have all workers record what they compute."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from services.router.admission.caller import ANYBODY, Caller
 from services.router.openai.adapters import ADAPTER_PATHS
 from services.router.openai.lifecycle import LIFECYCLE_PATHS
+from services.router.openai.roles import PREFER_PATH
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -28,6 +29,7 @@ OPERATOR_PATHS = frozenset(
         "/reset_prefix_cache",
         *LIFECYCLE_PATHS,
         *ADAPTER_PATHS,
+        PREFER_PATH,
     }
 )
 

@@ -18,6 +18,7 @@ from services.router.openai.errors import FieldError
 from services.router.openai.reading.body import field_error, read_body
 from services.router.openai.reading.named_model import asked_model
 from services.router.openai.replies.responses import json_response
+from services.router.openai.roles import RoleFleet
 from shared.errors import UnavailableError
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ _PUSHED_FIELDS = frozenset(
 )
 
 
-class Fleet(AdapterFleet, Protocol):
+class Fleet(AdapterFleet, RoleFleet, Protocol):
     """All workers as one. Errors are BatonErrors; a change that fails leaves all as they were."""
 
     async def pause(self, mode: PauseMode, timeout_s: float) -> None:

@@ -30,6 +30,7 @@ from services.router.routing.places.mode import PlacementMode
 from services.router.routing.places.placement import Placement
 from services.router.routing.policies.cost import policy as cost_policy
 from services.router.routing.slo import meets_itl, meets_ttft, refuse
+from services.router.workers.endpoint import preferring
 from shared.directory.generations import identity_of
 from shared.errors import NoWorkerError, UnsupportedError
 from shared.identity import Role
@@ -106,7 +107,7 @@ class WorkerChooser:
         max_worker_queue_ms: float = math.inf,
         mode: PlacementMode = PlacementMode.DISAGGREGATED,
     ) -> None:
-        """Choose by a policy.
+        """Choose by a policy among `endpoints`, those that serve a role.
 
         `peer_fetch`: see Estimator. `max_worker_queue_ms`: see WorkerRoom.
         """
@@ -127,7 +128,7 @@ class WorkerChooser:
         """
         if self._prefixes is None or not self.policy.uses_prefixes:
             return None
-        usable = [e for role in WORKERS for e in self._endpoints(role) if e.usable]
+        usable = [e for e in self._everyone() if e.usable]
         if len(usable) < 2:
             return None
         spaces = Counter((e.record.namespace, e.record.block_size) for e in usable)
@@ -171,9 +172,12 @@ class WorkerChooser:
         return choice.candidates[0]
 
     def readers(self, request: RoutingRequest) -> Candidates:
-        """Return the prefill workers for a prompt of which a vector is wanted, best first."""
+        """Return the workers for a prompt of which a vector is wanted, best first.
+
+        Those that prefer prefill; if none of them can make it, any that can.
+        """
         choice = Candidates()
-        kept = self._kept(request, self._endpoints(Role.PREFILL), self._filters, choice)
+        kept = self._able(request, Role.PREFILL, choice)
         taking = self._newest.pick_readers(kept)
         _leave_out_others(kept, taking, choice)
         choice.candidates = self._by_policy_readers(request, taking, self._holdings(request))
@@ -205,10 +209,8 @@ class WorkerChooser:
         holdings = self._holdings(request)
         decode = Candidates()
         prefill = Candidates()
-        writers = self._kept(request, self._endpoints(Role.DECODE), self._filters, decode)
-        readers = []
-        if self._mode is not PlacementMode.AGGREGATED:
-            readers = self._kept(request, self._endpoints(Role.PREFILL), self._filters, prefill)
+        writers = self._writers(request, decode)
+        readers = self._readers(request, writers, prefill)
         taking = self._newest.pick(writers, readers, request.num_prompt_tokens)
         _leave_out_others(writers, taking[0], decode)
         _leave_out_others(readers, taking[1], prefill)
@@ -325,14 +327,46 @@ class WorkerChooser:
             return ()
         peers = [
             PrefixSource(endpoint, num_blocks)
-            for role in WORKERS
-            for endpoint in self._endpoints(role)
+            for endpoint in self._everyone()
             if (num_blocks := holdings.reported.get(endpoint.record.worker, 0)) > num_own
             and endpoint.ready
             and endpoint.record.namespace == own.namespace
         ]
         peers.sort(key=lambda peer: -peer.num_blocks)
         return tuple(peers[:MAX_SOURCES])
+
+    def _everyone(self) -> list[Endpoint]:
+        """Return each worker once."""
+        return list(dict.fromkeys(e for role in WORKERS for e in self._endpoints(role)))
+
+    def _able(self, request: RoutingRequest, role: Role, choice: Candidates) -> list[Endpoint]:
+        """Return those that prefer the role and can serve the request; if none can, all that can.
+
+        A role is a preference: without a decode worker, prefill workers write the answers.
+        """
+        alive = self._endpoints(role)
+        kept = self._kept(request, preferring(alive, role), self._filters, choice)
+        if kept:
+            return kept
+        others = [endpoint for endpoint in alive if endpoint.preference is not role]
+        return self._kept(request, others, self._filters, choice)
+
+    def _writers(self, request: RoutingRequest, choice: Candidates) -> list[Endpoint]:
+        if self._mode is PlacementMode.DISAGGREGATED:
+            return self._able(request, Role.DECODE, choice)
+        return self._kept(request, self._endpoints(Role.DECODE), self._filters, choice)
+
+    def _readers(
+        self, request: RoutingRequest, writers: Sequence[Endpoint], choice: Candidates
+    ) -> list[Endpoint]:
+        if self._mode is PlacementMode.AGGREGATED:
+            return []
+        alive = self._endpoints(Role.PREFILL)
+        if self._mode is PlacementMode.DISAGGREGATED:
+            # Without a decode worker, each of those that write in its place computes its own
+            # prompts.
+            alive = preferring([each for each in alive if each not in writers], Role.PREFILL)
+        return self._kept(request, alive, self._filters, choice)
 
     def _kept(
         self,

@@ -137,7 +137,11 @@ class Attempts:
             waited_s += POLL_S
 
     def _may_come(self) -> bool:
-        alive = self._endpoints.of_role(Role.PREFILL)
+        alive = [
+            e
+            for e in self._endpoints.serving(Role.PREFILL)
+            if e.preference is Role.PREFILL or e.software.vectors is not None
+        ]
         # A worker that failed alone may come back: it is tried again once it answers its canary.
         failed = self._losses.workers
         if failed and all(e.record.worker in failed for e in alive if not e.draining):

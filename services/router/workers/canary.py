@@ -51,7 +51,7 @@ class Check(Protocol):
 
 
 class Canary:
-    """Makes a decode worker generate two tokens; asks a prefill worker for its identity."""
+    """Makes a worker that decodes generate two tokens; asks any other for its identity."""
 
     def __init__(
         self, channels: ChannelPool, sessions: SessionPool, *, timeout_s: float = TIMEOUT_S
@@ -63,7 +63,7 @@ class Canary:
     async def __call__(self, record: WorkerRecord) -> WorkerSoftware:
         """See Check."""
         software = await self.is_there(record)
-        if record.role is Role.DECODE:
+        if Role.DECODE in record.served:
             await self._generate(record, f"canary on {record.worker}")
         return software
 

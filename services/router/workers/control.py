@@ -36,6 +36,7 @@ class WorkerControl:
             {
                 "name": str(each.record.worker),
                 "role": each.record.role.value,
+                "preference": each.preference.value,
                 "address": each.record.address,
                 "usable": each.usable,
                 "max_model_len": each.record.max_model_len,

@@ -11,6 +11,8 @@ from services.router.workers.profile import WorkerProfile
 from services.router.workers.work import Work
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from shared.directory.base import WorkerLoad, WorkerRecord
     from shared.identity import Role
     from shared.pooling.facts import PoolingFacts
@@ -92,3 +94,8 @@ class Endpoint:
 
     def __str__(self) -> str:
         return f"{self.record.worker} at {self.record.address}"
+
+
+def preferring(endpoints: Iterable[Endpoint], role: Role) -> list[Endpoint]:
+    """Return those that prefer the role."""
+    return [endpoint for endpoint in endpoints if endpoint.preference is role]

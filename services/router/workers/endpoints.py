@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 import structlog
 
 from services.router.workers.adapter_use import AdapterUse, LoadTimes
-from services.router.workers.endpoint import Endpoint
+from services.router.workers.endpoint import Endpoint, preferring
 from services.router.workers.profile import WorkerProfile
 from shared.directory.base import RegistryChange
 from shared.errors import BatonError, DrainingError, NoWorkerError, WorkerLostError
@@ -67,7 +67,7 @@ class EndpointPool:
         self._max_model_len: int | None = None
         self._last_vectors: OfferedVectors | None = None
         self._left_s: dict[Role, float] = {}
-        #: Whether a decode worker has slept since one was ready last.
+        #: Whether a worker that decodes has slept since one was ready last.
         self._has_sleepers = False
         self._changed = asyncio.Event()
 
@@ -91,31 +91,38 @@ class EndpointPool:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def of_role(self, role: Role) -> list[Endpoint]:
-        """Live workers, usable or not."""
-        return [e for e in self._endpoints.values() if e.record.role is role]
+        """Live workers that prefer the role, usable or not. Each worker prefers one."""
+        return [e for e in self._endpoints.values() if e.preference is role]
+
+    def serving(self, role: Role) -> list[Endpoint]:
+        """Live workers that have the role's service, usable or not."""
+        return [e for e in self._endpoints.values() if e.serves(role)]
 
     def everyone(self) -> Iterable[Endpoint]:
         """Live workers of all roles, usable or not."""
         return self._endpoints.values()
 
     def left_lately(self, role: Role) -> bool:
-        """Return whether a worker left less than `RETURN_S` ago: it may come back."""
+        """Return whether a worker that serves the role left less than `RETURN_S` ago.
+
+        It may come back.
+        """
         return time.monotonic() - self._left_s.get(role, -math.inf) < RETURN_S
 
     @property
     def is_ready(self) -> bool:
         """Whether a request could be served now."""
-        return any(e.usable for e in self.of_role(Role.DECODE)) or self.makes_only_vectors
+        return any(e.usable for e in self.serving(Role.DECODE)) or self.makes_only_vectors
 
     @property
     def makes_only_vectors(self) -> bool:
         """Whether the workers make vectors and no answers."""
         offered = self.vectors()
-        return offered is not None and offered.is_only and not self.of_role(Role.DECODE)
+        return offered is not None and offered.is_only and not self.serving(Role.DECODE)
 
     def vectors(self) -> OfferedVectors | None:
-        """Return the vectors that the usable prefill workers make; None: none that is known of."""
-        found = (e.software.vectors for e in self.of_role(Role.PREFILL) if e.usable)
+        """Return the vectors that the usable workers make; None: none that is known of."""
+        found = (e.software.vectors for e in self.serving(Role.PREFILL) if e.usable)
         return next((vectors for vectors in found if vectors is not None), None)
 
     def offered_vectors(self) -> OfferedVectors | None:
@@ -157,9 +164,13 @@ class EndpointPool:
 
     def notes(self) -> list[str]:
         """Return the parts that are missing though requests can be served."""
-        if not self.is_ready or any(endpoint.usable for endpoint in self.of_role(Role.PREFILL)):
+        if not self.is_ready or self.makes_only_vectors:
             return []
-        return ["no prefill worker is ready: decode workers compute prompts themselves"]
+        if not any(endpoint.usable for endpoint in self.of_role(Role.PREFILL)):
+            return ["no prefill worker is ready: decode workers compute prompts themselves"]
+        if not any(endpoint.usable for endpoint in self.of_role(Role.DECODE)):
+            return ["no decode worker is ready: prefill workers write the answers themselves"]
+        return []
 
     async def wait_ready(self) -> None:
         """Return as soon as a request can be served."""
@@ -182,7 +193,8 @@ class EndpointPool:
     def max_model_len(self) -> int:
         """Return the longest sequence that any decode worker takes.
 
-        The last known value if all have left.
+        Without decode workers: that any other worker takes that decodes; the last known value if
+        all have left.
 
         Raises:
             NoWorkerError: no decode worker has registered yet.
@@ -248,7 +260,11 @@ class EndpointPool:
         if event.change is RegistryChange.LEFT:
             await self._remove(worker, in_order=event.in_order)
         elif (endpoint := self._endpoints.get(worker)) is not None:
+            before = endpoint.preference
             endpoint.report(event.load)
+            if endpoint.preference is not before:
+                log.info("worker_prefers", worker=str(worker), role=endpoint.preference.value)
+                self._judge()
             endpoint.refused = endpoint.refused and event.load.draining
             if event.load.unhealthy and endpoint.ready:
                 self.report_failure(endpoint, WorkerLostError("it reports itself unhealthy"))
@@ -262,7 +278,7 @@ class EndpointPool:
             self._judge()
             if not event.record.sleeps:
                 self._start_check(endpoint)
-            elif event.record.role is Role.DECODE:
+            elif endpoint.serves(Role.DECODE):
                 self._has_sleepers = True
         self._changed.set()
 
@@ -289,16 +305,18 @@ class EndpointPool:
             if refusal != endpoint.refusal:
                 endpoint.refusal = refusal
                 self._changed.set()
-        alive = [e.record.max_model_len for e in self.of_role(Role.DECODE) if not e.refusal]
+        alive = [e for e in self.serving(Role.DECODE) if not e.refusal]
         if alive:
-            self._max_model_len = max(alive)
+            self._max_model_len = max(
+                e.record.max_model_len for e in preferring(alive, Role.DECODE) or alive
+            )
 
     async def _remove(self, worker: WorkerId, *, in_order: bool = False) -> None:
         endpoint = self._endpoints.pop(worker, None)
         if endpoint is None:
             return
         endpoint.ready = False
-        self._left_s[endpoint.record.role] = time.monotonic()
+        self._left_s |= dict.fromkeys(endpoint.record.served, time.monotonic())
         if not in_order:
             # One that leaves in order may be about to wake up.
             self._forget_sleepers()
@@ -314,7 +332,7 @@ class EndpointPool:
 
     def _forget_sleepers(self) -> None:
         if self._has_sleepers:
-            self._has_sleepers = any(e.record.sleeps for e in self.of_role(Role.DECODE))
+            self._has_sleepers = any(e.record.sleeps for e in self.serving(Role.DECODE))
 
     async def _drop_channels(self) -> None:
         """Close the channels of removed workers whose last stream has ended.

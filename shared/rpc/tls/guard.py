@@ -24,7 +24,7 @@ CLUSTER = WORKERS | {PeerRole.ROUTER, PeerRole.OPERATOR}
 #: clients.
 CALLERS = {
     "baton.v1.Decode": frozenset({PeerRole.ROUTER, PeerRole.DECODE}),
-    "baton.v1.Prefill": frozenset({PeerRole.ROUTER, PeerRole.DECODE}),
+    "baton.v1.Prefill": WORKERS | {PeerRole.ROUTER},
     "baton.v1.Transfer": WORKERS | {PeerRole.OPERATOR},
 }
 #: Services of a router that need no role; API keys are checked elsewhere.

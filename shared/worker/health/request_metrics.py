@@ -1,10 +1,10 @@
-"""Times of requests in a worker, under vLLM's names with the prefix `baton_`."""
+"""Times and tokens of requests in a worker, under vLLM's names with the prefix `baton_`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prometheus_client import Histogram
+from prometheus_client import Counter, Histogram
 
 from shared.telemetry.buckets import LATENCY_S, REQUEST_TOKENS
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 
-class RequestTimes:
-    """Histograms of prefill and decode workers; observed once per request."""
+class RequestMetrics:
+    """Histograms and counters of all services of a worker; observed once per request."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def histogram(name: str, text: str, buckets: Sequence[float] = LATENCY_S) -> Histogram:
@@ -28,3 +28,15 @@ class RequestTimes:
             "prefill_time_seconds", "From the first step to the first token."
         )
         self.prompt_tokens = histogram("prompt_tokens", "Tokens of a prompt.", REQUEST_TOKENS)
+        self._sources = Counter(
+            "baton_prompt_tokens_by_source",
+            "Prompt tokens by where their KV came from.",
+            ["source"],
+            registry=registry,
+        )
+
+    def count_sources(self, *, computed: int, cached: int, transferred: int) -> None:
+        """Count the tokens of a prompt: computed here, in the cache here, and sent by a peer."""
+        self._sources.labels("local_compute").inc(computed)
+        self._sources.labels("local_cache_hit").inc(cached)
+        self._sources.labels("external_kv_transfer").inc(transferred)

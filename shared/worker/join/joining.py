@@ -117,6 +117,7 @@ def load_of(parts: WorkerParts, watchdog: Watchdog, loop: LoopWatch) -> WorkerLo
         adapters=parts.adapters.states(stats),
         max_adapters=parts.adapters.max_adapters,
         max_held_adapters=parts.adapters.max_held,
+        preference=parts.roles.preference,
         unhealthy=(bool(parts.gate.unhealthy) or watchdog.bites or loop.late_s() > LOOP_STALL_S),
     )
 

@@ -40,6 +40,7 @@ from shared.worker.lifecycle.stage import Ending
 from shared.worker.lifecycle.weights import first_source
 from shared.worker.lives.reader_orders import ReaderOrders
 from shared.worker.lives.sleeping import NoBlocks
+from shared.worker.worker_servicer import wanted_role
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,6 +86,7 @@ class Reader:
         return WorkerRecord(
             worker=self.worker,
             role=Role.PREFILL,
+            serves=frozenset({Role.PREFILL}),
             address=address,
             model=self.config.model.name,
             namespace=self.identity,
@@ -105,6 +107,7 @@ class Reader:
         """Return the worker's public description."""
         return worker_pb2.GetInfoResponse(
             role=common_pb2.ROLE_PREFILL,
+            serves=[common_pb2.ROLE_PREFILL],
             model=self.config.model.name,
             peer=transfer_pb2.PeerInfo(
                 protocol=common_pb2.ProtocolVersion(major=PROTOCOL_MAJOR, minor=PROTOCOL_MINOR),
@@ -148,6 +151,17 @@ class ReaderServicer(worker_pb2_grpc.WorkerServicer):
         """Take no new work; answer when the last request has ended."""
         num_unfinished = await self._reader.gate.drain(request.grace_s)
         return worker_pb2.DrainResponse(num_unfinished=num_unfinished)
+
+    async def Prefer(  # noqa: N802 the name in the contract
+        self, request: worker_pb2.PreferRequest, context: Context
+    ) -> worker_pb2.PreferResponse:
+        """Refuse everything but prefill: there is no KV to write an answer with."""
+        if wanted_role(request) is not Role.PREFILL:
+            name = self._reader.config.name
+            raise UnsupportedError(
+                f"{name} reads whole texts: it makes vectors and no answers", param="role"
+            )
+        return worker_pb2.PreferResponse(role=request.role)
 
     async def ResetPrefixCache(  # noqa: N802 the name in the contract
         self, request: worker_pb2.ResetPrefixCacheRequest, context: Context

@@ -50,6 +50,7 @@ async def serve_life(site: Site) -> LastLife:
             open_parts(
                 config,
                 site.role,
+                preference=site.preference,
                 weights=lifecycle.weights,
                 adapters=site.adapters,
                 followers=site.followers,
@@ -59,7 +60,7 @@ async def serve_life(site: Site) -> LastLife:
             )
         )
         services = ServiceSet(site.server)
-        site.add_service(parts, services)
+        site.add_services(parts, services)
         _add_worker_services(parts, services)
         site.switch.put(services)
         watchdog = Watchdog(parts.engine.progress, stall_s=config.engine_stall_s)
@@ -107,6 +108,7 @@ def _add_worker_services(parts: WorkerParts, services: ServiceSet) -> None:
             num_open_transfers=lambda: parts.transfers.num_open,
             releases=parts.releases,
             adapters=parts.adapters,
+            roles=parts.roles,
         ),
         services.server,
     )

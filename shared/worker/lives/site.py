@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from shared.worker.lifecycle.profiling import Profiling
     from shared.worker.lifecycle.stage import Ending
     from shared.worker.parts import ReadTokenTable, WorkerParts
+    from shared.worker.roles import Preference
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,10 @@ class Site:
     """The process around a life."""
 
     config: WorkerConfig
+    #: The one that the process started with.
     role: Role
+    #: Of all lives.
+    preference: Preference
     lifecycle: Lifecycle
     adapters: WorkerAdapters
     #: The other ranks of all lives.
@@ -51,8 +55,8 @@ class Site:
     server: RpcServer
     #: The services of the present life.
     switch: ServiceSwitch
-    #: Adds the service of the worker's role.
-    add_service: Callable[[WorkerParts, ServiceSet], None]
+    #: Adds the services of roles.
+    add_services: Callable[[WorkerParts, ServiceSet], None]
     read_token_table: ReadTokenTable
     #: Of all lives; None unless the settings ask for KV events.
     events: KvEventPublisher | None

@@ -8,7 +8,7 @@ import pytest
 
 from cli.errors import CommandError
 from cli.serve_command import with_model_flag
-from services.decode.config import DecodeConfig
+from services.worker.config import WorkerProgramConfig
 from shared.arguments.translate import translate
 from shared.config import load_config
 from shared.engine.adapters.folders import parse_modules
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def decode(*words: str) -> DecodeConfig:
+def decode(*words: str) -> WorkerProgramConfig:
     return load_config(
-        DecodeConfig, ["--model", "m", "--directory", "h:1", *words], prog="test", environ={}
+        WorkerProgramConfig, ["--model", "m", "--directory", "h:1", *words], prog="test", environ={}
     )
 
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from services.decode.config import DecodeConfig
-from services.prefill.config import PrefillConfig
 from services.router.config import RouterConfig
+from services.worker.config import WorkerProgramConfig
 from shared.config import load_config
 from tests.unit.helm.chart import CASES, CHART, CUSTOM, Rendered, case_flags, containers, env, helm
 
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
     from tests.unit.helm.chart import Object
 
-CONFIGS = {"router": RouterConfig, "prefill": PrefillConfig, "decode": DecodeConfig}
+CONFIGS = {"router": RouterConfig, "prefill": WorkerProgramConfig, "decode": WorkerProgramConfig}
 
 
 @pytest.mark.parametrize("name", CASES)

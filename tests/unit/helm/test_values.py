@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from services.decode.config import DecodeConfig
 from services.router.admission.keys_file import parse_keys
 from services.router.config import RouterConfig
+from services.worker.config import WorkerProgramConfig
 from shared.config import load_config
 from shared.rpc.auth import MIN_TOKEN_CHARS
 from tests.unit.helm.chart import CHART, ROOT, Rendered, env, helm, render
@@ -52,7 +52,7 @@ def test_a_worker_of_ranks_is_one_pod_whose_ranks_peers_reach(cases: dict[str, R
     [prefill], [decode] = (pod["containers"] for pod in pods.values())
     assert "BATON_TENSOR_PARALLEL_SIZE" not in env(prefill)
     environ = {key: value or "x" for key, value in env(decode).items()}
-    config = load_config(DecodeConfig, [], prog="test", environ=environ).worker
+    config = load_config(WorkerProgramConfig, [], prog="test", environ=environ).worker
     assert config.ranks.size == 2
     ports = {each["name"]: each["containerPort"] for each in decode["ports"]}
     assert ports == {"grpc": 50061, "transfer": 50062, "transfer-1": 50063, "metrics": 9400}

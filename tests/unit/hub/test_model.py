@@ -11,7 +11,7 @@ import pytest
 
 from cli.errors import CommandError
 from cli.start.model_folder import resolve_model
-from services.decode.config import DecodeConfig
+from services.worker.config import WorkerProgramConfig
 from shared.config import load_config
 from shared.errors import ConfigError
 from shared.folder.changes import FolderChanges
@@ -156,7 +156,7 @@ def test_other_words_are_files(name: str) -> None:
 
 def test_a_worker_has_the_name_of_the_repository() -> None:
     words = ["--model", "org/small-chat", "--revision", "v1", "--directory", "h:1"]
-    model = load_config(DecodeConfig, words, prog="test", environ={}).worker.model
+    model = load_config(WorkerProgramConfig, words, prog="test", environ={}).worker.model
     assert (model.name, model.hub.revision) == ("org/small-chat", "v1")
 
 

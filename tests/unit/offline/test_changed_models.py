@@ -11,9 +11,9 @@ import transformers
 
 from baton import LLM, SamplingParams
 from cli.places import SHIPPED_MODEL
-from services.decode.config import DecodeConfig
 from services.router.config import RouterConfig
 from services.router.model_text import load_text
+from services.worker.config import WorkerProgramConfig
 from shared.config import load_config
 from shared.errors import ConfigError, ModelLoadError
 from shared.folder.changed import changed_folder
@@ -104,7 +104,7 @@ def test_a_worker_reads_other_weights_with_the_same_changes(folder: Path, tmp_pa
     later = save(random_model("qwen3", seed=6, std=0.2), tmp_path / "later")
     overrides = json.dumps(OVERRIDES[1])
     words = ["--model", str(folder), "--hf-overrides", overrides, "--directory", "h:1"]
-    config = load_config(DecodeConfig, words, prog="test", environ={}).worker
+    config = load_config(WorkerProgramConfig, words, prog="test", environ={}).worker
     first = load_weights(config, first_source(config), None)
     second = load_weights(config, WeightSource(later, "later", 1), None)
     assert first.source.folder == folder

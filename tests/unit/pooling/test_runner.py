@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from services.decode.config import DecodeConfig
-from services.prefill.config import PrefillConfig
+from services.worker.config import WorkerProgramConfig
 from shared.arguments.translate import translate
 from shared.config import load_config
 from shared.errors import ConfigError
@@ -54,7 +53,7 @@ def test_the_runner_follows_from_settings_and_checkpoint(
 def test_a_task_is_a_runner_and_a_conversion() -> None:
     words = translate(["--model", "m", "--task", "embed"]).words
     config = load_config(
-        PrefillConfig, [*words, "--directory", "127.0.0.1:1"], prog="baton serve prefill"
+        WorkerProgramConfig, [*words, "--directory", "127.0.0.1:1"], prog="baton serve prefill"
     )
     assert config.worker.pooling == RunnerSettings(runner=Runner.POOLING, convert=Convert.EMBED)
     with pytest.raises(ConfigError, match="--task must be one of"):
@@ -101,6 +100,6 @@ def test_contradictions_are_refused(made: Made) -> None:
         RunnerSettings(runner=Runner.POOLING, convert=Convert.NONE)
     folder, _ = made("qwen3_head")
     words = ["--model", str(folder), "--directory", "127.0.0.1:1", "--runner", "pooling"]
-    config = load_config(DecodeConfig, words, prog="baton serve decode")
+    config = load_config(WorkerProgramConfig, words, prog="baton serve decode")
     with pytest.raises(ConfigError, match="a decode worker writes answers"):
         check_worker(config.worker, Role.DECODE)

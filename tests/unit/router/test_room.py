@@ -10,7 +10,9 @@ from shared.identity import Role, WorkerId
 
 
 class Cluster:
-    def __init__(self, *roles: Role, num_blocks: int = 100) -> None:
+    def __init__(
+        self, *roles: Role, num_blocks: int = 100, serves: frozenset[Role] = frozenset()
+    ) -> None:
         self.now_s = 0.0
         self.endpoints = [
             Endpoint(
@@ -23,6 +25,7 @@ class Cluster:
                     block_size=16,
                     num_blocks=num_blocks,
                     max_model_len=512,
+                    serves=serves,
                 ),
                 load=WorkerLoad(),
                 ready=True,
@@ -31,7 +34,7 @@ class Cluster:
         ]
         book = Book(clock=lambda: self.now_s)
         self.has_room = WorkerRoom(
-            lambda role: [e for e in self.endpoints if e.record.role is role],
+            lambda role: [e for e in self.endpoints if e.serves(role)],
             book,
             max_worker_queue_ms=100,
         )
@@ -79,3 +82,19 @@ def test_a_pool_that_is_nearly_full_has_no_room(num_tokens: int, expected: bool)
 def test_without_workers_nobody_waits_for_what_routing_will_say() -> None:
     assert Cluster().has_room(10)
     assert Cluster(Role.PREFILL).has_room(10)
+
+
+def test_prefill_workers_alone_have_room_for_what_they_write_themselves() -> None:
+    cluster = Cluster(Role.PREFILL, Role.PREFILL, serves=frozenset({Role.PREFILL, Role.DECODE}))
+    for endpoint in cluster.endpoints:
+        endpoint.work.num_held_tokens = 1500
+    assert not cluster.has_room(100)
+    cluster.endpoints[1].work.num_held_tokens = 0
+    assert cluster.has_room(100)
+    for key in (1, 2):
+        cluster.send(1, key)
+    # The other one has time, and this one has space.
+    assert cluster.has_room(100)
+    for key in (3, 4):
+        cluster.send(0, key)
+    assert not cluster.has_room(100)

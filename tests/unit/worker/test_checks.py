@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from services.decode.config import DecodeConfig
-from services.prefill.config import PrefillConfig
+from services.worker.config import WorkerProgramConfig
 from shared.config import load_config
 from shared.errors import ConfigError, ModelLoadError
 from shared.identity import Role
@@ -26,9 +25,8 @@ def model(tmp_path: Path) -> Path:
 
 
 def check(model: Path, *flags: str, role: Role = Role.DECODE) -> None:
-    kind: Any = DecodeConfig if role is Role.DECODE else PrefillConfig
     argv = ["--model", str(model), "--directory", "127.0.0.1:1", *flags]
-    check_worker(load_config(kind, argv, prog="worker", environ={}).worker, role)
+    check_worker(load_config(WorkerProgramConfig, argv, prog="worker", environ={}).worker, role)
 
 
 def test_a_good_model_passes(model: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from services.router.dashboard.recent import RecentRequests
@@ -87,6 +89,20 @@ def test_a_worker_that_has_said_nothing_of_its_blocks_uses_none() -> None:
     one = endpoint(ready=False)
     one.load = WorkerLoad()
     assert Cluster(one).look()["decode-0"].blocks_used == 0
+
+
+def test_a_row_has_the_role_that_a_worker_prefers_now() -> None:
+    one = endpoint()
+    one.record = replace(one.record, serves=frozenset({Role.PREFILL, Role.DECODE}))
+    cluster = Cluster(one)
+    assert cluster.look()["decode-0"].serves == ["decode", "prefill"]
+    one.report(WorkerLoad(preference=Role.PREFILL))
+    row = cluster.look()["decode-0"]
+    assert (row.role, row.first_role) == ("prefill", "decode")
+    assert [(change.role, change.prefers) for change in cluster.watch.changes()] == [
+        ("decode", False),
+        ("prefill", True),
+    ]
 
 
 def test_states_follow_each_other() -> None:

@@ -73,7 +73,7 @@ class Cluster:
         self.holders = Holders()
         self.book = Book(clock=self.clock)
         self.chooser = WorkerChooser(
-            lambda role: [e for e in endpoints if e.record.role is role],
+            lambda role: [e for e in endpoints if e.serves(role)],
             policy=find_policy(policy, random.Random(seed)),
             prefixes=self.holders,
             book=self.book,

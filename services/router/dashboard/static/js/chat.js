@@ -42,7 +42,7 @@ export function Chat({ models, workers }) {
       ask();
     } else if (event.key === "Escape") running.current?.abort();
   };
-  const ready = workers.some((worker) => worker.role === "decode" && worker.state === "ready");
+  const ready = workers.some((worker) => worker.serves.includes("decode") && worker.state === "ready");
 
   return html`
     <section class="panel chat" aria-labelledby="chat-title">

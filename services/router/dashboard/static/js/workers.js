@@ -39,14 +39,14 @@ export function Workers({ state }) {
               <th role="columnheader" scope="col" class="num">Prefix hits</th>${adapted && html`<th role="columnheader" scope="col">Adapters</th>`}<th role="columnheader" scope="col" class="num">Lease age</th>
             </tr></thead>
             <tbody role="rowgroup">
-              ${workers.map((worker) => html`<${Row} key=${worker.role + worker.name} worker=${worker} nowS=${nowS} points=${points} adapted=${adapted} />`)}
+              ${workers.map((worker) => html`<${Row} key=${worker.name} worker=${worker} nowS=${nowS} points=${points} adapted=${adapted} />`)}
             </tbody>
           </table></div>`
         : html`<p class="empty">No worker has joined. Start one: <code>./baton serve decode --directory HOST:PORT --model …</code></p>`}
       ${changes.length > 0 && html`
         <ul class="events" aria-label="What changed last">
           ${changes.slice(-MAX_CHANGES).reverse().map((change) => html`
-            <li key=${change.number}><span class="muted">${clock(change.at_s)}</span> ${change.worker} <span class=${STATES[change.state][0]}>${change.state}</span></li>`)}
+            <li key=${change.number}><span class="muted">${clock(change.at_s)}</span> ${change.worker} <span class=${STATES[change.state][0]}>${change.prefers ? `prefers ${change.role}` : change.state}</span></li>`)}
         </ul>`}
     </section>
   `;
@@ -59,6 +59,7 @@ function Row({ worker, nowS, points, adapted }) {
     <tr role="row" class=${gone ? "off" : ""} data-worker=${worker.name} data-state=${worker.state}>
       <th role="rowheader" scope="row" class="wide">
         <span class="worker-name">${worker.name}</span>${" "}<span class="chip ${worker.role}">${worker.role}</span>
+        ${worker.role !== worker.first_role && html`<span class="since">started as ${worker.first_role}</span>`}
         <span class="worker-more">${worker.address} · ${worker.model}${worker.version && ` · ${worker.version}`}</span>
       </th>
       <td role="cell" class="half" data-label="State">

@@ -1,0 +1,1 @@
+"""The worker program: its settings, and the wiring of its services."""
