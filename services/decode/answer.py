@@ -135,6 +135,7 @@ class DecodeCall:
             resumed_token_ids=self._resumed,
             sampling=self._sampling,
             priority=request.priority,
+            max_itl_ms=request.max_itl_ms,
             cache_salt=request.cache_salt,
             adapter=self._adapter,
             kv_source=KVSource.TRANSFER if request.prefill_candidates else KVSource.COMPUTE,

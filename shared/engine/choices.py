@@ -10,6 +10,8 @@ class SchedulingPolicy(StrEnum):
 
     FCFS = "fcfs"
     PRIORITY = "priority"
+    #: Ours: by priority, then short prompts before long ones, which do not wait for ever.
+    URGENCY = "urgency"
 
 
 class BackendName(StrEnum):

@@ -50,7 +50,9 @@ class EngineConfig:
     )
     enable_prefix_caching: bool = setting(True, help="reuse the KV of equal prefixes")
     scheduling_policy: SchedulingPolicy = setting(
-        SchedulingPolicy.FCFS, help="fcfs, or priority: lower values first"
+        SchedulingPolicy.FCFS,
+        help="fcfs, priority: lower values first, or urgency: as priority, and of equal values "
+        "short prompts before long ones, which gain with their wait",
     )
     enable_prompt_embeds: bool = setting(
         default=False, help="take prompts that give embeddings in place of tokens"

@@ -30,12 +30,13 @@ from shared.engine.pipeline.counters import EngineCounters
 from shared.engine.pipeline.postprocess import Postprocessor
 from shared.engine.pipeline.step_pipeline import failure
 from shared.engine.profile import StepProfile
-from shared.engine.schedule.scheduler import build_scheduler, check_scheduler
+from shared.engine.schedule.build import build_scheduler, check_scheduler
 from shared.engine.sequence.events import Failed
 from shared.engine.sequence.sequence import Sequence, Status
 from shared.engine.step.followers import NO_FOLLOWERS
 from shared.engine.step.model_parts import build_model_parts
 from shared.engine.step.step_memory import largest_step_bytes
+from shared.engine.timing.step_model import StepModel
 from shared.engine.validation import RequestValidator, find_receiving
 from shared.errors import InternalError, InvalidRequestError
 from shared.kv.block_pool import BlockPool
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from shared.engine.step.decode_graphs import GraphRecorder
     from shared.engine.step.followers import Followers
     from shared.engine.step.model_parts import ModelParts
+    from shared.identity import Role
     from shared.kv.memory import KVMemory
     from shared.kv.prefix_cache import PrefixBlocks
     from shared.model.loader import LoadedModel
@@ -80,16 +82,18 @@ class Engine:
         recorder: GraphRecorder | None = None,
         adapters: AdapterStore | None = None,
         followers: Followers = NO_FOLLOWERS,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Build an engine. `recorder` replaces this device's recording of decode steps.
 
         `adapters` are those that it serves; the caller owns them, and attaches the model.
-        `followers`: the other ranks, which have loaded the same model.
+        `followers`: the other ranks, which have loaded the same model. By `clock`, in seconds, it
+        measures its steps and the wait of prompts.
 
         Raises ConfigError: the settings do not fit the model or the memory.
         """
         self._embeds, self.layout = EmbedsGate(loaded.model, config), read_layout(loaded, config)
-        self._followers = followers
+        self._followers, self._clock = followers, clock
         self.num_blocks, self.max_model_len = self._plan_memory(loaded, config)
         self.model_fingerprint = loaded.fingerprint
         #: Root of the block hashes; workers share blocks only if their roots are equal.
@@ -182,6 +186,7 @@ class Engine:
         self._build_steps(config, offload)
 
     def _build_steps(self, config: EngineConfig, offload: KVOffload | None) -> None:
+        model = StepModel()
         self._scheduler = build_scheduler(
             self._pool,
             self.prefix_cache,
@@ -189,6 +194,8 @@ class Engine:
             config,
             self.adapters.gate,
             num_stages=self._parts.runner.num_stages,
+            model=model,
+            clock=self._clock,
         )
         self._counters = EngineCounters()
         self._postprocessor = Postprocessor(self._scheduler, max_model_len=self.max_model_len)
@@ -200,6 +207,8 @@ class Engine:
             self._postprocessor,
             self._counters,
             self.adapters.slots,
+            model=model,
+            clock=self._clock,
         )
 
     @property
@@ -270,6 +279,14 @@ class Engine:
         self.adapters.enter(request)
         self._scheduler.add(seq)
         self._stalled = False
+
+    def prefer(self, role: Role | None) -> None:
+        """Set what the worker prefers, from the next step on; running sequences go on.
+
+        Preferring decode, prompts stretch a step of sequences without a bound of their own at most
+        by `PROMPT_STRETCH`. Otherwise they may fill the step, as without a preference.
+        """
+        self._scheduler.limit.preference = role
 
     def abort(self, request_id: str) -> None:
         """End a request now; its last event comes with the next step. Unknown ids are ignored.

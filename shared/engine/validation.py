@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from shared.engine.grammar.positions import count_valid
@@ -67,6 +68,12 @@ class RequestValidator:
         self._check_tokens("resumed_token_ids", request.resumed_token_ids)
         self._check_sampling(request.sampling)
         self._hidden_states.check(request.sampling)
+        if not 0 <= request.max_itl_ms < math.inf:
+            raise InvalidRequestError(
+                f"request {request.request_id}: a bound of {request.max_itl_ms} ms between two "
+                "tokens; give one of at least 0, or 0 for none",
+                param="max_itl_ms",
+            )
         if request.sampling.grammar is not None and request.grammar is None:
             message = f"request {request.request_id}: structured output is not possible here"
             raise UnsupportedError(message, param=request.sampling.grammar.param)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from enum import Enum
@@ -108,6 +109,7 @@ def make_engine(
     *,
     adapters: AdapterStore | None = None,
     followers: Followers | None = None,
+    clock: Callable[[], float] = time.monotonic,
     **settings: Any,
 ) -> Engine:
     """A small engine; `settings` are fields of EngineConfig."""
@@ -117,7 +119,14 @@ def make_engine(
     config = EngineConfig(**settings)
     loaded = loaded or FakeLoadedModel()
     followers = followers or mode.followers
-    return Engine(loaded, config, recorder=mode.recorder, adapters=adapters, followers=followers)
+    return Engine(
+        loaded,
+        config,
+        recorder=mode.recorder,
+        adapters=adapters,
+        followers=followers,
+        clock=clock,
+    )
 
 
 def make_request(

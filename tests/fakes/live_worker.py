@@ -113,6 +113,7 @@ class LiveWorker:
         resumed: Sequence[int] = (),
         prefill: LiveWorker | Sequence[LiveWorker] | None = None,
         adapter: common_pb2.Adapter | None = None,
+        max_itl_ms: float = 0.0,
         **sampling: Any,
     ) -> AsyncIterator[decode_pb2.DecodeResponse]:
         """One answer as it comes, greedy unless `sampling` says more; `prefill` computes the
@@ -129,6 +130,7 @@ class LiveWorker:
             prefill_candidates=candidates,
             cache_salt=cache_salt,
             adapter=adapter,
+            max_itl_ms=max_itl_ms,
         )
         stub: decode_pb2_grpc.DecodeAsyncStub = decode_pb2_grpc.DecodeStub(
             self.parts.channels.get(self.address)

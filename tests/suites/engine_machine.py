@@ -11,11 +11,13 @@ import torch
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from shared.engine.choices import SchedulingPolicy
 from shared.engine.prompt_hidden import HiddenWish
 from shared.engine.request_stream import is_last
 from shared.engine.sequence.events import Admitted, Failed, NewTokens
 from shared.engine.sequence.request import KVSource
 from shared.engine.step.hidden import HiddenNeeds
+from shared.identity import Role
 from shared.kv.identity import group_of
 from shared.kv.tier import BlockTier
 from shared.request.prompt_embeds import EmbeddingRows, EmbedsDtype, PromptEmbeds
@@ -30,6 +32,7 @@ from tests.fakes.engines import (
 )
 from tests.fakes.model import FakeLoadedModel
 from tests.fakes.neighbours import NEIGHBOURS, Neighbour
+from tests.fakes.timed_model import Ticks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,6 +52,7 @@ class EngineMachine(RuleBasedStateMachine):
     mode = StepMode.SYNCHRONOUS
     num_blocks = 16
     prompts_to_choose = PROMPTS
+    policy = SchedulingPolicy.FCFS
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,6 +61,7 @@ class EngineMachine(RuleBasedStateMachine):
             num_blocks=self.num_blocks,
             max_num_seqs=4,
             max_num_batched_tokens=10,
+            scheduling_policy=self.policy,
             logits_processors=(PROCESSOR,),
             enable_prompt_embeds=True,
             enable_return_hidden_states=True,
@@ -87,7 +92,8 @@ class EngineMachine(RuleBasedStateMachine):
 
     def make_engine(self, **settings: Any) -> Engine:
         """The engine under test."""
-        return make_engine(self.loaded, self.mode, **settings)
+        # What is decided by measured times is decided likewise in every run.
+        return make_engine(self.loaded, self.mode, clock=Ticks(), **settings)
 
     def make_sender(self) -> Engine:
         """The engine of a peer that computes prompts."""
@@ -119,6 +125,7 @@ class EngineMachine(RuleBasedStateMachine):
         states_from=st.none() | st.integers(0, 3),
         neighbour=st.none() | st.sampled_from(KINDS),
         as_rows=st.booleans(),
+        max_itl_ms=st.sampled_from([0.0, 0.0, 1e-3, 9.0, 1e3]),
     )
     def add(
         self,
@@ -128,6 +135,7 @@ class EngineMachine(RuleBasedStateMachine):
         states_from: int | None = None,
         neighbour: Neighbour | None = None,
         as_rows: bool = False,
+        max_itl_ms: float = 0.0,
     ) -> None:
         prompt = self.prompts_to_choose[which % len(self.prompts_to_choose)]
         name = f"{kind}{self.next_id}"
@@ -143,6 +151,7 @@ class EngineMachine(RuleBasedStateMachine):
                 prompt if embeds is None else embeds.whole_ids,
                 embeds=embeds,
                 max_tokens=max_tokens,
+                max_itl_ms=max_itl_ms,
                 kv_source=source,
                 hold_blocks=kind == "h",
                 hidden=self.wish(kind, states_from),
@@ -186,6 +195,10 @@ class EngineMachine(RuleBasedStateMachine):
         if kind == "c" or states_from is None or form is None:
             return None
         return HiddenWish(format=form, first_position=None if kind == "t" else states_from)
+
+    @rule(role=st.sampled_from([None, Role.PREFILL, Role.DECODE]))
+    def prefer(self, role: Role | None) -> None:
+        self.engine.prefer(role)
 
     @rule()
     def step(self) -> None:

@@ -81,6 +81,7 @@ class DecodeRequest(_message.Message):
     PREFIX_SOURCES_FIELD_NUMBER: _builtins.int
     EMBEDS_FIELD_NUMBER: _builtins.int
     ADAPTER_FIELD_NUMBER: _builtins.int
+    MAX_ITL_MS_FIELD_NUMBER: _builtins.int
     TRACE_CONTEXT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Set by the router; unique per answer."""
@@ -91,6 +92,11 @@ class DecodeRequest(_message.Message):
     num_resumed_tokens: _builtins.int
     """How many tokens at the end of `token_ids` are output that was emitted before (a stream that
     continues after the loss of its worker).
+    """
+    max_itl_ms: _builtins.float
+    """Longest time between two tokens of the answer that the worker's steps should take, in milliseconds;
+    0: as the worker prefers. Prompts that it computes meanwhile come in smaller parts. Since minor
+    version 8: older workers ignore it.
     """
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -139,11 +145,12 @@ class DecodeRequest(_message.Message):
         prefix_sources: _abc.Iterable[_common_pb2.PrefixSource] | None = ...,
         embeds: _abc.Iterable[_common_pb2.PlacedRows] | None = ...,
         adapter: _common_pb2.Adapter | None = ...,
+        max_itl_ms: _builtins.float = ...,
         trace_context: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_adapter", b"_adapter", "adapter", b"adapter", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_adapter", b"_adapter", "adapter", b"adapter", "cache_salt", b"cache_salt", "embeds", b"embeds", "num_resumed_tokens", b"num_resumed_tokens", "prefill_candidates", b"prefill_candidates", "prefix_sources", b"prefix_sources", "priority", b"priority", "request_id", b"request_id", "sampling", b"sampling", "token_ids", b"token_ids", "trace_context", b"trace_context"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_adapter", b"_adapter", "adapter", b"adapter", "cache_salt", b"cache_salt", "embeds", b"embeds", "max_itl_ms", b"max_itl_ms", "num_resumed_tokens", b"num_resumed_tokens", "prefill_candidates", b"prefill_candidates", "prefix_sources", b"prefix_sources", "priority", b"priority", "request_id", b"request_id", "sampling", b"sampling", "token_ids", b"token_ids", "trace_context", b"trace_context"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__adapter: _TypeAlias = _typing.Literal["adapter"]  # noqa: Y015
     _WhichOneofArgType__adapter: _TypeAlias = _typing.Literal["_adapter", b"_adapter"]  # noqa: Y015

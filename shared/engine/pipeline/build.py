@@ -13,12 +13,15 @@ from shared.engine.speculation.speculator import Speculator
 from shared.engine.speculation_config import HandOffPolicy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from shared.engine.adapters.slots import AdapterSlots
     from shared.engine.config import EngineConfig
     from shared.engine.pipeline.counters import EngineCounters
     from shared.engine.pipeline.postprocess import Postprocessor
     from shared.engine.schedule.scheduler import Scheduler
     from shared.engine.step.model_parts import ModelParts
+    from shared.engine.timing.step_model import StepModel
     from shared.kv.block_pool import BlockPool
 
 
@@ -30,8 +33,11 @@ def build_pipeline(
     postprocessor: Postprocessor,
     counters: EngineCounters,
     slots: AdapterSlots | None,
+    *,
+    model: StepModel,
+    clock: Callable[[], float],
 ) -> StepPipeline:
-    """Return the pipeline.
+    """Return the pipeline, which teaches `model` what its steps cost.
 
     Raises:
         ConfigError: the configured speculation is not available here.
@@ -46,6 +52,8 @@ def build_pipeline(
         parts.runner,
         postprocessor,
         counters,
+        model,
+        clock=clock,
         overlap=config.overlaps_steps,
         num_stages=parts.runner.num_stages,
         speculator=_build_speculator(

@@ -14,6 +14,8 @@ COUNTERS = (
     "prefill_steps",
     "prefill_step_tokens",
     "prefill_step_us",
+    # Steps in which sequences that decode left prompts less than the budget.
+    "limited_steps",
     "computed_tokens",
     # Those of them that are of prompts.
     "computed_prompt_tokens",

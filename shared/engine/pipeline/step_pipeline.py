@@ -12,7 +12,6 @@ none of two steps' sequences wait for each other but the chunks of a prompt, whi
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -23,10 +22,11 @@ from shared.engine.schedule.output import SchedulerOutput
 from shared.engine.sequence.events import Failed, NewTokens
 from shared.engine.sequence.sequence import Status
 from shared.engine.speculation.speculator import StepReport
+from shared.engine.timing.step_work import StepWork
 from shared.errors import InternalError, RankError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from shared.engine.pipeline.counters import EngineCounters
     from shared.engine.pipeline.planner import StepPlanner
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from shared.engine.speculation.speculator import Speculator
     from shared.engine.step.followers import StepRunner
     from shared.engine.step.model_runner import StepResult
+    from shared.engine.timing.step_model import StepModel
 
 log = structlog.get_logger(__name__)
 
@@ -54,17 +55,24 @@ class StepPipeline:
         runner: StepRunner,
         postprocessor: Postprocessor,
         counters: EngineCounters,
+        model: StepModel,
         *,
+        clock: Callable[[], float],
         overlap: bool,
         num_stages: int = 1,
         speculator: Speculator | None = None,
     ) -> None:
-        """Make the pipeline. With more than one stage, steps are staged and not overlapped."""
+        """Make the pipeline. With more than one stage, steps are staged and not overlapped.
+
+        It teaches `model` what steps cost, by `clock`, which is in seconds.
+        """
         self._scheduler = scheduler
         self._planner = planner
         self._runner = runner
         self._postprocessor = postprocessor
         self._counters = counters
+        self._model = model
+        self._clock = clock
         self._speculator = speculator
         self._num_stages = num_stages
         # Hidden states of a step are lost when the next one is launched.
@@ -72,7 +80,7 @@ class StepPipeline:
         self._output = SchedulerOutput(budget=0)
         #: In the order of their launches.
         self._in_flight: deque[LaunchedStep] = deque()
-        self._began_s = self._collected_s = time.monotonic()
+        self._began_s = self._collected_s = clock()
 
     @property
     def in_flight(self) -> bool:
@@ -89,7 +97,7 @@ class StepPipeline:
         empty.
         """
         if not self._scheduler.running:
-            self._began_s = time.monotonic()
+            self._began_s = self._clock()
         events = self._speculate()
         output = self._scheduler.schedule(may_preempt=not self.in_flight)
         while output.is_blocked:
@@ -237,15 +245,19 @@ class StepPipeline:
     def _measure(self, step: LaunchedStep, result: StepResult) -> float:
         """Return the time [s] of a step, with the host's work since the previous collection.
 
-        The time of steps with prompts in them is also counted as the cost of prefixes.
+        The time of steps with prompts in them is also counted as the cost of prefixes. Call it
+        before the step is applied to its sequences.
         """
-        now_s = time.monotonic()
+        now_s = self._clock()
         took_s = now_s - max(step.began_s, self._collected_s)
         num_tokens = sum(step.num_new_tokens.values())
         if num_tokens > len(step.num_new_tokens) and not result.verified:
             self._counters["prefill_steps"] += 1
             self._counters["prefill_step_tokens"] += num_tokens
             self._counters["prefill_step_us"] += round(took_s * 1e6)
+        has_prompts = num_tokens > len(step.num_new_tokens)
+        if step.is_steady and self._model.wants(has_prompts=has_prompts):
+            self._model.observe(_work_of(step.num_new_tokens), took_s * 1e3)
         self._collected_s = now_s
         return took_s
 
@@ -260,6 +272,7 @@ class StepPipeline:
     def _count(self, output: SchedulerOutput) -> None:
         counters = self._counters
         if output.num_new_tokens:
+            counters["limited_steps"] += self._scheduler.limit.has_cut
             counters.add_step(sum(output.num_new_tokens.values()))
             counters["computed_prompt_tokens"] += sum(
                 min(num_new, max(0, seq.num_prompt_tokens - seq.num_launched_tokens))
@@ -268,6 +281,19 @@ class StepPipeline:
         counters["num_preemptions"] += len(output.preempted)
         counters["prefix_cache_queries"] += output.num_cache_queries
         counters["prefix_cache_hits"] += output.num_cache_hits
+
+
+def _work_of(num_new_tokens: Mapping[Sequence, int]) -> StepWork:
+    """Return the work of a step that has not been applied yet."""
+    work = StepWork()
+    for seq, num in num_new_tokens.items():
+        context = seq.num_computed_tokens
+        if seq.num_tokens - context > 1:
+            work.add_prompt(num, context)
+        else:
+            work.num_decoding += num
+            work.num_context += context
+    return work
 
 
 def _ids(seqs: Iterable[Sequence]) -> list[str]:

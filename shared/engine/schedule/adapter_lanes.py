@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shared.engine.choices import SchedulingPolicy
-from shared.engine.schedule.waiting_queue import FcfsQueue, PriorityQueue
+from shared.engine.schedule.waiting_queue import FcfsQueue, RankedQueue
 
 if TYPE_CHECKING:
-    from shared.engine.schedule.waiting_queue import WaitingQueue
+    from collections.abc import Callable
+
+    from shared.engine.schedule.waiting_queue import Rank, WaitingQueue
     from shared.engine.sequence.sequence import Sequence
 
 
 class AdapterLanes:
     """A `WaitingQueue`. Within a lane the head is never overtaken."""
 
-    def __init__(self, policy: SchedulingPolicy) -> None:
-        self._by_priority = policy is SchedulingPolicy.PRIORITY
+    def __init__(self, rank: Callable[[Sequence], Rank] | None) -> None:
+        """`rank`: the order; None: first come, first served."""
+        self._rank = rank
         self._lanes: dict[bytes, WaitingQueue] = {}
         #: First come, first served: the place of each sequence.
         self._places: dict[str, int] = {}
@@ -57,11 +59,9 @@ class AdapterLanes:
     def _lane(self, seq: Sequence) -> WaitingQueue:
         lane = self._lanes.get(seq.identity.adapter)
         if lane is None:
-            lane = PriorityQueue() if self._by_priority else FcfsQueue()
+            lane = FcfsQueue() if self._rank is None else RankedQueue(self._rank)
             self._lanes[seq.identity.adapter] = lane
         return lane
 
-    def _order(self, seq: Sequence) -> tuple[int, int]:
-        if self._by_priority:
-            return seq.request.priority, seq.arrival
-        return 0, self._places[seq.request_id]
+    def _order(self, seq: Sequence) -> Rank:
+        return (self._places[seq.request_id],) if self._rank is None else self._rank(seq)

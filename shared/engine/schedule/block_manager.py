@@ -135,6 +135,13 @@ class BlockManager:
             found = self._cache.match(hashes, also=self._scheduled)
         return PrefixHit(found, num_final)
 
+    def num_cached_tokens(self, seq: Sequence) -> int:
+        """Return the tokens of a waiting sequence that it would find in the cache now."""
+        if not self._cache.enabled or seq.is_computed_whole:
+            return 0
+        hashes = seq.full_block_hashes(seq.num_tokens - 1, self.block_size)
+        return self.num_tokens_in(self._cache.match(hashes).num_blocks)
+
     def plan_load(self, seq: Sequence, hit: PrefixHit) -> LoadPlan | None:
         """Return the blocks after the hits that load faster than they compute.
 

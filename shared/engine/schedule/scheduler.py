@@ -2,8 +2,9 @@
 with its tokens, as far as the budget of the step and the free blocks allow.
 
 Running sequences come first, those that decode before those that still read their prompt; then
-waiting ones are admitted in order. A sequence is admitted with blocks for everything it has to
-compute, or not at all, and no sequence is admitted in a step that had to preempt.
+waiting ones are admitted in order. By urgency, a waiting one is admitted before a less urgent
+prompt in progress. A sequence is admitted with blocks for everything it has to compute, or not at
+all, and no sequence is admitted in a step that had to preempt.
 """
 
 from __future__ import annotations
@@ -14,28 +15,27 @@ from typing import TYPE_CHECKING
 
 from shared.engine.choices import SchedulingPolicy
 from shared.engine.schedule.adapter_lanes import AdapterLanes
-from shared.engine.schedule.block_manager import BlockManager
+from shared.engine.schedule.chunk_limit import ChunkLimit
 from shared.engine.schedule.flight_gate import FlightGate
 from shared.engine.schedule.lookahead import add_drafts
 from shared.engine.schedule.mask_gate import MaskGate
 from shared.engine.schedule.output import SchedulerOutput
-from shared.engine.schedule.waiting_queue import FcfsQueue, PriorityQueue
+from shared.engine.schedule.urgency import Urgency, by_urgency
+from shared.engine.schedule.waiting_queue import FcfsQueue, RankedQueue, by_priority
 from shared.engine.sequence.draft import NO_DRAFT
 from shared.engine.sequence.sequence import Status
 from shared.errors import InternalError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from collections.abc import Sequence as Seq
 
-    from shared.engine.config import EngineConfig
     from shared.engine.offload.load_plan import LoadPlan
-    from shared.engine.offload.offload import KVOffload
     from shared.engine.schedule.adapter_gate import AdapterGate
-    from shared.engine.schedule.waiting_queue import WaitingQueue
+    from shared.engine.schedule.block_manager import BlockManager
+    from shared.engine.schedule.waiting_queue import Rank, WaitingQueue
     from shared.engine.sequence.sequence import Sequence
-    from shared.kv.block_pool import BlockPool
-    from shared.kv.prefix_cache import PrefixCache
+    from shared.engine.timing.step_model import StepModel
 
 
 def last_admitted(running: Seq[Sequence]) -> Sequence | None:
@@ -47,9 +47,16 @@ def least_urgent(running: Seq[Sequence]) -> Sequence | None:
     """Return the victim by priority: the highest (priority, arrival)."""
     return max(
         (seq for seq in running if seq.may_be_preempted),
-        key=lambda seq: (seq.request.priority, seq.arrival),
+        key=by_priority,
         default=None,
     )
+
+
+_RANKS: dict[SchedulingPolicy, Callable[[Sequence], Rank] | None] = {
+    SchedulingPolicy.FCFS: None,
+    SchedulingPolicy.PRIORITY: by_priority,
+    SchedulingPolicy.URGENCY: by_urgency,
+}
 
 
 class Scheduler:
@@ -66,25 +73,34 @@ class Scheduler:
         enable_chunked_prefill: bool = True,
         adapters: AdapterGate | None = None,
         num_stages: int = 1,
+        model: StepModel,
+        clock: Callable[[], float],
     ) -> None:
         """With `adapters`, it decides whose adapter may join a step.
 
-        With more than one stage, as many steps are in flight: see `FlightGate`.
+        With more than one stage, as many steps are in flight: see `FlightGate`. `model` is learnt
+        elsewhere; `clock` is in seconds.
         """
-        by_priority = policy is SchedulingPolicy.PRIORITY
+        rank = _RANKS[policy]
         self.blocks = blocks
+        self._urgency: Urgency | None = None
+        if policy is SchedulingPolicy.URGENCY:
+            self._urgency = Urgency(model, max_step_tokens=max_num_batched_tokens, clock=clock)
+        self.limit = ChunkLimit(model, block_size=blocks.block_size, num_stages=num_stages)
+        #: Whether a prompt found no block because others were admitted before it in the last step.
+        self._is_crowded = False
         self._max_num_seqs = max_num_seqs
         self._max_num_batched_tokens = max_num_batched_tokens
         self._long_prefill_token_threshold = long_prefill_token_threshold
         self._chunked = enable_chunked_prefill
-        self._choose_victim = least_urgent if by_priority else last_admitted
+        self._choose_victim = last_admitted if rank is None else least_urgent
         self._flights = FlightGate(num_stages)
         self._masks = MaskGate()
-        self.waiting: WaitingQueue = PriorityQueue() if by_priority else FcfsQueue()
+        self.waiting: WaitingQueue = FcfsQueue() if rank is None else RankedQueue(rank)
         self._adapters = adapters
         self._lanes: AdapterLanes | None = None
         if adapters is not None:
-            self.waiting = self._lanes = AdapterLanes(policy)
+            self.waiting = self._lanes = AdapterLanes(rank)
         self.running: list[Sequence] = []
         self.loading: dict[str, Sequence] = {}
         self.receiving: dict[str, Sequence] = {}
@@ -107,6 +123,9 @@ class Scheduler:
     def add(self, seq: Sequence) -> None:
         """Queue a new sequence."""
         self.sequences[seq.request_id] = seq
+        self.limit.note(seq)
+        if self._urgency is not None:
+            self._urgency.arrive(seq, self.blocks.num_cached_tokens(seq))
         self.waiting.add(seq)
 
     def schedule(self, *, may_preempt: bool = True) -> SchedulerOutput:
@@ -232,15 +251,46 @@ class Scheduler:
                     drafting.append(seq)
         if drafting:
             add_drafts(drafting, output, self.blocks, num_spare_blocks=self._num_growing())
-        for seq in prefilling:
+        has_prompts = bool(prefilling or self.waiting)
+        self.limit.open(self._decoding() if has_prompts else (), output.num_new_tokens)
+        if self._urgency is None:
+            for seq in prefilling:
+                self._schedule_one(seq, seq.num_pending_tokens, output, may_preempt)
+        else:
+            self._schedule_urgent(prefilling, output, may_preempt)
+
+    def _decoding(self) -> Iterable[Sequence]:
+        """Yield the sequences that wait for their next token, in this step or not."""
+        return (seq for seq in self.running if seq.num_pending_tokens <= 1 and not seq.awaits_end)
+
+    def _schedule_urgent(
+        self, prompts: list[Sequence], output: SchedulerOutput, may_preempt: bool
+    ) -> None:
+        """Go on with prompts by urgency, and before each admit what is more urgent than it.
+
+        If that leaves one without a block, it waits for the next step, in which none is admitted
+        before it: a step preempts none after an admission.
+        """
+        if self._urgency is None:
+            return
+        for seq in prompts:
+            self._urgency.advance(seq)
+        prompts.sort(key=by_urgency)
+        was_crowded = self._is_crowded
+        self._is_crowded = False
+        for seq in prompts:
+            if not (was_crowded or output.preempted or output.is_blocked):
+                self._admit_waiting(output, before=seq)
             self._schedule_one(seq, seq.num_pending_tokens, output, may_preempt)
+        if output.is_blocked:
+            self._is_crowded = was_crowded  # it is scheduled again
 
     def _schedule_one(
         self, seq: Sequence, num_pending: int, output: SchedulerOutput, may_preempt: bool
     ) -> None:
         if seq.status is not Status.RUNNING or output.is_blocked:
             return  # preempted for an earlier sequence
-        num_new_tokens = self._num_to_compute(num_pending, output)
+        num_new_tokens = self._num_to_compute(num_pending, seq.num_launched_tokens, output)
         if self._chunked:
             num_new_tokens = self.blocks.num_until_checkpoint(seq, num_new_tokens)
         if num_new_tokens > 1 and seq.request.hold_blocks:
@@ -254,12 +304,17 @@ class Scheduler:
 
     def _compute(self, seq: Sequence, num_new_tokens: int, output: SchedulerOutput) -> None:
         output.add(seq, num_new_tokens)
+        if seq.num_pending_tokens > 1:
+            self.limit.take(num_new_tokens, seq.num_launched_tokens)
         num_tokens = seq.num_launched_tokens + num_new_tokens
         if num_new_tokens > 1 or self.blocks.has_states:
             spare = self._num_growing() if self.blocks.has_states else 0
             self.blocks.will_compute(seq, num_tokens, num_spare_blocks=spare)
 
-    def _num_to_compute(self, num_pending_tokens: int, output: SchedulerOutput) -> int:
+    def _num_to_compute(
+        self, num_pending_tokens: int, context: int, output: SchedulerOutput
+    ) -> int:
+        """Return how many tokens behind `context` the step has room for."""
         if num_pending_tokens <= 1:
             return min(num_pending_tokens, output.budget)
         if not self._chunked:
@@ -268,13 +323,16 @@ class Scheduler:
         is_alone = len(self.running) + len(self.waiting) <= 1
         if threshold and not is_alone:
             num_pending_tokens = min(num_pending_tokens, threshold)
-        return min(num_pending_tokens, output.budget)
+        return self.limit.most(min(num_pending_tokens, output.budget), context)
 
     def _make_room(
         self, seq: Sequence, num_new_tokens: int, output: SchedulerOutput, may_preempt: bool
     ) -> bool:
         num_tokens = seq.num_computed_tokens + seq.num_in_flight_tokens + num_new_tokens
         while not self.blocks.try_grow(seq, num_tokens):
+            if output.admitted:
+                self._is_crowded = True
+                return False
             if not may_preempt:
                 output.is_blocked = True
                 return False
@@ -294,14 +352,22 @@ class Scheduler:
         victim.forget_progress()
         if self.notes_departed:
             self.departed.append(victim)
-        self.waiting.put_back(victim)
+        self._put_back(victim)
 
-    def _admit_waiting(self, output: SchedulerOutput) -> None:
+    def _put_back(self, seq: Sequence) -> None:
+        if self._urgency is not None:
+            self._urgency.put_back(seq)
+        self.waiting.put_back(seq)
+
+    def _admit_waiting(self, output: SchedulerOutput, before: Sequence | None = None) -> None:
+        """Admit waiting sequences in order: all, or those that are more urgent than `before`."""
         if self._adapters is not None and self.waiting:
             self._adapters.open(self._using_adapters())
         while len(self.running) + len(self.loading) + len(self.receiving) < self._max_num_seqs:
             seq = self._next_waiting()
-            if seq is None or not self._try_admit(seq, output):
+            if seq is None or (before is not None and by_urgency(before) < by_urgency(seq)):
+                return
+            if not self._try_admit(seq, output):
                 return
 
     def _next_waiting(self) -> Sequence | None:
@@ -321,8 +387,11 @@ class Scheduler:
         if load is None:
             return False  # another sequence is loading its blocks
         num_hit_tokens = self.blocks.num_tokens_in(hit.num_blocks)
-        num_new_tokens = self._num_to_compute(seq.num_tokens - num_hit_tokens, output)
-        if not (num_new_tokens or seq.awaits_transfer or load.num_blocks):
+        num_pending = 0 if seq.awaits_transfer else seq.num_tokens - num_hit_tokens
+        num_new_tokens = self._num_to_compute(num_pending, num_hit_tokens, output)
+        # One for which only the limit of the step leaves nothing does not hold up those behind it.
+        is_held = self._chunked and not self.limit.is_open and output.budget and hit.is_final
+        if not (num_new_tokens or seq.awaits_transfer or load.num_blocks or is_held):
             return False
         num_spare_blocks = self._num_growing()
         if not self.blocks.try_admit(seq, hit, num_spare_blocks=num_spare_blocks, load=load):
@@ -362,7 +431,7 @@ class Scheduler:
         seq.may_load = False
         self.blocks.free(seq)
         seq.forget_progress()
-        self.waiting.put_back(seq)
+        self._put_back(seq)
 
     def _tell_joined(self, output: SchedulerOutput) -> None:
         for seq in self._joined:
@@ -384,50 +453,3 @@ class Scheduler:
         """Return the number of sequences that may soon need a block: one is kept free for each."""
         active = (*self.running, *self.loading.values(), *self.receiving.values())
         return sum(1 for seq in active if not seq.request.hold_blocks)
-
-
-def build_scheduler(
-    pool: BlockPool,
-    cache: PrefixCache,
-    offload: KVOffload | None,
-    config: EngineConfig,
-    adapters: AdapterGate | None = None,
-    num_stages: int = 1,
-) -> Scheduler:
-    """Return an idle scheduler of an engine with these settings."""
-    return Scheduler(
-        BlockManager(
-            pool,
-            cache,
-            block_size=config.block_size,
-            max_step_tokens=config.max_num_batched_tokens,
-            offload=offload,
-        ),
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        policy=config.scheduling_policy,
-        long_prefill_token_threshold=config.long_prefill_token_threshold,
-        enable_chunked_prefill=config.enable_chunked_prefill,
-        adapters=adapters,
-        num_stages=num_stages,
-    )
-
-
-def check_scheduler(scheduler: Scheduler, *, draft_blocks: Iterable[int] = ()) -> None:
-    """Raise InternalError if a sequence or a block is lost, or in two places.
-
-    `draft_blocks` are held by a proposer.
-    """
-    s = scheduler
-    placed = [*s.running, *s.loading.values(), *s.receiving.values(), *s.held.values()]
-    waiting = [seq for seq in s.sequences.values() if seq.status is Status.WAITING]
-    if len(waiting) != len(s.waiting) or len(placed) + len(waiting) != len(s.sequences):
-        raise InternalError("scheduler: a sequence is in no place, or in two")
-    for seq in placed:
-        if seq.num_computed_tokens > seq.num_blocks * s.blocks.block_size:
-            raise InternalError(f"scheduler: {seq.request_id} has KV without blocks")
-    if any(seq.num_blocks or seq.num_computed_tokens for seq in waiting):
-        raise InternalError("scheduler: a waiting sequence has blocks or progress")
-    if any(not seq.num_in_flight_tokens for seq in s.draining):
-        raise InternalError("scheduler: a sequence drains for ever")
-    s.blocks.check_integrity([*placed, *s.draining], draft_blocks)

@@ -7,7 +7,12 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from shared.engine.sequence.sequence import Sequence
+
+    #: Compared field by field; ends with the arrival.
+    Rank = tuple[float, ...]
 
 
 class WaitingQueue(Protocol):
@@ -59,27 +64,34 @@ class FcfsQueue:
         return len(self._queue)
 
 
-class PriorityQueue:
-    """Lowest (priority, arrival) first. A preempted sequence keeps its arrival."""
+def by_priority(seq: Sequence) -> Rank:
+    """Return the place of a sequence in the order of priority, then arrival."""
+    return seq.request.priority, seq.arrival
 
-    def __init__(self) -> None:
+
+class RankedQueue:
+    """Lowest rank first. A sequence's rank must not change while it is in the queue."""
+
+    def __init__(self, rank: Callable[[Sequence], Rank]) -> None:
+        """`rank` ends with the sequence's arrival, so that no two ranks are equal."""
+        self._rank = rank
         # Removed sequences stay in the heap until they reach its top.
-        self._heap: list[tuple[int, int, Sequence]] = []
+        self._heap: list[tuple[Rank, Sequence]] = []
         self._present: dict[str, Sequence] = {}
 
     def add(self, seq: Sequence) -> None:
-        """Queue a sequence by its priority and arrival."""
+        """Queue a sequence by its rank."""
         self._present[seq.request_id] = seq
-        heapq.heappush(self._heap, (seq.request.priority, seq.arrival, seq))
+        heapq.heappush(self._heap, (self._rank(seq), seq))
 
     def put_back(self, seq: Sequence) -> None:
-        """Queue a sequence by its priority and arrival."""
+        """Queue a sequence by its rank."""
         self.add(seq)
 
     def head(self) -> Sequence | None:
         """Return the most urgent sequence."""
         while self._heap:
-            seq = self._heap[0][2]
+            seq = self._heap[0][1]
             if self._present.get(seq.request_id) is seq:
                 return seq
             heapq.heappop(self._heap)
@@ -88,7 +100,7 @@ class PriorityQueue:
     def remove(self, seq: Sequence) -> None:
         """Remove a sequence, in O(1), or O(log n) if it is the head."""
         del self._present[seq.request_id]
-        if self._heap[0][2] is seq:
+        if self._heap[0][1] is seq:
             heapq.heappop(self._heap)
 
     def __len__(self) -> int:

@@ -45,8 +45,11 @@ class EngineRequest:
     resumed_token_ids: tuple[int, ...] = ()
     #: The adapter to compute with; None: the model alone.
     adapter: AdapterRef | None = None
-    #: Lower runs first, as in vLLM; only the priority policy uses it.
+    #: Lower runs first, as in vLLM; the policies priority and urgency use it.
     priority: int = 0
+    #: Longest time between two of its tokens: steps with prompts in them are kept shorter, as far
+    #: as a block of them per step allows. 0: what the worker prefers.
+    max_itl_ms: float = 0.0
     #: Isolates the prefix cache; derived by the router from the tenant, never from the client.
     cache_salt: bytes = b""
     kv_source: KVSource = KVSource.COMPUTE

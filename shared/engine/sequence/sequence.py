@@ -44,11 +44,13 @@ class Sequence:
 
     __slots__ = (
         "arrival",
+        "arrived_ms",
         "awaits_end",
         "awaits_transfer",
         "block_hashes",
         "changes_logits",
         "draft",
+        "due_ms",
         "embeds",
         "final_token_ids",
         "grammar",
@@ -125,6 +127,7 @@ class Sequence:
         self.block_hashes: list[bytes] = []
         self.num_published_blocks = 0
         self.awaits_transfer, self.was_admitted = request.kv_source is KVSource.TRANSFER, False
+        self.arrived_ms = self.due_ms = 0.0  # of a clock; set by `Urgency` alone
         self.may_load = True  # False after a load of which too little arrived
         #: None: not requested, or passed on already. One entry per computed prompt token.
         self.prompt_logprobs = _prompt_logprobs(request)

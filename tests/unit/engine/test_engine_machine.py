@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import settings
 
+from shared.engine.choices import SchedulingPolicy
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from tests.accounting.effort import examples
@@ -27,12 +28,14 @@ if TYPE_CHECKING:
 class OverlappedMachine(EngineMachine):
     """The same with a step in flight most of the time."""
 
+    policy = SchedulingPolicy.URGENCY
     mode = StepMode.OVERLAPPED
 
 
 class StagedMachine(EngineMachine):
     """And with several, as stages compute them."""
 
+    policy = SchedulingPolicy.URGENCY
     mode = StepMode.STAGED
 
 
@@ -72,6 +75,7 @@ class WindowedMachine(EngineMachine):
 class SeveralWindowsMachine(WindowedMachine):
     """And with a window as wide as a block, and with chunks that end within blocks."""
 
+    policy = SchedulingPolicy.URGENCY
     windows = (None, 4, Chunk(9))
     num_blocks = 3 * EngineMachine.num_blocks
 
@@ -83,6 +87,7 @@ class SeveralWindowsMachine(WindowedMachine):
 class StatefulMachine(EngineMachine):
     """And with a layer that keeps a state, beside one with a window."""
 
+    policy = SchedulingPolicy.URGENCY
     mode = StepMode.OVERLAPPED
     num_blocks = 3 * EngineMachine.num_blocks
     windows: tuple[int | None, ...] = (None, 6)
@@ -141,6 +146,7 @@ class NativeMachine(EngineMachine):
 class OverlappedNativeMachine(NativeMachine):
     """And with a step in flight most of the time."""
 
+    policy = SchedulingPolicy.URGENCY
     mode = StepMode.OVERLAPPED
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.engine.schedule.waiting_queue import FcfsQueue, PriorityQueue, WaitingQueue
+from shared.engine.schedule.waiting_queue import FcfsQueue, RankedQueue, WaitingQueue, by_priority
 from shared.engine.sequence.sequence import Sequence
 from shared.kv.identity import KVIdentity
 from tests.fakes.engines import make_request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def make_sequence(arrival: int, priority: int = 0) -> Sequence:
@@ -38,7 +43,7 @@ def test_first_come_first_served() -> None:
 
 
 def test_priority_then_age() -> None:
-    queue = PriorityQueue()
+    queue = RankedQueue(by_priority)
     seqs = [make_sequence(i, priority) for i, priority in enumerate((1, 0, 1, -5, 0))]
     for seq in seqs[1:]:
         queue.add(seq)
@@ -47,10 +52,12 @@ def test_priority_then_age() -> None:
     assert drained(queue) == [3, 1, 0, 2]
 
 
-@pytest.mark.parametrize("kind", [FcfsQueue, PriorityQueue])
+@pytest.mark.parametrize("make", [FcfsQueue, lambda: RankedQueue(by_priority)])
 @given(steps=st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=40))
-def test_whoever_comes_and_goes(kind: type, steps: list[tuple[int, bool]]) -> None:
-    queue: WaitingQueue = kind()
+def test_whoever_comes_and_goes(
+    make: Callable[[], WaitingQueue], steps: list[tuple[int, bool]]
+) -> None:
+    queue = make()
     seqs = [make_sequence(i, i % 3) for i in range(6)]
     present: set[int] = set()
     for number, front in steps:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from shared.engine.adapters.folders import AdapterFolders
 from shared.engine.adapters.slots import AdapterSlots
 from shared.engine.adapters.store import AdapterStore
-from shared.engine.choices import SchedulingPolicy
 from shared.engine.schedule.adapter_gate import AdapterGate
 from shared.engine.schedule.adapter_lanes import AdapterLanes
+from shared.engine.schedule.waiting_queue import by_priority
 from shared.engine.sequence.sequence import Sequence
 from shared.errors import AdapterNotLoadedError
 from shared.kv.identity import KVIdentity
@@ -29,9 +29,11 @@ from tests.fakes.engines import drain, generate, make_engine, make_request
 from tests.fakes.model import FakeLoadedModel
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from shared.engine.engine import Engine
+    from shared.engine.schedule.waiting_queue import Rank
 
 NUM_SLOTS, PATIENCE, NUM_SEATS = 2, 3, 4
 
@@ -51,8 +53,8 @@ class InMemory(AdapterStore):
 class Site:
     """A gate and its queue; a step admits as many as there are seats."""
 
-    def __init__(self, policy: SchedulingPolicy) -> None:
-        self.lanes = AdapterLanes(policy)
+    def __init__(self, rank: Callable[[Sequence], Rank] | None = None) -> None:
+        self.lanes = AdapterLanes(rank)
         self.store = InMemory(AdapterFolders(), max_host=NUM_SLOTS)
         slots = AdapterSlots(AdaptedFakeModel(), NUM_SLOTS)
         self.gate = AdapterGate(self.store, slots, num_slots=NUM_SLOTS, patience=PATIENCE)
@@ -88,7 +90,7 @@ def test_none_waits_for_ever_and_none_is_overtaken_by_its_like(
     events: list[tuple[int, str, int]],
 ) -> None:
     """Against a model: order within an adapter, and a bound on those that pass the first."""
-    site = Site(SchedulingPolicy.FCFS)
+    site = Site()
     for value, kind, which in events:
         if kind == "a":
             site.add(value)
@@ -110,7 +112,7 @@ def test_none_waits_for_ever_and_none_is_overtaken_by_its_like(
 
 def test_a_stream_of_one_adapter_does_not_keep_another_waiting() -> None:
     """With a request for each of two adapters after every end, the third gets its turn."""
-    site = Site(SchedulingPolicy.FCFS)
+    site = Site()
     for value in (1, 2, 1, 2, 3):
         site.add(value)
     last = 4
@@ -129,7 +131,7 @@ def test_a_stream_of_one_adapter_does_not_keep_another_waiting() -> None:
 
 def test_the_next_slot_is_kept_for_the_one_whose_adapter_is_still_read() -> None:
     """Younger ones, whose adapters are there, would take each slot that becomes free."""
-    site = Site(SchedulingPolicy.FCFS)
+    site = Site()
     site.store.missing = digest_of(3)
     for value in (1, 2, 3):
         site.add(value)
@@ -147,7 +149,7 @@ def test_the_next_slot_is_kept_for_the_one_whose_adapter_is_still_read() -> None
 
 
 def test_those_without_an_adapter_are_not_held_up() -> None:
-    site = Site(SchedulingPolicy.FCFS)
+    site = Site()
     for value in (1, 2, 3, 0, 0):
         site.add(value)
     site.step()
@@ -155,7 +157,7 @@ def test_those_without_an_adapter_are_not_held_up() -> None:
 
 
 def test_the_more_urgent_goes_first_whatever_its_adapter() -> None:
-    site = Site(SchedulingPolicy.PRIORITY)
+    site = Site(by_priority)
     for value, priority in ((1, 5), (2, 4), (3, 3), (0, 9), (3, 1)):
         site.add(value, priority)
     site.step()

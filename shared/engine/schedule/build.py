@@ -1,0 +1,72 @@
+"""Makes a scheduler of an engine's settings, and checks its books."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shared.engine.schedule.block_manager import BlockManager
+from shared.engine.schedule.scheduler import Scheduler
+from shared.engine.sequence.sequence import Status
+from shared.errors import InternalError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from shared.engine.config import EngineConfig
+    from shared.engine.offload.offload import KVOffload
+    from shared.engine.schedule.adapter_gate import AdapterGate
+    from shared.engine.timing.step_model import StepModel
+    from shared.kv.block_pool import BlockPool
+    from shared.kv.prefix_cache import PrefixCache
+
+
+def build_scheduler(
+    pool: BlockPool,
+    cache: PrefixCache,
+    offload: KVOffload | None,
+    config: EngineConfig,
+    adapters: AdapterGate | None = None,
+    *,
+    num_stages: int = 1,
+    model: StepModel,
+    clock: Callable[[], float],
+) -> Scheduler:
+    """Return an idle scheduler of an engine with these settings."""
+    return Scheduler(
+        BlockManager(
+            pool,
+            cache,
+            block_size=config.block_size,
+            max_step_tokens=config.max_num_batched_tokens,
+            offload=offload,
+        ),
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        policy=config.scheduling_policy,
+        long_prefill_token_threshold=config.long_prefill_token_threshold,
+        enable_chunked_prefill=config.enable_chunked_prefill,
+        adapters=adapters,
+        num_stages=num_stages,
+        model=model,
+        clock=clock,
+    )
+
+
+def check_scheduler(scheduler: Scheduler, *, draft_blocks: Iterable[int] = ()) -> None:
+    """Raise InternalError if a sequence or a block is lost, or in two places.
+
+    `draft_blocks` are held by a proposer.
+    """
+    s = scheduler
+    placed = [*s.running, *s.loading.values(), *s.receiving.values(), *s.held.values()]
+    waiting = [seq for seq in s.sequences.values() if seq.status is Status.WAITING]
+    if len(waiting) != len(s.waiting) or len(placed) + len(waiting) != len(s.sequences):
+        raise InternalError("scheduler: a sequence is in no place, or in two")
+    for seq in placed:
+        if seq.num_computed_tokens > seq.num_blocks * s.blocks.block_size:
+            raise InternalError(f"scheduler: {seq.request_id} has KV without blocks")
+    if any(seq.num_blocks or seq.num_computed_tokens for seq in waiting):
+        raise InternalError("scheduler: a waiting sequence has blocks or progress")
+    if any(not seq.num_in_flight_tokens for seq in s.draining):
+        raise InternalError("scheduler: a sequence drains for ever")
+    s.blocks.check_integrity([*placed, *s.draining], draft_blocks)

@@ -1,0 +1,91 @@
+"""How much of prompts a step computes while other sequences decode.
+
+Every sequence that decodes gets its next token when the step is over, so prompts in it keep it
+waiting. Each of these sequences has a limit for the time of a step: the bound of its request, or
+without one a multiple of the step without prompts, if the worker prefers decode. The tightest
+holds. At least a block of prompt tokens is computed in every step, so that prompts always go on.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from shared.engine.timing.step_bound import PROMPT_STRETCH
+from shared.engine.timing.step_work import StepWork
+from shared.identity import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from shared.engine.sequence.sequence import Sequence
+    from shared.engine.timing.step_model import StepModel
+
+#: A bound is aimed at with a reserve: a share of it, and a number of the model's median errors.
+_RESERVE_SHARE = 0.05
+_RESERVE_ERRORS = 2.0
+
+
+class ChunkLimit:
+    """Used once per step: `open`, then `most` and `take` for each prompt."""
+
+    def __init__(self, model: StepModel, *, block_size: int, num_stages: int = 1) -> None:
+        """A token waits for a step of each of `num_stages`, so each has a share of its bound."""
+        self._model = model
+        self._block_size = block_size
+        self._num_stages = num_stages
+        #: What the worker prefers; None, or prefill: sequences without a bound set no limit.
+        self.preference: Role | None = None
+        #: Whether any sequence has had a bound.
+        self._has_bounds = False
+        self._left_ms = math.inf
+        #: Tokens that are computed in any case.
+        self._num_sure = 0
+        #: Whether a prompt got less in this step than its budget had room for.
+        self.has_cut = False
+
+    def note(self, seq: Sequence) -> None:
+        """Take notice of a new sequence."""
+        self._has_bounds = self._has_bounds or seq.request.max_itl_ms > 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether prompts may take all of the step's budget."""
+        return self._left_ms == math.inf
+
+    def open(self, decoding: Iterable[Sequence], step: Mapping[Sequence, int]) -> None:
+        """Begin a step. `decoding`: all sequences that decode; `step`: what it computes of them."""
+        self._left_ms, self._num_sure, self.has_cut = math.inf, self._block_size, False
+        if not self._has_bounds and self.preference is not Role.DECODE:
+            return
+        bound_ms, is_unbound = math.inf, False
+        for seq in decoding:
+            if seq.request.max_itl_ms:
+                bound_ms = min(bound_ms, seq.request.max_itl_ms)
+            else:
+                is_unbound = True
+        is_unbound = is_unbound and self.preference is Role.DECODE
+        if bound_ms == math.inf and not is_unbound:
+            return
+        work = StepWork(sum(step.values()), sum(seq.num_tokens for seq in step))
+        plain_ms = self._model.cost.step_ms(work)
+        reserve = _RESERVE_SHARE + _RESERVE_ERRORS * self._model.median_error
+        limit_ms = bound_ms / self._num_stages / (1 + reserve)
+        if is_unbound:
+            limit_ms = min(limit_ms, PROMPT_STRETCH * plain_ms)
+        self._left_ms = limit_ms - plain_ms
+
+    def most(self, num_tokens: int, context: int) -> int:
+        """Return how many of a prompt's next tokens, behind `context`, the step may compute."""
+        if self.is_open:
+            return num_tokens
+        num = self._model.cost.num_tokens_in(self._left_ms, context, num_tokens)
+        num = min(num_tokens, max(num, self._num_sure))
+        self.has_cut = self.has_cut or num < num_tokens
+        return num
+
+    def take(self, num_tokens: int, context: int) -> None:
+        """Count tokens of a prompt that the step computes."""
+        if not self.is_open:
+            self._left_ms -= self._model.cost.more_ms(num_tokens, context)
+            self._num_sure = max(0, self._num_sure - num_tokens)

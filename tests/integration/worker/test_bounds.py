@@ -1,0 +1,43 @@
+"""A bound between two tokens reaches the engine: prompts beside the answer come in smaller parts."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import grpc
+import pytest
+
+from shared.errors import InvalidRequestError
+from shared.rpc.status import from_rpc_error
+from tests.fakes.live_worker import live_worker
+from tests.integration.worker.asking import assert_idle, expect, prompt_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from shared.engine.llm import LLM
+
+
+async def test_an_answer_with_a_bound_cuts_the_prompts_beside_it(
+    checkpoint: Path, oracle: LLM, tmp_path: Path
+) -> None:
+    async with live_worker(checkpoint, "w0", connector="shm", runtime_dir=tmp_path) as worker:
+        short = prompt_of(9, seed=1)
+        for seed, bound_ms in enumerate((0.0, 1e-3)):
+            pieces = worker.pieces(short, max_tokens=200, request_id="bound", max_itl_ms=bound_ms)
+            tokens = [*(await anext(pieces)).token_ids]
+            prompt = prompt_of(300, seed=seed)
+            other = asyncio.create_task(worker.ask(prompt, request_id="long"))
+            async for piece in pieces:
+                tokens += piece.token_ids
+            assert tuple(tokens) == expect(oracle, short, 200)
+            assert (await other).token_ids == expect(oracle, prompt)
+            counters = (await worker.load()).counters
+            assert bool(counters["limited_steps"]) is bool(bound_ms)
+        await assert_idle(worker)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await anext(worker.pieces(short, max_itl_ms=-1.0))
+        error = from_rpc_error(caught.value, peer="w0")
+        assert isinstance(error, InvalidRequestError)
+        assert error.param == "max_itl_ms"
