@@ -29,7 +29,7 @@ from services.router.workers.endpoint import Endpoint
 from services.router.workers.profile import WorkerProfile
 from shared.directory.base import WorkerLoad, WorkerRecord
 from shared.identity import Role, WorkerId
-from shared.request.prompt_stretch import PROMPT_STRETCH
+from shared.engine.timing.step_bound import PROMPT_STRETCH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -212,6 +212,7 @@ def _add_beside(candidate: Candidate) -> None:
     there = beside(
         candidate.prefill_ms,
         num_decoding=work.num_decoding,
+        num_unbounded=work.num_unbounded,
         itl_ms=endpoint.profile.itl_ms(work.num_decoding, work.num_held_tokens),
         bound_ms=work.bound_ms,
         is_whole=endpoint.preference is Role.PREFILL,

@@ -71,6 +71,7 @@ def _alone_ms(endpoint: Endpoint, took_ms: float, num_beside: float) -> float:
     return alone_ms(
         took_ms,
         num_decoding=num_beside,
+        num_unbounded=num_beside if work.bound_ms is None else work.num_unbounded,
         itl_ms=itl_ms,
         bound_ms=work.bound_ms,
         is_whole=endpoint.preference is Role.PREFILL,

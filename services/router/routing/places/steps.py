@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from shared.request.prompt_stretch import PROMPT_STRETCH
+from shared.engine.timing.step_bound import PROMPT_STRETCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,24 +24,20 @@ def beside(
     prefill_ms: float,
     *,
     num_decoding: float,
+    num_unbounded: float,
     itl_ms: float,
     bound_ms: float | None,
     is_whole: bool,
 ) -> Beside:
     """Return the time of a prompt of `prefill_ms` beside steps that last `itl_ms` without it.
 
-    Its chunks are the largest that keep each step within a limit: `bound_ms`, the tightest bound of
-    the sequences, or `PROMPT_STRETCH` times the step. `is_whole`: without a bound there is no limit.
-
-    The number of steps is not rounded up: more sequences must not make the prompt look cheaper.
+    Its chunks are the largest that keep each step within the limit that the worker's engine sets:
+    see `_limit_ms`. The number of steps is not rounded up: more sequences must not make the prompt
+    look cheaper.
     """
     if not num_decoding:
         return Beside(step_ms=prefill_ms)
-    if bound_ms is None:
-        if is_whole:
-            return Beside(itl_ms, itl_ms + prefill_ms)
-        bound_ms = PROMPT_STRETCH * itl_ms
-    room_ms = bound_ms - itl_ms
+    room_ms = _limit_ms(num_unbounded, itl_ms, bound_ms, is_whole=is_whole) - itl_ms
     if room_ms <= 0:
         return Beside(fits=False)
     num_steps = max(1.0, prefill_ms / room_ms)
@@ -48,14 +45,34 @@ def beside(
 
 
 def alone_ms(
-    took_ms: float, *, num_decoding: float, itl_ms: float, bound_ms: float | None, is_whole: bool
+    took_ms: float,
+    *,
+    num_decoding: float,
+    num_unbounded: float,
+    itl_ms: float,
+    bound_ms: float | None,
+    is_whole: bool,
 ) -> float:
     """Return what a prompt that took `took_ms` in such steps takes alone: the inverse."""
     if not num_decoding:
         return took_ms
-    if bound_ms is None:
-        bound_ms = took_ms if is_whole else PROMPT_STRETCH * itl_ms
-    if bound_ms <= itl_ms:
+    limit_ms = _limit_ms(num_unbounded, itl_ms, bound_ms, is_whole=is_whole)
+    if limit_ms <= itl_ms:
         return took_ms
-    num_steps = max(1.0, took_ms / bound_ms)
+    num_steps = max(1.0, took_ms / limit_ms)
     return max(took_ms - num_steps * itl_ms, 0.0)
+
+
+def _limit_ms(
+    num_unbounded: float, itl_ms: float, bound_ms: float | None, *, is_whole: bool
+) -> float:
+    """Return the longest step: see shared/engine/schedule/chunk_limit.py.
+
+    `bound_ms`: the tightest bound of the sequences, if any has one. `num_unbounded`: those without,
+    whose step is stretched by at most `PROMPT_STRETCH`, unless the worker prefers prefill:
+    `is_whole`.
+    """
+    limit_ms = math.inf if bound_ms is None else bound_ms
+    if num_unbounded and not is_whole:
+        limit_ms = min(limit_ms, PROMPT_STRETCH * itl_ms)
+    return limit_ms
