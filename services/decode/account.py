@@ -150,6 +150,7 @@ class Account:
             prefix_source=fetch.source,
             prefill_ms=(first_token_s - admitted_s) * 1e3,
             decode_ms=(now_s - first_token_s) * 1e3,
+            prefill_place=self.place.value,
         )
         report = self._report
         if report is not None and report.receipt is not None and report.done is not None:

@@ -154,6 +154,7 @@ class DecodeCall:
         place = self._decider.place(
             num_uncached_tokens=len(self._request.token_ids) - event.num_cached_tokens,
             num_candidates=len(self._request.prefill_candidates),
+            is_kept=self._request.keeps_prompt,
         )
         self.account.place = place
         if place is PrefillPlace.REMOTE:

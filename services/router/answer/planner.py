@@ -241,7 +241,7 @@ def _from_drained(route: Route, losses: Losses, *, num_tokens: int) -> Route:
         return route
     others = (source for source in route.sources if source.endpoint is not drained)
     sources = (PrefixSource(drained, num_blocks), *others)[:MAX_SOURCES]
-    return replace(route, prefill=(), sources=sources)
+    return replace(route, prefill=(), sources=sources, is_kept=True)
 
 
 def _tighter(one: float | None, other: float | None) -> float | None:

@@ -37,6 +37,8 @@ VISIT_S = 5.0
 MAX_MISSED_VISITS = 2
 #: A live worker whose lease has ended registers again and answers the canary within this time.
 RETURN_S = 3.0
+#: Time without a measurement of a role's workers after which all workers' are taken for theirs.
+ROLE_STALE_S = 120.0
 ASLEEP = "the decode workers are asleep"
 
 
@@ -62,6 +64,8 @@ class EndpointPool:
         self._endpoints: dict[WorkerId, Endpoint] = {}
         self._checks: dict[WorkerId, asyncio.Task[None]] = {}
         self._retired: list[Endpoint] = []
+        #: Of all workers, and of those that started with a role.
+        self._everyones = WorkerProfile()
         self._fleets: dict[Role, WorkerProfile] = {}
         self._load_times = LoadTimes()
         self._max_model_len: int | None = None
@@ -283,8 +287,15 @@ class EndpointPool:
         self._changed.set()
 
     def _new(self, event: RegistryEvent) -> Endpoint:
-        """Return the endpoint of a new worker, with the profile of its role as the prior."""
-        fleet = self._fleets.setdefault(event.record.role, WorkerProfile())
+        """Return the endpoint of a new worker, with the profile of its role as the prior.
+
+        That of a role has the profile of all workers as its prior: a worker that has computed no
+        prompt yet is expected to be as fast as those that have.
+        """
+        role = event.record.role
+        if role not in self._fleets:
+            self._fleets[role] = WorkerProfile(self._everyones, stale_s=ROLE_STALE_S)
+        fleet = self._fleets[role]
         return Endpoint(
             event.record,
             event.load,

@@ -40,7 +40,9 @@ class WorkerProfile:
         fleet: WorkerProfile | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
+        stale_s: float = STALE_S,
     ) -> None:
+        """`stale_s`: how long a measurement counts; afterwards the fleet's coefficients do."""
         self._fleet = fleet
         self._bytes_per_token: float | None = None
         if fleet is None:
@@ -49,10 +51,10 @@ class WorkerProfile:
             self._transfer = RobustFit(lambda: TRANSFER_PRIOR)
             self._exposed = RobustFit(lambda: EXPOSED_PRIOR)
         else:
-            self._prefill = _member(fleet._prefill, PREFILL_PRIOR, clock)
-            self._decode = _member(fleet._decode, DECODE_PRIOR, clock)
-            self._transfer = _member(fleet._transfer, TRANSFER_PRIOR, clock)
-            self._exposed = _member(fleet._exposed, EXPOSED_PRIOR, clock)
+            self._prefill = _member(fleet._prefill, PREFILL_PRIOR, clock, stale_s)
+            self._decode = _member(fleet._decode, DECODE_PRIOR, clock, stale_s)
+            self._transfer = _member(fleet._transfer, TRANSFER_PRIOR, clock, stale_s)
+            self._exposed = _member(fleet._exposed, EXPOSED_PRIOR, clock, stale_s)
 
     @property
     def num_measurements(self) -> int:
@@ -123,9 +125,11 @@ class WorkerProfile:
         self._transfer.observe((1.0, num_bytes / 1e6), ms)
 
 
-def _member(fleet: RobustFit, prior: tuple[float, ...], clock: Callable[[], float]) -> RobustFit:
+def _member(
+    fleet: RobustFit, prior: tuple[float, ...], clock: Callable[[], float], stale_s: float
+) -> RobustFit:
     return RobustFit(
-        lambda: _positive(fleet, prior), prior_weight=FLEET_WEIGHT, stale_s=STALE_S, clock=clock
+        lambda: _positive(fleet, prior), prior_weight=FLEET_WEIGHT, stale_s=stale_s, clock=clock
     )
 
 
