@@ -39,7 +39,9 @@ def terms_ms(placement: Placement) -> dict[str, float]:
     }
     if placement.place is Place.HERE:
         return terms
-    terms["transfer"] = writer.exposed_ms
+    # What the reader holds already is moved without a computation that would hide it.
+    num_ready = reader.num_held_tokens - writer.num_held_tokens
+    terms["transfer"] = writer.exposed_ms + writer.endpoint.profile.transfer_ms(num_ready)
     terms["adapter"] = max(reader.adapter_ms, writer.adapter_ms)
     terms["heat"] += writer.hot_ms
     terms["preference"] += writer.preference_ms
