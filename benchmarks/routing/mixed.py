@@ -292,7 +292,6 @@ class MixedSimulation:
     def _end_step(
         self, worker: MixedWorker, batch: list[_Answer], chunks: list[tuple[_Answer, int]]
     ) -> None:
-        worker.is_busy = False
         for answer in batch:
             self._token(answer)
             if answer.num_tokens >= answer.arrival.num_output_tokens:
@@ -303,6 +302,7 @@ class MixedSimulation:
             if prompt.num_computed >= prompt.arrival.num_tokens:
                 worker.prompts.remove(prompt)
                 self._computed(worker, prompt)
+        worker.is_busy = False
         self._start(worker)
 
     def _token(self, answer: _Answer) -> None:

@@ -43,6 +43,10 @@ class ArrivalRate:
         return self._recent.total(now_s) / (self._window_s * -math.expm1(-seen_s / self._window_s))
 
 
+#: Before any answer has ended, and the weight of one that ends.
+ANSWER_TOKENS_PRIOR, ANSWER_WEIGHT = 100.0, 0.02
+
+
 class Book:
     """Everything in flight: by worker in `Endpoint.work`, by block in `predicted`."""
 
@@ -55,6 +59,8 @@ class Book:
         self.clock = clock
         self.predicted = predicted or PredictedBlocks()
         self.arrivals = ArrivalRate()
+        #: Mean number of tokens of an answer, lately.
+        self.answer_tokens = ANSWER_TOKENS_PRIOR
         #: Called when a prompt has left a worker's queue.
         self.on_prompt_end: Callable[[], None] | None = None
         self._keys = itertools.count()
@@ -85,6 +91,10 @@ class Book:
             adapter=adapter,
             max_itl_ms=max_itl_ms,
         )
+
+    def note_answer(self, num_tokens: int) -> None:
+        """Count an answer that has ended."""
+        self.answer_tokens += ANSWER_WEIGHT * (num_tokens - self.answer_tokens)
 
     def begin_follower(
         self,
@@ -119,7 +129,7 @@ class Booking:
         now_s = book.clock()
         self._book = book
         self._decode = route.decode.work
-        self._num_tokens = num_prompt_tokens
+        self._num_tokens = self._num_prompt_tokens = num_prompt_tokens
         self._key = key
         self._open = True
         self._decoding = False
@@ -198,6 +208,8 @@ class Booking:
             self._decode.num_requests -= 1
             self._decode.num_held_tokens -= self._num_tokens
             self._decode.num_decoding -= self._decoding
+            if self._decoding:
+                self._book.note_answer(self._num_tokens - self._num_prompt_tokens)
             now_s = self._book.clock()
             for use in self._adapter_uses:
                 use.end(self._adapter, self._begun_s, now_s, served=self._decoding)

@@ -31,7 +31,7 @@ HEAT_REQUESTS = 5
 BUSY_SHARE = 0.25
 #: Milliseconds of one first token that are worth a millisecond by which a sequence without a bound
 #: is delayed.
-HARM_WEIGHT = 0.5
+HARM_WEIGHT = 1.0
 #: What use in the other role costs, as a share of the computation: enough to decide ties.
 PREFERENCE_SHARE = 0.01
 
@@ -90,6 +90,7 @@ class Estimator:
             candidates = [self._candidate(request, e, holdings, now_s) for e in endpoints]
             self._add_adapter(candidates, request, now_s)
             self._add_batch_heat(candidates, request)
+        self._add_spoils(candidates, request, now_s)
         num_tokens = request.num_prompt_tokens
         for candidate in candidates:
             record, work = candidate.endpoint.record, candidate.endpoint.work
@@ -161,6 +162,26 @@ class Estimator:
         for candidate in candidates:
             work_ms = candidate.prefill_ms
             candidate.crowding_ms = work_ms * (mean_queue_ms + work_ms) * per_ms
+
+    def _add_spoils(
+        self, candidates: list[Candidate], request: RoutingRequest, now_s: float
+    ) -> None:
+        """Add the delay of an answer by prompts that come while it is written.
+
+        They are computed where the fewest sequences decode. If the answer is written there, it is
+        in their way; if elsewhere, they go on as before.
+        """
+        if len(candidates) < 2:
+            return
+        works = [candidate.endpoint.work for candidate in candidates]
+        least = min(work.num_decoding for work in works)
+        num_least = sum(work.num_decoding == least for work in works)
+        share = sum(work.prompt_share(now_s) for work in works)
+        num_tokens = min(self._book.answer_tokens, request.max_tokens)
+        for candidate, work in zip(candidates, works, strict=True):
+            if work.num_decoding == least:
+                itl_ms = candidate.endpoint.profile.itl_ms(least + 1, work.num_held_tokens)
+                candidate.spoil_ms = HARM_WEIGHT * share * num_tokens * itl_ms / num_least
 
     def _add_heat(self, candidates: list[Candidate], request: RoutingRequest, now_s: float) -> None:
         """Add a penalty to busy workers, so that a popular prefix is computed on others, too.

@@ -112,7 +112,7 @@ class DecodeLoad:
 
     def cost_ms(self, request: RoutingRequest, candidate: Candidate) -> float:
         """See Scorer."""
-        return self._num_tokens * candidate.itl_ms + candidate.preemption_ms
+        return self._num_tokens * candidate.itl_ms + candidate.preemption_ms + candidate.spoil_ms
 
 
 class MissingPrefix:

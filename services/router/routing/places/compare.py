@@ -35,6 +35,7 @@ def terms_ms(placement: Placement) -> dict[str, float]:
         "heat": reader.hot_ms,
         "harm": reader.harm_ms,
         "preference": reader.preference_ms,
+        "spoil": writer.spoil_ms,
         "decode": DECODE_WEIGHT_TOKENS * writer.itl_ms + writer.preemption_ms,
     }
     if placement.place is Place.HERE:
