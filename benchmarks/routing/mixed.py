@@ -28,8 +28,8 @@ from services.router.usage import Timings, Usage
 from services.router.workers.endpoint import Endpoint
 from services.router.workers.profile import WorkerProfile
 from shared.directory.base import WorkerLoad, WorkerRecord
-from shared.identity import Role, WorkerId
 from shared.engine.timing.step_bound import PROMPT_STRETCH
+from shared.identity import Role, WorkerId
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -63,7 +63,9 @@ class StepTime:
 
     def decode_ms(self, num_sequences: int, num_held: int) -> float:
         """Of a step without prompt tokens."""
-        return self.each_ms + self.per_sequence_ms * num_sequences + self.per_held_token_ms * num_held
+        return (
+            self.each_ms + self.per_sequence_ms * num_sequences + self.per_held_token_ms * num_held
+        )
 
     def prompt_ms(self, num_tokens: int, num_before: int) -> float:
         """Of that many prompt tokens, behind `num_before`."""
@@ -191,7 +193,9 @@ class MixedSimulation:
         serves = frozenset[Role]() if mode is PlacementMode.DISAGGREGATED else BOTH
         self._workers = [
             MixedWorker(
-                _endpoint(f"{role}-{i}", role, serves, WorkerProfile(fleet, clock=self._clock), block_size),
+                _endpoint(
+                    f"{role}-{i}", role, serves, WorkerProfile(fleet, clock=self._clock), block_size
+                ),
                 self._time,
                 num_blocks,
             )
@@ -248,9 +252,7 @@ class MixedSimulation:
             block_hashes=full,
         )
         route = self._chooser.route(request)
-        booking = self._book.begin(
-            route, num_prompt_tokens=arrival.num_tokens, block_hashes=full
-        )
+        booking = self._book.begin(route, num_prompt_tokens=arrival.num_tokens, block_hashes=full)
         computing = route.prefill[0] if route.prefill else route.decode
         if route.prefill:
             self.outcome.num_handed_over += 1

@@ -33,7 +33,9 @@ def arrivals(
     return sorted((a for a in chosen if a.at_s < span_s), key=lambda a: a.at_s)
 
 
-def _single(rng: random.Random, at_s: float, prompt: tuple[int, int], answer: tuple[int, int]) -> Arrival:
+def _single(
+    rng: random.Random, at_s: float, prompt: tuple[int, int], answer: tuple[int, int]
+) -> Arrival:
     num_tokens, num_output = rng.randint(*prompt), rng.randint(*answer)
     num_blocks = (num_tokens + num_output) // BLOCK_SIZE
     own = rng.getrandbits(64)
@@ -65,7 +67,8 @@ def _chat(rng: random.Random) -> Callable[[float], list[Arrival]]:
     """Conversations. A turn's prompt is the last one with its answer and some more."""
 
     def talk(at_s: float) -> list[Arrival]:
-        own, turns, num_tokens = rng.getrandbits(64), [], 0
+        turns: list[Arrival] = []
+        own, num_tokens = rng.getrandbits(64), 0
         for _ in range(rng.randint(1, 6)):
             num_tokens += rng.randint(200, 1000) if not turns else rng.randint(30, 200)
             num_output = rng.randint(80, 300)

@@ -13,7 +13,7 @@ from services.router.model_entries import read_entries
 from services.router.request.embeds_policy import EmbedsPolicy
 from services.router.response_settings import ResponseSettings
 from services.router.routing.places.mode import (
-    PlacementMode,  # noqa: TC001 read at run time by the settings loader
+    PlacementMode,
 )
 from services.router.template_settings import TemplateSettings
 from shared.config import flag_name, setting, with_values

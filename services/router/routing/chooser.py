@@ -298,9 +298,7 @@ class WorkerChooser:
         reported = self._prefixes.lookup(request.block_hashes) if self._prefixes is not None else {}
         return Holdings(reported, request.block_hashes)
 
-    def _route(
-        self, placement: Placement, holdings: Holdings, *, has_others: bool
-    ) -> Route:
+    def _route(self, placement: Placement, holdings: Holdings, *, has_others: bool) -> Route:
         writer, reader = placement.writer, placement.reader
         return Route(
             writer.endpoint,

@@ -79,8 +79,8 @@ class Work:
         """Add a prompt that was sent to the worker and should take `expected_ms` to compute.
 
         `work_ms`: its computation alone, without the sequences that decode beside it; None: the
-        same. `waits_apart`: the prompt may wait for its grammar first. Other prompts do not wait with it,
-        and it never counts as late.
+        same. `waits_apart`: the prompt may wait for its grammar first. Other prompts do not wait
+        with it, and it never counts as late.
         """
         expected_us = round(expected_ms * 1000)
         if waits_apart:

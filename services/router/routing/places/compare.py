@@ -95,9 +95,7 @@ def _costed(request: RoutingRequest, placement: Placement) -> Placement:
     elif not has_space(placement.writer.endpoint, request.num_prompt_tokens):
         flaw = NO_SPACE
     cost_ms = sum(terms_ms(placement).values())
-    return Placement(
-        writer=placement.writer, readers=placement.readers, cost_ms=cost_ms, flaw=flaw
-    )
+    return Placement(writer=placement.writer, readers=placement.readers, cost_ms=cost_ms, flaw=flaw)
 
 
 def _key(request: RoutingRequest, placement: Placement) -> tuple[bool, bool, bool, float]:

@@ -13,8 +13,8 @@ from services.router.routing.scorers import (
     DecodeLoad,
     Eviction,
     Heat,
-    Prefill,
     Preference,
+    Prefill,
     Queue,
     Transfer,
 )

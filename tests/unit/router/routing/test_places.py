@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -17,11 +17,13 @@ from services.router.routing.places.mode import PlacementMode
 from services.router.routing.places.placement import Place
 from services.router.routing.places.steps import alone_ms, beside
 from services.router.usage import Timings, Usage
-from services.router.workers.endpoint import Endpoint
 from shared.directory.base import WorkerLoad
 from shared.engine.timing.step_bound import PROMPT_STRETCH
 from shared.identity import Role
 from tests.unit.router.routing.workers import BLOCK_SIZE, Cluster, endpoint, hashes
+
+if TYPE_CHECKING:
+    from services.router.workers.endpoint import Endpoint
 
 LONG = hashes(*range(1, 101))
 BOTH = frozenset({Role.PREFILL, Role.DECODE})
@@ -235,9 +237,7 @@ def test_prompts_of_others_do_not_count_as_slow_steps() -> None:
         other = cluster.book.begin(route, num_prompt_tokens=100)
         other.add_tokens(1)
         expected_ms = route.estimate.work_ms or 0.0
-        learn_decode(
-            route, booking, Timings(decode_ms=expected_ms + 200.0), num_output_tokens=11
-        )
+        learn_decode(route, booking, Timings(decode_ms=expected_ms + 200.0), num_output_tokens=11)
         for each in (booking, other):
             each.release()
     assert decode.profile.itl_ms(1.5, 200) == pytest.approx(20, rel=0.05)
