@@ -122,6 +122,11 @@ class Outcome:
         return sum(t <= ttft_ms and i <= itl_ms for t, i in pairs) / len(self.ttft_ms)
 
 
+def percentile(values: Sequence[float], share: float) -> float:
+    """Nearest rank."""
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+
+
 class MixedWorker:
     """One worker. A step is under way while `is_busy`."""
 
