@@ -10,6 +10,8 @@ class PrefillPlace(StrEnum):
 
     #: By a prefill worker.
     REMOTE = "remote"
+    #: The beginning by a prefill worker, the rest here.
+    SPLIT = "split"
     #: Here: so little was left to compute that moving it would not pay.
     LOCAL_SHORT = "local_short"
     #: Here: the router expected that to cost less than a hand-off.
