@@ -137,7 +137,7 @@ def places(
     """
     table = Table(
         "workload", "load", "placement", "mean TTFT ms", "p99", "mean ITL ms", "p99", "good %",
-        "here %", title=f"{num_workers} workers, {span_s:.0f} s of arrivals",
+        "here %", "split %", title=f"{num_workers} workers, {span_s:.0f} s of arrivals",
     )  # fmt: skip
     time, half = StepTime(), num_workers // 2
     shapes = {
@@ -170,14 +170,15 @@ def places(
 
 
 def _outcome_columns(outcome: Outcome) -> list[str]:
-    share = outcome.num_here / (outcome.num_here + outcome.num_handed_over)
+    num_all = outcome.num_here + outcome.num_handed_over + outcome.num_split
     return [
         f"{fmean(outcome.ttft_ms):.0f}",
         f"{percentile(outcome.ttft_ms, 0.99):.0f}",
         f"{fmean(outcome.gaps_ms):.1f}",
         f"{percentile(outcome.gaps_ms, 0.99):.1f}",
         f"{100 * outcome.goodput(1000, 30):.1f}",
-        f"{100 * share:.0f}",
+        f"{100 * outcome.num_here / num_all:.0f}",
+        f"{100 * outcome.num_split / num_all:.0f}",
     ]
 
 

@@ -25,11 +25,12 @@ from services.router.routing.places.mode import PlacementMode
 from services.router.routing.policies.find import find_policy
 from services.router.routing.room import WorkerRoom
 from services.router.usage import Timings, Usage
-from services.router.workers.endpoint import Endpoint
+from services.router.workers.endpoint import Endpoint, WorkerSoftware
 from services.router.workers.profile import WorkerProfile
 from shared.directory.base import WorkerLoad, WorkerRecord
 from shared.engine.timing.step_bound import PROMPT_STRETCH
 from shared.identity import Role, WorkerId
+from shared.rpc.protocol import PROTOCOL_MINOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -96,6 +97,8 @@ class _Answer:
     arrival: Arrival
     route: Route
     booking: Booking
+    #: Tokens of the prompt that its present worker computes.
+    target: int = 0
     num_held: int = 0
     num_computed: int = 0
     num_tokens: int = 0
@@ -114,6 +117,7 @@ class Outcome:
     itl_ms: list[float] = field(default_factory=list)
     num_handed_over: int = 0
     num_here: int = 0
+    num_split: int = 0
     end_ms: float = 0.0
 
     def goodput(self, ttft_ms: float, itl_ms: float) -> float:
@@ -163,7 +167,7 @@ class MixedWorker:
         budget = MAX_BATCHED_TOKENS - len(batch)
         chunks = []
         for prompt in self.prompts:
-            left = prompt.arrival.num_tokens - prompt.num_computed
+            left = prompt.target - prompt.num_computed
             num = min(left, budget)
             if room_ms != float("inf"):
                 num = min(num, self.time.most_tokens(room_ms, prompt.num_computed))
@@ -259,12 +263,15 @@ class MixedSimulation:
         route = self._chooser.route(request)
         booking = self._book.begin(route, num_prompt_tokens=arrival.num_tokens, block_hashes=full)
         computing = route.prefill[0] if route.prefill else route.decode
-        if route.prefill:
+        if route.num_handed_tokens:
+            self.outcome.num_split += 1
+        elif route.prefill:
             self.outcome.num_handed_over += 1
         else:
             self.outcome.num_here += 1
         worker = self._by_id[computing.record.worker]
-        worker.prompts.append(_Answer(arrival, route, booking))
+        target = route.num_handed_tokens or arrival.num_tokens
+        worker.prompts.append(_Answer(arrival, route, booking, target))
         self._start(worker)
 
     def _at(self, after_ms: float, event: Callable[[], None]) -> None:
@@ -306,8 +313,12 @@ class MixedSimulation:
                 self._end(worker, answer)
         for prompt, num in chunks:
             prompt.num_computed += num
-            if prompt.num_computed >= prompt.arrival.num_tokens:
-                worker.prompts.remove(prompt)
+            if prompt.num_computed < prompt.target:
+                continue
+            worker.prompts.remove(prompt)
+            if prompt.target < prompt.arrival.num_tokens:
+                self._hand_on(worker, prompt)
+            else:
                 self._computed(worker, prompt)
         worker.is_busy = False
         self._start(worker)
@@ -318,6 +329,20 @@ class MixedSimulation:
         answer.num_tokens += 1
         answer.booking.add_tokens(1)
 
+    def _hand_on(self, worker: MixedWorker, prompt: _Answer) -> None:
+        """Move the beginning of a split prompt to the worker that computes the rest."""
+        num_blocks = prompt.target // self._block_size
+        worker.touch(prompt.arrival.hashes[:num_blocks])
+        writer = self._by_id[prompt.route.decode.record.worker]
+        exposed_ms = self._time.exposed_ms(prompt.target)
+        prompt.target = prompt.arrival.num_tokens
+
+        def land() -> None:
+            writer.prompts.append(prompt)
+            self._start(writer)
+
+        self._at(exposed_ms, land)
+
     def _computed(self, worker: MixedWorker, answer: _Answer) -> None:
         arrival = answer.arrival
         worker.touch(arrival.hashes[: arrival.num_tokens // self._block_size])
@@ -325,7 +350,7 @@ class MixedSimulation:
         answer.num_tokens = 1
         answer.booking.add_tokens(1)
         writer = self._by_id[answer.route.decode.record.worker]
-        if writer is worker:
+        if writer is worker:  # it computed all of the prompt, or the rest
             self._land(writer, answer)
         else:
             self._at(self._time.exposed_ms(arrival.num_tokens), lambda: self._land(writer, answer))
@@ -352,6 +377,7 @@ class MixedSimulation:
         timings = Timings(
             prefill_ms=answer.first_ms - answer.begun_ms,
             decode_ms=decode_ms,
+            prefill_place="split" if route.num_handed_tokens else "",
             prefill_worker=route.prefill[0].name if route.prefill else "",
             transfer_exposed_ms=exposed_ms,
             transfer_ms=exposed_ms,
@@ -383,4 +409,5 @@ def _endpoint(
         max_model_len=PLENTY * block_size,
         serves=serves,
     )
-    return Endpoint(record, WorkerLoad(), ready=True, profile=profile)
+    software = WorkerSoftware(protocol_minor=PROTOCOL_MINOR)
+    return Endpoint(record, WorkerLoad(), ready=True, profile=profile, software=software)

@@ -7,9 +7,19 @@ import threading
 import urllib.request
 from typing import TYPE_CHECKING, Any
 
+import grpc
 import pytest
 
-from baton.v1 import common_pb2, router_pb2
+from baton.v1 import (
+    common_pb2,
+    decode_pb2,
+    decode_pb2_grpc,
+    router_pb2,
+    worker_pb2,
+    worker_pb2_grpc,
+)
+from shared.request.sampling_params import SamplingParams
+from shared.request.wire import sampling_to_wire
 from tests.e2e.asking import GREEDY, TIMEOUT_S, Reply, ask, prompt_of, until
 from tests.e2e.conftest import ENGINE_FLAGS
 from tests.e2e.oracle import expect
@@ -93,6 +103,35 @@ def _held(cluster: Cluster, prompt: list[int], worker: str) -> int:
     candidates = _explain(cluster, prompt, 4)["prefill"]["candidates"]
     candidates += _explain(cluster, prompt, 4)["decode"]["candidates"]
     return max((c["num_held_tokens"] for c in candidates if c["worker"] == worker), default=0)
+
+
+@pytest.mark.parametrize("num_handed", [32, 304, 499])
+def test_a_split_prompt_has_the_same_answer(elastic: Cluster, oracle: LLM, num_handed: int) -> None:
+    """The beginning is computed by the prefill worker, the rest by the decode worker."""
+    prompt = prompt_of(500, seed=30 + num_handed)
+    with grpc.insecure_channel(elastic.addresses["prefill-0"]) as channel:
+        info = worker_pb2_grpc.WorkerStub(channel).GetInfo(worker_pb2.GetInfoRequest(), timeout=10)
+    request = decode_pb2.DecodeRequest(
+        request_id=f"split-{num_handed}",
+        token_ids=prompt,
+        sampling=sampling_to_wire(SamplingParams(temperature=0.0, max_tokens=8)),
+        prefill_candidates=[
+            decode_pb2.PrefillCandidate(
+                worker=info.peer.worker, address=elastic.addresses["prefill-0"]
+            )
+        ],
+        num_handed_tokens=num_handed,
+    )
+    with grpc.insecure_channel(elastic.addresses["decode-0"]) as channel:
+        pieces = list(decode_pb2_grpc.DecodeStub(channel).Generate(request, timeout=TIMEOUT_S))
+    token_ids = [token for piece in pieces for token in piece.token_ids]
+    assert tuple(token_ids) == expect(oracle, prompt, max_tokens=8, temperature=0.0)
+    sources, timings = pieces[-1].usage.sources, pieces[-1].timings
+    # Whole blocks are handed over.
+    num_handed -= num_handed % 16
+    assert (sources.transferred, sources.computed) == (num_handed, 500 - num_handed)
+    assert (timings.prefill_place, timings.prefill_worker) == ("split", "prefill-0")
+    elastic.wait_idle()
 
 
 def test_a_prompt_is_not_computed_beside_many_answers(elastic: Cluster, oracle: LLM) -> None:

@@ -35,6 +35,8 @@ class RoutingRequest:
     max_itl_ms: float | None = None
     #: Factor on the estimated TTFT before it is compared with its bound.
     ttft_margin: float = 1.0
+    #: Whether one worker may compute the prompt's beginning, and another one the rest.
+    can_split: bool = True
     #: The kind of vector that is wanted of the prompt; None: an answer is.
     pool_task: PoolTask | None = None
 
@@ -124,6 +126,8 @@ class Route:
     #: Peers that hold more of the prompt than prefill[0] (or the decode worker), best first.
     sources: tuple[PrefixSource, ...] = ()
     estimate: Estimate = Estimate()
+    #: Leading tokens that a prefill worker computes, if the decode worker computes the rest.
+    num_handed_tokens: int = 0
     #: Whether the decode worker computes the prompt though another worker could.
     is_kept: bool = False
 

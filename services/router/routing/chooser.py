@@ -27,7 +27,7 @@ from services.router.routing.filters import (
 from services.router.routing.newest import Newest
 from services.router.routing.places.compare import compared
 from services.router.routing.places.mode import PlacementMode
-from services.router.routing.places.placement import Placement
+from services.router.routing.places.placement import Place, Placement
 from services.router.routing.policies.cost import policy as cost_policy
 from services.router.routing.slo import meets_itl, meets_ttft, refuse
 from services.router.workers.endpoint import preferring
@@ -239,7 +239,8 @@ class WorkerChooser:
         reading = self._by_policy_readers(request, readers, holdings)
         decision.placements = compared(request, writers=only, readers=reading, alone=alone)
         placement = decision.placement = decision.placements[0]
-        writer, alike = placement.writer, only if placement.readers else alone
+        writer = placement.writer
+        alike = only if placement.place is Place.HANDED_OVER else alone
         decision.decode.candidates = [writer, *(each for each in alike if each is not writer)]
         decision.prefill.candidates = list(placement.readers) or [
             each for each in reading if each.endpoint is not writer.endpoint
@@ -299,18 +300,22 @@ class WorkerChooser:
         return Holdings(reported, request.block_hashes)
 
     def _route(self, placement: Placement, holdings: Holdings, *, has_others: bool) -> Route:
-        writer, reader = placement.writer, placement.reader
+        writer, reader, split = placement.writer, placement.reader, placement.split
+        prefill_ms, work_ms = reader.prefill_ms + reader.stretch_ms, reader.prefill_ms
+        if split is not None:
+            prefill_ms, work_ms = split.ttft_ms - reader.queue_ms, split.reader_ms
         return Route(
             writer.endpoint,
             tuple(c.endpoint for c in placement.readers[: self._max_prefill_candidates]),
             self._sources(reader, holdings),
             Estimate(
-                ttft_ms=max(reader.ttft_ms, writer.adapter_ms),
-                prefill_ms=reader.prefill_ms + reader.stretch_ms,
-                work_ms=reader.prefill_ms,
+                ttft_ms=max(placement.ttft_ms, writer.adapter_ms),
+                prefill_ms=prefill_ms,
+                work_ms=work_ms,
                 itl_ms=writer.itl_ms,
                 adapter_ms=max(reader.adapter_ms, writer.adapter_ms),
             ),
+            num_handed_tokens=0 if split is None else split.num_tokens,
             is_kept=has_others and not placement.readers,
         )
 

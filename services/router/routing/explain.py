@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from services.router.routing.places.compare import terms_ms
 from services.router.routing.places.placement import Place
 from services.router.routing.slo import refuse
 from shared.errors import OverloadedError
@@ -61,11 +60,12 @@ class SourceView(msgspec.Struct):
 class PlacementView(msgspec.Struct, kw_only=True):
     """A way to serve the request that was compared with others."""
 
-    #: handed_over or here: at the worker that writes the answer.
+    #: handed_over, here (at the worker that writes the answer) or split.
     place: str
     decode: str
-    #: The worker that would compute the prompt.
+    #: The worker that would compute the prompt, or its first `num_handed_tokens` if that is not 0.
     prefill: str
+    num_handed_tokens: int
     #: Sum of `terms_ms`; the least is chosen among those without a flaw.
     cost_ms: float
     terms_ms: dict[str, float]
@@ -80,7 +80,7 @@ class PlacementView(msgspec.Struct, kw_only=True):
 class RouteView(msgspec.Struct, kw_only=True):
     """The route of the request."""
 
-    #: handed_over or here.
+    #: handed_over, here or split.
     place: str
     decode: str
     prefill: list[str]
@@ -191,7 +191,8 @@ def _placement(placement: Placement) -> PlacementView:
         decode=placement.writer.endpoint.name,
         prefill=placement.reader.endpoint.name,
         cost_ms=placement.cost_ms,
-        terms_ms=terms_ms(placement),
+        num_handed_tokens=0 if placement.split is None else placement.split.num_tokens,
+        terms_ms=dict(placement.terms_ms),
         expected_ttft_ms=placement.ttft_ms,
         expected_itl_ms=placement.itl_ms,
         step_ms=placement.reader.step_ms,

@@ -22,6 +22,10 @@ def learn_prefill(route: Route, usage: Usage, timings: Timings, *, num_beside: f
 
     `num_beside`: sequences that decoded beside the prompt.
     """
+    if timings.prefill_place == "split":
+        return  # two workers' time
+    if route.num_handed_tokens and timings.prefill_place == "remote":
+        route.decode.splits = False
     if not usage.transferred_tokens:
         route.decode.profile.observe_prefill(
             usage.prompt_tokens,

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.router.routing.base import RoutingRequest
+from services.router.routing.base import Route, RoutingRequest
 from services.router.routing.explain import explain
 from services.router.routing.learn import learn_decode, learn_prefill
 from services.router.routing.places.compare import NO_SPACE, NO_TIME
 from services.router.routing.places.mode import PlacementMode
-from services.router.routing.places.placement import Place
+from services.router.routing.places.placement import Place, Placement
+from services.router.routing.places.split import MIN_PART_TOKENS
 from services.router.routing.places.steps import alone_ms, beside
 from services.router.usage import Timings, Usage
+from services.router.workers.endpoint import WorkerSoftware
 from shared.directory.base import WorkerLoad
 from shared.engine.timing.step_bound import PROMPT_STRETCH
 from shared.identity import Role
+from shared.rpc.protocol import SPLIT_MINOR
 from tests.unit.router.routing.workers import BLOCK_SIZE, Cluster, endpoint, hashes
 
 if TYPE_CHECKING:
@@ -241,3 +245,52 @@ def test_prompts_of_others_do_not_count_as_slow_steps() -> None:
         for each in (booking, other):
             each.release()
     assert decode.profile.itl_ms(1.5, 200) == pytest.approx(20, rel=0.05)
+
+
+def test_a_prompt_for_a_busy_writer_may_begin_elsewhere() -> None:
+    decode, prefill = _both("d"), endpoint("p")
+    decode.software = WorkerSoftware(protocol_minor=SPLIT_MINOR)
+    cluster = _cluster(decode, prefill)
+    cluster.holders.hold(decode, LONG[:10])
+
+    def splits(request: RoutingRequest = REQUEST) -> list[Placement]:
+        placements = cluster.chooser.decide(request).placements
+        return [p for p in placements if p.place is Place.SPLIT]
+
+    assert not splits()
+    queue_ms = 60.0
+    decode.work.add_prompt(1, 10, queue_ms, cluster.clock())
+    found = splits()
+    assert len(found) == 3
+    for each in found:
+        split = each.split
+        assert split is not None
+        num_here = REQUEST.num_prompt_tokens - split.num_tokens
+        assert split.num_tokens % BLOCK_SIZE == 0
+        assert min(split.num_tokens - 160, num_here) >= MIN_PART_TOKENS
+        rest_ms = decode.profile.prefill_ms(1600, split.num_tokens)
+        moved_ms = decode.profile.exposed_ms(split.num_tokens - 160)
+        there_ms = prefill.profile.prefill_ms(split.num_tokens, 0) + moved_ms
+        assert split.ttft_ms == pytest.approx(max(queue_ms, there_ms) + rest_ms)
+        assert each.cost_ms == pytest.approx(sum(each.terms_ms.values()))
+    # It beats waiting for the writer, which would do nothing of it meanwhile.
+    here = _here_of(cluster)
+    assert min(p.ttft_ms for p in found) < here.ttft_ms
+    assert not splits(replace(REQUEST, can_split=False))
+    decode.splits = False
+    assert not splits()
+
+
+def test_a_worker_that_had_all_handed_over_is_sent_no_split_again() -> None:
+    decode, prefill = _both("d"), endpoint("p")
+    route = Route(decode, (prefill,), num_handed_tokens=800)
+    usage = Usage(prompt_tokens=1600, transferred_tokens=1600)
+    learn_prefill(route, usage, Timings(prefill_place="split", prefill_ms=5.0, prefill_worker="p"))
+    assert (decode.splits, prefill.profile.num_measurements) == (True, 0)
+    learn_prefill(route, usage, Timings(prefill_place="remote", prefill_ms=5.0, prefill_worker="p"))
+    assert (decode.splits, prefill.profile.num_measurements) == (False, 1)
+
+
+def _here_of(cluster: Cluster) -> Placement:
+    [here] = [p for p in cluster.chooser.decide(REQUEST).placements if p.place is Place.HERE]
+    return here
