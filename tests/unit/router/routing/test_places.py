@@ -70,7 +70,7 @@ def test_more_sequences_never_make_a_prompt_cheaper(
     many = beside(
         prefill, num_decoding=num + extra, num_unbounded=num + extra, itl_ms=itl + more, **facts
     )
-    assert not many.fits or many.stretch_ms >= few.stretch_ms
+    assert not many.fits or many.stretch_ms >= few.stretch_ms * (1 - 1e-9)
     assert few.fits or not many.fits
 
 
