@@ -294,3 +294,17 @@ def test_a_worker_that_had_all_handed_over_is_sent_no_split_again() -> None:
 def _here_of(cluster: Cluster) -> Placement:
     [here] = [p for p in cluster.chooser.decide(REQUEST).placements if p.place is Place.HERE]
     return here
+
+
+def test_answers_keep_out_of_the_way_of_prompts_that_come_all_the_time() -> None:
+    decode, free, busy = _both("d"), _both("p", Role.PREFILL), _both("q", Role.PREFILL)
+    cluster = _cluster(decode, free, busy)
+    _decodes(decode, 1)
+    assert _place(cluster)[1] in ("p", "q")
+    for key in range(40):
+        cluster.clock.now_s += 0.1
+        busy.work.add_prompt(key, 10, 80.0, cluster.clock())
+        busy.work.end_prompt(key, cluster.clock())
+    assert _place(cluster)[1] == "d"
+    cluster.clock.now_s += 120
+    assert _place(cluster)[1] in ("p", "q")
