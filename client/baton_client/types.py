@@ -107,7 +107,7 @@ class Timings:
     prefix_source: str = ""
     #: From the loss of a worker to the next token from another one.
     replay_ms: float = 0.0
-    #: Where the prompt was computed: remote, local_chosen, local_short, local_no_worker or
+    #: Where the prompt was computed: remote, split, local_chosen, local_short, local_no_worker or
     #: local_fallback.
     prefill_place: str = ""
 

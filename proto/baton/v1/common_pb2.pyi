@@ -1041,8 +1041,8 @@ class Timings(_message.Message):
     replay_ms: _builtins.float
     """From the loss of a worker to the next token from another one, summed over all replays."""
     prefill_place: _builtins.str
-    """Where the prompt was computed: remote, local_chosen, local_short, local_no_worker or local_fallback,
-    as in the decode worker's metric. Empty from workers of an older version.
+    """Where the prompt was computed: remote, split, local_chosen, local_short, local_no_worker or
+    local_fallback, as in the decode worker's metric. Empty from workers of an older version.
     """
     def __init__(
         self,

@@ -39,7 +39,7 @@ class Why(msgspec.Struct, kw_only=True):
     policy: str
     num_decisions: int
     num_prompt_tokens: int
-    #: handed_over or here; empty without a route.
+    #: handed_over, here or split; empty without a route.
     place: str
     decode: RoleChoice
     prefill: RoleChoice
