@@ -93,6 +93,7 @@ def running(folder: Path, *, max_ttft_ms: float | None) -> Iterator[OverloadClus
         (
             *common,
             *("--port", str(port), "--grpc-port", str(grpc_port)),
+            *("--placement", "disaggregated"),
             *(() if max_ttft_ms is None else ("--max-ttft-ms", f"{max_ttft_ms:g}")),
             # Only this machine can reach the router, so workers join without a token.
             *("--api-keys", str(folder / "keys.toml"), "--insecure-bind"),

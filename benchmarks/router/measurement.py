@@ -212,6 +212,7 @@ class Bench:
             *(one if num == 1 else ["--models", *(f"{name}={self._folder}" for name in names)]),
             "--port", str(self._port),
             "--grpc-port", str(self._grpc_port),
+            "--placement", "disaggregated",
             "--max-concurrent-requests", str(self._load.streams),
             *self._load.router_flags,
         ]  # fmt: skip

@@ -12,7 +12,11 @@ from rich.progress import Progress
 from rich.table import Table
 
 from benchmarks.routing.cluster import AdapterMemory, Result, ServiceTime, Simulation
+from benchmarks.routing.mixed import MixedSimulation, Outcome, StepTime, percentile
 from benchmarks.routing.traces import NAMES, at_rate, hot_prefix, read_trace, zipf_adapters
+from benchmarks.routing.workloads import BLOCK_SIZE as MIXED_BLOCK_SIZE
+from benchmarks.routing.workloads import WORKLOADS, arrivals
+from services.router.routing.places.mode import PlacementMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,10 +72,10 @@ def simulate(
         for case in cases:
             trace = traces[case.trace]
             work_s = service.no_cache_s(trace) / case.offered
-            arrivals = at_rate(trace, work_s, case.num_workers)
+            coming = at_rate(trace, work_s, case.num_workers)
             for name in policies:
                 results = _runs(
-                    name, case, arrivals, num_blocks, seeds, lambda: progress.advance(task)
+                    name, case, coming, num_blocks, seeds, lambda: progress.advance(task)
                 )
                 table.add_row(case.trace, str(case.num_workers), f"{case.offered}", name,
                               *_columns(results))  # fmt: skip
@@ -102,12 +106,12 @@ def adapters(
                 results = []
                 for seed in range(seeds):
                     trace = zipf_adapters(num_requests=num_requests, seed=seed)
-                    arrivals = at_rate(trace, service.no_cache_s(trace) / offered, num_workers)
+                    coming = at_rate(trace, service.no_cache_s(trace) / offered, num_workers)
                     memory = AdapterMemory(num_adapters, load_ms)
                     simulation = Simulation(
                         name, num_workers=num_workers, adapters=memory, seed=seed
                     )
-                    results.append(simulation.run(arrivals))
+                    results.append(simulation.run(coming))
                 milliseconds = [fmean(r.mean_ms for r in results)]
                 milliseconds += [fmean(r.percentile_ms(p) for r in results) for p in (0.5, 0.99)]
                 table.add_row(str(num_adapters), f"{offered}", name,
@@ -118,17 +122,77 @@ def adapters(
     Console(width=120).print(table)
 
 
+@app.command()
+def places(
+    workload: Annotated[list[str] | None, typer.Option(help="Default: all.")] = None,
+    load: Annotated[list[float] | None, typer.Option(help="Of capacity; default: five.")] = None,
+    num_workers: Annotated[int, typer.Option(help="In all.")] = 4,
+    span_s: Annotated[float, typer.Option(help="Simulated seconds of arrivals.")] = 240.0,
+    seed: Annotated[int, typer.Option(help="Of arrivals and ties.")] = 1,
+) -> None:
+    """Elastic placement beside a fixed half of prefill workers, and beside aggregated workers.
+
+    Capacity: the time of all workers, with a request's share of a step in a batch of 16 as its
+    work, and no hits. Good: within 1 s to the first token and 30 ms between tokens on average.
+    """
+    table = Table(
+        "workload", "load", "placement", "mean TTFT ms", "p99", "mean ITL ms", "p99", "good %",
+        "here %", "split %", title=f"{num_workers} workers, {span_s:.0f} s of arrivals",
+    )  # fmt: skip
+    time, half = StepTime(), num_workers // 2
+    shapes = {
+        PlacementMode.AGGREGATED: (0, num_workers),
+        PlacementMode.DISAGGREGATED: (half, num_workers - half),
+        PlacementMode.ELASTIC: (half, num_workers - half),
+    }
+    for name in workload or list(WORKLOADS):
+        for part in load or (0.1, 0.3, 0.6, 0.9, 1.2):
+            coming = arrivals(
+                name,
+                rate_ms=part * num_workers * 1000,
+                span_s=span_s,
+                work_ms=time.work_ms,
+                seed=seed,
+            )
+            for mode, (num_prefill, num_decode) in shapes.items():
+                simulation = MixedSimulation(
+                    mode,
+                    num_prefill=num_prefill,
+                    num_decode=num_decode,
+                    block_size=MIXED_BLOCK_SIZE,
+                    time=time,
+                    seed=seed,
+                )
+                outcome = simulation.run(coming)
+                table.add_row(name, f"{part}", mode.value, *_outcome_columns(outcome))
+            table.add_section()
+    Console(width=120).print(table)
+
+
+def _outcome_columns(outcome: Outcome) -> list[str]:
+    num_all = outcome.num_here + outcome.num_handed_over + outcome.num_split
+    return [
+        f"{fmean(outcome.ttft_ms):.0f}",
+        f"{percentile(outcome.ttft_ms, 0.99):.0f}",
+        f"{fmean(outcome.gaps_ms):.1f}",
+        f"{percentile(outcome.gaps_ms, 0.99):.1f}",
+        f"{100 * outcome.goodput(1000, 30):.1f}",
+        f"{100 * outcome.num_here / num_all:.0f}",
+        f"{100 * outcome.num_split / num_all:.0f}",
+    ]
+
+
 def _runs(
     policy: str,
     case: Case,
-    arrivals: list[Arrival],
+    coming: list[Arrival],
     num_blocks: int,
     seeds: int,
     advance: Callable[[], None],
 ) -> list[Result]:
     return [
         Simulation(policy, num_workers=case.num_workers, num_blocks=num_blocks, seed=seed).run(
-            arrivals, advance=advance
+            coming, advance=advance
         )
         for seed in range(seeds)
     ]

@@ -107,6 +107,9 @@ class Timings:
     prefix_source: str = ""
     #: From the loss of a worker to the next token from another one.
     replay_ms: float = 0.0
+    #: Where the prompt was computed: remote, split, local_chosen, local_short, local_no_worker or
+    #: local_fallback.
+    prefill_place: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

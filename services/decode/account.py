@@ -21,6 +21,8 @@ class Account:
     def __init__(self, *, num_prompt_tokens: int, num_resumed_tokens: int = 0) -> None:
         """`num_resumed_tokens`: tokens of the answer that another worker emitted before."""
         self.place = PrefillPlace.LOCAL_NO_WORKER
+        #: Leading tokens that were to be computed elsewhere, if the rest was to be computed here.
+        self.num_part = 0
         self.num_prompt_tokens = num_prompt_tokens
         self._num_resumed_tokens = num_resumed_tokens
         self._num_output_tokens = num_resumed_tokens
@@ -80,7 +82,7 @@ class Account:
         """
         moved = fetched = self._fetch.num_used(self._num_cached_tokens)
         here = self._num_cached_tokens - moved
-        is_remote = self.place is PrefillPlace.REMOTE
+        is_remote = self.place in (PrefillPlace.REMOTE, PrefillPlace.SPLIT)
         if is_remote and self._report is not None and self._report.done is not None:
             done = self._report.done
             moved = max(0, done.cached_tokens - self._num_cached_tokens)
@@ -113,10 +115,13 @@ class Account:
         num_here = min(here, self.num_prompt_tokens)
         num_moved = min(moved, self.num_prompt_tokens - num_here)
         rest = self.num_prompt_tokens - num_here - num_moved
+        num_computed = 0 if is_remote else rest
+        if self.place is PrefillPlace.SPLIT:
+            num_computed = min(rest, self.num_prompt_tokens - self.num_part)
         return common_pb2.PromptSources(
-            computed=0 if is_remote else rest,
+            computed=num_computed,
             local_hit=num_here,
-            transferred=num_moved + rest if is_remote else num_moved,
+            transferred=num_moved + rest - num_computed,
             transferred_hit=num_moved,
             fetched=max(0, fetched - (moved - num_moved)),
         )
@@ -150,11 +155,13 @@ class Account:
             prefix_source=fetch.source,
             prefill_ms=(first_token_s - admitted_s) * 1e3,
             decode_ms=(now_s - first_token_s) * 1e3,
+            prefill_place=self.place.value,
         )
         report = self._report
         if report is not None and report.receipt is not None and report.done is not None:
             timings.prefill_queue_ms = report.done.queue_ms
-            timings.prefill_ms = report.done.compute_ms
+            if self.place is not PrefillPlace.SPLIT:
+                timings.prefill_ms = report.done.compute_ms
             timings.transfer_ms = report.done.transfer_ms
             timings.transfer_exposed_ms = report.exposed_ms
             timings.transfer_bytes = report.receipt.num_bytes

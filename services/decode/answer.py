@@ -112,6 +112,17 @@ class DecodeCall:
                     case _:
                         pass
 
+    @property
+    def _num_part(self) -> int:
+        """Leading tokens that are computed elsewhere, if the rest is computed here; or 0."""
+        request = self._request
+        num_tokens = request.num_handed_tokens // self._layout.block_size * self._layout.block_size
+        is_part = 0 < num_tokens < len(request.token_ids)
+        may_split = self._layout.can_split and not request.embeds and not self._resumed
+        if self._sampling.prompt_logprobs is not None:
+            may_split = False
+        return num_tokens if is_part and may_split else 0
+
     async def _submit(self) -> RequestStream:
         """Queue the request; fetch its prefix from peers first if this worker computes the prompt.
 
@@ -144,19 +155,23 @@ class DecodeCall:
 
     def _hidden_wish(self) -> HiddenWish | None:
         policy, request = self._hand_off.hidden, self._request
-        if policy is None or not request.prefill_candidates or request.embeds:
+        if policy is None or not request.prefill_candidates or request.embeds or self._num_part:
             return None  # heads guess from tokens
         return policy.wish(len(request.token_ids), self._sampling)
 
     async def _admit(self, event: Admitted) -> AsyncGenerator[decode_pb2.DecodeResponse]:
         """The sequence has its blocks: fetch what is missing, or let the engine compute it."""
         self.account.admit(event.num_cached_tokens, event.at_s)
+        num_tokens = self._num_part or len(self._request.token_ids)
         place = self._decider.place(
-            num_uncached_tokens=len(self._request.token_ids) - event.num_cached_tokens,
+            num_uncached_tokens=num_tokens - event.num_cached_tokens,
             num_candidates=len(self._request.prefill_candidates),
+            is_kept=self._request.keeps_prompt,
         )
+        if place is PrefillPlace.REMOTE and self._num_part:
+            place, self.account.num_part = PrefillPlace.SPLIT, self._num_part
         self.account.place = place
-        if place is PrefillPlace.REMOTE:
+        if place in (PrefillPlace.REMOTE, PrefillPlace.SPLIT):
             async with aclosing(self._fetch(event)) as pieces:
                 async for piece in pieces:
                     yield piece
@@ -167,7 +182,8 @@ class DecodeCall:
 
     async def _fetch(self, event: Admitted) -> AsyncGenerator[decode_pb2.DecodeResponse]:
         first_block = event.num_cached_tokens // self._layout.block_size
-        num_tokens = len(self._request.token_ids)
+        num_part = self._num_part
+        num_tokens = num_part or len(self._request.token_ids)
         moved = self._layout.moved(first_block, num_tokens)
         tables = zip(event.tables, moved, strict=True)
         report = HandOffReport()
@@ -179,6 +195,7 @@ class DecodeCall:
                 moved=moved,
                 first_block=first_block,
                 num_tokens=num_tokens,
+                is_part=bool(num_part),
                 hidden=event.hidden,
             ),
             report,
@@ -187,10 +204,13 @@ class DecodeCall:
         # Closed before the code below: no transfer may write to blocks that the engine uses.
         async with aclosing(tokens):
             async for token in tokens:
-                first_token = token.token_id
-                yield self._first_piece(token)
+                if not num_part:
+                    first_token = token.token_id
+                    yield self._first_piece(token)
         self.account.settle(report)
-        if report.succeeded:
+        if report.succeeded and num_part:
+            await self._engine.complete_transfer(self._request.request_id, num_tokens=num_part)
+        elif report.succeeded:
             await self._engine.complete_transfer(
                 self._request.request_id, first_token, report.states_from
             )

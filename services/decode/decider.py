@@ -10,8 +10,12 @@ class PrefillPlace(StrEnum):
 
     #: By a prefill worker.
     REMOTE = "remote"
+    #: The beginning by a prefill worker, the rest here.
+    SPLIT = "split"
     #: Here: so little was left to compute that moving it would not pay.
     LOCAL_SHORT = "local_short"
+    #: Here: the router expected that to cost less than a hand-off.
+    LOCAL_CHOSEN = "local_chosen"
     #: Here: the router knew no prefill worker.
     LOCAL_NO_WORKER = "local_no_worker"
     #: Here: every prefill worker failed.
@@ -19,15 +23,23 @@ class PrefillPlace(StrEnum):
 
 
 class Decider:
-    """Compares what is left to compute with a threshold."""
+    """The last word on a place that the router chose, by what it cannot know: this worker's hit.
+
+    Of a prompt to hand over, little may be left to compute: at most a threshold stays here.
+    """
 
     def __init__(self, *, local_prefill_threshold: int) -> None:
         self._threshold = local_prefill_threshold
 
-    def place(self, *, num_uncached_tokens: int, num_candidates: int) -> PrefillPlace:
-        """`num_uncached_tokens` are those that this worker's own cache does not cover."""
+    def place(
+        self, *, num_uncached_tokens: int, num_candidates: int, is_kept: bool = False
+    ) -> PrefillPlace:
+        """`num_uncached_tokens` are those that this worker's own cache does not cover.
+
+        `is_kept`: there are no candidates because the router chose this worker.
+        """
         if num_candidates == 0:
-            return PrefillPlace.LOCAL_NO_WORKER
+            return PrefillPlace.LOCAL_CHOSEN if is_kept else PrefillPlace.LOCAL_NO_WORKER
         if num_uncached_tokens <= self._threshold:
             return PrefillPlace.LOCAL_SHORT
         return PrefillPlace.REMOTE

@@ -25,6 +25,8 @@ from shared.errors import (
     RequestCancelledError,
     WorkerLostError,
 )
+from shared.request.sampling_params import SamplingParams
+from shared.request.wire import sampling_to_wire
 from shared.rpc.retry_budget import RetryBudget
 from shared.rpc.wire import worker_id_from_wire
 
@@ -45,6 +47,9 @@ if TYPE_CHECKING:
     from shared.worker.peers.peers import Peer, PeerBook
 
 log = structlog.get_logger(__name__)
+
+#: For a part of a prompt, whose next token is known.
+_ONE_TOKEN = sampling_to_wire(SamplingParams(temperature=0.0, max_tokens=1))
 
 #: Progress messages that a prefill worker is asked to send per `stall_s`.
 _SIGNS_PER_STALL = 4
@@ -181,7 +186,7 @@ class HandOff:
                     if span is not None:
                         span.event("first_token", time.monotonic())
                     yield token
-            if self.hidden is not None and report.done is not None:
+            if self.hidden is not None and report.done is not None and not to.is_part:
                 self.hidden.computed(len(request.token_ids), report.done)
             if span is not None:
                 trace_transfer(span, report, opened_s)
@@ -247,8 +252,8 @@ class HandOff:
         stub = prefill_pb2_grpc.PrefillStub(self._channels.get(peer.address))
         message = prefill_pb2.PrefillRequest(
             request_id=request.request_id,
-            token_ids=request.token_ids,
-            sampling=request.sampling,
+            token_ids=request.token_ids[: to.num_tokens] if to.is_part else request.token_ids,
+            sampling=_ONE_TOKEN if to.is_part else request.sampling,
             ticket=ticket,
             first_block=to.first_block,
             cache_salt=request.cache_salt,

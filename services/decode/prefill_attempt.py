@@ -38,8 +38,9 @@ class Destination:
     tables: tuple[Sequence[int], ...]
     moved: tuple[range, ...]
     first_block: int
-    #: Tokens of the prompt.
+    #: Leading tokens of the prompt to compute there: all of them, unless it `is_part`.
     num_tokens: int
+    is_part: bool = False
     #: Blocks for the prompt's hidden states, which are optional.
     hidden: PlacedHidden | None = None
 

@@ -13,6 +13,9 @@ from services.router.model_entries import read_entries
 from services.router.planner.settings import PlannerSettings
 from services.router.request.embeds_policy import EmbedsPolicy
 from services.router.response_settings import ResponseSettings
+from services.router.routing.places.mode import (
+    PlacementMode,
+)
 from services.router.template_settings import TemplateSettings
 from shared.config import flag_name, setting, with_values
 from shared.errors import ConfigError
@@ -110,6 +113,12 @@ class RouterConfig:
     )
     routing_policy: str = setting(
         "cost", help="cost, least-loaded, cache-first, round-robin, random, or a package's"
+    )
+    placement: PlacementMode = setting(
+        PlacementMode.ELASTIC,
+        help="elastic: each prompt is computed where it costs least, for itself and for those it "
+        "delays; disaggregated: by the workers that prefer prefill; aggregated: by the worker that "
+        "writes its answer",
     )
     tool_call_parser: str = setting(
         "auto",

@@ -33,6 +33,7 @@ OWN_SETTINGS = frozenset(
         "reasoning_marks",
         "reasoning_parser",
         "request_timeout_s",
+        "placement",
         "routing_policy",
         "tokenizer",
         "tokenizer_revision",

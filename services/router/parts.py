@@ -295,7 +295,12 @@ def _admission(config: RouterConfig, endpoints: EndpointPool, chooser: WorkerCho
         max_queued_tokens=config.max_queued_tokens,
         max_queue_s=config.max_queue_s,
     )
-    room = WorkerRoom(endpoints.serving, chooser.book, max_worker_queue_ms=_worker_queue_ms(config))
+    room = WorkerRoom(
+        endpoints.serving,
+        chooser.book,
+        max_worker_queue_ms=_worker_queue_ms(config),
+        mode=config.placement,
+    )
     admission = Admission(limits, has_room=room, is_asleep=lambda: endpoints.is_asleep)
     chooser.book.on_prompt_end = admission.look
     return admission
@@ -319,5 +324,6 @@ def _chooser(
         policy=find_policy(config.routing_policy, random.Random()),
         prefixes=prefixes,
         peer_fetch=config.peer_fetch,
+        mode=config.placement,
         max_worker_queue_ms=_worker_queue_ms(config),
     )

@@ -46,3 +46,4 @@ class Timings:
     prefix_fetch_bytes: int = 0
     prefix_source: str = ""
     replay_ms: float = 0.0
+    prefill_place: str = ""

@@ -309,17 +309,23 @@ class Engine:
         self._stalled = False
 
     def complete_transfer(
-        self, request_id: str, first_token: int | None = None, states_from: int | None = None
+        self,
+        request_id: str,
+        first_token: int | None = None,
+        states_from: int | None = None,
+        num_tokens: int | None = None,
     ) -> None:
         """Continue a request whose prompt's KV has arrived and was verified.
 
         `first_token` was sampled by the sender and passed on by the caller; without it the last
         prompt token is computed again. Hidden states have arrived from position `states_from` on.
+        With `num_tokens`, whole blocks, only the KV of so many leading tokens has arrived: the rest
+        is computed here, and there is no first token. Not for models with windows or states.
 
         Raises:
             RequestCancelledError: the request has ended.
         """
-        self._end_transfer(request_id, True, first_token, states_from)
+        self._end_transfer(request_id, True, first_token, states_from, num_tokens)
 
     def fail_transfer(self, request_id: str, first_token: int | None = None) -> None:
         """Compute the prompt here: nothing received may be used.
@@ -489,13 +495,20 @@ class Engine:
         return failed + events
 
     def _end_transfer(
-        self, request_id: str, received: bool, first_token: int | None, states_from: int | None
+        self,
+        request_id: str,
+        received: bool,
+        first_token: int | None,
+        states_from: int | None,
+        num_tokens: int | None = None,
     ) -> None:
         seq = find_receiving(self._scheduler.sequences, request_id)
         placed = seq.hidden
         if first_token is not None:
             self._validator.check_first_token(seq, first_token)
-        self._scheduler.end_transfer(seq, received=received, first_token=first_token)
+        self._scheduler.end_transfer(
+            seq, received=received, first_token=first_token, num_received=num_tokens
+        )
         self._counters["transfers_completed" if received else "transfers_unused"] += 1
         self._stalled = False
         reason = None if first_token is None else self._postprocessor.finish_reason(seq)

@@ -133,11 +133,15 @@ class EngineThread:
         await self._call(partial(self._engine.prefer, role))
 
     async def complete_transfer(
-        self, request_id: str, first_token: int | None = None, states_from: int | None = None
+        self,
+        request_id: str,
+        first_token: int | None = None,
+        states_from: int | None = None,
+        num_tokens: int | None = None,
     ) -> None:
         """See `Engine.complete_transfer`."""
         complete = self._engine.complete_transfer
-        await self._call(partial(complete, request_id, first_token, states_from))
+        await self._call(partial(complete, request_id, first_token, states_from, num_tokens))
 
     async def fail_transfer(self, request_id: str, first_token: int | None = None) -> None:
         """See `Engine.fail_transfer`."""

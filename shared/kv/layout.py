@@ -178,6 +178,14 @@ class KVLayout:
         """Whether a group has states."""
         return self.num_token_groups < self.num_groups
 
+    @property
+    def can_split(self) -> bool:
+        """Whether leading blocks of a prompt are all that is needed to go on behind any of them.
+
+        Windows and states need what lies, or was, before that place alone.
+        """
+        return all(group.kind in (GroupKind.FULL, GroupKind.LATENT) for group in self.groups)
+
     def block_shape(self, group: KVGroup) -> tuple[int, ...]:
         """Return [num_layers, kinds, num_kv_heads, block_size, row elements] of a group's block.
 

@@ -23,6 +23,8 @@ PROTOCOL_MAJOR = 1
 #: 8: (ranks) a worker may consist of several ranks, with a part of each block in each of them.
 #: 8: (roles) a worker tells which services it has and which role it prefers, and an order changes
 #: the preference.
+#: 8: (splits) a decode worker has the beginning of a prompt computed elsewhere, and computes the
+#: rest.
 PROTOCOL_MINOR = 8
 
 #: First minor versions with a feature.
@@ -37,3 +39,4 @@ ADAPTERS_MINOR = 7
 POOLING_MINOR = 7
 ADAPTED_VECTORS_MINOR = 8
 RANKS_MINOR = 8
+SPLIT_MINOR = 8

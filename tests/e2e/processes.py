@@ -79,8 +79,12 @@ class Cluster:
         redis_url: str | None = None,
         token: tuple[Path, str] | None = None,
         operator_key: str | None = None,
+        placement: str = "disaggregated",
     ) -> None:
-        """`token`: file and value of what the cluster's processes share."""
+        """`token`: file and value of what the cluster's processes share.
+
+        `placement`: most tests are about hand-offs, which an idle cluster may do without.
+        """
         self._operator_key = operator_key
         self.model = model
         self._directory = directory
@@ -104,6 +108,7 @@ class Cluster:
             "--model", str(model),
             "--port", str(self.http_port),
             "--grpc-port", str(self.grpc_port),
+            "--placement", placement,
             *router_flags,
         )  # fmt: skip
 

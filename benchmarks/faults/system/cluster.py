@@ -286,6 +286,7 @@ class Cluster:
         if role == "router":
             flags += [
                 "--port", str(self.http_ports[name]), "--grpc-port", str(self.grpc_ports[name]),
+                "--placement", "disaggregated",
                 "--max-concurrent-requests", str(self.scale.max_concurrent_requests),
                 "--drain-grace-s", str(DRAIN_GRACE_S),
             ]  # fmt: skip

@@ -1001,6 +1001,7 @@ class Timings(_message.Message):
     PREFIX_FETCH_BYTES_FIELD_NUMBER: _builtins.int
     PREFIX_SOURCE_FIELD_NUMBER: _builtins.int
     REPLAY_MS_FIELD_NUMBER: _builtins.int
+    PREFILL_PLACE_FIELD_NUMBER: _builtins.int
     router_queue_ms: _builtins.float
     """Waiting for admission in the router."""
     tokenize_ms: _builtins.float
@@ -1039,6 +1040,10 @@ class Timings(_message.Message):
     """Name of the peer; empty if no block arrived."""
     replay_ms: _builtins.float
     """From the loss of a worker to the next token from another one, summed over all replays."""
+    prefill_place: _builtins.str
+    """Where the prompt was computed: remote, split, local_chosen, local_short, local_no_worker or
+    local_fallback, as in the decode worker's metric. Empty from workers of an older version.
+    """
     def __init__(
         self,
         *,
@@ -1061,10 +1066,11 @@ class Timings(_message.Message):
         prefix_fetch_bytes: _builtins.int = ...,
         prefix_source: _builtins.str = ...,
         replay_ms: _builtins.float = ...,
+        prefill_place: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["connector", b"connector", "decode_ms", b"decode_ms", "decode_queue_ms", b"decode_queue_ms", "decode_worker", b"decode_worker", "first_token_ms", b"first_token_ms", "prefill_ms", b"prefill_ms", "prefill_queue_ms", b"prefill_queue_ms", "prefill_worker", b"prefill_worker", "prefix_fetch_bytes", b"prefix_fetch_bytes", "prefix_fetch_ms", b"prefix_fetch_ms", "prefix_source", b"prefix_source", "replay_ms", b"replay_ms", "route_ms", b"route_ms", "router_queue_ms", b"router_queue_ms", "tokenize_ms", b"tokenize_ms", "total_ms", b"total_ms", "transfer_bytes", b"transfer_bytes", "transfer_exposed_ms", b"transfer_exposed_ms", "transfer_ms", b"transfer_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connector", b"connector", "decode_ms", b"decode_ms", "decode_queue_ms", b"decode_queue_ms", "decode_worker", b"decode_worker", "first_token_ms", b"first_token_ms", "prefill_ms", b"prefill_ms", "prefill_place", b"prefill_place", "prefill_queue_ms", b"prefill_queue_ms", "prefill_worker", b"prefill_worker", "prefix_fetch_bytes", b"prefix_fetch_bytes", "prefix_fetch_ms", b"prefix_fetch_ms", "prefix_source", b"prefix_source", "replay_ms", b"replay_ms", "route_ms", b"route_ms", "router_queue_ms", b"router_queue_ms", "tokenize_ms", b"tokenize_ms", "total_ms", b"total_ms", "transfer_bytes", b"transfer_bytes", "transfer_exposed_ms", b"transfer_exposed_ms", "transfer_ms", b"transfer_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

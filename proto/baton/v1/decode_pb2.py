@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from baton.v1 import common_pb2 as baton_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x62\x61ton/v1/decode.proto\x12\x08\x62\x61ton.v1\x1a\x15\x62\x61ton/v1/common.proto\"G\n\x10PrefillCandidate\x12\"\n\x06worker\x18\x01 \x01(\x0b\x32\x12.baton.v1.WorkerId\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"\xf2\x03\n\rDecodeRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12*\n\x08sampling\x18\x03 \x01(\x0b\x32\x18.baton.v1.SamplingParams\x12\x36\n\x12prefill_candidates\x18\x04 \x03(\x0b\x32\x1a.baton.v1.PrefillCandidate\x12\x12\n\ncache_salt\x18\x05 \x01(\x0c\x12\x10\n\x08priority\x18\x06 \x01(\x11\x12\x1a\n\x12num_resumed_tokens\x18\x07 \x01(\r\x12.\n\x0eprefix_sources\x18\x08 \x03(\x0b\x32\x16.baton.v1.PrefixSource\x12$\n\x06\x65mbeds\x18\t \x03(\x0b\x32\x14.baton.v1.PlacedRows\x12\'\n\x07\x61\x64\x61pter\x18\n \x01(\x0b\x32\x11.baton.v1.AdapterH\x00\x88\x01\x01\x12\x12\n\nmax_itl_ms\x18\x0b \x01(\x02\x12@\n\rtrace_context\x18\x0f \x03(\x0b\x32).baton.v1.DecodeRequest.TraceContextEntry\x1a\x33\n\x11TraceContextEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\n\n\x08_adapter\"\xf5\x02\n\x0e\x44\x65\x63odeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12,\n\x08logprobs\x18\x02 \x03(\x0b\x32\x1a.baton.v1.PositionLogprobs\x12\x36\n\x0fprompt_logprobs\x18\x03 \x01(\x0b\x32\x18.baton.v1.PromptLogprobsH\x00\x88\x01\x01\x12-\n\rfinish_reason\x18\x04 \x01(\x0e\x32\x16.baton.v1.FinishReason\x12\x1a\n\rstop_token_id\x18\x05 \x01(\rH\x01\x88\x01\x01\x12#\n\x05usage\x18\x06 \x01(\x0b\x32\x0f.baton.v1.UsageH\x02\x88\x01\x01\x12\'\n\x07timings\x18\x07 \x01(\x0b\x32\x11.baton.v1.TimingsH\x03\x88\x01\x01\x12\x15\n\rhidden_states\x18\x08 \x03(\x0c\x42\x12\n\x10_prompt_logprobsB\x10\n\x0e_stop_token_idB\x08\n\x06_usageB\n\n\x08_timings\"i\n\x0eSessionRequest\x12\x11\n\tanswer_id\x18\x01 \x01(\x04\x12(\n\x05start\x18\x02 \x01(\x0b\x32\x17.baton.v1.DecodeRequestH\x00\x12\x10\n\x06\x63\x61ncel\x18\x03 \x01(\x08H\x00\x42\x08\n\x06\x61\x63tion\"\x94\x01\n\x0b\x41nswerError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x35\n\x08metadata\x18\x03 \x03(\x0b\x32#.baton.v1.AnswerError.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"{\n\x0b\x41nswerEvent\x12\x11\n\tanswer_id\x18\x01 \x01(\x04\x12)\n\x05piece\x18\x02 \x01(\x0b\x32\x18.baton.v1.DecodeResponseH\x00\x12&\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x15.baton.v1.AnswerErrorH\x00\x42\x06\n\x04news\"8\n\x0fSessionResponse\x12%\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x15.baton.v1.AnswerEvent2\x8d\x01\n\x06\x44\x65\x63ode\x12?\n\x08Generate\x12\x17.baton.v1.DecodeRequest\x1a\x18.baton.v1.DecodeResponse0\x01\x12\x42\n\x07Session\x12\x18.baton.v1.SessionRequest\x1a\x19.baton.v1.SessionResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x62\x61ton/v1/decode.proto\x12\x08\x62\x61ton.v1\x1a\x15\x62\x61ton/v1/common.proto\"G\n\x10PrefillCandidate\x12\"\n\x06worker\x18\x01 \x01(\x0b\x32\x12.baton.v1.WorkerId\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\"\xa3\x04\n\rDecodeRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12*\n\x08sampling\x18\x03 \x01(\x0b\x32\x18.baton.v1.SamplingParams\x12\x36\n\x12prefill_candidates\x18\x04 \x03(\x0b\x32\x1a.baton.v1.PrefillCandidate\x12\x12\n\ncache_salt\x18\x05 \x01(\x0c\x12\x10\n\x08priority\x18\x06 \x01(\x11\x12\x1a\n\x12num_resumed_tokens\x18\x07 \x01(\r\x12.\n\x0eprefix_sources\x18\x08 \x03(\x0b\x32\x16.baton.v1.PrefixSource\x12$\n\x06\x65mbeds\x18\t \x03(\x0b\x32\x14.baton.v1.PlacedRows\x12\'\n\x07\x61\x64\x61pter\x18\n \x01(\x0b\x32\x11.baton.v1.AdapterH\x00\x88\x01\x01\x12\x12\n\nmax_itl_ms\x18\x0b \x01(\x02\x12\x14\n\x0ckeeps_prompt\x18\x0c \x01(\x08\x12\x19\n\x11num_handed_tokens\x18\r \x01(\r\x12@\n\rtrace_context\x18\x0f \x03(\x0b\x32).baton.v1.DecodeRequest.TraceContextEntry\x1a\x33\n\x11TraceContextEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\n\n\x08_adapter\"\xf5\x02\n\x0e\x44\x65\x63odeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12,\n\x08logprobs\x18\x02 \x03(\x0b\x32\x1a.baton.v1.PositionLogprobs\x12\x36\n\x0fprompt_logprobs\x18\x03 \x01(\x0b\x32\x18.baton.v1.PromptLogprobsH\x00\x88\x01\x01\x12-\n\rfinish_reason\x18\x04 \x01(\x0e\x32\x16.baton.v1.FinishReason\x12\x1a\n\rstop_token_id\x18\x05 \x01(\rH\x01\x88\x01\x01\x12#\n\x05usage\x18\x06 \x01(\x0b\x32\x0f.baton.v1.UsageH\x02\x88\x01\x01\x12\'\n\x07timings\x18\x07 \x01(\x0b\x32\x11.baton.v1.TimingsH\x03\x88\x01\x01\x12\x15\n\rhidden_states\x18\x08 \x03(\x0c\x42\x12\n\x10_prompt_logprobsB\x10\n\x0e_stop_token_idB\x08\n\x06_usageB\n\n\x08_timings\"i\n\x0eSessionRequest\x12\x11\n\tanswer_id\x18\x01 \x01(\x04\x12(\n\x05start\x18\x02 \x01(\x0b\x32\x17.baton.v1.DecodeRequestH\x00\x12\x10\n\x06\x63\x61ncel\x18\x03 \x01(\x08H\x00\x42\x08\n\x06\x61\x63tion\"\x94\x01\n\x0b\x41nswerError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x35\n\x08metadata\x18\x03 \x03(\x0b\x32#.baton.v1.AnswerError.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"{\n\x0b\x41nswerEvent\x12\x11\n\tanswer_id\x18\x01 \x01(\x04\x12)\n\x05piece\x18\x02 \x01(\x0b\x32\x18.baton.v1.DecodeResponseH\x00\x12&\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x15.baton.v1.AnswerErrorH\x00\x42\x06\n\x04news\"8\n\x0fSessionResponse\x12%\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x15.baton.v1.AnswerEvent2\x8d\x01\n\x06\x44\x65\x63ode\x12?\n\x08Generate\x12\x17.baton.v1.DecodeRequest\x1a\x18.baton.v1.DecodeResponse0\x01\x12\x42\n\x07Session\x12\x18.baton.v1.SessionRequest\x1a\x19.baton.v1.SessionResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,21 +39,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PREFILLCANDIDATE']._serialized_start=58
   _globals['_PREFILLCANDIDATE']._serialized_end=129
   _globals['_DECODEREQUEST']._serialized_start=132
-  _globals['_DECODEREQUEST']._serialized_end=630
-  _globals['_DECODEREQUEST_TRACECONTEXTENTRY']._serialized_start=567
-  _globals['_DECODEREQUEST_TRACECONTEXTENTRY']._serialized_end=618
-  _globals['_DECODERESPONSE']._serialized_start=633
-  _globals['_DECODERESPONSE']._serialized_end=1006
-  _globals['_SESSIONREQUEST']._serialized_start=1008
-  _globals['_SESSIONREQUEST']._serialized_end=1113
-  _globals['_ANSWERERROR']._serialized_start=1116
-  _globals['_ANSWERERROR']._serialized_end=1264
-  _globals['_ANSWERERROR_METADATAENTRY']._serialized_start=1217
-  _globals['_ANSWERERROR_METADATAENTRY']._serialized_end=1264
-  _globals['_ANSWEREVENT']._serialized_start=1266
-  _globals['_ANSWEREVENT']._serialized_end=1389
-  _globals['_SESSIONRESPONSE']._serialized_start=1391
-  _globals['_SESSIONRESPONSE']._serialized_end=1447
-  _globals['_DECODE']._serialized_start=1450
-  _globals['_DECODE']._serialized_end=1591
+  _globals['_DECODEREQUEST']._serialized_end=679
+  _globals['_DECODEREQUEST_TRACECONTEXTENTRY']._serialized_start=616
+  _globals['_DECODEREQUEST_TRACECONTEXTENTRY']._serialized_end=667
+  _globals['_DECODERESPONSE']._serialized_start=682
+  _globals['_DECODERESPONSE']._serialized_end=1055
+  _globals['_SESSIONREQUEST']._serialized_start=1057
+  _globals['_SESSIONREQUEST']._serialized_end=1162
+  _globals['_ANSWERERROR']._serialized_start=1165
+  _globals['_ANSWERERROR']._serialized_end=1313
+  _globals['_ANSWERERROR_METADATAENTRY']._serialized_start=1266
+  _globals['_ANSWERERROR_METADATAENTRY']._serialized_end=1313
+  _globals['_ANSWEREVENT']._serialized_start=1315
+  _globals['_ANSWEREVENT']._serialized_end=1438
+  _globals['_SESSIONRESPONSE']._serialized_start=1440
+  _globals['_SESSIONRESPONSE']._serialized_end=1496
+  _globals['_DECODE']._serialized_start=1499
+  _globals['_DECODE']._serialized_end=1640
 # @@protoc_insertion_point(module_scope)

@@ -82,6 +82,8 @@ class DecodeRequest(_message.Message):
     EMBEDS_FIELD_NUMBER: _builtins.int
     ADAPTER_FIELD_NUMBER: _builtins.int
     MAX_ITL_MS_FIELD_NUMBER: _builtins.int
+    KEEPS_PROMPT_FIELD_NUMBER: _builtins.int
+    NUM_HANDED_TOKENS_FIELD_NUMBER: _builtins.int
     TRACE_CONTEXT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Set by the router; unique per answer."""
@@ -97,6 +99,15 @@ class DecodeRequest(_message.Message):
     """Longest time between two tokens of the answer that the worker's steps should take, in milliseconds;
     0: as the worker prefers. Prompts that it computes meanwhile come in smaller parts. Since minor
     version 8: older workers ignore it.
+    """
+    keeps_prompt: _builtins.bool
+    """The router chose this worker to compute the prompt, and named no candidates though there are some:
+    for `Timings.prefill_place`. Since minor version 8.
+    """
+    num_handed_tokens: _builtins.int
+    """The candidates compute so many leading tokens of the prompt, in whole blocks, and this worker the
+    rest; 0: they compute all. A worker that cannot continue behind any block has all computed by them.
+    Since minor version 8: older workers are sent 0.
     """
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
@@ -146,11 +157,13 @@ class DecodeRequest(_message.Message):
         embeds: _abc.Iterable[_common_pb2.PlacedRows] | None = ...,
         adapter: _common_pb2.Adapter | None = ...,
         max_itl_ms: _builtins.float = ...,
+        keeps_prompt: _builtins.bool = ...,
+        num_handed_tokens: _builtins.int = ...,
         trace_context: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_adapter", b"_adapter", "adapter", b"adapter", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_adapter", b"_adapter", "adapter", b"adapter", "cache_salt", b"cache_salt", "embeds", b"embeds", "max_itl_ms", b"max_itl_ms", "num_resumed_tokens", b"num_resumed_tokens", "prefill_candidates", b"prefill_candidates", "prefix_sources", b"prefix_sources", "priority", b"priority", "request_id", b"request_id", "sampling", b"sampling", "token_ids", b"token_ids", "trace_context", b"trace_context"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_adapter", b"_adapter", "adapter", b"adapter", "cache_salt", b"cache_salt", "embeds", b"embeds", "keeps_prompt", b"keeps_prompt", "max_itl_ms", b"max_itl_ms", "num_handed_tokens", b"num_handed_tokens", "num_resumed_tokens", b"num_resumed_tokens", "prefill_candidates", b"prefill_candidates", "prefix_sources", b"prefix_sources", "priority", b"priority", "request_id", b"request_id", "sampling", b"sampling", "token_ids", b"token_ids", "trace_context", b"trace_context"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__adapter: _TypeAlias = _typing.Literal["adapter"]  # noqa: Y015
     _WhichOneofArgType__adapter: _TypeAlias = _typing.Literal["_adapter", b"_adapter"]  # noqa: Y015

@@ -296,6 +296,9 @@ class Pipeline:
             cache_salt=job.request.cache_salt,
             priority=job.request.priority,
             adapter=None if job.request.adapter is None else adapter_to_wire(job.request.adapter),
+            max_itl_ms=job.max_itl_ms or 0.0,
+            keeps_prompt=route.is_kept,
+            num_handed_tokens=route.num_handed_tokens,
         )
         if stream.index or emitted:
             # All answers share the prompt's logprobs. Asking for them prevents use of the cache.

@@ -195,6 +195,7 @@ class AnswerPlanner:
             protocol_minor=_protocol_minor(job),
             num_prompt_tokens=job.num_prompt_tokens + len(token_ids),
             max_tokens=job.sampling.max_tokens - len(token_ids),
+            can_split=_can_split(job, token_ids),
             block_hashes=self._block_hashes(job, token_ids),
             excluded=frozenset() if losses is None else frozenset(losses.workers),
             max_ttft_ms=None if again else max_ttft_ms,
@@ -241,7 +242,13 @@ def _from_drained(route: Route, losses: Losses, *, num_tokens: int) -> Route:
         return route
     others = (source for source in route.sources if source.endpoint is not drained)
     sources = (PrefixSource(drained, num_blocks), *others)[:MAX_SOURCES]
-    return replace(route, prefill=(), sources=sources)
+    return replace(route, prefill=(), sources=sources, is_kept=True)
+
+
+def _can_split(job: Job, token_ids: Sequence[int]) -> bool:
+    """Return whether workers would compute the prompt in two parts: see `DecodeCall`."""
+    wants_prompt = job.sampling.prompt_logprobs is not None
+    return not (token_ids or wants_prompt or job.request.embeds is not None)
 
 
 def _tighter(one: float | None, other: float | None) -> float | None:

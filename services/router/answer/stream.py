@@ -143,9 +143,10 @@ class AnswerStream:
     def _booked(self, call: Call) -> Booking:
         num_tokens = len(call.request.token_ids)
         adapter = call.request.adapter.digest if call.request.HasField("adapter") else b""
+        max_itl_ms = call.request.max_itl_ms or None
         if call.follows:
             return call.book.begin_follower(
-                call.route, num_prompt_tokens=num_tokens, adapter=adapter
+                call.route, num_prompt_tokens=num_tokens, adapter=adapter, max_itl_ms=max_itl_ms
             )
         return call.book.begin(
             call.route,
@@ -153,6 +154,7 @@ class AnswerStream:
             block_hashes=call.block_hashes,
             waits_apart=_waits_apart(call),
             adapter=adapter,
+            max_itl_ms=max_itl_ms,
         )
 
     def _learn(self, call: Call, booking: Booking) -> None:
@@ -161,7 +163,7 @@ class AnswerStream:
         if usage is None or timings is None or call.request.num_resumed_tokens:
             return
         if not call.follows:
-            learn_prefill(call.route, usage, timings)
+            learn_prefill(call.route, usage, timings, num_beside=booking.num_beside)
         # The time of a slow grammar or of a load does not show the worker's step time.
         if usage.completion_tokens == self.num_tokens and not _waits_apart(call):
             learn_decode(call.route, booking, timings, num_output_tokens=self.num_tokens)

@@ -31,11 +31,16 @@ class RoleChoice(msgspec.Struct, kw_only=True):
 
 
 class Why(msgspec.Struct, kw_only=True):
-    """A routing decision. The first candidate of each role was chosen, if there are any."""
+    """A routing decision. The first candidate of a role was chosen, if there are any.
+
+    With the place `here` none for prefill was: the decode worker computed the prompt.
+    """
 
     policy: str
     num_decisions: int
     num_prompt_tokens: int
+    #: handed_over, here or split; empty without a route.
+    place: str
     decode: RoleChoice
     prefill: RoleChoice
 
@@ -56,6 +61,7 @@ class Kept:
     decode: _Best
     prefill: _Best
     num_decisions: int
+    place: str
 
 
 def kept_part(trail: Trail) -> Kept | None:
@@ -68,6 +74,7 @@ def kept_part(trail: Trail) -> Kept | None:
         _best(trail.decision.decode),
         _best(trail.decision.prefill),
         trail.num_decisions,
+        "" if trail.decision.placement is None else trail.decision.placement.place.value,
     )
 
 
@@ -77,6 +84,7 @@ def why(kept: Kept) -> Why:
         policy=kept.policy.name,
         num_decisions=kept.num_decisions,
         num_prompt_tokens=kept.request.num_prompt_tokens,
+        place=kept.place,
         decode=_role(kept.request, kept.decode, kept.policy.decode_scorers),
         prefill=_role(kept.request, kept.prefill, kept.policy.prefill_scorers),
     )

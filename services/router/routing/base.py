@@ -35,6 +35,8 @@ class RoutingRequest:
     max_itl_ms: float | None = None
     #: Factor on the estimated TTFT before it is compared with its bound.
     ttft_margin: float = 1.0
+    #: Whether one worker may compute the prompt's beginning, and another one the rest.
+    can_split: bool = True
     #: The kind of vector that is wanted of the prompt; None: an answer is.
     pool_task: PoolTask | None = None
 
@@ -54,14 +56,29 @@ class Candidate:
     queue_ms: float = 0.0
     #: Time to compute tokens that are neither held nor fetched.
     prefill_ms: float = 0.0
+    #: Further time that this takes because sequences decode there meanwhile.
+    stretch_ms: float = 0.0
+    #: The longest step with a chunk of the prompt and the sequences that decode.
+    step_ms: float = 0.0
+    #: Whether the prompt can be computed within the bound of the sequences that decode there.
+    fits_bound: bool = True
     #: Time to move blocks that come from other workers.
     transfer_ms: float = 0.0
+    #: Part of the move of a prompt computed elsewhere that its computation does not hide.
+    exposed_ms: float = 0.0
     #: Time until the request could use its adapter: its load, and a place in the batch.
     adapter_ms: float = 0.0
     #: Time that other requests lose if their adapters are driven out of the worker's memory.
     eviction_ms: float = 0.0
     #: Delay of other requests' first tokens if this prompt is computed there.
     crowding_ms: float = 0.0
+    #: Delay of the sequences that decode there if this prompt is computed beside them, weighed.
+    harm_ms: float = 0.0
+    #: Expected delay of the sequence by prompts that must be computed beside it, weighed: it takes
+    #: the place where they would have been alone.
+    spoil_ms: float = 0.0
+    #: Penalty for use of the worker in the role that it is not preferred for.
+    preference_ms: float = 0.0
     #: Penalty for more than an equal share of the work; offsets the gain by what is held there.
     hot_ms: float = 0.0
     #: Time between two tokens with this sequence in the batch. Decode workers only.
@@ -73,7 +90,8 @@ class Candidate:
     def ttft_ms(self) -> float:
         """Time from now to the first token, if the prompt is computed there."""
         # An adapter is loaded while other prompts are computed.
-        return max(self.queue_ms, self.adapter_ms) + self.transfer_ms + self.prefill_ms
+        waits_ms = max(self.queue_ms, self.adapter_ms)
+        return waits_ms + self.transfer_ms + self.prefill_ms + self.stretch_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +109,8 @@ class Estimate:
     ttft_ms: float = 0.0
     #: The part of `ttft_ms` for the computation; the book uses it until the first token.
     prefill_ms: float = 0.0
+    #: The part of that without the sequences that decode beside it; None: all of it.
+    work_ms: float | None = None
     itl_ms: float = 0.0
     #: Longest wait for the adapter at one of both workers.
     adapter_ms: float = 0.0
@@ -106,6 +126,10 @@ class Route:
     #: Peers that hold more of the prompt than prefill[0] (or the decode worker), best first.
     sources: tuple[PrefixSource, ...] = ()
     estimate: Estimate = Estimate()
+    #: Leading tokens that a prefill worker computes, if the decode worker computes the rest.
+    num_handed_tokens: int = 0
+    #: Whether the decode worker computes the prompt though another worker could.
+    is_kept: bool = False
 
 
 class PrefixLookup(Protocol):

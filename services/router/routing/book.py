@@ -43,6 +43,10 @@ class ArrivalRate:
         return self._recent.total(now_s) / (self._window_s * -math.expm1(-seen_s / self._window_s))
 
 
+#: Before any answer has ended, and the weight of one that ends.
+ANSWER_TOKENS_PRIOR, ANSWER_WEIGHT = 100.0, 0.02
+
+
 class Book:
     """Everything in flight: by worker in `Endpoint.work`, by block in `predicted`."""
 
@@ -55,6 +59,8 @@ class Book:
         self.clock = clock
         self.predicted = predicted or PredictedBlocks()
         self.arrivals = ArrivalRate()
+        #: Mean number of tokens of an answer, lately.
+        self.answer_tokens = ANSWER_TOKENS_PRIOR
         #: Called when a prompt has left a worker's queue.
         self.on_prompt_end: Callable[[], None] | None = None
         self._keys = itertools.count()
@@ -67,10 +73,12 @@ class Book:
         block_hashes: Sequence[bytes] = (),
         waits_apart: bool = False,
         adapter: bytes = b"",
+        max_itl_ms: float | None = None,
     ) -> Booking:
         """Book a request that is sent: its prompt is computed, then its answer is written.
 
         `waits_apart`: see `Work.add_prompt`. `adapter`: the digest of its adapter; empty: none.
+        `max_itl_ms`: its bound on the time between tokens.
         """
         self.arrivals.note(self.clock())
         return Booking(
@@ -81,13 +89,25 @@ class Book:
             next(self._keys),
             waits_apart=waits_apart,
             adapter=adapter,
+            max_itl_ms=max_itl_ms,
         )
 
+    def note_answer(self, num_tokens: int) -> None:
+        """Count an answer that has ended."""
+        self.answer_tokens += ANSWER_WEIGHT * (num_tokens - self.answer_tokens)
+
     def begin_follower(
-        self, route: Route, *, num_prompt_tokens: int, adapter: bytes = b""
+        self,
+        route: Route,
+        *,
+        num_prompt_tokens: int,
+        adapter: bytes = b"",
+        max_itl_ms: float | None = None,
     ) -> Booking:
         """Book a further answer to a prompt whose KV the decode worker holds already."""
-        return Booking(self, route, num_prompt_tokens, (), None, adapter=adapter)
+        return Booking(
+            self, route, num_prompt_tokens, (), None, adapter=adapter, max_itl_ms=max_itl_ms
+        )
 
 
 class Booking:
@@ -103,12 +123,13 @@ class Booking:
         *,
         waits_apart: bool = False,
         adapter: bytes = b"",
+        max_itl_ms: float | None = None,
     ) -> None:
         """Make an entry. Without a `key` there is no prompt to compute."""
         now_s = book.clock()
         self._book = book
         self._decode = route.decode.work
-        self._num_tokens = num_prompt_tokens
+        self._num_tokens = self._num_prompt_tokens = num_prompt_tokens
         self._key = key
         self._open = True
         self._decoding = False
@@ -116,8 +137,14 @@ class Booking:
         self._num_decoding_last = 0
         self._decode.num_requests += 1
         self._decode.num_held_tokens += num_prompt_tokens
+        self._max_itl_ms = max_itl_ms
+        if max_itl_ms is not None:
+            self._decode.add_bound(max_itl_ms)
         computing: Endpoint = route.prefill[0] if route.prefill else route.decode
         self._computing = computing.work
+        #: Sequences that decoded beside the prompt, at its beginning and at its end.
+        self._beside = [self._computing.num_decoding]
+        self._computed_first_ms = self._computed_last_ms = 0.0
         self._predictions = []
         self._adapter, self._begun_s = adapter, now_s
         self._adapter_uses = self._begin_adapter(route, computing, now_s, computes=key is not None)
@@ -126,7 +153,12 @@ class Booking:
             return
         expected_ms = route.estimate.prefill_ms
         self._computing.add_prompt(
-            key, num_prompt_tokens, expected_ms, now_s, waits_apart=waits_apart
+            key,
+            num_prompt_tokens,
+            expected_ms,
+            now_s,
+            work_ms=route.estimate.work_ms,
+            waits_apart=waits_apart,
         )
         if self._computing is not self._decode:
             self._computing.num_requests += 1
@@ -140,6 +172,17 @@ class Booking:
         """Mean of the decode worker's number of sequences at this one's beginning and end."""
         last = self._decode.num_decoding if self._open else self._num_decoding_last
         return (self._num_decoding_first + last) / 2
+
+    @property
+    def num_beside(self) -> float:
+        """Mean number of sequences that decoded on the prompt's worker while it was computed."""
+        return sum(self._beside) / len(self._beside)
+
+    @property
+    def prompts_ms(self) -> float:
+        """Expected computation of others' prompts on the decode worker during this answer."""
+        last_ms = self._decode.computed_ms if self._open else self._computed_last_ms
+        return last_ms - self._computed_first_ms
 
     def add_tokens(self, count: int) -> None:
         """Record `count` new tokens; the first ones end the computation of the prompt."""
@@ -159,9 +202,14 @@ class Booking:
             self._end_prompt(computed=False)
             self._open = False
             self._num_decoding_last = self._decode.num_decoding
+            self._computed_last_ms = self._decode.computed_ms
+            if self._max_itl_ms is not None:
+                self._decode.drop_bound(self._max_itl_ms)
             self._decode.num_requests -= 1
             self._decode.num_held_tokens -= self._num_tokens
             self._decode.num_decoding -= self._decoding
+            if self._decoding:
+                self._book.note_answer(self._num_tokens - self._num_prompt_tokens)
             now_s = self._book.clock()
             for use in self._adapter_uses:
                 use.end(self._adapter, self._begun_s, now_s, served=self._decoding)
@@ -184,6 +232,7 @@ class Booking:
             return
         now_s = self._book.clock()
         self._computing.end_prompt(self._key, now_s)
+        self._beside.append(self._computing.num_decoding)
         self._key = None
         if self._computing is not self._decode:
             self._computing.num_requests -= 1
@@ -204,3 +253,4 @@ class Booking:
         self._decoding = True
         self._decode.num_decoding += 1
         self._num_decoding_first = self._decode.num_decoding
+        self._computed_first_ms = self._decode.computed_ms

@@ -25,6 +25,9 @@ from services.router.routing.filters import (
     Understands,
 )
 from services.router.routing.newest import Newest
+from services.router.routing.places.compare import compared
+from services.router.routing.places.mode import PlacementMode
+from services.router.routing.places.placement import Place, Placement
 from services.router.routing.policies.cost import policy as cost_policy
 from services.router.routing.slo import meets_itl, meets_ttft, refuse
 from services.router.workers.endpoint import preferring
@@ -78,11 +81,14 @@ class Candidates:
 
 @dataclass(slots=True)
 class Decision:
-    """The inputs of one request's decision. Without a decode worker, `route` is None."""
+    """The inputs of one request's decision, and its result: None without a decode worker."""
 
     decode: Candidates
     prefill: Candidates
+    placement: Placement | None = None
     route: Route | None = None
+    #: The placements that were compared, best first; empty if there was nothing to compare.
+    placements: list[Placement] = field(default_factory=list)
 
 
 class WorkerChooser:
@@ -99,11 +105,13 @@ class WorkerChooser:
         filters: Sequence[Filter] = FILTERS,
         max_prefill_candidates: int = MAX_PREFILL_CANDIDATES,
         max_worker_queue_ms: float = math.inf,
+        mode: PlacementMode = PlacementMode.DISAGGREGATED,
     ) -> None:
         """Choose by a policy among `endpoints`, those that serve a role.
 
         `peer_fetch`: see Estimator. `max_worker_queue_ms`: see WorkerRoom.
         """
+        self._mode = mode
         self._endpoints = endpoints
         self.policy = policy or cost_policy(random.Random())
         self.book = book or Book()
@@ -141,13 +149,14 @@ class WorkerChooser:
         decision = self.decide(request)
         if trail is not None:
             trail.note(self.policy, request, decision)
-        if decision.route is None:
+        placement = decision.placement
+        if decision.route is None or placement is None:
             _refuse_if_too_old(decision.decode.left_out)
             raise NoWorkerError(_why_nobody(decision.decode.left_out, "decode"))
-        refuse(request, decision.decode.candidates[0], decision.prefill.candidates)
-        self.policy.decode_picker.chosen(decision.decode.candidates[0])
-        if decision.prefill.candidates:
-            self.policy.prefill_picker.chosen(decision.prefill.candidates[0])
+        refuse(request, placement)
+        self.policy.decode_picker.chosen(placement.writer)
+        if placement.readers:
+            self.policy.prefill_picker.chosen(placement.reader)
         return decision.route
 
     def reader(self, request: RoutingRequest) -> Candidate:
@@ -171,12 +180,7 @@ class WorkerChooser:
         kept = self._able(request, Role.PREFILL, choice)
         taking = self._newest.pick_readers(kept)
         _leave_out_others(kept, taking, choice)
-        choice.candidates = self._ordered(
-            request,
-            self._estimator.prefill(request, taking, self._holdings(request)),
-            self.policy.prefill_scorers,
-            self.policy.prefill_picker,
-        )
+        choice.candidates = self._by_policy_readers(request, taking, self._holdings(request))
         return choice
 
     def is_gone(self, identity: str, excluded: Collection[WorkerId]) -> bool:
@@ -196,32 +200,67 @@ class WorkerChooser:
         Raises:
             OverloadedError: no worker is expected to meet the request's bounds.
         """
-        decision = self.decide(request)
-        if decision.route is not None:
-            refuse(request, decision.decode.candidates[0], decision.prefill.candidates)
+        placement = self.decide(request).placement
+        if placement is not None:
+            refuse(request, placement)
 
     def decide(self, request: RoutingRequest) -> Decision:
         """Return the decision that `route` would make, without side effects."""
         holdings = self._holdings(request)
         decode = Candidates()
         prefill = Candidates()
-        writers = self._able(request, Role.DECODE, decode)
-        # Without a decode worker, each of those that write in its place computes its own prompts.
-        idle = [e for e in self._endpoints(Role.PREFILL) if e not in writers]
-        readers = self._kept(request, preferring(idle, Role.PREFILL), self._filters, prefill)
+        writers = self._writers(request, decode)
+        readers = self._readers(request, writers, prefill)
         taking = self._newest.pick(writers, readers, request.num_prompt_tokens)
         _leave_out_others(writers, taking[0], decode)
         _leave_out_others(readers, taking[1], prefill)
         writers, readers = taking
-        decode.candidates = self._ordered(
-            request,
-            self._estimator.decode(request, writers, holdings, computes=not readers),
-            self.policy.decode_scorers,
-            self.policy.decode_picker,
-        )
         decision = Decision(decode, prefill)
+        if self._mode is PlacementMode.ELASTIC and writers and readers:
+            self._compare(request, writers, readers, holdings, decision)
+        else:
+            self._divide(request, writers, readers, holdings, decision)
+        if decision.placement is not None:
+            has_others = bool(readers) or self._mode is PlacementMode.AGGREGATED
+            decision.route = self._route(decision.placement, holdings, has_others=has_others)
+        return decision
+
+    def _compare(
+        self,
+        request: RoutingRequest,
+        writers: Sequence[Endpoint],
+        readers: Sequence[Endpoint],
+        holdings: Holdings,
+        decision: Decision,
+    ) -> None:
+        """Decide by the costs of placements: any worker may compute, and any may write."""
+        only = self._by_policy_writers(request, writers, holdings, computes=False)
+        alone = self._by_policy_writers(request, writers, holdings, computes=True)
+        reading = self._by_policy_readers(request, readers, holdings)
+        decision.placements = compared(request, writers=only, readers=reading, alone=alone)
+        placement = decision.placement = decision.placements[0]
+        writer = placement.writer
+        alike = only if placement.place is Place.HANDED_OVER else alone
+        decision.decode.candidates = [writer, *(each for each in alike if each is not writer)]
+        decision.prefill.candidates = list(placement.readers) or [
+            each for each in reading if each.endpoint is not writer.endpoint
+        ]
+
+    def _divide(
+        self,
+        request: RoutingRequest,
+        writers: Sequence[Endpoint],
+        readers: Sequence[Endpoint],
+        holdings: Holdings,
+        decision: Decision,
+    ) -> None:
+        """Decide with `writers` that only write, unless there are no `readers`."""
+        decode, prefill = decision.decode, decision.prefill
+        decode.candidates = self._by_policy_writers(
+            request, writers, holdings, computes=not readers
+        )
         if not decode.candidates:
-            return decision
+            return
         decode.candidates = meets_itl(request, decode.candidates)
         chosen = decode.candidates[0]
         compatible = self._kept(request, readers, (SharesBlocksWith(chosen.endpoint),), prefill)
@@ -229,35 +268,55 @@ class WorkerChooser:
             # The decode worker has to compute the prompt, which is not in its estimate.
             chosen = self._estimator.decode(request, [chosen.endpoint], holdings, computes=True)[0]
             decode.candidates[0] = chosen
-        prefill.candidates = self._ordered(
-            request,
-            self._estimator.prefill(request, compatible, holdings),
-            self.policy.prefill_scorers,
-            self.policy.prefill_picker,
-        )
+        prefill.candidates = self._by_policy_readers(request, compatible, holdings)
         prefill.candidates = meets_ttft(request, prefill.candidates)
         if not prefill.candidates:
             decode.candidates = meets_ttft(request, decode.candidates)
-        decision.route = self._route(decode, prefill, holdings)
-        return decision
+        decision.placement = Placement(
+            writer=decode.candidates[0], readers=tuple(prefill.candidates)
+        )
+
+    def _by_policy_writers(
+        self,
+        request: RoutingRequest,
+        writers: Sequence[Endpoint],
+        holdings: Holdings,
+        *,
+        computes: bool,
+    ) -> list[Candidate]:
+        candidates = self._estimator.decode(request, writers, holdings, computes=computes)
+        policy = self.policy
+        return self._ordered(request, candidates, policy.decode_scorers, policy.decode_picker)
+
+    def _by_policy_readers(
+        self, request: RoutingRequest, readers: Sequence[Endpoint], holdings: Holdings
+    ) -> list[Candidate]:
+        candidates = self._estimator.prefill(request, readers, holdings)
+        policy = self.policy
+        return self._ordered(request, candidates, policy.prefill_scorers, policy.prefill_picker)
 
     def _holdings(self, request: RoutingRequest) -> Holdings:
         reported = self._prefixes.lookup(request.block_hashes) if self._prefixes is not None else {}
         return Holdings(reported, request.block_hashes)
 
-    def _route(self, decode: Candidates, prefill: Candidates, holdings: Holdings) -> Route:
-        writer = decode.candidates[0]
-        reader = prefill.candidates[0] if prefill.candidates else writer
+    def _route(self, placement: Placement, holdings: Holdings, *, has_others: bool) -> Route:
+        writer, reader, split = placement.writer, placement.reader, placement.split
+        prefill_ms, work_ms = reader.prefill_ms + reader.stretch_ms, reader.prefill_ms
+        if split is not None:
+            prefill_ms, work_ms = split.ttft_ms - reader.queue_ms, split.reader_ms
         return Route(
             writer.endpoint,
-            tuple(c.endpoint for c in prefill.candidates[: self._max_prefill_candidates]),
+            tuple(c.endpoint for c in placement.readers[: self._max_prefill_candidates]),
             self._sources(reader, holdings),
             Estimate(
-                ttft_ms=max(reader.ttft_ms, writer.adapter_ms),
-                prefill_ms=reader.prefill_ms,
+                ttft_ms=max(placement.ttft_ms, writer.adapter_ms),
+                prefill_ms=prefill_ms,
+                work_ms=work_ms,
                 itl_ms=writer.itl_ms,
                 adapter_ms=max(reader.adapter_ms, writer.adapter_ms),
             ),
+            num_handed_tokens=0 if split is None else split.num_tokens,
+            is_kept=has_others and not placement.readers,
         )
 
     def _sources(self, reader: Candidate, holdings: Holdings) -> tuple[PrefixSource, ...]:
@@ -294,6 +353,23 @@ class WorkerChooser:
             return kept
         others = [endpoint for endpoint in alive if endpoint.preference is not role]
         return self._kept(request, others, self._filters, choice)
+
+    def _writers(self, request: RoutingRequest, choice: Candidates) -> list[Endpoint]:
+        if self._mode is PlacementMode.DISAGGREGATED:
+            return self._able(request, Role.DECODE, choice)
+        return self._kept(request, self._endpoints(Role.DECODE), self._filters, choice)
+
+    def _readers(
+        self, request: RoutingRequest, writers: Sequence[Endpoint], choice: Candidates
+    ) -> list[Endpoint]:
+        if self._mode is PlacementMode.AGGREGATED:
+            return []
+        alive = self._endpoints(Role.PREFILL)
+        if self._mode is PlacementMode.DISAGGREGATED:
+            # Without a decode worker, each of those that write in its place computes its own
+            # prompts.
+            alive = preferring([each for each in alive if each not in writers], Role.PREFILL)
+        return self._kept(request, alive, self._filters, choice)
 
     def _kept(
         self,

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from services.router.routing.base import Candidate
+from services.router.routing.places.steps import beside
 from services.router.workers.work import RECENT_WINDOW_S
+from shared.identity import Role
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,6 +29,11 @@ HEAT_REQUESTS = 5
 #: A worker that is busy for less than this share of the time is hot in part only: while there is
 #: little to do, one conversation may well be all the work, and should stay where it is.
 BUSY_SHARE = 0.25
+#: Milliseconds of one first token that are worth a millisecond by which a sequence without a bound
+#: is delayed.
+HARM_WEIGHT = 1.0
+#: What use in the other role costs, as a share of the computation: enough to decide ties.
+PREFERENCE_SHARE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,8 @@ class Estimator:
         for endpoint in endpoints:
             candidate = self._candidate(request, endpoint, holdings, now_s)
             self._add_prompt(candidate, request, longest, now_s)
+            _add_beside(candidate)
+            _add_preference(candidate, Role.PREFILL, candidate.prefill_ms)
             candidates.append(candidate)
         self._add_adapter(candidates, request, now_s)
         self._add_crowding(candidates, now_s)
@@ -74,21 +83,27 @@ class Estimator:
 
         `computes`: they compute the prompt, too.
         """
+        now_s = self._book.clock()
         if computes:
             candidates = self.prefill(request, endpoints, holdings)
         else:
-            now_s = self._book.clock()
             candidates = [self._candidate(request, e, holdings, now_s) for e in endpoints]
             self._add_adapter(candidates, request, now_s)
             self._add_batch_heat(candidates, request)
+        self._add_spoils(candidates, request, now_s)
         num_tokens = request.num_prompt_tokens
         for candidate in candidates:
             record, work = candidate.endpoint.record, candidate.endpoint.work
             profile = candidate.endpoint.profile
             if not computes:
-                candidate.transfer_ms = profile.transfer_ms(num_tokens - candidate.num_held_tokens)
+                num_moved = num_tokens - candidate.num_held_tokens
+                candidate.transfer_ms = profile.transfer_ms(num_moved)
+                candidate.exposed_ms = profile.exposed_ms(num_moved)
             num_held = work.num_held_tokens + num_tokens
-            candidate.itl_ms = profile.itl_ms(work.num_decoding + 1, num_held)
+            itl_ms = profile.itl_ms(work.num_decoding + 1, num_held)
+            # The rest of its time is that of prompts.
+            candidate.itl_ms = itl_ms / (1 - work.prompt_share(now_s))
+            _add_preference(candidate, Role.DECODE, profile.prefill_ms(num_tokens, 0))
             num_over = num_held - record.num_blocks * record.block_size
             if num_over > 0:
                 candidate.preemption_ms = profile.prefill_ms(num_over, 0)
@@ -148,14 +163,40 @@ class Estimator:
             work_ms = candidate.prefill_ms
             candidate.crowding_ms = work_ms * (mean_queue_ms + work_ms) * per_ms
 
+    def _add_spoils(
+        self, candidates: list[Candidate], request: RoutingRequest, now_s: float
+    ) -> None:
+        """Add the delay of an answer by prompts that come while it is written.
+
+        They are computed where the fewest sequences decode. If the answer is written there, it is
+        in their way; if elsewhere, they go on as before.
+        """
+        if len(candidates) < 2:
+            return
+        works = [candidate.endpoint.work for candidate in candidates]
+        least = min(work.num_decoding for work in works)
+        num_least = sum(work.num_decoding == least for work in works)
+        share = sum(work.prompt_share(now_s) for work in works)
+        num_tokens = min(self._book.answer_tokens, request.max_tokens)
+        for candidate, work in zip(candidates, works, strict=True):
+            if work.num_decoding == least:
+                itl_ms = candidate.endpoint.profile.itl_ms(least + 1, work.num_held_tokens)
+                candidate.spoil_ms = HARM_WEIGHT * share * num_tokens * itl_ms / num_least
+
     def _add_heat(self, candidates: list[Candidate], request: RoutingRequest, now_s: float) -> None:
         """Add a penalty to busy workers, so that a popular prefix is computed on others, too.
 
         The queue's cost alone does that only when it exceeds what the holder saves. Until then one
         worker would stay nearly saturated while the others have little to do.
         """
-        if len(candidates) < 2:
-            return
+        for role in Role:
+            alike = [each for each in candidates if each.endpoint.preference is role]
+            if len(alike) > 1:
+                self._add_heat_among(alike, request, now_s)
+
+    def _add_heat_among(
+        self, candidates: list[Candidate], request: RoutingRequest, now_s: float
+    ) -> None:
         num_tokens = request.num_prompt_tokens
         recents = [c.endpoint.work.recent_ms(now_s) for c in candidates]
         mean_ms = sum(recents) / len(candidates)
@@ -183,6 +224,29 @@ class Estimator:
             heat = (number + HEAT_REQUESTS) / (mean + HEAT_REQUESTS)
             if heat > WARM:
                 candidate.hot_ms = _load_ms(request, candidate) * (heat - WARM) / (HOT - WARM)
+
+
+def _add_beside(candidate: Candidate) -> None:
+    """Add what sequences that decode there mean for the prompt, and the prompt for them."""
+    endpoint = candidate.endpoint
+    work = endpoint.work
+    there = beside(
+        candidate.prefill_ms,
+        num_decoding=work.num_decoding,
+        num_unbounded=work.num_unbounded,
+        itl_ms=endpoint.profile.itl_ms(work.num_decoding, work.num_held_tokens),
+        bound_ms=work.bound_ms,
+        is_whole=endpoint.preference is Role.PREFILL,
+    )
+    candidate.stretch_ms, candidate.step_ms = there.stretch_ms, there.step_ms
+    candidate.fits_bound = there.fits
+    candidate.harm_ms = HARM_WEIGHT * work.num_unbounded * candidate.prefill_ms
+
+
+def _add_preference(candidate: Candidate, role: Role, prefill_ms: float) -> None:
+    """Set the penalty for use in a role; a later one replaces an earlier one."""
+    unlike = candidate.endpoint.preference is not role
+    candidate.preference_ms = PREFERENCE_SHARE * prefill_ms if unlike else 0.0
 
 
 def _load_ms(request: RoutingRequest, candidate: Candidate) -> float:

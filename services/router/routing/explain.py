@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from services.router.routing.places.placement import Place
 from services.router.routing.slo import refuse
 from shared.errors import OverloadedError
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from services.router.routing.base import Candidate, Policy, RoutingRequest, Scorer
     from services.router.routing.chooser import Candidates, Decision
+    from services.router.routing.places.placement import Placement
 
 
 class CandidateCost(msgspec.Struct, kw_only=True):
@@ -55,9 +57,31 @@ class SourceView(msgspec.Struct):
     num_blocks: int
 
 
+class PlacementView(msgspec.Struct, kw_only=True):
+    """A way to serve the request that was compared with others."""
+
+    #: handed_over, here (at the worker that writes the answer) or split.
+    place: str
+    decode: str
+    #: The worker that would compute the prompt, or its first `num_handed_tokens` if that is not 0.
+    prefill: str
+    num_handed_tokens: int
+    #: Sum of `terms_ms`; the least is chosen among those without a flaw.
+    cost_ms: float
+    terms_ms: dict[str, float]
+    expected_ttft_ms: float
+    expected_itl_ms: float
+    #: The longest step of the sequences that decode beside the prompt.
+    step_ms: float
+    #: Reason for which it is chosen only if all have one; empty: none.
+    flaw: str
+
+
 class RouteView(msgspec.Struct, kw_only=True):
     """The route of the request."""
 
+    #: handed_over, here or split.
+    place: str
     decode: str
     prefill: list[str]
     sources: list[SourceView]
@@ -78,14 +102,16 @@ class Explanation(msgspec.Struct, kw_only=True):
     route: RouteView | None
     #: The reason of a refusal although there are workers.
     refused: str | None
+    #: What the route was chosen from, best first; empty if there was no choice of a place.
+    placements: list[PlacementView]
 
 
 def explain(policy: Policy, request: RoutingRequest, decision: Decision) -> Explanation:
     """Return the explanation of a decision."""
     refused = None
-    if decision.route is not None:
+    if decision.placement is not None:
         try:
-            refuse(request, decision.decode.candidates[0], decision.prefill.candidates)
+            refuse(request, decision.placement)
         except OverloadedError as error:
             refused = str(error)
     return Explanation(
@@ -96,6 +122,7 @@ def explain(policy: Policy, request: RoutingRequest, decision: Decision) -> Expl
         prefill=_role(request, decision.prefill, policy.prefill_scorers),
         route=_route(decision),
         refused=refused,
+        placements=[_placement(placement) for placement in decision.placements],
     )
 
 
@@ -105,6 +132,7 @@ def explain_readers(policy: Policy, request: RoutingRequest, readers: Candidates
     route = None
     if best is not None:
         route = RouteView(
+            place=Place.HERE.value,
             decode="",
             prefill=[best.endpoint.name],
             sources=[],
@@ -119,6 +147,7 @@ def explain_readers(policy: Policy, request: RoutingRequest, readers: Candidates
         prefill=_role(request, readers, policy.prefill_scorers),
         route=route,
         refused=None,
+        placements=[],
     )
 
 
@@ -156,11 +185,27 @@ def _candidate(
     )
 
 
+def _placement(placement: Placement) -> PlacementView:
+    return PlacementView(
+        place=placement.place.value,
+        decode=placement.writer.endpoint.name,
+        prefill=placement.reader.endpoint.name,
+        cost_ms=placement.cost_ms,
+        num_handed_tokens=0 if placement.split is None else placement.split.num_tokens,
+        terms_ms=dict(placement.terms_ms),
+        expected_ttft_ms=placement.ttft_ms,
+        expected_itl_ms=placement.itl_ms,
+        step_ms=placement.reader.step_ms,
+        flaw=placement.flaw,
+    )
+
+
 def _route(decision: Decision) -> RouteView | None:
-    route = decision.route
-    if route is None:
+    route, placement = decision.route, decision.placement
+    if route is None or placement is None:
         return None
     return RouteView(
+        place=placement.place.value,
         decode=route.decode.name,
         prefill=[endpoint.name for endpoint in route.prefill],
         sources=[SourceView(peer.endpoint.name, peer.num_blocks) for peer in route.sources],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from services.router.routing.places.mode import PlacementMode
 from services.router.workers.endpoint import preferring
 from shared.identity import Role
 
@@ -28,11 +29,14 @@ class WorkerRoom:
         book: Book,
         *,
         max_worker_queue_ms: float,
+        mode: PlacementMode = PlacementMode.DISAGGREGATED,
     ) -> None:
         """Use this book for `endpoints`, those that serve a role.
 
-        `max_worker_queue_ms`: longest queue of prompts that a worker should have.
+        `max_worker_queue_ms`: longest queue of prompts that a worker should have. `mode`: who may
+        compute prompts.
         """
+        self._mode = mode
         self._endpoints = endpoints
         self._book = book
         self._max_queue_ms = max_worker_queue_ms
@@ -40,15 +44,21 @@ class WorkerRoom:
     def __call__(self, num_tokens: int) -> bool:
         """Return whether some worker's queue is short and some decode worker's pool has space."""
         able = [e for e in self._endpoints(Role.DECODE) if e.usable]
-        writers = preferring(able, Role.DECODE) or able
+        writers = able
+        if self._mode is PlacementMode.DISAGGREGATED:
+            writers = preferring(able, Role.DECODE) or able
         now_s = self._book.clock()
         if not writers:
             # Let the request in: routing reports what is missing, and waiting here does not help.
             # Workers that make vectors alone have no decode workers beside them.
             makers = [e for e in self._endpoints(Role.PREFILL) if e.usable and _makes_only(e)]
             return not makers or any(has_time(e, now_s, self._max_queue_ms) for e in makers)
-        usable = (e for e in self._endpoints(Role.PREFILL) if e.usable)
+        usable = [e for e in self._endpoints(Role.PREFILL) if e.usable]
         readers = preferring(usable, Role.PREFILL) or writers
+        if self._mode is PlacementMode.ELASTIC:
+            readers = [*usable, *writers]
+        elif self._mode is PlacementMode.AGGREGATED:
+            readers = writers
         return any(has_time(e, now_s, self._max_queue_ms) for e in readers) and any(
             has_space(e, num_tokens) for e in writers
         )

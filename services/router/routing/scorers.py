@@ -71,6 +71,26 @@ class Crowding:
         return candidate.crowding_ms
 
 
+class Beside:
+    """What sequences that decode there add to the prompt, and the prompt to them."""
+
+    name = "beside"
+
+    def cost_ms(self, request: RoutingRequest, candidate: Candidate) -> float:
+        """See Scorer."""
+        return candidate.stretch_ms + candidate.harm_ms
+
+
+class Preference:
+    """Use of a worker in the role that it is not preferred for."""
+
+    name = "preference"
+
+    def cost_ms(self, request: RoutingRequest, candidate: Candidate) -> float:
+        """See Scorer."""
+        return candidate.preference_ms
+
+
 class Heat:
     """Penalty for a worker with much more than an equal share of the work."""
 
@@ -92,7 +112,7 @@ class DecodeLoad:
 
     def cost_ms(self, request: RoutingRequest, candidate: Candidate) -> float:
         """See Scorer."""
-        return self._num_tokens * candidate.itl_ms + candidate.preemption_ms
+        return self._num_tokens * candidate.itl_ms + candidate.preemption_ms + candidate.spoil_ms
 
 
 class MissingPrefix:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from shared.errors import OverloadedError, RefusalReason
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from services.router.routing.base import Candidate, RoutingRequest
+    from services.router.routing.places.placement import Placement
 
 LONGEST_RETRY_S = 60.0
 _TTFT = "first token", RefusalReason.EXPECTED_TTFT
@@ -33,18 +32,18 @@ def meets_itl(request: RoutingRequest, candidates: list[Candidate]) -> list[Cand
     return sorted(candidates, key=lambda candidate: candidate.itl_ms > bound)
 
 
-def refuse(request: RoutingRequest, decode: Candidate, prefill: Sequence[Candidate]) -> None:
-    """Refuse the request if its best workers are not expected to meet its bounds.
+def refuse(request: RoutingRequest, placement: Placement) -> None:
+    """Refuse the request if its best placement is not expected to meet its bounds.
 
     Raises:
         OverloadedError: a bound would be missed; `retry_after_s` is the expected excess.
     """
     if request.max_ttft_ms is not None:
-        ttft_ms = (prefill[0] if prefill else decode).ttft_ms * request.ttft_margin
+        ttft_ms = placement.ttft_ms * request.ttft_margin
         if ttft_ms > request.max_ttft_ms:
             raise _overloaded(_TTFT, ttft_ms, request.max_ttft_ms)
-    if request.max_itl_ms is not None and decode.itl_ms > request.max_itl_ms:
-        raise _overloaded(_ITL, decode.itl_ms, request.max_itl_ms)
+    if request.max_itl_ms is not None and placement.itl_ms > request.max_itl_ms:
+        raise _overloaded(_ITL, placement.itl_ms, request.max_itl_ms)
 
 
 def _overloaded(

@@ -51,6 +51,9 @@ class Endpoint:
     refusal: str = ""
     #: Number of visits in a row without an answer.
     num_missed: int = 0
+    #: Whether it may compute the rest of a prompt whose beginning comes from elsewhere; its answers
+    #: show when its model has windows or states, with which it cannot.
+    splits: bool = True
     #: The worker refused a request because it drains; a later heartbeat will report it, too.
     refused: bool = False
     work: Work = field(default_factory=Work)

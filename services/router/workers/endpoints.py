@@ -37,6 +37,8 @@ VISIT_S = 5.0
 MAX_MISSED_VISITS = 2
 #: A live worker whose lease has ended registers again and answers the canary within this time.
 RETURN_S = 3.0
+#: Time without a measurement of a role's workers after which all workers' are taken for theirs.
+ROLE_STALE_S = 120.0
 ASLEEP = "the decode workers are asleep"
 
 
@@ -62,6 +64,8 @@ class EndpointPool:
         self._endpoints: dict[WorkerId, Endpoint] = {}
         self._checks: dict[WorkerId, asyncio.Task[None]] = {}
         self._retired: list[Endpoint] = []
+        #: Of all workers, and of those that started with a role.
+        self._everyones = WorkerProfile()
         self._fleets: dict[Role, WorkerProfile] = {}
         self._load_times = LoadTimes()
         self._max_model_len: int | None = None
@@ -99,8 +103,14 @@ class EndpointPool:
         return [e for e in self._endpoints.values() if e.serves(role)]
 
     def fleet(self, role: Role) -> WorkerProfile:
-        """Return the profile of all workers that started with the role; they are its prior."""
-        return self._fleets.setdefault(role, WorkerProfile())
+        """Return the profile of all workers that started with the role, which is their prior.
+
+        Its own prior is the profile of all workers: one that has computed no prompt yet is expected
+        to be as fast as those that have.
+        """
+        if role not in self._fleets:
+            self._fleets[role] = WorkerProfile(self._everyones, stale_s=ROLE_STALE_S)
+        return self._fleets[role]
 
     def everyone(self) -> Iterable[Endpoint]:
         """Live workers of all roles, usable or not."""

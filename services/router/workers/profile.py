@@ -16,6 +16,8 @@ PREFILL_PRIOR = (5.0, 50.0, 1.0)
 DECODE_PRIOR = (10.0, 0.5, 0.1)
 #: Milliseconds: per transfer, per 1e6 bytes (this is 1 GB/s).
 TRANSFER_PRIOR = (1.0, 1.0)
+#: The same of the part of a hand-off that the computation does not hide: most is sent meanwhile.
+EXPOSED_PRIOR = (2.0, 0.1)
 BYTES_PER_TOKEN_PRIOR = 16_384.0
 #: Weight of the fleet's coefficients in measurements. A few slow answers of one worker must not
 #: send all requests to its twins, which hold nothing; a slower worker shows it in some dozen.
@@ -38,17 +40,21 @@ class WorkerProfile:
         fleet: WorkerProfile | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
+        stale_s: float = STALE_S,
     ) -> None:
+        """`stale_s`: how long a measurement counts; afterwards the fleet's coefficients do."""
         self._fleet = fleet
         self._bytes_per_token: float | None = None
         if fleet is None:
             self._prefill = RobustFit(lambda: PREFILL_PRIOR)
             self._decode = RobustFit(lambda: DECODE_PRIOR)
             self._transfer = RobustFit(lambda: TRANSFER_PRIOR)
+            self._exposed = RobustFit(lambda: EXPOSED_PRIOR)
         else:
-            self._prefill = _member(fleet._prefill, PREFILL_PRIOR, clock)
-            self._decode = _member(fleet._decode, DECODE_PRIOR, clock)
-            self._transfer = _member(fleet._transfer, TRANSFER_PRIOR, clock)
+            self._prefill = _member(fleet._prefill, PREFILL_PRIOR, clock, stale_s)
+            self._decode = _member(fleet._decode, DECODE_PRIOR, clock, stale_s)
+            self._transfer = _member(fleet._transfer, TRANSFER_PRIOR, clock, stale_s)
+            self._exposed = _member(fleet._exposed, EXPOSED_PRIOR, clock, stale_s)
 
     @property
     def num_measurements(self) -> int:
@@ -99,6 +105,13 @@ class WorkerProfile:
         each, per_megabyte = self._transfer.coefficients
         return each + per_megabyte * num_tokens * self.bytes_per_token / 1e6
 
+    def exposed_ms(self, num_tokens: int) -> float:
+        """Return the expected time between a first token from elsewhere and the prompt's KV."""
+        if num_tokens <= 0:
+            return 0.0
+        each, per_megabyte = self._exposed.coefficients
+        return each + per_megabyte * num_tokens * self.bytes_per_token / 1e6
+
     def observe_prefill(self, num_tokens: int, num_held: int, ms: float) -> None:
         """Learn from the time of one prompt."""
         num_computed = max(num_tokens - num_held, 1)
@@ -113,6 +126,12 @@ class WorkerProfile:
             self._fleet.observe_decode(num_sequences, num_tokens, ms)
         self._decode.observe((1.0, num_sequences, num_tokens / 1e3), ms)
 
+    def observe_exposed(self, num_tokens: int, ms: float) -> None:
+        """Learn from the part of a hand-off that its computation did not hide."""
+        if self._fleet is not None:
+            self._fleet.observe_exposed(num_tokens, ms)
+        self._exposed.observe((1.0, num_tokens * self.bytes_per_token / 1e6), ms)
+
     def observe_transfer(self, num_tokens: int, num_bytes: int, ms: float) -> None:
         """Learn from the size and time of one transfer."""
         if num_tokens <= 0 or num_bytes <= 0:
@@ -123,9 +142,11 @@ class WorkerProfile:
         self._transfer.observe((1.0, num_bytes / 1e6), ms)
 
 
-def _member(fleet: RobustFit, prior: tuple[float, ...], clock: Callable[[], float]) -> RobustFit:
+def _member(
+    fleet: RobustFit, prior: tuple[float, ...], clock: Callable[[], float], stale_s: float
+) -> RobustFit:
     return RobustFit(
-        lambda: _positive(fleet, prior), prior_weight=FLEET_WEIGHT, stale_s=STALE_S, clock=clock
+        lambda: _positive(fleet, prior), prior_weight=FLEET_WEIGHT, stale_s=stale_s, clock=clock
     )
 
 

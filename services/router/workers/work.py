@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+import math
+from collections import Counter, OrderedDict
 
 from services.router.workers.recent import Recent
 
@@ -12,6 +13,11 @@ LATE_SHARE = 0.5
 #: Time for which work counts in a worker's share of all work. Long enough for many requests, so
 #: that a few large ones do not make a worker look hot.
 RECENT_WINDOW_S = 60.0
+#: The same for the share of its time in which a worker computes prompts: it should follow a change
+#: of the load.
+SHARE_WINDOW_S = 15.0
+#: Of one that computes prompts all the time; sequences that decode there get on all the same.
+MOST_SHARE = 0.8
 
 
 class Work:
@@ -20,10 +26,15 @@ class Work:
     __slots__ = (
         "_apart",
         "_apart_us",
+        "_bounds",
+        "_computed_ms",
+        "_first_s",
         "_head_since_s",
         "_prompts",
         "_queue_us",
         "_recent_ms",
+        "_share_ms",
+        "_works",
         "num_decoding",
         "num_held_tokens",
         "num_requests",
@@ -47,6 +58,13 @@ class Work:
         self._apart_us = 0
         self._head_since_s = 0.0
         self._recent_ms = Recent(RECENT_WINDOW_S)
+        self._share_ms = Recent(SHARE_WINDOW_S)
+        self._first_s: float | None = None
+        #: Computation alone of prompts that have not ended, and of all that were computed.
+        self._works: dict[int, float] = {}
+        self._computed_ms = 0.0
+        #: Bounds on the time between tokens of its sequences.
+        self._bounds: Counter[float] = Counter()
 
     def add_prompt(
         self,
@@ -55,12 +73,14 @@ class Work:
         expected_ms: float,
         now_s: float,
         *,
+        work_ms: float | None = None,
         waits_apart: bool = False,
     ) -> None:
         """Add a prompt that was sent to the worker and should take `expected_ms` to compute.
 
-        `waits_apart`: the prompt may wait for its grammar first. Other prompts do not wait with it,
-        and it never counts as late.
+        `work_ms`: its computation alone, without the sequences that decode beside it; None: the
+        same. `waits_apart`: the prompt may wait for its grammar first. Other prompts do not wait
+        with it, and it never counts as late.
         """
         expected_us = round(expected_ms * 1000)
         if waits_apart:
@@ -71,11 +91,18 @@ class Work:
                 self._head_since_s = now_s
             self._prompts[key] = (num_tokens, expected_us)
             self._queue_us += expected_us
-        self._recent_ms.add(expected_ms, now_s)
+        if work_ms is None:
+            work_ms = expected_ms
+        if self._first_s is None:
+            self._first_s = now_s
+        self._works[key] = work_ms
+        self._recent_ms.add(work_ms, now_s)
+        self._share_ms.add(work_ms, now_s)
         self.num_waiting_tokens += num_tokens
 
     def end_prompt(self, key: int, now_s: float) -> None:
         """Remove a prompt whose first token has arrived or never will. Ignores unknown keys."""
+        self._computed_ms += self._works.pop(key, 0.0)
         if key in self._apart:
             num_tokens, expected_us = self._apart.pop(key)
             self._apart_us -= expected_us
@@ -108,3 +135,36 @@ class Work:
     def recent_ms(self, now_s: float) -> float:
         """Return the recent work of the worker [ms]; older work fades."""
         return self._recent_ms.total(now_s)
+
+    @property
+    def computed_ms(self) -> float:
+        """Expected computation of all prompts that have ended here."""
+        return self._computed_ms
+
+    def prompt_share(self, now_s: float) -> float:
+        """Return the share of its time in which the worker computes prompts, lately."""
+        if self._first_s is None:
+            return 0.0
+        seen_s = max(1.0, now_s - self._first_s)
+        window_ms = SHARE_WINDOW_S * 1000 * -math.expm1(-seen_s / SHARE_WINDOW_S)
+        return min(MOST_SHARE, self._share_ms.total(now_s) / window_ms)
+
+    def add_bound(self, max_itl_ms: float) -> None:
+        """Note the bound of a sequence that was sent to the worker."""
+        self._bounds[max_itl_ms] += 1
+
+    def drop_bound(self, max_itl_ms: float) -> None:
+        """Forget the bound of a sequence that has ended."""
+        self._bounds[max_itl_ms] -= 1
+        if not self._bounds[max_itl_ms]:
+            del self._bounds[max_itl_ms]
+
+    @property
+    def bound_ms(self) -> float | None:
+        """The tightest bound of its sequences on the time between tokens; None: they have none."""
+        return min(self._bounds, default=None)
+
+    @property
+    def num_unbounded(self) -> int:
+        """Sequences that decode without a bound, at least."""
+        return max(0, self.num_decoding - self._bounds.total())

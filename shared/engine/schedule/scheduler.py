@@ -151,19 +151,30 @@ class Scheduler:
             self.draining.remove(seq)
             self.blocks.free(seq)
 
-    def end_transfer(self, seq: Sequence, *, received: bool, first_token: int | None) -> None:
+    def end_transfer(
+        self,
+        seq: Sequence,
+        *,
+        received: bool,
+        first_token: int | None,
+        num_received: int | None = None,
+    ) -> None:
         """End a sequence's transfer, after the last write to its blocks: let the sequence run.
 
         If all blocks were `received` and verified, their KV is final, except that without a first
         token the last token is computed again, to sample from. Otherwise nothing received is used.
         A first token was sampled and passed on elsewhere; the sequence's grammar allows it.
+        `num_received`: only so many leading tokens were to come, in whole blocks.
         """
         del self.receiving[seq.request_id]
         self.blocks.free_hidden(seq)
         # No token can be computed again from a state that it has changed.
         received &= first_token is not None or not self.blocks.has_states
         if received:
-            seq.num_computed_tokens = seq.num_tokens - (first_token is None)
+            num_final = seq.num_tokens - (first_token is None)
+            if num_received is not None:
+                num_final = min(num_received, num_final)
+            seq.num_computed_tokens = num_final
             self.blocks.publish(seq)
         if first_token is not None:
             seq.append_token(first_token)

@@ -12,6 +12,7 @@ from services.router.config import RouterConfig
 from services.router.openai.backend import Backend
 from services.router.parts import open_parts
 from services.router.request.generation import GenerationRequest
+from services.router.routing.places.mode import PlacementMode
 from shared.generation.params import GenerationParams
 from shared.identity import Role
 from shared.rpc.protocol import PROTOCOL_MINOR
@@ -154,7 +155,12 @@ class Answer:
 @pytest.fixture
 def config(tmp_path: Path) -> RouterConfig:
     model = tiny_tokenizer.save(tiny_tokenizer.byte_level(), tmp_path / "tiny")
-    return RouterConfig(model=model, request_timeout_s=20, enable_return_hidden_states=True)
+    return RouterConfig(
+        model=model,
+        request_timeout_s=20,
+        enable_return_hidden_states=True,
+        placement=PlacementMode.DISAGGREGATED,
+    )
 
 
 @pytest.fixture

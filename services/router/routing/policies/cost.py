@@ -8,10 +8,12 @@ from services.router.routing.base import Policy
 from services.router.routing.picker import LeastCost
 from services.router.routing.scorers import (
     AdapterWait,
+    Beside,
     Crowding,
     DecodeLoad,
     Eviction,
     Heat,
+    Preference,
     Prefill,
     Queue,
     Transfer,
@@ -27,10 +29,20 @@ DECODE_WEIGHT_TOKENS = 20.0
 def policy(rng: random.Random) -> Policy:
     """Return the sum of all costs, in milliseconds.
 
-    T_queue + T_prefill + T_transfer + T_adapter + T_eviction + T_crowding + T_heat + w · decode
-    load. The last one is of decode workers only.
+    T_queue + T_prefill + T_beside + T_transfer + T_adapter + T_eviction + T_crowding + T_heat +
+    T_preference + w · decode load. The last one is of decode workers only.
     """
-    both = (Queue(), Prefill(), Transfer(), AdapterWait(), Eviction(), Crowding(), Heat())
+    both = (
+        Queue(),
+        Prefill(),
+        Beside(),
+        Transfer(),
+        AdapterWait(),
+        Eviction(),
+        Crowding(),
+        Heat(),
+        Preference(),
+    )
     return Policy(
         name="cost",
         decode_scorers=(*both, DecodeLoad(DECODE_WEIGHT_TOKENS)),

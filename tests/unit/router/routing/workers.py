@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from services.router.routing.book import Book
 from services.router.routing.chooser import WorkerChooser
+from services.router.routing.places.mode import PlacementMode
 from services.router.routing.policies.find import find_policy
 from services.router.workers.endpoint import Endpoint
 from shared.directory.base import WorkerLoad, WorkerRecord
@@ -67,7 +68,12 @@ class Cluster:
     """Some workers, an index and a scheduler over them."""
 
     def __init__(
-        self, *endpoints: Endpoint, policy: str = "cost", peer_fetch: bool = False, seed: int = 3
+        self,
+        *endpoints: Endpoint,
+        policy: str = "cost",
+        peer_fetch: bool = False,
+        seed: int = 3,
+        mode: PlacementMode = PlacementMode.DISAGGREGATED,
     ) -> None:
         self.clock = Clock()
         self.holders = Holders()
@@ -78,4 +84,5 @@ class Cluster:
             prefixes=self.holders,
             book=self.book,
             peer_fetch=peer_fetch,
+            mode=mode,
         )

@@ -57,6 +57,7 @@ function Decision({ why, row }) {
 
 function prefillSentence(why, row) {
   if (!why.prefill.candidates.length) return "No prefill worker could take the prompt, so it computed that, too.";
+  if (why.place === "here") return "It computed the prompt itself: a hand-off was expected to cost more.";
   if (row.ttft_ms !== null && !row.prefill) return "The decode worker computed the prompt itself: so little of it was not cached that a hand-off does not pay.";
   return sentence(why.prefill, "prefill", why.policy);
 }

@@ -1,0 +1,413 @@
+"""Simulated workers that compute prompts and decode in the same steps, behind the real chooser.
+
+A step lasts what `StepTime` says of its sequences and prompt tokens. Beside sequences that decode,
+prompt tokens stretch a step as the engine's rule allows: by `PROMPT_STRETCH`, or, on workers that
+prefer prefill, up to the budget of a step. Prompts are computed in the order of their coming. What
+is handed over arrives after `exposed_ms`; until then its second token waits. Prompts wait in the
+router while no worker has room, as there. The router learns from the same numbers that answers
+carry.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from services.router.routing.base import RoutingRequest
+from services.router.routing.book import Book
+from services.router.routing.chooser import WorkerChooser
+from services.router.routing.learn import learn_decode, learn_prefill
+from services.router.routing.places.mode import PlacementMode
+from services.router.routing.policies.find import find_policy
+from services.router.routing.room import WorkerRoom
+from services.router.usage import Timings, Usage
+from services.router.workers.endpoint import Endpoint, WorkerSoftware
+from services.router.workers.profile import WorkerProfile
+from shared.directory.base import WorkerLoad, WorkerRecord
+from shared.engine.timing.step_bound import PROMPT_STRETCH
+from shared.identity import Role, WorkerId
+from shared.rpc.protocol import PROTOCOL_MINOR
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from benchmarks.routing.traces import Arrival
+    from services.router.routing.base import Route
+    from services.router.routing.book import Booking
+
+#: No worker's KV pool is too small in these runs.
+PLENTY = 1_000_000
+#: Prompt tokens of a step, and its sequences.
+MAX_BATCHED_TOKENS = 2048
+MAX_SEQUENCES = 64
+#: The batch whose share of a step counts as a sequence's work: see `StepTime.work_ms`.
+USUAL_BATCH = 16
+MAX_QUEUE_MS = 500.0
+BOTH = frozenset({Role.PREFILL, Role.DECODE})
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """Milliseconds of a step and of a transfer. Defaults: a model of 8 billion on one device."""
+
+    each_ms: float = 10.0
+    per_sequence_ms: float = 0.2
+    per_held_token_ms: float = 1e-4
+    per_prompt_token_ms: float = 0.05
+    per_pair_ms: float = 1e-6
+    exposed_each_ms: float = 3.0
+    exposed_per_token_ms: float = 0.002
+
+    def decode_ms(self, num_sequences: int, num_held: int) -> float:
+        """Of a step without prompt tokens."""
+        return (
+            self.each_ms + self.per_sequence_ms * num_sequences + self.per_held_token_ms * num_held
+        )
+
+    def prompt_ms(self, num_tokens: int, num_before: int) -> float:
+        """Of that many prompt tokens, behind `num_before`."""
+        pairs = num_tokens * (num_before + num_tokens / 2)
+        return self.per_prompt_token_ms * num_tokens + self.per_pair_ms * pairs
+
+    def most_tokens(self, room_ms: float, num_before: int) -> int:
+        """The prompt tokens, behind `num_before`, that take `room_ms`."""
+        return int(room_ms / (self.per_prompt_token_ms + self.per_pair_ms * num_before))
+
+    def exposed_ms(self, num_tokens: int) -> float:
+        """Of a hand-off of that many tokens."""
+        return self.exposed_each_ms + self.exposed_per_token_ms * num_tokens
+
+    def work_ms(self, arrival: Arrival) -> float:
+        """A request's share of a worker's time, without hits, in a batch of `USUAL_BATCH`."""
+        num_held = arrival.num_tokens + arrival.num_output_tokens / 2
+        token_ms = self.each_ms / USUAL_BATCH + self.per_sequence_ms
+        token_ms += self.per_held_token_ms * num_held
+        prompt_ms = self.each_ms / 2 + self.prompt_ms(arrival.num_tokens, 0)
+        return prompt_ms + arrival.num_output_tokens * token_ms
+
+
+@dataclass(slots=True, eq=False)
+class _Answer:
+    """A request on its way."""
+
+    arrival: Arrival
+    route: Route
+    booking: Booking
+    #: Tokens of the prompt that its present worker computes.
+    target: int = 0
+    num_held: int = 0
+    num_computed: int = 0
+    num_tokens: int = 0
+    begun_ms: float = -1.0
+    first_ms: float = 0.0
+    last_ms: float = 0.0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one run gave. Milliseconds."""
+
+    ttft_ms: list[float] = field(default_factory=list)
+    gaps_ms: list[float] = field(default_factory=list)
+    #: Mean time between tokens of each answer of more than one.
+    itl_ms: list[float] = field(default_factory=list)
+    num_handed_over: int = 0
+    num_here: int = 0
+    num_split: int = 0
+    end_ms: float = 0.0
+
+    def goodput(self, ttft_ms: float, itl_ms: float) -> float:
+        """Share of answers within both bounds."""
+        pairs = zip(self.ttft_ms, self.itl_ms, strict=True)
+        return sum(t <= ttft_ms and i <= itl_ms for t, i in pairs) / len(self.ttft_ms)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Nearest rank."""
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+
+
+class MixedWorker:
+    """One worker. A step is under way while `is_busy`."""
+
+    def __init__(self, endpoint: Endpoint, time: StepTime, num_blocks: int) -> None:
+        self.endpoint = endpoint
+        self.time = time
+        self.prompts: deque[_Answer] = deque()
+        self.decoding: list[_Answer] = []
+        self.is_busy = False
+        self._num_blocks = num_blocks
+        self._blocks: OrderedDict[bytes, None] = OrderedDict()
+
+    def num_held(self, hashes: Sequence[bytes]) -> int:
+        """Leading blocks in its cache."""
+        return sum(1 for _ in itertools.takewhile(self._blocks.__contains__, hashes))
+
+    def touch(self, hashes: Sequence[bytes]) -> None:
+        """Use or store them; what is too much is evicted."""
+        for block_hash in reversed(hashes):
+            self._blocks[block_hash] = None
+            self._blocks.move_to_end(block_hash)
+        while len(self._blocks) > self._num_blocks:
+            self._blocks.popitem(last=False)
+
+    def plan(self) -> tuple[float, list[_Answer], list[tuple[_Answer, int]]]:
+        """Return the next step: its time, its sequences, and its chunks."""
+        batch = self.decoding[:MAX_SEQUENCES]
+        took_ms, room_ms = self.time.each_ms / 2, float("inf")
+        if batch:
+            held = sum(each.arrival.num_tokens + each.num_tokens for each in batch)
+            took_ms = self.time.decode_ms(len(batch), held)
+            if self.endpoint.preference is not Role.PREFILL:
+                room_ms = (PROMPT_STRETCH - 1) * took_ms
+        budget = MAX_BATCHED_TOKENS - len(batch)
+        chunks = []
+        for prompt in self.prompts:
+            left = prompt.target - prompt.num_computed
+            num = min(left, budget)
+            if room_ms != float("inf"):
+                num = min(num, self.time.most_tokens(room_ms, prompt.num_computed))
+            if num <= 0:
+                break
+            ms = self.time.prompt_ms(num, prompt.num_computed)
+            took_ms, room_ms, budget = took_ms + ms, room_ms - ms, budget - num
+            chunks.append((prompt, num))
+        return took_ms, batch, chunks
+
+
+class MixedSimulation:
+    """A cluster under one mode. The same arguments give the same result, to the last digit."""
+
+    def __init__(
+        self,
+        mode: PlacementMode,
+        *,
+        num_prefill: int,
+        num_decode: int,
+        block_size: int,
+        time: StepTime | None = None,
+        num_blocks: int = 20_000,
+        policy: str = "cost",
+        seed: int = 0,
+    ) -> None:
+        self._now_ms = 0.0
+        self._time = time or StepTime()
+        self._block_size = block_size
+        fleet = WorkerProfile(clock=self._clock)
+        roles = [Role.PREFILL] * num_prefill + [Role.DECODE] * num_decode
+        serves = frozenset[Role]() if mode is PlacementMode.DISAGGREGATED else BOTH
+        self._workers = [
+            MixedWorker(
+                _endpoint(
+                    f"{role}-{i}", role, serves, WorkerProfile(fleet, clock=self._clock), block_size
+                ),
+                self._time,
+                num_blocks,
+            )
+            for i, role in enumerate(roles)
+        ]
+        self._by_id = {worker.endpoint.record.worker: worker for worker in self._workers}
+        self._book = Book(clock=self._clock)
+        self._chooser = WorkerChooser(
+            self._serving,
+            policy=find_policy(policy, random.Random(seed)),
+            prefixes=self,
+            book=self._book,
+            mode=mode,
+        )
+        self._room = WorkerRoom(
+            self._serving, self._book, max_worker_queue_ms=MAX_QUEUE_MS, mode=mode
+        )
+        self._waiting: deque[Arrival] = deque()
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self.outcome = Outcome()
+
+    def _clock(self) -> float:
+        return self._now_ms / 1000
+
+    def _serving(self, role: Role) -> list[Endpoint]:
+        return [w.endpoint for w in self._workers if w.endpoint.serves(role)]
+
+    def lookup(self, hashes: Sequence[bytes]) -> Mapping[WorkerId, int]:
+        """See PrefixLookup: the workers report at once what they store and evict."""
+        counts = {id_: worker.num_held(hashes) for id_, worker in self._by_id.items()}
+        return {id_: count for id_, count in counts.items() if count}
+
+    def run(self, arrivals: Sequence[Arrival]) -> Outcome:
+        """Serve all of them."""
+        for arrival in arrivals:
+            self._finish_until(arrival.at_s * 1000)
+            self._now_ms = arrival.at_s * 1000
+            self._waiting.append(arrival)
+            self._let_in()
+        self._finish_until(float("inf"))
+        self.outcome.end_ms = self._now_ms
+        return self.outcome
+
+    def _let_in(self) -> None:
+        while self._waiting and self._room(self._waiting[0].num_tokens):
+            self._send(self._waiting.popleft())
+
+    def _send(self, arrival: Arrival) -> None:
+        full = arrival.hashes[: arrival.num_tokens // self._block_size]
+        request = RoutingRequest(
+            num_prompt_tokens=arrival.num_tokens,
+            max_tokens=arrival.num_output_tokens,
+            block_hashes=full,
+        )
+        route = self._chooser.route(request)
+        booking = self._book.begin(route, num_prompt_tokens=arrival.num_tokens, block_hashes=full)
+        computing = route.prefill[0] if route.prefill else route.decode
+        if route.num_handed_tokens:
+            self.outcome.num_split += 1
+        elif route.prefill:
+            self.outcome.num_handed_over += 1
+        else:
+            self.outcome.num_here += 1
+        worker = self._by_id[computing.record.worker]
+        target = route.num_handed_tokens or arrival.num_tokens
+        worker.prompts.append(_Answer(arrival, route, booking, target))
+        self._start(worker)
+
+    def _at(self, after_ms: float, event: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (self._now_ms + after_ms, next(self._order), event))
+
+    def _finish_until(self, until_ms: float) -> None:
+        while self._events and self._events[0][0] <= until_ms:
+            self._now_ms, _, event = heapq.heappop(self._events)
+            event()
+
+    def _start(self, worker: MixedWorker) -> None:
+        if worker.is_busy or not (worker.prompts or worker.decoding):
+            return
+        for prompt in worker.prompts:
+            if prompt.begun_ms < 0 and (prompt is worker.prompts[0] or not worker.decoding):
+                self._look_up(worker, prompt)
+        took_ms, batch, chunks = worker.plan()
+        for prompt, _ in chunks:
+            if prompt.begun_ms < 0:
+                prompt.begun_ms = self._now_ms
+        worker.is_busy = True
+        self._at(took_ms, lambda: self._end_step(worker, batch, chunks))
+
+    def _look_up(self, worker: MixedWorker, prompt: _Answer) -> None:
+        if prompt.num_computed:
+            return
+        num_tokens = prompt.arrival.num_tokens
+        full = prompt.arrival.hashes[: num_tokens // self._block_size]
+        prompt.num_held = min(worker.num_held(full) * self._block_size, num_tokens - 1)
+        prompt.num_computed = prompt.num_held
+
+    def _end_step(
+        self, worker: MixedWorker, batch: list[_Answer], chunks: list[tuple[_Answer, int]]
+    ) -> None:
+        for answer in batch:
+            self._token(answer)
+            if answer.num_tokens >= answer.arrival.num_output_tokens:
+                worker.decoding.remove(answer)
+                self._end(worker, answer)
+        for prompt, num in chunks:
+            prompt.num_computed += num
+            if prompt.num_computed < prompt.target:
+                continue
+            worker.prompts.remove(prompt)
+            if prompt.target < prompt.arrival.num_tokens:
+                self._hand_on(worker, prompt)
+            else:
+                self._computed(worker, prompt)
+        worker.is_busy = False
+        self._start(worker)
+
+    def _token(self, answer: _Answer) -> None:
+        self.outcome.gaps_ms.append(self._now_ms - answer.last_ms)
+        answer.last_ms = self._now_ms
+        answer.num_tokens += 1
+        answer.booking.add_tokens(1)
+
+    def _hand_on(self, worker: MixedWorker, prompt: _Answer) -> None:
+        """Move the beginning of a split prompt to the worker that computes the rest."""
+        num_blocks = prompt.target // self._block_size
+        worker.touch(prompt.arrival.hashes[:num_blocks])
+        writer = self._by_id[prompt.route.decode.record.worker]
+        exposed_ms = self._time.exposed_ms(prompt.target)
+        prompt.target = prompt.arrival.num_tokens
+
+        def land() -> None:
+            writer.prompts.append(prompt)
+            self._start(writer)
+
+        self._at(exposed_ms, land)
+
+    def _computed(self, worker: MixedWorker, answer: _Answer) -> None:
+        arrival = answer.arrival
+        worker.touch(arrival.hashes[: arrival.num_tokens // self._block_size])
+        answer.first_ms = answer.last_ms = self._now_ms
+        answer.num_tokens = 1
+        answer.booking.add_tokens(1)
+        writer = self._by_id[answer.route.decode.record.worker]
+        if writer is worker:  # it computed all of the prompt, or the rest
+            self._land(writer, answer)
+        else:
+            self._at(self._time.exposed_ms(arrival.num_tokens), lambda: self._land(writer, answer))
+        self._let_in()
+
+    def _land(self, worker: MixedWorker, answer: _Answer) -> None:
+        arrival = answer.arrival
+        worker.touch(arrival.hashes[: arrival.num_tokens // self._block_size])
+        if answer.num_tokens >= arrival.num_output_tokens:
+            self._end(worker, answer)
+            return
+        worker.decoding.append(answer)
+        self._start(worker)
+
+    def _end(self, worker: MixedWorker, answer: _Answer) -> None:
+        arrival, route = answer.arrival, answer.route
+        num_out = arrival.num_output_tokens
+        worker.touch(arrival.hashes)
+        decode_ms = self._now_ms - answer.first_ms
+        self.outcome.ttft_ms.append(answer.first_ms - arrival.at_s * 1000)
+        self.outcome.itl_ms.append(decode_ms / (num_out - 1) if num_out > 1 else 0.0)
+        moved = arrival.num_tokens if route.prefill else 0
+        exposed_ms = self._time.exposed_ms(moved) if moved else 0.0
+        timings = Timings(
+            prefill_ms=answer.first_ms - answer.begun_ms,
+            decode_ms=decode_ms,
+            prefill_place="split" if route.num_handed_tokens else "",
+            prefill_worker=route.prefill[0].name if route.prefill else "",
+            transfer_exposed_ms=exposed_ms,
+            transfer_ms=exposed_ms,
+            transfer_bytes=moved * 16_384,
+        )
+        usage = Usage(
+            prompt_tokens=arrival.num_tokens,
+            local_hit_tokens=0 if moved else answer.num_held,
+            transferred_tokens=moved,
+            transferred_hit_tokens=answer.num_held if moved else 0,
+        )
+        learn_prefill(route, usage, timings, num_beside=answer.booking.num_beside)
+        answer.booking.release()
+        learn_decode(route, answer.booking, timings, num_output_tokens=num_out)
+        self._let_in()
+
+
+def _endpoint(
+    name: str, role: Role, serves: frozenset[Role], profile: WorkerProfile, block_size: int
+) -> Endpoint:
+    record = WorkerRecord(
+        worker=WorkerId(name, "1"),
+        role=role,
+        address=f"{name}:1",
+        model="simulated",
+        namespace="00",
+        block_size=block_size,
+        num_blocks=PLENTY,
+        max_model_len=PLENTY * block_size,
+        serves=serves,
+    )
+    software = WorkerSoftware(protocol_minor=PROTOCOL_MINOR)
+    return Endpoint(record, WorkerLoad(), ready=True, profile=profile, software=software)
