@@ -60,7 +60,8 @@ def _check(
     else:
         yield ok("router", f"{url} serves")
         yield from _clock(url, access)
-    infos: list[worker_pb2.GetInfoResponse] = []
+    #: By the role that routers prefer it for.
+    infos: dict[int, list[worker_pb2.GetInfoResponse]] = {role: [] for role in ROLES}
     addresses: dict[str, str] = {}
     for worker in workers:
         name, address = worker.record.worker.name, worker.record.address
@@ -69,7 +70,7 @@ def _check(
         except grpc.RpcError as error:
             yield fail(name, f"{address} does not answer: {_details(error)}", "look into its log")
             continue
-        infos.append(info)
+        infos.setdefault(load.preference or info.role, []).append(info)
         addresses[name] = address
         yield _worker(name, address, info, load)
     yield from check_weights([worker.record for worker in workers])
@@ -118,7 +119,7 @@ def _worker(
     info: worker_pb2.GetInfoResponse,
     load: worker_pb2.GetLoadResponse,
 ) -> Finding:
-    role = ROLES.get(info.role, "?")
+    role = ROLES.get(load.preference or info.role, "?")
     offers = " ".join(offer.connector for offer in info.peer.offers) or "none"
     text = (
         f"{role} at {address}: {info.model}, {load.num_free_blocks} of {load.num_blocks} blocks "
@@ -130,12 +131,14 @@ def _worker(
 
 
 def _pairs(
-    infos: list[worker_pb2.GetInfoResponse], addresses: dict[str, str], access: Access
+    infos: dict[int, list[worker_pb2.GetInfoResponse]], addresses: dict[str, str], access: Access
 ) -> Iterator[Finding]:
     """Check which workers can hand over to which, by the workers' own handshake."""
-    prefills = [info for info in infos if info.role == common_pb2.ROLE_PREFILL]
-    decodes = [info for info in infos if info.role == common_pb2.ROLE_DECODE]
-    if not decodes:
+    prefills, decodes = infos[common_pb2.ROLE_PREFILL], infos[common_pb2.ROLE_DECODE]
+    if not decodes and any(common_pb2.ROLE_DECODE in info.serves for info in prefills):
+        text = "no worker prefers decode"
+        yield warn("hand-off", text, "prefill workers write the answers themselves: baton prefer")
+    elif not decodes:
         yield fail("hand-off", "no decode worker has joined", "start one: baton serve decode")
     if not prefills:
         yield warn(

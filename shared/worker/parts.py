@@ -79,8 +79,6 @@ class WorkerParts:
     """Everything that the services of a worker use. Closed by `open_parts`."""
 
     config: WorkerConfig
-    #: The one that it started with.
-    role: Role
     roles: WorkerRoles
     worker: WorkerId
     #: Where the weights of this incarnation come from.
@@ -98,7 +96,6 @@ class WorkerParts:
     adapters: WorkerAdapters
     #: None if the worker makes no vectors.
     pooler: Pooler | None
-    peer_info: transfer_pb2.PeerInfo
     transfers: TransferCounters
     gate: RequestGate
     metrics: CollectorRegistry
@@ -113,6 +110,11 @@ class WorkerParts:
     contents: ContentLog | None
 
     @property
+    def peer_info(self) -> transfer_pb2.PeerInfo:
+        """What peers compare."""
+        return self.peers.info
+
+    @property
     def layout(self) -> KVLayout:
         """The layout of the whole model's blocks."""
         return self.endpoints.holder.layout
@@ -121,7 +123,7 @@ class WorkerParts:
         """Return the record for the directory."""
         return WorkerRecord(
             worker=self.worker,
-            role=self.role,
+            role=self.roles.first,
             serves=self.roles.served,
             address=address,
             model=self.config.model.name,
@@ -138,7 +140,7 @@ class WorkerParts:
     def describe(self) -> worker_pb2.GetInfoResponse:
         """Return the worker's public description."""
         return worker_pb2.GetInfoResponse(
-            role=role_to_wire(self.role),
+            role=role_to_wire(self.roles.first),
             serves=roles_to_wire(self.roles.served),
             model=self.config.model.name,
             peer=self.peer_info,
@@ -152,9 +154,8 @@ class WorkerParts:
 @asynccontextmanager
 async def open_parts(
     config: WorkerConfig,
-    role: Role,
-    *,
     preference: Preference,
+    *,
     weights: Weights,
     adapters: WorkerAdapters,
     followers: Followers,
@@ -164,11 +165,9 @@ async def open_parts(
 ) -> AsyncIterator[WorkerParts]:
     """Start the engine and the connectors, a new incarnation; close all of them at the end.
 
-    `role`: the one that the process started with.
-
     Raises ConfigError: the worker cannot start as configured.
     """
-    worker = WorkerId.born(config.name)
+    worker, role = WorkerId.born(config.name), preference.first
     async with AsyncExitStack() as stack:
         build = partial(_build_engine, config, role, weights.loaded, adapters, followers)
         engine, contents, thread = await _started(config, build, adapters, stack)
@@ -177,14 +176,10 @@ async def open_parts(
         channels, peers = _peers(engine, endpoints, token, certificates, stack)
         grammars = _grammars(config, engine, thread, read_token_table, stack)
         metrics = _metrics(config, role, engine, thread, transfers, endpoints, grammars, adapters)
-        breakers = BreakerMetrics(metrics)
-        gate = _gate(config)
-        roles = _roles(config, role, weights, preference, thread, gate, metrics)
-        await roles.begin()
+        breakers, gate = BreakerMetrics(metrics), _gate(config)
         yield WorkerParts(
             config=config,
-            role=role,
-            roles=roles,
+            roles=await _roles(config, weights, preference, thread, gate, metrics),
             worker=worker,
             weights=weights.source,
             engine=thread,
@@ -198,7 +193,6 @@ async def open_parts(
             grammars=grammars,
             adapters=adapters,
             pooler=_pooler(config, engine, thread, weights),
-            peer_info=peers.info,
             transfers=transfers,
             gate=gate,
             metrics=metrics,
@@ -210,19 +204,20 @@ async def open_parts(
         )
 
 
-def _roles(
+async def _roles(
     config: WorkerConfig,
-    role: Role,
     weights: Weights,
     preference: Preference,
     thread: EngineThread,
     gate: RequestGate,
     metrics: CollectorRegistry,
 ) -> WorkerRoles:
+    role = preference.first
     served = served_roles(config, role, config.model.changed(weights.source.folder))
     limits = () if has_drafts(config, role) or config.engine.speculation is None else (_NO_DRAFTS,)
     roles = WorkerRoles(config.name, preference, served, EngineRole(thread), gate, limits=limits)
     metrics.register(RoleCollector(served, lambda: roles.preference, model=config.model.name))
+    await roles.begin()
     return roles
 
 

@@ -152,7 +152,6 @@ async def run_worker(
         ending = await _live(
             Site(
                 config=config,
-                role=role,
                 preference=Preference(role),
                 lifecycle=lifecycle,
                 adapters=adapters,

@@ -7,7 +7,6 @@ other role from its next step on, and routers hear of it with the next heartbeat
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
@@ -57,11 +56,12 @@ def has_drafts(config: WorkerConfig, role: Role) -> bool:
     return speculation.method in WITHOUT_MODEL and config.ranks.pipeline_parallel_size == 1
 
 
-@dataclass(slots=True)
 class Preference:
     """The role for which routers prefer a worker. It outlives the worker's lives."""
 
-    role: Role
+    def __init__(self, first: Role) -> None:
+        """`first`: the role that the process starts with."""
+        self.first = self.role = first
 
 
 class SchedulesForRole(Protocol):
@@ -112,6 +112,11 @@ class WorkerRoles:
         self._limits = limits
         self._from_step = 1
         self._changing = asyncio.Lock()
+
+    @property
+    def first(self) -> Role:
+        """The role that the worker started with."""
+        return self._preference.first
 
     @property
     def preference(self) -> Role:

@@ -169,12 +169,6 @@ RULES = (
         refused="beam search",
     ),
     Rule(
-        ("task", ("embed",)),
-        ("prefill : decode", ("0 : 1",)),
-        "prefill workers make vectors",
-        refused="makes no vectors",
-    ),
-    Rule(
         ("prefix from", ("prefill's cache",)),
         ("prefill : decode", ("1 : 1", "2 : 1", "0 : 1")),
         "the one decode worker has what its prefill worker has",
@@ -196,8 +190,8 @@ RULES = (
     ),
     Rule(
         ("fault", ("decode killed", "decode drained")),
-        ("prefill : decode", ("1 : 1", "2 : 1", "0 : 1")),
-        "no second decode worker could go on",
+        ("prefill : decode", ("0 : 1",)),
+        "no second worker could go on",
     ),
     Rule(
         DIVIDED,

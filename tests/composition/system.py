@@ -9,7 +9,6 @@ from tests.composition.axes import ADAPTERS, RANKS, SHAPES
 from tests.composition.request import NUM_SHARED, PROMPT, Asked, Leaver, refusal_of_beams
 from tests.composition.rules import rule_of
 from tests.composition.settings import BLOCK_SIZE, has_windows_only, worker_flags
-from tests.composition.vectors import ask_vectors
 from tests.e2e.asking import GREEDY, ask, prompt_of, until
 from tests.e2e.processes import Cluster
 from tests.fakes.ports import free_port
@@ -97,12 +96,7 @@ class System:
         return set(self.cluster.stop().values())
 
     def _asked(self, row: Row) -> Asked:
-        if not self._has_readers():
-            row = {**row, "task": "generate"}
         return Asked(row, self._engine, self._prompt, self._adapters)
-
-    def _has_readers(self) -> bool:
-        return any(name.startswith("prefill") for name in self.cluster.workers)
 
     def _is_as_peft(self) -> bool:
         """Whether PEFT, or transformers, computes the same as the engine."""
@@ -115,16 +109,9 @@ class System:
         until(lambda: names <= {model.id for model in stub.ListModels(request).models})
 
     def _check_refusals(self) -> None:
-        """What the router must refuse, and no worker: beams in a grammar, and some vectors."""
+        """What the router must refuse, and no worker: beams in a grammar."""
         if rule := rule_of(("grammar", self.row["grammar"]), ("request", "beams")):
             assert rule.refused in refusal_of_beams(self.cluster)
-        model = self._adapter or self.cluster.model.name
-        if rule := rule_of(("prefill : decode", self.row["prefill : decode"]), ("task", "embed")):
-            reply = ask_vectors(self.cluster, model, [self._prompt])
-            assert reply.status_code == 400
-            assert rule.refused in reply.json()["error"]["message"]
-        if self.row["task"] == "embed" and not self._has_readers():
-            assert ask_vectors(self.cluster, model, [self._prompt]).status_code == 503
 
     def _prepare(self) -> None:
         if self.row["prefix from"] == "computed":
@@ -185,8 +172,6 @@ class System:
     def prefill_killed(self, asked: Asked) -> None:
         """A prefill worker ends without warning."""
         self._wait_for_tokens(asked)
-        if self._num_prefill == 1 and asked.vectors is not None:
-            asked.vectors.join()  # no other worker could make them
         self._loads_of_lost += self._loads_of("prefill-0")
         self.cluster.workers.pop("prefill-0").kill()
 

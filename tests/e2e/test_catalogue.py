@@ -152,14 +152,20 @@ def test_a_model_is_put_to_sleep_while_the_other_serves(cluster: WarmCluster) ->
     assert ask(cluster, SECOND, [5, 6, 7]).token_ids == before
 
 
-def test_the_loss_of_one_model_s_worker_is_no_loss_of_the_other(cluster: WarmCluster) -> None:
+def test_the_loss_of_one_model_s_workers_is_no_loss_of_the_other(cluster: WarmCluster) -> None:
     before = ask(cluster, SECOND, [5, 6, 7]).token_ids
-    lost = next(worker for worker in cluster.workers if worker.name == "other-decode-0")
-    assert lost.pid is not None
-    os.kill(lost.pid, signal.SIGKILL)
-    assert lost.wait(WAIT_S)
+    workers = {worker.name: worker for worker in cluster.workers}
+    lost = [workers["other-decode-0"], workers["other-prefill-0"]]
+    for worker in lost:
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGKILL)
+        assert worker.wait(WAIT_S)
+        if worker is lost[0]:
+            # The model's other worker goes on, in both roles.
+            assert ask(cluster, SECOND, [5, 6, 7]).token_ids == before
     assert complete(cluster, SECOND).status_code == 503
     assert complete(cluster, FIRST).status_code == 200
-    lost.start()
+    for worker in lost:
+        worker.start()
     until(lambda: complete(cluster, SECOND).status_code == 200, "the worker is back")
     assert ask(cluster, SECOND, [5, 6, 7]).token_ids == before

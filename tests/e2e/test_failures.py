@@ -105,17 +105,28 @@ def test_no_prefill_worker_at_all(checkpoint: Path, oracle: LLM, tmp_path: Path)
         cluster.stop()
 
 
-def test_a_dead_decode_worker_is_a_clear_error(own_cluster: Cluster) -> None:
+def test_a_prefill_worker_goes_on_for_the_last_decode_worker(
+    own_cluster: Cluster, oracle: LLM
+) -> None:
+    prompt = prompt_of(1500, seed=23)
     replies: list[object] = []
-    thread = ask_in_background(own_cluster, prompt_of(1500, seed=23), replies)
+    thread = ask_in_background(own_cluster, prompt, replies)
     wait_until_prefilling(own_cluster)
     own_cluster.workers["decode-0"].kill()
     thread.join(60)
+    (reply,) = replies
+    assert not isinstance(reply, grpc.RpcError), reply
+    assert reply.token_ids == expect(oracle, prompt, max_tokens=20, temperature=0.0)  # type: ignore[attr-defined]
+    assert reply.usage.num_replays == 1  # type: ignore[attr-defined]
+    del own_cluster.workers["decode-0"]
+    own_cluster.wait_idle()
+    # Without any worker the error is clear.
+    own_cluster.workers["prefill-0"].kill()
+    replies.clear()
+    ask_in_background(own_cluster, prompt, replies).join(60)
     (error,) = replies
     assert isinstance(error, grpc.Call)
     assert error.code() is grpc.StatusCode.UNAVAILABLE
-    del own_cluster.workers["decode-0"]
-    own_cluster.wait_idle()
 
 
 def test_other_weights_are_refused_by_name(

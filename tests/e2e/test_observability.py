@@ -200,8 +200,14 @@ def test_metrics_are_those_of_the_documentation(observed: Observed, name: str) -
     found = {n: family for n, family in families.items() if not n.startswith("vllm:")}
     sections = ["Every process", "Router"]
     if role != "router":
-        sections = ["Every process", "Every worker", "Worker with --enable-lora"]
-    expected = documented(*sections, f"{role.capitalize()} worker")
+        sections = [
+            "Every process",
+            "Every worker",
+            "Worker with --enable-lora",
+            "Worker that writes answers",
+            "Worker that computes prompts for others",
+        ]
+    expected = documented(*sections)
     assert {n: kind for n, (kind, _) in found.items()} == {n: r.kind for n, r in expected.items()}
     labels = {n: found for n, (_, found) in found.items() if found is not None}
     assert labels == {n: expected[n].labels for n in labels}

@@ -6,11 +6,13 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import grpc
 import httpx
 import pytest
 import torch
 from torch.nn.functional import normalize
 
+from baton.v1 import common_pb2, worker_pb2, worker_pb2_grpc
 from baton_client import Baton
 from shared.model.random_tokenizer import write_tokenizer
 from shared.text.tokenizer import Tokenizer
@@ -147,6 +149,23 @@ def test_an_embedder_writes_no_answers(cluster: Cluster) -> None:
         response = httpx.post(cluster.url + url, json=body, timeout=60)
         assert response.status_code == 400
         assert "makes vectors and no text" in response.json()["error"]["message"]
+    check_prefers_prefill_alone(cluster, "prefill-1")
+
+
+def check_prefers_prefill_alone(cluster: Cluster, worker: str) -> None:
+    """Fail unless an order to write answers is refused by name, by the router and the worker."""
+    order = {"worker": worker, "role": "decode"}
+    response = httpx.post(f"{cluster.url}/v1/workers/prefer", json=order, timeout=60)
+    assert response.status_code == 400
+    assert response.json()["error"]["message"] == f"{worker} serves prefill alone"
+    kept = httpx.post(f"{cluster.url}/v1/workers/prefer", json=order | {"role": "prefill"})
+    assert kept.json()["role"] == "prefill"
+    with grpc.insecure_channel(cluster.addresses[worker]) as channel:
+        stub = worker_pb2_grpc.WorkerStub(channel)
+        with pytest.raises(grpc.RpcError, match=f"{worker} .*makes vectors") as refused:
+            stub.Prefer(worker_pb2.PreferRequest(role=common_pb2.ROLE_DECODE), timeout=10)
+    assert isinstance(refused.value, grpc.Call)
+    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 def test_no_vector_is_lost_with_a_worker(cluster: Cluster, decoder: Embedder) -> None:
@@ -173,6 +192,7 @@ def test_an_encoder_s_vectors_equal_transformers(
         reply = check(cluster, embedder, TEXTS)
         assert reply["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
         check_orders(cluster, reply["data"][0]["embedding"])
+        check_prefers_prefill_alone(cluster, "prefill-0")
         load = cluster.load("prefill-0")
         assert load.num_requests == 0
         assert cluster.workers["prefill-0"].stop() == 0

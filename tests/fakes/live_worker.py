@@ -240,12 +240,7 @@ async def _opened(config: WorkerConfig, num_ranks: int) -> AsyncIterator[WorkerP
     async with AsyncExitStack() as stack:
         with scattered_engines(num_ranks):
             parts = await stack.enter_async_context(
-                open_with(
-                    config,
-                    Role.DECODE,
-                    preference=Preference(Role.DECODE),
-                    read_token_table=read_token_table,
-                )
+                open_with(config, Preference(Role.DECODE), read_token_table=read_token_table)
             )
         adopt(parts)
         yield parts

@@ -65,6 +65,7 @@ def record(worker: WorkerId, *, role: Role = Role.DECODE, num_blocks: int = 8) -
         num_blocks=num_blocks,
         max_model_len=128,
         labels={"zone": "a"},
+        serves=frozenset({Role.PREFILL, Role.DECODE}),
     )
 
 
@@ -93,7 +94,9 @@ class DirectorySuite:
         )
 
     async def test_a_heartbeat_carries_the_load(self, cluster: Cluster) -> None:
-        load = WorkerLoad(num_running=3, num_waiting=2, num_free_blocks=1, draining=True)
+        load = WorkerLoad(
+            num_running=3, num_waiting=2, num_free_blocks=1, draining=True, preference=Role.PREFILL
+        )
         await cluster.registry.register(record(A), LEASE_S)
         await cluster.registry.heartbeat(A, load)
         (event,) = await cluster.registry.workers()
@@ -174,9 +177,10 @@ class DirectorySuite:
             await cluster.registry.register(record(B), 3 * LEASE_S)
             second = await anext(events)
             assert (second.change, second.record.worker) == (RegistryChange.JOINED, B)
-            await cluster.registry.heartbeat(B, WorkerLoad(num_running=4))
+            load = WorkerLoad(num_running=4, preference=Role.PREFILL)
+            await cluster.registry.heartbeat(B, load)
             third = await anext(events)
-            assert (third.change, third.load.num_running) == (RegistryChange.UPDATED, 4)
+            assert (third.change, third.load) == (RegistryChange.UPDATED, load)
             cluster.advance(2 * LEASE_S)
             fourth = await anext(events)
             assert (fourth.change, fourth.record.worker) == (RegistryChange.LEFT, A)

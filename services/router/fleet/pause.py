@@ -61,10 +61,11 @@ class FleetPause:
         try:
             if mode is PauseMode.ABORT:
                 self._sessions.abort_answers()
-            for role in (Role.DECODE, Role.PREFILL):
+            # Chosen at once: none is left out that changes its preference meanwhile.
+            groups = [self._endpoints.of_role(role) for role in (Role.DECODE, Role.PREFILL)]
+            for group in groups:
                 answers = await self._orders.each(
-                    self._endpoints.of_role(role),
-                    lambda stub: stub.Pause(request, timeout=timeout_s + QUICK_S),
+                    group, lambda stub: stub.Pause(request, timeout=timeout_s + QUICK_S)
                 )
                 succeeded(answers)
         except BaseException:

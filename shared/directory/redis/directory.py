@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from shared.directory.base import BlockUpdate, RegistryEvent, WorkerLoad, WorkerRecord
     from shared.directory.redis.seal import RecordSeals
     from shared.directory.redis.store import RedisStore
-    from shared.identity import WorkerId
+    from shared.identity import Role, WorkerId
 
 POLL_S = 1.0
 
@@ -48,6 +48,8 @@ class RedisDirectory:
         #: By worker: the last update that may have arrived.
         self._sent: dict[WorkerId, int] = {}
         self._said: dict[WorkerId, Registration] = {}
+        #: By worker: the preference in its last heartbeat.
+        self._preferences: dict[WorkerId, Role | None] = {}
 
     async def register(self, record: WorkerRecord, lease_s: float) -> None:
         """See WorkerRegistry. A refusal comes with a later heartbeat, after a router's check."""
@@ -81,9 +83,16 @@ class RedisDirectory:
         packed = load_to_wire(load).SerializeToString()
         arrived = self._arrived.get(worker, 0)
         sent = self._sent.get(worker, arrived)
+        before = self._preferences.get(worker, load.preference)
         await store.heartbeat(
-            worker, packed, self._sealed(worker, said), arrived=arrived, sent=sent
+            worker,
+            packed,
+            self._sealed(worker, said),
+            arrived=arrived,
+            sent=sent,
+            tells=load.preference is not before,
         )
+        self._preferences[worker] = load.preference
 
     def _sealed(self, worker: WorkerId, said: Registration) -> Registration:
         """Return the registration, sealed now with the current token."""
@@ -94,7 +103,7 @@ class RedisDirectory:
     async def deregister(self, worker: WorkerId) -> None:
         """See WorkerRegistry."""
         await self._store.deregister(worker)
-        for known in (self._said, self._sent, self._arrived):
+        for known in (self._said, self._sent, self._arrived, self._preferences):
             known.pop(worker, None)
 
     async def workers(self) -> list[RegistryEvent]:

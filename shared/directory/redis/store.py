@@ -115,12 +115,19 @@ class RedisStore:
         await self._change(worker, "register", keys, args)
 
     async def heartbeat(
-        self, worker: WorkerId, load: bytes, said: Registration, *, arrived: int, sent: int
+        self,
+        worker: WorkerId,
+        load: bytes,
+        said: Registration,
+        *,
+        arrived: int,
+        sent: int,
+        tells: bool = False,
     ) -> None:
         """Renew the lease and the registration.
 
         `arrived` is the last update that is known to have arrived, `sent` the last one that may
-        have.
+        have. `tells`: readers look at once, and not when they would next.
         """
         args = (
             worker.name,
@@ -132,8 +139,11 @@ class RedisStore:
             said.num_blocks,
             arrived,
             sent + _UNDER_WAY,
+            self._stream_length,
+            int(tells),
         )
-        await self._change(worker, "heartbeat", [*self._keys.own(worker), self._keys.workers], args)
+        keys = [*self._keys.own(worker), self._keys.workers, self._keys.stream]
+        await self._change(worker, "heartbeat", keys, args)
 
     async def deregister(self, worker: WorkerId) -> None:
         """Remove a worker at once. Unknown incarnations are ignored."""

@@ -49,8 +49,7 @@ async def serve_life(site: Site) -> LastLife:
         parts = await stack.enter_async_context(
             open_parts(
                 config,
-                site.role,
-                preference=site.preference,
+                site.preference,
                 weights=lifecycle.weights,
                 adapters=site.adapters,
                 followers=site.followers,

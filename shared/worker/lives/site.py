@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
     from shared.directory.base import WorkerRecord
     from shared.engine.step.followers import Followers
-    from shared.identity import Role
     from shared.rpc.auth import ClusterToken
     from shared.rpc.server import RpcServer
     from shared.rpc.service_switch import ServiceSet, ServiceSwitch
@@ -42,8 +41,6 @@ class Site:
     """The process around a life."""
 
     config: WorkerConfig
-    #: The one that the process started with.
-    role: Role
     #: Of all lives.
     preference: Preference
     lifecycle: Lifecycle

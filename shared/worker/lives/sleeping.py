@@ -49,7 +49,8 @@ async def sleep_life(site: Site, last: LastLife) -> Ending:
     async with AsyncExitStack() as stack:
         channels = ChannelPool(token=site.token, certificates=site.certificates)
         stack.push_async_callback(channels.close)
-        member = Member(_record(worker, site, last), NoBlocks(), lambda: WorkerLoad(draining=True))
+        load = WorkerLoad(draining=True, preference=site.preference.role)
+        member = Member(_record(worker, site, last), NoBlocks(), lambda: load)
         places = open_places(site.config, worker, channels, stack, token=site.token)
         joined = [join(member, place, stack) for place in places]
         log.info("asleep", worker=str(worker), stage=site.lifecycle.stage.value)

@@ -11,13 +11,13 @@ import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.directory.base import BlockUpdate, RegistryChange
+from shared.directory.base import BlockUpdate, RegistryChange, WorkerLoad
 from shared.directory.index import block_keys
 from shared.directory.redis.directory import RedisDirectory
 from shared.directory.redis.follower import RedisFollower
 from shared.directory.redis.store import RedisStore
 from shared.directory.redis.url import open_client
-from shared.identity import WorkerId
+from shared.identity import Role, WorkerId
 from shared.kv.block_pool import BlockPool
 from tests.fakes.cache_traffic import PoolTraffic
 from tests.fakes.redis_side import Side, until
@@ -83,6 +83,29 @@ async def test_when_a_lease_ends_all_entries_of_the_worker_are_gone(
     assert (follower.index.num_entries, follower.index.workers) == (0, [])
     with redis_server.client() as client:
         assert not [key for key in client.keys("*") if b":a" in key]
+
+
+async def test_a_changed_preference_arrives_before_the_next_look(
+    side: Side, store: RedisStore, redis_server: RedisServer
+) -> None:
+    directory = RedisDirectory(store)
+    await directory.register(record(A), 60)
+    await directory.heartbeat(A, WorkerLoad(preference=Role.DECODE))
+    follower = RedisFollower(side.store(redis_server.url), poll_s=60)
+    side.run(follower.run())
+    await until(lambda: follower.members.knows(A))
+
+    events = follower.members.watch()
+    assert (await anext(events)).load.preference is Role.DECODE
+    # A heartbeat that says nothing new waits for the next look.
+    await directory.heartbeat(A, WorkerLoad(preference=Role.DECODE, num_running=1))
+    await directory.heartbeat(A, WorkerLoad(preference=Role.PREFILL, num_running=2))
+    async with asyncio.timeout(20):
+        event = await anext(events)
+    assert event.load == WorkerLoad(preference=Role.PREFILL, num_running=2)
+    with redis_server.client() as client:
+        kinds = [fields[b"k"] for _, fields in client.xrange("baton:stream")]
+    assert kinds == [b"joined", b"joined"]
 
 
 async def test_a_lost_entry_makes_it_read_that_worker_alone(

@@ -34,7 +34,7 @@ async def test_an_order_ends_when_this_router_has_heard_of_it(bench: Bench) -> N
     for worker, role in ((p, Role.DECODE), (d, Role.PREFILL)):
         ordered = asyncio.create_task(bench.parts.fleet.prefer(worker.name, role))
         await worker.wait_orders(1)
-        assert not ordered.done()
+        assert not (await asyncio.wait({ordered}, timeout=0.05))[0]
         await report(bench, worker)
         assert await ordered == Preferred(
             worker=worker.name, role=role, from_step=3, limits=("no drafts",)

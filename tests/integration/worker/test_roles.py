@@ -98,9 +98,10 @@ async def test_an_order_is_repeated_without_effect_and_a_cancelled_answer_frees_
         assert (await b.load()).preference == PREFILL
         assert first.from_step == 1
         # It never hands a prompt to itself, whatever it is told.
-        alone = await a.ask(prompt, prefill=a, request_id="alone")
-        assert alone.token_ids == expect(oracle, prompt)
-        assert alone.timings.prefill_worker == ""
+        own = prompt_of(NUM_TOKENS, seed=7)
+        alone = await a.ask(own, prefill=a, request_id="alone")
+        assert alone.token_ids == expect(oracle, own)
+        assert a.metric("prefill_place", place="local_no_worker") == 1
         with pytest.raises(grpc.aio.AioRpcError, match="role must be prefill or decode"):
             await prefer(a, common_pb2.ROLE_UNSPECIFIED)
         a.parts.gate.close()

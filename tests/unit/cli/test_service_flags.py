@@ -21,7 +21,7 @@ def test_a_flag_goes_to_every_service_that_has_it() -> None:
     }
     assert sort("--local-prefill-threshold", "0", "--no-peer-fetch") == {
         "router": ["--no-peer-fetch"],
-        "prefill": [],
+        "prefill": ["--local-prefill-threshold", "0"],
         "decode": ["--local-prefill-threshold", "0"],
     }
 
@@ -37,7 +37,7 @@ def test_a_flag_of_one_service_wins_wherever_it_stands() -> None:
     ("arguments", "reason"),
     [
         (("--max-num-seq", "8"), r"--max-num-seq; did you mean --max-num-seqs\?"),
-        (("--prefill.local-prefill-threshold", "8"), "prefill: unknown setting --local-prefill"),
+        (("--prefill.routing-policy", "random"), "prefill: unknown setting --routing-policy"),
         (("--gateway.port", "8"), "unknown setting --gateway.port"),
         (("--decode.name", "a"), "--decode.name: `baton up` sets it itself"),
         (("stray", "--max-num-seqs", "8"), "'stray' belongs to no flag"),

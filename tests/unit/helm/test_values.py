@@ -289,7 +289,7 @@ def test_what_is_scraped_has_the_label_that_rules_ask_for(cases: dict[str, Rende
         ("pools.decode.replicas=-1", "pools.decode.replicas"),
         ("workers.settings.max_num_seq=8", "max_num_seq"),
         ("workers.settings.max_num_seqs=many", "workers.settings.max_num_seqs"),
-        ("pools.prefill.settings.local_prefill_threshold=8", "local_prefill_threshold"),
+        ("pools.prefill.settings.routing_policy=random", "routing_policy"),
         ("router.settings.port=1", "router.settings"),
         ("models.pydoc.source.type=s3", "models.pydoc.source.type"),
         ("models.pydoc.source.type=pvc", "claimName"),

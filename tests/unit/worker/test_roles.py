@@ -110,6 +110,17 @@ async def test_a_change_reaches_the_engine_once_and_then_the_directories() -> No
     assert values == {Role.DECODE: 1, Role.PREFILL: 0}
 
 
+async def test_a_preference_outlives_the_life_that_was_told() -> None:
+    preference = Preference(Role.PREFILL)
+    for role in (Role.PREFILL, Role.DECODE):
+        steps = Steps()
+        roles = WorkerRoles("w", preference, BOTH, steps, RequestGate("w"))
+        await roles.begin()
+        assert steps.told == [(role, role)]
+        assert (roles.first, roles.preference) == (Role.PREFILL, role)
+        await roles.prefer(Role.DECODE, None)
+
+
 async def test_what_cannot_be_preferred_is_refused_by_name() -> None:
     steps = Steps()
     roles, gate, heard = worker(steps, served=frozenset({Role.PREFILL}))
