@@ -54,26 +54,36 @@ def live(
     num: Annotated[int, typer.Option(help="Prompts per run.")] = 400,
     longest: Annotated[int, typer.Option(help="Tokens of the longest prompt.")] = 8000,
     load: Annotated[float, typer.Option(help="Share of the capacity.")] = 0.7,
-    seconds: Annotated[float, typer.Option(help="Work per run, at most.")] = 45.0,
+    seconds: Annotated[float, typer.Option(help="Work per run, at most; there are four.")] = 24.0,
     seed: Annotated[int, typer.Option(help="Of lengths and times.")] = 0,
 ) -> None:
     """The whole engine with a small random model on this machine's processor."""
     mix, table = Mix(long=(longest // 2, longest)), _table("by the wall's clock")
+    lengths, costs = mix.draw(num, seed), (0.0, 0.0)
     runs: dict[SchedulingPolicy, list[Waits]] = {}
+
+    def work_s() -> float:
+        """Return the time of all prompts, in proportion to that of a short and of a long one."""
+        return sum(n * costs[mix.is_long(n)] for n in lengths)
+
     with tempfile.TemporaryDirectory() as folder:
-        rate = 0.0
-        for policy in _POLICIES:
+        # Forth and back, so that a machine that changes treats both alike.
+        for policy in (*_POLICIES, *reversed(_POLICIES)):
             engine = LiveEngine(Path(folder), policy, longest=longest)
-            rate = rate or engine.tokens_per_s()
-            lengths = mix.draw(num, seed)
-            while sum(lengths) / rate > seconds:
+            usual = (sum(mix.short) // 2, sum(mix.long) // 2)
+            found = [
+                engine.seconds_of(n, times) / n for n, times in zip(usual, (9, 3), strict=True)
+            ]
+            costs = costs if any(costs) else (found[0], found[1])
+            while work_s() > seconds:
                 lengths.pop()
-            coming = arrivals(lengths, work_s=sum(lengths) / rate, load=load, seed=seed)
-            runs[policy] = [engine.run(coming, mix)]
+            coming = arrivals(lengths, work_s=work_s(), load=load, seed=seed)
+            runs.setdefault(policy, []).append(engine.run(coming, mix))
             engine.close()
     _add(table, load, runs)
     Console(width=120).print(table)
-    Console().print(f"{len(lengths)} prompts, {rate:.0f} tokens/s")
+    rates = " and ".join(f"{1 / cost:.0f}" for cost in costs)
+    Console().print(f"{len(lengths)} prompts; {rates} tokens/s of a short and a long one alone")
 
 
 def _table(how: str) -> Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
+from statistics import median
 from typing import TYPE_CHECKING
 
 from benchmarks.order.workload import Waits
@@ -45,16 +46,16 @@ class LiveEngine:
         self._engine = Engine(load_model(folder), config)
         self._rng = random.Random(1)
 
-    def tokens_per_s(self) -> float:
-        """Return the rate of computing prompts of 512 tokens, one after the other."""
-        num, took_s = 8, 0.0
-        for number in range(num + 2):
-            self._engine.add(self._request(f"warm{number}", 512))
+    def seconds_of(self, num_tokens: int, num: int) -> float:
+        """Return the median time of a prompt of this length, of so many one after the other."""
+        times = []
+        for number in range(num):
+            self._engine.add(self._request(f"warm{number}", num_tokens))
             began_s = time.monotonic()
             while self._engine.has_work():
                 self._engine.step()
-            took_s += time.monotonic() - began_s if number >= 2 else 0.0
-        return num * 512 / took_s
+            times.append(time.monotonic() - began_s)
+        return median(times)
 
     def run(self, arrivals: list[Arrival], mix: Mix) -> Waits:
         """Compute all prompts as they come; return how long each waited for its first token."""

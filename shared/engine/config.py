@@ -49,10 +49,11 @@ class EngineConfig:
         0, help="most tokens of one prompt per step while others wait; 0 sets no limit"
     )
     enable_prefix_caching: bool = setting(True, help="reuse the KV of equal prefixes")
-    scheduling_policy: SchedulingPolicy = setting(
-        SchedulingPolicy.FCFS,
+    scheduling_policy: SchedulingPolicy | None = setting(
+        None,
         help="fcfs, priority: lower values first, or urgency: as priority, and of equal values "
-        "short prompts before long ones, which gain with their wait",
+        "short prompts before long ones, which gain with their wait; by default urgency in a "
+        "worker, and fcfs in a program of one's own",
     )
     enable_prompt_embeds: bool = setting(
         default=False, help="take prompts that give embeddings in place of tokens"
@@ -132,6 +133,11 @@ class EngineConfig:
         if self.async_scheduling is None:
             return not self.device.startswith("cpu")
         return self.async_scheduling
+
+    @property
+    def policy(self) -> SchedulingPolicy:
+        """`scheduling_policy`, or its default outside of workers."""
+        return self.scheduling_policy or SchedulingPolicy.FCFS
 
     def hidden_states_policy(self, hidden_size: int) -> HiddenStatesPolicy:
         """Return what a model of this hidden size may return of its hidden states."""

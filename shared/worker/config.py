@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path  # noqa: TC003 read at run time by the settings loader
 from typing import Literal
 
 from shared.config import flag_name, setting
+from shared.engine.choices import SchedulingPolicy
 from shared.engine.config import EngineConfig
 from shared.engine.model_settings import (
     ModelSettings,  # noqa: TC001 read at run time by the settings loader
@@ -190,6 +191,9 @@ class WorkerConfig:
         return socket.gethostname() if self.host in _WILDCARDS else self.host
 
     def __post_init__(self) -> None:
+        if self.engine.scheduling_policy is None:
+            policy = SchedulingPolicy.URGENCY
+            object.__setattr__(self, "engine", replace(self.engine, scheduling_policy=policy))
         if bool(self.directory) == bool(self.redis_url):
             found = "both" if self.directory else "neither"
             raise ConfigError(f"one of --directory and --redis-url is required, not {found}")

@@ -15,7 +15,7 @@ SCHEDULING = (
     value("--max-long-partial-prefills", "1", Inert("every prompt may have a part in a step")),
     value("--long-prefill-token-threshold", "0", Same("only while others wait")),
     switch("--long-prefill-token-threshold-adaptive", Inert("it is, while others wait")),
-    value("--scheduling-policy", "fcfs", Same("urgency is a further value")),
+    value("--scheduling-policy", "fcfs", Same("urgency is one more, and the workers' default")),
     switch("--enable-chunked-prefill", Same(), default=None),
     switch("--disable-chunked-mm-input", Inert("a prompt has no images")),
     value("--scheduler-cls", None, Refused("the scheduler is Baton's own")),

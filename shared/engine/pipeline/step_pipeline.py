@@ -256,7 +256,9 @@ class StepPipeline:
             self._counters["prefill_step_tokens"] += num_tokens
             self._counters["prefill_step_us"] += round(took_s * 1e6)
         has_prompts = num_tokens > len(step.num_new_tokens)
-        if step.is_steady and self._model.wants(has_prompts=has_prompts):
+        # With stages, the first of several steps takes the time of all stages, and not of one.
+        is_typical = step.is_steady or self._num_stages == 1
+        if is_typical and self._model.wants(has_prompts=has_prompts):
             self._model.observe(_work_of(step.num_new_tokens), took_s * 1e3)
         self._collected_s = now_s
         return took_s

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shared.engine.schedule.block_manager import BlockManager
+from shared.engine.schedule.chunk_limit import ChunkLimit
 from shared.engine.schedule.scheduler import Scheduler
+from shared.engine.schedule.urgency import Urgency
 from shared.engine.sequence.sequence import Status
 from shared.errors import InternalError
 
@@ -42,13 +44,13 @@ def build_scheduler(
         ),
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
-        policy=config.scheduling_policy,
+        policy=config.policy,
         long_prefill_token_threshold=config.long_prefill_token_threshold,
         enable_chunked_prefill=config.enable_chunked_prefill,
         adapters=adapters,
         num_stages=num_stages,
-        model=model,
-        clock=clock,
+        limit=ChunkLimit(model, block_size=config.block_size, num_stages=num_stages),
+        urgency=Urgency(model, max_step_tokens=config.max_num_batched_tokens, clock=clock),
     )
 
 

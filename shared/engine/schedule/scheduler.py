@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING
 
 from shared.engine.choices import SchedulingPolicy
 from shared.engine.schedule.adapter_lanes import AdapterLanes
-from shared.engine.schedule.chunk_limit import ChunkLimit
 from shared.engine.schedule.flight_gate import FlightGate
 from shared.engine.schedule.lookahead import add_drafts
 from shared.engine.schedule.mask_gate import MaskGate
 from shared.engine.schedule.output import SchedulerOutput
-from shared.engine.schedule.urgency import Urgency, by_urgency
+from shared.engine.schedule.urgency import by_urgency
 from shared.engine.schedule.waiting_queue import FcfsQueue, RankedQueue, by_priority
 from shared.engine.sequence.draft import NO_DRAFT
 from shared.engine.sequence.sequence import Status
@@ -33,9 +32,10 @@ if TYPE_CHECKING:
     from shared.engine.offload.load_plan import LoadPlan
     from shared.engine.schedule.adapter_gate import AdapterGate
     from shared.engine.schedule.block_manager import BlockManager
+    from shared.engine.schedule.chunk_limit import ChunkLimit
+    from shared.engine.schedule.urgency import Urgency
     from shared.engine.schedule.waiting_queue import Rank, WaitingQueue
     from shared.engine.sequence.sequence import Sequence
-    from shared.engine.timing.step_model import StepModel
 
 
 def last_admitted(running: Seq[Sequence]) -> Sequence | None:
@@ -73,20 +73,17 @@ class Scheduler:
         enable_chunked_prefill: bool = True,
         adapters: AdapterGate | None = None,
         num_stages: int = 1,
-        model: StepModel,
-        clock: Callable[[], float],
+        limit: ChunkLimit,
+        urgency: Urgency,
     ) -> None:
         """With `adapters`, it decides whose adapter may join a step.
 
-        With more than one stage, as many steps are in flight: see `FlightGate`. `model` is learnt
-        elsewhere; `clock` is in seconds.
+        With more than one stage, as many steps are in flight: see `FlightGate`. `urgency` is used
+        by the policy of this name alone.
         """
         rank = _RANKS[policy]
-        self.blocks = blocks
-        self._urgency: Urgency | None = None
-        if policy is SchedulingPolicy.URGENCY:
-            self._urgency = Urgency(model, max_step_tokens=max_num_batched_tokens, clock=clock)
-        self.limit = ChunkLimit(model, block_size=blocks.block_size, num_stages=num_stages)
+        self.blocks, self.limit = blocks, limit
+        self._urgency = urgency if policy is SchedulingPolicy.URGENCY else None
         #: Whether a prompt found no block because others were admitted before it in the last step.
         self._is_crowded = False
         self._max_num_seqs = max_num_seqs

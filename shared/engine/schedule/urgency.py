@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from shared.engine.timing.step_model import StepModel
 
 #: Milliseconds of remaining time that a millisecond of waiting is worth.
-AGEING: Final = 0.5
+AGEING: Final = 0.25
 
 
 def by_urgency(seq: Sequence) -> Rank:

@@ -112,7 +112,6 @@ class Sequence:
         #: Drafts that the scheduled or running step checks. Not tokens yet.
         self.draft = NO_DRAFT
         self.row: int | None = None  # of the runner
-        self.num_told_tokens = 0  # that the runner has got
         self.new_places: list[tuple[int, int]] = []  # groups and places filled since then
         #: Found in the prefix cache at the last admission.
         self.num_cached_tokens = 0
@@ -125,7 +124,7 @@ class Sequence:
         self.state_places = StatePlaces()
         self.hidden: PlacedHidden | None = None  # blocks for hidden states, if there was room
         self.block_hashes: list[bytes] = []
-        self.num_published_blocks = 0
+        self.num_published_blocks = self.num_told_tokens = 0  # to lookups; to the runner
         self.awaits_transfer, self.was_admitted = request.kv_source is KVSource.TRANSFER, False
         self.arrived_ms = self.due_ms = 0.0  # of a clock; set by `Urgency` alone
         self.may_load = True  # False after a load of which too little arrived

@@ -6,9 +6,8 @@ time.
 
 Least squares on relative errors, after Huber ("Robust estimation of a location parameter", 1964):
 errors over a multiple of the median error count less. Old steps are forgotten exponentially. What
-recent steps do not show stays as it was: every coefficient is held at its last value with a weight
-that is small next to that of the steps which showed it. So a worker that computes no prompt for an
-hour still knows what one costs.
+recent steps do not show stays as it was: every coefficient is held at its last value with a small
+weight. So a worker that computes no prompt for an hour still knows what one costs.
 """
 
 from __future__ import annotations
@@ -27,12 +26,8 @@ _SIZE: Final = 5
 _FIELDS: Final = range(_SIZE)
 #: A new step multiplies the weight of those before it: about the last hundred count.
 _KEEP: Final = 0.99
-#: The same for the weight that holds a coefficient at its last value.
-_HOLD_KEEP: Final = 0.999
-#: Weight of the last value, as a share of the largest weight that steps have given a coefficient.
-_HOLD: Final = 0.02
-#: Weight of the last value in steps, before there is any.
-_FIRST_HOLD: Final = 1e-3
+#: Weight of a coefficient's last value, in steps.
+_HOLD: Final = 1e-3
 #: Steps that are believed as they are: the prior may be wrong by orders of magnitude.
 _FIRST_STEPS: Final = 8
 #: Errors of more than this number of median errors count less.
@@ -122,7 +117,6 @@ class StepModel:
         self._multipliers = [1.0] * _SIZE
         self._products = [[0.0] * _SIZE for _ in _FIELDS]
         self._targets = [0.0] * _SIZE
-        self._peaks = [0.0] * _SIZE
         self._unsolved = 0
         self._num_skipped = 0
 
@@ -150,13 +144,12 @@ class StepModel:
             pair * work.num_pairs / size_ms,
         )
         target = took_ms / size_ms
-        peaks, targets = self._peaks, self._targets
+        targets = self._targets
         for i, value in enumerate(row):
             products, weighted = self._products[i], weight * value
             for j in range(i + 1):
                 products[j] = _KEEP * products[j] + weighted * row[j]
             targets[i] = _KEEP * targets[i] + weighted * target
-            peaks[i] = max(_HOLD_KEEP * peaks[i], products[i])
         self.num_steps += 1
         self._unsolved += _PROMPT_VALUE if work.num_prompt else 1
         if self._unsolved >= _SOLVE_AT or self.num_steps <= _MANY_STEPS:
@@ -177,12 +170,11 @@ class StepModel:
     def _solve(self) -> None:
         """Solve for the multipliers; those that would be negative are zero."""
         self._unsolved = 0
-        holds = [_FIRST_HOLD + _HOLD * peak for peak in self._peaks]
         matrix = [
-            [self._products[max(i, j)][min(i, j)] + (holds[i] if i == j else 0.0) for j in _FIELDS]
+            [self._products[max(i, j)][min(i, j)] + (_HOLD if i == j else 0.0) for j in _FIELDS]
             for i in _FIELDS
         ]
-        targets = [self._targets[i] + holds[i] * self._multipliers[i] for i in _FIELDS]
+        targets = [self._targets[i] + _HOLD * self._multipliers[i] for i in _FIELDS]
         active = list(_FIELDS)
         while True:
             found = _solution(matrix, targets, active)

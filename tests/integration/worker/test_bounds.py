@@ -1,4 +1,4 @@
-"""A bound between two tokens reaches the engine: prompts beside the answer come in smaller parts."""
+"""A bound between two tokens reaches the engine: prompts beside the answer come in small parts."""
 
 from __future__ import annotations
 

@@ -42,7 +42,8 @@ def start(
     engine, model, clock = timed_engine(COST, mode, **fields)
     for num in (4, 40, 160):
         engine.add(make_request(f"w{num}", text(num, start=num), max_tokens=12))
-        drain(engine)
+        engine.step()
+    drain(engine)
     for number, bound in enumerate(bounds):
         request = make_request(f"d{number}", [number, 1], max_tokens=60, max_itl_ms=bound)
         engine.add(request)
