@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -27,7 +28,7 @@ def run_demo(spec: ClusterSpec, question: str, *, max_tokens: int) -> int:
         CommandError: the cluster could not start, gave no answer, or did not stop.
     """
     console = Console()
-    cluster = Cluster(spec)
+    cluster = Cluster(_with_hand_off(spec))
     try:
         with running(cluster, console):
             _ask(spec, question, max_tokens, console)
@@ -39,6 +40,13 @@ def run_demo(spec: ClusterSpec, question: str, *, max_tokens: int) -> int:
     console.print("[green]●[/] the cluster has stopped and its ports are free\n")
     _show_what_next(console)
     return 0
+
+
+def _with_hand_off(spec: ClusterSpec) -> ClusterSpec:
+    """Return the cluster whose question is handed over, which one alone need not be."""
+    if "--placement" in spec.router_flags:
+        return spec
+    return replace(spec, router_flags=(*spec.router_flags, "--placement", "disaggregated"))
 
 
 def _ask(spec: ClusterSpec, question: str, max_tokens: int, console: Console) -> None:

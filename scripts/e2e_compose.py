@@ -131,7 +131,8 @@ def try_tls() -> None:
 
 def try_two_hosts(address: str) -> None:
     """Two projects that know of each other what two machines would; both are at `address`."""
-    first = {"HOST_ADDRESS": address, "PREFILL_REPLICAS": "0", "BATON_LOCAL_PREFILL_THRESHOLD": "0"}
+    first = {"HOST_ADDRESS": address, "PREFILL_REPLICAS": "0", "BATON_LOCAL_PREFILL_THRESHOLD": "0",
+             "BATON_PLACEMENT": "disaggregated"}  # fmt: skip
     second = {"HOST_ADDRESS": address, "FIRST_HOST": address,
               "WORKER_PORT": "50071", "TRANSFER_PORT": "50072"}  # fmt: skip
     with Compose("compose.yaml", "compose.first-host.yaml",

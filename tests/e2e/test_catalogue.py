@@ -66,6 +66,7 @@ def cluster(
         port=free_port(),
         grpc_port=free_port(),
         worker_flags=ENGINE_FLAGS,
+        router_flags=("--placement", "disaggregated"),
     )
     with WarmCluster(spec) as made:
         made.start()

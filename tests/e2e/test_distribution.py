@@ -125,6 +125,7 @@ def url(site: Path, hostile: Path) -> Iterator[str]:
     """`baton serve` with a prefill and a decode worker; its end is clean."""
     port, grpc_port = free_port(), free_port()
     flags = ("--prefill", "1", "--port", str(port), "--grpc-port", str(grpc_port))
+    flags += ("--placement", "disaggregated")
     engine = ("--num-blocks", "64", "--structured-outputs-backend", "guidance")
     process = subprocess.Popen(
         [site / "bin" / "baton", "serve", *flags, *engine, "--decode.local-prefill-threshold", "0"],

@@ -267,6 +267,7 @@ def test_the_command_passes_redis_on_and_shows_its_url_to_nobody(
         grpc_port=free_port(),
         num_routers=2,
         worker_flags=ENGINE_FLAGS,
+        router_flags=("--placement", "disaggregated"),
         redis_url=redis_server.url,
     )
     with WarmCluster(spec) as local:

@@ -45,6 +45,7 @@ def routers(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         grpc_port=free_port(),
         num_routers=2,
         worker_flags=ENGINE_FLAGS,
+        router_flags=("--placement", "disaggregated"),
     )
     with WarmCluster(spec) as cluster:
         cluster.start()

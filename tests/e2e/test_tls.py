@@ -98,6 +98,7 @@ def cluster_with(
         grpc_port=free_port(),
         num_prefill=2,
         worker_flags=(*ENGINE_FLAGS, "--connectors", "zmq"),
+        router_flags=("--placement", "disaggregated"),
         redis_url=redis_url,
         certificates=certificates,
     )

@@ -14,6 +14,7 @@ from baton.v1 import common_pb2
 from services.router.doors.app import create_app
 from services.router.openai.catalogue import one_model
 from services.router.routing.base import RoutingRequest
+from services.router.routing.places.mode import PlacementMode
 from shared.directory.base import BlockUpdate
 from shared.errors import OverloadedError
 from shared.identity import Role
@@ -75,10 +76,13 @@ async def test_an_explanation_has_every_worker_s_terms_and_changes_nothing(bench
     assert (second["worker"], second["num_held_tokens"]) == ("p", 0)
     for view in (first, second):
         terms = {"queue", "prefill", "transfer", "adapter", "eviction", "crowding", "heat"}
+        terms |= {"beside", "preference"}
         assert set(view["terms_ms"]) == terms
         assert sum(view["terms_ms"].values()) == pytest.approx(view["cost_ms"])
     assert first["cost_ms"] < second["cost_ms"]
     assert answer["prefill"]["left_out"] == {"r": "draining"}
+    assert answer["route"]["place"] == "handed_over"
+    assert answer["placements"] == []
     assert answer["route"]["decode"] == decode.name
     assert answer["route"]["prefill"] == ["q", "p"]
     assert answer["route"]["sources"] == []
@@ -111,6 +115,19 @@ async def test_requests_go_where_their_blocks_are_and_salts_keep_apart(bench: Be
     assert [r.prefill_candidates[0].worker.name for r in decode.requests] == ["q"] * 4
     salted = bench.parts.planner.explain(replace(request, cache_salt=b"tenant"))
     assert {view.num_held_tokens for view in salted.prefill.candidates} == {0}
+
+
+@pytest.mark.parametrize("bench", [{"placement": PlacementMode.ELASTIC}], indirect=True)
+async def test_a_worker_is_told_that_it_keeps_a_prompt_and_the_answer_s_bound(
+    bench: Bench,
+) -> None:
+    decode, _ = await _cluster(bench)
+    request = replace(bench.request(), prompt_token_ids=tuple(PROMPT), max_itl_ms=500.0)
+    assert bench.parts.planner.explain(request).placements[0].place == "here"
+    await bench.answer(request)
+    [sent] = decode.requests
+    assert (len(sent.prefill_candidates), sent.keeps_prompt, sent.max_itl_ms) == (0, True, 500.0)
+    assert sent.num_handed_tokens == 0
 
 
 async def test_an_answer_teaches_the_worker_s_profile(bench: Bench) -> None:
