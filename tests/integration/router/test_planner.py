@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 from prometheus_client import CollectorRegistry
 
+from cli.plan.live import live_of
 from services.router.front import Front
 from services.router.operated import OperatedCluster
 from services.router.parts import open_parts
 from services.router.planner.settings import PlannerSettings
+from services.router.planning.base import Counts
 from services.router.usage import Usage
 from services.router.watch.metrics import observe_state
 from services.router.watch.observer import RequestEnd
@@ -82,11 +84,17 @@ async def test_requests_count_as_they_come_and_a_move_is_an_order(bench: Bench) 
     labels = {"model_name": "tiny", "role": "prefill"}
     assert registry.get_sample_value("baton_planner_workers", labels) == 1
     assert registry.get_sample_value("baton_planner_moves_total", {"model_name": "tiny"}) == 1
-    [pool] = OperatedCluster(bench.config, bench.parts.router).describe()["pools"]
+    described = OperatedCluster(bench.config, bench.parts.router).describe()
+    [pool] = described["pools"]
     assert pool["planner"]["decision"]["moved"] == last.moved
     assert pool["planner"]["demand"]["requests_per_s"] == pytest.approx(
         last.requests_per_s, rel=0.01
     )
+    # `baton plan` reads the same.
+    live = live_of(described, "http://router", model="tiny")
+    assert live.counts == Counts(2, 2)
+    assert live.bounds.max_ttft_ms == 500.0
+    assert live.speed.kv_tokens == 1_600_000
 
 
 async def test_without_a_planner_nothing_is_counted(bench: Bench) -> None:
