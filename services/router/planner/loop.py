@@ -66,7 +66,7 @@ class PlannerLoop:
     ) -> None:
         """Plan for the workers that `endpoints` returns: all live ones."""
         self.plan = plan
-        #: Must observe every request.
+        #: Must be told of every request.
         self.view = view
         self._endpoints = endpoints
         self._board = board
