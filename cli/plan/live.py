@@ -17,6 +17,8 @@ from services.router.planning.speed import Speed
 from shared.identity import Role
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from cli.access import Secure
 
 TIMEOUT_S = 10.0
@@ -37,9 +39,18 @@ def read_live(url: str, *, model: str, key: str, secure: Secure | None) -> LiveC
     """Ask a router that plans.
 
     Raises:
-        CommandError: it cannot be asked, has no such model, or does not plan.
+        CommandError: it cannot be asked, or see `live_of`.
     """
     found = _ask(f"{url.rstrip('/')}/server_info", key, secure)
+    return live_of(found, url, model=model)
+
+
+def live_of(found: Mapping[str, Any], url: str, *, model: str) -> LiveCluster:
+    """Return what `GET /server_info` says of a model.
+
+    Raises:
+        CommandError: there is no such model, or the router does not plan.
+    """
     pools = found.get("pools") or []
     names = [str(name) for pool in pools for name in pool.get("names", ())]
     chosen = [pool for pool in pools if not model or model in pool.get("names", ())]

@@ -10,7 +10,7 @@ from services.router.admission.key_settings import ClientKeySettings
 from services.router.answer_settings import AnswerSettings
 from services.router.cors_settings import CorsSettings
 from services.router.model_entries import read_entries
-from services.router.planner.settings import PlannerSettings
+from services.router.planner_settings import PlannerSettings
 from services.router.request.embeds_policy import EmbedsPolicy
 from services.router.response_settings import ResponseSettings
 from services.router.routing.places.mode import (

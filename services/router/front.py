@@ -15,6 +15,7 @@ from services.router.openai.backend import Backend, Common
 from services.router.openai.catalogue import Catalogue
 from services.router.openai.reading.unknown_fields import UnknownFields
 from services.router.vectors.service import Vectors
+from services.router.watch.demand import DemandObserver
 from services.router.watch.metrics import RequestMeters
 from services.router.watch.request_log import RequestLog
 from services.router.watch.tracing import RequestTracer
@@ -156,7 +157,7 @@ class Front:
     def _observers(self, pool: Pool) -> list[RequestObserver]:
         observers: list[RequestObserver] = [self._meters.of(pool.name)]
         if pool.parts.planner is not None:
-            observers.append(pool.parts.planner.view)
+            observers.append(DemandObserver(pool.parts.planner.view))
         if self._page is not None:
             observers.append(self._page)
         if pool.config.log_requests:

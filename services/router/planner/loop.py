@@ -66,7 +66,7 @@ class PlannerLoop:
     ) -> None:
         """Plan for the workers that `endpoints` returns: all live ones."""
         self.plan = plan
-        #: Must observe every request.
+        #: Must be told of every request.
         self.view = view
         self._endpoints = endpoints
         self._board = board
@@ -98,6 +98,9 @@ class PlannerLoop:
                     # The workers stay as they are; nobody is known to lead.
                     self.leads = False
                     log.warning("planner_waits", model=self.plan.model, error=str(error))
+                except Exception:
+                    # Whatever is wrong with a plan, requests go on.
+                    log.exception("planner_failed", model=self.plan.model)
         finally:
             if self.leads:
                 with suppress(BatonError, OSError):
@@ -120,8 +123,7 @@ class PlannerLoop:
         planner, now_s = self._planner, self._clock()
         if found.moved_ago_s is not None:
             planner.moved(now_s - found.moved_ago_s)
-        reports = [self._reports.decode(report) for report in found.reports]
-        seen, speed = together(reports, self._endpoints(), now_s=now_s)
+        seen, speed = together(self._decoded(found), self._endpoints(), now_s=now_s)
         decision = planner.look(seen, speed)
         problem = "" if decision.move is None else await self._move(decision.move, found.term)
         made = decision.move is not None and not problem
@@ -157,6 +159,14 @@ class PlannerLoop:
         self.num_moves, self.leader = said.num_moves, said.leader
         if not self.decisions or self.decisions[-1].at_s != said.decision.at_s:
             self.decisions.append(said.decision)
+
+    def _decoded(self, found: Exchange) -> list[Report]:
+        """Return the reports that can be read: this router's, and those of like versions."""
+        reports = []
+        for report in found.reports:
+            with suppress(msgspec.MsgspecError):
+                reports.append(self._reports.decode(report))
+        return reports
 
     def _lead(self, found: Exchange) -> Planner:
         """Begin to lead: from what was wanted last, since those workers may be on their way."""

@@ -13,14 +13,13 @@ if TYPE_CHECKING:
     from services.router.admission.admission import Admission
     from services.router.admission.cold_start import ColdStart
     from services.router.planning.base import Bounds
-    from services.router.request.generation import AnswerPiece, GenerationRequest
     from services.router.routing.book import Book
-    from services.router.watch.observer import RequestEnd, RequestWatch
+    from services.router.usage import Usage
     from services.router.workers.endpoints import EndpointPool
 
 
 class PoolView:
-    """A RequestObserver of one model that also reads the router's queue and book."""
+    """Counts one model's requests, and reads the router's queue and book."""
 
     def __init__(
         self,
@@ -37,21 +36,12 @@ class PoolView:
         self._meter = DemandMeter(max_ttft_ms=bounds.max_ttft_ms, clock=book.clock)
         self._kv_tokens = KV_TOKENS_PRIOR
 
-    def began(
-        self, request: GenerationRequest, began_s: float
-    ) -> tuple[GenerationRequest, RequestWatch]:
-        """See RequestObserver: a request counts when it comes, whatever becomes of it."""
-        self._meter.arrived(len(request.prompt_token_ids))
-        return request, self
+    def arrived(self, num_prompt_tokens: int) -> None:
+        """Count a request that came."""
+        self._meter.arrived(num_prompt_tokens)
 
-    def piece(self, piece: AnswerPiece, now_s: float) -> None:
-        """See RequestWatch."""
-
-    def ended(self, end: RequestEnd) -> None:
-        """See RequestWatch: what was found, and how long the answer was."""
-        if end.usage is None:
-            return
-        usage = end.usage
+    def answered(self, usage: Usage) -> None:
+        """Note what was found of a prompt, and how long its answer was."""
         num_held = min(max(0, usage.cached_tokens), usage.prompt_tokens - 1)
         prompt_ms = self.speed().prefill_ms(usage.prompt_tokens, num_held)
         self._meter.routed(num_held, prompt_ms)

@@ -35,6 +35,7 @@ class WorkerControl:
         return [
             {
                 "name": str(each.record.worker),
+                "model": each.record.model,
                 "role": each.record.role.value,
                 "preference": each.preference.value,
                 "address": each.record.address,

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 from prometheus_client import CollectorRegistry
 
+from cli.plan.live import live_of
 from services.router.front import Front
 from services.router.operated import OperatedCluster
 from services.router.parts import open_parts
-from services.router.planner.settings import PlannerSettings
+from services.router.planner_settings import PlannerSettings
+from services.router.planning.base import Counts
 from services.router.usage import Usage
 from services.router.watch.metrics import observe_state
-from services.router.watch.observer import RequestEnd
 from shared.errors import ConfigError
 from shared.identity import Role
 from tests.fakes.scripted_decode import say
@@ -52,13 +53,11 @@ async def test_requests_count_as_they_come_and_a_move_is_an_order(bench: Bench) 
     async for piece in backend.generator.generate(bench.request()):
         assert piece.index == 0
     # Answers of one token to long prompts; then a burst comes, of which nothing is answered yet.
-    burst = replace(bench.request(), prompt_token_ids=(1,) * 4000)
     usage = Usage(prompt_tokens=4000, completion_tokens=1)
-    ended = RequestEnd(request=burst, outcome="stop", failed=False, latency_s=1.0, usage=usage)
     for _ in range(2000):
-        planner.view.ended(ended)
+        planner.view.answered(usage)
     for _ in range(60):
-        planner.view.began(burst, 0.0)
+        planner.view.arrived(4000)
     looking = asyncio.create_task(planner.look())
     orders = [asyncio.create_task(each.wait_orders(1)) for each in decoders]
     done, waiting = await asyncio.wait(orders, timeout=10, return_when=asyncio.FIRST_COMPLETED)
@@ -82,11 +81,17 @@ async def test_requests_count_as_they_come_and_a_move_is_an_order(bench: Bench) 
     labels = {"model_name": "tiny", "role": "prefill"}
     assert registry.get_sample_value("baton_planner_workers", labels) == 1
     assert registry.get_sample_value("baton_planner_moves_total", {"model_name": "tiny"}) == 1
-    [pool] = OperatedCluster(bench.config, bench.parts.router).describe()["pools"]
+    described = OperatedCluster(bench.config, bench.parts.router).describe()
+    [pool] = described["pools"]
     assert pool["planner"]["decision"]["moved"] == last.moved
     assert pool["planner"]["demand"]["requests_per_s"] == pytest.approx(
         last.requests_per_s, rel=0.01
     )
+    # `baton plan` reads the same.
+    live = live_of(described, "http://router", model="tiny")
+    assert live.counts == Counts(2, 2)
+    assert live.bounds.max_ttft_ms == 500.0
+    assert live.speed.kv_tokens == 1_600_000
 
 
 async def test_without_a_planner_nothing_is_counted(bench: Bench) -> None:
@@ -105,11 +110,11 @@ async def test_of_two_routers_one_plans_for_both_and_the_other_follows_it(
         assert first is not None
         assert second is not None
         for _ in range(30):
-            second.view.began(_request(), 0.0)
+            second.view.arrived(3)
         await second.look()
         assert (first.leads, second.leads) == (False, True)
         for _ in range(30):
-            first.view.began(_request(), 0.0)
+            first.view.arrived(3)
         await first.look()
         await second.look()
         assert not first.leads
@@ -124,13 +129,6 @@ async def test_of_two_routers_one_plans_for_both_and_the_other_follows_it(
         assert third is not None
         await third.look()
         assert third.leads
-
-
-def _request() -> object:
-    class Request:
-        prompt_token_ids = (1, 2, 3)
-
-    return Request()
 
 
 @pytest.mark.parametrize(

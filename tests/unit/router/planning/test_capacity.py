@@ -113,3 +113,11 @@ def test_waiting_prompts_count_only_if_they_wait_too_long() -> None:
     assert capacity.pressure(present, backlog_ms=500) == quiet
     assert capacity.pressure(present, backlog_ms=20_000).prefill > 1
     assert capacity.pressure(present, num_running=10_000).decode > 1
+
+
+def test_hopeless_prompts_are_no_reason_for_workers_though_the_mean_is_in_time() -> None:
+    wanted = demand(10.0)
+    bounds, hopeless = Bounds(max_ttft_ms=130.0), replace(wanted, hopeless=0.06)
+    assert Capacity(SPEED, bounds, wanted).num_prefill() > 2
+    assert Capacity(SPEED, bounds, hopeless).num_prefill() == 2
+    assert Capacity(SPEED, bounds, replace(wanted, hopeless=0.04)).num_prefill() > 2

@@ -159,13 +159,14 @@ async def test_workers_of_older_versions_are_not_moved() -> None:
 
 
 class Lead(AloneBoard):
-    """Another router leads, if it is said so."""
+    """Another router leads, if it is said so. One more reports, of a version to come."""
 
     leads, term = True, 1
 
     async def exchange(self, report: bytes) -> Exchange:
         found = await super().exchange(report)
-        return replace(found, leads=self.leads, term=self.term)
+        reports = (report, b"of another version")
+        return replace(found, leads=self.leads, term=self.term, reports=reports)
 
 
 async def test_who_follows_says_what_the_leader_decided_and_does_nothing() -> None:

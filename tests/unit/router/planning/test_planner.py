@@ -91,6 +91,9 @@ def test_at_most_one_move_per_cooldown_and_no_worker_is_made_or_lost(
         if decision.move is not None:
             assert decision.after is not None
             assert decision.after.most <= 0.85 * decision.pressure.most
+            to_prefill = decision.move.to is Role.PREFILL
+            giver = decision.after.decode if to_prefill else decision.after.prefill
+            assert giver <= 0.85
 
 
 @given(weather=WEATHER, counts=COUNTS, bounds=ANY_BOUNDS, limits=LIMITS)
@@ -161,6 +164,8 @@ def test_counts_follow_the_load_up_at_once_and_down_after_a_while() -> None:
     down = steady(1.0, start=Counts(10, 10), for_s=600)
     assert down[3].wanted == Counts(10, 10)
     assert down[-1].wanted == Counts(1, 1)
+    counts = [decision.wanted.prefill for decision in down]
+    assert {a - b for a, b in itertools.pairwise(counts)} == {0, 1, 2}
 
 
 def test_a_steady_load_changes_nothing_forever() -> None:
