@@ -89,7 +89,7 @@ def block_ranges(rows: NDArray[np.uint8], blocks: Sequence[int], cuts: Sequence[
     )
 
 
-def packed_ranges(parts: Sequence[Block], sizes: Sequence[int]) -> Ranges:
+def consecutive_ranges(parts: Sequence[Block], sizes: Sequence[int]) -> Ranges:
     """Return the ranges of items of these sizes that lie one after the other in `parts`.
 
     Raises:

@@ -20,9 +20,9 @@ from kernels.native.block_copy import Ranges
 from shared.connector.protocol.block_copy import (
     block_ranges,
     checksum_blocks,
+    consecutive_ranges,
     copy_blocks,
     copy_ranges,
-    packed_ranges,
     prepare,
 )
 from shared.connector.protocol.checksum import piece_checksum
@@ -140,7 +140,7 @@ class BlockAccess(ABC):
             return await self.checksum(blocks, activity, cuts)
         if cuts is not None:
             if not isinstance(sources, Ranges):
-                sources = packed_ranges(sources, [cut.num_bytes for cut in cuts])
+                sources = consecutive_ranges(sources, [cut.num_bytes for cut in cuts])
             work = partial(self._scatter, blocks, cuts, sources)
         else:
             assert not isinstance(sources, Ranges)  # only parts are cut
@@ -164,7 +164,7 @@ class BlockAccess(ABC):
         num_bytes = self._num_bytes(blocks, cuts)
         return await self._run(partial(_unless_stopped, work, activity), num_bytes, activity)
 
-    async def pack(
+    async def collect(
         self, blocks: Sequence[int], cuts: Sequence[Cut], activity: Activity
     ) -> tuple[NDArray[np.uint8], int | None]:
         """Return a copy of the parts of `blocks`, one after the other, and their checksum.
@@ -172,12 +172,12 @@ class BlockAccess(ABC):
         The checksum is None if the activity was stopped.
         """
         sizes = [cut.num_bytes for cut in cuts]
-        packed = np.empty(sum(sizes), np.uint8)
+        copy = np.empty(sum(sizes), np.uint8)
 
-        work = partial(self._gather, blocks, cuts, packed_ranges([packed], sizes))
-        checksum = await self._run(partial(_unless_stopped, work, activity), len(packed), activity)
-        activity.num_copied_bytes += 0 if checksum is None else len(packed)
-        return packed, checksum
+        work = partial(self._gather, blocks, cuts, consecutive_ranges([copy], sizes))
+        checksum = await self._run(partial(_unless_stopped, work, activity), len(copy), activity)
+        activity.num_copied_bytes += 0 if checksum is None else len(copy)
+        return copy, checksum
 
     async def in_thread(self, work: Callable[[], _T]) -> _T:
         """Run a short blocking function in a thread. Cancelling does not stop it."""
@@ -213,13 +213,19 @@ class BlockIO(BlockAccess):
         prepare()
 
     def payload(
-        self, blocks: Sequence[int], parts: PieceParts | None = None
+        self,
+        blocks: Sequence[int],
+        parts: PieceParts | None = None,
+        copy: NDArray[np.uint8] | None = None,
     ) -> list[NDArray[np.uint8]]:
-        """Return the bytes of a piece in order, neighbours as one flat array. Do not keep them."""
+        """Return the bytes of a piece in order, neighbours as one flat array. Do not keep them.
+
+        copy: see `Wire.send_piece`.
+        """
+        if copy is not None:
+            return [copy]
         if parts is None or all(cut.ranges == ((0, self._block_bytes),) for cut in parts.sent):
             return neighbours(self._rows, blocks)
-        if parts.packed is not None:
-            return [parts.packed]
         found = []
         for block, cut in zip(blocks, parts.sent, strict=True):
             ((start, size),) = cut.ranges

@@ -31,8 +31,6 @@ class PieceParts:
     sent: Sequence[Cut]
     received: Sequence[Cut]
     receiver_block_bytes: int
-    #: A copy of them, one after the other, if the wire carries bytes and not all lie together.
-    packed: NDArray[np.uint8] | None
 
 
 class Wire(Protocol):
@@ -46,9 +44,17 @@ class Wire(Protocol):
         ...
 
     def send_piece(
-        self, frame: Frame, blocks: Sequence[int], parts: PieceParts | None = None
+        self,
+        frame: Frame,
+        blocks: Sequence[int],
+        parts: PieceParts | None = None,
+        copy: NDArray[np.uint8] | None = None,
     ) -> None:
-        """Queue a piece whose payload is these local blocks, or parts of them."""
+        """Queue a piece whose payload is these local blocks, or parts of them.
+
+        copy: their bytes, one after the other, to be sent in their place; given only to a wire that
+        carries bytes.
+        """
         ...
 
     async def release(self, transfer_id: bytes) -> None:

@@ -16,6 +16,8 @@ from shared.errors import TransferError, TransferFailure
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from shared.connector.base import Ticket
     from shared.connector.parts import BlockParts
     from shared.connector.protocol.block_io import BlockAccess
@@ -173,7 +175,7 @@ class Outbound:
 
     async def _send(self, first_index: int, blocks: Sequence[int]) -> None:
         indices = slice(first_index, first_index + len(blocks))
-        parts, checksum = await self._read(indices, blocks)
+        parts, copy, checksum = await self._read(indices, blocks)
         self._raise_if_failed()
         assert checksum is not None  # only work of an ended transfer is stopped
         num_bytes = self._num_bytes(indices)
@@ -184,7 +186,7 @@ class Outbound:
             async with asyncio.timeout(self._limits.stall_timeout_s):
                 await credit
             self._raise_if_failed()
-            self._link.wire.send_piece(self._piece(indices, checksum), blocks, parts)
+            self._link.wire.send_piece(self._piece(indices, checksum), blocks, parts, copy)
             sent = True
         except TimeoutError:
             self.fail(TransferFailure.TIMEOUT, "the receiver takes nothing")
@@ -199,17 +201,17 @@ class Outbound:
 
     async def _read(
         self, indices: slice, blocks: Sequence[int]
-    ) -> tuple[PieceParts | None, int | None]:
-        """Return what moves of a piece's blocks, packed if needed, and its checksum."""
+    ) -> tuple[PieceParts | None, NDArray[np.uint8] | None, int | None]:
+        """Return what moves of a piece's blocks, a copy if one is needed, and its checksum."""
         if self._parts is None:
-            return None, await self._io.checksum(blocks, self._activity)
-        cuts, packed = self._parts.sent(indices), None
+            return None, None, await self._io.checksum(blocks, self._activity)
+        cuts, copy = self._parts.sent(indices), None
         if self._link.wire.carries_bytes and not all(cut.is_one_piece for cut in cuts):
-            packed, checksum = await self._io.pack(blocks, cuts, self._activity)
+            copy, checksum = await self._io.collect(blocks, cuts, self._activity)
         else:
             checksum = await self._io.checksum(blocks, self._activity, cuts)
         received = self._parts.received(indices)
-        return PieceParts(cuts, received, self._parts.receiver_block_bytes, packed), checksum
+        return PieceParts(cuts, received, self._parts.receiver_block_bytes), copy, checksum
 
     def _num_bytes(self, indices: slice) -> int:
         if self._parts is None:

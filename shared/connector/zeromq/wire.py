@@ -18,6 +18,9 @@ from shared.errors import TransferError, TransferFailure
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from shared.connector.protocol.block_io import BlockIO
     from shared.connector.protocol.link import Link, PieceParts
     from shared.connector.protocol.tasks import Tasks
@@ -51,7 +54,11 @@ class FrameWire(ABC):
 
     @abstractmethod
     def send_piece(
-        self, frame: Frame, blocks: Sequence[int], parts: PieceParts | None = None
+        self,
+        frame: Frame,
+        blocks: Sequence[int],
+        parts: PieceParts | None = None,
+        copy: NDArray[np.uint8] | None = None,
     ) -> None:
         """See `Wire.send_piece`."""
 
@@ -98,10 +105,14 @@ class ZmqWire(FrameWire):
         self._trackers: dict[bytes, list[zmq.MessageTracker]] = {}
 
     def send_piece(
-        self, frame: Frame, blocks: Sequence[int], parts: PieceParts | None = None
+        self,
+        frame: Frame,
+        blocks: Sequence[int],
+        parts: PieceParts | None = None,
+        copy: NDArray[np.uint8] | None = None,
     ) -> None:
         """See `Wire.send_piece`. Neighbouring blocks are sent as one part of the message."""
-        payload = self._io.payload(blocks, parts)
+        payload = self._io.payload(blocks, parts, copy)
         frames = [zmq.Frame(array.data, track=True, copy=False) for array in payload]
         trackers = self._trackers.setdefault(frame.transfer_id, [])
         trackers[:] = [tracker for tracker in trackers if not tracker.done]
