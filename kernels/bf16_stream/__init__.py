@@ -13,7 +13,6 @@ import numpy as np
 
 from kernels.bf16_stream import native, reference
 from kernels.bf16_stream.reference import HEADER, MAGIC, VERSION, StreamError
-from kernels.native.block_copy import Ranges
 from kernels.native.build import NativeUnavailableError
 
 if TYPE_CHECKING:
@@ -27,10 +26,9 @@ HEADER_BYTES = HEADER.size
 def pack(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Return the stream of `data`, which is contiguous and not empty."""
     try:
-        stream, _ = native.pack_ranges(_whole(data))
+        return native.pack_whole(data)
     except NativeUnavailableError:
         return np.frombuffer(reference.pack(data.tobytes()), np.uint8)
-    return stream
 
 
 def unpack(stream: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
@@ -40,7 +38,7 @@ def unpack(stream: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
         StreamError: it is no stream of so many bytes; the content of `out` is invalid.
     """
     try:
-        native.unpack_ranges(stream, _whole(out))
+        native.unpack_whole(stream, out)
     except NativeUnavailableError:
         out.reshape(-1)[:] = np.frombuffer(reference.unpack(stream.tobytes(), out.nbytes), np.uint8)
 
@@ -52,12 +50,3 @@ def stream_bytes(header: bytes) -> int | None:
     except struct.error:
         return None
     return HEADER_BYTES + int(packed) if (magic, version) == (MAGIC, VERSION) else None
-
-
-def _whole(data: NDArray[np.uint8]) -> Ranges:
-    if not data.flags.c_contiguous:
-        raise ValueError("the bytes must be contiguous")
-    start = data.__array_interface__["data"][0]
-    return Ranges(
-        np.array([start], np.uintp), np.array([data.nbytes], np.uintp), np.array([1]), keeps=data
-    )

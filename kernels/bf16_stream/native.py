@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kernels.bf16_stream.reference import StreamError
-from kernels.native.block_copy import RangesStruct
+from kernels.native.block_copy import Ranges, RangesStruct
 from kernels.native.library import load_library
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from kernels.native.block_copy import Ranges
 
 #: By `baton::Unpacked`.
 _FAULTS = (
@@ -35,19 +33,8 @@ def pack_ranges(sources: Ranges) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]
     Raises:
         NativeUnavailableError: see `load_library`.
     """
-    library, sizes = load_library(), sources.item_bytes
-    room = sum(map(library.baton_stream_room, sizes.tolist()))
-    # Nothing is cleared: pages are touched as far as the streams reach.
-    streams, scratch = np.empty(room, np.uint8), np.empty(int(sizes.max()), np.uint8)
-    checksums = np.empty(len(sizes), np.uint64)
-    used = library.baton_pack_ranges(
-        ctypes.byref(RangesStruct.of(sources)),
-        len(sizes),
-        scratch.ctypes.data,
-        streams.ctypes.data,
-        checksums.ctypes.data,
-    )
-    return streams[:used], checksums
+    checksums = np.empty(len(sources.ends), np.uint64)
+    return _pack(sources, checksums), checksums
 
 
 def unpack_ranges(streams: NDArray[np.uint8], targets: Ranges) -> NDArray[np.uint64]:
@@ -57,17 +44,62 @@ def unpack_ranges(streams: NDArray[np.uint8], targets: Ranges) -> NDArray[np.uin
         StreamError: they are not the items' streams; the content of the targets is invalid.
         NativeUnavailableError: see `load_library`.
     """
-    library, sizes = load_library(), targets.item_bytes
-    scratch, checksums = np.empty(int(sizes.max()), np.uint8), np.empty(len(sizes), np.uint64)
-    streams = np.ascontiguousarray(streams)
-    outcome = library.baton_unpack_ranges(
+    checksums = np.empty(len(targets.ends), np.uint64)
+    _unpack(streams, targets, checksums)
+    return checksums
+
+
+def pack_whole(data: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the stream of contiguous `data`, without checksums. Errors: see `pack_ranges`."""
+    return _pack(_whole(data), None)
+
+
+def unpack_whole(stream: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
+    """Unpack a stream to all of `out`, without checksums. Errors: see `unpack_ranges`."""
+    _unpack(stream, _whole(out), None)
+
+
+def _pack(sources: Ranges, checksums: NDArray[np.uint64] | None) -> NDArray[np.uint8]:
+    library, sizes = load_library(), sources.item_bytes
+    room = sum(map(library.baton_stream_room, sizes.tolist()))
+    # Nothing is cleared: pages are touched as far as the streams reach.
+    streams, scratch = np.empty(room, np.uint8), _scratch(sources)
+    used = library.baton_pack_ranges(
+        ctypes.byref(RangesStruct.of(sources)),
+        len(sizes),
+        scratch.ctypes.data,
+        streams.ctypes.data,
+        None if checksums is None else checksums.ctypes.data,
+    )
+    return streams[:used]
+
+
+def _unpack(
+    streams: NDArray[np.uint8], targets: Ranges, checksums: NDArray[np.uint64] | None
+) -> None:
+    streams, scratch = np.ascontiguousarray(streams), _scratch(targets)
+    outcome = load_library().baton_unpack_ranges(
         streams.ctypes.data,
         streams.nbytes,
         ctypes.byref(RangesStruct.of(targets)),
-        len(sizes),
+        len(targets.ends),
         scratch.ctypes.data,
-        checksums.ctypes.data,
+        None if checksums is None else checksums.ctypes.data,
     )
     if outcome:
         raise StreamError(_FAULTS[outcome])
-    return checksums
+
+
+def _scratch(ranges: Ranges) -> NDArray[np.uint8]:
+    """Return room for the largest item of several ranges."""
+    is_scattered = np.diff(ranges.ends, prepend=0) > 1
+    return np.empty(int(ranges.item_bytes[is_scattered].max(initial=1)), np.uint8)
+
+
+def _whole(data: NDArray[np.uint8]) -> Ranges:
+    if not data.flags.c_contiguous:
+        raise ValueError("the bytes must be contiguous")
+    start = data.__array_interface__["data"][0]
+    return Ranges(
+        np.array([start], np.uintp), np.array([data.nbytes], np.uintp), np.array([1]), keeps=data
+    )

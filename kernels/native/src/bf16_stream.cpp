@@ -283,7 +283,7 @@ size_t pack_ranges(const Ranges& from, int64_t count, uint8_t* scratch, uint8_t*
     if (end - first > 1)
       for (uint8_t* next = scratch; first < end; next += from.sizes[first++])
         std::memcpy(next, from.starts[first], from.sizes[first]);
-    checksums[item] = checksum_of(data, size);
+    if (checksums) checksums[item] = checksum_of(data, size);
     used += pack_stream(data, size, to + used);
   }
   return used;
@@ -299,7 +299,7 @@ Unpacked unpack_ranges(const uint8_t* from, size_t size, const Ranges& to, int64
     const Unpacked outcome = unpack_stream(from, size, data, bytes, &used);
     if (outcome != Unpacked::kDone) return outcome;
     from += used, size -= used;
-    checksums[item] = checksum_of(data, bytes);
+    if (checksums) checksums[item] = checksum_of(data, bytes);
     if (end - first > 1)
       for (const uint8_t* next = scratch; first < end; next += to.sizes[first++])
         std::memcpy(to.starts[first], next, to.sizes[first]);

@@ -41,8 +41,8 @@ size_t pack_stream(const uint8_t* from, size_t size, uint8_t* to);
 // writes nothing outside these, whatever is there. `used`: the bytes of the stream.
 Unpacked unpack_stream(const uint8_t* from, size_t from_size, uint8_t* to, size_t size, size_t* used);
 
-// Packs each item's bytes to a stream, one after the other at `to`; returns their bytes, and the checksums of
-// what was packed: 0 for items of less than kShortestChecksum. `scratch` has room for an item of several ranges.
+// Packs each item's bytes to a stream, one after the other at `to`; returns their bytes, and unless it is null
+// the checksums of what was packed: 0 for items of less than kShortestChecksum. `scratch` has room for an item of several ranges.
 size_t pack_ranges(const Ranges& from, int64_t count, uint8_t* scratch, uint8_t* to, uint64_t* checksums);
 
 // Unpacks the streams of `count` items, and no more, to the items' ranges; with the checksums of what was written.

@@ -8,24 +8,31 @@ or two.
 from __future__ import annotations
 
 import asyncio
+import time
 from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
-from kernels.native.block_copy import Ranges
+from kernels.bf16_stream import StreamError
+from kernels.bf16_stream.native import pack_ranges, unpack_ranges
+from kernels.native.block_copy import SHORTEST_BLOCK_BYTES, Ranges
 from shared.connector.protocol.block_copy import (
     block_ranges,
     checksum_blocks,
     consecutive_ranges,
     copy_blocks,
     copy_ranges,
+    has_library,
     prepare,
 )
 from shared.connector.protocol.checksum import piece_checksum
+from shared.errors import InternalError, TransferError, TransferFailure
+from shared.kv.cut import Cut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -33,15 +40,23 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from shared.connector.protocol.link import PieceParts
-    from shared.kv.cut import Cut
     from shared.kv.layout import KVLayout
     from shared.kv.memory import KVMemory
 
 _T = TypeVar("_T")
 #: A tenth of a millisecond at memory speed; ten times that would still be acceptable.
 INLINE_BYTES = 1 << 20
+#: A stream of fewer bytes is not much shorter than they are.
+LEAST_PACKED_BYTES = 1024
 #: Two pieces at a time: the memory stays busy while one piece is acknowledged.
 NUM_THREADS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """The streams of a piece's blocks, or of parts of them, one after the other."""
+
+    streams: NDArray[np.uint8]
 
 
 class Activity:
@@ -94,6 +109,11 @@ class BlockAccess(ABC):
         self._inline_bytes = INLINE_BYTES if inline_bytes is None else inline_bytes
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="baton-transfer")
 
+    @property
+    def can_pack(self) -> bool:
+        """Whether `pack` works, and `write` takes packed pieces."""
+        return False
+
     @abstractmethod
     def _copy(
         self, blocks: Sequence[int], sources: Sequence[NDArray[np.uint8]]
@@ -116,6 +136,22 @@ class BlockAccess(ABC):
     ) -> NDArray[np.uint64]:
         """Copy parts of `blocks` to `targets`, if any; return their checksums. In any thread."""
 
+    def _pack(
+        self, blocks: Sequence[int], cuts: Sequence[Cut]
+    ) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
+        """Return the streams of parts of `blocks`, and the parts' checksums. In any thread."""
+        raise InternalError("this memory is not packed")
+
+    def _unpack(
+        self, blocks: Sequence[int], cuts: Sequence[Cut], packed: Packed
+    ) -> NDArray[np.uint64]:
+        """Unpack to parts of `blocks`; return their checksums. In any thread.
+
+        Raises:
+            TransferError: CORRUPT.
+        """
+        raise InternalError("this memory is not packed")
+
     def check(self, blocks: Sequence[int]) -> None:
         """Raise ValueError if any of `blocks` is not a block of this memory."""
         if blocks and (min(blocks) < 0 or max(blocks) >= self._num_blocks):
@@ -124,7 +160,7 @@ class BlockAccess(ABC):
     async def write(
         self,
         blocks: Sequence[int],
-        sources: Sequence[NDArray[np.uint8]] | Ranges | None,
+        sources: Sequence[NDArray[np.uint8]] | Ranges | Packed | None,
         activity: Activity,
         cuts: Sequence[Cut] | None = None,
     ) -> int | None:
@@ -135,10 +171,15 @@ class BlockAccess(ABC):
         those of its ranges.
 
         None if the activity was stopped meanwhile: nothing more is written then.
+
+        Raises:
+            TransferError: CORRUPT, `sources` are no streams of these blocks.
         """
         if sources is None:
             return await self.checksum(blocks, activity, cuts)
-        if cuts is not None:
+        if isinstance(sources, Packed):
+            work = partial(self._unpack, blocks, cuts or self._whole(blocks), sources)
+        elif cuts is not None:
             if not isinstance(sources, Ranges):
                 sources = consecutive_ranges(sources, [cut.num_bytes for cut in cuts])
             work = partial(self._scatter, blocks, cuts, sources)
@@ -179,6 +220,27 @@ class BlockAccess(ABC):
         activity.num_copied_bytes += 0 if checksum is None else len(copy)
         return copy, checksum
 
+    async def pack(
+        self, blocks: Sequence[int], cuts: Sequence[Cut] | None, activity: Activity
+    ) -> tuple[NDArray[np.uint8], int | None, float]:
+        """Return a packed copy of `blocks`, or of parts of them: see `Packed`.
+
+        With the checksum of what was packed, None if the activity was stopped, and the seconds that
+        it took.
+        """
+        parts = cuts or self._whole(blocks)
+
+        def work() -> tuple[NDArray[np.uint8], int | None, float]:
+            if activity.stopped:
+                return np.empty(0, np.uint8), None, 0.0
+            start_s = time.perf_counter()
+            streams, checksums = self._pack(blocks, parts)
+            return streams, piece_checksum(checksums), time.perf_counter() - start_s
+
+        made = await self._run(work, self._num_bytes(blocks, cuts), activity)
+        activity.num_copied_bytes += len(made[0])
+        return made
+
     async def in_thread(self, work: Callable[[], _T]) -> _T:
         """Run a short blocking function in a thread. Cancelling does not stop it."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
@@ -186,6 +248,9 @@ class BlockAccess(ABC):
     def close(self) -> None:
         """Close. Every activity must have been stopped."""
         self._threads.shutdown(wait=True)
+
+    def _whole(self, blocks: Sequence[int]) -> list[Cut]:
+        return [Cut(((0, self._block_bytes),))] * len(blocks)
 
     def _num_bytes(self, blocks: Sequence[int], cuts: Sequence[Cut] | None) -> int:
         if cuts is None:
@@ -211,6 +276,11 @@ class BlockIO(BlockAccess):
         super().__init__(memory)
         self._rows = memory.blocks  # [num_blocks, block_bytes]
         prepare()
+
+    @property
+    def can_pack(self) -> bool:
+        """See `BlockAccess`."""
+        return has_library()
 
     def payload(
         self,
@@ -255,6 +325,21 @@ class BlockIO(BlockAccess):
         self, blocks: Sequence[int], cuts: Sequence[Cut], targets: Ranges | None
     ) -> NDArray[np.uint64]:
         return copy_ranges(targets, block_ranges(self._rows, blocks, cuts))
+
+    def _pack(
+        self, blocks: Sequence[int], cuts: Sequence[Cut]
+    ) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
+        return pack_ranges(block_ranges(self._rows, blocks, cuts))
+
+    def _unpack(
+        self, blocks: Sequence[int], cuts: Sequence[Cut], packed: Packed
+    ) -> NDArray[np.uint64]:
+        if min(cut.num_bytes for cut in cuts) < SHORTEST_BLOCK_BYTES:
+            raise TransferError(TransferFailure.CORRUPT, "a packed piece of parts too short for it")
+        try:
+            return unpack_ranges(packed.streams, block_ranges(self._rows, blocks, cuts))
+        except StreamError as error:
+            raise TransferError(TransferFailure.CORRUPT, f"a packed piece: {error}") from error
 
     def _each(self, blocks: Sequence[int]) -> list[NDArray[np.uint8]]:
         return [self._rows[block] for block in blocks]

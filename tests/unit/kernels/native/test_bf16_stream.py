@@ -235,6 +235,7 @@ def test_whatever_comes_is_numbers_or_an_error(
 PLAIN = """
 #include "bf16_stream.h"
 using namespace baton;
+uint64_t baton::checksum(const void*, size_t) { return 0; }
 extern "C" size_t pack(const uint8_t* from, size_t size, uint8_t* to) {
   return pack_stream(from, size, to);
 }
@@ -248,10 +249,10 @@ extern "C" int unpack(const uint8_t* from, size_t from_size, uint8_t* to, size_t
 def test_a_processor_without_vectors_makes_the_same_streams(tmp_path: Path) -> None:
     (tmp_path / "plain.cpp").write_text(PLAIN)
     flags = [flag for flag in FLAGS if not flag.startswith(("-march", "-O"))]
-    sources = [tmp_path / "plain.cpp", SOURCES / "bf16_stream.cpp", SOURCES / "checksum.cpp"]
+    sources = [tmp_path / "plain.cpp", SOURCES / "bf16_stream.cpp"]
     target = tmp_path / "plain.so"
-    command = [find_compiler(), *flags, "-O0", f"-I{SOURCES}", *sources, "-o", target]
-    subprocess.run(command, check=True)
+    command = [find_compiler(), *flags, "-O0", f"-I{SOURCES}", *map(str, sources)]
+    subprocess.run([*command, "-o", str(target)], check=True)
     library = ctypes.CDLL(str(target))
     library.pack.restype = ctypes.c_size_t
     for data in CONTENTS.values():
