@@ -75,6 +75,7 @@ def packing_(
         f"{model.parent.name}": real,
         f"{model.parent.name}, again and again": packing.repeated(real, large),
         "normal": packing.normal(2 * rates.MIB),
+        "normal, a piece": packing.normal(16 * rates.MIB),
         "normal, large": packing.normal(large),
     }
     Console(width=130).print(packing.table(subjects, rounds))

@@ -25,16 +25,24 @@ _FAULTS = (
 )
 
 
-def pack_ranges(sources: Ranges) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
+def stream_room(sources: Ranges) -> int:
+    """Return the most bytes of the streams of all items. Errors: see `pack_ranges`."""
+    return sum(map(load_library().baton_stream_room, sources.item_bytes.tolist()))
+
+
+def pack_ranges(
+    sources: Ranges, room: NDArray[np.uint8] | None = None
+) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
     """Return the streams of all items, one after the other, and the items' checksums uint64 [n].
 
+    room: where the streams are put, of `stream_room` bytes at least; else in new memory.
     The checksum of an item of less than SHORTEST_BLOCK_BYTES is 0. Releases the GIL.
 
     Raises:
         NativeUnavailableError: see `load_library`.
     """
     checksums = np.empty(len(sources.ends), np.uint64)
-    return _pack(sources, checksums), checksums
+    return _pack(sources, checksums, room), checksums
 
 
 def unpack_ranges(streams: NDArray[np.uint8], targets: Ranges) -> NDArray[np.uint64]:
@@ -59,14 +67,16 @@ def unpack_whole(stream: NDArray[np.uint8], out: NDArray[np.uint8]) -> None:
     _unpack(stream, _whole(out), None)
 
 
-def _pack(sources: Ranges, checksums: NDArray[np.uint64] | None) -> NDArray[np.uint8]:
-    library, sizes = load_library(), sources.item_bytes
-    room = sum(map(library.baton_stream_room, sizes.tolist()))
-    # Nothing is cleared: pages are touched as far as the streams reach.
-    streams, scratch = np.empty(room, np.uint8), _scratch(sources)
-    used = library.baton_pack_ranges(
+def _pack(
+    sources: Ranges,
+    checksums: NDArray[np.uint64] | None,
+    room: NDArray[np.uint8] | None = None,
+) -> NDArray[np.uint8]:
+    streams = np.empty(stream_room(sources), np.uint8) if room is None else room
+    scratch = _scratch(sources)
+    used = load_library().baton_pack_ranges(
         ctypes.byref(RangesStruct.of(sources)),
-        len(sizes),
+        len(sources.ends),
         scratch.ctypes.data,
         streams.ctypes.data,
         None if checksums is None else checksums.ctypes.data,

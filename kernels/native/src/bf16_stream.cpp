@@ -224,9 +224,15 @@ uint8_t* together(const Ranges& ranges, int64_t first, int64_t end, uint8_t* scr
   return end - first == 1 ? static_cast<uint8_t*>(ranges.starts[first]) : scratch;
 }
 
-uint64_t checksum_of(const uint8_t* data, size_t size) {
-  return size < kShortestChecksum ? 0 : checksum(data, size);
-}
+// What packing and unpacking of one item tells of its bytes.
+struct ItemChecksum {
+  RunningChecksum running;
+  bool is_wanted;
+  ItemChecksum(const uint8_t* data, size_t size, const uint64_t* wanted)
+      : running(data, size), is_wanted(wanted && size >= kShortestChecksum) {}
+  RunningChecksum* get() { return is_wanted ? &running : nullptr; }
+  uint64_t result() { return is_wanted ? running.result() : 0; }
+};
 
 }  // namespace
 
@@ -234,10 +240,11 @@ size_t stream_room(size_t size) {
   return kStreamHeader + size + (size + kChunkBytes - 1) / kChunkBytes * kChunkHeader;
 }
 
-size_t pack_stream(const uint8_t* from, size_t size, uint8_t* to) {
+size_t pack_stream(const uint8_t* from, size_t size, uint8_t* to, RunningChecksum* checksum) {
   uint8_t* end = to + kStreamHeader;
   for (size_t at = 0; at < size; at += kChunkBytes) {
     const size_t bytes = std::min(kChunkBytes, size - at);
+    if (checksum) checksum->read_to(at + bytes);
     size_t used = pack_chunk(from + at, bytes, end);
     if (used == 0 || used >= kChunkHeader + bytes) {
       const uint8_t kept[kChunkHeader] = {0, uint8_t(Chunk::kKept), 0, 0};
@@ -253,7 +260,8 @@ size_t pack_stream(const uint8_t* from, size_t size, uint8_t* to) {
   return size_t(end - to);
 }
 
-Unpacked unpack_stream(const uint8_t* from, size_t from_size, uint8_t* to, size_t size, size_t* used) {
+Unpacked unpack_stream(const uint8_t* from, size_t from_size, uint8_t* to, size_t size, size_t* used,
+                       RunningChecksum* checksum) {
   if (from_size < kStreamHeader) return Unpacked::kTorn;
   Header header;
   std::memcpy(&header, from, sizeof(header));
@@ -269,6 +277,7 @@ Unpacked unpack_stream(const uint8_t* from, size_t from_size, uint8_t* to, size_
     const size_t bytes = unpack_chunk(at, size_t(end - at), to + done, std::min(kChunkBytes, size - done), &fault);
     if (bytes == 0) return fault;
     at += bytes;
+    if (checksum) checksum->read_to(std::min(done + kChunkBytes, size));
   }
   return at == end ? Unpacked::kDone : Unpacked::kLong;
 }
@@ -283,8 +292,9 @@ size_t pack_ranges(const Ranges& from, int64_t count, uint8_t* scratch, uint8_t*
     if (end - first > 1)
       for (uint8_t* next = scratch; first < end; next += from.sizes[first++])
         std::memcpy(next, from.starts[first], from.sizes[first]);
-    if (checksums) checksums[item] = checksum_of(data, size);
-    used += pack_stream(data, size, to + used);
+    ItemChecksum checksum(data, size, checksums);
+    used += pack_stream(data, size, to + used, checksum.get());
+    if (checksums) checksums[item] = checksum.result();
   }
   return used;
 }
@@ -296,10 +306,11 @@ Unpacked unpack_ranges(const uint8_t* from, size_t size, const Ranges& to, int64
     const int64_t end = to.ends[item];
     size_t bytes, used;
     uint8_t* data = together(to, first, end, scratch, &bytes);
-    const Unpacked outcome = unpack_stream(from, size, data, bytes, &used);
+    ItemChecksum checksum(data, bytes, checksums);
+    const Unpacked outcome = unpack_stream(from, size, data, bytes, &used, checksum.get());
     if (outcome != Unpacked::kDone) return outcome;
     from += used, size -= used;
-    if (checksums) checksums[item] = checksum_of(data, bytes);
+    if (checksums) checksums[item] = checksum.result();
     if (end - first > 1)
       for (const uint8_t* next = scratch; first < end; next += to.sizes[first++])
         std::memcpy(to.starts[first], next, to.sizes[first]);

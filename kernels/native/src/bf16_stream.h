@@ -34,12 +34,13 @@ enum class Unpacked : int {
 // The most bytes of a stream of `size` bytes.
 size_t stream_room(size_t size);
 
-// Returns the bytes of the stream at `to`, which has the room that stream_room tells.
-size_t pack_stream(const uint8_t* from, size_t size, uint8_t* to);
+// Returns the bytes of the stream at `to`, which has the room that stream_room tells. `checksum`: null, or of `from`.
+size_t pack_stream(const uint8_t* from, size_t size, uint8_t* to, RunningChecksum* checksum = nullptr);
 
 // Unpacks a stream that begins at `from`, of at most `from_size` bytes, to exactly `size` bytes at `to`. Reads and
-// writes nothing outside these, whatever is there. `used`: the bytes of the stream.
-Unpacked unpack_stream(const uint8_t* from, size_t from_size, uint8_t* to, size_t size, size_t* used);
+// writes nothing outside these, whatever is there. `used`: the bytes of the stream. `checksum`: null, or of `to`.
+Unpacked unpack_stream(const uint8_t* from, size_t from_size, uint8_t* to, size_t size, size_t* used,
+                       RunningChecksum* checksum = nullptr);
 
 // Packs each item's bytes to a stream, one after the other at `to`; returns their bytes, and unless it is null
 // the checksums of what was packed: 0 for items of less than kShortestChecksum. `scratch` has room for an item of several ranges.

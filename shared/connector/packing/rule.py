@@ -1,9 +1,12 @@
 """Whether to pack the pieces of one connection, by what pieces took on it.
 
 Nothing is assumed of a network: pieces are sent as they are until the rate is known. They are
-packed on trial if packing, sending less and unpacking, one after the other, would take less time
-than sending; and from then on if packed pieces did take less. A few are sent as they are all the
-same, so that both figures stay fresh.
+packed on trial if packing and sending less, one after the other, would take less time than sending;
+and from then on if packed pieces did take less. A few are sent as they are all the same, so that
+both figures stay fresh.
+
+Unpacking with a checksum is no slower than the copy with a checksum that plain pieces take
+(docs/log/elastic.md), so a trial is not kept back for it.
 """
 
 from __future__ import annotations
@@ -18,8 +21,9 @@ LEAST_BYTES = 64 << 10
 _KNOWN_BYTES = 1 << 20
 #: Older measurements fade with so many bytes.
 _MEMORY_BYTES = 32 << 20
-#: Bytes per second on one core, and packed bytes per byte, as long as nothing was packed.
-_USUAL_RATE, _USUAL_SHARE = 12e9, 0.76
+#: Bytes per second on one core beyond the checksum, and packed bytes per byte, as long as nothing
+#: was packed.
+_USUAL_RATE, _USUAL_SHARE = 6e9, 0.76
 #: Packed pieces must gain this share at least: else the processor's time is better spent.
 _LEAST_GAIN = 0.03
 #: Of packed pieces one in so many is sent as it is.
@@ -76,8 +80,8 @@ class PackingRule:
         #: Of unpacked bytes, from the start of reading a piece until it was acknowledged, less the
         #: time in which a piece before it was not yet.
         self._plain, self._packed = _Rate(), _Rate()
-        #: Of packing alone; and the packed bytes.
-        self._packing, self._num_packed = _Rate(), _Rate()
+        #: Of reading plain pieces and packed ones, up to their checksums; and the packed bytes.
+        self._reading, self._packing, self._num_packed = _Rate(), _Rate(), _Rate()
         self._latency_s = 0.0
         self._outstanding: deque[_Sent] = deque()
         self._last_ack_s = 0.0
@@ -106,8 +110,12 @@ class PackingRule:
         """Note how long an answer without any piece took."""
         self._latency_s = min(self._latency_s or seconds, seconds)
 
+    def read(self, num_bytes: int, seconds: float) -> None:
+        """Note that reading a plain piece, and its checksum, took `seconds`."""
+        self._reading.add(num_bytes, seconds)
+
     def packed(self, num_bytes: int, num_packed: int, seconds: float) -> None:
-        """Note that packing `num_bytes` to `num_packed` took `seconds`, whatever is sent then."""
+        """Note that packing `num_bytes` to `num_packed` took `seconds`, the checksum included."""
         self._packing.add(num_bytes, seconds)
         self._num_packed.add(num_bytes, num_packed)
 
@@ -135,7 +143,7 @@ class PackingRule:
         if self._packed.is_known:
             return self._packed.seconds_per_byte < (1.0 - _LEAST_GAIN) * plain
         pack, share = 1.0 / _USUAL_RATE, _USUAL_SHARE
-        if self._packing.is_known:
-            pack, share = self._packing.seconds_per_byte, self._num_packed.seconds_per_byte
-        # Unpacking is never slower, on a processor of this kind.
-        return 2 * pack + share * plain < plain
+        if self._packing.is_known and self._reading.is_known:
+            pack = max(0.0, self._packing.seconds_per_byte - self._reading.seconds_per_byte)
+            share = self._num_packed.seconds_per_byte
+        return pack + share * plain < plain

@@ -8,7 +8,7 @@ or two.
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import numpy as np
 
 from kernels.bf16_stream import StreamError
-from kernels.bf16_stream.native import pack_ranges, unpack_ranges
+from kernels.bf16_stream.native import pack_ranges, stream_room, unpack_ranges
 from kernels.native.block_copy import SHORTEST_BLOCK_BYTES, Ranges
 from shared.connector.protocol.block_copy import (
     block_ranges,
@@ -48,6 +48,8 @@ _T = TypeVar("_T")
 INLINE_BYTES = 1 << 20
 #: A stream of fewer bytes is not much shorter than they are.
 LEAST_PACKED_BYTES = 1024
+#: Packed pieces whose memory is kept: as many as are under way with the usual limits.
+_MOST_ROOMS = 4
 #: Two pieces at a time: the memory stays busy while one piece is acknowledged.
 NUM_THREADS = 2
 
@@ -222,20 +224,18 @@ class BlockAccess(ABC):
 
     async def pack(
         self, blocks: Sequence[int], cuts: Sequence[Cut] | None, activity: Activity
-    ) -> tuple[NDArray[np.uint8], int | None, float]:
+    ) -> tuple[NDArray[np.uint8], int | None]:
         """Return a packed copy of `blocks`, or of parts of them: see `Packed`.
 
-        With the checksum of what was packed, None if the activity was stopped, and the seconds that
-        it took.
+        With the checksum of what was packed; None if the activity was stopped.
         """
         parts = cuts or self._whole(blocks)
 
-        def work() -> tuple[NDArray[np.uint8], int | None, float]:
+        def work() -> tuple[NDArray[np.uint8], int | None]:
             if activity.stopped:
-                return np.empty(0, np.uint8), None, 0.0
-            start_s = time.perf_counter()
+                return np.empty(0, np.uint8), None
             streams, checksums = self._pack(blocks, parts)
-            return streams, piece_checksum(checksums), time.perf_counter() - start_s
+            return streams, piece_checksum(checksums)
 
         made = await self._run(work, self._num_bytes(blocks, cuts), activity)
         activity.num_copied_bytes += len(made[0])
@@ -275,6 +275,8 @@ class BlockIO(BlockAccess):
     def __init__(self, memory: KVMemory) -> None:
         super().__init__(memory)
         self._rows = memory.blocks  # [num_blocks, block_bytes]
+        self._rooms: list[NDArray[np.uint8]] = []
+        self._rooms_lock = threading.Lock()
         prepare()
 
     @property
@@ -302,9 +304,19 @@ class BlockIO(BlockAccess):
             found.append(self._rows[block, start : start + size])
         return found
 
+    def reuse(self, copy: NDArray[np.uint8]) -> None:
+        """Take back the memory of a packed piece, which nothing refers to any more."""
+        if isinstance(copy.base, np.ndarray):
+            with self._rooms_lock:
+                # The largest are kept, the smallest of them first.
+                self._rooms.append(copy.base)
+                self._rooms.sort(key=lambda room: room.nbytes)
+                del self._rooms[:-_MOST_ROOMS]
+
     def close(self) -> None:
         """See `BlockAccess.close`."""
         super().close()
+        self._rooms.clear()
         self._rows = np.empty((0, self._block_bytes), np.uint8)
 
     def _copy(
@@ -329,7 +341,16 @@ class BlockIO(BlockAccess):
     def _pack(
         self, blocks: Sequence[int], cuts: Sequence[Cut]
     ) -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
-        return pack_ranges(block_ranges(self._rows, blocks, cuts))
+        sources = block_ranges(self._rows, blocks, cuts)
+        return pack_ranges(sources, self._room(stream_room(sources)))
+
+    def _room(self, num_bytes: int) -> NDArray[np.uint8]:
+        """Return memory for streams, used before perhaps: its pages are there."""
+        with self._rooms_lock:
+            for at, room in enumerate(self._rooms):
+                if room.nbytes >= num_bytes:
+                    return self._rooms.pop(at)
+        return np.empty(num_bytes, np.uint8)
 
     def _unpack(
         self, blocks: Sequence[int], cuts: Sequence[Cut], packed: Packed

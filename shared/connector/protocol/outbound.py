@@ -241,16 +241,18 @@ class Outbound:
             cuts, received = self._parts.sent(indices), self._parts.received(indices)
             parts = PieceParts(cuts, received, self._parts.receiver_block_bytes)
         if self._is_packable and self._link.rule.wants(num_bytes):
-            copy, checksum, seconds = await self._io.pack(blocks, cuts, self._activity)
+            copy, checksum = await self._io.pack(blocks, cuts, self._activity)
             if checksum is not None:
-                self._link.rule.packed(num_bytes, len(copy), seconds)
+                self._link.rule.packed(num_bytes, len(copy), time.monotonic() - began_s)
             if len(copy) <= _MOST_SHARE * num_bytes:
                 return _Read(began_s, checksum, parts, copy, Coding.PACKED)
         is_scattered = cuts is not None and not all(cut.is_one_piece for cut in cuts)
         if cuts is not None and is_scattered and self._link.wire.carries_bytes:
             copy, checksum = await self._io.collect(blocks, cuts, self._activity)
             return _Read(began_s, checksum, parts, copy)
-        return _Read(began_s, await self._io.checksum(blocks, self._activity, cuts), parts)
+        checksum = await self._io.checksum(blocks, self._activity, cuts)
+        self._link.rule.read(num_bytes, time.monotonic() - began_s)
+        return _Read(began_s, checksum, parts)
 
     def _num_bytes(self, indices: slice) -> int:
         if self._parts is None:

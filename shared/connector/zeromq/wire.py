@@ -11,7 +11,7 @@ import structlog
 import zmq
 import zmq.asyncio
 
-from shared.connector.protocol.frame import Frame, decode
+from shared.connector.protocol.frame import Coding, Frame, Kind, decode
 from shared.connector.zeromq.sockets import close, send, watch
 from shared.errors import TransferError, TransferFailure
 
@@ -103,6 +103,8 @@ class ZmqWire(FrameWire):
         super().__init__(link)
         self._io = io
         self._trackers: dict[bytes, list[zmq.MessageTracker]] = {}
+        #: Packed pieces under way.
+        self._packed: list[tuple[zmq.MessageTracker, NDArray[np.uint8]]] = []
 
     def send_piece(
         self,
@@ -117,7 +119,19 @@ class ZmqWire(FrameWire):
         trackers = self._trackers.setdefault(frame.transfer_id, [])
         trackers[:] = [tracker for tracker in trackers if not tracker.done]
         trackers.extend(each.tracker for each in frames if each.tracker is not None)
+        if copy is not None and frame.coding is Coding.PACKED:
+            self._packed.append((trackers[-1], copy))
         self._queue([frame.encode(), *frames])
+
+    def _on_frame(self, frame: Frame) -> None:
+        if frame.kind is Kind.ACK and self._packed:
+            under_way, self._packed = self._packed, []
+            for tracker, copy in under_way:
+                if tracker.done:
+                    self._io.reuse(copy)
+                else:
+                    self._packed.append((tracker, copy))
+        super()._on_frame(frame)
 
     async def release(self, transfer_id: bytes) -> None:
         """See `Wire.release`."""

@@ -94,6 +94,14 @@ async def test_packed_pieces_are_the_same_transfer_in_fewer_bytes() -> None:
             assert num_wire_bytes == receipt.num_bytes
 
 
+async def test_memory_of_packed_pieces_is_used_again_when_they_have_left() -> None:
+    async with workers() as [sender, receiver]:
+        for number in range(6):
+            sender.blocks[3:13] = np.roll(sender.blocks[3:13], number, axis=0)
+            await transfer(sender, receiver)
+        assert 0 < len(sender.connector._access._rooms) <= 4
+
+
 async def test_numbers_of_other_types_stay_as_they_are() -> None:
     for dtype in ("float32", "float16", "int8", "float8_e4m3fn"):
         layout = KVLayout.of(LAYOUT.groups, block_size=8, dtype=dtype)

@@ -34,6 +34,8 @@ class Link:
                 rule.packed(num_bytes, int(self.share * num_bytes), num_bytes / self.pack)
                 self.now_s += num_bytes / self.pack
                 packed = self.share < 0.95
+            else:
+                rule.read(num_bytes, num_bytes / 1e12)
             share = self.share if packed else 1.0
             rule.sent(name, num_bytes, began_s, is_packed=packed)
             self.now_s += self.latency_s + share * num_bytes / self.wire

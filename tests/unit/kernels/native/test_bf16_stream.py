@@ -151,6 +151,19 @@ def test_scattered_items_are_packed_with_the_checksums_of_their_bytes() -> None:
     assert not out[1, 104:400].any()
 
 
+def test_checksums_are_those_of_whole_items() -> None:
+    """Of every size around the blocks of the checksum and the chunks of a stream."""
+    sizes = (241, 300, 1023, 1024, 1025, 2048, 4095, 4096, 4097, 5121, 8192, 8193, 12288, 12289)
+    rows = normal(7000).reshape(1, -1)
+    cuts = [Cut(((at, size),)) for at, size in enumerate(sizes)]
+    streams, checksums = native.pack_ranges(block_ranges(rows, [0] * len(cuts), cuts))
+    items = [rows[0, at : at + size] for at, size in enumerate(sizes)]
+    assert checksums.tolist() == [int(checksum_blocks([item])[0]) for item in items]
+    out = np.zeros((len(cuts), rows.size), np.uint8)
+    there = block_ranges(out, range(len(cuts)), cuts)
+    assert native.unpack_ranges(streams, there).tolist() == checksums.tolist()
+
+
 class Fenced:
     """Room for `size` bytes whose neighbours must not change."""
 
@@ -235,7 +248,9 @@ def test_whatever_comes_is_numbers_or_an_error(
 PLAIN = """
 #include "bf16_stream.h"
 using namespace baton;
-uint64_t baton::checksum(const void*, size_t) { return 0; }
+baton::RunningChecksum::RunningChecksum(const void*, size_t) {}
+void baton::RunningChecksum::read_to(size_t) {}
+uint64_t baton::RunningChecksum::result() { return 0; }
 extern "C" size_t pack(const uint8_t* from, size_t size, uint8_t* to) {
   return pack_stream(from, size, to);
 }
