@@ -6,6 +6,10 @@ except for `local`.
 
     python -m benchmarks.transfer run --total-mib 512 --rounds 5
     python -m benchmarks.transfer run --connectors zmq,zmq+curve
+    python -m benchmarks.transfer run --connectors zmq,zmq+packed,zmq+auto --link-gbit 8
+
+With `--link-gbit` the loopback device of a network namespace of its own has that rate (tc's token
+bucket), for all that is measured but `memcpy`, `local` and what goes through Unix sockets.
 """
 
 from __future__ import annotations
@@ -13,14 +17,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 from importlib.util import find_spec
-from pathlib import Path  # noqa: TC003 read at run time by typer
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from benchmarks.transfer import rates
+from benchmarks.transfer import packing, rates
 from benchmarks.transfer import sender as sending
 from shared.kv.layout import KVLayout
 
@@ -36,14 +41,53 @@ def run(
     rounds: Annotated[int, typer.Option(help="Rounds that count; one more warms up.")] = 5,
     num_layers: Annotated[int, typer.Option(help="32 layers are 2 MiB per block.")] = 32,
     connectors: Annotated[str, typer.Option(help="Which, with commas between.")] = REMOTE,
+    link_gbit: Annotated[float, typer.Option(help="Rate of the network; 0: no limit.")] = 0.0,
 ) -> None:
-    """Measure the rate of every connector; `zmq+curve` is `zmq` with encryption."""
+    """Measure the rate of every connector.
+
+    Options of one follow its name: `zmq+curve` is encrypted, `zmq+packed` packs, `zmq+auto` does
+    so where that is faster.
+    """
+    if link_gbit and "BATON_SHAPED_LINK" not in os.environ:
+        _enter_shaped_link(link_gbit)
     layout = KVLayout.single(
         num_layers=num_layers, num_kv_heads=8, block_size=16, head_dim=128, dtype="bfloat16"
     )
     num_blocks = total_mib * rates.MIB // layout.block_bytes
     bench = asyncio.run(rates.measure(connectors.split(","), layout, num_blocks, rounds))
     Console(width=110).print(rates.table_of(bench))
+
+
+@app.command("packing")
+def packing_(
+    model: Annotated[Path, typer.Option(help="Whose KV is packed.")] = Path(
+        "models/pydoc/checkpoint"
+    ),
+    text: Annotated[Path, typer.Option(help="Whose first tokens it has read.")] = Path("README.md"),
+    num_tokens: Annotated[int, typer.Option()] = 1024,
+    large_mib: Annotated[int, typer.Option(help="For rates beyond the caches.")] = 64,
+    rounds: Annotated[int, typer.Option()] = 20,
+) -> None:
+    """Measure how much KV shrinks, and how fast."""
+    real = packing.kv_of(model, text.read_text(encoding="utf-8"), num_tokens)
+    large = large_mib * rates.MIB
+    subjects = {
+        f"{model.parent.name}": real,
+        f"{model.parent.name}, again and again": packing.repeated(real, large),
+        "normal": packing.normal(2 * rates.MIB),
+        "normal, a piece": packing.normal(16 * rates.MIB),
+        "normal, large": packing.normal(large),
+    }
+    Console(width=130).print(packing.table(subjects, rounds))
+
+
+def _enter_shaped_link(gbit: float) -> None:
+    """Run this command again where the loopback device has this rate; needs root."""
+    rate = f"tc qdisc add dev lo root tbf rate {gbit}gbit burst 4mb latency 50ms"
+    script = f'ip link set lo up && {rate} && exec "$@"'
+    command = ["unshare", "--net", "sh", "-c", script, "sh", sys.executable, "-m"]
+    os.environ["BATON_SHAPED_LINK"] = "1"
+    os.execvp(command[0], [*command, "benchmarks.transfer", *sys.argv[1:]])
 
 
 @app.command(hidden=True)

@@ -19,7 +19,6 @@ import zmq.asyncio
 from rich.table import Table
 
 from benchmarks.transfer.sender import (
-    ENCRYPTED,
     RAW_BYTES,
     SENDER,
     filled,
@@ -67,6 +66,8 @@ class Bench:
     #: Of the last transfer on each connector, and bytes copied on both sides per byte sent.
     pieces: dict[str, int] = field(default_factory=dict)
     copies: dict[str, float] = field(default_factory=dict)
+    #: Bytes on the wire per byte of the blocks.
+    wire: dict[str, float] = field(default_factory=dict)
 
     async def time(self, name: str, work: Callable[[], Awaitable[float]]) -> None:
         """One round of `work`, which returns the seconds that count."""
@@ -117,6 +118,7 @@ class Bench:
         self.pieces[name] = receipt.num_pieces
         copied = receipt.num_copied_bytes + sent["copied"]
         self.copies[name] = copied / receipt.num_bytes
+        self.wire[name] = sent["wire"] / receipt.num_bytes
         return seconds
 
     async def told(self) -> dict[str, Any]:
@@ -190,12 +192,16 @@ def table_of(bench: Bench) -> Table:
     rates = {name: mib / statistics.median(times[1:]) for name, times in bench.seconds.items()}
     title = f"{mib:.0f} MiB in blocks of {bench.layout.block_bytes / MIB:.2f} MiB, medians"
     table = Table(
-        *("", "MiB/s", "of its bound", "pieces", "copied per byte", "longest loop gap, ms"),
+        *("", "MiB/s", "of its bound", "pieces", "copied per byte", "on the wire per byte"),
+        "longest loop gap, ms",
         title=title,
     )
     for name, rate in rates.items():
-        bound = BOUNDS.get(name.removesuffix(ENCRYPTED))
+        bound = BOUNDS.get(name.partition("+")[0])
         share = f"{rate / rates[bound]:.0%} of {bound}" if bound else ""
-        moved = (str(bench.pieces[name]), f"{bench.copies[name]:.2f}") if bound else ("", "")
+        moved = ("", "", "")
+        if bound:
+            copied, wire = f"{bench.copies[name]:.2f}", f"{bench.wire[name]:.3f}"
+            moved = (str(bench.pieces[name]), copied, wire)
         table.add_row(name, f"{rate:,.0f}", share, *moved, f"{bench.max_gap_ms[name]:.1f}")
     return table

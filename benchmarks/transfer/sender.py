@@ -6,27 +6,32 @@ import asyncio
 import json
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import zmq
 
 from baton.v1 import transfer_pb2
+from shared.connector.packing.rule import PackingMode
 from shared.connector.registry import ConnectorSettings, create
 from shared.identity import WorkerId
 from shared.kv.memory import KVMemory
 from shared.worker.peers.wire import ticket_from_wire, ticket_to_wire
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from shared.connector.base import Connector, Ticket
     from shared.kv.layout import KVLayout
 
 RAW_BYTES = 4 << 20
-#: Of a connector's name in these measurements: with keys on both sides.
-ENCRYPTED = "+curve"
+#: After a connector's name in these measurements: what it is set to, on both sides.
+OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "curve": {"encrypt": True},
+    "packed": {"packing": PackingMode.ON},
+    "auto": {"packing": PackingMode.AUTO},
+}
 SENDER = WorkerId("sender", "1")
 
 
@@ -41,10 +46,13 @@ def ticket_from_hex(text: str) -> Ticket:
 
 
 def filled(layout: KVLayout, num_blocks: int) -> KVMemory:
-    """A memory of random bytes, every page of it in use."""
+    """A memory of normally distributed bfloat16 numbers, every page of it in use."""
     memory = KVMemory(layout, num_blocks)
-    rng = np.random.default_rng(0)
-    memory.blocks[:] = rng.integers(0, 256, memory.blocks.shape, np.uint8)
+    shape = (layout.block_bytes // 2,)
+    numbers = np.random.default_rng(0).standard_normal(shape, np.float32).view(np.uint32) >> 16
+    block = numbers.astype("<u2")
+    for number in range(num_blocks):
+        memory.blocks[number] = np.roll(block, 64 * number).view(np.uint8)
     return memory
 
 
@@ -53,18 +61,24 @@ async def send(connector: Connector, ticket: Ticket) -> dict[str, int]:
     outbound = await connector.connect(ticket, 10)
     await outbound.push(0, range(ticket.num_blocks))
     await outbound.finish(60)
-    return {"pieces": outbound.num_pieces, "copied": outbound.num_copied_bytes}
+    return {
+        "pieces": outbound.num_pieces,
+        "copied": outbound.num_copied_bytes,
+        "wire": outbound.num_wire_bytes,
+    }
 
 
 def make(
     names: Sequence[str], *, worker: WorkerId, memory: KVMemory, settings: ConnectorSettings
 ) -> dict[str, Connector]:
-    """Connectors by name, not started; those whose name ends with `ENCRYPTED` are."""
+    """Connectors by name, not started, with the `OPTIONS` after their names' plus signs."""
     made = {}
     for name in names:
-        own = replace(settings, encrypt=name.endswith(ENCRYPTED))
-        kind = [name.removesuffix(ENCRYPTED)]
-        (made[name],) = create(kind, worker=worker, memory=memory, settings=own)
+        kind, *options = name.split("+")
+        own = settings
+        for option in options:
+            own = replace(own, **OPTIONS[option])
+        (made[name],) = create([kind], worker=worker, memory=memory, settings=own)
     return made
 
 

@@ -73,7 +73,9 @@ class Ranges:
         return np.diff(totals, prepend=0).astype(np.uintp)
 
 
-class _RangesStruct(ctypes.Structure):
+class RangesStruct(ctypes.Structure):
+    """`baton::Ranges`."""
+
     _fields_ = (
         ("starts", ctypes.c_void_p),
         ("sizes", ctypes.c_void_p),
@@ -81,7 +83,8 @@ class _RangesStruct(ctypes.Structure):
     )
 
     @classmethod
-    def of(cls, ranges: Ranges) -> _RangesStruct:
+    def of(cls, ranges: Ranges) -> RangesStruct:
+        """Return the struct of `ranges`, which must exist longer."""
         return cls(ranges.starts.ctypes.data, ranges.sizes.ctypes.data, ranges.ends.ctypes.data)
 
 
@@ -96,10 +99,10 @@ def copy_ranges(targets: Ranges | None, sources: Ranges, most_bytes: int) -> NDA
     """
     checksums = np.empty(len(sources.ends), np.uint64)
     scratch = np.empty(most_bytes, np.uint8)
-    to = None if targets is None else ctypes.byref(_RangesStruct.of(targets))
+    to = None if targets is None else ctypes.byref(RangesStruct.of(targets))
     load_library().baton_copy_ranges(
         to,
-        ctypes.byref(_RangesStruct.of(sources)),
+        ctypes.byref(RangesStruct.of(sources)),
         len(checksums),
         scratch.ctypes.data,
         checksums.ctypes.data,

@@ -495,6 +495,12 @@ _SIGNATURES = {
     "baton_checksum_blocks": (None, (c_void_p, c_int, c_size_t, c_void_p)),
     "baton_copy_ranges": (None, (c_void_p, c_void_p, c_int64, c_void_p, c_void_p)),
     "baton_copy_blocks": (None, (c_void_p, c_void_p, c_int, c_size_t, c_void_p)),
+    "baton_stream_room": (c_size_t, (c_size_t,)),
+    "baton_pack_ranges": (c_size_t, (c_void_p, c_int64, c_void_p, c_void_p, c_void_p)),
+    "baton_unpack_ranges": (
+        c_int,
+        (c_void_p, c_size_t, c_void_p, c_int64, c_void_p, c_void_p),
+    ),
     "baton_choose_tokens": (
         c_int,
         (c_void_p, c_void_p, c_size_t, c_int, c_int, c_void_p, c_void_p),

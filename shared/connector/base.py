@@ -57,6 +57,8 @@ class Receipt:
     digest: int
     num_blocks: int
     num_bytes: int
+    #: Bytes of the payloads: fewer than `num_bytes` if pieces were packed.
+    num_wire_bytes: int
     num_pieces: int
     #: Bytes copied by the receiving process within its own memory.
     num_copied_bytes: int
@@ -112,6 +114,11 @@ class OutboundTransfer(Protocol):
 
         0 if all blocks were read or written in place.
         """
+        ...
+
+    @property
+    def num_wire_bytes(self) -> int:
+        """Number of bytes of the payloads of all pieces: fewer than their blocks have if packed."""
         ...
 
     async def push(self, first_index: int, blocks: Sequence[int]) -> None:

@@ -47,6 +47,8 @@ class TransferEnd:
     outcome: str
     num_blocks: int
     num_bytes: int
+    #: Bytes of the payloads of its pieces: fewer if they were packed.
+    num_wire_bytes: int
     num_pieces: int
     #: Bytes copied by this worker within its own memory.
     num_copied_bytes: int
@@ -71,6 +73,7 @@ class TransferCounters:
     """An observer that counts by (connector, direction) and by (… , outcome)."""
 
     num_bytes: Counter[tuple[str, Direction]] = field(default_factory=Counter)
+    num_wire_bytes: Counter[tuple[str, Direction]] = field(default_factory=Counter)
     num_blocks: Counter[tuple[str, Direction]] = field(default_factory=Counter)
     num_pieces: Counter[tuple[str, Direction]] = field(default_factory=Counter)
     num_copied_bytes: Counter[tuple[str, Direction]] = field(default_factory=Counter)
@@ -92,6 +95,7 @@ class TransferCounters:
         self.num_open -= 1
         key = (end.connector, end.direction)
         self.num_bytes[key] += end.num_bytes
+        self.num_wire_bytes[key] += end.num_wire_bytes
         self.num_blocks[key] += end.num_blocks
         self.num_pieces[key] += end.num_pieces
         self.num_copied_bytes[key] += end.num_copied_bytes
@@ -110,6 +114,8 @@ class _Tally:
     ) -> None:
         """Make a tally. `block_bytes`: bytes of a block that move, on average."""
         self.num_blocks = 0
+        #: Known of a transfer that has succeeded.
+        self.num_wire_bytes: int | None = None
         self.num_pieces = 0
         self.num_copied_bytes = 0
         self._connector = connector
@@ -124,13 +130,15 @@ class _Tally:
         if self._reported:
             return
         self._reported = True
+        num_bytes = round(self.num_blocks * self._block_bytes)
         self._observer.ended(
             TransferEnd(
                 connector=self._connector,
                 direction=self._direction,
                 outcome=outcome,
                 num_blocks=self.num_blocks,
-                num_bytes=round(self.num_blocks * self._block_bytes),
+                num_bytes=num_bytes,
+                num_wire_bytes=num_bytes if self.num_wire_bytes is None else self.num_wire_bytes,
                 num_pieces=self.num_pieces,
                 num_copied_bytes=self.num_copied_bytes,
                 duration_s=time.monotonic() - self._started_at,
@@ -161,6 +169,7 @@ class _Inbound:
             self._tally.end(error.reason)
             raise
         self._tally.num_blocks = receipt.num_blocks
+        self._tally.num_wire_bytes = receipt.num_wire_bytes
         self._tally.num_pieces = receipt.num_pieces
         self._tally.num_copied_bytes = receipt.num_copied_bytes
         self._tally.end(OK)
@@ -187,6 +196,10 @@ class _Outbound:
     def num_copied_bytes(self) -> int:
         return self._inner.num_copied_bytes
 
+    @property
+    def num_wire_bytes(self) -> int:
+        return self._inner.num_wire_bytes
+
     async def push(self, first_index: int, blocks: Sequence[int]) -> None:
         await self._inner.push(first_index, blocks)
         self._tally.num_blocks += len(blocks)
@@ -205,6 +218,7 @@ class _Outbound:
         self._end(TransferFailure.ABORTED)
 
     def _end(self, outcome: str) -> None:
+        self._tally.num_wire_bytes = self._inner.num_wire_bytes
         self._tally.num_pieces = self._inner.num_pieces
         self._tally.num_copied_bytes = self._inner.num_copied_bytes
         self._tally.end(outcome)

@@ -130,11 +130,15 @@ class LocalWire:
             self._port.send(frame.encode())
 
     def send_piece(
-        self, frame: Frame, blocks: Sequence[int], parts: PieceParts | None = None
+        self,
+        frame: Frame,
+        blocks: Sequence[int],
+        parts: PieceParts | None = None,
+        copy: NDArray[np.uint8] | None = None,
     ) -> None:
         """See `Wire.send_piece`."""
         if self._port is not None:
-            self._port.send(frame.encode(), self._io.payload(blocks, parts))
+            self._port.send(frame.encode(), self._io.payload(blocks, parts, copy))
 
     async def release(self, transfer_id: bytes) -> None:
         """See `Wire.release`."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from shared.connector.local import LocalConnector, LocalHub
 from shared.connector.nixl.connector import NixlConnector
+from shared.connector.packing.rule import PackingMode
 from shared.connector.protocol.limits import DEFAULT_LIMITS, TransferLimits
 from shared.connector.unix.shm import ShmConnector
 from shared.connector.zeromq.connector import ZmqConnector
@@ -42,6 +43,8 @@ class ConnectorSettings:
     #: `zmq` and `nixl`: whether senders need the key of their handshake.
     encrypt: bool = False
     heartbeat_s: float = 2.0
+    #: `zmq` and `zmq_ipc`: when bfloat16 blocks are packed.
+    packing: PackingMode = PackingMode.OFF
     limits: TransferLimits = DEFAULT_LIMITS
 
 
@@ -71,6 +74,7 @@ def _zmq_ipc(worker: WorkerId, memory: KVMemory, settings: ConnectorSettings) ->
         memory=memory,
         runtime_dir=settings.runtime_dir,
         heartbeat_s=settings.heartbeat_s,
+        packing=settings.packing,
         limits=settings.limits,
     )
 
@@ -83,6 +87,7 @@ def _zmq(worker: WorkerId, memory: KVMemory, settings: ConnectorSettings) -> Con
         advertise_host=settings.advertise_host,
         advertise_port=settings.advertise_port,
         heartbeat_s=settings.heartbeat_s,
+        packing=settings.packing,
         security=Curve() if settings.encrypt else PlainText(),
         limits=settings.limits,
     )

@@ -33,6 +33,7 @@ _TIER_COUNTERS = {
     "failed_stores": "Writes of KV blocks that failed.",
     "failed_loads": "Loads from the tier that failed; the prompt was computed from there on.",
     "corrupt_blocks": "KV blocks whose bytes had changed, and were not used.",
+    "saved_bytes": "Bytes that packing has saved in what was written to the tier.",
     "load_seconds": "Seconds spent on loads, queueing included.",
     "store_seconds": "Seconds spent on writing.",
 }

@@ -183,7 +183,8 @@ def worker_flags(row: Row, models: Models, folder: Path) -> list[str]:
         flags.append(f"--num-blocks={NUM_WINDOW_BLOCKS}")
     flags += WEIGHTS[row["weights"]].flags
     flags += ["--kv-cache-dtype", row["KV format"], "--model-impl", row["executor"]]
-    flags += ["--connectors", row["connector"]]
+    # What is of bfloat16 is packed wherever it can be: by zmq, and on disk.
+    flags += ["--connectors", row["connector"], "--transfer-packing", "on"]
     if grammar := GRAMMARS[row["grammar"]]:
         flags += ["--structured-outputs-backend", grammar[0]]
     if names := set(filter(None, ADAPTERS[row["adapter"]])):
@@ -208,5 +209,5 @@ def _offload_flags(row: Row, folder: Path) -> list[str]:
     if sizes:
         flags.append("--kv-offload-always-load")
     if "disk" in sizes:
-        flags.append(f"--kv-offload-disk-dir={folder}")
+        flags += [f"--kv-offload-disk-dir={folder}", "--kv-offload-disk-packing"]
     return flags

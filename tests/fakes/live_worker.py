@@ -6,7 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from baton.v1 import (
     common_pb2,
@@ -189,6 +189,7 @@ async def live_worker(
     lora_dir: Path | None = None,
     num_ranks: int = 1,
     encrypt: bool = False,
+    packing: Literal["auto", "on", "off"] = "auto",
     **engine: Any,
 ) -> AsyncIterator[LiveWorker]:
     """`servicer` may be one that cheats; `model_settings`: fields of `ModelSettings`; `engine`:
@@ -206,6 +207,7 @@ async def live_worker(
         num_threads=1,
         lora_dir=lora_dir,
         transfer_encryption="on" if encrypt else "off",
+        transfer_packing=packing,
         reuse=ReuseSettings(reuse_policy=policy, reuse_patience_ms=patience_ms),
         engine=EngineConfig(**(usual | engine)),
     )

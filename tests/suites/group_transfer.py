@@ -236,14 +236,14 @@ class GroupSuite:
                 return None if checksum is None else checksum ^ 1
 
             io.checksum = wrong
-            real_pack = io.pack
+            real_collect = io.collect
 
-            async def wrong_pack(*args: object) -> tuple[np.ndarray, int | None]:
-                packed, checksum = await real_pack(*args)
-                packed[3] ^= 1
-                return packed, checksum
+            async def wrong_collect(*args: object) -> tuple[np.ndarray, int | None]:
+                copy, checksum = await real_collect(*args)
+                copy[3] ^= 1
+                return copy, checksum
 
-            io.pack = wrong_pack
+            io.collect = wrong_collect
             waiting = asyncio.create_task(pushed.inbound.wait(20))
             with pytest.raises(TransferError):
                 await send_all(sender, pushed.outbound)

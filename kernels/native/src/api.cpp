@@ -1,4 +1,5 @@
 // What Python calls. Nothing throws across this border: a null pointer means no memory.
+#include "bf16_stream.h"
 #include "blocks.h"
 #include "checksum.h"
 #include "choice.h"
@@ -80,6 +81,16 @@ void baton_copy_blocks(void* const* to, const void* const* from, int count, size
 void baton_copy_ranges(const Ranges* to, const Ranges* from, int64_t count, void* scratch,
                        uint64_t* checksums) {
   copy_ranges(to, *from, count, static_cast<uint8_t*>(scratch), checksums);
+}
+
+size_t baton_stream_room(size_t size) { return stream_room(size); }
+size_t baton_pack_ranges(const Ranges* from, int64_t count, void* scratch, void* to, uint64_t* checksums) {
+  return pack_ranges(*from, count, static_cast<uint8_t*>(scratch), static_cast<uint8_t*>(to), checksums);
+}
+int baton_unpack_ranges(const void* from, size_t size, const Ranges* to, int64_t count, void* scratch,
+                        uint64_t* checksums) {
+  return int(unpack_ranges(static_cast<const uint8_t*>(from), size, *to, count, static_cast<uint8_t*>(scratch),
+                           checksums));
 }
 
 int baton_choose_tokens(Pool* pool, const float* logits, size_t stride, int rows, int vocab,

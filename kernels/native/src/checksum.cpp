@@ -1,5 +1,6 @@
 #include "checksum.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "simd.h"
@@ -76,10 +77,13 @@ inline void put(uint8_t* to, U64x8 data) {
 
 enum class Copy { kNone, kCached, kStreamed };
 
+inline U64x8 first_sums() {
+  return U64x8{kPrime32_3, kPrime64_1, kPrime64_2, kPrime64_3, kPrime64_4, kPrime32_2, kPrime64_5, kPrime32_1};
+}
+
 template <Copy kCopy>
 uint64_t run(uint8_t* to, const uint8_t* from, size_t size) {
-  U64x8 sums = {kPrime32_3, kPrime64_1, kPrime64_2, kPrime64_3,
-                kPrime64_4, kPrime32_2, kPrime64_5, kPrime32_1};
+  U64x8 sums = first_sums();
   const size_t blocks = (size - 1) / kBlock;
   const size_t stripes = (size - 1 - blocks * kBlock) / kStripe;
   for (size_t block = 0; block <= blocks; ++block) {
@@ -106,6 +110,33 @@ uint64_t run(uint8_t* to, const uint8_t* from, size_t size) {
 
 uint64_t checksum(const void* data, size_t size) {
   return run<Copy::kNone>(nullptr, static_cast<const uint8_t*>(data), size);
+}
+
+RunningChecksum::RunningChecksum(const void* data, size_t size)
+    : data_(static_cast<const uint8_t*>(data)), size_(size) {
+  store(sums_, first_sums());
+}
+
+void RunningChecksum::read_to(size_t end) {
+  // The last byte is never one of a whole block.
+  const size_t blocks = std::min(end / kBlock, (size_ - 1) / kBlock);
+  U64x8 sums = load<U64x8>(sums_);
+  for (; blocks_ < blocks; ++blocks_) {
+    for (size_t stripe = 0; stripe < kStripesPerBlock; ++stripe)
+      accumulate(sums, load<U64x8>(data_ + blocks_ * kBlock + stripe * kStripe), secret_at(stripe * 8));
+    scramble(sums);
+  }
+  store(sums_, sums);
+}
+
+uint64_t RunningChecksum::result() {
+  read_to(size_);
+  U64x8 sums = load<U64x8>(sums_);
+  const size_t stripes = (size_ - 1 - blocks_ * kBlock) / kStripe;
+  for (size_t stripe = 0; stripe < stripes; ++stripe)
+    accumulate(sums, load<U64x8>(data_ + blocks_ * kBlock + stripe * kStripe), secret_at(stripe * 8));
+  accumulate(sums, load<U64x8>(data_ + size_ - kStripe), secret_at(sizeof(kSecret) - kStripe - 7));
+  return finish(sums, size_);
 }
 
 uint64_t copy_checksum(void* to, const void* from, size_t size) {

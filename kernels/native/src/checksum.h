@@ -11,6 +11,22 @@ constexpr size_t kShortestChecksum = 241;
 
 uint64_t checksum(const void* data, size_t size);
 
+// The checksum of bytes that are read, or written, from their beginning on: the caches have them still.
+class RunningChecksum {
+ public:
+  RunningChecksum(const void* data, size_t size);
+  // All before `end` are there.
+  void read_to(size_t end);
+  // All are there.
+  uint64_t result();
+
+ private:
+  const uint8_t* data_;
+  size_t size_;
+  size_t blocks_ = 0;  // that were read
+  alignas(64) uint64_t sums_[8];
+};
+
 // Copies, and returns the checksum of what was written: every byte is read once.
 uint64_t copy_checksum(void* to, const void* from, size_t size);
 

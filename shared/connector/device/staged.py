@@ -166,6 +166,11 @@ class StagedOutbound:
         """See `OutboundTransfer.num_copied_bytes`; copies to the staging blocks are added."""
         return self._inner.num_copied_bytes
 
+    @property
+    def num_wire_bytes(self) -> int:
+        """See `OutboundTransfer.num_wire_bytes`."""
+        return self._inner.num_wire_bytes
+
     async def push(self, first_index: int, blocks: Sequence[int]) -> None:
         """See `OutboundTransfer.push`. The blocks have been read when this returns."""
         self._copier.check(blocks)

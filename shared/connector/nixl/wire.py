@@ -17,6 +17,9 @@ from shared.errors import TransferError, TransferFailure
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from shared.connector.nixl.pump import Pump
     from shared.connector.protocol.limits import TransferLimits
     from shared.connector.protocol.link import Link, PieceParts
@@ -75,7 +78,11 @@ class NixlWire(FrameWire):
         super().send(frame)
 
     def send_piece(
-        self, frame: Frame, blocks: Sequence[int], parts: PieceParts | None = None
+        self,
+        frame: Frame,
+        blocks: Sequence[int],
+        parts: PieceParts | None = None,
+        copy: NDArray[np.uint8] | None = None,
     ) -> None:
         """See `Wire.send_piece`."""
         route = self._routes[frame.transfer_id]

@@ -31,7 +31,7 @@ log = structlog.get_logger(__name__)
 
 def prepare() -> None:
     """Load the library now, compiling it if needed, so that no transfer waits for that."""
-    _has_library()
+    has_library()
 
 
 def copy_blocks(targets: Sequence[Block], sources: Sequence[Block]) -> NDArray[np.uint64]:
@@ -56,7 +56,7 @@ def copy_ranges(targets: Ranges | None, sources: Ranges) -> NDArray[np.uint64]:
     Sources and targets of an item have equally many bytes. Without targets, nothing is written.
     """
     sizes = sources.item_bytes
-    if len(sizes) and sizes.min() >= native.SHORTEST_BLOCK_BYTES and _has_library():
+    if len(sizes) and sizes.min() >= native.SHORTEST_BLOCK_BYTES and has_library():
         return native.copy_ranges(targets, sources, int(sizes.max()))
     checksums, source, target = np.empty(len(sizes), np.uint64), 0, 0
     for item, end in enumerate(sources.ends.tolist()):
@@ -89,7 +89,7 @@ def block_ranges(rows: NDArray[np.uint8], blocks: Sequence[int], cuts: Sequence[
     )
 
 
-def packed_ranges(parts: Sequence[Block], sizes: Sequence[int]) -> Ranges:
+def consecutive_ranges(parts: Sequence[Block], sizes: Sequence[int]) -> Ranges:
     """Return the ranges of items of these sizes that lie one after the other in `parts`.
 
     Raises:
@@ -116,11 +116,12 @@ def packed_ranges(parts: Sequence[Block], sizes: Sequence[int]) -> Ranges:
 
 
 def _is_native(blocks: Sequence[Block]) -> bool:
-    return bool(blocks) and blocks[0].nbytes >= native.SHORTEST_BLOCK_BYTES and _has_library()
+    return bool(blocks) and blocks[0].nbytes >= native.SHORTEST_BLOCK_BYTES and has_library()
 
 
 @functools.cache
-def _has_library() -> bool:
+def has_library() -> bool:
+    """Return whether there is the native library. Without it, a warning is logged once."""
     try:
         load_library()
     except NativeUnavailableError as error:

@@ -1,7 +1,8 @@
 """The frames of connectors: one fixed header, a short body, and no pickle.
 
-The payload of a piece is not part of its frame: it follows on the wire (`zmq`), or the frame's body
-names its location (`shm`). Everything is checked before any memory is allocated for it.
+The payload of a piece is not part of its frame: it follows on the wire (`zmq`), packed perhaps, or
+the frame's body names its location (`shm`). Everything is checked before any memory is allocated
+for it.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ MAX_PIECE_BLOCKS = 4096
 MAX_BODY_BYTES = 4 * MAX_PIECE_BLOCKS
 MAX_LENGTH = 1 << 48
 
-# magic, version, kind, reason, zero, id, layout, first_index, num_blocks, first_layer, num_layers,
-# body bytes, length, digest; the xxh3-64 of all that and the body comes last.
+# magic, version, kind, reason, coding, id, layout, first_index, num_blocks, first_layer,
+# num_layers, body bytes, length, digest; the xxh3-64 of all that and the body comes last.
 _FIELDS = struct.Struct("<4sBBBB16sQIIHHIQQ")
 _CHECKSUM = struct.Struct("<Q")
 HEADER_BYTES = _FIELDS.size + _CHECKSUM.size
@@ -42,7 +43,8 @@ class Kind(IntEnum):
     """Kind of a frame. `→` goes from the sender of blocks to their receiver, `←` back."""
 
     HELLO = 1  # → the sender's and the receiver's identity; once, first
-    GRANT = 2  # ← welcome: the window (length) and the largest piece (body), in bytes
+    GRANT = 2  # ← welcome: the window (length) and the largest piece (body), in bytes; the codings
+    # that it takes besides PLAIN (num_layers, a bit for each)
     OPEN = 3  # → begin the transfer of this ticket
     READY = 4  # ← the ticket is accepted: send pieces
     PIECE = 5  # → some blocks
@@ -58,6 +60,13 @@ class Kind(IntEnum):
     # on what it is (first_index): 0 for the host, n for the CUDA device n - 1
     PLACES = 14  # ← which of its blocks (body) are meant by the next indices of this transfer
     STOPPED = 15  # → no write for this transfer is under way, nor will be
+
+
+class Coding(IntEnum):
+    """What the payload of a piece is. Only what the receiver has offered is sent."""
+
+    PLAIN = 0  # the bytes
+    PACKED = 1  # a stream of kernels/bf16_stream for each block
 
 
 #: The wire's numbers. Append only.
@@ -84,6 +93,7 @@ class Frame:
 
     kind: Kind
     transfer_id: bytes = NO_TRANSFER
+    coding: Coding = Coding.PLAIN
     reason: TransferFailure | None = None
     #: Fingerprint of the sender's layout: version, dtype and shape.
     layout: int = 0
@@ -91,7 +101,8 @@ class Frame:
     num_blocks: int = 0
     first_layer: int = 0
     num_layers: int = 0
-    #: Bytes: of the payload (PIECE, ACK), of the window (GRANT), of the memory (HELLO).
+    #: Bytes: of the blocks, however they are sent (PIECE, ACK), of the window (GRANT), of the
+    #: memory (HELLO).
     length: int = 0
     #: Checksum of the bytes of a PIECE, or digest of all pieces of a transfer.
     digest: int = 0
@@ -109,7 +120,7 @@ class Frame:
             VERSION,
             self.kind,
             _REASON_CODES[self.reason],
-            0,
+            self.coding,
             self.transfer_id,
             self.layout,
             self.first_index,
@@ -131,7 +142,7 @@ def decode(data: bytes | memoryview) -> Frame:
         TransferError: OVERSIZED if it is larger than any frame may be, else CORRUPT.
     """
     body = _checked_body(data)
-    _, _, kind, reason, _, *rest = _FIELDS.unpack_from(data)
+    _, _, kind, reason, coding, *rest = _FIELDS.unpack_from(data)
     (
         transfer_id,
         layout,
@@ -150,6 +161,7 @@ def decode(data: bytes | memoryview) -> Frame:
     frame = Frame(
         kind=Kind(kind),
         transfer_id=transfer_id,
+        coding=Coding(coding),
         reason=_REASONS[reason],
         layout=layout,
         first_index=first_index,
@@ -166,6 +178,7 @@ def decode(data: bytes | memoryview) -> Frame:
 
 
 _KINDS = frozenset(Kind)
+_CODINGS = frozenset(Coding)
 
 
 def _checked_body(data: bytes | memoryview) -> bytes:
@@ -174,8 +187,8 @@ def _checked_body(data: bytes | memoryview) -> bytes:
         raise TransferError(TransferFailure.OVERSIZED, f"a frame of {len(data)} bytes")
     if len(data) < HEADER_BYTES:
         raise _corrupt(f"a frame of {len(data)} bytes")
-    magic, version, _, _, zero, *_ = _FIELDS.unpack_from(data)
-    if magic != MAGIC or zero != 0:
+    magic, version, kind, _, coding, *_ = _FIELDS.unpack_from(data)
+    if magic != MAGIC or coding not in _CODINGS or (coding and kind != Kind.PIECE):
         raise _corrupt("not a transfer frame")
     if version != VERSION:
         raise _corrupt(f"protocol version {version}, not {VERSION}")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 
-from shared.connector.protocol.frame import Frame, Kind
+from shared.connector.protocol.frame import Coding, Frame, Kind
 from shared.errors import TransferError, TransferFailure
 from shared.identity import WorkerId
 
@@ -45,13 +46,26 @@ def parties(frame: Frame) -> tuple[WorkerId, WorkerId]:
     return WorkerId(names[0], names[1]), WorkerId(names[2], names[3])
 
 
-def grant(*, window_bytes: int, piece_bytes: int) -> Frame:
-    """Return the receiver's answer: bytes that may be in flight, and bytes of the largest piece."""
-    return Frame(kind=Kind.GRANT, length=window_bytes, body=_GRANT.pack(piece_bytes))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """The receiver's answer."""
+
+    #: Bytes that may be in flight, and those of the largest piece.
+    window_bytes: int
+    piece_bytes: int
+    #: Whether pieces may be packed. Peers that know nothing of it neither say nor read it.
+    takes_packed: bool = False
 
 
-def granted(frame: Frame) -> tuple[int, int]:
-    """Return the window and the largest piece of a GRANT, in bytes.
+def grant(wanted: Grant) -> Frame:
+    """Return the frame of a grant."""
+    codings = 1 << Coding.PACKED if wanted.takes_packed else 0
+    body = _GRANT.pack(wanted.piece_bytes)
+    return Frame(kind=Kind.GRANT, length=wanted.window_bytes, num_layers=codings, body=body)
+
+
+def granted(frame: Frame) -> Grant:
+    """Return what a GRANT says.
 
     Raises:
         TransferError: CORRUPT.
@@ -59,4 +73,8 @@ def granted(frame: Frame) -> tuple[int, int]:
     if len(frame.body) != _GRANT.size:
         raise TransferError(TransferFailure.CORRUPT, "a grant without a piece size")
     (piece_bytes,) = _GRANT.unpack(frame.body)
-    return frame.length, int(piece_bytes)
+    return Grant(
+        window_bytes=frame.length,
+        piece_bytes=int(piece_bytes),
+        takes_packed=bool(frame.num_layers >> Coding.PACKED & 1),
+    )

@@ -12,7 +12,7 @@ import numpy as np
 
 from kernels.native.block_copy import Ranges
 from shared.connector.base import Receipt
-from shared.connector.protocol.block_io import Activity
+from shared.connector.protocol.block_io import Activity, Packed
 from shared.connector.protocol.checksum import layout_fingerprint, transfer_digest
 from shared.errors import TransferError, TransferFailure
 
@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from shared.connector.protocol.block_io import BlockAccess
     from shared.connector.protocol.frame import Frame
 
-    #: The payload of a piece: its bytes, or the ranges of a peer's memory that they lie in.
-    Content: TypeAlias = Sequence[NDArray[np.uint8]] | Ranges
+    #: The payload of a piece: its bytes, packed perhaps, or the ranges of a peer's memory that
+    #: they lie in.
+    Content: TypeAlias = Sequence[NDArray[np.uint8]] | Packed | Ranges
 
 
 class InPlace(ABC):
@@ -68,6 +69,7 @@ class Inbound:
         self._claimed = np.zeros(len(blocks), np.bool_)
         self._checksums: dict[int, int] = {}
         self._num_received = 0
+        self._num_wire_bytes = 0
         self._started_at: float | None = None
         self._verified_at = 0.0
         self._activity = Activity()
@@ -175,6 +177,8 @@ class Inbound:
             )
         self._checksums[frame.first_index] = checksum
         self._num_received += frame.num_blocks
+        sent = len(content.streams) if isinstance(content, Packed) else frame.length
+        self._num_wire_bytes += sent
         self._verified_at = time.monotonic()
 
     def done(self, digest: int) -> None:
@@ -196,6 +200,7 @@ class Inbound:
             digest=ours,
             num_blocks=len(self._blocks),
             num_bytes=self._num_bytes(slice(0, len(self._blocks))),
+            num_wire_bytes=self._num_wire_bytes,
             num_pieces=len(self._checksums),
             num_copied_bytes=self._activity.num_copied_bytes,
             duration_ms=(self._verified_at - started_at) * 1e3,
@@ -229,6 +234,9 @@ class Inbound:
         expected_bytes = self._num_bytes(piece)
         if content is None:
             sizes = [frame.length]
+        elif isinstance(content, Packed):
+            # Only what is shorter than the blocks is sent so.
+            sizes = [max(len(content.streams), frame.length)]
         elif isinstance(content, Ranges):
             sizes = content.item_bytes.tolist()
         else:

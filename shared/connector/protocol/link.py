@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from shared.connector.packing.rule import PackingMode, PackingRule
 from shared.connector.protocol.credits import Credits
 from shared.connector.protocol.frame import NO_TRANSFER, Frame, Kind
 from shared.connector.protocol.greeting import granted
@@ -31,8 +33,6 @@ class PieceParts:
     sent: Sequence[Cut]
     received: Sequence[Cut]
     receiver_block_bytes: int
-    #: A copy of them, one after the other, if the wire carries bytes and not all lie together.
-    packed: NDArray[np.uint8] | None
 
 
 class Wire(Protocol):
@@ -46,9 +46,17 @@ class Wire(Protocol):
         ...
 
     def send_piece(
-        self, frame: Frame, blocks: Sequence[int], parts: PieceParts | None = None
+        self,
+        frame: Frame,
+        blocks: Sequence[int],
+        parts: PieceParts | None = None,
+        copy: NDArray[np.uint8] | None = None,
     ) -> None:
-        """Queue a piece whose payload is these local blocks, or parts of them."""
+        """Queue a piece whose payload is these local blocks, or parts of them.
+
+        copy: their bytes, one after the other, to be sent in their place; given only to a wire that
+        carries bytes.
+        """
         ...
 
     async def release(self, transfer_id: bytes) -> None:
@@ -68,19 +76,32 @@ class Link:
 
     wire: Wire
 
-    def __init__(self, ticket: Ticket, least_bytes: int, on_lost: Callable[[Link], None]) -> None:
-        """Make a link for tickets like this one. `least_bytes`: of a window that is of use."""
+    def __init__(
+        self,
+        ticket: Ticket,
+        least_bytes: int,
+        on_lost: Callable[[Link], None],
+        packing: PackingMode = PackingMode.OFF,
+    ) -> None:
+        """Make a link for tickets like this one.
+
+        least_bytes: of a window that is of use. packing: whether pieces are packed if the receiver
+        takes that.
+        """
         self.layout = ticket.layout
         self.address = ticket.address
         self.receiver: WorkerId = ticket.receiver
         self.credits = Credits()
         self.piece_bytes = 0
+        #: When to pack; until the receiver has offered to take it, never.
+        self.rule = PackingRule(PackingMode.OFF)
         self.transfers: dict[bytes, Outbound] = {}
         self.error: TransferError | None = None
         #: Callers that wait for `ready`; without any the link may be closed.
         self.num_waiting = 0
         self._least_bytes = least_bytes
         self._on_lost = on_lost
+        self._packing = packing
         self._settled = asyncio.Event()
 
     async def ready(self) -> None:
@@ -123,6 +144,7 @@ class Link:
     def _dispatch(self, frame: Frame) -> None:
         if frame.kind is Kind.ACK:
             self.credits.give(frame.length)
+            self.rule.acknowledged(frame.transfer_id, frame.length, time.monotonic())
         elif frame.kind is Kind.GRANT:
             self._welcome(frame)
         elif frame.kind is Kind.REFUSE and frame.transfer_id == NO_TRANSFER:
@@ -135,8 +157,12 @@ class Link:
                 outbound.on_frame(frame)
 
     def _welcome(self, frame: Frame) -> None:
-        window_bytes, self.piece_bytes = granted(frame)
-        if self._settled.is_set() or window_bytes < self._least_bytes:
-            raise TransferError(TransferFailure.OVERSIZED, f"a window of {window_bytes} bytes")
-        self.credits.open(window_bytes)
+        grant = granted(frame)
+        if self._settled.is_set() or grant.window_bytes < self._least_bytes:
+            message = f"a window of {grant.window_bytes} bytes"
+            raise TransferError(TransferFailure.OVERSIZED, message)
+        self.piece_bytes = grant.piece_bytes
+        if grant.takes_packed:
+            self.rule = PackingRule(self._packing)
+        self.credits.open(grant.window_bytes)
         self._settled.set()

@@ -3,24 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from shared.connector.protocol.block_io import Activity
+from shared.connector.protocol.block_io import LEAST_PACKED_BYTES, Activity
 from shared.connector.protocol.checksum import layout_fingerprint, transfer_digest
-from shared.connector.protocol.frame import MAX_PIECE_BLOCKS, Frame, Kind
+from shared.connector.protocol.frame import MAX_PIECE_BLOCKS, Coding, Frame, Kind
 from shared.connector.protocol.link import PieceParts
 from shared.errors import TransferError, TransferFailure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from shared.connector.base import Ticket
     from shared.connector.parts import BlockParts
     from shared.connector.protocol.block_io import BlockAccess
     from shared.connector.protocol.limits import TransferLimits
     from shared.connector.protocol.link import Link
+
+
+#: A packed piece that is longer than this share of its bytes is not worth the receiver's work.
+_MOST_SHARE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A piece that was read."""
+
+    #: When that began.
+    began_s: float
+    #: None if the transfer has ended.
+    checksum: int | None
+    parts: PieceParts | None = None
+    #: The payload, if it is not the blocks themselves.
+    copy: NDArray[np.uint8] | None = None
+    coding: Coding = Coding.PLAIN
 
 
 class Outbound:
@@ -45,12 +67,16 @@ class Outbound:
         self._limits = limits
         self._layout = layout_fingerprint(ticket.layout)
         piece_bytes = min(limits.piece_bytes, link.piece_bytes, link.credits.window_bytes)
-        self._most_bytes = ticket.layout.block_bytes if parts is None else max(parts.sizes)
+        block_bytes = ticket.layout.block_bytes
+        self._most_bytes = block_bytes if parts is None else max(parts.sizes)
+        least_bytes = block_bytes if parts is None else min(parts.sizes)
+        self._is_packable = link.wire.carries_bytes and least_bytes >= LEAST_PACKED_BYTES
         piece_blocks = piece_bytes // self._most_bytes
         self._piece_blocks = min(max(piece_blocks, 1), MAX_PIECE_BLOCKS)
         self._claimed = np.zeros(ticket.num_blocks, np.bool_)
         self._checksums: dict[int, int] = {}
         self._num_sent = 0
+        self._num_wire_bytes = 0
         self._waiting: set[asyncio.Future[None]] = set()
         self._activity = Activity()
         self._error: TransferError | None = None
@@ -70,6 +96,11 @@ class Outbound:
         """See `OutboundTransfer.num_copied_bytes`."""
         return self._activity.num_copied_bytes
 
+    @property
+    def num_wire_bytes(self) -> int:
+        """See `OutboundTransfer.num_wire_bytes`."""
+        return self._num_wire_bytes
+
     async def open(self) -> None:
         """Present the ticket.
 
@@ -82,10 +113,12 @@ class Outbound:
         self._link.transfers[self._ticket.transfer_id] = self
         parts = 0 if self._parts is None else self._parts.fingerprint
         num_blocks = self._ticket.num_blocks
+        opened_s = time.monotonic()
         self._link.wire.send(self._frame(Kind.OPEN, num_blocks=num_blocks, digest=parts))
         try:
             await self._accepted.wait()
             self._raise_if_failed()
+            self._link.rule.answered(time.monotonic() - opened_s)
         except BaseException:
             # No block was sent, so the receiver reads none.
             self._send_abort(TransferFailure.ABORTED)
@@ -173,10 +206,10 @@ class Outbound:
 
     async def _send(self, first_index: int, blocks: Sequence[int]) -> None:
         indices = slice(first_index, first_index + len(blocks))
-        parts, checksum = await self._read(indices, blocks)
-        self._raise_if_failed()
-        assert checksum is not None  # only work of an ended transfer is stopped
         num_bytes = self._num_bytes(indices)
+        read = await self._read(indices, blocks, num_bytes)
+        self._raise_if_failed()
+        assert read.checksum is not None  # only work of an ended transfer is stopped
         credit = self._link.credits.take(num_bytes)
         self._waiting.add(credit)
         sent = False
@@ -184,7 +217,7 @@ class Outbound:
             async with asyncio.timeout(self._limits.stall_timeout_s):
                 await credit
             self._raise_if_failed()
-            self._link.wire.send_piece(self._piece(indices, checksum), blocks, parts)
+            self._link.wire.send_piece(self._piece(indices, read), blocks, read.parts, read.copy)
             sent = True
         except TimeoutError:
             self.fail(TransferFailure.TIMEOUT, "the receiver takes nothing")
@@ -194,29 +227,40 @@ class Outbound:
             granted = not credit.cancelled() and credit.exception() is None
             if granted and not sent:
                 self._link.credits.give(num_bytes)
-        self._checksums[first_index] = checksum
+        is_packed = read.coding is Coding.PACKED
+        transfer_id = self._ticket.transfer_id
+        self._link.rule.sent(transfer_id, num_bytes, read.began_s, is_packed=is_packed)
+        self._num_wire_bytes += num_bytes if read.copy is None else len(read.copy)
+        self._checksums[first_index] = read.checksum
         self._num_sent += len(blocks)
 
-    async def _read(
-        self, indices: slice, blocks: Sequence[int]
-    ) -> tuple[PieceParts | None, int | None]:
-        """Return what moves of a piece's blocks, packed if needed, and its checksum."""
-        if self._parts is None:
-            return None, await self._io.checksum(blocks, self._activity)
-        cuts, packed = self._parts.sent(indices), None
-        if self._link.wire.carries_bytes and not all(cut.is_one_piece for cut in cuts):
-            packed, checksum = await self._io.pack(blocks, cuts, self._activity)
-        else:
-            checksum = await self._io.checksum(blocks, self._activity, cuts)
-        received = self._parts.received(indices)
-        return PieceParts(cuts, received, self._parts.receiver_block_bytes, packed), checksum
+    async def _read(self, indices: slice, blocks: Sequence[int], num_bytes: int) -> _Read:
+        """Return what moves of a piece's blocks, and a copy of it if one is needed."""
+        began_s, cuts, parts = time.monotonic(), None, None
+        if self._parts is not None:
+            cuts, received = self._parts.sent(indices), self._parts.received(indices)
+            parts = PieceParts(cuts, received, self._parts.receiver_block_bytes)
+        if self._is_packable and self._link.rule.wants(num_bytes):
+            copy, checksum = await self._io.pack(blocks, cuts, self._activity)
+            if checksum is not None:
+                self._link.rule.packed(num_bytes, len(copy), time.monotonic() - began_s)
+            if len(copy) <= _MOST_SHARE * num_bytes:
+                return _Read(began_s, checksum, parts, copy, Coding.PACKED)
+        is_scattered = cuts is not None and not all(cut.is_one_piece for cut in cuts)
+        if cuts is not None and is_scattered and self._link.wire.carries_bytes:
+            copy, checksum = await self._io.collect(blocks, cuts, self._activity)
+            return _Read(began_s, checksum, parts, copy)
+        checksum = await self._io.checksum(blocks, self._activity, cuts)
+        self._link.rule.read(num_bytes, time.monotonic() - began_s)
+        return _Read(began_s, checksum, parts)
 
     def _num_bytes(self, indices: slice) -> int:
         if self._parts is None:
             return len(range(indices.start, indices.stop)) * self._most_bytes
         return sum(self._parts.sizes[indices])
 
-    def _piece(self, indices: slice, checksum: int) -> Frame:
+    def _piece(self, indices: slice, read: _Read) -> Frame:
+        assert read.checksum is not None
         return Frame(
             kind=Kind.PIECE,
             transfer_id=self._ticket.transfer_id,
@@ -225,7 +269,8 @@ class Outbound:
             num_blocks=indices.stop - indices.start,
             num_layers=self._ticket.layout.num_layers,
             length=self._num_bytes(indices),
-            digest=checksum,
+            digest=read.checksum,
+            coding=read.coding,
         )
 
     async def _conclude(self, timeout_s: float) -> None:

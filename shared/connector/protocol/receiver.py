@@ -16,8 +16,8 @@ from shared.connector.base import Ticket
 from shared.connector.protocol.block_io import INLINE_BYTES, NUM_THREADS
 from shared.connector.protocol.checksum import layout_fingerprint
 from shared.connector.protocol.credits import MAX_PIECES
-from shared.connector.protocol.frame import ID_BYTES, Frame, Kind
-from shared.connector.protocol.greeting import grant, parties
+from shared.connector.protocol.frame import ID_BYTES, Coding, Frame, Kind
+from shared.connector.protocol.greeting import Grant, grant, parties
 from shared.connector.protocol.inbound import Inbound, InPlace
 from shared.errors import ConfigError, TransferError, TransferFailure
 
@@ -98,7 +98,9 @@ class Receiver:
         layout: KVLayout,
         io: BlockAccess,
         limits: TransferLimits,
+        takes_packed: bool = False,
     ) -> None:
+        """Set what is granted. takes_packed: whether senders may pack; `io` must unpack then."""
         window_bytes = limits.window_bytes
         if window_bytes < layout.block_bytes:
             raise ConfigError(
@@ -108,7 +110,14 @@ class Receiver:
         self._layout = layout
         self._fingerprint = layout_fingerprint(layout)
         self._io = io
-        self._grant = grant(window_bytes=window_bytes, piece_bytes=limits.piece_bytes)
+        self._takes_packed = takes_packed
+        self._grant = grant(
+            Grant(
+                window_bytes=window_bytes,
+                piece_bytes=limits.piece_bytes,
+                takes_packed=takes_packed,
+            )
+        )
         self._open: dict[bytes, Inbound] = {}
         self._sessions: dict[bytes, Session] = {}
         self._spent: deque[bytes] = deque(maxlen=_NUM_SPENT)
@@ -219,6 +228,9 @@ class Receiver:
             session.send(Frame(kind=Kind.READY, transfer_id=frame.transfer_id))
 
     async def _take(self, session: Session, frame: Frame, payload: Payload) -> None:
+        if frame.coding is not Coding.PLAIN and not self._takes_packed:
+            message = f"{frame.coding.name} pieces were not offered"
+            raise TransferError(TransferFailure.CORRUPT, message)
         inbound = self._find(session, frame)
         if inbound is None:
             await asyncio.sleep(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from shared.connector.packing.rule import PackingMode
 from shared.connector.protocol.checksum import layout_fingerprint
 from shared.connector.protocol.greeting import hello
 from shared.connector.protocol.link import Link
@@ -37,6 +38,7 @@ class Sender:
         io: BlockAccess,
         limits: TransferLimits,
         dial: Callable[[Link, Frame], Wire],
+        packing: PackingMode = PackingMode.OFF,
     ) -> None:
         self._worker = worker
         self._layout = memory.layout
@@ -45,6 +47,7 @@ class Sender:
         self._io = io
         self._limits = limits
         self._dial = dial
+        self._packing = packing
         self._links: dict[_Peer, Link] = {}
 
     async def connect(self, ticket: Ticket, timeout_s: float, parts: BlockParts | None) -> Outbound:
@@ -97,7 +100,7 @@ class Sender:
         if link is None:
             # A receiver's window holds any of its blocks; ours may be larger than what it gets.
             least_bytes = self._layout.block_bytes if ticket.layout == self._layout else 1
-            link = Link(ticket, least_bytes, self._unlink)
+            link = Link(ticket, least_bytes, self._unlink, self._packing)
             self._links[peer] = link
             greeting = hello(
                 sender=self._worker,

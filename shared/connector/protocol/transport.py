@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
+from shared.connector.packing.rule import PackingMode
 from shared.connector.protocol.block_io import BlockIO
 from shared.connector.protocol.receiver import Receiver
 from shared.connector.protocol.sender import Sender
@@ -30,16 +31,41 @@ class BaseTransport(ABC):
     name: ClassVar[str]
 
     def __init__(
-        self, *, worker: WorkerId, memory: BlockMemory, io: BlockAccess, limits: TransferLimits
+        self,
+        *,
+        worker: WorkerId,
+        memory: BlockMemory,
+        io: BlockAccess,
+        limits: TransferLimits,
+        packing: PackingMode = PackingMode.OFF,
     ) -> None:
-        """Make the connector. It owns `io` from now on, and closes it."""
+        """Make the connector. It owns `io` from now on, and closes it.
+
+        packing: of bfloat16 blocks; only for transports whose pieces carry bytes. Without the
+        native library nothing is packed.
+        """
+        if memory.layout.dtype != "bfloat16" or not io.can_pack:
+            packing = PackingMode.OFF
         self._worker = worker
         self._limits = limits
         self._access = io
         self._tasks = Tasks()
         self._closed = False
-        self._receiver = Receiver(worker=worker, layout=memory.layout, io=io, limits=limits)
-        self._sender = Sender(worker=worker, memory=memory, io=io, limits=limits, dial=self._dial)
+        self._receiver = Receiver(
+            worker=worker,
+            layout=memory.layout,
+            io=io,
+            limits=limits,
+            takes_packed=packing is not PackingMode.OFF,
+        )
+        self._sender = Sender(
+            worker=worker,
+            memory=memory,
+            io=io,
+            limits=limits,
+            dial=self._dial,
+            packing=packing,
+        )
 
     @property
     def takes_parts(self) -> bool:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from shared.connector.protocol.link import Link, PieceParts, Wire
     from shared.connector.protocol.receiver import Payload
     from shared.identity import WorkerId
@@ -56,7 +58,11 @@ class NamingWire:
             self._packets.send(frame.encode())
 
     def send_piece(
-        self, frame: Frame, blocks: Sequence[int], parts: PieceParts | None = None
+        self,
+        frame: Frame,
+        blocks: Sequence[int],
+        parts: PieceParts | None = None,
+        copy: NDArray[np.uint8] | None = None,
     ) -> None:
         """See `Wire.send_piece`. The receiver knows which parts of them move."""
         self.send(replace(frame, body=np.asarray(blocks, "<u4").tobytes()))

@@ -13,8 +13,9 @@ import zmq
 import zmq.asyncio
 
 from shared.connector.base import Offer
-from shared.connector.protocol.block_io import BlockIO
-from shared.connector.protocol.frame import Frame, Kind, decode
+from shared.connector.packing.rule import PackingMode
+from shared.connector.protocol.block_io import BlockIO, Packed
+from shared.connector.protocol.frame import Coding, Frame, Kind, decode
 from shared.connector.protocol.greeting import parties
 from shared.connector.protocol.limits import DEFAULT_LIMITS, TransferLimits
 from shared.connector.protocol.receiver import Session
@@ -49,6 +50,7 @@ class FrameOptions(TypedDict, total=False):
     advertise_port: int | None
     heartbeat_s: float
     security: SocketSecurity
+    packing: PackingMode
 
 
 class FrameTransport(BaseTransport):
@@ -71,10 +73,12 @@ class FrameTransport(BaseTransport):
         advertise_port: int | None = None,
         heartbeat_s: float = 2.0,
         security: SocketSecurity = _NO_SECURITY,
+        packing: PackingMode = PackingMode.OFF,
     ) -> None:
+        """Make the connector. packing: only of one whose pieces carry bytes."""
         if endpoint.startswith(_WILDCARDS) and advertise_host is None:
             raise ConfigError(f"endpoint {endpoint} needs an advertise_host that peers can reach")
-        super().__init__(worker=worker, memory=memory, io=io, limits=limits)
+        super().__init__(worker=worker, memory=memory, io=io, limits=limits, packing=packing)
         self._block_bytes = memory.layout.block_bytes
         self._endpoint = endpoint
         self._advertise_host = advertise_host
@@ -236,7 +240,13 @@ class ZmqConnector(FrameTransport):
         super().__init__(worker=worker, memory=memory, io=self._io, limits=limits, **options)
 
     async def _handle(self, session: Session, frame: Frame, parts: Sequence[zmq.Frame]) -> None:
-        await self._receiver.handle(session, frame, _bytes(parts))
+        content = _bytes(parts)
+        if frame.coding is Coding.PLAIN:
+            await self._receiver.handle(session, frame, content)
+        elif len(content) != 1:
+            raise TransferError(TransferFailure.CORRUPT, f"a packed piece in {len(content)} parts")
+        else:
+            await self._receiver.handle(session, frame, Packed(content[0]))
 
     def _wire(self, link: Link) -> FrameWire:
         return ZmqWire(link, self._io)

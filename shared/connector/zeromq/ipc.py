@@ -6,6 +6,7 @@ import secrets
 import socket
 from typing import TYPE_CHECKING
 
+from shared.connector.packing.rule import PackingMode
 from shared.connector.protocol.limits import DEFAULT_LIMITS, TransferLimits
 from shared.connector.unix.runtime_dir import prepare, remove_stale
 from shared.connector.zeromq.connector import ZmqConnector
@@ -34,6 +35,7 @@ class ZmqIpcConnector(ZmqConnector):
         memory: KVMemory,
         runtime_dir: Path,
         heartbeat_s: float = 2.0,
+        packing: PackingMode = PackingMode.OFF,
         limits: TransferLimits = DEFAULT_LIMITS,
     ) -> None:
         path = runtime_dir.absolute() / f"{_PREFIX}{secrets.token_hex(8)}.sock"
@@ -44,6 +46,7 @@ class ZmqIpcConnector(ZmqConnector):
             memory=memory,
             endpoint=f"ipc://{path}",
             heartbeat_s=heartbeat_s,
+            packing=packing,
             limits=limits,
         )
         self._path = path

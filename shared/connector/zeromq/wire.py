@@ -11,12 +11,15 @@ import structlog
 import zmq
 import zmq.asyncio
 
-from shared.connector.protocol.frame import Frame, decode
+from shared.connector.protocol.frame import Coding, Frame, Kind, decode
 from shared.connector.zeromq.sockets import close, send, watch
 from shared.errors import TransferError, TransferFailure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
 
     from shared.connector.protocol.block_io import BlockIO
     from shared.connector.protocol.link import Link, PieceParts
@@ -51,7 +54,11 @@ class FrameWire(ABC):
 
     @abstractmethod
     def send_piece(
-        self, frame: Frame, blocks: Sequence[int], parts: PieceParts | None = None
+        self,
+        frame: Frame,
+        blocks: Sequence[int],
+        parts: PieceParts | None = None,
+        copy: NDArray[np.uint8] | None = None,
     ) -> None:
         """See `Wire.send_piece`."""
 
@@ -96,17 +103,35 @@ class ZmqWire(FrameWire):
         super().__init__(link)
         self._io = io
         self._trackers: dict[bytes, list[zmq.MessageTracker]] = {}
+        #: Packed pieces under way.
+        self._packed: list[tuple[zmq.MessageTracker, NDArray[np.uint8]]] = []
 
     def send_piece(
-        self, frame: Frame, blocks: Sequence[int], parts: PieceParts | None = None
+        self,
+        frame: Frame,
+        blocks: Sequence[int],
+        parts: PieceParts | None = None,
+        copy: NDArray[np.uint8] | None = None,
     ) -> None:
         """See `Wire.send_piece`. Neighbouring blocks are sent as one part of the message."""
-        payload = self._io.payload(blocks, parts)
+        payload = self._io.payload(blocks, parts, copy)
         frames = [zmq.Frame(array.data, track=True, copy=False) for array in payload]
         trackers = self._trackers.setdefault(frame.transfer_id, [])
         trackers[:] = [tracker for tracker in trackers if not tracker.done]
         trackers.extend(each.tracker for each in frames if each.tracker is not None)
+        if copy is not None and frame.coding is Coding.PACKED:
+            self._packed.append((trackers[-1], copy))
         self._queue([frame.encode(), *frames])
+
+    def _on_frame(self, frame: Frame) -> None:
+        if frame.kind is Kind.ACK and self._packed:
+            under_way, self._packed = self._packed, []
+            for tracker, copy in under_way:
+                if tracker.done:
+                    self._io.reuse(copy)
+                else:
+                    self._packed.append((tracker, copy))
+        super()._on_frame(frame)
 
     async def release(self, transfer_id: bytes) -> None:
         """See `Wire.release`."""

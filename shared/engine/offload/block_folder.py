@@ -22,6 +22,7 @@ from shared.engine.offload.block_file import (
     HEADER_BYTES,
     TEMPORARY_SUFFIX,
     CorruptBlockError,
+    file_size,
     read_block,
     write_block,
 )
@@ -48,16 +49,28 @@ class BlockFolder:
     unlocked when nothing refers to this.
     """
 
-    def __init__(self, path: Path, lock: int, namespace: bytes, layout: KVLayout) -> None:
+    def __init__(
+        self, path: Path, lock: int, namespace: bytes, layout: KVLayout, *, packs: bool
+    ) -> None:
         self.path = path
+        self._packs = packs
+        #: Bytes of each file.
+        self._sizes: dict[bytes, int] = {}
+        #: Bytes of all files. Read in any thread.
+        self.num_bytes = 0
         self._unlock = weakref.finalize(self, os.close, lock)
         self._namespace = namespace
         self._layout = layout_fingerprint(layout)
+        #: The most that a file has.
         self.file_bytes = layout.block_bytes + HEADER_BYTES
 
     @classmethod
-    def open(cls, root: Path, namespace: bytes, layout: KVLayout) -> BlockFolder:
+    def open(
+        cls, root: Path, namespace: bytes, layout: KVLayout, *, packs: bool = False
+    ) -> BlockFolder:
         """Take the namespace's sub-folder; create it if needed.
+
+        packs: whether blocks of bfloat16 are packed when they are written; all files are read.
 
         Raises:
             ConfigError: it is not writable, or another worker has it.
@@ -78,7 +91,7 @@ class BlockFolder:
                 f"kv_offload_disk_dir {root} is in use by another worker of this model; give each "
                 "worker a folder of its own"
             ) from error
-        return cls(path, lock, namespace, layout)
+        return cls(path, lock, namespace, layout, packs=packs and layout.dtype == "bfloat16")
 
     @staticmethod
     def forget(root: Path, namespace: bytes) -> None:
@@ -99,12 +112,15 @@ class BlockFolder:
     def scan(self) -> list[bytes]:
         """Return hashes of complete-looking files, least recently used first; delete others."""
         found: list[tuple[int, bytes]] = []
+        self._sizes.clear()
+        self.num_bytes = 0
         for entry in self._entries():
             try:
                 key = _key_of(Path(entry.path))
                 stat = entry.stat(follow_symlinks=False)
-                if key is not None and stat.st_size == self.file_bytes:
+                if key is not None and self._is_complete(Path(entry.path), stat.st_size):
                     found.append((stat.st_mtime_ns, key))
+                    self._note(key, stat.st_size)
                 elif entry.name.endswith((SUFFIX, TEMPORARY_SUFFIX)):
                     Path(entry.path).unlink()
             except OSError as error:
@@ -118,24 +134,29 @@ class BlockFolder:
         checksum: int,
         *,
         used_at_s: float | None = None,
-    ) -> None:
-        """Write a block. `used_at_s`: time of its last use, in Unix seconds; by default now.
+    ) -> int:
+        """Write a block; return how many bytes packing has saved.
+
+        `used_at_s`: time of its last use, in Unix seconds; by default now.
 
         Raises:
             OSError: the file was not written.
         """
         path = self._path_of(key)
         path.parent.mkdir(exist_ok=True)
-        write_block(
+        num_bytes = write_block(
             path,
             data,
             namespace=self._namespace,
             key=key,
             layout=self._layout,
             checksum=checksum,
+            packed=self._packs,
         )
+        self._note(key, num_bytes)
         if used_at_s is not None:
             os.utime(path, (used_at_s, used_at_s))
+        return self.file_bytes - num_bytes
 
     def read(self, key: bytes, out: NDArray[np.uint8]) -> int:
         """Read a block and return its checksum.
@@ -149,6 +170,10 @@ class BlockFolder:
             log.warning("kv_offload_file_corrupt", path=str(path), reason=str(error))
             with suppress(OSError):
                 path.unlink()
+                self._note(key, 0)
+            raise
+        except FileNotFoundError:
+            self._note(key, 0)
             raise
 
     def remove(self, keys: Iterable[bytes]) -> None:
@@ -156,12 +181,25 @@ class BlockFolder:
         for key in keys:
             try:
                 self._path_of(key).unlink(missing_ok=True)
+                self._note(key, 0)
             except OSError as error:
                 log.warning("kv_offload_delete_failed", block=key.hex(), error=str(error))
 
     def close(self) -> None:
         """Unlock the folder for other workers."""
         self._unlock()
+
+    def _note(self, key: bytes, num_bytes: int) -> None:
+        """Note the size of a file; 0: it is gone."""
+        self.num_bytes += num_bytes - self._sizes.pop(key, 0)
+        if num_bytes:
+            self._sizes[key] = num_bytes
+
+    def _is_complete(self, path: Path, num_bytes: int) -> bool:
+        """Return whether a file of so many bytes looks complete."""
+        if num_bytes >= self.file_bytes:
+            return num_bytes == self.file_bytes
+        return file_size(path) == num_bytes
 
     def _entries(self) -> Iterator[os.DirEntry[str]]:
         for folder in sorted(self.path.iterdir()):

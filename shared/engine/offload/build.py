@@ -65,7 +65,12 @@ def build_offload(
         )
     folder = None
     if config.kv_offload_disk_dir is not None:
-        folder = BlockFolder.open(Path(config.kv_offload_disk_dir), namespace, layout)
+        folder = BlockFolder.open(
+            Path(config.kv_offload_disk_dir),
+            namespace,
+            layout,
+            packs=config.kv_offload_disk_packing,
+        )
     try:
         disk = None if folder is None else _disk_tier(config, folder)
         copies = _copies(arena, layout, memories, split, num_slots)

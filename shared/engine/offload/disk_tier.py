@@ -106,6 +106,7 @@ class DiskTier:
         self.counters.store_seconds += job.seconds
         if job.error is None:
             self.counters.stores += 1
+            self.counters.saved_bytes += job.saved_bytes
             self._writing.worked()
         else:
             self.counters.failed_stores += 1
@@ -132,7 +133,7 @@ class DiskTier:
         file_bytes = self._folder.file_bytes
         return TierStats(
             num_blocks=self.manager.num_ready,
-            num_bytes=self.manager.num_ready * file_bytes,
+            num_bytes=self._folder.num_bytes,
             capacity_bytes=self.manager.capacity * file_bytes,
             is_available=not (self._reading.is_failing or self._writing.is_failing),
             counters=asdict(self.counters),

@@ -73,6 +73,8 @@ class WriteJob:
     checksum: int
     #: Unix seconds; None: now.
     used_at_s: float | None = None
+    #: Bytes that packing has saved.
+    saved_bytes: int = 0
     error: Exception | None = None
     seconds: float = 0.0
 

@@ -20,6 +20,8 @@ class TierCounters:
     failed_loads: int = 0
     #: Failed loads whose bytes differed from those stored.
     corrupt_blocks: int = 0
+    #: Bytes that packing has saved when blocks were stored.
+    saved_bytes: int = 0
     load_seconds: float = 0.0
     store_seconds: float = 0.0
 

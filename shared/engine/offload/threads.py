@@ -154,7 +154,9 @@ class TierThreads:
         else:
             start_s = time.monotonic()
             try:
-                folder.write(job.key, job.data, job.checksum, used_at_s=job.used_at_s)
+                job.saved_bytes = folder.write(
+                    job.key, job.data, job.checksum, used_at_s=job.used_at_s
+                )
             except OSError as error:
                 job.error = error
             job.seconds = time.monotonic() - start_s

@@ -45,6 +45,10 @@ class TransferCollector(Collector):
         yield is_open
         moved: dict[str, tuple[str, _Rows]] = {
             "bytes": ("Bytes of KV blocks moved.", tuple(counters.num_bytes.items())),
+            "wire_bytes": (
+                "Bytes of KV on the wire: fewer than the blocks have, if they were packed.",
+                tuple(counters.num_wire_bytes.items()),
+            ),
             "blocks": ("KV blocks moved.", tuple(counters.num_blocks.items())),
             "pieces": ("Pieces that they were moved in.", tuple(counters.num_pieces.items())),
             "copied_bytes": (

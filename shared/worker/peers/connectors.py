@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from shared.connector.device.staged import StagedConnector
 from shared.connector.device.staging_pool import StagingPool
 from shared.connector.instrumented import InstrumentedConnector
+from shared.connector.packing.rule import PackingMode
 from shared.connector.registry import ON_DEVICE, ConnectorSettings, create
 from shared.kv.hand_off import Holder
 from shared.worker.peers.endpoints import Endpoints
@@ -69,6 +70,7 @@ def _settings(config: WorkerConfig, rank: int) -> ConnectorSettings:
         advertise_host=config.reachable_host,
         advertise_port=advertised,
         encrypt=config.encrypts_transfers,
+        packing=PackingMode(config.transfer_packing),
     )
 
 

@@ -224,6 +224,7 @@ async def test_a_worker_stages_only_for_connectors_that_need_it(
         reachable_host="127.0.0.1",
         advertise_transfer_port=None,
         encrypts_transfers=False,
+        transfer_packing="auto",
         transfer_staging_bytes=NUM_BLOCKS * LAYOUT.block_bytes,
     )
     engines, ids = (FakeEngine(), FakeEngine()), (WorkerId("a", "1"), WorkerId("b", "1"))

@@ -15,7 +15,7 @@ def test_with_and_without_the_library(size: int, monkeypatch: pytest.MonkeyPatch
     results = []
     for has_library in (True, False):
         if not has_library:
-            monkeypatch.setattr(block_copy, "_has_library", lambda: False)
+            monkeypatch.setattr(block_copy, "has_library", lambda: False)
         targets = list(np.zeros((5, size), np.uint8))
         written = block_copy.copy_blocks(targets, sources).tolist()
         assert np.array_equal(targets, sources)
@@ -40,7 +40,7 @@ def test_ranges_move_from_one_cut_to_another(
 ) -> None:
     """Between blocks of two sizes; each index has a cut of its own, and a checksum."""
     if not has_library:
-        monkeypatch.setattr(block_copy, "_has_library", lambda: False)
+        monkeypatch.setattr(block_copy, "has_library", lambda: False)
     sent, received = zip(CUTS["one-range-each"], CUTS[cut], strict=True)
     rng = np.random.default_rng(1)
     sources, targets = rng.integers(0, 256, (4, 500), np.uint8), np.zeros((6, 600), np.uint8)
@@ -60,7 +60,7 @@ def test_ranges_move_from_one_cut_to_another(
     assert np.array_equal(targets, wanted)
     targets[:] = 0
     arrays = [np.concatenate(packed)]
-    together = block_copy.packed_ranges(arrays, [len(data) for data in packed])
+    together = block_copy.consecutive_ranges(arrays, [len(data) for data in packed])
     assert together.item_bytes.tolist() == [len(data) for data in packed]
     assert block_copy.copy_ranges(there, together).tolist() == expected
     assert np.array_equal(targets, wanted)
@@ -68,10 +68,10 @@ def test_ranges_move_from_one_cut_to_another(
 
 def test_packed_items_end_with_their_part() -> None:
     parts = [np.zeros(5, np.uint8), np.zeros(3, np.uint8)]
-    assert block_copy.packed_ranges(parts, [2, 3, 3]).item_bytes.tolist() == [2, 3, 3]
+    assert block_copy.consecutive_ranges(parts, [2, 3, 3]).item_bytes.tolist() == [2, 3, 3]
     for sizes in ([2, 4, 2], [2, 3], [2, 3, 2], [2, 3, 3, 1]):
         with pytest.raises(ValueError, match=r"item"):
-            block_copy.packed_ranges(parts, sizes)
+            block_copy.consecutive_ranges(parts, sizes)
 
 
 def _packed(block: np.ndarray, cut: Cut) -> np.ndarray:

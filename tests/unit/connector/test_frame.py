@@ -19,7 +19,7 @@ from shared.connector.protocol.frame import (
     Kind,
     decode,
 )
-from shared.connector.protocol.greeting import grant, granted, hello, parties
+from shared.connector.protocol.greeting import Grant, grant, granted, hello, parties
 from shared.errors import TransferError, TransferFailure
 from shared.identity import WorkerId
 from shared.kv.layout import KVLayout
@@ -133,7 +133,9 @@ def test_endless_names_are_refused_where_they_are_made() -> None:
 
 
 def test_a_grant_tells_window_and_piece() -> None:
-    assert granted(grant(window_bytes=7, piece_bytes=5)) == (7, 5)
+    for takes_packed in (False, True):
+        wanted = Grant(window_bytes=7, piece_bytes=5, takes_packed=takes_packed)
+        assert granted(decode(grant(wanted).encode())) == wanted
     with pytest.raises(TransferError):
         granted(Frame(kind=Kind.GRANT, length=7))
 

@@ -57,7 +57,7 @@ async def test_a_transfer_is_counted_once_on_each_side() -> None:
         assert inbound.num_blocks_received == 4
     for side in (IN, OUT):
         assert counters.num_blocks[side] == 4
-        assert counters.num_bytes[side] == 4 * BLOCK_BYTES
+        assert counters.num_bytes[side] == counters.num_wire_bytes[side] == 4 * BLOCK_BYTES
         assert counters.num_pieces[side] == 2
         assert counters.duration_s[side] > 0
     assert counters.num_transfers == {(*IN, "ok"): 1, (*OUT, "ok"): 1}

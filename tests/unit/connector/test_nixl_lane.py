@@ -107,7 +107,7 @@ def test_parts_of_blocks_are_written_range_by_range() -> None:
     lane = Lane(OnDevice(), lambda _: None)  # type: ignore[arg-type]
     lane.aim(b"peer", 0x9000, 4, 1)
     sent, received = Cut(((0, 10), (20, 6))), Cut(((4, 12), (40, 4)))
-    parts = PieceParts([sent], [received], 100, None)
+    parts = PieceParts([sent], [received], 100)
     lane.write([1], [3], b"name", lambda _: None, parts)
     here, there = 0x7000 + BLOCK_BYTES, 0x9000 + 300
     assert lane._agent.told[1:] == [

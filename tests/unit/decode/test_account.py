@@ -12,7 +12,13 @@ from shared.connector.base import Receipt
 from shared.worker.reuse.prefix_reuse import PrefixFetchReport
 
 RECEIPT = Receipt(
-    digest=1, num_blocks=4, num_bytes=4096, num_pieces=2, num_copied_bytes=4096, duration_ms=1.0
+    digest=1,
+    num_blocks=4,
+    num_bytes=4096,
+    num_wire_bytes=4096,
+    num_pieces=2,
+    num_copied_bytes=4096,
+    duration_ms=1.0,
 )
 
 

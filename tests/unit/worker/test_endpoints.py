@@ -252,6 +252,7 @@ async def test_fixed_ports_are_those_of_the_first_rank() -> None:
         reachable_host="worker-7",
         advertise_transfer_port=9000,
         encrypts_transfers=False,
+        transfer_packing="auto",
     )
     async with AsyncExitStack() as stack:
         ours = await open_connectors(config, PEER, engine, TransferCounters(), stack)  # type: ignore[arg-type]

@@ -32,6 +32,7 @@ async def test_what_was_moved_and_refused_is_exported_by_connector() -> None:
                 outcome=outcome,
                 num_blocks=num_blocks,
                 num_bytes=num_blocks * 100,
+                num_wire_bytes=num_blocks * 75,
                 num_pieces=2,
                 num_copied_bytes=num_blocks * 50,
                 duration_s=0.25,
@@ -43,6 +44,7 @@ async def test_what_was_moved_and_refused_is_exported_by_connector() -> None:
     inbound = '{connector="local",direction="inbound"}'
     assert {
         f"baton_kv_transfer_bytes_total{inbound} 700.0",
+        f"baton_kv_transfer_wire_bytes_total{inbound} 525.0",
         f"baton_kv_transfer_blocks_total{inbound} 7.0",
         f"baton_kv_transfer_pieces_total{inbound} 4.0",
         f"baton_kv_transfer_copied_bytes_total{inbound} 350.0",
