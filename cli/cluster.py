@@ -296,7 +296,7 @@ class Cluster:
             directory = ",".join(f"{host}:{grpc_port}" for _, grpc_port in self.router_ports)
             flags += ["--directory", directory]
         # Workers that spin on the same core slow each other down.
-        flags += ["--num-threads", str(spec.num_threads)]
+        flags += ["--num-threads", str(spec.num_threads), "--core-lease", "auto"]
         if role == "prefill":
             flags += ["--niceness", str(spec.prefill_niceness)]
             return [*flags, *spec.worker_flags, *spec.prefill_flags, *model.prefill_flags]

@@ -38,6 +38,7 @@ def main(
     systems: dict[str, Callable[[], AbstractAsyncContextManager[Ask]]] = {
         "in-process": partial(in_process, model, chunk),
         "P/D shm": partial(disaggregated, model, chunk, "shm"),
+        "P/D shm, own cores": partial(disaggregated, model, chunk, "shm", "--core-lease", "off"),
         "P/D zmq": partial(disaggregated, model, chunk, "zmq"),
     }
     vocab_size = load_spec(model).vocab_size

@@ -85,9 +85,9 @@ async def running_cluster(
 
 
 @asynccontextmanager
-async def disaggregated(model: Path, chunk: int, connector: str) -> AsyncIterator[Ask]:
-    """A cluster asked over gRPC."""
-    async with running_cluster(model, chunk, connector) as stub:
+async def disaggregated(model: Path, chunk: int, connector: str, *flags: str) -> AsyncIterator[Ask]:
+    """A cluster asked over gRPC. `flags` are more of the workers'."""
+    async with running_cluster(model, chunk, connector, *flags) as stub:
 
         async def ask(
             request_id: str, prompt: Sequence[int], output_len: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from ctypes import POINTER, c_float, c_int, c_int64, c_size_t, c_uint32, c_void_p
+from ctypes import POINTER, c_char_p, c_float, c_int, c_int64, c_size_t, c_uint32, c_void_p
 from enum import IntEnum
 
 from kernels.native.build import NativeUnavailableError, build_library
@@ -465,6 +465,29 @@ class RingShape(ctypes.Structure):
     _fields_ = (("size", c_int), ("slots", c_uint32), ("slot_bytes", c_size_t))
 
 
+class CoreUse(ctypes.Structure):
+    """`baton::CoreUse`."""
+
+    _fields_ = (
+        ("own", c_int),
+        ("lent", c_int),
+        ("borrowed", c_int),
+        ("borrowed_ns", c_int64),
+        ("recalled", c_int64),
+    )
+
+
+class SpunTask(ctypes.Structure):
+    """`baton::SpunTask`."""
+
+    _fields_ = (
+        ("begin_ns", c_int64),
+        ("end_ns", c_int64),
+        ("thread", c_int),
+        ("core", c_int),
+    )
+
+
 class Failure(ctypes.Structure):
     """`baton::Failure`."""
 
@@ -479,8 +502,16 @@ class Failure(ctypes.Structure):
 
 #: Result and arguments of every function of api.cpp.
 _SIGNATURES = {
-    "baton_pool_new": (c_void_p, (c_int, POINTER(c_int))),
+    "baton_pool_new": (c_void_p, (c_int, POINTER(c_int), c_int)),
     "baton_pool_delete": (None, (c_void_p,)),
+    "baton_pool_share": (None, (c_void_p, c_void_p)),
+    "baton_pool_take": (None, (c_void_p,)),
+    "baton_pool_lend": (None, (c_void_p,)),
+    "baton_pool_spin": (c_int, (c_void_p, c_int, c_int64, POINTER(SpunTask))),
+    "baton_cores_join": (c_void_p, (c_char_p, c_int, POINTER(c_int), POINTER(c_int))),
+    "baton_cores_leave": (None, (c_void_p,)),
+    "baton_cores_use": (None, (c_void_p, POINTER(CoreUse))),
+    "baton_cores_delete": (None, (c_void_p,)),
     "baton_matrix_new": (
         c_void_p,
         (c_void_p, c_int, c_void_p, c_int, c_int, c_int, c_void_p, c_int, c_void_p),

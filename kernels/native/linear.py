@@ -25,7 +25,7 @@ class PackedLinear:
             MemoryError: the packed weight does not fit.
         """
         self._library = load_library()
-        self._pool = self._library.baton_pool_new(num_threads, None)
+        self._pool = self._library.baton_pool_new(num_threads, None, 0)
         self.columns, self.inner = weight.shape
         weight = weight.contiguous()
         stored = Kind.BFLOAT16 if weight.dtype == torch.bfloat16 else Kind.FLOAT32

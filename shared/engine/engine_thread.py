@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 
 from shared.engine.command import Command, call_all, resolve
+from shared.engine.cores import NO_LEASE
 from shared.engine.progress import EngineProgress
 from shared.engine.request_stream import RequestStream, is_last
 from shared.engine.sequence.events import Failed
@@ -23,6 +24,7 @@ from shared.errors import InternalError, RankError, UnavailableError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from shared.engine.cores import Cores
     from shared.engine.engine import Engine
     from shared.engine.engine_stats import EngineStats
     from shared.engine.sequence.events import CacheChange, EngineEvent
@@ -39,8 +41,10 @@ T = TypeVar("T")
 class EngineThread:
     """The engine's asyncio side. `start` first; `stop` before the loop closes."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, cores: Cores = NO_LEASE) -> None:
+        """`cores`: those that steps run on; lent while there is no step to do."""
         self._engine = engine
+        self._cores = cores
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self._streams: dict[str, RequestStream] = {}
         self._listeners: list[Callable[[CacheChange], None]] = []
@@ -263,6 +267,8 @@ class EngineThread:
             is_lost = isinstance(error, RankError)
             reason = error if is_lost else InternalError(f"the engine died: {error!r}")
             self._post([self._broken.set, partial(self._end, reason)])
+        finally:
+            self._cores.lend()
 
     def _turn(self) -> bool:
         """Take all commands, waiting for one if there is nothing else to do; then step.
@@ -271,6 +277,7 @@ class EngineThread:
         """
         go_on = self._take_commands()
         if go_on and self._may_step():
+            self._cores.take()
             # A peer can start with admitted sequences while this step is still computed.
             news = self._news(self._engine.begin_step())
             self._post([self._stats_note(), *news] if news else [])
@@ -303,6 +310,7 @@ class EngineThread:
         if not wait:
             return self._commands.get_nowait()
         self.progress.idle()
+        self._cores.lend()
         command = self._commands.get()
         self.progress.busy()
         return command

@@ -122,6 +122,7 @@ def load_model(
     quantization: str = "none",
     num_threads: int | None = None,
     bind: str | None = None,
+    borrows_cores: bool = False,
     beside: LoadedModel | None = None,
     model_impl: str = "auto",
     trust_remote_code: bool = False,
@@ -133,15 +134,15 @@ def load_model(
     """Load a checkpoint, or make its weights from a seed with `load_format="dummy"`.
 
     `auto` is the checkpoint's own dtype, any format of files, and as the backend the native kernels
-    if they run on a CPU, Triton's on a GPU, otherwise torch. `num_threads`, `bind`: see
-    `plan_threads`. `quantization` narrows the weights, or names the format that they have: on a CPU
-    the native kernels compute int8 and int4 (`cpu_int4_compute`: see `rounds_inputs_of_int4`),
-    otherwise PyTorch or Triton. A draft is loaded `beside` its target, with whose steps it takes
-    turns: they share threads, and its KV is one group. `model_impl`: `transformers` has its modules
-    compute, which `auto` does for models without a family; with `trust_remote_code` a module of the
-    model's own directory. `split`: only a rank's part is read, whose sums with those of the other
-    ranks of its stage `collective` makes, and whose results move to the next stage by `pipe`; all
-    of them load at the same time.
+    if they run on a CPU, Triton's on a GPU, otherwise torch. `num_threads`, `bind`,
+    `borrows_cores`: see `plan_threads`. `quantization` narrows the weights, or names the format
+    that they have: on a CPU the native kernels compute int8 and int4 (`cpu_int4_compute`: see
+    `rounds_inputs_of_int4`), otherwise PyTorch or Triton. A draft is loaded `beside` its target,
+    with whose steps it takes turns: they share threads, and its KV is one group. `model_impl`:
+    `transformers` has its modules compute, which `auto` does for models without a family; with
+    `trust_remote_code` a module of the model's own directory. `split`: only a rank's part is read,
+    whose sums with those of the other ranks of its stage `collective` makes, and whose results move
+    to the next stage by `pipe`; all of them load at the same time.
 
     Raises:
         ConfigError: an unknown name, or a device or native kernels that are not there; says why.
@@ -168,7 +169,8 @@ def load_model(
                 _refuse_native(reason, attention_backend, quantization, read_device(device))
                 attention_backend = default_backend(read_device(device))
     place = read_device(device)
-    plan = plan_threads(num_threads, bind, **_of_host(split))
+    rank, num_ranks = (0, 1) if split is None else (split.number, split.num_ranks)
+    plan = plan_threads(num_threads, bind, rank=rank, num_ranks=num_ranks, borrows=borrows_cores)
     torch.set_num_threads(num_threads or torch.get_num_threads())
     wanted = _Wanted(
         replace(spec, keeps_all_kv=beside is not None),
@@ -321,11 +323,6 @@ class _Wanted:
             how = f"{self.dtype}/{self.weights}/transformers"
             fingerprint = origin.fingerprint(self.spec.raw, how)
         return LoadedModel.of(model, model.spec, dtype, fingerprint, self.made_from, kv_scales)
-
-
-def _of_host(split: Split | None) -> dict[str, int]:
-    """Return the place among the ranks of this host, as `plan_threads` wants it."""
-    return {} if split is None else {"rank": split.number, "num_ranks": split.num_ranks}
 
 
 def _why_not_by_ranks(split: Split, collective: Collective | None) -> str | None:

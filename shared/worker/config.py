@@ -112,6 +112,12 @@ class WorkerConfig:
         "thread; by default the system moves threads between cores. Of several ranks, with | "
         "between them: 0-3|4-7",
     )
+    core_lease: str = setting(
+        "off",
+        help="whether this worker lends its cores to other workers of this host while it is idle, "
+        "and uses theirs: off, auto (with all of this cluster's), or a file in shared memory (with "
+        "all that have the same); needs the native kernels, and one rank",
+    )
     transfer_staging_bytes: int = setting(
         2 << 30,
         help="pinned host memory through which a GPU's KV blocks pass, except by nixl; never "
@@ -184,6 +190,11 @@ class WorkerConfig:
             return self.tls.is_on
         return self.transfer_encryption == "on"
 
+    @property
+    def shares_cores(self) -> bool:
+        """Whether cores are lent and borrowed, by --core-lease; ranks keep theirs."""
+        return self.core_lease != "off" and self.ranks.size == 1
+
     def address(self, bound_port: int) -> str:
         """Return host:port for other processes, given the port of the gRPC services."""
         return f"{self.reachable_host}:{self.advertise_port or bound_port}"
@@ -207,6 +218,8 @@ class WorkerConfig:
                 raise ConfigError(f"{flag_name(name)} must be over 0")
         if not 0 <= self.niceness <= MAX_NICENESS:
             raise ConfigError(f"--niceness must be 0 to {MAX_NICENESS}, not {self.niceness}")
+        if not self.core_lease:
+            raise ConfigError("--core-lease must be off, auto or a path")
         if self.max_waiting_requests < 0:
             raise ConfigError("--max-waiting-requests must not be negative")
         if (self.lora_modules or self.lora_dir) and not self.engine.enable_lora:

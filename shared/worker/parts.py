@@ -31,6 +31,7 @@ from shared.telemetry.build_info import add_build_info
 from shared.telemetry.tracing_settings import open_tracer
 from shared.version import VERSION
 from shared.worker.adapters import AdapterCollector
+from shared.worker.cores import CoreCollector, cores_of
 from shared.worker.health.gate import RequestGate
 from shared.worker.health.grammar_metrics import GrammarCollector
 from shared.worker.health.metrics import TransferCollector
@@ -50,12 +51,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from baton.v1 import transfer_pb2
+    from shared.engine.cores import Cores
     from shared.engine.grammar.compiler import GrammarCompiler
     from shared.engine.step.followers import Followers
     from shared.engine.step.hidden import HiddenPool
     from shared.kv.content_log import ContentLog
     from shared.kv.layout import KVLayout
     from shared.model.loader import LoadedModel
+    from shared.model.native.core_lease import CoreLease
     from shared.pooling.base import Pooler
     from shared.rpc.auth import ClusterToken
     from shared.rpc.tls.files import CertificateFiles
@@ -159,6 +162,7 @@ async def open_parts(
     weights: Weights,
     adapters: WorkerAdapters,
     followers: Followers,
+    lease: CoreLease | None = None,
     read_token_table: ReadTokenTable,
     token: ClusterToken | None = None,
     certificates: CertificateFiles | None = None,
@@ -170,12 +174,15 @@ async def open_parts(
     worker, role = WorkerId.born(config.name), preference.first
     async with AsyncExitStack() as stack:
         build = partial(_build_engine, config, role, weights.loaded, adapters, followers)
-        engine, contents, thread = await _started(config, build, adapters, stack)
+        cores = cores_of(lease, weights.loaded)
+        engine, contents, thread = await _started(config, build, cores, adapters, stack)
         transfers = TransferCounters()
         endpoints = await open_connectors(config, worker, engine, transfers, stack)
         channels, peers = _peers(engine, endpoints, token, certificates, stack)
         grammars = _grammars(config, engine, thread, read_token_table, stack)
         metrics = _metrics(config, role, engine, thread, transfers, endpoints, grammars, adapters)
+        if lease is not None:
+            metrics.register(CoreCollector(lease.counts, model=config.model.name))
         breakers, gate = BreakerMetrics(metrics), _gate(config)
         yield WorkerParts(
             config=config,
@@ -355,6 +362,7 @@ def _build_engine(
 async def _started(
     config: WorkerConfig,
     build: Callable[[], Engine],
+    cores: Cores,
     adapters: WorkerAdapters,
     stack: AsyncExitStack,
 ) -> tuple[Engine, ContentLog | None, EngineThread]:
@@ -368,7 +376,7 @@ async def _started(
         stack.callback(adapters.store.forget_contents)
         stack.callback(adapters.store.attach, None)
     stack.callback(engine.close)
-    thread = EngineThread(engine)
+    thread = EngineThread(engine, cores)
     await thread.start()
     stack.push_async_callback(thread.stop)
     return engine, contents, thread

@@ -37,6 +37,7 @@ from shared.rpc.watched_file import following
 from shared.telemetry.logs import configure_logs
 from shared.worker.adapters import open_adapters
 from shared.worker.checks import check_reader, check_worker
+from shared.worker.cores import open_lease
 from shared.worker.kv_events.publisher import open_publisher
 from shared.worker.lifecycle.lifecycle import Lifecycle
 from shared.worker.lifecycle.profiling import Profiling
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from shared.identity import Role
+    from shared.model.native.core_lease import CoreLease
     from shared.rpc.tls.files import CertificateFiles
     from shared.worker.adapters import WorkerAdapters
     from shared.worker.config import WorkerConfig
@@ -143,6 +145,7 @@ async def run_worker(
         events = await stack.enter_async_context(open_publisher(config))
         lifecycle = Lifecycle(config, _lead(config, role, stack))
         adapters = await _load_first(config, lifecycle, stack)
+        lease = _share_cores(config, lifecycle, stack)
         certificates = open_certificates(config.tls, PeerRole(role.value))
         served = served_roles(config, role, config.model.changed(config.model.folder))
         server = _server(role, served, token, certificates)
@@ -156,6 +159,7 @@ async def run_worker(
                 lifecycle=lifecycle,
                 adapters=adapters,
                 followers=lifecycle.followers,
+                lease=lease,
                 profiling=profiling,
                 server=server,
                 switch=switch,
@@ -198,6 +202,17 @@ async def _load_first(
         attach(adapters.store, lifecycle.weights.loaded, config.engine)
         await asyncio.to_thread(adapters.load_modules)
     return adapters
+
+
+def _share_cores(
+    config: WorkerConfig, lifecycle: Lifecycle, stack: AsyncExitStack
+) -> CoreLease | None:
+    """Join the workers of this host that lend each other cores, until the stack closes."""
+    assert lifecycle.weights is not None  # they were loaded just now
+    lease = open_lease(config, lifecycle.weights.loaded)
+    if lease is not None:
+        stack.callback(lease.close)
+    return lease
 
 
 def _switch(server: RpcServer, orders: LifecycleServicer) -> ServiceSwitch:

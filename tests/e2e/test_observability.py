@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 import secrets
 import time
 import urllib.request
@@ -98,7 +99,8 @@ def observed(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
                 more = ("--local-prefill-threshold", "0") if role == "decode" else ()
                 cluster.add_worker(
                     role, f"{role}-0", *ENGINE_FLAGS, *flags, "--connectors", "zmq",
-                    "--metrics-port", str(free_port()), "--enable-lora", *more,
+                    "--metrics-port", str(free_port()), "--enable-lora", "--core-lease", "auto",
+                    "--num-threads", "1", *more,
                 )  # fmt: skip
             cluster.wait_ready()
             yield Observed(cluster, collector, folder)
@@ -204,6 +206,7 @@ def test_metrics_are_those_of_the_documentation(observed: Observed, name: str) -
             "Every process",
             "Every worker",
             "Worker with --enable-lora",
+            "Worker with --core-lease",
             "Worker that writes answers",
             "Worker that computes prompts for others",
         ]
@@ -211,6 +214,18 @@ def test_metrics_are_those_of_the_documentation(observed: Observed, name: str) -
     assert {n: kind for n, (kind, _) in found.items()} == {n: r.kind for n, r in expected.items()}
     labels = {n: found for n, (_, found) in found.items() if found is not None}
     assert labels == {n: expected[n].labels for n in labels}
+
+
+def test_a_prompt_has_the_cores_of_the_worker_that_waits_for_it(observed: Observed) -> None:
+    complete(observed, num_tokens=1, seed=30)
+    samples = {
+        (sample.name, sample.labels.get("kind")): sample.value
+        for family in text_string_to_metric_families(observed.metrics("prefill-0"))
+        for sample in family.samples
+    }
+    assert samples["baton_cores", "own"] == 1
+    if len(os.sched_getaffinity(0)) > 1:
+        assert samples["baton_borrowed_core_seconds_total", None] > 0
 
 
 def test_every_query_of_vllm_s_dashboards_returns_data(observed: Observed, tmp_path: Path) -> None:

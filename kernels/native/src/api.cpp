@@ -4,9 +4,11 @@
 #include "checksum.h"
 #include "choice.h"
 #include "collective.h"
+#include "cores.h"
 #include "decoder.h"
 #include "linear.h"
 #include "plan_ring.h"
+#include "spin.h"
 #include "whole.h"
 
 using namespace baton;
@@ -28,8 +30,26 @@ int outcome(Work&& work) try {
 
 extern "C" {
 
-Pool* baton_pool_new(int num_threads, const int* cpus) { return new Pool(num_threads, cpus); }
+Pool* baton_pool_new(int num_own, const int* cpus, int num_spare) {
+  return new Pool(num_own, cpus, num_spare);
+}
 void baton_pool_delete(Pool* pool) { delete pool; }
+void baton_pool_share(Pool* pool, CoreLease* lease) { pool->share(*lease); }
+void baton_pool_take(Pool* pool) { pool->take(); }
+void baton_pool_lend(Pool* pool) { pool->lend(); }
+// A job whose tasks only take time, for tests and measurements. tasks: what each was; returns the pool's width.
+int baton_pool_spin(Pool* pool, int count, int64_t ns, SpunTask* tasks) { return spin(*pool, count, ns, tasks); }
+
+// Null: not joined, for the reason in `join`, and the system's in `error`.
+CoreLease* baton_cores_join(const char* path, int num_own, int* join, int* error) {
+  auto lease = std::make_unique<CoreLease>();
+  *join = int(lease->join(path, num_own));
+  *error = lease->error();
+  return *join == int(CoresJoin::kDone) ? lease.release() : nullptr;
+}
+void baton_cores_leave(CoreLease* lease) { lease->leave(); }
+void baton_cores_use(const CoreLease* lease, CoreUse* use) { *use = lease->use(); }
+void baton_cores_delete(CoreLease* lease) { delete lease; }
 
 Matrix* baton_matrix_new(Pool* pool, int kind, const void* weight, int stored, int columns,
                          int inner, const float* bias, int paired, const float* peaks) try {

@@ -401,8 +401,8 @@ class TypedDecoder final : public Decoder {
     constexpr int kEnough = 8;  // for each thread
     constexpr int kMostSpans = 4;
     plan.combined.clear();
-    const int wanted = kEnough * pool_.num_threads();
-    if (pool_.num_threads() == 1 || int(plan.tasks.size()) >= wanted) return;
+    const int wanted = kEnough * pool_.width();
+    if (pool_.width() == 1 || int(plan.tasks.size()) >= wanted) return;
     int num_spans = 0;
     for (AttentionTask& task : plan.tasks) {
       const int end = context(batch, task);
@@ -410,7 +410,7 @@ class TypedDecoder final : public Decoder {
       task.num_spans = (end + kSpan - 1) / kSpan - task.first_span;
       num_spans += task.num_spans;
     }
-    const int at_once = std::clamp(num_spans / (2 * pool_.num_threads()), 1, kMostSpans);
+    const int at_once = std::clamp(num_spans / (2 * pool_.width()), 1, kMostSpans);
     std::vector<AttentionTask> parts;
     size_t size = 0;
     for (AttentionTask task : plan.tasks) {

@@ -19,7 +19,7 @@ class Tasks {
   // behind: panels of the products that follow this one.
   Tasks(const Pool& pool, const Rows& rows, const Matrix& matrix, int behind)
       : blocks_(blocks_of(rows)) {
-    const int panels = matrix.num_panels(), parts = 2 * pool.num_threads();
+    const int panels = matrix.num_panels(), parts = 2 * pool.width();
     while (blocks_ == 1 && num_runs_ < kMostRuns && first() < panels) {
       const int start = first(), left = panels - start;
       starts_[++num_runs_] = start + std::clamp((left + behind) / parts, 1, left);

@@ -96,6 +96,7 @@ def load_weights(config: WorkerConfig, source: WeightSource, leader: RankLeader 
         quantization=settings.quantization,
         num_threads=config.num_threads,
         bind=config.cpu_threads_bind,
+        borrows_cores=config.shares_cores,
         cpu_int4_compute=settings.cpu_int4_compute,
     )
     return Weights(source, loaded)

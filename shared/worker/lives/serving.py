@@ -53,6 +53,7 @@ async def serve_life(site: Site) -> LastLife:
                 weights=lifecycle.weights,
                 adapters=site.adapters,
                 followers=site.followers,
+                lease=site.lease,
                 read_token_table=site.read_token_table,
                 token=site.token,
                 certificates=site.certificates,

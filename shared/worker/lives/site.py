@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from shared.directory.base import WorkerRecord
     from shared.engine.step.followers import Followers
+    from shared.model.native.core_lease import CoreLease
     from shared.rpc.auth import ClusterToken
     from shared.rpc.server import RpcServer
     from shared.rpc.service_switch import ServiceSet, ServiceSwitch
@@ -47,6 +48,8 @@ class Site:
     adapters: WorkerAdapters
     #: The other ranks of all lives.
     followers: Followers
+    #: The cores of this host, if they are shared.
+    lease: CoreLease | None
     profiling: Profiling
     #: Listens from the first life on.
     server: RpcServer

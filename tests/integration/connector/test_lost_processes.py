@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[3]
 #: Far more than a disconnection or three heartbeats of a tenth of a second need.
 NOTICED_S = 5.0
-#: What UCX and OpenMP name theirs: tests that run beside these have some.
-_LIBRARIES = ("ucx_", "__KMP_")
+#: What UCX, OpenMP and leases of cores name theirs: tests that run beside these have some.
+_LIBRARIES = ("ucx_", "__KMP_", "baton-cores-")
 needs_nixl = pytest.mark.skipif(find_spec("nixl") is None, reason="the extra `nixl` is missing")
 WAYS = [
     ("shm", signal.SIGKILL),

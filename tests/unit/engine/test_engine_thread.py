@@ -66,6 +66,46 @@ async def free_blocks(thread: EngineThread) -> int:
     return thread.stats().num_free_blocks
 
 
+class WatchedCores:
+    """What an engine's thread did with its cores."""
+
+    def __init__(self) -> None:
+        self.are_taken = False
+        self.turns: list[bool] = []
+
+    def take(self) -> None:
+        self._turn(True)
+
+    def lend(self) -> None:
+        self._turn(False)
+
+    def _turn(self, are_taken: bool) -> None:
+        if are_taken is not self.are_taken:
+            self.turns.append(are_taken)
+        self.are_taken = are_taken
+
+
+async def test_cores_are_taken_for_steps_and_lent_when_there_are_none() -> None:
+    cores, loaded = WatchedCores(), GatedLoadedModel()
+    taken: list[bool] = []
+    compute = loaded.model.forward
+
+    def forward(*args: Any) -> Any:
+        taken.append(cores.are_taken)
+        return compute(*args)
+
+    thread = EngineThread(make_engine(loaded), cores)
+    loaded.model.forward = forward  # type: ignore[method-assign]
+    await thread.start()
+    for name in ("a", "b"):
+        await tokens_of(await thread.submit(make_request(name, [1, 2, 3])))
+        await thread.abort("nobody")  # a command alone takes no cores
+    await thread.stop()
+    assert taken
+    assert all(taken)
+    assert cores.turns == [True, False, True, False]
+
+
 async def test_many_requests_at_a_time() -> None:
     async with running() as thread:
         prompts = [list(range(i, i + 9)) for i in range(12)]

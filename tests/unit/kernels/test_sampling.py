@@ -40,7 +40,7 @@ def test_the_library_chooses_as_defined(name: str) -> None:
 
 def test_threads_and_extreme_temperatures_change_nothing_else() -> None:
     library = load_library()
-    pool = library.baton_pool_new(2, None)
+    pool = library.baton_pool_new(2, None, 0)
     logits = random(9, 3001) * 4
     logits[4, 7:] = float("-inf")
     choices = np.zeros(9, native.ROW_CHOICE)

@@ -76,6 +76,13 @@ def test_each_thread_needs_a_core() -> None:
         plan_threads(num_threads=2, bind=str(CPUS[0]))
 
 
+def test_who_borrows_has_a_thread_for_each_further_core() -> None:
+    assert plan_threads(num_threads=1, borrows=True).num_spare == len(CPUS) - 1
+    assert plan_threads(borrows=True).num_spare == 0
+    assert plan_threads(bind=str(CPUS[0]), borrows=True).num_spare == len(CPUS) - 1
+    assert plan_threads(num_threads=1).num_spare == 0
+
+
 def test_threads_stay_on_their_cores_and_say_the_same(tmp_path: Path) -> None:
     write_random_checkpoint(tmp_path / "model", CheckpointSpec())
     wanted = SamplingParams(max_tokens=6, temperature=0.0)

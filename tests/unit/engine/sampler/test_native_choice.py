@@ -26,7 +26,7 @@ def test_log_probabilities_change_no_token() -> None:
     rows = [RowState(RowStart(0, each, False, PROMPT[:0], 3), ProcessorSet()) for each in params]
     logits = random(len(params), 3001) * 3
     library = load_library()
-    pool = library.baton_pool_new(2, None)
+    pool = library.baton_pool_new(2, None, 0)
     alone = NativeChooser(pool).choose(logits.clone(), rows, [3] * len(rows)).for_host.tolist()
     library.baton_pool_delete(pool)
     states = [SamplingState(each, PROMPT[:], 3) for each in params]
