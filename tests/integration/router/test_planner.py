@@ -25,6 +25,7 @@ from tests.integration.router.test_roles import BOTH, report
 if TYPE_CHECKING:
     from services.router.config import RouterConfig
     from services.router.planner.loop import PlannerLoop
+    from services.router.planner.shown import ShownDecision
     from tests.fakes.redis_server import RedisServer
     from tests.integration.router.conftest import Bench
 
@@ -81,6 +82,10 @@ async def test_requests_count_as_they_come_and_a_move_is_an_order(bench: Bench) 
     labels = {"model_name": "tiny", "role": "prefill"}
     assert registry.get_sample_value("baton_planner_workers", labels) == 1
     assert registry.get_sample_value("baton_planner_moves_total", {"model_name": "tiny"}) == 1
+    check_what_operators_see(bench, last)
+
+
+def check_what_operators_see(bench: Bench, last: ShownDecision) -> None:
     described = OperatedCluster(bench.config, bench.parts.router).describe()
     [pool] = described["pools"]
     assert pool["planner"]["decision"]["moved"] == last.moved
