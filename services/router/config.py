@@ -115,7 +115,7 @@ class RouterConfig:
         "cost", help="cost, least-loaded, cache-first, round-robin, random, or a package's"
     )
     placement: PlacementMode = setting(
-        PlacementMode.ELASTIC,
+        PlacementMode.DISAGGREGATED,
         help="elastic: each prompt is computed where it costs least, for itself and for those it "
         "delays; disaggregated: by the workers that prefer prefill; aggregated: by the worker that "
         "writes its answer",
