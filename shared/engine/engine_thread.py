@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from shared.engine.engine_stats import EngineStats
     from shared.engine.sequence.events import CacheChange, EngineEvent
     from shared.engine.sequence.request import EngineRequest
-    from shared.identity import Role
     from shared.kv.prefix_cache import PrefixBlocks
     from shared.kv.tier import BlockTier
 
@@ -131,10 +130,6 @@ class EngineThread:
     async def release(self, request_id: str) -> None:
         """Free the blocks of a `hold_blocks` request. Idempotent."""
         await self._call(partial(self._engine.release, request_id))
-
-    async def prefer(self, role: Role | None) -> None:
-        """See `Engine.prefer`."""
-        await self._call(partial(self._engine.prefer, role))
 
     async def complete_transfer(
         self,

@@ -20,6 +20,7 @@ from shared.pooling.runner import Runner
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from shared.engine.engine import Engine
     from shared.engine.engine_thread import EngineThread
     from shared.worker.config import WorkerConfig
     from shared.worker.health.gate import RequestGate
@@ -82,9 +83,16 @@ class EngineRole:
         self._thread = thread
 
     async def prefer(self, role: Role, before: Role) -> int:
-        """See SchedulesForRole. Both roles are scheduled alike; the number is that of the step."""
+        """See SchedulesForRole."""
         progress = self._thread.progress
-        return await self._thread.call(lambda _: progress.num_steps + 1)
+
+        def schedule_for_it(engine: Engine) -> int:
+            engine.prefer(role)
+            return progress.num_steps + 1
+
+        return await self._thread.call(
+            schedule_for_it, undo=lambda engine, _: engine.prefer(before)
+        )
 
 
 class WorkerRoles:
