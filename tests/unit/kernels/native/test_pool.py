@@ -83,7 +83,7 @@ class Member:
 
 
 def until_says(member: Member, kind: str, behind: int = 0) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while kind not in {each for each, *_ in member.read()[behind:]}:
         assert member.process.poll() is None
         assert time.monotonic() < deadline, f"no {kind}: cores of killed members are lost"
