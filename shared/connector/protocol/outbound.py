@@ -27,10 +27,6 @@ if TYPE_CHECKING:
     from shared.connector.protocol.link import Link
 
 
-#: A packed piece that is longer than this share of its bytes is not worth the receiver's work.
-_MOST_SHARE = 0.95
-
-
 @dataclass(frozen=True, slots=True)
 class _Read:
     """A piece that was read."""
@@ -242,16 +238,14 @@ class Outbound:
             parts = PieceParts(cuts, received, self._parts.receiver_block_bytes)
         if self._is_packable and self._link.rule.wants(num_bytes):
             copy, checksum = await self._io.pack(blocks, cuts, self._activity)
-            if checksum is not None:
-                self._link.rule.packed(num_bytes, len(copy), time.monotonic() - began_s)
-            if len(copy) <= _MOST_SHARE * num_bytes:
+            self._raise_if_failed()
+            if self._link.rule.packed(num_bytes, len(copy)):
                 return _Read(began_s, checksum, parts, copy, Coding.PACKED)
         is_scattered = cuts is not None and not all(cut.is_one_piece for cut in cuts)
         if cuts is not None and is_scattered and self._link.wire.carries_bytes:
             copy, checksum = await self._io.collect(blocks, cuts, self._activity)
             return _Read(began_s, checksum, parts, copy)
         checksum = await self._io.checksum(blocks, self._activity, cuts)
-        self._link.rule.read(num_bytes, time.monotonic() - began_s)
         return _Read(began_s, checksum, parts)
 
     def _num_bytes(self, indices: slice) -> int:

@@ -31,11 +31,8 @@ class Link:
             wanted = rule.wants(num_bytes)
             packed = wanted
             if wanted:
-                rule.packed(num_bytes, int(self.share * num_bytes), num_bytes / self.pack)
+                packed = rule.packed(num_bytes, int(self.share * num_bytes))
                 self.now_s += num_bytes / self.pack
-                packed = self.share < 0.95
-            else:
-                rule.read(num_bytes, num_bytes / 1e12)
             share = self.share if packed else 1.0
             rule.sent(name, num_bytes, began_s, is_packed=packed)
             self.now_s += self.latency_s + share * num_bytes / self.wire
@@ -60,7 +57,7 @@ class Link:
         (Link(wire=12e9, latency_s=0.01), False),
         (Link(wire=1e9, pack=2e9, unpack=4e9), False),
         (Link(wire=1e9, share=0.97), False),
-        # What is predicted does not come true.
+        # What is predicted does not come true: a few trials.
         (Link(wire=1e9, unpack=0.5e9), False),
     ],
 )
