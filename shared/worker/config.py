@@ -92,7 +92,7 @@ class WorkerConfig:
         "handshake: on, off, or auto (on if TLS is configured)",
     )
     transfer_packing: Literal["auto", "on", "off"] = setting(
-        "auto",
+        "off",
         help="whether bfloat16 KV is packed without loss, to three quarters, for zmq and zmq_ipc: "
         "on, off, or auto (where that is measured to be faster); peers that cannot get it as it is",
     )

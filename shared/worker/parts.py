@@ -167,10 +167,7 @@ async def open_parts(
     token: ClusterToken | None = None,
     certificates: CertificateFiles | None = None,
 ) -> AsyncIterator[WorkerParts]:
-    """Start the engine and the connectors, a new incarnation; close all of them at the end.
-
-    Raises ConfigError: the worker cannot start as configured.
-    """
+    """Start the engine and the connectors; close both at the end. Raises ConfigError."""
     worker, role = WorkerId.born(config.name), preference.first
     async with AsyncExitStack() as stack:
         build = partial(_build_engine, config, role, weights.loaded, adapters, followers)
@@ -181,8 +178,7 @@ async def open_parts(
         channels, peers = _peers(engine, endpoints, token, certificates, stack)
         grammars = _grammars(config, engine, thread, read_token_table, stack)
         metrics = _metrics(config, role, engine, thread, transfers, endpoints, grammars, adapters)
-        if lease is not None:
-            metrics.register(CoreCollector(lease.counts, model=config.model.name))
+        _count_cores(lease, config, metrics)
         breakers, gate = BreakerMetrics(metrics), _gate(config)
         yield WorkerParts(
             config=config,
@@ -209,6 +205,11 @@ async def open_parts(
             breakers=breakers,
             contents=contents,
         )
+
+
+def _count_cores(lease: CoreLease | None, config: WorkerConfig, metrics: CollectorRegistry) -> None:
+    if lease is not None:
+        metrics.register(CoreCollector(lease.counts, model=config.model.name))
 
 
 async def _roles(

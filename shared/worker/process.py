@@ -131,8 +131,8 @@ async def run_worker(
 ) -> int:
     """Serve until SIGTERM or SIGINT, then drain and return 0.
 
-    Returns 1 if the engine broke, or the directory refuses the worker. Raises ConfigError or
-    ModelLoadError if the worker cannot start as configured.
+    Returns 1 if the engine broke, or the directory refuses the worker.
+    Raises ConfigError or ModelLoadError: it cannot start as configured.
     """
     if reads_whole_texts(config.model.folder):
         check_reader(config, role)
@@ -141,16 +141,14 @@ async def run_worker(
     token = _token(config)
     stopping = _stopped_by_signals()
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(following([] if token is None else [token.file]))
+        await stack.enter_async_context(following([token.file] if token else []))
         events = await stack.enter_async_context(open_publisher(config))
         lifecycle = Lifecycle(config, _lead(config, role, stack))
         adapters = await _load_first(config, lifecycle, stack)
         lease = _share_cores(config, lifecycle, stack)
         certificates = open_certificates(config.tls, PeerRole(role.value))
-        served = served_roles(config, role, config.model.changed(config.model.folder))
-        server = _server(role, served, token, certificates)
+        server = _server(role, _served(config, role), token, certificates)
         profiling = Profiling(lifecycle, config.profiler_dir, config.name)
-        switch = _switch(server, LifecycleServicer(lifecycle, profiling))
         stack.push_async_callback(server.stop, 0)
         ending = await _live(
             Site(
@@ -162,7 +160,7 @@ async def run_worker(
                 lease=lease,
                 profiling=profiling,
                 server=server,
-                switch=switch,
+                switch=_switch(server, LifecycleServicer(lifecycle, profiling)),
                 add_services=add_services,
                 read_token_table=read_token_table,
                 events=events,
@@ -274,6 +272,10 @@ async def _live(site: Site) -> Ending:
         else:
             ending = await sleep_life(site, last)
     return ending
+
+
+def _served(config: WorkerConfig, role: Role) -> frozenset[Role]:
+    return served_roles(config, role, config.model.changed(config.model.folder))
 
 
 def _server(

@@ -214,10 +214,8 @@ async def live_worker(
     async with _opened(config, num_ranks) as parts:
         server = RpcServer(())
         services = ServiceSet(server)
-        settings = WorkerProgramConfig(
-            worker=config, decode=DecodeSettings(transfer_stall_s=stall_s)
-        )
-        add_services(settings, parts, services)
+        decode = DecodeSettings(transfer_stall_s=stall_s)
+        add_services(WorkerProgramConfig(worker=config, decode=decode), parts, services)
         _add_worker_services(parts, services, servicer)
         _switch_to(services, server)
         await server.start("127.0.0.1:0")

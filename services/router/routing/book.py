@@ -133,8 +133,7 @@ class Booking:
         self._key = key
         self._open = True
         self._decoding = False
-        self._num_decoding_first = 0
-        self._num_decoding_last = 0
+        self._num_decoding_first = self._num_decoding_last = 0
         self._decode.num_requests += 1
         self._decode.num_held_tokens += num_prompt_tokens
         self._max_itl_ms = max_itl_ms
@@ -151,15 +150,11 @@ class Booking:
         if key is None:
             self._begin_decoding()
             return
-        expected_ms = route.estimate.prefill_ms
+        estimate = route.estimate
         self._computing.add_prompt(
-            key,
-            num_prompt_tokens,
-            expected_ms,
-            now_s,
-            work_ms=route.estimate.work_ms,
-            waits_apart=waits_apart,
-        )
+            key, num_prompt_tokens, estimate.prefill_ms, now_s,
+            work_ms=estimate.work_ms, waits_apart=waits_apart,
+        )  # fmt: skip
         if self._computing is not self._decode:
             self._computing.num_requests += 1
         for endpoint in {computing, route.decode}:

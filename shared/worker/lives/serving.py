@@ -84,10 +84,14 @@ async def serve_life(site: Site) -> LastLife:
         await asyncio.gather(*(leave(one) for one in joined))
         fingerprint = parts.peer_info.model_fingerprint
         if ending is Ending.TURNED and lifecycle.replaces(fingerprint):
-            # No time is spent on saving what other weights cannot use.
-            with suppress(UnavailableError):
-                await parts.engine.reset_prefix_cache()
+            await _forget_blocks(parts)
         return LastLife(ending, member.record, parts.layout.format, fingerprint)
+
+
+async def _forget_blocks(parts: WorkerParts) -> None:
+    """Spend no time on saving what other weights cannot use."""
+    with suppress(UnavailableError):
+        await parts.engine.reset_prefix_cache()
 
 
 def _add_worker_services(parts: WorkerParts, services: ServiceSet) -> None:
