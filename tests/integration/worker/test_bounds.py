@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
+from baton.v1 import common_pb2, worker_pb2
 from shared.errors import InvalidRequestError
 from shared.rpc.status import from_rpc_error
 from tests.fakes.live_worker import live_worker
@@ -23,6 +24,8 @@ async def test_an_answer_with_a_bound_cuts_the_prompts_beside_it(
     checkpoint: Path, oracle: LLM, tmp_path: Path
 ) -> None:
     async with live_worker(checkpoint, "w0", connector="shm", runtime_dir=tmp_path) as worker:
+        # One that prefers decode limits its steps without a bound, too.
+        await worker.orders.Prefer(worker_pb2.PreferRequest(role=common_pb2.ROLE_PREFILL))
         short = prompt_of(9, seed=1)
         for seed, bound_ms in enumerate((0.0, 1e-3)):
             pieces = worker.pieces(short, max_tokens=200, request_id="bound", max_itl_ms=bound_ms)
