@@ -181,7 +181,7 @@ async def test_each_service_is_for_those_who_need_it(
     """A client's certificate gets nothing, neither do those of another cluster."""
     allowed = {
         PeerRole.ROUTER: {"load", "generate", "session", "prefill"},
-        PeerRole.PREFILL: {"load", "handshake"},
+        PeerRole.PREFILL: {"load", "handshake", "prefill"},
         PeerRole.DECODE: {"load", "generate", "session", "prefill", "handshake"},
         PeerRole.OPERATOR: {"load", "handshake"},
         PeerRole.CLIENT: set(),
