@@ -121,7 +121,7 @@ PLAIN = """
 using namespace baton;
 extern "C" void multiply_codes(const Codes* codes, const float* bias, const float* rows, int count,
                                float* out) {
-  Pool pool(1, nullptr);
+  Pool pool(1, nullptr, 0);
   const Matrix* matrix = pack_codes(pool, *codes, bias, false);
   multiply_floats(pool, *matrix, rows, count, out);
   delete matrix;
