@@ -101,7 +101,8 @@ async def test_memory_of_packed_pieces_is_used_again_when_they_have_left() -> No
             await transfer(sender, receiver)
         rooms = sender.connector._access._rooms
         async with asyncio.timeout(5):
-            while not rooms:  # the socket's thread gives memory back in its own time
+            # The socket's thread gives memory back in its own time.
+            while not rooms:  # noqa: ASYNC110 nothing tells
                 await asyncio.sleep(0.01)
         assert len(rooms) <= 4
 

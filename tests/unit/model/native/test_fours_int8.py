@@ -149,7 +149,7 @@ class Plain:
 
 def test_a_processor_without_vectors_of_bytes_computes_the_same(tmp_path: Path) -> None:
     (tmp_path / "plain.cpp").write_text(PLAIN)
-    sources = [SOURCES / f"{name}.cpp" for name in ("linear", "matrix", "pool")]
+    sources = [SOURCES / f"{name}.cpp" for name in ("cores", "linear", "matrix", "pool")]
     flags = [flag for flag in FLAGS if not flag.startswith(("-march", "-O"))]
     target = tmp_path / "plain.so"
     command = [find_compiler(), *flags, "-O0", f"-I{SOURCES}", tmp_path / "plain.cpp", *sources]
