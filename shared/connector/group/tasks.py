@@ -28,14 +28,17 @@ async def all_or_none(
     """
     tasks = {asyncio.ensure_future(work): pair for pair, work in works.items()}
     first: TransferError | None = None
+    have_all = False
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         failures = [error for task in done if (error := _failure(task, tasks[task]))]
         # Those that the other side's group has given up say less than the one that it did so for.
         failures.sort(key=lambda error: error.reason is TransferFailure.ABORTED)
         first = failures[0] if failures else None
+        have_all = first is None
     finally:
-        if first is not None or not all(task.done() for task in tasks):
+        # Also if the caller was cancelled when all had just succeeded: it gets no results.
+        if not have_all:
             await give_up()
             for task in tasks:
                 task.cancel()

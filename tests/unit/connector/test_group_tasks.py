@@ -37,3 +37,32 @@ def test_the_errors_of_given_up_transfers_are_not_left_for_the_log() -> None:
     asyncio.run(run())
     gc.collect()
     assert not found
+
+
+@pytest.mark.parametrize("num_turns", range(6))
+async def test_a_caller_that_is_cancelled_leaves_nothing_open(num_turns: int) -> None:
+    go = asyncio.Event()
+    opened: set[int] = set()
+
+    async def connect(number: int) -> int:
+        await go.wait()
+        opened.add(number)
+        return number
+
+    async def give_up() -> None:
+        opened.clear()
+
+    caller = asyncio.create_task(
+        all_or_none({(0, number): connect(number) for number in (1, 2)}, give_up)
+    )
+    await asyncio.sleep(0)
+    go.set()
+    for _ in range(num_turns):
+        await asyncio.sleep(0)
+    caller.cancel()
+    try:
+        found = await caller
+    except asyncio.CancelledError:
+        assert not opened
+    else:
+        assert set(found.values()) == opened == {1, 2}
