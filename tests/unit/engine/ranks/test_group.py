@@ -258,6 +258,18 @@ def test_tiers_are_those_of_any_number_of_ranks(
         assert cached[: len(prompts)] == [12 if is_later else 0] * len(prompts)
 
 
+def test_a_rank_may_be_late_where_no_step_waits(
+    model: Path, leader: RankLeader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy host is late with blocks and weights. The limit of steps does not count there."""
+    with monkeypatch.context() as patched:
+        patched.setattr(leader, "_limit_s", 1e-6)
+        with group_of(leader, model, **SHORT_OF_BLOCKS):
+            pass
+        leader.keep(())
+    assert leader.lost is None
+
+
 def test_ranks_are_measured(leader: RankLeader) -> None:
     """What their sums take, and each process; a rank that is gone has no sample."""
     small, large = leader.measure_sums()
