@@ -21,7 +21,7 @@ async def test_no_request_reaches_a_wrong_pool_and_no_entry_outlives_its_lease(
     plan = ChurnPlan(
         folders=folders,
         clients=3,
-        num_adapters=6,
+        num_adapters=3,
         change_s=0.15,
         outage_s=1.0,
         duration_s=5.0,
@@ -31,7 +31,7 @@ async def test_no_request_reaches_a_wrong_pool_and_no_entry_outlives_its_lease(
     assert min(result.answered.values()) > 20
     assert set(result.answered) == set(folders)
     assert result.num_adapter_answers > 20
-    assert result.adapter_orders["load"] > 6
+    assert result.adapter_orders["load"] > 3
     assert result.num_left > 0
     assert result.num_died > 0
     assert result.rss_mib[-1] <= 1.15 * result.rss_mib[0]

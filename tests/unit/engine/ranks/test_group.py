@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shared.engine.engine import Engine
+    from shared.engine.ranks.orders import Order
     from shared.request.adapter_ref import AdapterRef
 
 VOCAB = 300
@@ -262,12 +263,24 @@ def test_a_rank_may_be_late_where_no_step_waits(
     model: Path, leader: RankLeader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A busy host is late with blocks and weights. The limit of steps does not count there."""
+    [pid] = leader.pids
+    send = leader._send
+    late = []
+
+    def send_to_a_stopped_rank(order: Order) -> None:
+        os.kill(pid, signal.SIGSTOP)
+        threading.Timer(0.15, os.kill, (pid, signal.SIGCONT)).start()
+        late.append(type(order).__name__)
+        send(order)
+
     with monkeypatch.context() as patched:
-        patched.setattr(leader, "_limit_s", 1e-6)
+        patched.setattr(leader, "_limit_s", 0.01)
+        patched.setattr(leader, "_send", send_to_a_stopped_rank)
         with group_of(leader, model, **SHORT_OF_BLOCKS):
             pass
         leader.keep(())
     assert leader.lost is None
+    assert {"Build", "Unbuild", "Keep"} <= set(late)
 
 
 def test_ranks_are_measured(leader: RankLeader) -> None:
