@@ -94,9 +94,10 @@ def stage_speed(*, num_stages: int, num_chunks: int, chunk_s: float, message_s: 
     return num_chunks * chunk_s / ((num_chunks + num_stages - 1) * turn_s)
 
 
-#: Measured: docs/log/ranks.md, 2026-11-27. Two cores that read one memory are two nodes with half
-#: of what a process of two threads has.
+#: Two cores that read one memory are two nodes with half of what a process of two threads has.
+#: Fitted to its steps with 1 and 16 sequences of *medium* (docs/log/ranks.md, 2026-11-27).
 HERE = Node(bytes_per_s=16.9e9, flops=57e9)
+#: Fitted to sums of bfloat16 and float32 of the same day.
 SHARED_MEMORY = Link(name="shared memory", sum_s=5.0e-6, sum_rate=5.5e9)
 GLOO = Link(name="gloo, loopback", sum_s=0.9e-3, sum_rate=0.35e9)
 
@@ -104,6 +105,7 @@ MEDIUM = Shape(
     name="medium, bf16", num_layers=24, hidden=896, num_heads=14,
     weight_bytes=0.78e9, num_weights=0.39e9, kv_bytes=24 * 2 * 2 * 64 * 2,
 )  # fmt: skip
+MEDIUM_INT4 = replace(MEDIUM, name="medium, int4", weight_bytes=0.26e9)
 SEVEN = Shape(
     name="7 B, bf16", num_layers=32, hidden=4096, num_heads=32,
     weight_bytes=14e9, num_weights=7e9, kv_bytes=32 * 2 * 8 * 128 * 2,
@@ -112,16 +114,32 @@ SEVENTY = Shape(
     name="70 B, int4", num_layers=80, hidden=8192, num_heads=64,
     weight_bytes=38e9, num_weights=70e9, kv_bytes=80 * 2 * 8 * 128 * 2,
 )  # fmt: skip
-#: Not measured: makers' figures, less a fifth for reading.
+#: Assumed, neither measured nor looked up: machines of about this size.
 SOCKET = Node(bytes_per_s=240e9, flops=20e12)
 DEVICE = Node(bytes_per_s=2.7e12, flops=400e12)
 NVLINK = Link(name="NCCL, NVLink", sum_s=10e-6, sum_rate=200e9)
 ETHERNET = Link(name="gloo, 25 Gbit/s", sum_s=0.2e-3, sum_rate=2e9)
-SOCKET_LINK_BYTES_PER_S = 60e9
+#: Of *medium* and its int4 form at contexts of 512 (docs/log/ranks.md): the speed of ranks.
+MEASURED = (
+    (MEDIUM, {1: 0.96, 4: 1.04, 16: 1.01}),
+    (MEDIUM_INT4, {1: 1.00, 4: 1.02, 16: 1.02}),
+)
+
+
+def _checks() -> Table:
+    table = Table("model", "sequences", "computed", "measured", title="on the machine of the log")
+    for shape, speeds in MEASURED:
+        for num, measured in speeds.items():
+            computed = here_speed(shape, SHARED_MEMORY, num_sequences=num, context=512)
+            table.add_row(shape.name, str(num), f"{computed:.2f}", f"{measured:.2f}")
+    return table
 
 
 def _table() -> Table:
-    table = Table("model", "ranks on", "sums by", "sequences", "one", "ranks, ms", "speed")
+    table = Table(
+        "model", "ranks on", "sums by", "sequences", "one", "ranks, ms", "speed",
+        title="computed of assumed machines",
+    )  # fmt: skip
     for shape, node, where, link in (
         (SEVEN, SOCKET, "two sockets", SHARED_MEMORY),
         (SEVENTY, SOCKET, "two sockets", SHARED_MEMORY),
@@ -150,8 +168,10 @@ def here_speed(shape: Shape, link: Link, *, num_sequences: int, context: int) ->
 
 
 def main() -> None:
-    """Print what the model says of machines that were not measured."""
-    Console(width=110).print(_table())
+    """Print computed beside measured speeds, then what the model says of assumed machines."""
+    console = Console(width=110)
+    console.print(_checks())
+    console.print(_table())
 
 
 if __name__ == "__main__":

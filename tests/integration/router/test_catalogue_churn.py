@@ -1,4 +1,4 @@
-"""Three models with two workers each, which come and go under load, and a real router process."""
+"""Workers and adapters of three models come and go under load, beside a real router process."""
 
 from __future__ import annotations
 
@@ -18,11 +18,20 @@ async def test_no_request_reaches_a_wrong_pool_and_no_entry_outlives_its_lease(
     for folder in folders.values():
         folder.mkdir()
         write_checkpoint(folder)
-    plan = ChurnPlan(folders=folders, clients=3, change_s=0.15, outage_s=1.0, duration_s=5.0)
+    plan = ChurnPlan(
+        folders=folders,
+        clients=3,
+        num_adapters=3,
+        change_s=0.15,
+        outage_s=1.0,
+        duration_s=5.0,
+    )
     result = await Churn(plan, tmp_path).run()
     assert (result.num_wrong, result.faults, result.stale) == (0, [], [])
     assert min(result.answered.values()) > 20
     assert set(result.answered) == set(folders)
+    assert result.num_adapter_answers > 20
+    assert result.adapter_orders["load"] > 3
     assert result.num_left > 0
     assert result.num_died > 0
     assert result.rss_mib[-1] <= 1.15 * result.rss_mib[0]

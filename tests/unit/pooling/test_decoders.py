@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -282,10 +283,16 @@ async def test_ends(made: Any) -> None:
     folder, _ = made("mistral")
     async with running(folder, max_num_batched_tokens=8) as (pooler, thread):
         request = PoolRequest(request_id="1", token_ids=TEXTS[4])
+        # The engine must not be done with the text before it hears of its end.
+        told = threading.Event()
+        holding = asyncio.ensure_future(thread.call(lambda _: told.wait(10)))
         task = asyncio.ensure_future(pooler.pool(request))
         await asyncio.sleep(0)
         pooler.abort("1")
         pooler.abort("unknown")
+        await asyncio.sleep(0.01)
+        told.set()
+        assert await holding
         with pytest.raises(RequestCancelledError):
             await task
         task = asyncio.ensure_future(pooler.pool(request))

@@ -39,11 +39,13 @@ from shared.request.thinking_budget import ThinkingBudget
 from shared.worker.health.rank_metrics import RankCollector
 from tests.fakes.engines import Near, Run, drain, generate, logprobs_of, make_request
 from tests.fakes.lora_folders import write_lora
+from tests.fakes.offload import settle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shared.engine.engine import Engine
+    from shared.engine.ranks.orders import Order
     from shared.request.adapter_ref import AdapterRef
 
 VOCAB = 300
@@ -236,6 +238,8 @@ def test_tiers_are_those_of_any_number_of_ranks(
         found = []
         for prompt in prompts:
             run = generate(home.engine, make_request("one", prompt, max_tokens=6))
+            # What waits for a copy may lose its block to the next prompt.
+            settle(home.engine)
             found.append((run.tokens("one"), run.admitted("one")[-1].num_cached_tokens))
         return found
 
@@ -256,6 +260,30 @@ def test_tiers_are_those_of_any_number_of_ranks(
         assert cached[len(prompts) :] == [12] * len(prompts)
         is_later = (folder, is_group) in (("a", False), ("b", True))
         assert cached[: len(prompts)] == [12 if is_later else 0] * len(prompts)
+
+
+def test_a_rank_may_be_late_where_no_step_waits(
+    model: Path, leader: RankLeader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy host is late with blocks and weights. The limit of steps does not count there."""
+    [pid] = leader.pids
+    send = leader._send
+    late = []
+
+    def send_to_a_stopped_rank(order: Order) -> None:
+        os.kill(pid, signal.SIGSTOP)
+        threading.Timer(0.15, os.kill, (pid, signal.SIGCONT)).start()
+        late.append(type(order).__name__)
+        send(order)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(leader, "_limit_s", 0.01)
+        patched.setattr(leader, "_send", send_to_a_stopped_rank)
+        with group_of(leader, model, **SHORT_OF_BLOCKS):
+            pass
+        leader.keep(())
+    assert leader.lost is None
+    assert {"Build", "Unbuild", "Keep"} <= set(late)
 
 
 def test_ranks_are_measured(leader: RankLeader) -> None:
