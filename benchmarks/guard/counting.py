@@ -2,7 +2,8 @@
 
 Hardware counters are closed to most CI machines, and time on them means little. Two counts are the
 same in every run: bytecode instructions executed by this thread, and operators that torch
-dispatches. They see what Python costs the host; they do not see inside C and C++.
+dispatches. They see what Python costs the host; they do not see inside C and C++. Work that depends
+on measured time, as the engine's model of its steps, differs by some tenths of a percent.
 """
 
 from __future__ import annotations

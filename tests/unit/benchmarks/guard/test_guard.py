@@ -107,4 +107,8 @@ def test_every_workload_runs(name: str) -> None:
     prepare, _ = WORKLOADS[name]
     work = prepare()
     work()
-    assert count_bytecodes(work) == count_bytecodes(work)
+    first, second = count_bytecodes(work), count_bytecodes(work)
+    if name == "engine":  # which learns from the time of its steps, of one in four
+        assert second == pytest.approx(first, rel=0.03)
+    else:
+        assert second == first
