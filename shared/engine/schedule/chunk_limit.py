@@ -2,8 +2,9 @@
 
 Every sequence that decodes gets its next token when the step is over, so prompts in it keep it
 waiting. Each of these sequences has a limit for the time of a step: the bound of its request, or
-without one a multiple of the step without prompts, by the role that the worker prefers. The tightest
-holds. At least a block of prompt tokens is computed in every step, so that prompts always go on.
+without one a multiple of the step without prompts, by the role that the worker prefers. The
+tightest holds. At least a block of prompt tokens is computed in every step, so that prompts always
+go on.
 """
 
 from __future__ import annotations

@@ -61,9 +61,7 @@ def alone_ms(
     return max(took_ms - num_steps * itl_ms, 0.0)
 
 
-def _limit_ms(
-    num_unbounded: float, itl_ms: float, bound_ms: float | None, stretch: float
-) -> float:
+def _limit_ms(num_unbounded: float, itl_ms: float, bound_ms: float | None, stretch: float) -> float:
     """Return the longest step: see shared/engine/schedule/chunk_limit.py.
 
     `bound_ms`: the tightest bound of the sequences, if any has one. `num_unbounded`: those without,

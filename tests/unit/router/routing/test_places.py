@@ -331,14 +331,10 @@ def test_a_prompt_counts_the_answers_that_begin_before_it() -> None:
     decode = _both("d")
     cluster = _cluster(decode, endpoint("p"))
     alone = _here_of(cluster)
-    bookings = [
-        cluster.book.begin(Route(decode, ()), num_prompt_tokens=100) for _ in range(2)
-    ]
+    bookings = [cluster.book.begin(Route(decode, ()), num_prompt_tokens=100) for _ in range(2)]
     behind = _here_of(cluster)
     assert alone.terms_ms["harm"] == alone.terms_ms["stretch"] == 0.0
-    assert behind.terms_ms["harm"] == pytest.approx(
-        HARM_WEIGHT * 2 * behind.writer.prefill_ms
-    )
+    assert behind.terms_ms["harm"] == pytest.approx(HARM_WEIGHT * 2 * behind.writer.prefill_ms)
     assert behind.terms_ms["stretch"] > 0
     assert behind.itl_ms > alone.itl_ms
     for booking in bookings:
