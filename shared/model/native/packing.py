@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from kernels.native.library import CodeKind, Kind, WholeHeads
-from kernels.native.library import Experts as ExpertsRecord
-from kernels.native.library import Latent as LatentRecord
-from kernels.native.library import LayerInputs as LayerInputsRecord
+from kernels.native.kinds import CodeKind, Kind
+from kernels.native.structures import Experts as ExpertsRecord
+from kernels.native.structures import Latent as LatentRecord
+from kernels.native.structures import LayerInputs as LayerInputsRecord
+from kernels.native.structures import WholeHeads
 from shared.errors import InternalError
 from shared.model.experts import Experts
 from shared.model.feed_forwards import GroupScore, RouterScores

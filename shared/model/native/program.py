@@ -6,14 +6,12 @@ from ctypes import pointer
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kernels.native.library import (
-    Activation,
+from kernels.native.kinds import Activation, HeadNorm, Op
+from kernels.native.structures import (
     Experts,
-    HeadNorm,
     Heads,
     Latent,
     LayerInputs,
-    Op,
     Operation,
     Recurrent,
     WholeHeads,

@@ -12,7 +12,7 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as Type
 
-from kernels.native.library import BlockType, Kind
+from kernels.native.kinds import BlockType, Kind
 from shared.errors import ModelLoadError
 from shared.gguf.codes import FORMS, read_codes
 from shared.gguf.types import TYPES

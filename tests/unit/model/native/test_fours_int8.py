@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import pad
 
 from kernels.native.build import FLAGS, SOURCES, find_compiler
-from kernels.native.library import Kind
+from kernels.native.kinds import Kind
 from shared.errors import ConfigError
 from shared.model.checks import check_model
 from shared.model.linear.fused import FusedLinear
