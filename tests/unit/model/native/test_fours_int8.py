@@ -18,7 +18,8 @@ from shared.model.linear.fused import FusedLinear
 from shared.model.loader import load_model
 from shared.model.matrix.nearest import round_to_codes
 from shared.model.native.fours import PackingFours
-from shared.model.native.packing import PackedWeight, Packing
+from shared.model.native.matrices import PackedWeight
+from shared.model.native.packing import Packing
 from shared.model.native.threads import LibraryThreads, ThreadPlan
 from tests.fakes.paged_driver import PagedDriver
 from tests.fakes.stored.base import quantise_checkpoint
