@@ -19,10 +19,11 @@ from tests.accounting import forks
 from tests.accounting.budget import BudgetKeeper
 from tests.accounting.effort import examples
 from tests.accounting.forks import ForkedWorkers
+from tests.accounting.reports import PackedReports
 from tests.accounting.shared_nurseries import SharedNurseries
 from tests.accounting.skips import SkipSummary
 from tests.accounting.tiers import TIERS
-from tests.fakes.warm_process import warm_grammars
+from tests.fakes.warm_process import warm_grammars, warm_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -54,8 +55,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)
     warm_grammars()
+    warm_ranks()
     config.pluginmanager.register(BudgetKeeper(config))
     config.pluginmanager.register(ForkedWorkers())
+    config.pluginmanager.register(PackedReports())
     config.pluginmanager.register(SharedNurseries())
     config.pluginmanager.register(SkipSummary(config))
 
