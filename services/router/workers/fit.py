@@ -54,6 +54,7 @@ class RobustFit:
         size = len(prior())
         self._products = np.zeros((size, size))
         self._targets = np.zeros(size)
+        self._pull = prior_weight * np.eye(size)
         self._median_error = _MEDIAN_BOUNDS[1]
         self.num_measurements = 0
         self._coefficients = tuple(prior())
@@ -79,7 +80,7 @@ class RobustFit:
         self._median_error = min(high, max(low, self._median_error * step))
         row = np.asarray(x) / expected
         kept = STALE_WEIGHT if self._is_stale() else FORGETTING
-        self._products = kept * self._products + weight * np.outer(row, row)
+        self._products = kept * self._products + weight * (row[:, None] * row)
         self._targets = kept * self._targets + weight * (y / expected) * row
         self.num_measurements += 1
         self._measured_s = self._clock()
@@ -91,8 +92,12 @@ class RobustFit:
     def _solve(self) -> list[float]:
         prior = np.asarray(self._prior())
         # In units of the prior every coefficient is about 1.
-        products = self._products * np.outer(prior, prior) + self._prior_weight * np.eye(len(prior))
+        products = self._products * (prior[:, None] * prior) + self._pull
         targets = self._targets * prior + self._prior_weight
+        solution = np.linalg.solve(products, targets)
+        if (solution >= 0).all():
+            found: list[float] = (solution * prior).tolist()
+            return found
         active = list(range(len(prior)))
         while True:
             solution = np.linalg.solve(products[np.ix_(active, active)], targets[active])

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
+import signal
 import time
 import urllib.error
 import urllib.request
@@ -26,6 +25,7 @@ from tests.fakes.keys import (
     wrong_secret,
 )
 from tests.fakes.router_process import ROOT
+from tests.fakes.warm_process import WarmProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,12 +49,11 @@ class Router:
         flags += ["--api-keys", str(self.disk.path)]
         flags += ["--cluster-token", str(cluster_token_file(folder))]
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "services.router", *flags, "--log-format", "json"],
+            self.process = WarmProcess(
+                ("services.router", *flags, "--log-format", "json"),
                 cwd=ROOT,
                 env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}"},
-                stdout=log,
-                stderr=log,
+                log=log,
             )
         self.wait_for('"listening"')
         found = re.search(r'"http_port": ?(\d+), ?"grpc_port": ?(\d+)', self.log.read_text())
@@ -86,7 +85,7 @@ class Router:
 def router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Router]:
     router = Router(tmp_path_factory.mktemp("router"))
     yield router
-    router.process.terminate()
+    router.process.send_signal(signal.SIGTERM)
     assert router.process.wait(SOON_S) == 0
 
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from safetensors.torch import load_file, save_file
 
 from baton import LLM, AsyncEngineArgs, AsyncLLMEngine, SamplingParams
-from cli.places import python_environ
 from shared.errors import InvalidRequestError, ModelLoadError, UnavailableError, UnsupportedError
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from shared.offline.metrics import Counter, Gauge, Histogram
+from tests.fakes.program import run_warm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,16 +110,9 @@ def test_a_sleeping_engine_gives_its_memory_back(tmp_path: Path) -> None:
     write_random_checkpoint(tmp_path / "wide", spec)
     # A process of its own: what other tests have freed is memory that this one would take.
     program = _SLEEPER.format(model=str(tmp_path / "wide"), sizes=SIZES)
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=python_environ(),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    num_bytes, num_freed = json.loads(done.stdout.splitlines()[-1])
+    code, said = run_warm(program, tmp_path)
+    assert code == 0, said
+    num_bytes, num_freed = json.loads(said.splitlines()[-1])
     assert num_bytes > 40_000_000
     assert num_freed > 0.9 * num_bytes
 
