@@ -1,4 +1,4 @@
-"""Requests of some kinds, at random, and of Mooncake's traces: made to compare places of prompts."""
+"""Requests of some kinds, at random, and of Mooncake's traces, to compare places of prompts."""
 
 from __future__ import annotations
 
@@ -110,7 +110,9 @@ def _scaled(row: Arrival, scale: Scale) -> Arrival:
         num_output = min(num_output, scale.max_tokens // 2)
         num_tokens = min(num_tokens, scale.max_tokens - num_output)
     num_parts = max(1, round(TRACE_BLOCK_SIZE * scale.prompt / scale.block_size))
-    hashes = tuple(block + i.to_bytes(2, "little") for block in row.hashes for i in range(num_parts))
+    hashes = tuple(
+        block + i.to_bytes(2, "little") for block in row.hashes for i in range(num_parts)
+    )
     return replace(row, num_tokens=num_tokens, num_output_tokens=num_output, hashes=hashes)
 
 
