@@ -22,7 +22,7 @@ from benchmarks.pareto.choice import (
 from benchmarks.pareto.page import PAGE, write_page
 from benchmarks.pareto.real import RealRun
 from benchmarks.pareto.results import Results
-from benchmarks.pareto.simulated import simulate as simulate_cell
+from benchmarks.pareto.simulated import simulate_all
 from benchmarks.pareto.systems import all_names
 from benchmarks.pareto.tables import CELL_HEADINGS, RATIO_HEADINGS, cell_rows, ratio_rows, verdict
 from benchmarks.peers.machine.description import describe_machine, revision
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 FOLDER = ROOT / "results" / "pareto"
 QUICK_LOADS = (0.2, 0.6, 1.0)
+#: A simulated cell takes about a second.
+QUICK_SIMULATED_LOADS = (0.1, 0.3, 0.6, 0.9, 1.2)
 FULL_LOADS = (0.1, 0.3, 0.5, 0.7, 0.9, 1.0, 1.1, 1.2)
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -107,36 +109,31 @@ def run(
 
 @app.command()
 def simulate(
+    full: Annotated[bool, typer.Option("--full/--quick", help="An hour, or some minutes.")] = False,
     workload: Workloads = None,
     load: Loads = None,
     num_workers: Annotated[int, typer.Option(help="In all.")] = 4,
-    span_s: Annotated[float, typer.Option(help="Simulated seconds of arrivals.")] = 240.0,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each cell.")] = 3,
+    span_s: Annotated[float | None, typer.Option(help="Simulated seconds of arrivals.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Runs of each cell.")] = None,
     out: Out = None,
 ) -> None:
     """Measure on simulated workers, and show the tables."""
     chosen = Choice(
         workloads=_workloads(workload),
-        loads=tuple(load or FULL_LOADS),
-        span_s=span_s,
-        repetitions=seeds,
+        loads=tuple(load or (FULL_LOADS if full else QUICK_SIMULATED_LOADS)),
+        span_s=span_s or (240.0 if full else 125.0),
+        repetitions=seeds or (4 if full else 2),
     )
-    path = out or FOLDER / "simulated.json"
+    path = out or FOLDER / ("simulated-full.json" if full else "simulated.json")
     settings = {"num_workers": num_workers, "revision": revision()}
     results = Results(
         kind="simulated", settings=chosen.settings() | settings, slo=SIMULATED_SLO
     ).resumed(path)
-    turns = list(chosen.turns())
     with Progress(console=Console(stderr=True)) as progress:
-        task = progress.add_task("simulating", total=len(turns))
-        for case, system in turns:
-            if not results.has((case.workload, case.load, system, case.repetition)):
-                row = simulate_cell(
-                    case, system, num_workers=num_workers, span_s=span_s, slo=results.slo
-                )
-                results.rows.append(row)
-                results.save(path)
-            progress.advance(task)
+        task = progress.add_task("simulating", total=len(results.left(chosen.turns())))
+        simulate_all(
+            chosen, results, path, num_workers=num_workers, advance=lambda: progress.advance(task)
+        )
     _show(results)
     print(f"all rows: {path}")
 
@@ -149,14 +146,17 @@ def table(file: Annotated[Path, typer.Argument(help="Of results.")]) -> None:
 
 @app.command()
 def page(
-    real: Annotated[Path, typer.Option(help="What `run` wrote.")] = FOLDER / "quick.json",
-    simulated: Annotated[Path, typer.Option(help="What `simulate` wrote.")] = (
-        FOLDER / "simulated.json"
-    ),
+    full: Annotated[
+        bool, typer.Option("--full/--quick", help="Which results of `run` and `simulate`.")
+    ] = False,
+    real: Annotated[Path | None, typer.Option(help="Others of `run`.")] = None,
+    simulated: Annotated[Path | None, typer.Option(help="Others of `simulate`.")] = None,
     out: Annotated[Path, typer.Option(help="Markdown file; plots go beside it.")] = PAGE,
 ) -> None:
     """Write the page with tables and plots from results of both kinds."""
-    for path in write_page(Results.load(real), Results.load(simulated), out):
+    measured = real or FOLDER / ("full.json" if full else "quick.json")
+    computed = simulated or FOLDER / ("simulated-full.json" if full else "simulated.json")
+    for path in write_page(Results.load(measured), Results.load(computed), out):
         print(f"wrote {path}")
 
 

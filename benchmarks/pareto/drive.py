@@ -74,10 +74,11 @@ async def find_capacity(url: str, samples: Sequence[Sample], seconds: float) -> 
     if error:
         raise RuntimeError(f"the capacity was not found: {error}")
     begin_s = started_s + SETTLE_S
-    return sum(_work(s, o, begin_s, end_s) for s, o in done) / (end_s - begin_s)
+    return sum(work_inside(s, o, begin_s, end_s) for s, o in done) / (end_s - begin_s)
 
 
-def _work(sample: Sample, outcome: Outcome, begin_s: float, end_s: float) -> float:
+def work_inside(sample: Sample, outcome: Outcome, begin_s: float, end_s: float) -> float:
+    """Return what was done of a request in that time."""
     times_s = outcome.chunk_times_s()
     inside = [begin_s <= at_s < end_s for at_s in times_s]
     tokens = sum(inside) * sample.output_len / len(times_s)

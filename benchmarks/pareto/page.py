@@ -90,6 +90,7 @@ def write_page(real: Results, simulated: Results, out: Path) -> list[Path]:
         text += f"\n![curves over the load](performance/{picture.name})\n"
         for name, reason in results.missing.items():
             text += f"\n{name}: {reason}\n"
+    out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(text, encoding="utf-8")
     return paths
 

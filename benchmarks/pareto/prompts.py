@@ -9,7 +9,6 @@ import numpy as np
 
 from benchmarks.load.workload.arrivals import Arrival as Due
 from benchmarks.load.workload.sample import Sample
-from benchmarks.peers.models import FIRST_WORD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def make_samples(
-    arrivals: Sequence[Arrival], *, salt: str, block_size: int, vocab_size: int
+    arrivals: Sequence[Arrival], *, salt: str, block_size: int, words: range
 ) -> list[Sample]:
-    """Return the prompts. Another salt gives others: they share no block.
+    """Return the prompts, of token ids in `words`. Another salt gives others: they share no block.
 
     What a conversation's later turn has in place of the answer are tokens at random, as the rest of
     it: systems that write other answers get the same prompts.
@@ -29,7 +28,7 @@ def make_samples(
 
     def tokens_of(block: bytes) -> list[int]:
         if block not in blocks:
-            blocks[block] = _tokens(salt.encode() + block, block_size, vocab_size)
+            blocks[block] = _tokens(salt.encode() + block, block_size, words)
         return blocks[block]
 
     samples = []
@@ -38,7 +37,7 @@ def make_samples(
         hashes = arrival.hashes[:num_blocks]
         prompt = [token for block in hashes for token in tokens_of(block)]
         while len(prompt) < arrival.num_tokens:  # a part of a block that has no hash
-            prompt += _tokens(f"{salt} {number} {len(prompt)}".encode(), block_size, vocab_size)
+            prompt += _tokens(f"{salt} {number} {len(prompt)}".encode(), block_size, words)
         prompt = prompt[: arrival.num_tokens]
         samples.append(Sample(prompt, len(prompt), arrival.num_output_tokens))
     return samples
@@ -49,7 +48,7 @@ def due(arrivals: Sequence[Arrival]) -> list[Due]:
     return [Due(arrival.at_s, 0.0) for arrival in arrivals]
 
 
-def _tokens(text: bytes, num: int, vocab_size: int) -> list[int]:
+def _tokens(text: bytes, num: int, words: range) -> list[int]:
     drawn = np.frombuffer(hashlib.shake_128(text).digest(4 * num), dtype="<u4")
-    tokens: list[int] = (FIRST_WORD + drawn % (vocab_size - FIRST_WORD)).tolist()
+    tokens: list[int] = (words.start + drawn % len(words)).tolist()
     return tokens

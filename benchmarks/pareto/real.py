@@ -19,7 +19,7 @@ from benchmarks.pareto.prompts import due, make_samples
 from benchmarks.pareto.results import Places, Row
 from benchmarks.pareto.systems import AskedMode, AskedPeer, missing_peers, start_peer
 from benchmarks.peers.machine.description import measured_cores
-from benchmarks.peers.models import MODELS, model_folder
+from benchmarks.peers.models import FIRST_WORD, MODELS, model_folder
 from benchmarks.routing.workloads import arrivals
 from services.router.routing.places.mode import PlacementMode
 
@@ -80,11 +80,7 @@ class RealRun:
         peers = tuple(name for name in self._systems if name not in MODES)
         self._results.missing = missing_peers(peers)
         systems = [name for name in self._systems if name not in self._results.missing]
-        turns = [
-            (case, system)
-            for case, system in self._choice.turns(systems)
-            if not self._results.has((case.workload, case.load, system, case.repetition))
-        ]
+        turns = self._results.left(self._choice.turns(systems))
         if not turns:
             return True
         with ExitStack() as stack:
@@ -196,8 +192,8 @@ class RealRun:
         )
 
     def _samples(self, coming: Sequence[Arrival], salt: str) -> list[Sample]:
-        vocab_size = MODELS[self._model].vocab_size
-        return make_samples(coming, salt=salt, block_size=BLOCK_SIZE, vocab_size=vocab_size)
+        words = range(FIRST_WORD, MODELS[self._model].vocab_size)
+        return make_samples(coming, salt=salt, block_size=BLOCK_SIZE, words=words)
 
     def _ask(self, system: str, samples: Sequence[Sample], coming: Sequence[Arrival]) -> Run:
         return self._ask_awake(self._wake(system), samples, coming)

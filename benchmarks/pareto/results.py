@@ -9,7 +9,10 @@ import msgspec
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
+
+    from benchmarks.pareto.choice import Case
 
 #: Settings that may differ between two parts of one run.
 _FREE = frozenset({"revision"})
@@ -96,9 +99,14 @@ class Results(msgspec.Struct, kw_only=True):
     #: Systems that were asked for and cannot run here, with the reason.
     missing: dict[str, str] = {}
 
-    def has(self, key: tuple[str, float, str, int]) -> bool:
-        """Whether it was measured."""
-        return any(row.key == key for row in self.rows)
+    def left(self, turns: Iterable[tuple[Case, str]]) -> list[tuple[Case, str]]:
+        """Return those of the cells that were not measured yet."""
+        done = {row.key for row in self.rows}
+        return [
+            (case, system)
+            for case, system in turns
+            if (case.workload, case.load, system, case.repetition) not in done
+        ]
 
     def save(self, path: Path) -> None:
         """Replace the file, whole or not at all."""

@@ -11,8 +11,11 @@ from benchmarks.routing.workloads import BLOCK_SIZE, arrivals
 from services.router.routing.places.mode import PlacementMode
 
 if TYPE_CHECKING:
-    from benchmarks.pareto.choice import Case
-    from benchmarks.pareto.results import Slo
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from benchmarks.pareto.choice import Case, Choice
+    from benchmarks.pareto.results import Results, Slo
     from benchmarks.routing.traces import Arrival
 
 
@@ -21,6 +24,22 @@ def capacity_ms(num_workers: int) -> float:
     its share of a step in a batch of 16, without hits.
     """
     return num_workers * 1000.0
+
+
+def simulate_all(
+    choice: Choice,
+    results: Results,
+    path: Path,
+    *,
+    num_workers: int,
+    advance: Callable[[], None],
+) -> None:
+    """Simulate the cells that are missing, and keep each in the file; `advance` after each."""
+    for case, system in results.left(choice.turns()):
+        row = simulate(case, system, num_workers=num_workers, span_s=choice.span_s, slo=results.slo)
+        results.rows.append(row)
+        results.save(path)
+        advance()
 
 
 def simulate(case: Case, system: str, *, num_workers: int, span_s: float, slo: Slo) -> Row:
