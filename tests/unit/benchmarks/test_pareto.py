@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree
@@ -14,7 +15,7 @@ from benchmarks.load.runner import Run
 from benchmarks.load.workload.arrivals import Arrival as Due
 from benchmarks.load.workload.sample import Sample
 from benchmarks.pareto.bars import MODES, Ratio, cells, ratios
-from benchmarks.pareto.choice import MAX_MODEL_LEN, SIMULATED_SLO, Choice, work_ms
+from benchmarks.pareto.choice import MAX_MODEL_LEN, SIMULATED_SLO, TRACE_SCALE, Choice, work_ms
 from benchmarks.pareto.drive import answers_of, work_inside
 from benchmarks.pareto.measures import columns, goodput
 from benchmarks.pareto.page import write_page
@@ -54,6 +55,14 @@ def test_a_workload_is_the_same_every_time_and_fits_the_workers(workload: str) -
     assert max(a.num_tokens + a.num_output_tokens for a in coming) <= MAX_MODEL_LEN
     offered = sum(map(work_ms, coming)) / (RATE_MS * 30)
     assert 0.6 < offered < 1.5
+
+
+@pytest.mark.parametrize("trace", ["conversation", "synthetic"])
+def test_what_is_too_long_for_the_workers_is_cut(trace: str) -> None:
+    scale = dataclasses.replace(TRACE_SCALE, max_tokens=200)
+    coming = arrivals(trace, rate_ms=2e3, span_s=30.0, work_ms=work_ms, seed=1, scale=scale)
+    longest = max(a.num_tokens + a.num_output_tokens for a in coming)
+    assert longest == 200
 
 
 def test_a_shifting_load_shifts_and_bursts_come_together() -> None:
@@ -162,7 +171,9 @@ def test_goodput_on_the_shifting_load_must_grow_where_there_is_room(
 ) -> None:
     rows = [_row(mode, workload="shift", goodput=better) for mode in MODES]
     [cell] = cells(rows)
-    assert ratios(cell)[-1] == Ratio(metric="goodput", value=1.0, bar=bar)
+    found = ratios(cell)[-1]
+    assert found == Ratio(metric="goodput", value=1.0, bar=bar)
+    assert found.is_missed == (bar > 1.0)
 
 
 def test_what_answers_nothing_is_not_the_better_one() -> None:
