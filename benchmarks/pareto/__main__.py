@@ -13,15 +13,10 @@ from rich.progress import Progress
 from rich.table import Table
 
 from benchmarks.pareto.bars import cells
-from benchmarks.pareto.choice import (
-    MAX_MODEL_LEN,
-    REAL_SLO,
-    SIMULATED_SLO,
-    Choice,
-)
+from benchmarks.pareto.choice import MAX_MODEL_LEN, Choice
 from benchmarks.pareto.page import PAGE, write_page
 from benchmarks.pareto.real import RealRun
-from benchmarks.pareto.results import Results
+from benchmarks.pareto.results import Results, Slo
 from benchmarks.pareto.simulated import simulate_all
 from benchmarks.pareto.systems import all_names
 from benchmarks.pareto.tables import CELL_HEADINGS, RATIO_HEADINGS, cell_rows, ratio_rows, verdict
@@ -74,8 +69,10 @@ def run(
         loads=tuple(load or (FULL_LOADS if full else QUICK_LOADS)),
         span_s=span_s or (120.0 if full else 10.0),
         repetitions=repetitions or (2 if full else 1),
+        slo=Slo(ttft_ms=2000.0 if full else 1000.0, itl_ms=60.0),
+        size=1 / 8 if full else 1 / 16,
         time=1.0 if full else 1 / 12,
-        capacity_s=60.0 if full else 12.0,
+        capacity_s=60.0 if full else 10.0,
     )
     path = out or FOLDER / ("full.json" if full else "quick.json")
     settings = {"model": model, "max_model_len": MAX_MODEL_LEN, "revision": revision()}
@@ -83,7 +80,7 @@ def run(
         kind="real",
         settings=chosen.settings() | settings,
         machine=describe_machine(),
-        slo=REAL_SLO,
+        slo=chosen.slo,
     ).resumed(path)
     progress, started_s = Console(stderr=True), time.monotonic()
 
@@ -127,7 +124,7 @@ def simulate(
     path = out or FOLDER / ("simulated-full.json" if full else "simulated.json")
     settings = {"num_workers": num_workers, "revision": revision()}
     results = Results(
-        kind="simulated", settings=chosen.settings() | settings, slo=SIMULATED_SLO
+        kind="simulated", settings=chosen.settings() | settings, slo=chosen.slo
     ).resumed(path)
     with Progress(console=Console(stderr=True)) as progress:
         task = progress.add_task("simulating", total=len(results.left(chosen.turns())))

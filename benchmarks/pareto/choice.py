@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 #: Of the real workers: tokens of a block, and of the longest sequence.
 BLOCK_SIZE = 16
 MAX_MODEL_LEN = 4096
-#: A trace's block of 512 tokens becomes one of 16.
-TRACE_SCALE = Scale(prompt=1 / 32, answer=1 / 8, block_size=BLOCK_SIZE, max_tokens=MAX_MODEL_LEN)
-REAL_SLO = Slo(ttft_ms=2000.0, itl_ms=60.0)
 SIMULATED_SLO = Slo(ttft_ms=1000.0, itl_ms=30.0)
 #: What a token of an answer counts in tokens of a prompt. It only weighs requests of one workload
 #: against each other: the capacity is measured in the same unit.
@@ -54,7 +51,9 @@ class Choice:
     loads: tuple[float, ...]
     span_s: float
     repetitions: int
-    #: See `Scale`.
+    slo: Slo = SIMULATED_SLO
+    #: Of the real workers' requests, see `scale`.
+    size: float = 1.0
     time: float = 1.0
     #: Of the closed loop that finds the capacity.
     capacity_s: float = 20.0
@@ -73,12 +72,14 @@ class Choice:
                 yield case, system
 
     def scale(self, workload: str) -> Scale:
-        """Return that of the real workers."""
-        if workload in NAMES:
-            return TRACE_SCALE
+        """Return that of the real workers. Their answers, relative to prompts, take less time than
+        those of the model that the sizes are meant for, so they are twice as long. Prompts of
+        Mooncake are four times as long as those of the others.
+        """
+        is_trace = workload in NAMES
         return Scale(
-            prompt=1 / 8,
-            answer=1 / 4,
+            prompt=self.size / 4 if is_trace else self.size,
+            answer=self.size if is_trace else 2 * self.size,
             time=self.time,
             block_size=BLOCK_SIZE,
             max_tokens=MAX_MODEL_LEN,
@@ -86,4 +87,4 @@ class Choice:
 
     def settings(self) -> dict[str, Any]:
         """What two parts of one run have in common. Workloads and repetitions may be added."""
-        return {"span_s": self.span_s, "time": self.time}
+        return {"span_s": self.span_s, "size": self.size, "time": self.time}

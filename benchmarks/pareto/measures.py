@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,8 +31,18 @@ def goodput(
     return sum(t <= slo.ttft_ms and i <= slo.itl_ms for t, i in pairs) / max(1, num_requests)
 
 
-def columns(ttft_ms: Sequence[float], gaps_ms: Sequence[float]) -> dict[str, float]:
-    """Latencies of a `Row`."""
+class Latencies(TypedDict):
+    """Those of a `Row`."""
+
+    mean_ttft_ms: float
+    p99_ttft_ms: float
+    mean_itl_ms: float
+    p50_itl_ms: float
+    p99_itl_ms: float
+
+
+def columns(ttft_ms: Sequence[float], gaps_ms: Sequence[float]) -> Latencies:
+    """Return the latencies of a `Row`."""
     return {
         "mean_ttft_ms": mean(ttft_ms),
         "p99_ttft_ms": percentile(ttft_ms, 0.99),

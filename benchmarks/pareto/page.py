@@ -57,9 +57,9 @@ For `aggregated` both workers prefer decode. Load: a share of what a closed loop
 reaches with `aggregated` on the same workload. Before each cell all cached prefixes are dropped.
 The order of the placements is turned around from cell to cell.
 
-Sizes are scaled to the model: prompts by 1/8, answers by 1/4, and Mooncake's by 1/32 and 1/8 (a
-block of 512 tokens becomes one of 16); what is longer than {max_len} tokens with its answer is cut.
-Times between turns, and the shift's period, are scaled by {time:.3g}. What a later turn of a chat
+Sizes are scaled to the model: prompts by {prompt}, answers by {answer}, and Mooncake's by
+{trace_prompt} and {prompt}; what is longer than {max_len} tokens with its answer is cut. Times
+between turns, and the shift's period, are scaled by {time}. What a later turn of a chat
 has in place of the answer are tokens at random, so that all systems get the same prompts.
 
 Good: first token within {ttft:g} ms, mean gap within {itl:g} ms. {span:g} s of arrivals, up to
@@ -113,7 +113,10 @@ def _real_head(results: Results) -> str:
     return _REAL.format(
         kv="1 GiB",
         max_len=settings["max_model_len"],
-        time=settings["time"],
+        prompt=_share(settings["size"]),
+        answer=_share(2 * settings["size"]),
+        trace_prompt=_share(settings["size"] / 4),
+        time=_share(settings["time"]),
         ttft=results.slo.ttft_ms,
         itl=results.slo.itl_ms,
         span=settings["span_s"],
@@ -138,3 +141,7 @@ def _simulated_head(results: Results) -> str:
 
 def _num_repetitions(results: Results) -> int:
     return len({row.repetition for row in results.rows})
+
+
+def _share(factor: float) -> str:
+    return f"1/{1 / factor:.3g}"

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 #: Each router's first requests: it learns the workers' speed. They are not measured.
 WARM_UP = ("shift", "bursts")
-WARM_UP_S = 4.0
-WARM_UP_MS = 1200.0
+WARM_UP_S = 3.0
+WARM_UP_MS = 500.0
 #: More than the capacity, for the number of requests of a closed loop.
 MOST_MS = 5000.0
 CAPACITY_SEED = 1000
@@ -120,7 +120,10 @@ class RealRun:
             coming = self._arrivals(case, MOST_MS, self._choice.capacity_s)
             samples = self._samples(coming, f"capacity {workload}")
             asked = self._wake(PlacementMode.AGGREGATED.value)
+            before, used_s = time.monotonic(), _cpu_s(asked)
             found = uvloop.run(find_capacity(asked.url, samples, self._choice.capacity_s))
+            cores = _less_cpu(_cpu_s(asked), used_s, time.monotonic() - before)
+            self._note(f"{workload}: {found:.0f} a second, cores {cores}")
             self._results.capacity_ms[workload] = found
             self._results.save(self._path)
         return True
@@ -142,14 +145,10 @@ class RealRun:
         self, case: Case, system: str, samples: Sequence[Sample], coming: Sequence[Arrival]
     ) -> Row:
         asked = self._wake(system)
-        trees = asked.trees()
-        placed, used_s = asked.places(), {name: tree.cpu_s() for name, tree in trees.items()}
-        own_s = sum(psutil.Process().cpu_times()[:2])
+        placed, used_s = asked.places(), _cpu_s(asked)
         started_s = time.monotonic()
         run = self._ask_awake(asked, samples, coming)
-        took_s = time.monotonic() - started_s
-        cores = {name: (tree.cpu_s() - used_s[name]) / took_s for name, tree in trees.items()}
-        cores["client"] = (sum(psutil.Process().cpu_times()[:2]) - own_s) / took_s
+        cores = _less_cpu(_cpu_s(asked), used_s, time.monotonic() - started_s)
         row = self._row(case, system, run, answers_of(run, samples, due(coming)))
         return msgspec.structs.replace(
             row,
@@ -157,7 +156,7 @@ class RealRun:
             / self._choice.span_s
             / self._results.capacity_ms[case.workload],
             places=_less(asked.places(), placed),
-            cores={name: round(used, 4) for name, used in cores.items()},
+            cores=cores,
         )
 
     def _row(self, case: Case, system: str, run: Run, answers: list[Answer]) -> Row:
@@ -219,6 +218,17 @@ class RealRun:
 
     def _is_over(self, seconds: float) -> bool:
         return time.monotonic() + seconds + CELL_RESERVE_S > self._end_s
+
+
+def _cpu_s(asked: Asked) -> dict[str, float]:
+    """Return the processor time of the system's processes, and of this one, the client."""
+    own_s = sum(psutil.Process().cpu_times()[:2])
+    return {name: tree.cpu_s() for name, tree in asked.trees().items()} | {"client": own_s}
+
+
+def _less_cpu(now: dict[str, float], before: dict[str, float], took_s: float) -> dict[str, float]:
+    """Return the cores that each kept busy in between."""
+    return {name: round((now[name] - before[name]) / took_s, 3) for name in now}
 
 
 def _less(now: Places | None, before: Places | None) -> Places | None:

@@ -103,7 +103,7 @@ def _of_trace(
 
 
 def _scaled(row: Arrival, scale: Scale) -> Arrival:
-    """Every block of the trace becomes some of `scale.block_size`."""
+    """Every block of the trace becomes some of `scale.block_size`, or some become one."""
     num_output = scale.answer_tokens(row.num_output_tokens)
     num_tokens = scale.prompt_tokens(row.num_tokens)
     if scale.max_tokens is not None:

@@ -15,7 +15,7 @@ from benchmarks.load.runner import Run
 from benchmarks.load.workload.arrivals import Arrival as Due
 from benchmarks.load.workload.sample import Sample
 from benchmarks.pareto.bars import MODES, Ratio, cells, ratios
-from benchmarks.pareto.choice import MAX_MODEL_LEN, SIMULATED_SLO, TRACE_SCALE, Choice, work_ms
+from benchmarks.pareto.choice import MAX_MODEL_LEN, SIMULATED_SLO, Choice, work_ms
 from benchmarks.pareto.drive import answers_of, work_inside
 from benchmarks.pareto.measures import columns, goodput
 from benchmarks.pareto.page import write_page
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
     from benchmarks.routing.traces import Arrival
 
-QUICK = Choice(workloads=ALL_WORKLOADS, loads=(0.5,), span_s=30.0, repetitions=1, time=1 / 12)
+QUICK = Choice(
+    workloads=ALL_WORKLOADS, loads=(0.5,), span_s=30.0, repetitions=1, size=1 / 16, time=1 / 12
+)
 RATE_MS = 2000.0
 
 
@@ -59,10 +61,13 @@ def test_a_workload_is_the_same_every_time_and_fits_the_workers(workload: str) -
 
 @pytest.mark.parametrize("trace", ["conversation", "synthetic"])
 def test_what_is_too_long_for_the_workers_is_cut(trace: str) -> None:
-    scale = dataclasses.replace(TRACE_SCALE, max_tokens=200)
+    scale = dataclasses.replace(QUICK.scale(trace), max_tokens=200)
     coming = arrivals(trace, rate_ms=2e3, span_s=30.0, work_ms=work_ms, seed=1, scale=scale)
     longest = max(a.num_tokens + a.num_output_tokens for a in coming)
     assert longest == 200
+    whole = _coming(trace)
+    # A block of 512 tokens is 8 here: two are one of ours.
+    assert all(abs(len(a.hashes) - a.num_tokens / 16) <= 1 for a in whole)
 
 
 def test_a_shifting_load_shifts_and_bursts_come_together() -> None:
@@ -70,7 +75,7 @@ def test_a_shifting_load_shifts_and_bursts_come_together() -> None:
         return int(at_s / 5) % 2 == 0
 
     for arrival in _coming("shift"):
-        assert (arrival.num_tokens > 200) == is_long(arrival.at_s)
+        assert (arrival.num_tokens > 100) == is_long(arrival.at_s)
     times = [a.at_s for a in _coming("bursts")]
     assert all(len(set(times[i : i + 8])) == 1 for i in range(0, len(times), 8))
 
@@ -200,7 +205,7 @@ class _CutError(Exception):
 
 
 def _results(span_s: float = 6.0) -> Results:
-    settings = {"span_s": span_s, "time": 1.0, "num_workers": 2, "revision": "1"}
+    settings = {"span_s": span_s, "size": 1.0, "time": 1.0, "num_workers": 2, "revision": "1"}
     return Results(kind="simulated", settings=settings, slo=SIMULATED_SLO)
 
 
