@@ -109,10 +109,12 @@ def _scaled(row: Arrival, scale: Scale) -> Arrival:
     if scale.max_tokens is not None:
         num_output = min(num_output, scale.max_tokens // 2)
         num_tokens = min(num_tokens, scale.max_tokens - num_output)
-    num_parts = max(1, round(TRACE_BLOCK_SIZE * scale.prompt / scale.block_size))
-    hashes = tuple(
-        block + i.to_bytes(2, "little") for block in row.hashes for i in range(num_parts)
-    )
+    blocks, size = row.hashes, TRACE_BLOCK_SIZE * scale.prompt
+    if size < scale.block_size:
+        every = round(scale.block_size / size)
+        blocks = blocks[every - 1 :: every]  # each stands for all before it, too
+    num_parts = max(1, round(size / scale.block_size))
+    hashes = tuple(block + i.to_bytes(2, "little") for block in blocks for i in range(num_parts))
     return replace(row, num_tokens=num_tokens, num_output_tokens=num_output, hashes=hashes)
 
 
