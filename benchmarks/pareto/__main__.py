@@ -69,7 +69,7 @@ def run(
         loads=tuple(load or (FULL_LOADS if full else QUICK_LOADS)),
         span_s=span_s or (120.0 if full else 10.0),
         repetitions=repetitions or (2 if full else 1),
-        slo=Slo(ttft_ms=2000.0 if full else 1000.0, itl_ms=60.0),
+        slo=Slo(ttft_ms=4000.0 if full else 2000.0, itl_ms=60.0),
         size=1 / 8 if full else 1 / 16,
         time=1.0 if full else 1 / 12,
         capacity_s=60.0 if full else 10.0,
