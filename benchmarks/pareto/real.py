@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import msgspec
-import psutil
 import uvloop
 
 from benchmarks.pareto.bars import MODES
@@ -18,6 +17,7 @@ from benchmarks.pareto.measures import columns, goodput
 from benchmarks.pareto.prompts import due, make_samples
 from benchmarks.pareto.results import Places, Row
 from benchmarks.pareto.systems import AskedMode, AskedPeer, missing_peers, start_peer
+from benchmarks.peers.machine.background import ThisProcess, machine_busy_s
 from benchmarks.peers.machine.description import measured_cores
 from benchmarks.peers.models import FIRST_WORD, MODELS, model_folder
 from benchmarks.routing.workloads import arrivals
@@ -221,9 +221,12 @@ class RealRun:
 
 
 def _cpu_s(asked: Asked) -> dict[str, float]:
-    """Return the processor time of the system's processes, and of this one, the client."""
-    own_s = sum(psutil.Process().cpu_times()[:2])
-    return {name: tree.cpu_s() for name, tree in asked.trees().items()} | {"client": own_s}
+    """Return the processor time of the system's processes, of this one, the client, and of all
+    others of the machine.
+    """
+    found = {name: tree.cpu_s() for name, tree in asked.trees().items()}
+    found["client"] = ThisProcess().cpu_s()
+    return found | {"others": machine_busy_s() - sum(found.values())}
 
 
 def _less_cpu(now: dict[str, float], before: dict[str, float], took_s: float) -> dict[str, float]:

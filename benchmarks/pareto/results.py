@@ -72,7 +72,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     took_s: float
     #: None where a system does not say.
     places: Places | None = None
-    #: Cores that each process kept busy.
+    #: Cores that each process kept busy; `others`: all that have nothing to do with it.
     cores: dict[str, float] = {}
     #: Most that a request left later than it was to.
     max_lag_ms: float = 0.0
