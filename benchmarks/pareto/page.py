@@ -83,10 +83,14 @@ def write_page(real: Results, simulated: Results, out: Path) -> list[Path]:
     text, paths = _BEGIN, [out]
     for results, head in ((real, _real_head(real)), (simulated, _simulated_head(simulated))):
         found = cells(results.rows)
+        text += head
+        if not found:
+            text += "\nNo cell has been measured with all three placements yet.\n"
+            continue
         picture = plots / f"pareto-{results.kind}.svg"
         save_curves(picture, found)
         paths.append(picture)
-        text += head + "".join(_tables(found))
+        text += "".join(_tables(found))
         text += f"\n![curves over the load](performance/{picture.name})\n"
         for name, reason in results.missing.items():
             text += f"\n{name}: {reason}\n"

@@ -51,12 +51,11 @@ def ratio_rows(cells: Iterable[Cell]) -> Iterator[tuple[str, ...]]:
 
 
 def show(ratio: Ratio) -> str:
-    """Two digits, and the mark and the bar if it is missed."""
-    value = "∞" if math.isinf(ratio.value) else f"{ratio.value:.2f}"
+    """Two digits; three, the mark and the bar if it is missed."""
     if not ratio.is_missed:
-        return value
+        return "∞" if math.isinf(ratio.value) else f"{ratio.value:.2f}"
     sign = "≥" if ratio.metric == "goodput" else "≤"
-    return f"{value} {MARK} ({sign} {ratio.bar:g})"
+    return f"{ratio.value:.3f} {MARK} ({sign} {ratio.bar:g})"
 
 
 def verdict(cells: Sequence[Cell]) -> list[str]:

@@ -163,7 +163,7 @@ def test_each_number_is_compared_with_the_better_of_both() -> None:
     }  # fmt: skip
     assert [name for name, r in found.items() if r.is_missed] == ["p99_ttft_ms"]
     [row] = ratio_rows([cell])
-    assert row == ("chat", "0.5", "1.05", f"1.06 {MARK} (≤ 1.05)", "0.50", "1.00")
+    assert row == ("chat", "0.5", "1.05", f"1.060 {MARK} (≤ 1.05)", "0.50", "1.00")
     assert verdict([cell])[1].startswith("p99_ttft_ms: 0 of 1 cells reach the bar")
 
 
@@ -248,6 +248,9 @@ def test_the_page_has_every_cell_and_its_pictures(tmp_path: Path) -> None:
         assert root.tag.endswith("svg")
         assert all(word in words for word in ("elastic", "vllm", "shift: p99 ITL"))
         assert f"performance/{picture.name}" in text
+    empty = msgspec.structs.replace(real, rows=[])
+    assert len(write_page(empty, simulated, page)) == 2
+    assert "No cell has been measured" in page.read_text()
 
 
 def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
