@@ -104,6 +104,7 @@ def _over(mine: float, other: float) -> float:
 
 def _means(rows: Sequence[Row]) -> dict[str, float]:
     found = {name: fmean(getattr(row, name) for row in rows) for name in AVERAGED}
+    found["others"] = max(row.others for row in rows)
     placed = [row.places for row in rows if row.places is not None]
     for name in ("here", "handed_over", "split"):
         if placed:

@@ -80,6 +80,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     answers: list[Answer] = []
 
     @property
+    def others(self) -> float:
+        """Cores that others kept busy meanwhile; 0 for simulated workers."""
+        return self.cores.get("others", 0.0)
+
+    @property
     def key(self) -> tuple[str, float, str, int]:
         """What it is a measurement of."""
         return self.workload, self.load, self.system, self.repetition
@@ -96,6 +101,8 @@ class Results(msgspec.Struct, kw_only=True):
     #: Milliseconds of a workload's work (see `choice.work_ms`) that are done in a second.
     capacity_ms: dict[str, float] = {}
     rows: list[Row] = []
+    #: Measured again since others were busy; no number comes from them.
+    disturbed: list[Row] = []
     #: Systems that were asked for and cannot run here, with the reason.
     missing: dict[str, str] = {}
 

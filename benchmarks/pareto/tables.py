@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 CELL_HEADINGS = (
     "workload", "load", "system", "requests", "failed", "mean TTFT ms", "p99 TTFT ms",
     "p50 ITL ms", "p99 ITL ms", "good %", "tokens/s", "here / handed over / split",
+    "others' cores",
 )  # fmt: skip
 RATIO_HEADINGS = ("workload", "load", "mean TTFT", "p99 TTFT", "p99 ITL", "goodput")
 #: Of a ratio on the wrong side of its bar.
@@ -41,6 +42,7 @@ def cell_rows(cells: Iterable[Cell]) -> Iterator[tuple[str, ...]]:
                 f"{100 * means['goodput']:.1f}",
                 f"{means['tokens_per_s']:.0f}",
                 _places(means),
+                f"{means['others']:.2f}",
             )
 
 

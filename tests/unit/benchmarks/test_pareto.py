@@ -22,7 +22,7 @@ from benchmarks.pareto.page import write_page
 from benchmarks.pareto.prompts import make_samples
 from benchmarks.pareto.results import Places, Results, Row, Slo
 from benchmarks.pareto.simulated import simulate_all
-from benchmarks.pareto.tables import MARK, ratio_rows, verdict
+from benchmarks.pareto.tables import MARK, cell_rows, ratio_rows, verdict
 from benchmarks.routing.workloads import ALL_WORKLOADS, arrivals
 from shared.errors import ConfigError
 
@@ -192,12 +192,14 @@ def test_what_answers_nothing_is_not_the_better_one() -> None:
 
 def test_only_whole_repetitions_count() -> None:
     whole = [_row(mode) for mode in MODES]
+    whole[0] = msgspec.structs.replace(whole[0], cores={"others": 0.5, "client": 0.1})
     late = [_row(mode, repetition=1, mean_ttft_ms=300.0) for mode in MODES]
     [cell] = cells([*whole, *late[:2]])
     assert (cell.num_repetitions, cell.means["aggregated"]["mean_ttft_ms"]) == (1, 100.0)
     [cell] = cells([*whole, *late])
     assert (cell.num_repetitions, cell.means["aggregated"]["mean_ttft_ms"]) == (2, 200.0)
     assert cells(late[:2]) == []
+    assert [row[-1] for row in cell_rows([cell])] == ["0.50", "0.00", "0.00"]
 
 
 class _CutError(Exception):
