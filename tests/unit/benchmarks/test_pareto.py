@@ -240,19 +240,17 @@ def test_the_page_has_every_cell_and_its_pictures(tmp_path: Path) -> None:
         settings=simulated.settings | {"model": "small", "max_model_len": 4096},
         missing={"vllm P/D": "not installed"},
     )
-    page, *pictures = write_page(real, simulated, tmp_path / "docs" / "page.md")
+    empty = msgspec.structs.replace(simulated, rows=[])
+    page, picture = write_page(real, empty, tmp_path / "docs" / "page.md")
     text = page.read_text()
-    assert text.count("| shift | 0.5 | elastic | 10 | 0 | 100 | 200 |") == 2
+    assert "| shift | 0.5 | elastic | 10 | 0 | 100 | 200 |" in text
     assert "vllm P/D: not installed" in text
-    for picture in pictures:
-        root = ElementTree.parse(picture).getroot()
-        words = " ".join(root.itertext())
-        assert root.tag.endswith("svg")
-        assert all(word in words for word in ("elastic", "vllm", "shift: p99 ITL"))
-        assert f"performance/{picture.name}" in text
-    empty = msgspec.structs.replace(real, rows=[])
-    assert len(write_page(empty, simulated, page)) == 2
-    assert "No cell has been measured" in page.read_text()
+    assert f"performance/{picture.name}" in text
+    assert text.count("No cell has been measured") == 1
+    root = ElementTree.parse(picture).getroot()
+    words = " ".join(root.itertext())
+    assert root.tag.endswith("svg")
+    assert all(word in words for word in ("elastic", "vllm", "shift: p99 ITL"))
 
 
 def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
