@@ -12,7 +12,7 @@ export TORCH
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-small demo up test test-gpu check fmt lint types arch proto proto-check size
-.PHONY: composition parity side-by-side decoders bench bench-handoff bench-loading bench-guard bench-gpu bench-structured conformance overload fuzz company updates faults soak
+.PHONY: composition parity side-by-side decoders bench pareto bench-handoff bench-loading bench-guard bench-gpu bench-structured conformance overload fuzz company updates faults soak
 .PHONY: wheel helm chart dashboards e2e-compose e2e-k8s e2e-trace clean
 
 help: ## List the targets
@@ -93,6 +93,11 @@ size: setup-small ## Lines per folder; warn of long files, fail on long function
 
 bench: setup ## Measure us beside vLLM, llama.cpp and transformers, 15 minutes (BENCH="--help" for options)
 	@$(PY) -m benchmarks.peers run $(BENCH)
+
+pareto: setup ## Elastic placement beside both fixed shapes, 20 minutes (PARETO=--full: hours; VLLM=--peers: vLLM, too); goes on where it was
+	@$(PY) -m benchmarks.pareto run $(PARETO) $(VLLM)
+	@$(PY) -m benchmarks.pareto simulate $(PARETO)
+	@$(PY) -m benchmarks.pareto page $(PARETO)
 
 bench-handoff: setup ## Measure prefill/decode against the in-process engine on this machine
 	@$(PY) -m benchmarks.handoff
