@@ -35,5 +35,5 @@ class ToldMoves(MovePlanner):
 
 
 if __name__ == "__main__":
-    planner.MovePlanner = ToldMoves  # type: ignore[misc]  # the place where the real one is made
+    planner.MovePlanner = ToldMoves  # type: ignore[attr-defined]  # the place where the real one is made
     run_service()

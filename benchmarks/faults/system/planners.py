@@ -43,7 +43,7 @@ async def moved_ms(cluster: Cluster) -> int:
 async def reporters(cluster: Cluster) -> list[str]:
     """Return the routers whose reports count."""
     async with cluster.redis() as client:
-        return sorted(_router_of(cluster, name) for name in await client.zrange(
+        return sorted(_router_of(cluster, str(name)) for name in await client.zrange(
             f"{_KEYS}routers", 0, -1
         ))  # fmt: skip
 
