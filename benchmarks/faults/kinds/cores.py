@@ -69,9 +69,11 @@ class HolderLost(Fault):
             return
         scene.target, core, claim = caught
         scene.since_s = time.monotonic()
-        scene.cluster.signal(scene.target, self._number)
-        back = _wanted_back if self._number is signal.SIGKILL else _owned
-        scene.start(back(scene, path, core, claim))
+        if self._number is signal.SIGKILL:
+            scene.cluster.processes[scene.target].kill()
+            scene.start(_wanted_back(scene, path, claim))
+        else:
+            scene.start(_owned(scene, path, core, claim))
 
     async def heal(self, scene: Scene) -> None:
         """See `Fault`."""
@@ -119,7 +121,7 @@ def _has_stopped(pid: int) -> bool:
     return all(stat.rpartition(")")[2].split()[0] in "TZ" for stat in stats)
 
 
-async def _wanted_back(scene: Scene, path: Path, core: int, claim: Claim) -> None:
+async def _wanted_back(scene: Scene, path: Path, claim: Claim) -> None:
     """Whoever wants the cores of the dead one has them, and no core is lost."""
     began_s = time.monotonic()
     with closing(CoresFile(path)) as file:
@@ -144,11 +146,20 @@ async def _wanted_back(scene: Scene, path: Path, core: int, claim: Claim) -> Non
 async def _owned(scene: Scene, path: Path, core: int, claim: Claim) -> None:
     """The owner has its core again with its next step."""
     began_s = time.monotonic()
+    processes = scene.cluster.processes
+    [owner] = [name for name in WORKERS if place_of(processes[name].pid, path) == claim.owner]
+    num_done = await _num_done(scene, owner)
     for record in scene.load.running[:NUM_STIRRED]:
         scene.load.ask(record.ask)
     with closing(CoresFile(path)) as file:
         while file.claim(core) == claim:
             if time.monotonic() - began_s > OWNED_S:
-                scene.problems.append(f"{scene.target} has stopped and keeps core {core}: {claim}")
+                if await _num_done(scene, owner) != num_done:
+                    scene.problems.append(f"{owner} works without its core {core}: {claim}")
                 break
             await asyncio.sleep(_WANT_S)
+
+
+async def _num_done(scene: Scene, name: str) -> int:
+    """Return a number that grows with each step of a worker."""
+    return sum((await scene.cluster.load(name)).counters.values())

@@ -96,7 +96,7 @@ class PlannerLost(Fault):
         if lead is None:
             scene.problems.append("no router leads")
             return
-        scene.target, moved = lead.router, scene.choose("decode")
+        scene.target, moved = lead.router, _movable(scene, lead.router)
         before = len(_preferences(cluster, moved))
         order = HeldOrder(lead.router)
         cluster.hub.filters.append(order)
@@ -157,6 +157,14 @@ class PlannerLost(Fault):
         passed_ms = await planners.moved_ms(cluster) - first_ms
         if passed_ms < COOLDOWN_S * 1000:
             scene.problems.append(f"the second move was claimed {passed_ms} ms after the first")
+
+
+def _movable(scene: Scene, router: str) -> str:
+    """Return the victim's decode worker; another one, if what it gets of the router is held."""
+    cluster, own = scene.cluster, scene.choose("decode")
+    if not any(one.holds(Way.OUT) for one in cluster.hub.between(router, own)):
+        return own
+    return next(name for name in cluster.of_role("decode") if name != own)
 
 
 async def _disagreement(cluster: Cluster) -> str:

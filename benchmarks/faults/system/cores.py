@@ -28,8 +28,8 @@ class Claim(NamedTuple):
 
     @property
     def is_borrowed(self) -> bool:
-        """Whether another than its owner uses it."""
-        return self.user not in (0, self.owner)
+        """Whether another than its owner uses it. One that has lost its owner is nobody's."""
+        return self.owner != 0 and self.user not in (0, self.owner)
 
 
 class CoresFile:
