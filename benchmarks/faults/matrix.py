@@ -86,6 +86,7 @@ CI_CELLS: tuple[tuple[str, State], ...] = (
     ("drain decode", State.STREAMING),
     ("role change", State.TRANSFERRING),
     ("role change", State.STREAMING),
+    ("kill core holder", State.PREFILLING),
     ("kill decode", State.TOKENISED),
     ("kill decode", State.STREAMING),
 )
