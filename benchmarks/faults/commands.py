@@ -43,6 +43,7 @@ def run(
     faults: Annotated[str | None, typer.Option(help="Parts of names, commas between.")] = None,
     states: Annotated[str | None, typer.Option(help="Parts of names, commas between.")] = None,
     mutants: Annotated[str | None, typer.Option(help="Then these, commas between.")] = None,
+    small: Annotated[bool, typer.Option("--small", help="A small load for any cells.")] = False,
     out: Annotated[Path | None, typer.Option(help="Where to write results.")] = None,
     add: Annotated[bool, typer.Option(help="Keep other cells that are in --out.")] = False,
     loopback: OnLoopback = False,
@@ -53,7 +54,7 @@ def run(
     cells = matrix.select(_names(faults), _names(states), subset=subset)
     broken_services = mutation.select(_names(mutants)) if mutants else []
     namespaces = _enter(loopback)
-    scale = SMALL if subset else FULL
+    scale = SMALL if subset or small else FULL
     runner = Runner(namespaces=namespaces, scale=scale, launch=_launch(launcher))
     try:
         results = asyncio.run(runner.run([*cells, *_cells(broken_services)], _show))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
+from benchmarks.faults.kinds.cores import HolderLost
 from benchmarks.faults.kinds.crowds import ClientGone, OutOfBlocks, SlowClient
 from benchmarks.faults.kinds.drains import Drain, Roll
 from benchmarks.faults.kinds.hosts import ClockJump, FullDisk, LeasesEnd
 from benchmarks.faults.kinds.partitions import Partition
+from benchmarks.faults.kinds.planners import PlannerLost
 from benchmarks.faults.kinds.processes import Kill, Restart, Stop
 from benchmarks.faults.kinds.ranks import FollowerFault
 from benchmarks.faults.kinds.roles import RoleChange
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from benchmarks.faults.kinds.base import Fault
 
 ROLES = ("prefill", "decode", "router", REDIS)
+SIGNALS = (("kill", signal.SIGKILL), ("stop", signal.SIGSTOP))
 STATES = tuple(state for state in State if state is not State.DONE)
 DAMAGES = tuple(damage for damage in Damage if damage is not Damage.LATE)
 #: What TCP lets happen to bytes in the clear; against the others nothing helps but TLS.
@@ -32,14 +35,18 @@ FAMILIES: dict[str, tuple[Fault, ...]] = {
     "a process dies": tuple(Kill(role) for role in ROLES),
     "a process stops and goes on": tuple(Stop(role) for role in ROLES),
     "a rank of a worker dies, or stops": tuple(
-        FollowerFault(word, number, role)
-        for word, number in (("kill", signal.SIGKILL), ("stop", signal.SIGSTOP))
-        for role in ROLES[:2]
+        FollowerFault(word, number, role) for word, number in SIGNALS for role in ROLES[:2]
     ),
     "a process is restarted at its port": tuple(Restart(role) for role in ROLES),
     "a process drains": tuple(Drain(role) for role in ROLES[:3]),
     "all of a kind are replaced": tuple(Roll(role) for role in ROLES[:3]),
     "roles change": (RoleChange(),),
+    "the planner dies, or stops, while it acts": tuple(
+        PlannerLost(word, number) for word, number in SIGNALS
+    ),
+    "a worker with cores of others dies, or stops": tuple(
+        HolderLost(word, number) for word, number in SIGNALS
+    ),
     "a partition": (
         Partition("prefill", "decode"),
         Partition("decode", REDIS),
@@ -79,6 +86,7 @@ CI_CELLS: tuple[tuple[str, State], ...] = (
     ("drain decode", State.STREAMING),
     ("role change", State.TRANSFERRING),
     ("role change", State.STREAMING),
+    ("kill core holder", State.PREFILLING),
     ("kill decode", State.TOKENISED),
     ("kill decode", State.STREAMING),
 )

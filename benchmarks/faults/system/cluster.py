@@ -31,6 +31,7 @@ from benchmarks.faults.wire.connection import Channel
 from benchmarks.faults.wire.hub import Hub
 from cli.places import python_command
 from cli.start.ports import free_port
+from shared.rpc.wire import role_from_wire
 
 if TYPE_CHECKING:
     import signal
@@ -151,6 +152,10 @@ class Cluster:
         wanted = {"prefill": common_pb2.ROLE_PREFILL, "decode": common_pb2.ROLE_DECODE}[role]
         await self._worker(name).Prefer(worker_pb2.PreferRequest(role=wanted), timeout=5)
 
+    async def preference(self, name: str) -> str:
+        """Return the role that a worker prefers; empty: it does not say."""
+        return role_from_wire((await self.load(name)).preference) or ""
+
     async def forget_prefixes(self) -> None:
         """Empty every prefix cache, so that prompts are computed and sent again."""
         request = worker_pb2.ResetPrefixCacheRequest()
@@ -168,17 +173,17 @@ class Cluster:
 
     async def redis_keys(self) -> set[str]:
         """All that Baton has stored there."""
-        async with self._redis() as client:
+        async with self.redis() as client:
             return {str(key) for key in await client.keys("baton:*")}
 
     async def forget_keys(self, keys: set[str]) -> None:
         """Delete keys in Redis."""
-        async with self._redis() as client:
+        async with self.redis() as client:
             await client.delete(*keys)
 
     async def let_redis_time_pass(self, seconds: float) -> None:
         """Every lease ends that much earlier."""
-        async with self._redis() as client:
+        async with self.redis() as client:
             for key in await client.keys("baton:*"):
                 left_ms = await client.pttl(key)
                 if left_ms >= 0:
@@ -212,7 +217,7 @@ class Cluster:
 
     async def _registered(self) -> bool:
         try:
-            async with self._redis() as client:
+            async with self.redis() as client:
                 for name in WORKERS:
                     known = await client.hget(f"baton:worker:{name}", "incarnation")
                     if known != await self.incarnation(name):
@@ -221,7 +226,8 @@ class Cluster:
             return False
         return True
 
-    def _redis(self) -> redis.asyncio.Redis:
+    def redis(self) -> redis.asyncio.Redis:
+        """Return a client past all proxies; use as a context manager."""
         return redis.asyncio.Redis(
             host=self.network.host(REDIS),
             port=self.redis_port,

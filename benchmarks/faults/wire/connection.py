@@ -84,6 +84,10 @@ class Connection:
         """Keep what comes from now on until `release`."""
         self._held.setdefault(way, [])
 
+    def holds(self, way: Way) -> bool:
+        """Whether bytes of this way are kept."""
+        return way in self._held
+
     def release(self, way: Way) -> None:
         """Let go what was held, in order."""
         for unit in self._held.pop(way, []):

@@ -120,6 +120,8 @@ class PlannerLoop:
             return
         if self._planner is None or found.term != self._term:
             self._planner = self._lead(found)
+        # Also after an exchange that failed, if the lease has outlasted that.
+        self.leads = True
         planner, now_s = self._planner, self._clock()
         if found.moved_ago_s is not None:
             planner.moved(now_s - found.moved_ago_s)
@@ -157,7 +159,7 @@ class PlannerLoop:
             # Of a router of another version.
             return
         self.num_moves, self.leader = said.num_moves, said.leader
-        if not self.decisions or self.decisions[-1].at_s != said.decision.at_s:
+        if not self.decisions or self.decisions[-1] != said.decision:
             self.decisions.append(said.decision)
 
     def _decoded(self, found: Exchange) -> list[Report]:
@@ -170,8 +172,7 @@ class PlannerLoop:
 
     def _lead(self, found: Exchange) -> Planner:
         """Begin to lead: from what was wanted last, since those workers may be on their way."""
-        plan = self.plan
-        self.leads, self._term = True, found.term
+        plan, self._term = self.plan, found.term
         planner = Planner(
             plan.bounds, plan.limits, pace=plan.pace, move_cooldown_s=plan.pace.cooldown_s
         )

@@ -73,6 +73,16 @@ async def test_two_leaders_never_both_move(board: Callable[..., RedisBoard]) -> 
     assert inherited.leads
     assert not await heir.claim(inherited.term, cooldown_s=60.0)
     assert await heir.claim(inherited.term, cooldown_s=0.0)
+    # Who does not lead resigns from nothing; who has resigned reports no more.
+    assert len(inherited.reports) == 7
+    other = next(each for each in boards if each not in (leader, heir))
+    await other.resign()
+    assert len((await heir.exchange(b"")).reports) == 6
+    # A lease lasts as long as its router looks.
+    for _ in range(4):
+        await asyncio.sleep(LEASE_S / 3)
+        kept = await heir.exchange(b"")
+        assert (kept.leads, kept.term) == (True, inherited.term)
 
 
 async def test_without_redis_nothing_is_decided() -> None:

@@ -146,9 +146,9 @@ def test_cells_are_selected_by_parts_of_names() -> None:
     chosen = matrix.select(["kill"], ["streaming", "queued"], subset=None)
     assert {fault.name for fault, _ in chosen} == {
         "kill prefill", "kill decode", "kill router", "kill redis",
-        "kill rank of prefill", "kill rank of decode",
+        "kill rank of prefill", "kill rank of decode", "kill planner", "kill core holder",
     }  # fmt: skip
-    assert len(chosen) == 12
+    assert len(chosen) == 16
     encrypted = [fault for fault in matrix.FAULTS.values() if fault.encrypted]
     # Of those, the moments that a proxy would have to read are left out.
     num_cells = len(matrix.FAULTS) * 7 - len(encrypted) * 4

@@ -88,6 +88,27 @@ def test_numbers_of_one_case() -> None:
     assert Capacity(SPEED, Bounds(), demand(10.0)).busy_share(1) == TARGET_BUSY
 
 
+def test_numbers_of_two_workers_and_of_unequal_prompts() -> None:
+    """Sakasegawa: one of two workers is free more often than one of one."""
+    tight = Bounds(max_ttft_ms=130.0)
+    busy = Capacity(SPEED, tight, demand(10.0)).busy_share(2)
+    waits = busy ** (math.sqrt(6) - 1)
+    assert waits * math.exp(-10 / (107 / 2 / (2 * (1 - busy)))) == pytest.approx(0.05, rel=1e-3)
+    unequal = Capacity(SPEED, BOUNDS, replace(demand(10.0), variation=3.0)).busy_share(1)
+    assert unequal * math.exp(-793 / (107 * 2 / (1 - unequal))) == pytest.approx(0.05, rel=1e-3)
+
+
+def test_a_worker_has_as_many_sequences_as_its_pool_and_its_places_allow() -> None:
+    loose = Bounds(max_itl_ms=1e6)
+    assert Capacity(SPEED, loose, demand(1.0)).batch == pytest.approx(0.9 * 64)
+    assert Capacity(SPEED, loose, demand(1.0, 9_900)).batch == pytest.approx(0.9 * 20)
+    assert Capacity(SPEED, Bounds(), demand(1.0)).batch == pytest.approx(0.75 * 64)
+    # One sequence is more than a pool: more workers would not help.
+    huge = Capacity(SPEED, loose, demand(1.0, 300_000))
+    assert huge.batch == 1.0
+    assert ["worker's pool 200000" in warning for warning in huge.warnings] == [True]
+
+
 def test_a_tight_bound_leaves_workers_idle() -> None:
     tight = Capacity(SPEED, Bounds(max_ttft_ms=130.0), demand(10.0))
     assert tight.busy_share(2) < 0.5
@@ -111,7 +132,11 @@ def test_waiting_prompts_count_only_if_they_wait_too_long() -> None:
     present = Counts(2, 2)
     quiet = capacity.pressure(present)
     assert capacity.pressure(present, backlog_ms=500) == quiet
-    assert capacity.pressure(present, backlog_ms=20_000).prefill > 1
+    # Each worker may have half of 793 ms waiting; the rest is to be gone in ten seconds.
+    late = (20_000 - 793) / 1000 / 10
+    assert capacity.pressure(present, backlog_ms=20_000).prefill == pytest.approx(
+        (5 * 0.107 + late) / (2 * capacity.busy_share(2))
+    )
     assert capacity.pressure(present, num_running=10_000).decode > 1
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.router.planning.base import Bounds, Counts, Limits, Observation
+from services.router.planning.capacity import Capacity
 from services.router.planning.counts import IDLE_S, Pace, fit
 from services.router.planning.planner import Planner
 from services.router.planning.pools import by_start
@@ -127,6 +128,9 @@ def test_a_budget_is_shared_in_proportion(wanted: Counts, limits: Limits) -> Non
     if wanted.total <= limits.max_workers:
         assert fitted.prefill <= max(wanted.prefill, limits.min_prefill)
     assert fit(Counts(30, 10), Limits(max_workers=8)) == Counts(6, 2)
+    # A kind that is wanted keeps a worker, though its share is less than a half.
+    none = Limits(min_prefill=0, min_decode=0)
+    assert (fit(Counts(1, 30), none), fit(Counts(30, 1), none)) == (Counts(1, 7), Counts(7, 1))
 
 
 @given(wanted=COUNTS, preferring=COUNTS, started=COUNTS, limits=LIMITS)
@@ -148,11 +152,13 @@ def test_moves_make_what_is_wanted_of_what_is_started(
     assert by_start(Counts(4, 1), Counts(3, 1), Counts(2, 2), Limits()) == Counts(3, 2)
 
 
-def steady(rate: float, *, bounds: Bounds = BOUNDS, start: Counts, for_s: float) -> list[Decision]:
+def steady(
+    rate: float, *, bounds: Bounds = BOUNDS, num_output: int = 200, start: Counts, for_s: float
+) -> list[Decision]:
     planner = Planner(bounds, Limits(max_workers=1000), pace=Pace(startup_s=30, cooldown_s=30))
     found = []
     for i in range(int(for_s / INTERVAL_S)):
-        look = seen(i * INTERVAL_S, demand(rate), start)
+        look = seen(i * INTERVAL_S, demand(rate, num_output=num_output), start)
         found.append(planner.look(look, SPEED))
     return found
 
@@ -166,6 +172,53 @@ def test_counts_follow_the_load_up_at_once_and_down_after_a_while() -> None:
     assert down[-1].wanted == Counts(1, 1)
     counts = [decision.wanted.prefill for decision in down]
     assert {a - b for a, b in itertools.pairwise(counts)} == {0, 1, 2}
+
+
+def test_each_kind_has_a_cooldown_of_its_own() -> None:
+    """Prefill workers are added until 10 s; decode workers are given back from 30 s on."""
+    found = steady(60.0, num_output=1, start=Counts(1, 10), for_s=35)
+    assert found[2].wanted.prefill > found[1].wanted.prefill
+    assert [decision.wanted.decode for decision in found[-2:]] == [10, 8]
+
+
+def test_a_worker_is_kept_that_a_tenth_more_load_would_need() -> None:
+    def needs(rate: float) -> int:
+        return Capacity(SPEED, BOUNDS, demand(rate)).num_prefill()
+
+    rate = next(r / 10 for r in range(100, 500) if needs(r / 10) < needs(r / 10 * 1.1))
+    start = Counts(needs(rate) + 1, 50)
+    assert steady(rate, start=start, for_s=300)[-1].wanted.prefill == start.prefill
+
+
+def test_a_rising_rate_is_planned_for_when_its_workers_will_have_started() -> None:
+    planner = Planner(BOUNDS, Limits(max_workers=1000), pace=Pace(startup_s=60))
+    for i in range(60):
+        last = planner.look(seen(i * 5.0, demand(i / 2), Counts(5, 5)), SPEED)
+    # A tenth of a request/s more each second.
+    assert last.planned_per_s > last.demand.requests_per_s + 3
+
+
+def test_a_backlog_is_no_reason_for_more_while_workers_for_it_start() -> None:
+    planner = Planner(BOUNDS, Limits(max_workers=1000))
+    wanted = [
+        planner.look(seen(i * 5.0, demand(2.0), Counts(1, 1), queue_ms=60_000.0), SPEED).wanted
+        for i in range(6)
+    ]
+    assert {counts.prefill for counts in wanted} == {3}
+
+
+def test_sequences_count_as_they_are_though_few_requests_come() -> None:
+    full = seen(0.0, demand(0.1), Counts(1, 1), num_running=100)
+    assert Planner(BOUNDS, Limits(max_workers=20)).look(full, SPEED).wanted.decode == 3
+
+
+def test_a_cluster_with_a_least_number_or_with_work_is_never_idle() -> None:
+    least = Planner(BOUNDS, Limits(min_prefill=0, min_decode=1))
+    works = Planner(BOUNDS, Limits(min_prefill=0, min_decode=0))
+    for at in (0.0, IDLE_S / 2, IDLE_S, 2 * IDLE_S):
+        assert least.look(seen(at, demand(0.0), Counts(1, 1)), SPEED).wanted == Counts(1, 1)
+        busy = seen(at, demand(0.0), Counts(1, 1), queue_ms=50.0)
+        assert works.look(busy, SPEED).wanted == Counts(1, 1)
 
 
 def test_a_steady_load_changes_nothing_forever() -> None:
@@ -233,3 +286,24 @@ def test_a_move_takes_the_worker_with_least_of_its_work_to_where_it_is_missing()
         planner.look(Observation(now_s=60.0, demand=look.demand, workers=states), SPEED).move
         is not None
     )
+
+
+def test_the_shortest_queue_is_moved_and_nothing_moves_where_nothing_is_short() -> None:
+    states = workers(Counts(3, 1))
+    states[0] = replace(states[0], queue_ms=50.0)
+    states[1] = replace(states[1], queue_ms=10.0, num_held_tokens=900)
+    states[2] = replace(states[2], queue_ms=90.0)
+    look = Observation(now_s=100.0, demand=demand(2.0, 100, 800), workers=states)
+    decision = Planner(BOUNDS, Limits()).look(look, SPEED)
+    assert decision.move is not None
+    assert (str(decision.move.worker.name), decision.move.to) == ("prefill-1", Role.DECODE)
+    # The other router's clock may be behind.
+    planner = Planner(BOUNDS, Limits())
+    planner.moved(90.0)
+    planner.moved(10.0)
+    assert planner.look(look, SPEED).move is None
+    # A move would halve the pressure, and nothing presses.
+    calm = Planner(BOUNDS, Limits()).look(seen(0.0, demand(6.5, 2000, 1), Counts(1, 3)), SPEED)
+    assert 0.8 < calm.pressure.prefill < 0.9
+    assert calm.move is None
+    assert "no kind of worker is short" in calm.reason
