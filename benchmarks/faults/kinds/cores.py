@@ -16,7 +16,7 @@ from benchmarks.faults.kinds.base import Fault, Scene
 from benchmarks.faults.kinds.processes import Stop
 from benchmarks.faults.system.cluster import WORKERS
 from benchmarks.faults.system.cores import CoresFile, path_of, place_of
-from kernels.native.library import SpunTask
+from kernels.native.structures import SpunTask
 from shared.model.native.core_lease import CoreLease
 from shared.model.native.threads import LibraryThreads, ThreadPlan
 
