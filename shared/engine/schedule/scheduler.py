@@ -19,44 +19,23 @@ from shared.engine.schedule.flight_gate import FlightGate
 from shared.engine.schedule.lookahead import add_drafts
 from shared.engine.schedule.mask_gate import MaskGate
 from shared.engine.schedule.output import SchedulerOutput
+from shared.engine.schedule.policies import RANKS, last_admitted, least_urgent
 from shared.engine.schedule.urgency import by_urgency
-from shared.engine.schedule.waiting_queue import FcfsQueue, RankedQueue, by_priority
+from shared.engine.schedule.waiting_queue import FcfsQueue, RankedQueue
 from shared.engine.sequence.draft import NO_DRAFT
 from shared.engine.sequence.sequence import Status
 from shared.errors import InternalError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from collections.abc import Sequence as Seq
+    from collections.abc import Iterable
 
     from shared.engine.offload.load_plan import LoadPlan
     from shared.engine.schedule.adapter_gate import AdapterGate
     from shared.engine.schedule.block_manager import BlockManager
     from shared.engine.schedule.chunk_limit import ChunkLimit
     from shared.engine.schedule.urgency import Urgency
-    from shared.engine.schedule.waiting_queue import Rank, WaitingQueue
+    from shared.engine.schedule.waiting_queue import WaitingQueue
     from shared.engine.sequence.sequence import Sequence
-
-
-def last_admitted(running: Seq[Sequence]) -> Sequence | None:
-    """Return the victim of first come, first served: the last admitted sequence."""
-    return next((seq for seq in reversed(running) if seq.may_be_preempted), None)
-
-
-def least_urgent(running: Seq[Sequence]) -> Sequence | None:
-    """Return the victim by priority: the highest (priority, arrival)."""
-    return max(
-        (seq for seq in running if seq.may_be_preempted),
-        key=by_priority,
-        default=None,
-    )
-
-
-_RANKS: dict[SchedulingPolicy, Callable[[Sequence], Rank] | None] = {
-    SchedulingPolicy.FCFS: None,
-    SchedulingPolicy.PRIORITY: by_priority,
-    SchedulingPolicy.URGENCY: by_urgency,
-}
 
 
 class Scheduler:
@@ -81,7 +60,7 @@ class Scheduler:
         With more than one stage, as many steps are in flight: see `FlightGate`. `urgency` is used
         by the policy of this name alone.
         """
-        rank = _RANKS[policy]
+        rank = RANKS[policy]
         self.blocks, self.limit = blocks, limit
         self._urgency = urgency if policy is SchedulingPolicy.URGENCY else None
         #: Whether a prompt found no block because others were admitted before it in the last step.
