@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from services.decode.hidden import HiddenInbox
     from shared.connector.group.base import Arrived, SequenceInbound
     from shared.engine.prompt_hidden import PlacedHidden
+    from shared.kv.memory import KVMemory
     from shared.worker.peers.peers import Peer
 
     Call = grpc.aio.UnaryStreamCall[prefill_pb2.PrefillRequest, prefill_pb2.PrefillResponse]
@@ -43,6 +44,8 @@ class Destination:
     is_part: bool = False
     #: Blocks for the prompt's hidden states, which are optional.
     hidden: PlacedHidden | None = None
+    #: The memory that the tables are of; None: the pool's.
+    memory: KVMemory | None = None
 
 
 @dataclass(slots=True)
@@ -114,6 +117,7 @@ class PrefillAttempt:
             tables=self._to.tables,
             moved=self._to.moved,
             num_tokens=self._to.num_tokens,
+            memory=self._to.memory,
         )
         inbound = incoming.inbound
         arrival = asyncio.create_task(inbound.wait(self._timeout_s))

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from shared.engine.schedule.adapter_gate import AdapterGate
     from shared.engine.schedule.block_manager import BlockManager
     from shared.engine.schedule.chunk_limit import ChunkLimit
+    from shared.engine.schedule.landings import Landings
     from shared.engine.schedule.urgency import Urgency
     from shared.engine.schedule.waiting_queue import WaitingQueue
     from shared.engine.sequence.sequence import Sequence
@@ -54,6 +55,7 @@ class Scheduler:
         num_stages: int = 1,
         limit: ChunkLimit,
         urgency: Urgency,
+        landings: Landings,
     ) -> None:
         """With `adapters`, it decides whose adapter may join a step.
 
@@ -80,6 +82,8 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.loading: dict[str, Sequence] = {}
         self.receiving: dict[str, Sequence] = {}
+        self.landings = landings
+        landings.put_back = self._put_back
         self.held: dict[str, Sequence] = {}
         #: Ended sequences to whose blocks a step in flight still writes.
         self.draining: list[Sequence] = []
@@ -94,7 +98,7 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether scheduling could change anything."""
-        return bool(self.running or self.waiting or self._joined)
+        return bool(self.running or self.waiting or self._joined or self.landings.has_news)
 
     def add(self, seq: Sequence) -> None:
         """Queue a new sequence."""
@@ -103,6 +107,7 @@ class Scheduler:
         if self._urgency is not None:
             self._urgency.arrive(seq, self.blocks.num_cached_tokens(seq))
         self.waiting.add(seq)
+        self.landings.note(seq)
 
     def schedule(self, *, may_preempt: bool = True) -> SchedulerOutput:
         """Choose what to compute, and take blocks for it. An empty step changes nothing.
@@ -117,6 +122,7 @@ class Scheduler:
             self._tell_joined(output)
             if not output.preempted:
                 self._admit_waiting(output)
+            output.landing = self.landings.take_news()
         return output
 
     def advance(self, seq: Sequence, num_new_tokens: int) -> None:
@@ -138,13 +144,19 @@ class Scheduler:
         first_token: int | None,
         num_received: int | None = None,
     ) -> None:
-        """End a sequence's transfer, after the last write to its blocks: let the sequence run.
+        """End a sequence's transfer, after the last write to its blocks: let the sequence run, or
+        wait for blocks of the pool if it landed in the host tier.
 
         If all blocks were `received` and verified, their KV is final, except that without a first
         token the last token is computed again, to sample from. Otherwise nothing received is used.
         A first token was sampled and passed on elsewhere; the sequence's grammar allows it.
         `num_received`: only so many leading tokens were to come, in whole blocks.
         """
+        if seq.status is Status.LANDING:
+            self.landings.end(
+                seq, received=received, first_token=first_token, num_received=num_received
+            )
+            return
         del self.receiving[seq.request_id]
         self.blocks.free_hidden(seq)
         # No token can be computed again from a state that it has changed.
@@ -190,6 +202,7 @@ class Scheduler:
         for places in (self.running, self.loading, self.receiving, self.held, self.draining):
             places.clear()
         self._joined.clear()
+        self.landings.abandon()
         self.sequences.clear()
         return unfinished
 
@@ -201,6 +214,8 @@ class Scheduler:
                 del self.loading[seq.request_id]
             case Status.RECEIVING:
                 del self.receiving[seq.request_id]
+            case Status.LANDING:
+                del self.landings.landing[seq.request_id]
             case Status.RUNNING:
                 self.running.remove(seq)
             case Status.HELD:
@@ -213,6 +228,7 @@ class Scheduler:
             self.draining.append(seq)
         else:
             self.blocks.free(seq)
+        self.landings.left(seq)
         seq.status = Status.ENDED
         seq.embeds = None
         if self._adapters is not None:
@@ -382,11 +398,14 @@ class Scheduler:
             return False
         num_spare_blocks = self._num_growing()
         if not self.blocks.try_admit(seq, hit, num_spare_blocks=num_spare_blocks, load=load):
-            return False
+            self.landings.offer(self.waiting)
+            return seq.status is Status.LANDING
         self.waiting.remove(seq)
         if self._adapters is not None:
             self._adapters.admitted(seq)
-        if self.blocks.load(seq, load, partial(self._end_load, seq, load)):
+        is_loading = self.blocks.load(seq, load, partial(self._end_load, seq, load))
+        self.landings.left(seq)
+        if is_loading:
             seq.status = Status.LOADING
             self.loading[seq.request_id] = seq
             return True

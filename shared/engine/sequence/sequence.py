@@ -31,6 +31,8 @@ class Status(Enum):
     LOADING = auto()
     #: Has blocks that a peer fills; not scheduled.
     RECEIVING = auto()
+    #: In no queue, without blocks: a peer fills slots of the host tier.
+    LANDING = auto()
     #: Has blocks; every step may compute some of its tokens.
     RUNNING = auto()
     #: Ended, but its blocks are kept until `release`.
@@ -54,6 +56,7 @@ class Sequence:
         "embeds",
         "final_token_ids",
         "grammar",
+        "has_landed",
         "hidden",
         "identity",
         "is_greedy",
@@ -127,6 +130,7 @@ class Sequence:
         self.num_published_blocks = self.num_told_tokens = 0  # to lookups; to the runner
         self.awaits_transfer, self.was_admitted = request.kv_source is KVSource.TRANSFER, False
         self.arrived_ms = self.due_ms = 0.0  # of a clock; set by `Urgency` alone
+        self.has_landed = False  # its blocks are in the host tier, pinned
         self.may_load = True  # False after a load of which too little arrived
         #: None: not requested, or passed on already. One entry per computed prompt token.
         self.prompt_logprobs = _prompt_logprobs(request)
