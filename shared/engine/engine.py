@@ -253,6 +253,12 @@ class Engine:
         contents = self._scheduler.blocks.contents = ContentLog()
         return contents
 
+    @property
+    def num_landing_blocks(self) -> int:
+        """Blocks of host memory for prompts from peers while the pool is full."""
+        # With a draft head they wait for the pool: their hidden states come to it.
+        return 0 if self.hidden.wanted is not None else self._scheduler.landings.num_blocks
+
     def refuse_landings(self, reason: LandingRefusal) -> None:
         """Receive nothing in the host tier, whatever comes. Call it before the first request."""
         self._scheduler.landings.refusal = self._scheduler.landings.refusal or reason

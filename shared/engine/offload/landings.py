@@ -112,6 +112,11 @@ class SlotLandings:
         return memory
 
     @property
+    def num_blocks(self) -> int:
+        """Blocks of tokens that may be here at a time."""
+        return self._limit // self._num_groups
+
+    @property
     def num_slots(self) -> int:
         """Slots that peers fill, or that wait for the pool."""
         return sum(landing.num_slots for landing in self._here)

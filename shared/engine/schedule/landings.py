@@ -63,6 +63,11 @@ class Landings:
         self.put_back: Callable[[Sequence], None] = lambda _: None
 
     @property
+    def num_blocks(self) -> int:
+        """Blocks of tokens that may be in slots at a time."""
+        return 0 if self._slots is None or self.refusal is not None else self._slots.num_blocks
+
+    @property
     def has_news(self) -> bool:
         """Whether `take_news` has something."""
         return bool(self._news)

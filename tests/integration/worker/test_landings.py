@@ -84,6 +84,8 @@ async def test_prefill_workers_compute_while_the_pool_is_full(
     """By each connector. A plain request beside them waits, and its tokens are the same."""
     for connector in ("shm", "zmq"):
         async with full_worker(checkpoint, tmp_path, connector) as (prefill, decode, room):
+            records = [worker.parts.record("a") for worker in (prefill, decode)]
+            assert [each.num_landing_blocks for each in records] == [0, HOST_BLOCKS // 2]
             plain = asyncio.create_task(decode.ask(PROMPTS[0][:40], request_id="plain"))
             answers = [
                 decode.pieces(prompt, request_id=f"r{n}", prefill=prefill)
