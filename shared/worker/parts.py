@@ -171,12 +171,11 @@ async def open_parts(
     certificates: CertificateFiles | None = None,
 ) -> AsyncIterator[WorkerParts]:
     """Start the engine and the connectors; close both at the end. Raises ConfigError."""
-    worker, role = WorkerId.born(config.name), preference.first
+    worker, role, transfers = WorkerId.born(config.name), preference.first, TransferCounters()
     async with AsyncExitStack() as stack:
         build = partial(_build_engine, config, role, weights.loaded, adapters, followers)
         cores = cores_of(lease, weights.loaded)
         engine, contents, thread = await _started(config, build, cores, adapters, stack)
-        transfers = TransferCounters()
         endpoints = await open_connectors(config, worker, engine, transfers, stack)
         channels, peers = _peers(engine, endpoints, token, certificates, stack)
         grammars = _grammars(config, engine, thread, read_token_table, stack)

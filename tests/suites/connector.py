@@ -77,8 +77,8 @@ class BehaviourSuite:
         asyncio.run(check())
 
     async def test_another_memory_is_filled_in_place_of_its_own(self, harness: Harness) -> None:
+        beside = KVMemory(LAYOUT, 5)
         async with running(harness, "sender", "receiver") as [sender, receiver]:
-            beside = KVMemory(LAYOUT, 5)
 
             def begin(blocks: list[int]) -> InboundTransfer:
                 return receiver.connector.open(
@@ -101,6 +101,7 @@ class BehaviourSuite:
                 assert (beside.blocks[targets] == sender.blocks[SOURCES[: len(targets)]]).all()
             assert not beside.blocks[3].any()
             assert (receiver.blocks == SENTINEL).all()
+        beside.close()
 
     async def test_blocks_larger_than_a_piece_arrive(self, harness: Harness) -> None:
         layout = KVLayout.single(

@@ -72,8 +72,7 @@ class Scheduler:
         self._long_prefill_token_threshold = long_prefill_token_threshold
         self._chunked = enable_chunked_prefill
         self._choose_victim = last_admitted if rank is None else least_urgent
-        self._flights = FlightGate(num_stages)
-        self._masks = MaskGate()
+        self._flights, self._masks = FlightGate(num_stages), MaskGate()
         self.waiting: WaitingQueue = FcfsQueue() if rank is None else RankedQueue(rank)
         self._adapters = adapters
         self._lanes: AdapterLanes | None = None
@@ -82,8 +81,7 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.loading: dict[str, Sequence] = {}
         self.receiving: dict[str, Sequence] = {}
-        self.landings = landings
-        landings.put_back = self._put_back
+        self.landings, landings.put_back = landings, self._put_back
         self.held: dict[str, Sequence] = {}
         #: Ended sequences to whose blocks a step in flight still writes.
         self.draining: list[Sequence] = []

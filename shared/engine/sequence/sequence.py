@@ -116,8 +116,7 @@ class Sequence:
         self.draft = NO_DRAFT
         self.row: int | None = None  # of the runner
         self.new_places: list[tuple[int, int]] = []  # groups and places filled since then
-        #: Found in the prefix cache at the last admission.
-        self.num_cached_tokens = 0
+        self.num_cached_tokens = 0  # found in the prefix cache at the last admission
         #: Those of them that were final at the admission: its own step computes the others.
         self.num_final_tokens = 0
         #: By group of layers: its blocks; see `BlockTables`. All tables are equally long.
@@ -130,8 +129,8 @@ class Sequence:
         self.num_published_blocks = self.num_told_tokens = 0  # to lookups; to the runner
         self.awaits_transfer, self.was_admitted = request.kv_source is KVSource.TRANSFER, False
         self.arrived_ms = self.due_ms = 0.0  # of a clock; set by `Urgency` alone
-        self.has_landed = False  # its blocks are in the host tier, pinned
         self.may_load = True  # False after a load of which too little arrived
+        self.has_landed = False  # whether its blocks are pinned in the host tier
         #: None: not requested, or passed on already. One entry per computed prompt token.
         self.prompt_logprobs = _prompt_logprobs(request)
         self.rows = GatheredRows.of(request.rows)  # None: it generates

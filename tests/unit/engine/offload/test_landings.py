@@ -11,102 +11,21 @@ import pytest
 
 from shared.engine.offload import build
 from shared.engine.offload.landings import LandingRefusal
-from shared.engine.prompt_hidden import HiddenWish
-from shared.engine.sequence.events import Landing
-from shared.engine.sequence.request import KVSource
-from shared.engine.step.hidden import HiddenNeeds
 from shared.errors import UnavailableError
 from shared.kv.tier import BlockTier
 from shared.request.answer import FinishReason
-from tests.fakes.engines import (
-    BLOCK_SIZE,
-    Run,
-    drain,
-    expected_tokens,
-    make_engine,
-    make_request,
-)
+from tests.fakes.engines import BLOCK_SIZE, expected_tokens, make_request
 from tests.fakes.landing import fill
-from tests.fakes.model import FakeLoadedModel, FakeModel, make_spec
+from tests.fakes.model import FakeLoadedModel
 from tests.fakes.offload import SteppedThreads, make_tiered_engine, offload_of, settle
 from tests.unit.engine.offload.asking import NUM_TOKENS, PROMPTS, ask, counters
+from tests.unit.engine.offload.crowd import NUM_BLOCKS, Crowd, hashes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from shared.engine.engine import Engine
-
-NUM_BLOCKS = 8
-
-
-@pytest.fixture(scope="module")
-def sender() -> Iterator[Engine]:
-    engine = make_engine()
-    yield engine
-    engine.close()
-
-
-class Crowd:
-    """An engine whose pool is full: of its blocks, only one is free."""
-
-    def __init__(self, engine: Engine, sender: Engine) -> None:
-        self.engine = engine
-        self.sender = sender
-        self.run = Run()
-        held = [90] * (BLOCK_SIZE * (NUM_BLOCKS - 1))
-        engine.add(make_request("held", held, hold_blocks=True))
-        self.drain()
-
-    def drain(self) -> None:
-        """Step until only a peer, or the end of the held request, can change anything."""
-        drain(self.engine, self.run)
-
-    def add(self, name: str, prompt: Sequence[int], **fields: Any) -> None:
-        """Queue a prompt that a peer is to compute."""
-        request = make_request(name, prompt, **fields)
-        self.engine.add(replace(request, kv_source=KVSource.TRANSFER))
-
-    def landing(self, name: str) -> Landing:
-        """The one event that says where the prompt may be written."""
-        (found,) = self.landings(name)
-        return found
-
-    def landings(self, name: str) -> list[Landing]:
-        return [event for event in self.run.events[name] if isinstance(event, Landing)]
-
-    def arrive(self, name: str, prompt: Sequence[int]) -> None:
-        """Let a peer fill its slots, and say so."""
-        fill(self.sender, self.engine, self.landing(name), prompt)
-        self.engine.complete_transfer(name, expected_tokens(prompt, 1)[0])
-
-    def make_room(self) -> None:
-        """End the request that holds the pool, and all others after it."""
-        self.engine.release("held")
-        self.drain()
-
-    def check(self, name: str, prompt: Sequence[int], first: int = 1) -> None:
-        """The peer's first tokens and those from here are the answer."""
-        expected = expected_tokens(prompt, 8)
-        assert expected[:first] + self.run.tokens(name) == expected
-
-    def check_free(self) -> None:
-        """Nothing is held anywhere: no block, no slot, no pin."""
-        settle(self.engine)
-        assert offload_of(self.engine).landings.num_slots == 0
-        assert self.engine.stats().num_free_blocks == NUM_BLOCKS
-        # It refuses while a block of a tier is being stored, or pinned.
-        self.engine.reset_prefix_cache()
-        self.engine.check_integrity()
-
-
-@pytest.fixture
-def crowd(make: Callable[..., Engine], sender: Engine) -> Callable[..., Crowd]:
-    def begin(**settings: Any) -> Crowd:
-        usual = {"num_blocks": NUM_BLOCKS, "host_blocks": 40}
-        return Crowd(make(**(usual | settings)), sender)
-
-    return begin
 
 
 def test_prompts_arrive_while_the_pool_is_full(crowd: Callable[..., Crowd]) -> None:
@@ -186,9 +105,8 @@ def test_damage_in_a_landed_slot_is_found_when_it_is_loaded(crowd: Callable[...,
     c.check_free()
 
 
-@pytest.mark.parametrize("state", ["clearing", "open", "sealing", "pinned"])
-def test_a_cancellation_gives_everything_back(state: str, sender: Engine, tmp_path: Path) -> None:
-    """Also while a copy uses the slots, but not before it has ended."""
+def _stepped(folder: Path) -> tuple[Engine, SteppedThreads]:
+    """An engine whose host tier is full, over a disk; its copies are made one by one."""
     threads: list[SteppedThreads] = []
 
     def make_threads(*args: Any) -> SteppedThreads:
@@ -197,10 +115,17 @@ def test_a_cancellation_gives_everything_back(state: str, sender: Engine, tmp_pa
 
     with patch.object(build, "TierThreads", make_threads):
         engine = make_tiered_engine(
-            num_blocks=NUM_BLOCKS, host_blocks=12, disk=tmp_path, disk_blocks=100
+            num_blocks=NUM_BLOCKS, host_blocks=12, disk=folder, disk_blocks=100
         )
     for n, prompt in enumerate(PROMPTS[1:4]):
         ask(engine, prompt, f"before{n}")
+    return engine, threads[0]
+
+
+@pytest.mark.parametrize("state", ["clearing", "untold", "open", "sealing", "pinned"])
+def test_a_cancellation_gives_everything_back(state: str, sender: Engine, tmp_path: Path) -> None:
+    """Also while a copy uses the slots, but not before it has ended."""
+    engine, threads = _stepped(tmp_path)
     c = Crowd(engine, sender)
     settle(engine)
     c.add("t", PROMPTS[0])
@@ -211,9 +136,10 @@ def test_a_cancellation_gives_everything_back(state: str, sender: Engine, tmp_pa
     assert slots.num_slots == 6
     if state != "clearing":
         assert not engine.has_work()
-        assert threads[0].run_one()
+        assert threads.run_one()
         engine.wake()
         assert engine.has_work()
+    if state in ("open", "sealing", "pinned"):
         c.drain()
         assert c.landing("t").num_cached_tokens == 0
     if state in ("sealing", "pinned"):
@@ -233,9 +159,9 @@ def test_a_cancellation_gives_everything_back(state: str, sender: Engine, tmp_pa
             engine.reset_prefix_cache()
     settle(engine)
     # What had arrived stays.
-    arrived = engine.cached.count(_hashes(engine, PROMPTS[0]))
+    arrived = engine.cached.count(hashes_of(engine, PROMPTS[0]))
     assert arrived == (5 if state in ("sealing", "pinned") else 0)
-    assert engine.stats().landings["cancelled"] == (state in ("clearing", "open"))
+    assert engine.stats().landings["cancelled"] == (state in ("clearing", "untold", "open"))
     c.make_room()
     c.check_free()
     ask(engine, PROMPTS[1], "after")
@@ -252,7 +178,7 @@ def test_an_answer_that_ends_with_its_first_token_needs_no_block(
     c.drain()
     assert c.run.finish_reason("t") is FinishReason.LENGTH
     settle(c.engine)
-    assert c.engine.cached.count(_hashes(c.engine, PROMPTS[0])) == 5
+    assert c.engine.cached.count(hashes_of(c.engine, PROMPTS[0])) == 5
     c.make_room()
     c.check_free()
 
@@ -331,77 +257,10 @@ def test_what_has_landed_is_kept_and_loaded_whatever_that_costs(
     c.check_free()
 
 
-def _settings(reason: LandingRefusal, folder: Path) -> dict[str, Any]:
-    match reason:
-        case LandingRefusal.OFF:
-            return {"kv_offload_landing": False}
-        case LandingRefusal.LAYOUT:
-            spec, model = make_spec(windows=(None, 6)), FakeModel((None, 6))
-            return {"loaded": FakeLoadedModel(model=model, spec=spec), "num_blocks": 16}
-        case LandingRefusal.NO_SLOTS:
-            return {"host_blocks": 11}
-        case LandingRefusal.ON_DISK:
-            return {"host_blocks": 12, "disk": folder, "disk_blocks": 100}
-        case _:
-            return {}
-
-
-def _fields(reason: LandingRefusal, engine: Engine) -> dict[str, Any]:
-    match reason:
-        case LandingRefusal.WHOLE_PROMPT:
-            return {"prompt_logprobs": 1}
-        case LandingRefusal.HIDDEN_STATES:
-            form = engine.hidden.format(HiddenNeeds(final=True))
-            assert form is not None
-            return {"hidden": HiddenWish(format=form, first_position=None)}
-        case _:
-            return {}
-
-
-@pytest.mark.parametrize(
-    "reason",
-    [
-        reason
-        for reason in LandingRefusal
-        # The last has a test of its own, and ranks are in `ranks/test_group`.
-        if reason not in (LandingRefusal.RANKS, LandingRefusal.ON_THE_WAY)
-    ],
-)
-def test_what_it_does_not_cover_waits_and_is_counted_once(
-    reason: LandingRefusal, make: Callable[..., Engine], sender: Engine, tmp_path: Path
-) -> None:
-    if reason is LandingRefusal.NO_HOST_TIER:
-        engine = make_engine(num_blocks=NUM_BLOCKS)
-    else:
-        usual = {"num_blocks": NUM_BLOCKS, "host_blocks": 40}
-        engine = make(**(usual | _settings(reason, tmp_path)))
-    if reason is LandingRefusal.CONNECTOR:
-        engine.refuse_landings(reason)
-    prompt = PROMPTS[0]
-    before = {LandingRefusal.ON_DISK: 4, LandingRefusal.NOTHING_MISSING: 1}
-    for n in range(before.get(reason, 0)):
-        ask(engine, PROMPTS[n])
-    c = Crowd(engine, sender)
-    c.add("t", prompt, **_fields(reason, engine))
-    # Some steps beside it.
-    c.engine.add(make_request("beside", PROMPTS[1], priority=1))
-    c.drain()
-    assert not c.run.events["t"]
-    assert engine.stats().refused_landings == {reason: 1}
-    c.engine.release("held")
-    while not c.run.events["t"]:
-        for event in engine.step():
-            c.run.events[event.request_id].append(event)
-    assert c.run.admitted("t")
-    engine.abort("t")
-    c.drain()
-    assert c.run.tokens("beside") == expected_tokens(PROMPTS[1], 8)
-
-
 def test_blocks_behind_a_gap_are_received_again(crowd: Callable[..., Crowd]) -> None:
     c = crowd()
     host = offload_of(c.engine)._host
-    hashes = _hashes(c.engine, PROMPTS[0])
+    hashes = hashes_of(c.engine, PROMPTS[0])
     plan = host.prepare_store(hashes[2:4])
     assert plan is not None
     host.complete_store(plan.keys, success=True)
@@ -412,8 +271,3 @@ def test_blocks_behind_a_gap_are_received_again(crowd: Callable[..., Crowd]) -> 
     c.make_room()
     c.check("t", PROMPTS[0])
     c.check_free()
-
-
-def _hashes(engine: Engine, prompt: Sequence[int]) -> list[bytes]:
-    identity = make_request("x", prompt).identity(engine.namespace)
-    return identity.hash_blocks(prompt, BLOCK_SIZE)
