@@ -13,16 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import structlog
 from hypothesis import settings
 
 from tests.accounting import forks
 from tests.accounting.budget import BudgetKeeper
 from tests.accounting.effort import examples
 from tests.accounting.forks import ForkedWorkers
+from tests.accounting.reports import PackedReports
 from tests.accounting.shared_nurseries import SharedNurseries
 from tests.accounting.skips import SkipSummary
 from tests.accounting.tiers import TIERS
-from tests.fakes.warm_process import warm_grammars
+from tests.fakes.warm_process import warm_grammars, warm_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -53,9 +55,17 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, lambda *_: None)
+    # As the services have it: the values of all variables of an engine take a tenth of a second.
+    *others, _ = structlog.get_config()["processors"]
+    plain = structlog.dev.ConsoleRenderer(
+        colors=False, exception_formatter=structlog.dev.plain_traceback
+    )
+    structlog.configure(processors=[*others, plain])
     warm_grammars()
+    warm_ranks()
     config.pluginmanager.register(BudgetKeeper(config))
     config.pluginmanager.register(ForkedWorkers())
+    config.pluginmanager.register(PackedReports())
     config.pluginmanager.register(SharedNurseries())
     config.pluginmanager.register(SkipSummary(config))
 

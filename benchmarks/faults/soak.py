@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from benchmarks.faults.system.cluster import Cluster
 
 FAULT_EVERY_S = 20.0
-#: This share of the time warms up; memory is compared from there on.
-WARM_UP = 0.2
+#: So old a process is when its memory is first judged.
+WARM_UP_S = 120.0
+#: Of a process after its warm-up; fewer say nothing of its growth.
+MIN_SAMPLES = 8
 SAMPLE_S = 5.0
 MIB = 1 << 20
 #: Faults that need no other cluster, and that end by themselves.
@@ -86,7 +88,8 @@ async def run_soak(
         "growth": growth, "problems": problems, "rss_mib": samples,
     }  # fmt: skip
     await asyncio.to_thread(out.write_text, json.dumps(report, indent=1), encoding="utf-8")
-    show(f"{num_faults} faults, {num_requests} requests, growth {growth}")
+    young = ", ".join(samples.keys() - growth.keys()) or "none"
+    show(f"{num_faults} faults, {num_requests} requests, growth {growth}; too young: {young}")
     return problems
 
 
@@ -142,14 +145,23 @@ async def _sample(cluster: Cluster, samples: Samples) -> None:
 
 
 def growth_of(samples: Mapping[str, list[tuple[float, float, int]]]) -> dict[str, float]:
-    """Of each name: the last quarter after the warm-up against the first, by medians.
+    """Of each name the process that grew most: its last quarter against its first, by medians.
 
-    Restarts are in it: a name is judged over all of its processes.
+    A process is judged from `WARM_UP_S` after its first sample on, when its pools, caches and
+    imports are there: a young one has a tenth less. Names whose processes all ended before are
+    left out.
     """
-    growth = {}
+    growth: dict[str, float] = {}
     for name, rows in samples.items():
-        warm = [rss for _, rss, _ in rows[int(WARM_UP * len(rows)) :]]
-        quarter = max(1, len(warm) // 4)
-        if warm:
-            growth[name] = median(warm[-quarter:]) / median(warm[:quarter]) - 1
+        begun_s: dict[int, float] = {}
+        warm: dict[int, list[float]] = {}
+        for at_s, rss, process in rows:
+            if at_s - begun_s.setdefault(process, at_s) >= WARM_UP_S:
+                warm.setdefault(process, []).append(rss)
+        for values in warm.values():
+            if len(values) < MIN_SAMPLES:
+                continue
+            quarter = len(values) // 4
+            share = median(values[-quarter:]) / median(values[:quarter]) - 1
+            growth[name] = max(share, growth.get(name, share))
     return growth

@@ -1,8 +1,8 @@
 """Simulated workers that compute prompts and decode in the same steps, behind the real chooser.
 
 A step lasts what `StepTime` says of its sequences and prompt tokens. Beside sequences that decode,
-prompt tokens stretch a step as the engine's rule allows: by `PROMPT_STRETCH`, or, on workers that
-prefer prefill, up to the budget of a step. Prompts are computed in the order of their coming. What
+prompt tokens stretch a step as the engine's rule allows: by `PROMPT_STRETCH` of what the worker
+prefers. Prompts are computed in the order of their coming. What
 is handed over arrives after `exposed_ms`; until then its second token waits. Prompts wait in the
 router while no worker has room, as there. The router learns from the same numbers that answers
 carry.
@@ -162,8 +162,7 @@ class MixedWorker:
         if batch:
             held = sum(each.arrival.num_tokens + each.num_tokens for each in batch)
             took_ms = self.time.decode_ms(len(batch), held)
-            if self.endpoint.preference is not Role.PREFILL:
-                room_ms = (PROMPT_STRETCH - 1) * took_ms
+            room_ms = (PROMPT_STRETCH[self.endpoint.preference] - 1) * took_ms
         budget = MAX_BATCHED_TOKENS - len(batch)
         chunks = []
         for prompt in self.prompts:

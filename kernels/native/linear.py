@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kernels.native.library import Kind, load_library
+from kernels.native.kinds import Kind
+from kernels.native.library import load_library
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -294,8 +294,8 @@ class Engine:
     def prefer(self, role: Role | None) -> None:
         """Set what the worker prefers, from the next step on; running sequences go on.
 
-        Preferring decode, prompts stretch a step of sequences without a bound of their own at most
-        by `PROMPT_STRETCH`. Otherwise they may fill the step, as without a preference.
+        Prompts stretch a step of sequences without a bound of their own at most by its
+        `PROMPT_STRETCH`. Without a preference they may fill the step.
         """
         self._scheduler.limit.preference = role
 

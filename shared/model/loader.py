@@ -10,7 +10,7 @@ import structlog
 import torch
 from torch import nn
 
-from shared.errors import ConfigError, InternalError
+from shared.errors import InternalError
 from shared.model.attention.registry import default_backend, get_backend
 from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.format_name import narrowing
@@ -20,11 +20,9 @@ from shared.model.checkpoint.loading.heap import blocks_used_again, large_blocks
 from shared.model.checkpoint.origin import Dummy, open_origin
 from shared.model.checks import DTYPES as DTYPE_NAMES
 from shared.model.checks import (
-    NATIVE_QUANTIZATIONS,
     backend_of,
     check_model,
     dtype_name,
-    requires_native,
     rounds_inputs_of_int4,
     uses_transformers,
 )
@@ -33,7 +31,7 @@ from shared.model.linear.base import DENSE, UnlikeInputsError
 from shared.model.linear.narrow import Narrow, check_quantization
 from shared.model.linear.stored import AsStored
 from shared.model.matrix.nearest import GROUP
-from shared.model.native.choice import suits_this_cpu, why_not_native
+from shared.model.native.choice import refuse_native, wants_native, why_not_by_ranks
 from shared.model.native.fours import PackingFours
 from shared.model.native.model import WEIGHT_KINDS, NativeCausalLM
 from shared.model.native.packing import Packing
@@ -164,9 +162,9 @@ def load_model(
     if split is not None and split.num_ranks > 1:
         check_ranks(split, is_module=uses_transformers(model_dir, model_impl))
         if attention_backend in ("auto", "native"):
-            reason = _why_not_by_ranks(split, collective)
+            reason = why_not_by_ranks(split, collective)
             if reason is not None:
-                _refuse_native(reason, attention_backend, quantization, read_device(device))
+                refuse_native(reason, attention_backend, quantization, read_device(device))
                 attention_backend = default_backend(read_device(device))
     place = read_device(device)
     rank, num_ranks = (0, 1) if split is None else (split.number, split.num_ranks)
@@ -192,11 +190,11 @@ def load_model(
     check_quantization(quantization, place)
     if uses_transformers(model_dir, model_impl):
         return wanted.load_module(model_dir, trust_remote_code=trust_remote_code)
-    if _wants_native(wanted.spec, attention_backend, quantization, wanted.dtype, place):
+    if wants_native(wanted.spec, attention_backend, quantization, wanted.dtype, place):
         try:
             return wanted.load(wanted.packing(_threads(plan, beside)))
         except UnlikeInputsError as error:
-            _refuse_native(str(error), attention_backend, quantization, place)
+            refuse_native(str(error), attention_backend, quantization, place)
     if split is not None and split.num_ranks > 1:
         check_narrowing(split, quantization)
     return wanted.load(wanted.method())
@@ -325,18 +323,6 @@ class _Wanted:
         return LoadedModel.of(model, model.spec, dtype, fingerprint, self.made_from, kv_scales)
 
 
-def _why_not_by_ranks(split: Split, collective: Collective | None) -> str | None:
-    """Return why the native kernels do not compute a rank's part; None: they do."""
-    if split.num_stages > 1:
-        return (
-            f"pipeline_parallel_size {split.num_stages}: they do not compute a stage; "
-            "--attention-backend torch does"
-        )
-    if not isinstance(collective, NativeCollective):
-        return "their ranks add up in shared memory; --attention-backend torch needs none"
-    return None
-
-
 def _part(
     spec: DecoderSpec,
     split: Split | None,
@@ -394,37 +380,3 @@ def _threads(plan: ThreadPlan, beside: LoadedModel | None) -> LibraryThreads:
 def _python_backend(name: str, device: torch.device) -> str:
     """Return the backend in Python; native kernels take their weights from such a model, too."""
     return default_backend(device) if name in ("auto", "native") else name
-
-
-def _wants_native(
-    spec: DecoderSpec, backend: str, quantization: str, dtype: str, device: torch.device
-) -> bool:
-    """Return whether the native kernels compute.
-
-    Raises:
-        ConfigError: they are requested and not available.
-    """
-    if backend not in ("auto", "native"):
-        return False
-    if quantization not in NATIVE_QUANTIZATIONS:
-        if device.type == "cpu":
-            log.warning("slow_quantization", quantization=quantization, faster_here="int8")
-        return False
-    if not requires_native(backend, quantization, device.type) and not suits_this_cpu():
-        return False
-    reason = why_not_native(spec, dtype, quantization, device)
-    if reason is not None:
-        _refuse_native(reason, backend, quantization, device)
-    return reason is None
-
-
-def _refuse_native(reason: str, backend: str, quantization: str, device: torch.device) -> None:
-    """Say why PyTorch computes instead of the native kernels.
-
-    Raises:
-        ConfigError: they are requested.
-    """
-    if requires_native(backend, quantization, device.type):
-        raise ConfigError(f"the native kernels cannot run: {reason}")
-    if device.type == "cpu":
-        log.warning("native_kernels_unavailable", reason=reason, using="torch")

@@ -7,8 +7,9 @@ import os
 import weakref
 from typing import TYPE_CHECKING
 
-from kernels.native.library import CollectiveShape, Failure, RingShape, load_library
+from kernels.native.library import load_library
 from kernels.native.ranks import Act, Join, Reason
+from kernels.native.structures import CollectiveShape, Failure, RingShape
 from shared.errors import ConfigError, RankError
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kernels.native.library import RingShape, load_library
+from kernels.native.library import load_library
 from kernels.native.ranks import Waited
+from kernels.native.structures import RingShape
 from shared.errors import InternalError
 from shared.ranks.group_file import GroupFile
 from shared.ranks.membership import TIMEOUT_S, Membership, default_spin_s

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kernels.native.library import CollectiveShape, load_library
+from kernels.native.library import load_library
 from kernels.native.ranks import Summand
+from kernels.native.structures import CollectiveShape
 from shared.errors import ConfigError
 from shared.ranks.base import MAX_RANKS
 from shared.ranks.checks import require_source, require_summed

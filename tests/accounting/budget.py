@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 BUDGETS = Path(__file__).with_name("budgets.toml")
 #: A run fails that costs more than this times the budget.
 TOLERANCE = 1.5
-_PROBE_EVERY_S = 10.0
+_PROBE_EVERY_S = 20.0
 _PROBE_STEPS = 200_000
 _COUNTED = ("tests", "cpu_s", "wall_s", "files_cpu_s")
 #: So many of the files that cost the most are shown.

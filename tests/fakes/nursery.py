@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import gc
 import importlib
 import json
@@ -23,16 +24,27 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from shared.ending import end_process
-from tests.fakes.warm_process import END, PID, Nursery, socket_pair, warm_grammars
+from tests.fakes.warm_process import (
+    COLD_RANKS,
+    END,
+    PARENT,
+    PID,
+    Nursery,
+    socket_pair,
+    warm_grammars,
+    warm_ranks,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _MAX_REQUEST_BYTES = 1 << 20
+#: The kernel's limit.
+_MAX_FILES = 253
 _PR_SET_PDEATHSIG = 1
 _M_ARENA_MAX = -8
-#: Loaded where copies may need grammar processes.
-_ZYGOTE = "shared.engine.grammar.host.zygote"
+#: Loaded where copies may need grammar processes, or ranks.
+_ZYGOTE, _FOLLOWERS = "shared.engine.grammar.host.zygote", "shared.engine.ranks.processes"
 
 
 def main(fd: int, loaded: Sequence[str]) -> None:
@@ -89,6 +101,10 @@ class _Copies:
         #: Of those that may ask for copies.
         self._askers = [control]
         self._ends: dict[int, int] = {}
+        #: By their process ids: who has asked for it, and whether it ends with that one.
+        self._askers_of: dict[int, tuple[socket.socket, bool]] = {}
+        #: Seconds of CPU of copies that copies have asked for, which nothing was told of yet.
+        self._untold_s = 0.0
         self._awake, self._wake = os.pipe()
 
     def serve(self) -> None:
@@ -111,13 +127,17 @@ class _Copies:
     def _answer(self, asker: socket.socket) -> None:
         text, files = b"", []
         with contextlib.suppress(ConnectionError):
-            text, files, _, _ = socket.recv_fds(asker, _MAX_REQUEST_BYTES, 3)
+            text, files, _, _ = socket.recv_fds(asker, _MAX_REQUEST_BYTES, _MAX_FILES)
         if not text:
             if asker is self._control:
                 os._exit(0)
+            for pid, (its_asker, ends_with_it) in self._askers_of.items():
+                if its_asker is asker and ends_with_it:
+                    os.kill(pid, signal.SIGKILL)
             self._askers.remove(asker)
             asker.close()
             return
+        request = json.loads(text)
         log, end, *handed = files
         ours, theirs = socket_pair()
         parent = os.getpid()
@@ -126,14 +146,19 @@ class _Copies:
                 one.close()
             for fd in (self._awake, self._wake, end, *self._ends.values()):
                 os.close(fd)
+            log, control = _take(handed, request["handed"], [log, theirs.detach()])
+            nursery = Nursery(socket.socket(fileno=control))
             if _ZYGOTE in sys.modules:
-                warm_grammars(Nursery(theirs))
-            _become(json.loads(text), log, handed, parent)
+                warm_grammars(nursery)
+            if _FOLLOWERS in sys.modules and COLD_RANKS not in request["env"]:
+                warm_ranks(nursery)
+            _become(request, log, parent)
         theirs.close()
         for fd in (log, *handed):
             os.close(fd)
         self._askers.append(ours)
         self._ends[pid] = end
+        self._askers_of[pid] = asker, request["ends_with_caller"]
         with contextlib.suppress(ConnectionError):  # the asker has ended
             asker.sendall(PID.pack(pid))
 
@@ -143,15 +168,31 @@ class _Copies:
             if pid == 0:
                 return
             end = self._ends.pop(pid)
+            asker, _ = self._askers_of.pop(pid)
+            used_s = used.ru_utime + used.ru_stime
+            # What copies have asked for is told with the next end of one that the tests wait for.
+            told_s = used_s + self._untold_s if asker is self._control else 0.0
+            self._untold_s += used_s - told_s
             with contextlib.suppress(BrokenPipeError):  # its test has ended
                 code = os.waitstatus_to_exitcode(status)
-                os.write(end, END.pack(code, used.ru_utime + used.ru_stime))
+                os.write(end, END.pack(code, told_s))
             os.close(end)
 
 
-def _become(
-    request: Mapping[str, object], log: int, handed: Sequence[int], parent: int
-) -> NoReturn:
+def _take(files: Sequence[int], numbers: Sequence[int], others: Sequence[int]) -> list[int]:
+    """Have files by these numbers. Return new numbers of the others, which may have stood there."""
+    floor = max((2, *numbers)) + 1
+    moved = []
+    for fd in (*others, *files):
+        moved.append(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, floor))
+        os.close(fd)
+    for fd, number in zip(moved[len(others) :], numbers, strict=True):
+        os.dup2(fd, number, inheritable=False)
+        os.close(fd)
+    return moved[: len(others)]
+
+
+def _become(request: Mapping[str, object], log: int, parent: int) -> NoReturn:
     """Be what `python -m` would start; ends with the parent."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -166,8 +207,8 @@ def _become(
     os.environ.update(request["env"])  # type: ignore[call-overload]
     if arenas := os.environ.get("MALLOC_ARENA_MAX"):  # read when a process starts
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, int(arenas))
-    module, *flags = request["argv"]  # type: ignore[misc]
-    sys.argv = [module, *flags, *map(str, handed)]
+    sys.argv = [str(parent) if word == PARENT else word for word in request["argv"]]  # type: ignore[attr-defined]
+    module = sys.argv[0]
     code: object = 0
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)

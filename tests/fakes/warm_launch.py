@@ -7,7 +7,7 @@ from typing import IO, TYPE_CHECKING
 
 from benchmarks.faults import process
 from cli.places import ROOT, python_command
-from tests.fakes.warm_process import WarmProcess, load_all, tell_parent_at_exit
+from tests.fakes.warm_process import COLD_RANKS, WarmProcess, load_all, tell_parent_at_exit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,6 +31,8 @@ def launch(
         network, program = program[1].removeprefix(_IN_NETWORK), program[2:]
     if program[: len(_PYTHON)] != _PYTHON:
         return process.launch(command, environ=environ, log=log, niceness=niceness)
+    # The matrix looks for ranks among a worker's children.
+    env = {**environ, COLD_RANKS: "1"}
     return WarmProcess(
-        program[len(_PYTHON) :], cwd=ROOT, env=environ, log=log, namespaces=(mounts, network)
+        program[len(_PYTHON) :], cwd=ROOT, env=env, log=log, namespaces=(mounts, network)
     )

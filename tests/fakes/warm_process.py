@@ -25,13 +25,13 @@ from typing import IO, TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from shared.engine.grammar.host.zygote import Process
-
 GRAMMARS = "shared.engine.grammar.host"
+RANKS = "shared.engine.ranks"
 #: What is imported, not run, before the first copy is made. Only workers need torch.
 WORKERS = (
     "services.worker.program",
     f"{GRAMMARS}.__main__",
+    f"{RANKS}.__main__",
     "shared.engine.grammar.backends.guidance",
     "shared.engine.grammar.backends.xgrammar",
     "shared.directory.redis.directory",
@@ -48,6 +48,10 @@ LOADED = {
     ),
     "tests.fakes.cluster_command": ("tests.fakes.cluster_command",),
 }
+#: An argument for which the copy has the process id of its parent.
+PARENT = "<parent>"
+#: A process with this variable starts its ranks as users' processes do: they are its children.
+COLD_RANKS = "BATON_TEST_COLD_RANKS"
 #: The variable of the folder of those that several processes share.
 SHARED = "BATON_TEST_NURSERIES"
 PID = struct.Struct("!i")
@@ -66,19 +70,23 @@ class WarmProcess:
         env: Mapping[str, str],
         log: IO[bytes],
         namespaces: Sequence[str] = (),
-        handed: socket.socket | None = None,
+        handed: Sequence[int] = (),
+        ends_with_caller: bool = False,
         nursery: Nursery | None = None,
     ) -> None:
         """`namespaces` are the files of those that it lives in, of mounts first, then a network.
 
-        `handed` is duplicated; its number is the last argument.
+        `handed`: descriptors that it has by the same numbers. `ends_with_caller`: it is killed when
+        the process that asks for it ends, whatever it does.
         """
         self.returncode: int | None = None
+        self._lock = threading.Lock()
         self._ended, theirs = os.pipe()
         try:
             request: dict[str, object] = {"argv": list(argv), "cwd": str(cwd), "env": dict(env)}
             request["namespaces"] = list(namespaces)
-            files = [log.fileno(), theirs, *([handed.fileno()] if handed else [])]
+            request["handed"], request["ends_with_caller"] = list(handed), ends_with_caller
+            files = [log.fileno(), theirs, *handed]
             nursery = nursery or _nursery(LOADED.get(argv[0], WORKERS))
             self.pid = nursery.start(request, files)
         finally:
@@ -111,13 +119,18 @@ class WarmProcess:
 
     def _read_end(self, timeout: float | None) -> int | None:
         if self.returncode is None and _is_readable(self._ended, timeout):
-            text = os.read(self._ended, END.size)
-            os.close(self._ended)
-            # Nothing is written only if the nursery itself was killed, and its copies with it.
-            code, cpu_s = END.unpack(text) if text else (-signal.SIGKILL, 0.0)
-            self.returncode = code
-            _ended_cpu_s.append(cpu_s)
+            with self._lock:
+                if self.returncode is None:  # no other thread has read it meanwhile
+                    self.returncode = self._read()
         return self.returncode
+
+    def _read(self) -> int:
+        text = os.read(self._ended, END.size)
+        os.close(self._ended)
+        # Nothing is written only if the nursery itself was killed, and its copies with it.
+        code, cpu_s = END.unpack(text) if text else (-signal.SIGKILL, 0.0)
+        _ended_cpu_s.append(cpu_s)
+        return int(code)
 
 
 def _is_readable(fd: int, timeout_s: float | None) -> bool:
@@ -143,29 +156,56 @@ def ended_copies_cpu_s() -> float:
     """
     told = 0.0
     if folder := os.environ.get(SHARED):
-        told = sum(float(path.read_text()) for path in Path(folder).glob(f"{os.getpid()}-*"))
+        told = _told_s(folder, os.stat(folder).st_mtime_ns)  # noqa: PTH116 this is asked often
     return sum(_ended_cpu_s) + told
+
+
+@functools.lru_cache(maxsize=1)
+def _told_s(folder: str, _changed_ns: int) -> float:
+    return sum(float(path.read_text()) for path in Path(folder).glob(f"{os.getpid()}-*"))
 
 
 def tell_parent_at_exit() -> None:
     """Let the process that started this one count our copies, if they were made for both."""
     if folder := os.environ.get(SHARED):
-        path = Path(folder) / f"{os.getppid()}-{os.getpid()}"
-        atexit.register(lambda: path.write_text(str(ended_copies_cpu_s())))
+        name = f"{os.getppid()}-{os.getpid()}"
+
+        def tell() -> None:
+            unready = Path(folder) / f"unready-{name}"
+            unready.write_text(str(ended_copies_cpu_s()))
+            unready.rename(unready.with_name(name))  # nobody has read half of it
+
+        atexit.register(tell)
 
 
 def warm_grammars(nursery: Nursery | None = None) -> None:
     """From now on this process starts grammar processes as copies."""
     from shared.engine.grammar.host import zygote
 
-    def start(control: socket.socket) -> Process:
+    def start(control: socket.socket) -> WarmProcess:
+        fd = control.fileno()
         with os.fdopen(os.dup(2), "wb") as log:
             return WarmProcess(
-                (GRAMMARS,),
-                cwd=Path.cwd(), env=zygote.environment(), log=log, handed=control, nursery=nursery,
+                (GRAMMARS, str(fd)),
+                cwd=Path.cwd(), env=zygote.environment(), log=log, handed=[fd], nursery=nursery,
             )  # fmt: skip
 
     zygote.start_process = start
+
+
+def warm_ranks(nursery: Nursery | None = None) -> None:
+    """From now on this process starts ranks as copies. They end with it, as its children do."""
+    from shared.engine.ranks import processes
+
+    def start(rank: int, words: Sequence[str], fds: Sequence[int]) -> WarmProcess:
+        with os.fdopen(os.dup(2), "wb") as log:
+            return WarmProcess(
+                (RANKS, str(rank), PARENT, *words),
+                cwd=Path.cwd(), env=processes.environment(), log=log, handed=fds,
+                ends_with_caller=True, nursery=nursery,
+            )  # fmt: skip
+
+    processes.start_process = start
 
 
 class Nursery:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from services.router.routing.base import Candidate, Policy, RoutingRequest, Scorer
-    from services.router.routing.chooser import Candidates
+    from services.router.routing.eligible import Candidates
     from services.router.routing.trail import Trail
 
 #: Number of candidates kept per role and request. A cluster may have hundreds of workers.

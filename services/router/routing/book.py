@@ -150,6 +150,7 @@ class Booking:
         if key is None:
             self._begin_decoding()
             return
+        self._decode.num_coming += 1
         estimate = route.estimate
         self._computing.add_prompt(
             key, num_prompt_tokens, estimate.prefill_ms, now_s,
@@ -229,6 +230,7 @@ class Booking:
         self._computing.end_prompt(self._key, now_s)
         self._beside.append(self._computing.num_decoding)
         self._key = None
+        self._decode.num_coming -= 1
         if self._computing is not self._decode:
             self._computing.num_requests -= 1
         for use in self._adapter_uses[1:]:

@@ -10,29 +10,16 @@ from typing import TYPE_CHECKING
 
 from services.router.routing.base import Estimate, PrefixSource, Route
 from services.router.routing.book import Book
+from services.router.routing.eligible import FILTERS, Candidates, Eligible
 from services.router.routing.estimator import Estimator, Holdings
-from services.router.routing.filters import (
-    Accepted,
-    Awake,
-    FitsContext,
-    Makes,
-    NotDraining,
-    NotExcluded,
-    Ready,
-    SameIdentity,
-    ServesAdapters,
-    SharesBlocksWith,
-    Understands,
-)
+from services.router.routing.filters import SharesBlocksWith
 from services.router.routing.newest import Newest
 from services.router.routing.places.compare import compared
 from services.router.routing.places.mode import PlacementMode
 from services.router.routing.places.placement import Place, Placement
 from services.router.routing.policies.cost import policy as cost_policy
 from services.router.routing.slo import meets_itl, meets_ttft, refuse
-from services.router.workers.endpoint import preferring
 from shared.directory.generations import identity_of
-from shared.errors import NoWorkerError, UnsupportedError
 from shared.identity import Role
 
 if TYPE_CHECKING:
@@ -55,28 +42,7 @@ if TYPE_CHECKING:
 MAX_PREFILL_CANDIDATES = 3
 #: Number of peers that a worker may ask for a prefix.
 MAX_SOURCES = 2
-OTHER_GENERATION = "not of the generation that takes new answers"
 WORKERS = (Role.PREFILL, Role.DECODE)
-FILTERS: tuple[Filter, ...] = (
-    Accepted(),
-    SameIdentity(),
-    Awake(),
-    NotDraining(),
-    Ready(),
-    NotExcluded(),
-    FitsContext(),
-    Understands(),
-    ServesAdapters(),
-    Makes(),
-)
-
-
-@dataclass(slots=True)
-class Candidates:
-    """The workers of one role: the remaining ones, best first, and why others are excluded."""
-
-    candidates: list[Candidate] = field(default_factory=list)
-    left_out: list[tuple[Endpoint, str]] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -117,8 +83,8 @@ class WorkerChooser:
         self.book = book or Book()
         self._prefixes = prefixes
         self._estimator = Estimator(self.book, peer_fetch=peer_fetch)
-        self._filters = tuple(filters)
-        self._newest = Newest(self.book, max_worker_queue_ms=max_worker_queue_ms)
+        newest = Newest(self.book, max_worker_queue_ms=max_worker_queue_ms)
+        self._eligible = Eligible(endpoints, newest, mode=mode, filters=filters)
         self._max_prefill_candidates = max_prefill_candidates
 
     def hash_space(self) -> tuple[bytes, int] | None:
@@ -151,8 +117,7 @@ class WorkerChooser:
             trail.note(self.policy, request, decision)
         placement = decision.placement
         if decision.route is None or placement is None:
-            _refuse_if_too_old(decision.decode.left_out)
-            raise NoWorkerError(_why_nobody(decision.decode.left_out, "decode"))
+            raise decision.decode.refusal(Role.DECODE)
         refuse(request, placement)
         self.policy.decode_picker.chosen(placement.writer)
         if placement.readers:
@@ -167,7 +132,7 @@ class WorkerChooser:
         """
         choice = self.readers(request)
         if not choice.candidates:
-            raise NoWorkerError(_why_nobody(choice.left_out, "prefill"))
+            raise choice.refusal(Role.PREFILL)
         self.policy.prefill_picker.chosen(choice.candidates[0])
         return choice.candidates[0]
 
@@ -177,10 +142,8 @@ class WorkerChooser:
         Those that prefer prefill; if none of them can make it, any that can.
         """
         choice = Candidates()
-        kept = self._able(request, Role.PREFILL, choice)
-        taking = self._newest.pick_readers(kept)
-        _leave_out_others(kept, taking, choice)
-        choice.candidates = self._by_policy_readers(request, taking, self._holdings(request))
+        makers = self._eligible.makers(request, choice)
+        choice.candidates = self._by_policy_readers(request, makers, self._holdings(request))
         return choice
 
     def is_gone(self, identity: str, excluded: Collection[WorkerId]) -> bool:
@@ -207,15 +170,8 @@ class WorkerChooser:
     def decide(self, request: RoutingRequest) -> Decision:
         """Return the decision that `route` would make, without side effects."""
         holdings = self._holdings(request)
-        decode = Candidates()
-        prefill = Candidates()
-        writers = self._writers(request, decode)
-        readers = self._readers(request, writers, prefill)
-        taking = self._newest.pick(writers, readers, request.num_prompt_tokens)
-        _leave_out_others(writers, taking[0], decode)
-        _leave_out_others(readers, taking[1], prefill)
-        writers, readers = taking
-        decision = Decision(decode, prefill)
+        decision = Decision(Candidates(), Candidates())
+        writers, readers = self._eligible.pair(request, decision.decode, decision.prefill)
         if self._mode is PlacementMode.ELASTIC and writers and readers:
             self._compare(request, writers, readers, holdings, decision)
         else:
@@ -263,7 +219,8 @@ class WorkerChooser:
             return
         decode.candidates = meets_itl(request, decode.candidates)
         chosen = decode.candidates[0]
-        compatible = self._kept(request, readers, (SharesBlocksWith(chosen.endpoint),), prefill)
+        shares = SharesBlocksWith(chosen.endpoint)
+        compatible = self._eligible.kept(request, readers, prefill, (shares,))
         if readers and not compatible:
             # The decode worker has to compute the prompt, which is not in its estimate.
             chosen = self._estimator.decode(request, [chosen.endpoint], holdings, computes=True)[0]
@@ -342,52 +299,6 @@ class WorkerChooser:
         """Return each worker once."""
         return list(dict.fromkeys(e for role in WORKERS for e in self._endpoints(role)))
 
-    def _able(self, request: RoutingRequest, role: Role, choice: Candidates) -> list[Endpoint]:
-        """Return those that prefer the role and can serve the request; if none can, all that can.
-
-        A role is a preference: without a decode worker, prefill workers write the answers.
-        """
-        alive = self._endpoints(role)
-        kept = self._kept(request, preferring(alive, role), self._filters, choice)
-        if kept:
-            return kept
-        others = [endpoint for endpoint in alive if endpoint.preference is not role]
-        return self._kept(request, others, self._filters, choice)
-
-    def _writers(self, request: RoutingRequest, choice: Candidates) -> list[Endpoint]:
-        if self._mode is PlacementMode.DISAGGREGATED:
-            return self._able(request, Role.DECODE, choice)
-        return self._kept(request, self._endpoints(Role.DECODE), self._filters, choice)
-
-    def _readers(
-        self, request: RoutingRequest, writers: Sequence[Endpoint], choice: Candidates
-    ) -> list[Endpoint]:
-        if self._mode is PlacementMode.AGGREGATED:
-            return []
-        alive = self._endpoints(Role.PREFILL)
-        if self._mode is PlacementMode.DISAGGREGATED:
-            # Without a decode worker, each of those that write in its place computes its own
-            # prompts.
-            alive = preferring([each for each in alive if each not in writers], Role.PREFILL)
-        return self._kept(request, alive, self._filters, choice)
-
-    def _kept(
-        self,
-        request: RoutingRequest,
-        endpoints: Sequence[Endpoint],
-        filters: Sequence[Filter],
-        choice: Candidates,
-    ) -> list[Endpoint]:
-        kept = []
-        for endpoint in endpoints:
-            for rule in filters:
-                if not rule.keeps(request, endpoint):
-                    choice.left_out.append((endpoint, rule.reason))
-                    break
-            else:
-                kept.append(endpoint)
-        return kept
-
     def _ordered(
         self,
         request: RoutingRequest,
@@ -402,28 +313,3 @@ class WorkerChooser:
                 cost_ms += scorer.cost_ms(request, candidate)
             costs.append((cost_ms, candidate))
         return picker.order(costs)
-
-
-def _leave_out_others(
-    usable: Sequence[Endpoint], taken: Sequence[Endpoint], choice: Candidates
-) -> None:
-    if taken is not usable:
-        choice.left_out += [(e, OTHER_GENERATION) for e in usable if e not in taken]
-
-
-def _refuse_if_too_old(left_out: Sequence[tuple[Endpoint, str]]) -> None:
-    """Raise UnsupportedError if the workers that serve are too old: waiting does not help."""
-    old = [endpoint.name for endpoint, reason in left_out if reason == Understands.reason]
-    if old:
-        message = (
-            "structured output, required tools, extra_args and adapters need workers of a newer "
-            f"version than {', '.join(old)}"
-        )
-        raise UnsupportedError(message)
-
-
-def _why_nobody(left_out: Sequence[tuple[Endpoint, str]], role: str) -> str:
-    if not left_out:
-        return f"no {role} worker is registered"
-    states = (f"{endpoint.name} is {reason}" for endpoint, reason in left_out)
-    return f"no {role} worker can take the request: {', '.join(states)}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from services.router.routing.base import Candidate
 from services.router.routing.places.steps import beside
 from services.router.workers.work import RECENT_WINDOW_S
+from shared.engine.timing.step_bound import PROMPT_STRETCH
 from shared.identity import Role
 
 if TYPE_CHECKING:
@@ -31,9 +32,9 @@ HEAT_REQUESTS = 5
 BUSY_SHARE = 0.25
 #: Milliseconds of one first token that are worth a millisecond by which a sequence without a bound
 #: is delayed.
-HARM_WEIGHT = 1.0
-#: What use in the other role costs, as a share of the computation: enough to decide ties.
-PREFERENCE_SHARE = 0.01
+HARM_WEIGHT = 1.5
+#: What use in the other role costs, as a share of the prompt's computation: it should save as much.
+PREFERENCE_SHARE = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ class Estimator:
                 candidate.transfer_ms = profile.transfer_ms(num_moved)
                 candidate.exposed_ms = profile.exposed_ms(num_moved)
             num_held = work.num_held_tokens + num_tokens
-            itl_ms = profile.itl_ms(work.num_decoding + 1, num_held)
+            itl_ms = profile.itl_ms(work.num_decoding + work.num_coming + 1, num_held)
             # The rest of its time is that of prompts.
             candidate.itl_ms = itl_ms / (1 - work.prompt_share(now_s))
             _add_preference(candidate, Role.DECODE, profile.prefill_ms(num_tokens, 0))
@@ -166,22 +167,20 @@ class Estimator:
     def _add_spoils(
         self, candidates: list[Candidate], request: RoutingRequest, now_s: float
     ) -> None:
-        """Add the delay of an answer by prompts that come while it is written.
+        """Add what an answer and prompts delay each other where prompts are preferred.
 
-        They are computed where the fewest sequences decode. If the answer is written there, it is
-        in their way; if elsewhere, they go on as before.
+        A prompt that comes while the answer is written finds that worker busy. Written on a worker
+        that prefers decode, the answer is in the way of none that prefer it.
         """
-        if len(candidates) < 2:
+        readers = [c for c in candidates if c.endpoint.preference is Role.PREFILL]
+        if len(readers) in {0, len(candidates)}:
             return
-        works = [candidate.endpoint.work for candidate in candidates]
-        least = min(work.num_decoding for work in works)
-        num_least = sum(work.num_decoding == least for work in works)
-        share = sum(work.prompt_share(now_s) for work in works)
+        share = sum(c.endpoint.work.prompt_share(now_s) for c in readers) / len(readers)
         num_tokens = min(self._book.answer_tokens, request.max_tokens)
-        for candidate, work in zip(candidates, works, strict=True):
-            if work.num_decoding == least:
-                itl_ms = candidate.endpoint.profile.itl_ms(least + 1, work.num_held_tokens)
-                candidate.spoil_ms = HARM_WEIGHT * share * num_tokens * itl_ms / num_least
+        for candidate in readers:
+            work = candidate.endpoint.work
+            itl_ms = candidate.endpoint.profile.itl_ms(work.num_decoding + 1, work.num_held_tokens)
+            candidate.spoil_ms = HARM_WEIGHT * share * num_tokens * itl_ms
 
     def _add_heat(self, candidates: list[Candidate], request: RoutingRequest, now_s: float) -> None:
         """Add a penalty to busy workers, so that a popular prefix is computed on others, too.
@@ -230,13 +229,15 @@ def _add_beside(candidate: Candidate) -> None:
     """Add what sequences that decode there mean for the prompt, and the prompt for them."""
     endpoint = candidate.endpoint
     work = endpoint.work
+    # Those that come begin while the prompt waits, or is computed.
+    num_decoding = work.num_decoding + work.num_coming
     there = beside(
         candidate.prefill_ms,
-        num_decoding=work.num_decoding,
+        num_decoding=num_decoding,
         num_unbounded=work.num_unbounded,
-        itl_ms=endpoint.profile.itl_ms(work.num_decoding, work.num_held_tokens),
+        itl_ms=endpoint.profile.itl_ms(num_decoding, work.num_held_tokens),
         bound_ms=work.bound_ms,
-        is_whole=endpoint.preference is Role.PREFILL,
+        stretch=PROMPT_STRETCH[endpoint.preference],
     )
     candidate.stretch_ms, candidate.step_ms = there.stretch_ms, there.step_ms
     candidate.fits_bound = there.fits

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from services.router.routing.base import Candidate, Policy, RoutingRequest, Scorer
-    from services.router.routing.chooser import Candidates, Decision
+    from services.router.routing.chooser import Decision
+    from services.router.routing.eligible import Candidates
     from services.router.routing.places.placement import Placement
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from services.router.routing.places.steps import alone_ms
-from shared.identity import Role
+from shared.engine.timing.step_bound import PROMPT_STRETCH
 
 if TYPE_CHECKING:
     from services.router.routing.base import Route
@@ -78,5 +78,5 @@ def _alone_ms(endpoint: Endpoint, took_ms: float, num_beside: float) -> float:
         num_unbounded=num_beside if work.bound_ms is None else work.num_unbounded,
         itl_ms=itl_ms,
         bound_ms=work.bound_ms,
-        is_whole=endpoint.preference is Role.PREFILL,
+        stretch=PROMPT_STRETCH[endpoint.preference],
     )

@@ -35,6 +35,7 @@ class Work:
         "_recent_ms",
         "_share_ms",
         "_works",
+        "num_coming",
         "num_decoding",
         "num_held_tokens",
         "num_requests",
@@ -46,6 +47,8 @@ class Work:
         self.num_requests = 0
         #: Sequences in its batch.
         self.num_decoding = 0
+        #: Answers that it will write when their prompts are computed.
+        self.num_coming = 0
         #: Tokens of those sequences, and of prompts that will join them.
         self.num_held_tokens = 0
         #: Prompt tokens sent whose first token has not come back.
@@ -166,5 +169,5 @@ class Work:
 
     @property
     def num_unbounded(self) -> int:
-        """Sequences that decode without a bound, at least."""
-        return max(0, self.num_decoding - self._bounds.total())
+        """Sequences without a bound that decode, or will."""
+        return max(0, self.num_decoding + self.num_coming - self._bounds.total())

@@ -14,14 +14,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from shared.errors import RankError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from shared.engine.ranks.channels import GroupMemory
 
@@ -36,6 +36,45 @@ class LogSettings:
     service: str = "baton"
     level: str = "warning"
     as_json: bool = False
+
+
+class Process(Protocol):
+    """The part of `subprocess.Popen` that is used here. Several threads may call it at a time."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """Return the exit code, negative for a signal, or None while it runs."""
+
+    def kill(self) -> None:
+        """Kill the process."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit code.
+
+        Raises:
+            subprocess.TimeoutExpired: the process still runs.
+        """
+
+
+def start_process(rank: int, words: Sequence[str], fds: Sequence[int]) -> Process:
+    """Run this package as a child: the kernel ends it with the thread that calls this.
+
+    words: the arguments behind the rank and this process's id. fds: passed on as they are.
+    """
+    # -P: the process imports from where this one does. The user's folder may not be there.
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", __package__, str(rank), str(os.getpid()), *words],
+        pass_fds=fds,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def environment() -> dict[str, str]:
+    """Return the environment of the process: it imports from where this one does."""
+    path = os.pathsep.join(each or str(Path.cwd()) for each in sys.path)
+    return {**os.environ, "PYTHONPATH": path}
 
 
 class FollowerProcesses:
@@ -56,7 +95,7 @@ class FollowerProcesses:
     ) -> None:
         """Start ranks 1 to size - 1. The memory stays the caller's."""
         self._on_lost = on_lost
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Process] = []
         #: By rank, from 1: this end of its line.
         self.lines: list[socket.socket] = []
         self._pidfds: list[int] = []
@@ -117,17 +156,10 @@ class FollowerProcesses:
         own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.lines.append(own)
         with other:
-            passed = (*memory.fds, other.fileno())
-            words = map(str, (rank, os.getpid(), other.fileno()))
             group = msgspec.json.encode(memory).decode()
             how = (logs.service, logs.level, str(int(logs.as_json)))
-            # -P: the process imports from where this one does. The user's folder may not be there.
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", __package__, *words, group, *how],
-                pass_fds=passed,
-                env=_environment(),
-                stdin=subprocess.DEVNULL,
-            )
+            words = (str(other.fileno()), group, *how)
+            process = start_process(rank, words, (*memory.fds, other.fileno()))
         self._processes.append(process)
         self._pidfds.append(os.pidfd_open(process.pid))
 
@@ -156,8 +188,3 @@ class FollowerProcesses:
         self._processes[rank - 1].wait()
         message = f"the process of rank {rank} {self.end_of(rank)}"
         self._on_lost(RankError(message, rank=rank))
-
-
-def _environment() -> dict[str, str]:
-    path = os.pathsep.join(each or str(Path.cwd()) for each in sys.path)
-    return {**os.environ, "PYTHONPATH": path}

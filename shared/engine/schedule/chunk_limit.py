@@ -2,8 +2,9 @@
 
 Every sequence that decodes gets its next token when the step is over, so prompts in it keep it
 waiting. Each of these sequences has a limit for the time of a step: the bound of its request, or
-without one a multiple of the step without prompts, if the worker prefers decode. The tightest
-holds. At least a block of prompt tokens is computed in every step, so that prompts always go on.
+without one a multiple of the step without prompts, by the role that the worker prefers. The
+tightest holds. At least a block of prompt tokens is computed in every step, so that prompts always
+go on.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from typing import TYPE_CHECKING
 
 from shared.engine.timing.step_bound import PROMPT_STRETCH
 from shared.engine.timing.step_work import StepWork
-from shared.identity import Role
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from shared.engine.sequence.sequence import Sequence
     from shared.engine.timing.step_model import StepModel
+    from shared.identity import Role
 
 #: A bound is aimed at with a reserve: a share of it, and a number of the model's median errors.
 _RESERVE_SHARE = 0.05
@@ -34,7 +35,7 @@ class ChunkLimit:
         self._model = model
         self._block_size = block_size
         self._num_stages = num_stages
-        #: What the worker prefers; None, or prefill: sequences without a bound set no limit.
+        #: What the worker prefers; None: sequences without a bound set no limit.
         self.preference: Role | None = None
         #: Whether any sequence has had a bound.
         self._has_bounds = False
@@ -56,7 +57,8 @@ class ChunkLimit:
     def open(self, decoding: Iterable[Sequence], step: Mapping[Sequence, int]) -> None:
         """Begin a step. `decoding`: all sequences that decode; `step`: what it computes of them."""
         self._left_ms, self._num_sure, self.has_cut = math.inf, self._block_size, False
-        if not self._has_bounds and self.preference is not Role.DECODE:
+        stretch = math.inf if self.preference is None else PROMPT_STRETCH[self.preference]
+        if not self._has_bounds and stretch == math.inf:
             return
         bound_ms, is_unbound = math.inf, False
         for seq in decoding:
@@ -64,15 +66,14 @@ class ChunkLimit:
                 bound_ms = min(bound_ms, seq.request.max_itl_ms)
             else:
                 is_unbound = True
-        is_unbound = is_unbound and self.preference is Role.DECODE
-        if bound_ms == math.inf and not is_unbound:
+        if bound_ms == math.inf and (stretch == math.inf or not is_unbound):
             return
         work = StepWork(sum(step.values()), sum(seq.num_tokens for seq in step))
         plain_ms = self._model.cost.step_ms(work)
         reserve = _RESERVE_SHARE + _RESERVE_ERRORS * self._model.median_error
         limit_ms = bound_ms / self._num_stages / (1 + reserve)
         if is_unbound:
-            limit_ms = min(limit_ms, PROMPT_STRETCH * plain_ms)
+            limit_ms = min(limit_ms, stretch * plain_ms)
         self._left_ms = limit_ms - plain_ms
 
     def most(self, num_tokens: int, context: int) -> int:

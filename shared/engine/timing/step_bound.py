@@ -4,8 +4,13 @@ them, too.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-#: Without a bound of its own, a sequence that decodes on a worker that prefers decode waits for a
-#: step with prompts at most this multiple of the time of the same step without them.
-PROMPT_STRETCH: Final = 2.0
+from shared.identity import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+#: Without a bound of its own, a sequence waits for a step with prompts at most this multiple of the
+#: time of the same step without them, by what its worker prefers.
+PROMPT_STRETCH: Final[Mapping[Role, float]] = {Role.DECODE: 2.0, Role.PREFILL: 4.0}

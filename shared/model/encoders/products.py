@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kernels.native.library import Kind, Texts
+from kernels.native.kinds import Kind
+from kernels.native.structures import Texts
 from shared.model.linear.base import MadeOfDense
 
 if TYPE_CHECKING:

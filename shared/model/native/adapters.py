@@ -6,10 +6,10 @@ from ctypes import POINTER, cast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kernels.native.library import AdaptedMatrix, AdapterRows, DeltaPart
+from kernels.native.structures import AdaptedMatrix, AdapterRows, DeltaPart
 from shared.model.adapted.paths import takes_adapter
 from shared.model.linear.fused import FusedLinear
-from shared.model.native.packing import PackedWeight
+from shared.model.native.matrices import PackedWeight
 
 if TYPE_CHECKING:
     import ctypes
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from kernels.low_rank import LowRankPart, RowSegments
-    from kernels.native.library import Kind
+    from kernels.native.kinds import Kind
     from shared.model.adapted.base import AdapterWeights
     from shared.model.causal_lm import CausalLM
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kernels.native.library import BlockRows, Blocks, BlockType, CodeKind, Codes
+from kernels.native.kinds import BlockType, CodeKind
+from kernels.native.structures import BlockRows, Blocks, Codes
 from shared.model.matrix.pieces import joined_as_floats
 from shared.model.native.codes import CodesRecord
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kernels.native.library import CodeKind, Codes, Grid
-from kernels.native.library import Rounding as RoundingRecord
-from kernels.native.library import ScaleRule as NativeScaleRule
+from kernels.native.kinds import CodeKind, Grid
+from kernels.native.kinds import ScaleRule as NativeScaleRule
+from kernels.native.structures import Codes
+from kernels.native.structures import Rounding as RoundingRecord
 from shared.model.matrix.blocks import BlockMatrix
 from shared.model.matrix.ordering import has_even_groups, in_groups
 from shared.model.matrix.rounding import Element, ScaleRule

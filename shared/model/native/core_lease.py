@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kernels.native.cores import CoresJoin
-from kernels.native.library import CoreUse, load_library
+from kernels.native.library import load_library
+from kernels.native.structures import CoreUse
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:

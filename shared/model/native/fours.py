@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernels.native.library import CodeKind, Kind
+from kernels.native.kinds import CodeKind, Kind
 from shared.model.matrix.nearest import GROUP, round_to_codes
 from shared.model.native.codes import code_kind
 from shared.model.native.packing import Packing

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from kernels.kv_write.cache import QuantizedCache
-from kernels.native.library import KvFormat, KvMemory
+from kernels.native.kinds import KvFormat
+from kernels.native.structures import KvMemory
 from shared.errors import InternalError
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kernels.native.library import Batch, Kind, Operation, Outcome, Shape, Weights
+from kernels.native.kinds import Kind, Outcome
+from kernels.native.structures import Batch, Operation, Shape, Weights
 from shared.errors import InternalError
 from shared.model.native.adapters import PackedAdapter, adapter_rows, linears_taking_adapters
 from shared.model.native.kv_memory import kv_memory

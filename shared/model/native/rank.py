@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernels.native.library import Outcome
+from kernels.native.kinds import Outcome
 from shared.model.native.model import NativeCausalLM
 from shared.model.sharding.adapters import cut_adapter
 

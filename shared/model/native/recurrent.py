@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kernels.native.library import Recurrent, RecurrentKind
+from kernels.native.kinds import RecurrentKind
+from kernels.native.structures import Recurrent
 from shared.errors import InternalError
 from shared.model.mixers import GatedNorm
 from shared.model.mixing.recurrent import GatedDelta, Mamba, ShortConv

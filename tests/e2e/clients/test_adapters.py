@@ -1,19 +1,15 @@
-"""What people put between their programs and the API: LangChain, LiteLLM, a desktop client."""
+"""What people put between their programs and the API: LangChain, a desktop client."""
 
 from __future__ import annotations
 
 import importlib
 import json
-import os
-import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
 
 from tests.e2e.one_cluster import one_cluster
-from tests.fakes.litellm_python import litellm_python
 
 if TYPE_CHECKING:
     from tests.e2e.processes import Cluster
@@ -52,31 +48,6 @@ def test_langchain_uses_responses(cluster: Cluster, model: str) -> None:
     )  # fmt: skip
     whole = chat.invoke("What is a baton?")
     assert "".join(chunk.text for chunk in chat.stream("What is a baton?")) == whole.text
-
-
-def test_litellm_completes_and_streams(cluster: Cluster, model: str) -> None:
-    """In an environment of its own: it pins older versions of what Baton's tests need."""
-    python = litellm_python()
-    common = {"api_key": "none", "messages": HELLO, "temperature": 0.0, "max_tokens": 8}
-    asked = [
-        {"model": f"openai/{model}", "api_base": f"{cluster.url}/v1", **common},
-        {"model": f"anthropic/{model}", "api_base": cluster.url, **common},
-    ]
-    script = Path(__file__).with_name("ask_litellm.py")
-    done = subprocess.run(
-        [python, str(script), json.dumps(asked)],
-        env={**os.environ, "PYTHONPATH": ""},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    answers = json.loads(done.stdout.splitlines()[-1])
-    assert len(answers) == len(asked)
-    for answer in answers:
-        assert answer["completion_tokens"] > 0
-        assert answer["streamed"] == answer["whole"]
 
 
 def test_a_desktop_client_lists_models_and_streams_a_chat(cluster: Cluster, model: str) -> None:

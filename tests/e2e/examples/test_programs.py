@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +16,8 @@ from tests.fakes.litellm_python import litellm_python
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
+
+    from tests.e2e.processes import Cluster
 
 EXAMPLES = ROOT / "examples"
 #: What the output of each must have.
@@ -58,14 +60,34 @@ def test_a_python_program_runs(
 
 
 def test_litellm_s_program_runs_in_its_own_environment(
-    addresses: Mapping[str, str], reader: Path, monkeypatch: pytest.MonkeyPatch
+    served: Cluster,
+    addresses: Mapping[str, str],
+    reader: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The process goes on and asks both APIs, whole and as streams: it takes long to load."""
     python = litellm_python()
     monkeypatch.delenv("PYTHONPATH", raising=False)
+    # It would wait for a list of prices from the internet.
+    monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     script = reader / LITELLM
     script.write_text(replaced((EXAMPLES / LITELLM).read_text(encoding="utf-8"), addresses))
-    printed = run_command([python, str(script)])
+    hello = [{"role": "user", "content": "What is a baton?"}]
+    common = {"api_key": "none", "messages": hello, "temperature": 0.0, "max_tokens": 8}
+    asked = [
+        {"model": "openai/pydoc", "api_base": f"{served.url}/v1", **common},
+        {"model": "anthropic/pydoc", "api_base": served.url, **common},
+    ]
+    ask = Path(__file__).with_name("ask_litellm.py")
+    printed, _, told = (
+        run_command([python, str(ask), str(script), json.dumps(asked)]).rstrip().rpartition("\n")
+    )
     assert re.search(r"\S.*\n--\n.*\S", printed, re.DOTALL), printed
+    answers = json.loads(told)
+    assert len(answers) == len(asked)
+    for answer in answers:
+        assert answer["completion_tokens"] > 0
+        assert answer["streamed"] == answer["whole"]
 
 
 @pytest.mark.parametrize("name", SHELL)

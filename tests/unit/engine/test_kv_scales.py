@@ -23,6 +23,8 @@ from tests.unit.model.checkpoints import edit_json, edit_tensors
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import transformers
+
     from shared.engine.engine import Engine
 
 #: With heads of 80, 6 over 2; in groups, with windows; with layers that have states instead.
@@ -55,6 +57,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 Stored = "Callable[[str, str, bool], tuple[Path, Path]]"
+Chosen = "Callable[[Path, Path, str, tuple[int, ...]], list[int]]"
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +75,22 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Stored:
         return plain(family), write_kv_scales(plain(family), folder, kind, by_head=by_head)
 
     return make
+
+
+@pytest.fixture(scope="module")
+def chosen() -> Chosen:
+    """The library's choice for each token of an answer; most answers are asked about often."""
+
+    @functools.cache
+    def oracle(plain: Path) -> transformers.PreTrainedModel:
+        return AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float32)
+
+    @functools.cache
+    def choose(plain: Path, checkpoint: Path, prompt: str, answer: tuple[int, ...]) -> list[int]:
+        logits = rounded_logits(oracle(plain), checkpoint, PROMPTS[prompt], list(answer))
+        return logits.argmax(dim=-1).tolist()
+
+    return choose
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +136,7 @@ def test_tokens_are_those_of_the_library(
     name: str,
     executor: str,
     stored: Stored,
+    chosen: Chosen,
     draft: Path,
 ) -> None:
     plain, checkpoint = stored(family, kind, bool(by_head))
@@ -129,17 +149,15 @@ def test_tokens_are_those_of_the_library(
     assert engine.layout.dtype == {"int8": "int8", "fp8": "float8_e4m3fn"}[kind]
     assert engine.layout.scales
     found = answers(engine, counter)
-    oracle = AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float32)
     for request, answer in found.items():
-        logits = rounded_logits(oracle, checkpoint, PROMPTS[request.split()[1]], answer)
-        assert answer == logits.argmax(dim=-1).tolist()
+        assert answer == chosen(plain, checkpoint, request.split()[1], tuple(answer))
 
 
 @pytest.mark.parametrize(
     ("family", "kind", "by_head"), [("qwen3", "int8", 1), ("gemma3", "fp8", 0)]
 )
 def test_modules_of_transformers_keep_them_so(
-    family: str, kind: str, by_head: int, stored: Stored
+    family: str, kind: str, by_head: int, stored: Stored, chosen: Chosen
 ) -> None:
     """Windows, too; the digest is that of the same model with a description."""
     plain, checkpoint = stored(family, kind, bool(by_head))
@@ -154,10 +172,8 @@ def test_modules_of_transformers_keep_them_so(
     ours, families = (engine.layout.scales for engine in engines)
     assert ours == families != ""
     found, _ = (answers(engine, "generation_tokens") for engine in engines)
-    oracle = AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float32)
     for request, answer in found.items():
-        logits = rounded_logits(oracle, checkpoint, PROMPTS[request.split()[1]], answer)
-        assert answer == logits.argmax(dim=-1).tolist()
+        assert answer == chosen(plain, checkpoint, request.split()[1], tuple(answer))
 
 
 def test_a_block_has_no_scales(stored: Stored) -> None:

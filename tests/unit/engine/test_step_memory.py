@@ -96,10 +96,16 @@ def test_few_layers_tell_what_all_take(loaded: LoadedModel) -> None:
     assert 0.6 * actual - MIB < predicted < 1.6 * actual + 8 * MIB
 
 
+@pytest.fixture(scope="module")
+def experts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("experts")
+    write_random_checkpoint(path, EXPERTS)
+    return path
+
+
 @pytest.mark.parametrize("backend", ["native", "torch"])
-def test_experts_behind_dense_layers_count(backend: str, tmp_path: Path) -> None:
-    write_random_checkpoint(tmp_path, EXPERTS)
-    loaded = load_model(tmp_path, attention_backend=backend)
+def test_experts_behind_dense_layers_count(backend: str, experts: Path) -> None:
+    loaded = load_model(experts, attention_backend=backend)
     predicted = step_memory.largest_step_bytes(loaded, read_layout(loaded, CONFIG), CONFIG, 2048)
     actual, dense = (measured(loaded, range(num)) for num in (EXPERTS.num_layers, 2))
     assert 0.6 * actual - MIB < predicted < 1.6 * actual + 8 * MIB

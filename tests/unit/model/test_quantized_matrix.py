@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels.native.library import Kind
+from kernels.native.kinds import Kind
 from shared.model.linear.fused import FusedLinear
 from shared.model.linear.stored import AsStored
 from shared.model.matrix.quantized import QuantizedMatrix, concatenate
 from shared.model.matrix.uniting import unite
-from shared.model.native.packing import PackedWeight, Packing
+from shared.model.native.matrices import PackedWeight
+from shared.model.native.packing import Packing
 from shared.model.native.threads import LibraryThreads, ThreadPlan
 from tests.unit.model.native.test_fours import multiply
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from shared.engine.timing.step_bound import PROMPT_STRETCH
-
 
 @dataclass(frozen=True, slots=True)
 class Beside:
@@ -27,7 +25,7 @@ def beside(
     num_unbounded: float,
     itl_ms: float,
     bound_ms: float | None,
-    is_whole: bool,
+    stretch: float,
 ) -> Beside:
     """Return the time of a prompt of `prefill_ms` beside steps that last `itl_ms` without it.
 
@@ -37,7 +35,7 @@ def beside(
     """
     if not num_decoding:
         return Beside(step_ms=prefill_ms)
-    room_ms = _limit_ms(num_unbounded, itl_ms, bound_ms, is_whole=is_whole) - itl_ms
+    room_ms = _limit_ms(num_unbounded, itl_ms, bound_ms, stretch) - itl_ms
     if room_ms <= 0:
         return Beside(fits=False)
     num_steps = max(1.0, prefill_ms / room_ms)
@@ -51,28 +49,25 @@ def alone_ms(
     num_unbounded: float,
     itl_ms: float,
     bound_ms: float | None,
-    is_whole: bool,
+    stretch: float,
 ) -> float:
     """Return what a prompt that took `took_ms` in such steps takes alone: the inverse."""
     if not num_decoding:
         return took_ms
-    limit_ms = _limit_ms(num_unbounded, itl_ms, bound_ms, is_whole=is_whole)
+    limit_ms = _limit_ms(num_unbounded, itl_ms, bound_ms, stretch)
     if limit_ms <= itl_ms:
         return took_ms
     num_steps = max(1.0, took_ms / limit_ms)
     return max(took_ms - num_steps * itl_ms, 0.0)
 
 
-def _limit_ms(
-    num_unbounded: float, itl_ms: float, bound_ms: float | None, *, is_whole: bool
-) -> float:
+def _limit_ms(num_unbounded: float, itl_ms: float, bound_ms: float | None, stretch: float) -> float:
     """Return the longest step: see shared/engine/schedule/chunk_limit.py.
 
     `bound_ms`: the tightest bound of the sequences, if any has one. `num_unbounded`: those without,
-    whose step is stretched by at most `PROMPT_STRETCH`, unless the worker prefers prefill:
-    `is_whole`.
+    whose step is stretched by at most that.
     """
     limit_ms = math.inf if bound_ms is None else bound_ms
-    if num_unbounded and not is_whole:
-        limit_ms = min(limit_ms, PROMPT_STRETCH * itl_ms)
+    if num_unbounded:
+        limit_ms = min(limit_ms, stretch * itl_ms)
     return limit_ms

@@ -118,11 +118,16 @@ def test_a_stream_that_just_ends_is_an_error() -> None:
     assert not cut.complete
 
 
-def test_growth_is_of_what_comes_after_the_warm_up() -> None:
-    rows = [(float(n), 100 if n < 20 else 200, 1) for n in range(100)]
+def test_growth_is_of_a_process_after_its_warm_up() -> None:
+    rows = [(5.0 * n, 100 if n < 20 else 200, 1) for n in range(100)]
     assert growth_of({"flat": rows}) == {"flat": 0.0}
-    rising = [(float(n), 100 + n, 1) for n in range(100)]
+    rising = [(5.0 * n, 100 + n, 2) for n in range(100)]
     assert growth_of({"rising": rising})["rising"] > 0.3
+    # The one that grows is found among others, and young ones are no growth.
+    later = [(at_s + 1000.0, rss, number) for at_s, rss, number in rising]
+    assert growth_of({"replaced": rows + later})["replaced"] > 0.3
+    young = [(2000.0 + 5.0 * n, 280 + 10 * (n % 5), 3) for n in range(20)]
+    assert growth_of({"replaced": rows + young, "killed": young}) == {"replaced": 0.0}
 
 
 def test_results_survive_the_disk_and_are_drawn(tmp_path: Path) -> None:

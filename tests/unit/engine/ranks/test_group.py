@@ -41,6 +41,7 @@ from shared.worker.health.rank_metrics import RankCollector
 from tests.fakes.engines import Near, Run, drain, generate, logprobs_of, make_request
 from tests.fakes.lora_folders import write_lora
 from tests.fakes.offload import offload_of, settle
+from tests.fakes.warm_process import COLD_RANKS, WarmProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -398,27 +399,21 @@ def test_a_rank_that_is_gone_loses_the_group(model: Path, number: signal.Signals
     assert not is_running(pid)
 
 
-def test_followers_end_with_rank_0(model: Path) -> None:
-    """However it ends, and whatever they do."""
-    program = f"""
-import os, time
-from pathlib import Path
-from shared.engine.rank_settings import RankSettings
-from shared.engine.ranks.leader import RankLeader
-leader = RankLeader(RankSettings(tensor_parallel_size=2))
-leader.load(Path({str(model)!r}))
-os.write(1, b"%d\\n" % leader.pids[0])
-time.sleep(60)
-"""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, env=environment, text=True
-    ) as process:
-        assert process.stdout is not None
-        pid = next(int(line) for line in process.stdout if line.strip().isdigit())
-        assert is_running(pid)
-        os.kill(pid, signal.SIGSTOP)
-        process.kill()
+def test_followers_end_with_rank_0(model: Path, tmp_path: Path) -> None:
+    """However it ends, and whatever they do. Its follower is started as users' are."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), COLD_RANKS: "1"}
+    with (tmp_path / "log").open("wb") as log:
+        argv = ("tests.fakes.rank_leader", str(model))
+        process = WarmProcess(argv, cwd=tmp_path, env=environment, log=log)
+    found: list[str] = []
+    while not found:
+        assert process.poll() is None, (tmp_path / "log").read_text()
+        time.sleep(0.02)
+        found = re.findall(r"rank 1 is (\d+)\n", (tmp_path / "log").read_text())
+    pid = int(found[0])
+    assert is_running(pid)
+    os.kill(pid, signal.SIGSTOP)
+    process.kill()
     end_s = time.monotonic() + 10
     while is_running(pid):
         assert time.monotonic() < end_s

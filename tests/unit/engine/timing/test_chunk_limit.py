@@ -73,7 +73,9 @@ def gaps_ms(engine: Engine, clock: Clock, names: Sequence[str]) -> dict[str, lis
 @pytest.mark.parametrize("role", [None, Role.PREFILL])
 def test_no_token_comes_later_than_the_tightest_bound(mode: StepMode, role: Role | None) -> None:
     bound_ms = 20.0 if mode is StepMode.SYNCHRONOUS else 60.0
-    engine, model, clock = start([bound_ms, 3 * bound_ms, 0.0], mode)
+    # With a preference one without a bound would have a limit, too.
+    last_ms = 0.0 if role is None else 5 * bound_ms
+    engine, model, clock = start([bound_ms, 3 * bound_ms, last_ms], mode)
     engine.prefer(role)
     engine.add(make_request("long", text(1200), max_tokens=1))
     gaps = gaps_ms(engine, clock, ["d0", "d1", "d2"])
@@ -97,9 +99,13 @@ def test_the_bound_ends_with_its_sequence() -> None:
 
 
 @pytest.mark.parametrize("mode", [StepMode.SYNCHRONOUS, StepMode.STAGED])
-def test_a_worker_that_prefers_decode_stretches_steps_by_its_factor(mode: StepMode) -> None:
+@pytest.mark.parametrize("role", [Role.DECODE, Role.PREFILL])
+def test_a_worker_stretches_steps_by_the_factor_of_what_it_prefers(
+    role: Role, mode: StepMode
+) -> None:
+    stretch = PROMPT_STRETCH[role]
     engine, model, _ = start([0.0] * 6, mode)
-    engine.prefer(Role.DECODE)
+    engine.prefer(role)
     engine.add(make_request("long", text(900), max_tokens=1))
     for _ in range(12):
         engine.step()
@@ -107,9 +113,9 @@ def test_a_worker_that_prefers_decode_stretches_steps_by_its_factor(mode: StepMo
     assert len(shared) > 5
     for work, ms in shared[3:]:
         plain_ms = ms - COST.per_prompt * work.num_prompt - COST.per_pair * work.num_pairs
-        assert ms <= max(1.15 * PROMPT_STRETCH * plain_ms, plain_ms + 1.1 * COST.more_ms(4, 900))
+        assert ms <= max(1.15 * stretch * plain_ms, plain_ms + 1.1 * COST.more_ms(4, 900))
     # From the next step on it is another worker.
-    engine.prefer(Role.PREFILL)
+    engine.prefer(None)
     for _ in range(1 + mode.lag):
         engine.step()
     assert model.steps[-1][0].num_prompt > 390

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.native.library import Kind
+from kernels.native.kinds import Kind
 from kernels.native.linear import PackedLinear
 
 #: Rows around the register tile (14), four of them, and a task (168).

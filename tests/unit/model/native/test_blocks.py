@@ -12,7 +12,7 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType as Type
 
-from kernels.native.library import BlockType, Kind
+from kernels.native.kinds import BlockType, Kind
 from shared.errors import ModelLoadError
 from shared.gguf.codes import FORMS, read_codes
 from shared.gguf.types import TYPES
@@ -25,7 +25,7 @@ from shared.model.matrix.blocks import BlockMatrix, BlockRows, quantized
 from shared.model.matrix.quantized import QuantizedMatrix
 from shared.model.matrix.rounding import Element
 from shared.model.matrix.uniting import join
-from shared.model.native.packing import PackedWeight
+from shared.model.native.matrices import PackedWeight
 from shared.model.native.packing import Packing as NativePacking
 from shared.model.native.threads import LibraryThreads, ThreadPlan
 from tests.unit.model.native.test_fours import multiply

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kernels.native.cores import CoresJoin
-from kernels.native.library import SpunTask
+from kernels.native.structures import SpunTask
 from shared.errors import ConfigError
 from shared.model.loader import load_model
 from shared.model.native import core_lease

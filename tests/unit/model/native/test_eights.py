@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels.native.library import Kind
+from kernels.native.kinds import Kind
 from shared.model.linear.fused import FusedLinear
 from shared.model.matrix.quantized import QuantizedMatrix
 from shared.model.native.packing import Packing

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from kernels.native.library import Kind
+from kernels.native.kinds import Kind
 from shared.model.linear.fused import FusedLinear
 from shared.model.matrix.quantized import QuantizedMatrix
-from shared.model.native.packing import PackedWeight, Packing
+from shared.model.native.matrices import PackedWeight
+from shared.model.native.packing import Packing
 from shared.model.native.threads import LibraryThreads, ThreadPlan
 
 if TYPE_CHECKING:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernels.native.library import Kind
+from kernels.native.kinds import Kind
 from shared.model.linear.fused import FusedLinear
 from shared.model.matrix.quantized import QuantizedMatrix
-from shared.model.native.packing import PackedWeight, Packing
+from shared.model.native.matrices import PackedWeight
+from shared.model.native.packing import Packing
 from shared.model.native.threads import LibraryThreads, ThreadPlan
 from tests.unit.model.native.test_fours import multiply
 

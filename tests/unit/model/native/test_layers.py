@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from kernels.native.library import Kind
+from kernels.native.kinds import Kind
 from shared.model.attention.registry import get_backend
 from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.config import load_spec

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels.native.library import CodeKind, Kind
+from kernels.native.kinds import CodeKind, Kind
 from shared.model.linear.fused import FusedLinear
 from shared.model.matrix.inputs import InputRounding
 from shared.model.matrix.quantized import QuantizedMatrix

@@ -11,8 +11,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from kernels.kv_write.cache import QuantizedCache
-from kernels.native.library import Activation as NativeActivation
-from kernels.native.library import HeadNorm, load_library
+from kernels.native.kinds import Activation as NativeActivation
+from kernels.native.kinds import HeadNorm
+from kernels.native.library import load_library
 from shared.errors import ConfigError
 from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.config import load_spec

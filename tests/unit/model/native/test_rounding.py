@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.native.library import Kind
+from kernels.native.kinds import Kind
 from shared.model.linear.fused import FusedLinear
 from shared.model.linear.rounded import RoundedProduct
 from shared.model.matrix.inputs import InputRounding

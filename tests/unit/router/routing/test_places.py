@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.router.routing.base import Route, RoutingRequest
+from services.router.routing.estimator import HARM_WEIGHT
 from services.router.routing.explain import explain
 from services.router.routing.learn import learn_decode, learn_prefill
 from services.router.routing.places.compare import NO_SPACE, NO_TIME
@@ -36,6 +37,7 @@ REQUEST = RoutingRequest(num_prompt_tokens=1600, max_tokens=100, block_hashes=LO
 ms = st.floats(0.1, 1e4)
 counts = st.integers(0, 64)
 bounds = st.none() | st.floats(1.0, 1e3)
+stretches = st.sampled_from(list(PROMPT_STRETCH.values()))
 
 
 def _both(name: str, role: Role = Role.DECODE, **changes: Any) -> Endpoint:
@@ -60,12 +62,12 @@ def _place(cluster: Cluster, request: RoutingRequest = REQUEST) -> tuple[str, st
     return placement.reader.endpoint.name, placement.writer.endpoint.name
 
 
-@given(prefill=ms, itl=ms, more=ms, num=counts, extra=counts, bound=bounds, whole=st.booleans())
+@given(prefill=ms, itl=ms, more=ms, num=counts, extra=counts, bound=bounds, stretch=stretches)
 def test_more_sequences_never_make_a_prompt_cheaper(
     *, prefill: float, itl: float, more: float, num: int, extra: int, bound: float | None,
-    whole: bool,
+    stretch: float,
 ) -> None:  # fmt: skip
-    facts = {"bound_ms": bound, "is_whole": whole}
+    facts = {"bound_ms": bound, "stretch": stretch}
     few = beside(prefill, num_decoding=num, num_unbounded=num, itl_ms=itl, **facts)
     many = beside(
         prefill, num_decoding=num + extra, num_unbounded=num + extra, itl_ms=itl + more, **facts
@@ -74,13 +76,13 @@ def test_more_sequences_never_make_a_prompt_cheaper(
     assert few.fits or not many.fits
 
 
-@given(prefill=ms, itl=ms, num=st.integers(1, 64), free=counts, bound=bounds, whole=st.booleans())
+@given(prefill=ms, itl=ms, num=st.integers(1, 64), free=counts, bound=bounds, stretch=stretches)
 def test_no_step_is_expected_to_exceed_its_limit(
-    *, prefill: float, itl: float, num: int, free: int, bound: float | None, whole: bool
+    *, prefill: float, itl: float, num: int, free: int, bound: float | None, stretch: float
 ) -> None:
     facts: dict[str, Any] = {
         "num_decoding": num, "num_unbounded": min(num, free), "itl_ms": itl, "bound_ms": bound,
-        "is_whole": whole,
+        "stretch": stretch,
     }  # fmt: skip
     there = beside(prefill, **facts)
     if not there.fits:
@@ -88,8 +90,8 @@ def test_no_step_is_expected_to_exceed_its_limit(
         assert bound <= itl
         return
     assert bound is None or there.step_ms <= bound * (1 + 1e-9)
-    if free and not whole:
-        assert there.step_ms <= PROMPT_STRETCH * itl * (1 + 1e-9)
+    if free:
+        assert there.step_ms <= stretch * itl * (1 + 1e-9)
     # What a prompt was seen to take in such steps is what it takes alone.
     took_ms = prefill + there.stretch_ms
     assert alone_ms(took_ms, **facts) == pytest.approx(prefill, rel=1e-6, abs=1e-6)
@@ -224,7 +226,7 @@ def test_what_is_learned_beside_others_is_what_it_takes_alone() -> None:
         tokens = rng.randint(100, 4000)
         took_ms = 0.1 * tokens + beside(
             0.1 * tokens, num_decoding=4, num_unbounded=4, itl_ms=20.0, bound_ms=None,
-            is_whole=False,
+            stretch=PROMPT_STRETCH[decode.preference],
         ).stretch_ms  # fmt: skip
         usage, timings = Usage(prompt_tokens=tokens), Timings(prefill_ms=took_ms)
         learn_prefill(cluster.chooser.route(REQUEST), usage, timings, num_beside=4)
@@ -299,7 +301,8 @@ def _here_of(cluster: Cluster) -> Placement:
 def test_answers_keep_out_of_the_way_of_prompts_that_come_all_the_time() -> None:
     decode, free, busy = _both("d"), _both("p", Role.PREFILL), _both("q", Role.PREFILL)
     cluster = _cluster(decode, free, busy)
-    _decodes(decode, 1)
+    # So many that a new worker pays, although it prefers prefill.
+    _decodes(decode, 40)
     assert _place(cluster)[1] in ("p", "q")
     for key in range(40):
         cluster.clock.now_s += 0.1
@@ -308,3 +311,33 @@ def test_answers_keep_out_of_the_way_of_prompts_that_come_all_the_time() -> None
     assert _place(cluster)[1] == "d"
     cluster.clock.now_s += 120
     assert _place(cluster)[1] in ("p", "q")
+
+
+def test_answers_are_divided_evenly_while_prompts_come_all_the_time() -> None:
+    workers = [_both("d"), _both("e"), _both("p", Role.PREFILL), _both("q", Role.PREFILL)]
+    cluster = _cluster(*workers)
+    for number in range(40):
+        cluster.clock.now_s += 0.1
+        booking = cluster.book.begin(cluster.chooser.route(REQUEST), num_prompt_tokens=1600)
+        booking.add_tokens(1)
+        if number == 10:
+            first = [worker.work.num_decoding for worker in workers]
+    gained = [worker.work.num_decoding - had for worker, had in zip(workers, first, strict=True)]
+    assert abs(gained[0] - gained[1]) <= 2
+    assert sum(gained[:2]) == 29
+
+
+def test_a_prompt_counts_the_answers_that_begin_before_it() -> None:
+    decode = _both("d")
+    cluster = _cluster(decode, endpoint("p"))
+    alone = _here_of(cluster)
+    bookings = [cluster.book.begin(Route(decode, ()), num_prompt_tokens=100) for _ in range(2)]
+    behind = _here_of(cluster)
+    assert alone.terms_ms["harm"] == alone.terms_ms["stretch"] == 0.0
+    assert behind.terms_ms["harm"] == pytest.approx(HARM_WEIGHT * 2 * behind.writer.prefill_ms)
+    assert behind.terms_ms["stretch"] > 0
+    assert behind.itl_ms > alone.itl_ms
+    for booking in bookings:
+        booking.release()
+    assert _here_of(cluster).terms_ms["harm"] == 0.0
+    assert decode.work.num_coming == 0

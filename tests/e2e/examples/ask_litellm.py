@@ -1,9 +1,13 @@
-"""Asks with LiteLLM, whole and as a stream, and prints both. Runs where LiteLLM is installed."""
+"""Runs a program, then asks with LiteLLM, whole and as a stream, and prints both.
+
+Runs where LiteLLM is installed.
+"""
 
 from __future__ import annotations
 
 import importlib
 import json
+import runpy
 import sys
 from typing import Any
 
@@ -20,10 +24,12 @@ def ask(litellm: Any, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """The only argument is a list of the fields of completions, as JSON."""
+    """The arguments are the program, and a list of the fields of completions, as JSON."""
+    program, asked = sys.argv[1:]
+    runpy.run_path(program, run_name="__main__")
     litellm = importlib.import_module("litellm")
-    answers = [ask(litellm, asked) for asked in json.loads(sys.argv[1])]
-    sys.stdout.write(json.dumps(answers) + "\n")
+    answers = [ask(litellm, fields) for fields in json.loads(asked)]
+    sys.stdout.write("\n" + json.dumps(answers) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,43 @@
+"""The real chooser over workers that compute and write, by a simulated clock."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+import pytest
+
+from benchmarks.routing.mixed import MixedSimulation, StepTime, percentile
+from benchmarks.routing.workloads import BLOCK_SIZE, arrivals
+from services.router.routing.places.mode import PlacementMode
+
+
+@pytest.mark.parametrize(
+    ("workload", "load", "span_s", "longest_gap"),
+    [
+        ("chat", 0.3, 40, 1.1),
+        ("short-long", 0.6, 12, 1.05),
+        ("bursts", 0.6, 15, 1.05),
+        # One gap in forty is that of a hand-off, which workers without hand-offs have not.
+        ("long-short", 0.3, 30, 1.25),
+    ],
+)
+def test_elastic_placement_is_about_as_good_as_the_better_fixed_one(
+    workload: str, load: float, span_s: float, longest_gap: float
+) -> None:
+    time = StepTime()
+    coming = arrivals(workload, rate_ms=load * 4000, span_s=span_s, work_ms=time.work_ms, seed=1)
+    ttft_ms, gaps_ms = {}, {}
+    for mode, num_prefill in (
+        (PlacementMode.AGGREGATED, 0),
+        (PlacementMode.DISAGGREGATED, 2),
+        (PlacementMode.ELASTIC, 2),
+    ):
+        outcome = MixedSimulation(
+            mode, num_prefill=num_prefill, num_decode=4 - num_prefill,
+            block_size=BLOCK_SIZE, time=time,
+        ).run(coming)  # fmt: skip
+        assert len(outcome.ttft_ms) == len(coming)
+        ttft_ms[mode], gaps_ms[mode] = fmean(outcome.ttft_ms), percentile(outcome.gaps_ms, 0.99)
+    for times_ms, bar in ((ttft_ms, 1.1), (gaps_ms, longest_gap)):
+        mine = times_ms.pop(PlacementMode.ELASTIC)
+        assert mine <= bar * min(times_ms.values())
