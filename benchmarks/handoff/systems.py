@@ -62,6 +62,16 @@ async def running_cluster(
 
     `flags` are more of the workers'.
     """
+    with Cluster(bench_spec(model, chunk, connector, *flags)) as cluster:
+        cluster.start()
+        cluster.wait_ready(lambda _: None)
+        async with grpc.aio.insecure_channel(cluster.spec.directory) as channel:
+            stub: router_pb2_grpc.RouterAsyncStub = router_pb2_grpc.RouterStub(channel)
+            yield stub
+
+
+def bench_spec(model: Path, chunk: int, connector: str, *flags: str) -> ClusterSpec:
+    """Return a router, a prefill and a decode process; `flags` are more of the workers'."""
     spec = ClusterSpec(
         model=model,
         served_model_name="bench",
@@ -76,12 +86,7 @@ async def running_cluster(
         ),
     )  # fmt: skip
     spec.log_folder.mkdir(parents=True, exist_ok=True)
-    with Cluster(spec) as cluster:
-        cluster.start()
-        cluster.wait_ready(lambda _: None)
-        async with grpc.aio.insecure_channel(spec.directory) as channel:
-            stub: router_pb2_grpc.RouterAsyncStub = router_pb2_grpc.RouterStub(channel)
-            yield stub
+    return spec
 
 
 @asynccontextmanager

@@ -9,7 +9,7 @@ from baton.v1 import decode_pb2
 from services.decode.account import Account
 from services.decode.decider import PrefillPlace
 from services.decode.prefill_attempt import Destination, HandOffReport
-from shared.engine.sequence.events import Admitted, Failed, NewTokens
+from shared.engine.sequence.events import Admitted, Failed, Landing, NewTokens
 from shared.engine.sequence.request import EngineRequest, KVSource
 from shared.engine.sequence.stop import finish_reason_for
 from shared.request.adapter_ref import adapter_from_wire
@@ -99,7 +99,7 @@ class DecodeCall:
         async with aclosing(stream):
             async for event in stream:
                 match event:
-                    case Admitted() if not self.account.admitted:
+                    case Admitted() | Landing() if not self.account.admitted:
                         async with aclosing(self._admit(event)) as pieces:
                             async for piece in pieces:
                                 yield piece
@@ -159,8 +159,10 @@ class DecodeCall:
             return None  # heads guess from tokens
         return policy.wish(len(request.token_ids), self._sampling)
 
-    async def _admit(self, event: Admitted) -> AsyncGenerator[decode_pb2.DecodeResponse]:
-        """The sequence has its blocks: fetch what is missing, or let the engine compute it."""
+    async def _admit(self, event: Admitted | Landing) -> AsyncGenerator[decode_pb2.DecodeResponse]:
+        """The sequence has its blocks, or slots in host memory until there is room: fetch what is
+        missing, or let the engine compute it.
+        """
         self.account.admit(event.num_cached_tokens, event.at_s)
         num_tokens = self._num_part or len(self._request.token_ids)
         place = self._decider.place(
@@ -180,7 +182,7 @@ class DecodeCall:
         # No prefill worker needs them any more, and the engine has its own.
         self._request.ClearField("embeds")
 
-    async def _fetch(self, event: Admitted) -> AsyncGenerator[decode_pb2.DecodeResponse]:
+    async def _fetch(self, event: Admitted | Landing) -> AsyncGenerator[decode_pb2.DecodeResponse]:
         first_block = event.num_cached_tokens // self._layout.block_size
         num_part = self._num_part
         num_tokens = num_part or len(self._request.token_ids)
@@ -197,6 +199,7 @@ class DecodeCall:
                 num_tokens=num_tokens,
                 is_part=bool(num_part),
                 hidden=event.hidden,
+                memory=event.memory if isinstance(event, Landing) else None,
             ),
             report,
             self._span,

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from services.decode.hidden import HiddenInbox
     from shared.connector.group.base import Arrived, SequenceInbound
     from shared.engine.prompt_hidden import PlacedHidden
+    from shared.kv.memory import KVMemory
+    from shared.worker.peers.incoming import Incoming
     from shared.worker.peers.peers import Peer
 
     Call = grpc.aio.UnaryStreamCall[prefill_pb2.PrefillRequest, prefill_pb2.PrefillResponse]
@@ -43,6 +45,8 @@ class Destination:
     is_part: bool = False
     #: Blocks for the prompt's hidden states, which are optional.
     hidden: PlacedHidden | None = None
+    #: The memory that the tables are of; None: the pool's.
+    memory: KVMemory | None = None
 
 
 @dataclass(slots=True)
@@ -108,13 +112,7 @@ class PrefillAttempt:
             BatonError: the worker's own error.
         """
         peer = self._peer
-        incoming = open_incoming(
-            peer,
-            request_id=self._request_id,
-            tables=self._to.tables,
-            moved=self._to.moved,
-            num_tokens=self._to.num_tokens,
-        )
+        incoming = self._open()
         inbound = incoming.inbound
         arrival = asyncio.create_task(inbound.wait(self._timeout_s))
         # The stack closes each of them, even if closing one is cancelled.
@@ -142,6 +140,16 @@ class PrefillAttempt:
                 report.states_from = await states.collect(report.done)
             report.exposed_ms = (time.monotonic() - (self._first_token_s or 0.0)) * 1e3
             report.connector, report.prefill_worker = peer.connector, peer.worker.name
+
+    def _open(self) -> Incoming:
+        return open_incoming(
+            self._peer,
+            request_id=self._request_id,
+            tables=self._to.tables,
+            moved=self._to.moved,
+            num_tokens=self._to.num_tokens,
+            memory=self._to.memory,
+        )
 
     async def _next(
         self,

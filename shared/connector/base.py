@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from shared.errors import TransferFailure
     from shared.identity import WorkerId
     from shared.kv.layout import KVLayout
+    from shared.kv.memory import KVMemory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +164,11 @@ class Connector(Protocol):
         ...
 
     @property
+    def takes_memory(self) -> bool:
+        """Whether `open` takes another memory than the connector's own."""
+        ...
+
+    @property
     def refusals(self) -> Mapping[TransferFailure, int]:
         """Number of refused frames by reason: from any peer, for any ticket or none."""
         ...
@@ -198,11 +204,14 @@ class Connector(Protocol):
         sender: WorkerId,
         blocks: Sequence[int],
         parts: BlockParts | None = None,
+        memory: KVMemory | None = None,
     ) -> InboundTransfer:
         """Let `sender` fill local `blocks`, which must be distinct and owned by the caller.
 
         The blocks must not be freed before `wait` or `abort` has returned. With `parts`, only those
-        of each block are written, and `blocks` is by index: a block may come several times.
+        of each block are written, and `blocks` is by index: a block may come several times. With
+        `memory`, which must exist longer than the connector and have its layout, they are blocks
+        of that; the sender cannot tell.
         """
         ...
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
     from shared.connector.parts import BlockParts
     from shared.identity import WorkerId
+    from shared.kv.memory import KVMemory
 
 #: The outcome of a successful transfer; all other outcomes are `TransferFailure`s.
 OK = "ok"
@@ -238,9 +239,12 @@ class InstrumentedConnector(WrappedConnector):
         sender: WorkerId,
         blocks: Sequence[int],
         parts: BlockParts | None = None,
+        memory: KVMemory | None = None,
     ) -> InboundTransfer:
         """See `Connector.open`."""
-        inbound = self._inner.open(request_id=request_id, sender=sender, blocks=blocks, parts=parts)
+        inbound = self._inner.open(
+            request_id=request_id, sender=sender, blocks=blocks, parts=parts, memory=memory
+        )
         return _Inbound(inbound, self._tally(Direction.INBOUND, inbound.ticket, parts))
 
     async def connect(

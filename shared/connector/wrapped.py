@@ -29,6 +29,11 @@ class WrappedConnector:
         return self._inner.takes_parts
 
     @property
+    def takes_memory(self) -> bool:
+        """See `Connector.takes_memory`."""
+        return self._inner.takes_memory
+
+    @property
     def refusals(self) -> Mapping[TransferFailure, int]:
         """See `Connector.refusals`."""
         return self._inner.refusals

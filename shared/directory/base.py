@@ -54,6 +54,8 @@ class WorkerRecord:
     joined_ms: int = 0
     #: The roles whose services it has; empty: that of its role alone.
     serves: frozenset[Role] = frozenset()
+    #: Blocks of host memory for prompts from prefill workers while its pool is full.
+    num_landing_blocks: int = 0
 
     @property
     def served(self) -> frozenset[Role]:

@@ -72,6 +72,7 @@ def record_to_wire(record: WorkerRecord) -> directory_pb2.WorkerRecord:
         generation_identity=record.generation_identity,
         joined_ms=record.joined_ms,
         serves=roles_to_wire(record.serves),
+        num_landing_blocks=record.num_landing_blocks,
     )
 
 
@@ -104,6 +105,7 @@ def record_from_wire(message: directory_pb2.WorkerRecord) -> WorkerRecord:
         joined_ms=message.joined_ms,
         # Roles of later versions are passed over.
         serves=frozenset(filter(None, map(role_from_wire, message.serves))),
+        num_landing_blocks=message.num_landing_blocks,
     )
 
 

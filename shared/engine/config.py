@@ -84,6 +84,10 @@ class EngineConfig:
     kv_offload_always_load: bool = setting(
         False, help="load offloaded blocks even where computing them seems to be faster"
     )
+    kv_offload_landing: bool = setting(
+        default=True,
+        help="receive prompts that a prefill worker computes in host memory while the pool is full",
+    )
 
     structured_outputs_backend: BackendName = setting(
         BackendName.AUTO, help="what follows grammars: auto, xgrammar or guidance"

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from shared.engine.adapters.store import AdapterStore
     from shared.engine.config import EngineConfig
     from shared.engine.engine_stats import EngineStats
+    from shared.engine.offload.landings import LandingRefusal
     from shared.engine.offload.offload import KVOffload
     from shared.engine.sequence.events import CacheChange, EngineEvent
     from shared.engine.sequence.request import EngineRequest
@@ -251,6 +252,16 @@ class Engine:
         """
         contents = self._scheduler.blocks.contents = ContentLog()
         return contents
+
+    @property
+    def num_landing_blocks(self) -> int:
+        """Blocks of host memory for prompts from peers while the pool is full."""
+        # With a draft head they wait for the pool: their hidden states come to it.
+        return 0 if self.hidden.wanted is not None else self._scheduler.landings.num_blocks
+
+    def refuse_landings(self, reason: LandingRefusal) -> None:
+        """Receive nothing in the host tier, whatever comes. Call it before the first request."""
+        self._scheduler.landings.refusal = self._scheduler.landings.refusal or reason
 
     def add(self, request: EngineRequest) -> None:
         """Queue a request.

@@ -88,6 +88,7 @@ class EngineCollector(Collector):
         yield self._accepted(stats)
         yield from self._steps(stats)
         yield from self._tiers(stats)
+        yield from self._landings(stats)
 
     def _accepted(self, stats: EngineStats) -> Metric:
         """Return the accepted drafts by position after the last token, from 0 on."""
@@ -123,6 +124,25 @@ class EngineCollector(Collector):
         )
         cached.add_metric([self._model], stats.num_cached_blocks)
         yield cached
+
+    def _landings(self, stats: EngineStats) -> Iterator[Metric]:
+        """Yield what became of prompts for which the pool had no room."""
+        ended = CounterMetricFamily(
+            "baton_landings",
+            "Prompts received in host memory while the pool was full, by outcome.",
+            labels=["model_name", "outcome"],
+        )
+        for outcome, count in stats.landings.items():
+            ended.add_metric([self._model, outcome], count)
+        yield ended
+        refused = CounterMetricFamily(
+            "baton_landings_refused",
+            "Prompts that waited for the pool before they were handed over, by reason.",
+            labels=["model_name", "reason"],
+        )
+        for reason, count in stats.refused_landings.items():
+            refused.add_metric([self._model, reason], count)
+        yield refused
 
     def _tiers(self, stats: EngineStats) -> Iterator[Metric]:
         """Yield one family per number, with a sample for every tier below the pool."""

@@ -23,7 +23,7 @@ class EngineStats:
     num_waiting: int = 0
     #: Sequences that wait for blocks of lower tiers.
     num_loading: int = 0
-    #: Sequences that wait for blocks of a peer.
+    #: Sequences that wait for blocks of a peer, in the pool or in host memory.
     num_receiving: int = 0
     num_held: int = 0
     #: Blocks of tokens: one block of each group of layers counts once.
@@ -36,6 +36,9 @@ class EngineStats:
     accepted_per_pos: tuple[int, ...] = ()
     #: Tokens per step; continues to count after the snapshot.
     step_sizes: PlainHistogram | None = None
+    #: Landings in the host tier that ended, by outcome, and requests refused one, by reason.
+    landings: dict[str, int] = field(default_factory=dict)
+    refused_landings: dict[str, int] = field(default_factory=dict)
     #: None: it serves no adapters.
     adapters: AdapterUse | None = None
     #: The tiers below the pool, if there are any.
@@ -57,7 +60,7 @@ def read_stats(
         num_running=len(scheduler.running),
         num_waiting=len(scheduler.waiting),
         num_loading=len(scheduler.loading),
-        num_receiving=len(scheduler.receiving),
+        num_receiving=len(scheduler.receiving) + len(scheduler.landings.landing),
         num_held=len(scheduler.held),
         num_blocks=pool.num_blocks // num_groups,
         num_free_blocks=pool.num_free // num_groups,
@@ -66,5 +69,7 @@ def read_stats(
         step_sizes=counters.step_sizes,
         accepted_per_pos=accepted_per_pos,
         tiers=tiers,
+        landings=dict(scheduler.landings.outcomes),
+        refused_landings=dict(scheduler.landings.refusals),
         adapters=adapters,
     )

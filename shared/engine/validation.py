@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def find_receiving(sequences: Mapping[str, Sequence], request_id: str) -> Sequence:
-    """Return the sequence whose blocks a peer fills.
+    """Return the sequence whose blocks, or slots of the host tier, a peer fills.
 
     Raises:
         RequestCancelledError: it has ended.
@@ -34,7 +34,7 @@ def find_receiving(sequences: Mapping[str, Sequence], request_id: str) -> Sequen
     seq = sequences.get(request_id)
     if seq is None:
         raise RequestCancelledError(f"request {request_id} has ended")
-    if seq.status is not Status.RECEIVING:
+    if seq.status not in (Status.RECEIVING, Status.LANDING):
         raise InternalError(f"request {request_id} is not receiving but {seq.status.name}")
     return seq
 

@@ -25,6 +25,7 @@ PROTOCOL_MAJOR = 1
 #: the preference.
 #: 8: (splits) a decode worker has the beginning of a prompt computed elsewhere, and computes the
 #: rest.
+#: 8: (landing) a worker tells how many blocks it receives in host memory while its pool is full.
 PROTOCOL_MINOR = 8
 
 #: First minor versions with a feature.

@@ -90,6 +90,8 @@ class WorkerParts:
     #: Hidden states of prompts: their blocks, and those that the engine's proposer needs.
     hidden: HiddenPool
     max_model_len: int
+    #: Blocks of host memory for prompts from peers while the pool is full.
+    num_landing_blocks: int
     endpoints: Endpoints
     recipients: Recipients
     channels: ChannelPool
@@ -133,6 +135,7 @@ class WorkerParts:
             namespace=self.peer_info.namespace,
             block_size=self.layout.block_size,
             num_blocks=self.engine.stats().num_blocks,
+            num_landing_blocks=self.num_landing_blocks,
             max_model_len=self.max_model_len,
             identity=model_identity(self.peer_info.model_fingerprint, self.layout.format).hex(),
             generation=self.weights.generation,
@@ -168,12 +171,11 @@ async def open_parts(
     certificates: CertificateFiles | None = None,
 ) -> AsyncIterator[WorkerParts]:
     """Start the engine and the connectors; close both at the end. Raises ConfigError."""
-    worker, role = WorkerId.born(config.name), preference.first
+    worker, role, transfers = WorkerId.born(config.name), preference.first, TransferCounters()
     async with AsyncExitStack() as stack:
         build = partial(_build_engine, config, role, weights.loaded, adapters, followers)
         cores = cores_of(lease, weights.loaded)
         engine, contents, thread = await _started(config, build, cores, adapters, stack)
-        transfers = TransferCounters()
         endpoints = await open_connectors(config, worker, engine, transfers, stack)
         channels, peers = _peers(engine, endpoints, token, certificates, stack)
         grammars = _grammars(config, engine, thread, read_token_table, stack)
@@ -188,6 +190,7 @@ async def open_parts(
             engine=thread,
             hidden=engine.hidden,
             max_model_len=engine.max_model_len,
+            num_landing_blocks=engine.num_landing_blocks,
             endpoints=endpoints,
             recipients=Recipients(endpoints),
             channels=channels,

@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from shared.engine.offload.block_file import HEADER_BYTES
-from shared.engine.offload.jobs import LoadJob, StoreJob
+from shared.engine.offload.jobs import LandJob, LoadJob, StoreJob
 from shared.engine.offload.threads import TierThreads
 from tests.fakes.engines import BLOCK_SIZE, make_engine
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from shared.engine.engine import Engine
     from shared.engine.offload.block_folder import BlockFolder
     from shared.engine.offload.copies import BlockCopies
-    from shared.engine.offload.jobs import Job
+    from shared.engine.offload.jobs import CopyJob, Job
     from shared.engine.offload.offload import KVOffload
 
 GIB = 1 << 30
@@ -92,7 +92,7 @@ class SteppedThreads(TierThreads):
 
     def __init__(self, copies: BlockCopies, folder: BlockFolder | None) -> None:
         super().__init__(copies, folder)
-        self.copying: deque[StoreJob | LoadJob] = deque()
+        self.copying: deque[CopyJob] = deque()
         self.reading: deque[LoadJob] = deque()
         self.writing: deque[Job] = deque()
         self.done: Any = _SteppedResults(self)
@@ -101,7 +101,9 @@ class SteppedThreads(TierThreads):
         """There is nothing to start."""
 
     def submit(self, job: Job) -> None:
-        (self.copying if isinstance(job, StoreJob | LoadJob) else self.writing).append(job)  # type: ignore[arg-type]
+        (self.copying if isinstance(job, StoreJob | LoadJob | LandJob) else self.writing).append(
+            job
+        )  # type: ignore[arg-type]
 
     def read(self, job: LoadJob) -> None:
         self.reading.append(job)

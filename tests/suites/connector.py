@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from shared.errors import TransferError, TransferFailure
 from shared.kv.layout import KVLayout
+from shared.kv.memory import KVMemory
 from tests.suites.connector_harness import (
     BLOCK_BYTES,
+    LAYOUT,
     LIMITS,
     NUM_BLOCKS,
     SENTINEL,
@@ -25,7 +27,7 @@ from tests.suites.connector_harness import (
 )
 
 if TYPE_CHECKING:
-    from shared.connector.base import OutboundTransfer, Receipt
+    from shared.connector.base import InboundTransfer, OutboundTransfer, Receipt
 
 #: Blocks of the receiver, in no order; the others must stay as they are.
 TARGETS = [7, 3, 21, 22, 23, 30, 0, 11]
@@ -73,6 +75,33 @@ class BehaviourSuite:
                 _untouched(receiver, targets)
 
         asyncio.run(check())
+
+    async def test_another_memory_is_filled_in_place_of_its_own(self, harness: Harness) -> None:
+        beside = KVMemory(LAYOUT, 5)
+        async with running(harness, "sender", "receiver") as [sender, receiver]:
+
+            def begin(blocks: list[int]) -> InboundTransfer:
+                return receiver.connector.open(
+                    request_id="r", sender=sender.id, blocks=blocks, memory=beside
+                )
+
+            if not receiver.connector.takes_memory:
+                with pytest.raises(ValueError, match="fills no memory but its own"):
+                    begin([0])
+                return
+            with pytest.raises(ValueError, match="5"):
+                begin([5])
+            receiver.blocks[:] = SENTINEL
+            for targets in ([4, 0, 2], [1]):
+                inbound = begin(targets)
+                outbound = await sender.connector.connect(inbound.ticket, 5)
+                await outbound.push(0, SOURCES[: len(targets)])
+                await outbound.finish(5)
+                await inbound.wait(5)
+                assert (beside.blocks[targets] == sender.blocks[SOURCES[: len(targets)]]).all()
+            assert not beside.blocks[3].any()
+            assert (receiver.blocks == SENTINEL).all()
+        beside.close()
 
     async def test_blocks_larger_than_a_piece_arrive(self, harness: Harness) -> None:
         layout = KVLayout.single(

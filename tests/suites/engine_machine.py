@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from shared.engine.choices import SchedulingPolicy
 from shared.engine.prompt_hidden import HiddenWish
 from shared.engine.request_stream import is_last
-from shared.engine.sequence.events import Admitted, Failed, NewTokens
+from shared.engine.sequence.events import Admitted, Failed, Landing, NewTokens
 from shared.engine.sequence.request import KVSource
 from shared.engine.step.hidden import HiddenNeeds
 from shared.identity import Role
@@ -24,12 +24,11 @@ from shared.request.prompt_embeds import EmbeddingRows, EmbedsDtype, PromptEmbed
 from tests.fakes.engines import (
     StepMode,
     cached_hashes,
-    drain,
     expected_tokens,
-    generate,
     make_engine,
     make_request,
 )
+from tests.fakes.landing import fill
 from tests.fakes.model import FakeLoadedModel
 from tests.fakes.neighbours import NEIGHBOURS, Neighbour
 from tests.fakes.timed_model import Ticks
@@ -72,7 +71,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.tokens: dict[str, list[int]] = {}
         #: Those whose tokens are not the plain ones.
         self.others: set[str] = set()
-        self.receiving: dict[str, Admitted] = {}
+        self.receiving: dict[str, Admitted | Landing] = {}
         self.held: set[str] = set()
         self.unfinished: set[str] = set()
         self.pins: list[int] = []
@@ -107,7 +106,8 @@ class EngineMachine(RuleBasedStateMachine):
             name = event.request_id
             assert name in self.unfinished, "an event after the last"
             assert not isinstance(event, Failed), event
-            if isinstance(event, Admitted) and name.startswith("t") and name not in self.tokens:
+            is_place = isinstance(event, Admitted | Landing)
+            if is_place and name.startswith("t") and name not in self.tokens:
                 self.receiving[name] = event
             if isinstance(event, NewTokens):
                 self.tokens.setdefault(name, []).extend(event.token_ids)
@@ -217,21 +217,9 @@ class EngineMachine(RuleBasedStateMachine):
         else:
             self.engine.fail_transfer(name, token if with_token else None)
 
-    def send(self, name: str, to: Admitted) -> None:
+    def send(self, name: str, to: Admitted | Landing) -> None:
         prompt = self.prompts[name]
-        fields = self.request_fields(prompt)
-        run = generate(self.sender, make_request(name, prompt, hold_blocks=True, **fields))
-        first = to.num_cached_tokens // 4
-        source, target = self.sender.kv_memory, self.engine.kv_memory
-        assert source is not None
-        assert target is not None
-        moved = self.engine.layout.moved(first, len(self.prompts[name]))
-        tables = zip(run.admitted(name)[0].tables, to.tables, moved, strict=True)
-        for sources, targets, places in tables:
-            for place in places:
-                target.blocks[targets[place]] = source.blocks[sources[place]]
-        self.sender.release(name)
-        drain(self.sender)
+        fill(self.sender, self.engine, to, prompt, **self.request_fields(prompt))
 
     @precondition(lambda self: self.prompts)
     @rule(data=st.data())

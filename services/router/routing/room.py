@@ -42,7 +42,10 @@ class WorkerRoom:
         self._max_queue_ms = max_worker_queue_ms
 
     def __call__(self, num_tokens: int) -> bool:
-        """Return whether some worker's queue is short and some decode worker's pool has space."""
+        """Return whether some worker's queue is short and some decode worker's pool has space.
+
+        A decode worker that receives prompts in host memory has more space, if others compute them.
+        """
         able = [e for e in self._endpoints(Role.DECODE) if e.usable]
         writers = able
         if self._mode is PlacementMode.DISAGGREGATED:
@@ -59,8 +62,9 @@ class WorkerRoom:
             readers = [*usable, *writers]
         elif self._mode is PlacementMode.AGGREGATED:
             readers = writers
+        may_land = self._mode is PlacementMode.DISAGGREGATED and readers is not writers
         return any(has_time(e, now_s, self._max_queue_ms) for e in readers) and any(
-            has_space(e, num_tokens) for e in writers
+            has_space(e, num_tokens, may_land=may_land) for e in writers
         )
 
 
@@ -75,10 +79,12 @@ def has_time(endpoint: Endpoint, now_s: float, max_queue_ms: float) -> bool:
     return work.num_prompts < MIN_PROMPTS or work.queue_ms(now_s) < max_queue_ms
 
 
-def has_space(endpoint: Endpoint, num_tokens: int) -> bool:
-    """Return whether the decode worker's pool has room for a sequence of this number of tokens."""
+def has_space(endpoint: Endpoint, num_tokens: int, *, may_land: bool = False) -> bool:
+    """Return whether the decode worker's pool has room for a sequence of this number of tokens; or
+    its host memory, until the pool has.
+    """
     record, work = endpoint.record, endpoint.work
     if not work.num_held_tokens:
         return True
-    num_slots = record.num_blocks * record.block_size
-    return work.num_held_tokens + num_tokens <= KV_SHARE * num_slots
+    num_blocks = KV_SHARE * record.num_blocks + may_land * record.num_landing_blocks
+    return work.num_held_tokens + num_tokens <= num_blocks * record.block_size

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from shared.connector.device.staging_pool import StagingPool
     from shared.connector.parts import BlockParts
     from shared.identity import WorkerId
+    from shared.kv.memory import KVMemory
 
 
 class BlockMover(Protocol):
@@ -240,13 +241,18 @@ class StagedConnector(WrappedConnector):
         sender: WorkerId,
         blocks: Sequence[int],
         parts: BlockParts | None = None,
+        memory: KVMemory | None = None,
     ) -> InboundTransfer:
-        """See `Connector.open`.
+        """See `Connector.open`. What comes to another memory, on the host, needs no staging.
 
         Raises:
             TransferError: the staging pool has no room now; or parts of blocks are to come, which
                 only `nixl` can put beside what else a device's block holds.
         """
+        if memory is not None:
+            return self._inner.open(
+                request_id=request_id, sender=sender, blocks=blocks, parts=parts, memory=memory
+            )
         if parts is not None:
             raise TransferError(
                 TransferFailure.LAYOUT_MISMATCH,

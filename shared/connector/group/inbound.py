@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from shared.connector.base import Connector, InboundTransfer, Receipt, Ticket
     from shared.identity import WorkerId
     from shared.kv.hand_off import HandOff, Pair, Stream
+    from shared.kv.memory import KVMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +75,13 @@ class GroupInbound:
         tables: Sequence[Sequence[int]],
         moved: tuple[range, ...],
         num_tokens: int,
+        memory: KVMemory | None = None,
     ) -> GroupInbound:
         """Open a transfer for each pair of ranks that has something to move.
 
         senders, connectors: by rank, of the other group and of this one. tables: by KV group, the
         sequence's blocks that move, which are the same on all ranks. moved: see `HandOff.moved`.
+        memory: see `Connector.open`.
         """
         found: dict[Pair, InboundTransfer] = {}
         size = hand_off.receiver_units
@@ -94,6 +97,7 @@ class GroupInbound:
                     for group, unit in stream.units
                 ],
                 parts=pair_parts(hand_off, pair, stream),
+                memory=memory,
             )
         return cls(found)
 

@@ -71,6 +71,11 @@ class NixlConnector(FrameTransport):
         io = BlockIO(memory) if isinstance(memory, KVMemory) else DeviceIO(memory)
         super().__init__(worker=worker, memory=memory, io=io, limits=limits, **options)
 
+    @property
+    def takes_memory(self) -> bool:
+        """See `Connector.takes_memory`: its senders write to memory that it has registered."""
+        return False
+
     def offer(self) -> Offer:
         """See `Connector.offer`."""
         offer = super().offer()

@@ -96,11 +96,10 @@ class Receiver:
         *,
         worker: WorkerId,
         layout: KVLayout,
-        io: BlockAccess,
         limits: TransferLimits,
         takes_packed: bool = False,
     ) -> None:
-        """Set what is granted. takes_packed: whether senders may pack; `io` must unpack then."""
+        """Set what is granted. takes_packed: whether senders may pack; pieces are unpacked then."""
         window_bytes = limits.window_bytes
         if window_bytes < layout.block_bytes:
             raise ConfigError(
@@ -109,7 +108,6 @@ class Receiver:
         self._worker = worker
         self._layout = layout
         self._fingerprint = layout_fingerprint(layout)
-        self._io = io
         self._takes_packed = takes_packed
         self._grant = grant(
             Grant(
@@ -133,12 +131,13 @@ class Receiver:
         sender: WorkerId,
         blocks: Sequence[int],
         parts: BlockParts | None,
+        io: BlockAccess,
     ) -> Inbound:
-        """Return a new ticket for `sender` to fill `blocks`, or parts of them."""
+        """Return a new ticket for `sender` to fill `blocks` by `io`, or parts of them."""
         targets = blocks if parts is None else tuple(zip(blocks, parts.which, strict=True))
         if len(set(targets)) != len(targets) or not targets:
             raise ValueError(f"request {request_id}: {len(blocks)} blocks, not distinct or none")
-        self._io.check(blocks)
+        io.check(blocks)
         if parts is not None:
             parts.check_receiver(self._layout.block_bytes)
         ticket = Ticket(
@@ -151,7 +150,7 @@ class Receiver:
             num_blocks=len(blocks),
             layout=self._layout if parts is None else parts.layout,
         )
-        inbound = Inbound(ticket, blocks, self._io, self._ended, parts)
+        inbound = Inbound(ticket, blocks, io, self._ended, parts)
         self._open[ticket.transfer_id] = inbound
         return inbound
 

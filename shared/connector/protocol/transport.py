@@ -49,12 +49,13 @@ class BaseTransport(ABC):
         self._worker = worker
         self._limits = limits
         self._access = io
+        #: To other memories that are filled.
+        self._others: dict[KVMemory, BlockIO] = {}
         self._tasks = Tasks()
         self._closed = False
         self._receiver = Receiver(
             worker=worker,
             layout=memory.layout,
-            io=io,
             limits=limits,
             takes_packed=packing is not PackingMode.OFF,
         )
@@ -70,6 +71,11 @@ class BaseTransport(ABC):
     @property
     def takes_parts(self) -> bool:
         """See `Connector.takes_parts`."""
+        return True
+
+    @property
+    def takes_memory(self) -> bool:
+        """See `Connector.takes_memory`."""
         return True
 
     @property
@@ -91,7 +97,9 @@ class BaseTransport(ABC):
         await self._receiver.close()
         await self._tasks.close()
         await self._unlisten()
-        self._access.close()
+        for io in (self._access, *self._others.values()):
+            io.close()
+        self._others.clear()
 
     def meet(self, worker: WorkerId, offer: Offer) -> None:  # noqa: B027 most have nothing to note
         """See `Connector.meet`. By default a ticket is sufficient."""
@@ -103,8 +111,13 @@ class BaseTransport(ABC):
         sender: WorkerId,
         blocks: Sequence[int],
         parts: BlockParts | None = None,
+        memory: KVMemory | None = None,
     ) -> InboundTransfer:
-        """See `Connector.open`."""
+        """See `Connector.open`.
+
+        Raises:
+            ValueError: it takes no other memory.
+        """
         return self._receiver.open(
             connector=self.name,
             address=self.offer().address,
@@ -112,7 +125,15 @@ class BaseTransport(ABC):
             sender=sender,
             blocks=blocks,
             parts=parts,
+            io=self._access if memory is None else self._access_to(memory),
         )
+
+    def _access_to(self, memory: KVMemory) -> BlockAccess:
+        if not self.takes_memory:
+            raise ValueError(f"{self.name} fills no memory but its own")
+        if memory not in self._others:
+            self._others[memory] = BlockIO(memory)
+        return self._others[memory]
 
     async def connect(
         self, ticket: Ticket, timeout_s: float, parts: BlockParts | None = None

@@ -12,6 +12,7 @@ from shared.engine.offload.block_folder import BlockFolder
 from shared.engine.offload.copies import MemoryCopies, StagedCopies
 from shared.engine.offload.disk_tier import DiskTier
 from shared.engine.offload.group_copies import GroupCopies
+from shared.engine.offload.landings import SlotLandings
 from shared.engine.offload.loads import PrefixLoads
 from shared.engine.offload.offload import KVOffload
 from shared.engine.offload.threads import TierThreads
@@ -84,8 +85,9 @@ def build_offload(
     rule = LoadRule(block_size=layout.block_size, always=config.kv_offload_always_load)
     tiers = TierSet(pool, host, disk, threads)
     loads = PrefixLoads(tiers, rule, layout.rules, block_size=layout.block_size)
+    landings = SlotLandings(tiers, layout.rules, block_size=layout.block_size)
     threads.start()
-    return KVOffload(tiers, loads, rule, block_bytes=layout.block_bytes)
+    return KVOffload(tiers, loads, landings, rule, block_bytes=layout.block_bytes)
 
 
 def forget_disk(config: EngineConfig, namespace: bytes) -> None:

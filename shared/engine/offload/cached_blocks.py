@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shared.engine.offload.load_plan import NO_LOAD
+from shared.errors import UnavailableError
 from shared.kv.tier import BlockTier
 
 if TYPE_CHECKING:
@@ -100,6 +101,8 @@ class CachedBlocks:
         """
         if self.offload is not None and not self.is_loading:
             self.offload.settle()
+        if self.offload is not None and self.offload.landings.num_slots:
+            raise UnavailableError("a prompt is in host memory and waits for blocks of the pool")
         num = self._pool.forget_all()
         if self.offload is not None:
             self.offload.clear()

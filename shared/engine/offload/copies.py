@@ -24,6 +24,11 @@ class BlockCopies(Protocol):
         """The region: [slots, block bytes]."""
         ...
 
+    @property
+    def memory(self) -> KVMemory | None:
+        """The region, for peers to fill; None if they must not, because they send parts."""
+        ...
+
     def to_host(self, blocks: Sequence[int], slots: Sequence[int]) -> NDArray[np.uint64]:
         """Copy the engine's `blocks` to `slots`; return the checksums of the copies."""
         ...
@@ -55,6 +60,11 @@ class MemoryCopies:
         """See `BlockCopies`."""
         return self._host
 
+    @property
+    def memory(self) -> KVMemory | None:
+        """See `BlockCopies`."""
+        return self._memory
+
     def to_host(self, blocks: Sequence[int], slots: Sequence[int]) -> NDArray[np.uint64]:
         """See `BlockCopies`."""
         return copy_blocks([self._host[s] for s in slots], [self._device[b] for b in blocks])
@@ -80,6 +90,11 @@ class StagedCopies:
     def host(self) -> NDArray[np.uint8]:
         """See `BlockCopies`."""
         return self._host
+
+    @property
+    def memory(self) -> KVMemory | None:
+        """See `BlockCopies`."""
+        return self._staging.memory
 
     def to_host(self, blocks: Sequence[int], slots: Sequence[int]) -> NDArray[np.uint64]:
         """See `BlockCopies`."""

@@ -54,6 +54,11 @@ class GroupCopies:
         """See `BlockCopies`."""
         return self._host
 
+    @property
+    def memory(self) -> KVMemory | None:
+        """See `BlockCopies`."""
+        return None
+
     def to_host(self, blocks: Sequence[int], slots: Sequence[int]) -> NDArray[np.uint64]:
         """See `BlockCopies`."""
         for rank, theirs, whole in self._gathered:

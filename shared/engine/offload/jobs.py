@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from shared.engine.offload.landings import SlotLanding
     from shared.kv.tier import BlockTier
 
     Slots = tuple[tuple[bytes, int], ...]
@@ -86,4 +87,19 @@ class RemoveJob:
     keys: tuple[bytes, ...]
 
 
-Job = StoreJob | LoadJob | WriteJob | RemoveJob
+@dataclass(slots=True, eq=False, kw_only=True)
+class LandJob:
+    """Write what was in the slots of a landing to disk, or seal what has arrived in them."""
+
+    landing: SlotLanding
+    #: Slots whose checksums are to be computed.
+    slots: tuple[int, ...] = ()
+    spills: Slots = ()
+    #: It uses none of the pool.
+    blocks: tuple[int, ...] = ()
+    error: Exception | None = None
+
+
+#: Jobs of the copying thread.
+CopyJob = StoreJob | LoadJob | LandJob
+Job = CopyJob | WriteJob | RemoveJob

@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from shared.engine.offload.jobs import LoadJob, StoreJob, WriteJob
+from shared.engine.offload.jobs import LandJob, LoadJob, StoreJob, WriteJob
 from shared.engine.offload.stats import TierStats
 from shared.engine.offload.stores import HostStores
 from shared.kv.tier import BlockTier
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from shared.engine.offload.disk_tier import DiskTier
     from shared.engine.offload.jobs import Job
+    from shared.engine.offload.landings import SlotLandings
     from shared.engine.offload.loads import PrefixLoads
     from shared.engine.offload.tier_set import TierSet
     from shared.kv.change_log import CacheChange
@@ -42,11 +43,18 @@ class KVOffload:
     """
 
     def __init__(
-        self, tiers: TierSet, loads: PrefixLoads, rule: LoadRule, *, block_bytes: int
+        self,
+        tiers: TierSet,
+        loads: PrefixLoads,
+        landings: SlotLandings,
+        rule: LoadRule,
+        *,
+        block_bytes: int,
     ) -> None:
         """Make it of its parts, which all use `tiers`."""
         self.stores = HostStores(tiers)
         self.loads = loads
+        self.landings = landings
         self._tiers = tiers
         self._host, self._disk, self._threads = tiers.host, tiers.disk, tiers.threads
         self._rule = rule
@@ -59,8 +67,9 @@ class KVOffload:
 
     @property
     def is_loading(self) -> bool:
-        """Whether a load is in progress."""
-        return any(isinstance(job, LoadJob) for job in (*self._tiers.jobs, *self._deferred))
+        """Whether a job is in progress that a sequence waits for."""
+        jobs = (*self._tiers.jobs, *self._deferred)
+        return any(isinstance(job, LoadJob | LandJob) for job in jobs)
 
     @property
     def is_busy(self) -> bool:
@@ -184,6 +193,8 @@ class KVOffload:
             self.stores.end(job)
         elif isinstance(job, LoadJob):
             self.loads.end(job)
+        elif isinstance(job, LandJob):
+            self.landings.end(job)
         elif isinstance(job, WriteJob) and self._disk is not None:
             self._disk.written(job)
 

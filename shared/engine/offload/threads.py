@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import structlog
 
+from shared.connector.protocol.block_copy import checksum_blocks
 from shared.engine.offload.block_file import CorruptBlockError
-from shared.engine.offload.jobs import LoadJob, RemoveJob, StoreJob, WriteJob
+from shared.engine.offload.jobs import LandJob, LoadJob, RemoveJob, StoreJob, WriteJob
 from shared.errors import InternalError
 from shared.kv.tier import BlockTier
 
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
     from shared.engine.offload.block_folder import BlockFolder
     from shared.engine.offload.copies import BlockCopies
-    from shared.engine.offload.jobs import Job
+    from shared.engine.offload.jobs import CopyJob, Job
+    from shared.kv.memory import KVMemory
 
 log = structlog.get_logger(__name__)
 
@@ -65,13 +67,18 @@ class TierThreads:
         self._folder = folder
         #: The checksum of the block in each slot.
         self._checksums = np.zeros(len(copies.host), np.uint64)
-        self._copy_queue: queue.SimpleQueue[StoreJob | LoadJob | None] = queue.SimpleQueue()
+        self._copy_queue: queue.SimpleQueue[CopyJob | None] = queue.SimpleQueue()
         self._disk_queue = _DiskQueue()
         self._threads = [threading.Thread(target=self._copy, name="kv-offload-copy", daemon=True)]
         if folder is not None:
             self._threads.append(
                 threading.Thread(target=self._disk, name="kv-offload-disk", daemon=True)
             )
+
+    @property
+    def memory(self) -> KVMemory | None:
+        """See `BlockCopies.memory`."""
+        return self._copies.memory
 
     def start(self) -> None:
         """Take jobs from now on."""
@@ -80,7 +87,7 @@ class TierThreads:
 
     def submit(self, job: Job) -> None:
         """Queue a job; it comes back on `done`."""
-        if isinstance(job, StoreJob | LoadJob):
+        if isinstance(job, StoreJob | LoadJob | LandJob):
             self._copy_queue.put(job)
         else:
             self._disk_queue.put(job)
@@ -122,7 +129,7 @@ class TierThreads:
         while (job := self._disk_queue.get()) is not None:
             self.run_disk(job)
 
-    def run_copy(self, job: StoreJob | LoadJob) -> None:
+    def run_copy(self, job: CopyJob) -> None:
         """Run the next part of a job that copies memory, in the copying thread."""
         try:
             for key, slot in job.spills:
@@ -130,6 +137,8 @@ class TierThreads:
             job.spills = ()
             if isinstance(job, StoreJob):
                 self._store(job)
+            elif isinstance(job, LandJob):
+                self._seal(job)
             elif BlockTier.DISK in job.tiers and not job.was_read:
                 job.queued_s = time.monotonic()
                 self.read(job)
@@ -166,6 +175,11 @@ class TierThreads:
         start_s = time.monotonic()
         self._checksums[list(job.slots)] = self._copies.to_host(job.blocks, job.slots)
         job.seconds = time.monotonic() - start_s
+
+    def _seal(self, job: LandJob) -> None:
+        if job.slots:
+            rows = [self._copies.host[slot] for slot in job.slots]
+            self._checksums[list(job.slots)] = checksum_blocks(rows)
 
     def _read(self, job: LoadJob, folder: BlockFolder) -> None:
         """Fill the slots of blocks on disk, up to the first that fails."""

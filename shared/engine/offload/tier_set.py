@@ -10,7 +10,7 @@ from shared.engine.offload.stats import TierCounters
 
 if TYPE_CHECKING:
     from shared.engine.offload.disk_tier import DiskTier
-    from shared.engine.offload.jobs import LoadJob, Slots, StoreJob
+    from shared.engine.offload.jobs import CopyJob, Slots
     from shared.engine.offload.threads import TierThreads
     from shared.kv.block_pool import BlockPool
     from shared.kv.offload.base import StorePlan
@@ -28,15 +28,15 @@ class TierSet:
     #: Counters of the host tier.
     counters: TierCounters = field(default_factory=TierCounters)
     #: Submitted, unfinished jobs with references to blocks of the pool.
-    jobs: set[StoreJob | LoadJob] = field(default_factory=set)
+    jobs: set[CopyJob] = field(default_factory=set)
 
-    def submit(self, job: StoreJob | LoadJob) -> None:
+    def submit(self, job: CopyJob) -> None:
         """Submit a job to the threads. It holds a reference to its blocks."""
         self.pool.acquire(job.blocks)
         self.jobs.add(job)
         self.threads.submit(job)
 
-    def take_back(self, job: StoreJob | LoadJob) -> None:
+    def take_back(self, job: CopyJob) -> None:
         """End a job, and drop its references to its blocks. Use the blocks before this call."""
         self.jobs.discard(job)
         self.pool.release(job.blocks)

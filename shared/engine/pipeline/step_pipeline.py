@@ -106,6 +106,7 @@ class StepPipeline:
         self._output = output
         self._count(output)
         events += output.admitted
+        events += output.landing
         return events, bool(output.num_new_tokens or output.admitted or output.preempted)
 
     def _speculate(self) -> list[EngineEvent]:

@@ -20,20 +20,13 @@ class AdapterLanes:
         """`rank`: the order; None: first come, first served."""
         self._rank = rank
         self._lanes: dict[bytes, WaitingQueue] = {}
-        #: First come, first served: the place of each sequence.
-        self._places: dict[str, int] = {}
-        self._next, self._first = 0, 0
 
     def add(self, seq: Sequence) -> None:
         """Queue a new sequence."""
-        self._places[seq.request_id] = self._next
-        self._next += 1
         self._lane(seq).add(seq)
 
     def put_back(self, seq: Sequence) -> None:
-        """Queue a preempted sequence before all others of its rank."""
-        self._first -= 1
-        self._places[seq.request_id] = self._first
+        """Queue a sequence that was in the queue before, at its place in the order."""
         self._lane(seq).put_back(seq)
 
     def head(self) -> Sequence | None:
@@ -49,12 +42,11 @@ class AdapterLanes:
         """Remove a sequence that is in the queue."""
         lane = self._lane(seq)
         lane.remove(seq)
-        del self._places[seq.request_id]
         if not len(lane):
             del self._lanes[seq.identity.adapter]
 
     def __len__(self) -> int:
-        return len(self._places)
+        return sum(map(len, self._lanes.values()))
 
     def _lane(self, seq: Sequence) -> WaitingQueue:
         lane = self._lanes.get(seq.identity.adapter)
@@ -64,4 +56,4 @@ class AdapterLanes:
         return lane
 
     def _order(self, seq: Sequence) -> Rank:
-        return (self._places[seq.request_id],) if self._rank is None else self._rank(seq)
+        return (seq.arrival,) if self._rank is None else self._rank(seq)

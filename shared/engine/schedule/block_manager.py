@@ -143,7 +143,8 @@ class BlockManager:
         return self.num_tokens_in(self._cache.match(hashes).num_blocks)
 
     def plan_load(self, seq: Sequence, hit: PrefixHit) -> LoadPlan | None:
-        """Return the blocks after the hits that load faster than they compute.
+        """Return the blocks after the hits that load faster than they compute, or that a peer has
+        filled.
 
         None: that is not yet known; ask again when a load is over. A sequence that starts from
         blocks of this step must be part of the step, so it loads nothing.
@@ -153,7 +154,9 @@ class BlockManager:
         if seq.is_computed_whole:
             return NO_LOAD
         hashes = seq.full_block_hashes(seq.num_tokens - 1, self.block_size)
-        return self._offload.loads.worth(hashes[hit.num_blocks :], first_block=hit.num_blocks)
+        loads = self._offload.loads
+        plan = loads.find if seq.has_landed else loads.worth
+        return plan(hashes[hit.num_blocks :], first_block=hit.num_blocks)
 
     def load(self, seq: Sequence, plan: LoadPlan, done: Callable[[int], None]) -> bool:
         """Load the planned blocks into the tables; return whether a load has begun.

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from shared.engine.offload.landings import LandingRefusal
 from shared.engine.schedule.block_manager import BlockManager
 from shared.engine.schedule.chunk_limit import ChunkLimit
+from shared.engine.schedule.landings import Landings
+from shared.engine.schedule.policies import RANKS
 from shared.engine.schedule.scheduler import Scheduler
 from shared.engine.schedule.urgency import Urgency
 from shared.engine.sequence.sequence import Status
@@ -51,6 +54,19 @@ def build_scheduler(
         num_stages=num_stages,
         limit=ChunkLimit(model, block_size=config.block_size, num_stages=num_stages),
         urgency=Urgency(model, max_step_tokens=config.max_num_batched_tokens, clock=clock),
+        landings=_landings(offload, config),
+    )
+
+
+def _landings(offload: KVOffload | None, config: EngineConfig) -> Landings:
+    refusal = None if config.kv_offload_landing else LandingRefusal.OFF
+    if offload is None:
+        refusal = LandingRefusal.NO_HOST_TIER
+    return Landings(
+        None if offload is None else offload.landings,
+        refusal,
+        block_size=config.block_size,
+        rank=RANKS[config.policy],
     )
 
 
@@ -62,11 +78,13 @@ def check_scheduler(scheduler: Scheduler, *, draft_blocks: Iterable[int] = ()) -
     s = scheduler
     placed = [*s.running, *s.loading.values(), *s.receiving.values(), *s.held.values()]
     waiting = [seq for seq in s.sequences.values() if seq.status is Status.WAITING]
-    if len(waiting) != len(s.waiting) or len(placed) + len(waiting) != len(s.sequences):
+    num_placed = len(placed) + len(waiting) + len(s.landings.landing)
+    if len(waiting) != len(s.waiting) or num_placed != len(s.sequences):
         raise InternalError("scheduler: a sequence is in no place, or in two")
     for seq in placed:
         if seq.num_computed_tokens > seq.num_blocks * s.blocks.block_size:
             raise InternalError(f"scheduler: {seq.request_id} has KV without blocks")
+    waiting += s.landings.landing.values()
     if any(seq.num_blocks or seq.num_computed_tokens for seq in waiting):
         raise InternalError("scheduler: a waiting sequence has blocks or progress")
     if any(not seq.num_in_flight_tokens for seq in s.draining):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from shared.engine.sequence.events import Admitted
+from shared.engine.sequence.events import Admitted, Landing
 
 if TYPE_CHECKING:
     from shared.engine.sequence.sequence import Sequence
@@ -18,6 +18,7 @@ class SchedulerOutput:
     budget: int
     num_new_tokens: dict[Sequence, int] = field(default_factory=dict)
     admitted: list[Admitted] = field(default_factory=list)
+    landing: list[Landing] = field(default_factory=list)
     preempted: list[Sequence] = field(default_factory=list)
     #: Whether a sequence would have to be preempted, which is not allowed with a step in flight.
     is_blocked: bool = False

@@ -19,44 +19,24 @@ from shared.engine.schedule.flight_gate import FlightGate
 from shared.engine.schedule.lookahead import add_drafts
 from shared.engine.schedule.mask_gate import MaskGate
 from shared.engine.schedule.output import SchedulerOutput
+from shared.engine.schedule.policies import RANKS, last_admitted, least_urgent
 from shared.engine.schedule.urgency import by_urgency
-from shared.engine.schedule.waiting_queue import FcfsQueue, RankedQueue, by_priority
+from shared.engine.schedule.waiting_queue import FcfsQueue, RankedQueue
 from shared.engine.sequence.draft import NO_DRAFT
 from shared.engine.sequence.sequence import Status
 from shared.errors import InternalError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from collections.abc import Sequence as Seq
+    from collections.abc import Iterable
 
     from shared.engine.offload.load_plan import LoadPlan
     from shared.engine.schedule.adapter_gate import AdapterGate
     from shared.engine.schedule.block_manager import BlockManager
     from shared.engine.schedule.chunk_limit import ChunkLimit
+    from shared.engine.schedule.landings import Landings
     from shared.engine.schedule.urgency import Urgency
-    from shared.engine.schedule.waiting_queue import Rank, WaitingQueue
+    from shared.engine.schedule.waiting_queue import WaitingQueue
     from shared.engine.sequence.sequence import Sequence
-
-
-def last_admitted(running: Seq[Sequence]) -> Sequence | None:
-    """Return the victim of first come, first served: the last admitted sequence."""
-    return next((seq for seq in reversed(running) if seq.may_be_preempted), None)
-
-
-def least_urgent(running: Seq[Sequence]) -> Sequence | None:
-    """Return the victim by priority: the highest (priority, arrival)."""
-    return max(
-        (seq for seq in running if seq.may_be_preempted),
-        key=by_priority,
-        default=None,
-    )
-
-
-_RANKS: dict[SchedulingPolicy, Callable[[Sequence], Rank] | None] = {
-    SchedulingPolicy.FCFS: None,
-    SchedulingPolicy.PRIORITY: by_priority,
-    SchedulingPolicy.URGENCY: by_urgency,
-}
 
 
 class Scheduler:
@@ -75,13 +55,14 @@ class Scheduler:
         num_stages: int = 1,
         limit: ChunkLimit,
         urgency: Urgency,
+        landings: Landings,
     ) -> None:
         """With `adapters`, it decides whose adapter may join a step.
 
         With more than one stage, as many steps are in flight: see `FlightGate`. `urgency` is used
         by the policy of this name alone.
         """
-        rank = _RANKS[policy]
+        rank = RANKS[policy]
         self.blocks, self.limit = blocks, limit
         self._urgency = urgency if policy is SchedulingPolicy.URGENCY else None
         #: Whether a prompt found no block because others were admitted before it in the last step.
@@ -91,8 +72,7 @@ class Scheduler:
         self._long_prefill_token_threshold = long_prefill_token_threshold
         self._chunked = enable_chunked_prefill
         self._choose_victim = last_admitted if rank is None else least_urgent
-        self._flights = FlightGate(num_stages)
-        self._masks = MaskGate()
+        self._flights, self._masks = FlightGate(num_stages), MaskGate()
         self.waiting: WaitingQueue = FcfsQueue() if rank is None else RankedQueue(rank)
         self._adapters = adapters
         self._lanes: AdapterLanes | None = None
@@ -101,6 +81,7 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.loading: dict[str, Sequence] = {}
         self.receiving: dict[str, Sequence] = {}
+        self.landings, landings.put_back = landings, self._put_back
         self.held: dict[str, Sequence] = {}
         #: Ended sequences to whose blocks a step in flight still writes.
         self.draining: list[Sequence] = []
@@ -115,7 +96,7 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether scheduling could change anything."""
-        return bool(self.running or self.waiting or self._joined)
+        return bool(self.running or self.waiting or self._joined or self.landings.has_news)
 
     def add(self, seq: Sequence) -> None:
         """Queue a new sequence."""
@@ -124,6 +105,7 @@ class Scheduler:
         if self._urgency is not None:
             self._urgency.arrive(seq, self.blocks.num_cached_tokens(seq))
         self.waiting.add(seq)
+        self.landings.note(seq)
 
     def schedule(self, *, may_preempt: bool = True) -> SchedulerOutput:
         """Choose what to compute, and take blocks for it. An empty step changes nothing.
@@ -138,6 +120,7 @@ class Scheduler:
             self._tell_joined(output)
             if not output.preempted:
                 self._admit_waiting(output)
+            output.landing = self.landings.take_news()
         return output
 
     def advance(self, seq: Sequence, num_new_tokens: int) -> None:
@@ -159,13 +142,19 @@ class Scheduler:
         first_token: int | None,
         num_received: int | None = None,
     ) -> None:
-        """End a sequence's transfer, after the last write to its blocks: let the sequence run.
+        """End a sequence's transfer, after the last write to its blocks: let the sequence run, or
+        wait for blocks of the pool if it landed in the host tier.
 
         If all blocks were `received` and verified, their KV is final, except that without a first
         token the last token is computed again, to sample from. Otherwise nothing received is used.
         A first token was sampled and passed on elsewhere; the sequence's grammar allows it.
         `num_received`: only so many leading tokens were to come, in whole blocks.
         """
+        if seq.status is Status.LANDING:
+            self.landings.end(
+                seq, received=received, first_token=first_token, num_received=num_received
+            )
+            return
         del self.receiving[seq.request_id]
         self.blocks.free_hidden(seq)
         # No token can be computed again from a state that it has changed.
@@ -211,6 +200,7 @@ class Scheduler:
         for places in (self.running, self.loading, self.receiving, self.held, self.draining):
             places.clear()
         self._joined.clear()
+        self.landings.abandon()
         self.sequences.clear()
         return unfinished
 
@@ -222,6 +212,8 @@ class Scheduler:
                 del self.loading[seq.request_id]
             case Status.RECEIVING:
                 del self.receiving[seq.request_id]
+            case Status.LANDING:
+                del self.landings.landing[seq.request_id]
             case Status.RUNNING:
                 self.running.remove(seq)
             case Status.HELD:
@@ -234,6 +226,7 @@ class Scheduler:
             self.draining.append(seq)
         else:
             self.blocks.free(seq)
+        self.landings.left(seq)
         seq.status = Status.ENDED
         seq.embeds = None
         if self._adapters is not None:
@@ -403,11 +396,14 @@ class Scheduler:
             return False
         num_spare_blocks = self._num_growing()
         if not self.blocks.try_admit(seq, hit, num_spare_blocks=num_spare_blocks, load=load):
-            return False
+            self.landings.offer(self.waiting)
+            return seq.status is Status.LANDING
         self.waiting.remove(seq)
         if self._adapters is not None:
             self._adapters.admitted(seq)
-        if self.blocks.load(seq, load, partial(self._end_load, seq, load)):
+        is_loading = self.blocks.load(seq, load, partial(self._end_load, seq, load))
+        self.landings.left(seq)
+        if is_loading:
             seq.status = Status.LOADING
             self.loading[seq.request_id] = seq
             return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
+from itertools import takewhile
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class WaitingQueue(Protocol):
         ...
 
     def put_back(self, seq: Sequence) -> None:
-        """Queue a preempted sequence before all others of its rank."""
+        """Queue a sequence that was in the queue before, at its place in the order."""
         ...
 
     def head(self) -> Sequence | None:
@@ -38,7 +39,7 @@ class WaitingQueue(Protocol):
 
 
 class FcfsQueue:
-    """First come, first served."""
+    """First come, first served: in the order of arrival. New sequences come in this order."""
 
     def __init__(self) -> None:
         self._queue: OrderedDict[str, Sequence] = OrderedDict()
@@ -48,9 +49,11 @@ class FcfsQueue:
         self._queue[seq.request_id] = seq
 
     def put_back(self, seq: Sequence) -> None:
-        """Queue a sequence at the front."""
+        """Queue a sequence behind those that arrived before it: few, since it has waited."""
+        earlier = list(takewhile(lambda one: one.arrival < seq.arrival, self._queue.values()))
         self._queue[seq.request_id] = seq
-        self._queue.move_to_end(seq.request_id, last=False)
+        for one in (seq, *reversed(earlier)):
+            self._queue.move_to_end(one.request_id, last=False)
 
     def head(self) -> Sequence | None:
         """Return the sequence that has waited longest."""

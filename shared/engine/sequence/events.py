@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from shared.engine.prompt_hidden import PlacedHidden
+    from shared.kv.memory import KVMemory
     from shared.request.answer import FinishReason, PositionLogprobs
 
 
@@ -34,6 +35,25 @@ class Admitted:
     #: Blocks for its hidden states, if it asked for them and there was room.
     hidden: PlacedHidden | None = None
     #: time.monotonic() of the admission; a reader may get the event later.
+    at_s: float = field(default_factory=time.monotonic, compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Landing:
+    """The pool has no room for the sequence; a peer may fill slots of the host tier instead.
+
+    `tables` name these slots, in `memory`, as those of `Admitted` name blocks. The first
+    `num_cached_tokens` are in the tier already. `Admitted` follows when the sequence is admitted.
+    """
+
+    request_id: str
+    memory: KVMemory = field(repr=False, compare=False)
+    #: By group of layers that share a block table; all of equal length.
+    tables: tuple[tuple[int, ...], ...]
+    num_cached_tokens: int
+    #: Hidden states are never received so.
+    hidden: None = None
+    #: time.monotonic() of the event.
     at_s: float = field(default_factory=time.monotonic, compare=False)
 
 
@@ -88,4 +108,4 @@ class Failed:
     error: Exception
 
 
-EngineEvent = Admitted | Computed | NewTokens | PromptStates | Failed
+EngineEvent = Admitted | Landing | Computed | NewTokens | PromptStates | Failed

@@ -31,6 +31,8 @@ class Status(Enum):
     LOADING = auto()
     #: Has blocks that a peer fills; not scheduled.
     RECEIVING = auto()
+    #: In no queue, without blocks: a peer fills slots of the host tier.
+    LANDING = auto()
     #: Has blocks; every step may compute some of its tokens.
     RUNNING = auto()
     #: Ended, but its blocks are kept until `release`.
@@ -54,6 +56,7 @@ class Sequence:
         "embeds",
         "final_token_ids",
         "grammar",
+        "has_landed",
         "hidden",
         "identity",
         "is_greedy",
@@ -113,8 +116,7 @@ class Sequence:
         self.draft = NO_DRAFT
         self.row: int | None = None  # of the runner
         self.new_places: list[tuple[int, int]] = []  # groups and places filled since then
-        #: Found in the prefix cache at the last admission.
-        self.num_cached_tokens = 0
+        self.num_cached_tokens = 0  # found in the prefix cache at the last admission
         #: Those of them that were final at the admission: its own step computes the others.
         self.num_final_tokens = 0
         #: By group of layers: its blocks; see `BlockTables`. All tables are equally long.
@@ -128,6 +130,7 @@ class Sequence:
         self.awaits_transfer, self.was_admitted = request.kv_source is KVSource.TRANSFER, False
         self.arrived_ms = self.due_ms = 0.0  # of a clock; set by `Urgency` alone
         self.may_load = True  # False after a load of which too little arrived
+        self.has_landed = False  # whether its blocks are pinned in the host tier
         #: None: not requested, or passed on already. One entry per computed prompt token.
         self.prompt_logprobs = _prompt_logprobs(request)
         self.rows = GatheredRows.of(request.rows)  # None: it generates

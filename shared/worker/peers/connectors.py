@@ -12,6 +12,7 @@ from shared.connector.device.staging_pool import StagingPool
 from shared.connector.instrumented import InstrumentedConnector
 from shared.connector.packing.rule import PackingMode
 from shared.connector.registry import ON_DEVICE, ConnectorSettings, create
+from shared.engine.offload.landings import LandingRefusal
 from shared.kv.hand_off import Holder
 from shared.worker.peers.endpoints import Endpoints
 from shared.worker.peers.ranks import rank_id
@@ -54,6 +55,8 @@ async def open_connectors(
         for connector in by_name[name]:
             await connector.start()
             stack.push_async_callback(connector.close)
+    if not all(one.takes_memory for each in by_name.values() for one in each):
+        engine.refuse_landings(LandingRefusal.CONNECTOR)
     holder = Holder(engine.layout, engine.kv_split)
     return Endpoints(worker=worker, holder=holder, connectors=by_name)
 

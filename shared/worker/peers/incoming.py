@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shared.connector.group.base import SequenceInbound
+    from shared.kv.memory import KVMemory
     from shared.worker.peers.peers import Peer
 
 
@@ -36,11 +37,12 @@ def open_incoming(
     tables: Sequence[Sequence[int]],
     moved: tuple[range, ...],
     num_tokens: int,
+    memory: KVMemory | None = None,
 ) -> Incoming:
     """Let a peer fill blocks: the whole ones, or the parts that its ranks have for ours.
 
     tables: by KV group, the blocks that move; `moved` says which of a sequence of `num_tokens`
-    tokens they are.
+    tokens they are. memory: see `Connector.open`.
     """
     sizes = [len(table) for table in tables]
     if peer.hand_off is None:
@@ -48,6 +50,7 @@ def open_incoming(
             request_id=request_id,
             sender=peer.worker,
             blocks=tuple(chain.from_iterable(tables)),
+            memory=memory,
         )
         return Incoming(inbound, ticket_to_wire(inbound.ticket, sizes))
     group = GroupInbound.open(
@@ -58,6 +61,7 @@ def open_incoming(
         tables=tables,
         moved=moved,
         num_tokens=num_tokens,
+        memory=memory,
     )
     return Incoming(group, _ticket_of(group, peer, sizes))
 

@@ -118,10 +118,13 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(("kind", "how"), WAYS)
 async def test_a_lost_sender_is_noticed(kind: str, how: signal.Signals, folder: Path) -> None:
+    """One that is killed writes to another memory than the connector's own, if that is possible."""
     segments = _segments()
     async with parent(kind, folder) as connector:
+        is_beside = how is signal.SIGKILL and connector.takes_memory
+        beside = KVMemory(LAYOUT, NUM_BLOCKS) if is_beside else None
         with child(kind, "sender", folder) as sender:
-            inbound = connector.open(request_id="r", sender=CHILD, blocks=range(8))
+            inbound = connector.open(request_id="r", sender=CHILD, blocks=range(8), memory=beside)
             sender.tell(to_hex(inbound.ticket))
             assert await sender.line() == "pushed\n"
             sender.process.send_signal(how)

@@ -36,6 +36,14 @@ def test_tiers_have_their_own_samples() -> None:
     assert made.get_sample_value("baton_num_requests_loading", {"model_name": "m"}) == 4
 
 
+def test_landings_are_counted_by_outcome_and_by_reason() -> None:
+    made = registry(EngineStats(landings={"received": 2}, refused_landings={"no_slots": 5}))
+    labels = {"model_name": "m"}
+    received, refused = labels | {"outcome": "received"}, labels | {"reason": "no_slots"}
+    assert made.get_sample_value("baton_landings_total", received) == 2
+    assert made.get_sample_value("baton_landings_refused_total", refused) == 5
+
+
 def test_an_engine_without_tiers_has_no_such_samples() -> None:
     made = registry(EngineStats())
     names = [sample.name for metric in made.collect() for sample in metric.samples]

@@ -39,7 +39,12 @@ def test_first_come_first_served() -> None:
     queue.remove(seqs[2])
     queue.put_back(seqs[0])
     assert len(queue) == 3
-    assert drained(queue) == [0, 1, 3]
+    # Back in any order, each has its place.
+    queue.remove(seqs[3])
+    queue.add(make_sequence(4))
+    for back in (seqs[3], seqs[2]):
+        queue.put_back(back)
+    assert drained(queue) == [0, 1, 2, 3, 4]
 
 
 def test_priority_then_age() -> None:

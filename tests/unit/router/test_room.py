@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from services.router.routing.book import Book
@@ -77,6 +79,18 @@ def test_a_pool_that_is_nearly_full_has_no_room(num_tokens: int, expected: bool)
     # One that is longer than all of the pool is the worker's to refuse.
     cluster.endpoints[1].work.num_held_tokens = 0
     assert cluster.has_room(5000)
+
+
+def test_host_memory_is_room_for_prompts_that_others_compute() -> None:
+    cluster = Cluster(Role.PREFILL, Role.DECODE)
+    record = cluster.endpoints[1].record
+    cluster.endpoints[1].record = replace(record, num_landing_blocks=10)
+    cluster.endpoints[1].work.num_held_tokens = 1000
+    assert cluster.has_room(440 + 160)
+    assert not cluster.has_room(440 + 161)
+    # None can be handed over.
+    cluster.endpoints[0].ready = False
+    assert not cluster.has_room(441)
 
 
 def test_without_workers_nobody_waits_for_what_routing_will_say() -> None:

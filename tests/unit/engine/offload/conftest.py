@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.fakes.engines import make_engine
 from tests.fakes.offload import make_tiered_engine
+from tests.unit.engine.offload.crowd import NUM_BLOCKS, Crowd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,3 +29,19 @@ def make() -> Iterator[Callable[..., Engine]]:
         yield start
         for engine in engines:
             stack.callback(engine.close)
+
+
+@pytest.fixture(scope="module")
+def sender() -> Iterator[Engine]:
+    engine = make_engine()
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def crowd(make: Callable[..., Engine], sender: Engine) -> Callable[..., Crowd]:
+    def begin(**settings: Any) -> Crowd:
+        usual = {"num_blocks": NUM_BLOCKS, "host_blocks": 40}
+        return Crowd(make(**(usual | settings)), sender)
+
+    return begin

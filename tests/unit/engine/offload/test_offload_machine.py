@@ -99,7 +99,8 @@ class OffloadMachine(EngineMachine):
     @precondition(lambda self: self.engine.stats().num_free_blocks == self.num_blocks)
     @rule()
     def reset(self) -> None:
-        if not self.engine.cached.is_loading:
+        landings = offload_of(self.engine).landings
+        if not (self.engine.cached.is_loading or landings.num_slots):
             self.engine.reset_prefix_cache()
 
     @rule()
@@ -121,6 +122,10 @@ class OffloadMachine(EngineMachine):
         super().teardown()
         assert self.promoted == self.promotions
         self.engine.check_integrity()
+        # No slot and no pin is left, or it would refuse.
+        assert offload_of(self.engine).landings.num_slots == 0
+        self.engine.reset_prefix_cache()
+        assert not offload_of(self.engine).snapshots()[BlockTier.HOST]
         self.engine.close()
         shutil.rmtree(self.folder)
 

@@ -23,6 +23,7 @@ from cli.doctor.ranks import check_ranks
 from shared.engine.config import EngineConfig
 from shared.engine.engine_home import EngineHome
 from shared.engine.llm import LLM
+from shared.engine.offload.landings import LandingRefusal
 from shared.engine.rank_settings import RankSettings
 from shared.engine.ranks import leader as leader_module
 from shared.engine.ranks import processes
@@ -39,7 +40,7 @@ from shared.request.thinking_budget import ThinkingBudget
 from shared.worker.health.rank_metrics import RankCollector
 from tests.fakes.engines import Near, Run, drain, generate, logprobs_of, make_request
 from tests.fakes.lora_folders import write_lora
-from tests.fakes.offload import settle
+from tests.fakes.offload import offload_of, settle
 from tests.fakes.warm_process import COLD_RANKS, WarmProcess
 
 if TYPE_CHECKING:
@@ -251,6 +252,7 @@ def test_tiers_are_those_of_any_number_of_ranks(
         if is_group:
             with group_of(leader, model, **config) as home:
                 found = ask(home) + ask(home)
+                assert offload_of(home.engine).landings.refusal is LandingRefusal.RANKS
         else:
             alone = EngineHome(model, EngineConfig(**config), load)
             found = ask(alone) + ask(alone)
