@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -83,11 +84,6 @@ def run(
         slo=chosen.slo,
     ).resumed(path)
     progress, started_s = Console(stderr=True), time.monotonic()
-
-    def note(text: str) -> None:
-        line = f"{time.monotonic() - started_s:5.0f} s  {text}"
-        progress.print(line, highlight=False, markup=False, soft_wrap=True)
-
     with interrupts():
         is_whole = RealRun(
             chosen,
@@ -96,7 +92,7 @@ def run(
             model=model,
             systems=all_names(peers),
             end_s=started_s + minutes * 60 if minutes else math.inf,
-            note=note,
+            note=partial(_note, progress, started_s),
         ).run()
     _show(results)
     progress.print(f"all rows: {path}", highlight=False, soft_wrap=True)
@@ -155,6 +151,11 @@ def page(
     computed = simulated or FOLDER / ("simulated-full.json" if full else "simulated.json")
     for path in write_page(Results.load(measured), Results.load(computed), out):
         print(f"wrote {path}")
+
+
+def _note(progress: Console, started_s: float, text: str) -> None:
+    line = f"{time.monotonic() - started_s:5.0f} s  {text}"
+    progress.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _workloads(names: Sequence[str] | None) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import matplotlib as mpl
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.ticker import FormatStrFormatter, LogLocator, MaxNLocator, NullLocator
 
 from benchmarks.pareto.bars import ELASTIC, FIXED
 
@@ -37,7 +38,13 @@ def save_curves(path: Path, cells: Sequence[Cell]) -> None:
     """Write one SVG. The same cells give the same file."""
     workloads = list(dict.fromkeys(cell.workload for cell in cells))
     width, height = PANEL_INCHES
-    with mpl.rc_context({"svg.hashsalt": path.name, "svg.fonttype": "none", "font.size": 8}):
+    style = {
+        "svg.hashsalt": path.name,
+        "svg.fonttype": "none",
+        "font.size": 8,
+        "font.sans-serif": ["DejaVu Sans"],  # each text names all of the list
+    }
+    with mpl.rc_context(style):
         figure = Figure(
             figsize=(len(PANELS) * width, len(workloads) * height + 0.4), layout="constrained"
         )
@@ -70,10 +77,14 @@ def _draw(ax: Axes, cells: Sequence[Cell], metric: str, title: str) -> None:
         )
     ax.set_title(title, loc="left", fontsize=7, color=INK)
     ax.set_xlim(left=0)
+    ax.xaxis.set_major_locator(MaxNLocator(3))
     if metric in LINEAR:
         ax.set_ylim(bottom=0)
     else:
         ax.set_yscale("log")
+        ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        ax.yaxis.set_major_formatter(FormatStrFormatter("%g"))
+        ax.yaxis.set_minor_locator(NullLocator())
     ax.grid(alpha=0.25, linewidth=0.6)
     ax.spines[["top", "right"]].set_visible(False)
     ax.tick_params(labelsize=6)
