@@ -197,7 +197,7 @@ async def test_who_follows_says_what_the_leader_decided_and_does_nothing() -> No
 
 
 async def test_who_leads_again_goes_on_from_what_others_wanted_meanwhile() -> None:
-    """Whether it has looked in the meantime, or was only stopped: the term says so."""
+    """Whether it has looked in the meantime, or was only stopped, which the term tells."""
     for looks in (True, False):
         clock, board, last = Clock(), Lead(Clock()), Lead(Clock())
         wanting = loop(View(demand(60.0, 4000, 10)), Workers(workers(6, 6)), last, clock)
@@ -211,7 +211,8 @@ async def test_who_leads_again_goes_on_from_what_others_wanted_meanwhile() -> No
             await own.look()
             await own.look()
             assert len(own.decisions) == 2, "the same decision of another is one"
-        board.leads, board.term = True, 2 if looks else 3
+        # A Redis that has lost its memory counts terms from 1 again.
+        board.leads, board.term = True, 1 if looks else 3
         await own.look()
         assert own.decisions[-1].wanted_prefill == wanting.decisions[-1].wanted_prefill > 1
 
