@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -38,13 +38,9 @@ def save_curves(path: Path, cells: Sequence[Cell]) -> None:
     """Write one SVG. The same cells give the same file."""
     workloads = list(dict.fromkeys(cell.workload for cell in cells))
     width, height = PANEL_INCHES
-    style = {
-        "svg.hashsalt": path.name,
-        "svg.fonttype": "none",
-        "font.size": 8,
-        "font.sans-serif": ["DejaVu Sans"],  # each text names all of the list
-    }
-    with mpl.rc_context(style):
+    # Each text names all fonts of the list.
+    fonts: dict[Any, Any] = {"font.size": 8, "font.sans-serif": ["DejaVu Sans"]}
+    with mpl.rc_context({"svg.hashsalt": path.name, "svg.fonttype": "none", **fonts}):
         figure = Figure(
             figsize=(len(PANELS) * width, len(workloads) * height + 0.4), layout="constrained"
         )
