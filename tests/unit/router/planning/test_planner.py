@@ -307,3 +307,6 @@ def test_the_shortest_queue_is_moved_and_nothing_moves_where_nothing_is_short() 
     assert 0.8 < calm.pressure.prefill < 0.9
     assert calm.move is None
     assert "no kind of worker is short" in calm.reason
+    # The last worker of its kind stays, though it has nothing to do.
+    full = seen(0.0, demand(0.0), Counts(1, 1), num_running=100)
+    assert "prefill has none to give" in Planner(BOUNDS, Limits()).look(full, SPEED).reason
