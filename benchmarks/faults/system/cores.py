@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import re
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,7 +73,9 @@ def path_of(pid: int) -> Path | None:
 def place_of(pid: int, path: Path) -> int:
     """Return a worker's number in the file; 0: it is no member."""
     for number in Path(f"/proc/{pid}/fd").iterdir():
-        if number.readlink() == path:
+        with suppress(FileNotFoundError):  # closed meanwhile
+            if number.readlink() != path:
+                continue
             info = Path(f"/proc/{pid}/fdinfo/{number.name}").read_text(encoding="utf-8")
             for byte in _LOCK.findall(info):
                 if int(byte) > _FIRST_PLACE:
