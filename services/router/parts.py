@@ -10,8 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from baton.v1 import lifecycle_pb2_grpc, worker_pb2_grpc
-from services.router.admission.admission import Admission, AdmissionLimits
+from services.router.admission.admission import Admission
 from services.router.admission.cold_start import ColdStart
+from services.router.admission.entrance import AdmissionLimits
 from services.router.admission.tenant_limits import TenantLimits
 from services.router.answer.pipeline import Pipeline
 from services.router.answer.planner import AnswerPlanner, LatencyBounds
@@ -42,6 +43,7 @@ from shared.rpc.channel import ChannelPool
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 
+    from services.router.admission.entrance import Entrance, Quotas
     from services.router.config import RouterConfig
     from services.router.fleet.orders import LifecycleOrders, WorkerOrders
     from services.router.model_text import ModelText
@@ -68,7 +70,7 @@ class RouterParts:
     follower: RedisFollower | None
     #: Returns live workers whose records are refused: they get no requests.
     refused: Callable[[], Sequence[RefusedWorker]]
-    limits: TenantLimits
+    limits: Quotas
     #: The first one is of the default model.
     pools: tuple[Pool, ...]
     #: The task that follows the directory and the workers' weights; it ends only by a bug.
@@ -223,7 +225,7 @@ def _fleet(
     endpoints: EndpointPool,
     channels: ChannelPool,
     sessions: SessionPool,
-    admission: Admission,
+    admission: Entrance,
     adapters: PoolAdapters,
 ) -> Fleet:
     orders: LifecycleOrders = Orders(channels, lifecycle_pb2_grpc.LifecycleStub)
@@ -288,7 +290,7 @@ def _endpoints(
     )
 
 
-def _admission(config: RouterConfig, endpoints: EndpointPool, chooser: WorkerChooser) -> Admission:
+def _admission(config: RouterConfig, endpoints: EndpointPool, chooser: WorkerChooser) -> Entrance:
     limits = AdmissionLimits(
         max_concurrent_requests=config.max_concurrent_requests,
         max_queued_requests=config.max_queued_requests,

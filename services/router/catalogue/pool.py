@@ -18,8 +18,8 @@ from shared.identity import Role
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from services.router.admission.admission import Admission
     from services.router.admission.cold_start import ColdStart
+    from services.router.admission.entrance import Entrance
     from services.router.answer.pipeline import Pipeline
     from services.router.answer.planner import AnswerPlanner
     from services.router.config import RouterConfig
@@ -66,7 +66,7 @@ class PoolParts:
     endpoints: EndpointPool
     control: WorkerControl
     chooser: WorkerChooser
-    admission: Admission
+    admission: Entrance
     adapters: PoolAdapters
     fleet: Fleet
     cold_start: ColdStart

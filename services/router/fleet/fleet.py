@@ -18,7 +18,7 @@ from shared.identity import Role
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Mapping
 
-    from services.router.admission.admission import Admission
+    from services.router.admission.entrance import Entrance
     from services.router.fleet.adapters import FleetAdapters
     from services.router.fleet.orders import LifecycleOrders
     from services.router.fleet.roles import FleetRoles, Preferred
@@ -47,7 +47,7 @@ class Fleet:
         endpoints: EndpointPool,
         orders: LifecycleOrders,
         sessions: SessionPool,
-        admission: Admission,
+        admission: Entrance,
         adapters: FleetAdapters,
         roles: FleetRoles,
     ) -> None:

@@ -11,7 +11,7 @@ from shared.errors import BatonError
 from shared.identity import Role
 
 if TYPE_CHECKING:
-    from services.router.admission.admission import Admission
+    from services.router.admission.entrance import Entrance
     from services.router.fleet.orders import LifecycleOrders
     from services.router.workers.endpoints import EndpointPool
     from services.router.workers.sessions import SessionPool
@@ -40,7 +40,7 @@ class FleetPause:
         endpoints: EndpointPool,
         orders: LifecycleOrders,
         sessions: SessionPool,
-        admission: Admission,
+        admission: Entrance,
     ) -> None:
         self._endpoints = endpoints
         self._orders = orders

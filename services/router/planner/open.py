@@ -12,8 +12,8 @@ from services.router.planner.view import PoolView
 if TYPE_CHECKING:
     from redis.asyncio import Redis
 
-    from services.router.admission.admission import Admission
     from services.router.admission.cold_start import ColdStart
+    from services.router.admission.entrance import Entrance
     from services.router.config import RouterConfig
     from services.router.planner.board import Board
     from services.router.planning.base import Mover
@@ -66,7 +66,7 @@ class Boards:
 def open_planner(
     config: RouterConfig,
     endpoints: EndpointPool,
-    admission: Admission,
+    admission: Entrance,
     cold_start: ColdStart,
     book: Book,
     boards: Boards,

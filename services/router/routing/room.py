@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from services.router.routing.places.mode import PlacementMode
@@ -18,6 +20,19 @@ if TYPE_CHECKING:
 MIN_PROMPTS = 2
 #: Share of the pool that may be used: sequences grow, and a full pool preempts and recomputes.
 KV_SHARE = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What workers have room for. With no prompt or no tokens, for nothing."""
+
+    #: Prompts that may be sent before one is computed; infinite: any number.
+    num_prompts: float
+    #: The longest prompt's tokens.
+    num_tokens: float
+
+
+UNBOUNDED = Left(math.inf, math.inf)
 
 
 class WorkerRoom:
@@ -43,25 +58,48 @@ class WorkerRoom:
 
     def __call__(self, num_tokens: int) -> bool:
         """Return whether some worker's queue is short and some decode worker's pool has space."""
+        readers, writers = self._workers()
+        if not readers and not writers:
+            return True
+        now_s = self._book.clock()
+        return any(has_time(e, now_s, self._max_queue_ms) for e in readers) and (
+            not writers or any(has_space(e, num_tokens) for e in writers)
+        )
+
+    def left(self) -> Left:
+        """Return the room: a call with a number of tokens is true if it is within."""
+        readers, writers = self._workers()
+        if not readers and not writers:
+            return UNBOUNDED
+        now_s = self._book.clock()
+        return Left(
+            sum(
+                max(1, MIN_PROMPTS - e.work.num_prompts)
+                for e in set(readers)
+                if has_time(e, now_s, self._max_queue_ms)
+            ),
+            max(map(_space, writers), default=math.inf),
+        )
+
+    def _workers(self) -> tuple[Sequence[Endpoint], Sequence[Endpoint]]:
+        """Return the workers that may compute prompts, and those that may write answers.
+
+        Both are empty if nothing is known to be full.
+        """
         able = [e for e in self._endpoints(Role.DECODE) if e.usable]
         writers = able
         if self._mode is PlacementMode.DISAGGREGATED:
             writers = preferring(able, Role.DECODE) or able
-        now_s = self._book.clock()
         if not writers:
             # Let the request in: routing reports what is missing, and waiting here does not help.
             # Workers that make vectors alone have no decode workers beside them.
-            makers = [e for e in self._endpoints(Role.PREFILL) if e.usable and _makes_only(e)]
-            return not makers or any(has_time(e, now_s, self._max_queue_ms) for e in makers)
+            return [e for e in self._endpoints(Role.PREFILL) if e.usable and _makes_only(e)], ()
         usable = [e for e in self._endpoints(Role.PREFILL) if e.usable]
-        readers = preferring(usable, Role.PREFILL) or writers
         if self._mode is PlacementMode.ELASTIC:
-            readers = [*usable, *writers]
-        elif self._mode is PlacementMode.AGGREGATED:
-            readers = writers
-        return any(has_time(e, now_s, self._max_queue_ms) for e in readers) and any(
-            has_space(e, num_tokens) for e in writers
-        )
+            return [*usable, *writers], writers
+        if self._mode is PlacementMode.AGGREGATED:
+            return writers, writers
+        return preferring(usable, Role.PREFILL) or writers, writers
 
 
 def _makes_only(endpoint: Endpoint) -> bool:
@@ -77,8 +115,11 @@ def has_time(endpoint: Endpoint, now_s: float, max_queue_ms: float) -> bool:
 
 def has_space(endpoint: Endpoint, num_tokens: int) -> bool:
     """Return whether the decode worker's pool has room for a sequence of this number of tokens."""
+    return num_tokens <= _space(endpoint)
+
+
+def _space(endpoint: Endpoint) -> float:
     record, work = endpoint.record, endpoint.work
     if not work.num_held_tokens:
-        return True
-    num_slots = record.num_blocks * record.block_size
-    return work.num_held_tokens + num_tokens <= KV_SHARE * num_slots
+        return math.inf
+    return KV_SHARE * record.num_blocks * record.block_size - work.num_held_tokens
