@@ -180,7 +180,7 @@ class _Aborter:
     def __init__(self, parts: RouterParts) -> None:
         self._parts = parts
 
-    def abort(self, names: Collection[str] | None, *, tenant: Tenant | None) -> int:
+    async def abort(self, names: Collection[str] | None, *, tenant: Tenant | None) -> int:
         """See Aborter."""
         return sum(
             pool.served.pipeline.abort(names, tenant=tenant)

@@ -34,7 +34,7 @@ class OperatedCluster:
         pools = self._pools(model)
         return pools[0].parts.fleet if len(pools) == 1 else AllFleets(pools)
 
-    def num_requests(self, model: str | None = None) -> int:
+    async def num_requests(self, model: str | None = None) -> int:
         """See Cluster."""
         return sum(pool.admission.num_inside for pool in self._pools(model))
 

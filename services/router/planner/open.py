@@ -10,6 +10,8 @@ from services.router.planner.loop import Plan, PlannerLoop
 from services.router.planner.view import PoolView
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from redis.asyncio import Redis
 
     from services.router.admission.cold_start import ColdStart
@@ -30,8 +32,18 @@ class Boards:
     `close` must be called last.
     """
 
-    def __init__(self, config: RouterConfig, router: str) -> None:
-        """Connect to nothing yet. `router`: this router's name, for people."""
+    def __init__(
+        self,
+        config: RouterConfig,
+        router: str,
+        *,
+        alone: Callable[[str], Board] = lambda _: AloneBoard(),
+    ) -> None:
+        """Connect to nothing yet. `router`: this router's name, for people.
+
+        `alone` returns the board of a model without Redis.
+        """
+        self._alone = alone
         self._config = config
         # A router that starts again under its old name is another one.
         self._name = f"{router}-{secrets.token_hex(4)}"
@@ -45,7 +57,7 @@ class Boards:
         """
         url = self._config.redis_url
         if url is None:
-            return AloneBoard()
+            return self._alone(model)
         # Redis's client takes a quarter of a second to load, and most clusters have none.
         from services.router.planner.redis.board import RedisBoard  # noqa: PLC0415
         from shared.directory.redis.url import open_client  # noqa: PLC0415
