@@ -156,7 +156,7 @@ def _doors(
 ) -> _Doors:
     keys = security.keys
     metrics = _metrics(parts, keys)
-    page = DashboardState(parts, name=_instance(), version=VERSION)
+    page = DashboardState(parts, name=_instance(), version=VERSION, process=process)
     dashboard = Dashboard(page)
     front = Front(config, parts, metrics, tracer=tracer, page=page, keeper=keeper, process=process)
     catalogue, readiness = front.catalogue(), Readiness(parts.pools)

@@ -9,7 +9,7 @@ import signal
 import threading
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
@@ -17,6 +17,7 @@ import pytest
 from cli.cluster import ClusterSpec
 from cli.places import ROOT
 from cli.start.ports import free_port, is_free
+from services.router.openai.auth import DASHBOARD_EVENTS_PATH, DASHBOARD_REQUEST_PATH
 from tests.e2e.conftest import ENGINE_FLAGS
 from tests.e2e.stream import WAIT_S
 from tests.e2e.test_replay import until
@@ -158,6 +159,21 @@ def askers(cluster: WarmCluster, each: int) -> dict[int, list[Asker]]:
     return found
 
 
+def page(cluster: WarmCluster, pid: int) -> Asker:
+    """A client of this process."""
+    while (asker := Asker(cluster)).pid != pid:
+        asker.http.close()
+    return asker
+
+
+def rows(asker: Asker) -> list[dict[str, Any]]:
+    """The answered requests on the page of the asker's process, of its last two."""
+    with asker.http.stream("GET", DASHBOARD_EVENTS_PATH) as reply:
+        data = next(line for line in reply.iter_lines() if line.startswith("data: "))
+    requests = json.loads(data.removeprefix("data: "))["tick"]["requests"]
+    return [row for row in requests if row["completion_tokens"] == NUM_TOKENS][-2:]
+
+
 def metrics(asker: Asker) -> dict[str, float]:
     """Sums over all labels."""
     found: dict[str, float] = {}
@@ -201,6 +217,8 @@ def test_limits_hold_over_both_processes_and_the_death_of_one_gives_its_part_bac
     for each in again:
         each.wait()
         assert each.is_whole, each.error
+    for each in again:
+        check_page(cluster, each.pid)
     # Both say the same of all: nothing that was said before has gone.
     for [each] in askers(cluster, 1).values():
         found = metrics(each)
@@ -246,6 +264,18 @@ def flood_and_kill(
         assert each.text == ours[0].text
     until(lambda: counts(watch) == (0, 0), "nothing is counted")
     watch.http.close()
+
+
+def check_page(cluster: WarmCluster, pid: int) -> None:
+    """The page of each process shows what both have answered, and any process explains it."""
+    look = page(cluster, pid)
+    until(lambda: len(rows(look)) >= 2, "the page has both")
+    for row in rows(look):
+        detail = look.http.get(DASHBOARD_REQUEST_PATH, params={"number": row["number"]})
+        assert detail.status_code == 200, detail.text
+        assert detail.json()["row"] == row
+        assert detail.json()["timings"]["decode_worker"] == "decode-0"
+    look.http.close()
 
 
 def test_a_port_in_use_is_an_error(cluster: WarmCluster, tmp_path: Path) -> None:
