@@ -69,7 +69,7 @@ class Measured:
     router_user_s: float = 0.0
     clients_cpu_s: float = 0.0
     mocks_cpu_s: float = 0.0
-    #: Resident memory of the router at even distances, in MiB.
+    #: Resident memory of the router's processes at even distances, in MiB.
     rss_mib: list[float] = field(default_factory=list)
     ages_ms: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
 
@@ -126,22 +126,24 @@ class Bench:
         return measured
 
     def _watch(self, start_s: float, measured: Measured) -> None:
-        router = psutil.Process(self.router.pid)
+        own = psutil.Process(self.router.pid)
+        # With --router-processes there are more.
+        routers = [own, *own.children(recursive=True)]
         mocks = [psutil.Process(mock.pid) for mock in self._mocks]
         time.sleep(max(0.0, start_s - time.monotonic()))
-        before, before_mocks = router.cpu_times(), sum(map(_cpu_s, mocks))
+        before, before_mocks = _times(routers), sum(map(_cpu_s, mocks))
         end_s = start_s + self._load.duration_s
         for number in itertools.count(1):
-            measured.rss_mib.append(router.memory_info().rss / 2**20)
+            measured.rss_mib.append(_memory_mib(routers))
             at_s = min(end_s, start_s + number * SAMPLE_S)
             time.sleep(max(0.0, at_s - time.monotonic()))
             if at_s == end_s:
                 break
-        after = router.cpu_times()
-        measured.router_user_s = after.user - before.user
-        measured.router_cpu_s = measured.router_user_s + after.system - before.system
+        after = _times(routers)
+        measured.router_user_s = after[0] - before[0]
+        measured.router_cpu_s = measured.router_user_s + after[1] - before[1]
         measured.mocks_cpu_s = sum(map(_cpu_s, mocks)) - before_mocks
-        measured.rss_mib.append(router.memory_info().rss / 2**20)
+        measured.rss_mib.append(_memory_mib(routers))
 
     def _collect(self, results: list[Path], measured: Measured) -> None:
         ages = []
@@ -250,3 +252,13 @@ def _share_cores() -> tuple[list[int], list[int]]:
 def _cpu_s(process: psutil.Process) -> float:
     times = process.cpu_times()
     return float(times.user + times.system)
+
+
+def _times(processes: list[psutil.Process]) -> tuple[float, float]:
+    """Return user and system seconds of all."""
+    times = [process.cpu_times() for process in processes]
+    return sum(float(each.user) for each in times), sum(float(each.system) for each in times)
+
+
+def _memory_mib(processes: list[psutil.Process]) -> float:
+    return sum(process.memory_info().rss for process in processes) / 2**20

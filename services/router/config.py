@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path  # noqa: TC003 read at run time by the settings loader
 from typing import Any, Literal
 
+from services.router.admission.entrance import AdmissionLimits
 from services.router.admission.key_settings import ClientKeySettings
 from services.router.answer_settings import AnswerSettings
 from services.router.cors_settings import CorsSettings
@@ -35,6 +36,8 @@ from shared.telemetry.vllm_names import (
     MetricsNames,  # noqa: TC001 read at run time by the settings loader
 )
 from shared.text.reasoning_settings import ReasoningSettings
+
+MAX_PROCESSES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +73,11 @@ class RouterConfig:
     grpc_port: int = setting(50051, help="port of the gRPC services; 0 takes a free one")
     share_ports: bool = setting(
         False, help="whether other routers listen on --port and --grpc-port as well"
+    )
+    router_processes: int = setting(
+        1,
+        help="processes of this router, on the same ports: one directory, limits that are counted "
+        "once, one page of metrics",
     )
     own_port: int | None = setting(
         None, help="one more HTTP port, of this process alone, for example for its metrics"
@@ -221,6 +229,7 @@ class RouterConfig:
             port = getattr(self, name)
             if port is not None and not 0 <= port < 2**16:
                 raise ConfigError(f"{flag_name(name)} must be a port, not {port}")
+        self._check_processes()
         self._check_sharing()
         self._check_responses()
         self._check_keys()
@@ -266,6 +275,16 @@ class RouterConfig:
         elif self.default_model is not None and self.default_model not in self.model_names:
             raise ConfigError(f"--default-model {self.default_model!r} is no name of the model")
 
+    def _check_processes(self) -> None:
+        if not 0 < self.router_processes <= MAX_PROCESSES:
+            message = f"--router-processes must be 1 to {MAX_PROCESSES}"
+            raise ConfigError(f"{message}, not {self.router_processes}")
+        if self.router_processes > 1 and self.responses.responses_store == "memory":
+            raise ConfigError(
+                "--router-processes and --responses-store memory exclude each other: a process "
+                "does not know the responses of another; --responses-store redis is for several"
+            )
+
     def _check_sharing(self) -> None:
         if not self.share_ports:
             return
@@ -303,6 +322,16 @@ class RouterConfig:
                 "with TLS, workers join on a port that requires certificates: set --own-grpc-port "
                 "for them, or --redis-url, or --tls-client-certs for all clients"
             )
+
+    @property
+    def admission_limits(self) -> AdmissionLimits:
+        """Limits on requests to the model."""
+        return AdmissionLimits(
+            max_concurrent_requests=self.max_concurrent_requests,
+            max_queued_requests=self.max_queued_requests,
+            max_queued_tokens=self.max_queued_tokens,
+            max_queue_s=self.max_queue_s,
+        )
 
     @property
     def embeds_policy(self) -> EmbedsPolicy:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from services.router.admission.tenant import Tenant
 from services.router.admission.tenant_metrics import TenantMetrics
 from services.router.doors.limited import LimitedGenerator
 from services.router.doors.limited_vectors import LimitedVectorizer
@@ -23,20 +24,24 @@ from services.router.watch.watched import WatchedGenerator
 from services.router.watch.watched_vectors import VectorMeters, WatchedVectorizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from prometheus_client import CollectorRegistry
     from starlette.requests import Request
 
     from services.router.admission.caller import Caller
-    from services.router.admission.tenant import Tenant
     from services.router.catalogue.pool import Pool, Served
     from services.router.config import RouterConfig
     from services.router.dashboard.state import DashboardState
     from services.router.openai.responses_api.stored.keeper import ResponseKeeper
     from services.router.parts import RouterParts
+    from services.router.processes.process import RouterProcess
     from services.router.watch.observer import RequestObserver
     from shared.telemetry.tracing import Tracer
+
+
+#: What processes of a router ask each other.
+ABORT = "abort"
 
 
 class PoolShelf:
@@ -81,8 +86,11 @@ class Front:
         page: DashboardState | None = None,
         keeper: ResponseKeeper | None = None,
         caller_of: Callable[[Request], Caller] = caller_of,
+        process: RouterProcess | None = None,
     ) -> None:
         """Stand before `parts`. `page` and `keeper`: without them there are none.
+
+        `process`: this one, if the router has several.
 
         `caller_of` returns the caller of an HTTP request.
         """
@@ -97,7 +105,7 @@ class Front:
             limits=config.limits,
             unknown_fields=UnknownFields(strict=config.strict_fields),
             responses=keeper,
-            aborter=_Aborter(parts),
+            aborter=_Aborter(parts, process),
             explains=True,
             makes_vectors=True,
             caller_of=caller_of,
@@ -175,13 +183,29 @@ class Front:
 
 
 class _Aborter:
-    """See Aborter. A name of a request says nothing of its model."""
+    """See Aborter. A name of a request says nothing of its model, and nothing of its process."""
 
-    def __init__(self, parts: RouterParts) -> None:
+    def __init__(self, parts: RouterParts, process: RouterProcess | None) -> None:
         self._parts = parts
+        self._process = process
+        if process is not None:
+            process.on_ask(ABORT, self._abort_asked)
 
-    def abort(self, names: Collection[str] | None, *, tenant: Tenant | None) -> int:
+    async def abort(self, names: Collection[str] | None, *, tenant: Tenant | None) -> int:
         """See Aborter."""
+        number = self._abort_own(names, tenant)
+        if self._process is not None:
+            told = None if names is None else list(names)
+            of = None if tenant is None else tenant.name
+            number += sum(await self._process.ask_others(ABORT, [told, of]))
+        return number
+
+    async def _abort_asked(self, body: Sequence[Any]) -> int:
+        names, of = body
+        tenant = None if of is None else Tenant(name=of)
+        return self._abort_own(None if names is None else frozenset(names), tenant)
+
+    def _abort_own(self, names: Collection[str] | None, tenant: Tenant | None) -> int:
         return sum(
             pool.served.pipeline.abort(names, tenant=tenant)
             + pool.served.vectors.abort(names, tenant=tenant)

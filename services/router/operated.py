@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from services.router.config import RouterConfig
     from services.router.fleet.fleet import Fleet
     from services.router.parts import RouterParts
+    from services.router.processes.process import RouterProcess
+
+#: What processes of a router ask each other.
+NUM_REQUESTS = "num_requests"
 
 #: Settings whose values are secrets, or may contain one.
 _SECRET = frozenset({"client_keys", "hf_token", "redis_url"})
@@ -25,17 +29,29 @@ _SECRET = frozenset({"client_keys", "hf_token", "redis_url"})
 class OperatedCluster:
     """See `services.router.openai.operators.Cluster`."""
 
-    def __init__(self, config: RouterConfig, parts: RouterParts) -> None:
+    def __init__(
+        self, config: RouterConfig, parts: RouterParts, process: RouterProcess | None = None
+    ) -> None:
+        """`process`: this one, if the router has several."""
         self._config = config
         self._parts = parts
+        self._process = process
+        if process is not None:
+            process.on_ask(NUM_REQUESTS, self._own_requests)
 
     def fleet_of(self, model: str | None) -> Fleet | AllFleets:
         """See Cluster."""
         pools = self._pools(model)
         return pools[0].parts.fleet if len(pools) == 1 else AllFleets(pools)
 
-    def num_requests(self, model: str | None = None) -> int:
+    async def num_requests(self, model: str | None = None) -> int:
         """See Cluster."""
+        number = await self._own_requests(model)
+        if self._process is not None:
+            number += sum(await self._process.ask_others(NUM_REQUESTS, model))
+        return number
+
+    async def _own_requests(self, model: str | None) -> int:
         return sum(pool.admission.num_inside for pool in self._pools(model))
 
     def describe(self) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from baton.v1 import lifecycle_pb2_grpc, worker_pb2_grpc
-from services.router.admission.admission import Admission, AdmissionLimits
+from services.router.admission.admission import Admission
 from services.router.admission.cold_start import ColdStart
 from services.router.admission.tenant_limits import TenantLimits
 from services.router.answer.pipeline import Pipeline
@@ -23,6 +23,9 @@ from services.router.fleet.roles import FleetRoles
 from services.router.models import ServedModels
 from services.router.planner.mover import FleetMover
 from services.router.planner.open import Boards, open_planner
+from services.router.processes.boards import HubBoard
+from services.router.processes.entrance import SharedQuotas
+from services.router.processes.pool import SharedPool
 from services.router.routing.chooser import WorkerChooser
 from services.router.routing.policies.find import find_policy
 from services.router.routing.room import WorkerRoom
@@ -42,10 +45,13 @@ from shared.rpc.channel import ChannelPool
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 
+    from services.router.admission.entrance import Entrance, Quotas
     from services.router.config import RouterConfig
     from services.router.fleet.orders import LifecycleOrders, WorkerOrders
     from services.router.model_text import ModelText
+    from services.router.processes.process import RouterProcess
     from services.router.routing.base import PrefixLookup
+    from services.router.routing.book import Book
     from services.router.workers.directory import RouterDirectory
     from shared.directory.base import BlockDirectory, RefusedWorker, WorkerRegistry
     from shared.directory.index import BlockIndex
@@ -68,7 +74,7 @@ class RouterParts:
     follower: RedisFollower | None
     #: Returns live workers whose records are refused: they get no requests.
     refused: Callable[[], Sequence[RefusedWorker]]
-    limits: TenantLimits
+    limits: Quotas
     #: The first one is of the default model.
     pools: tuple[Pool, ...]
     #: The task that follows the directory and the workers' weights; it ends only by a bug.
@@ -78,6 +84,15 @@ class RouterParts:
     def model_names(self) -> list[str]:
         """All names of all models."""
         return [name for pool in self.pools for name in pool.names]
+
+    def usable_workers(self) -> set[str]:
+        """Return the ids of the workers that requests may be sent to."""
+        return {
+            str(endpoint.record.worker)
+            for pool in self.pools
+            for endpoint in pool.endpoints.everyone()
+            if endpoint.usable
+        }
 
     @property
     def num_inside(self) -> int:
@@ -93,6 +108,7 @@ async def open_parts(
     certificates: CertificateFiles | None = None,
     linger_s: float = LINGER_S,
     name: str = "router",
+    process: RouterProcess | None = None,
 ) -> AsyncGenerator[RouterParts, None]:
     """Follow the workers of all models for as long as the context is open.
 
@@ -100,7 +116,8 @@ async def open_parts(
     `linger_s` seconds after the last one left.
 
     `token` is sent with every call to a worker. `certificates` are shown to workers, which must
-    show theirs. `name` tells routers of one cluster apart, for people.
+    show theirs. `name` tells routers of one cluster apart, for people. `process`: this one, if the
+    router has several.
 
     Raises:
         ConfigError: the model's directory cannot be used.
@@ -110,14 +127,16 @@ async def open_parts(
     )
     channels = partial(ChannelPool, token=token, certificates=certificates)
     boards = Boards(config, name)
-    pools = _open_pools(config, directory, channels, boards, name, linger_s=linger_s)
+    if process is not None:
+        boards = Boards(config, name, alone=partial(HubBoard, process.link))
+    pools = _open_pools(config, directory, channels, boards, name, process, linger_s=linger_s)
     parts = RouterParts(
         registry=directory.registry,
         blocks=directory.blocks,
         index=directory.index,
         follower=directory.follower,
         refused=directory.refused,
-        limits=TenantLimits(),
+        limits=TenantLimits() if process is None else SharedQuotas(process.link),
         pools=tuple(pools),
         following=asyncio.create_task(_follow(directory, pools)),
     )
@@ -139,6 +158,7 @@ def _open_pools(
     channels: Callable[[], ChannelPool],
     boards: Boards,
     router: str,
+    process: RouterProcess | None,
     *,
     linger_s: float,
 ) -> list[Pool]:
@@ -148,7 +168,7 @@ def _open_pools(
     names = frozenset(name for each in configs for name in each.model_names)
     pools = []
     for each in configs:
-        parts = _pool_parts(each, directory, channels(), channels(), names, boards, router)
+        parts = _pool_parts(each, directory, channels(), channels(), names, boards, router, process)
         pools.append(
             Pool(
                 each,
@@ -179,20 +199,20 @@ def _pool_parts(
     model_names: Collection[str],
     boards: Boards,
     router: str,
+    process: RouterProcess | None,
 ) -> PoolParts:
     sessions = SessionPool(channels, stall_s=config.stream_stall_s)
     endpoints = _endpoints(config, directory, Canary(channels, sessions), sessions)
     chooser = _chooser(config, endpoints, directory.index)
-    admission = _admission(config, endpoints, chooser)
-    adapters = PoolAdapters(endpoints.everyone)
-    fleet = _fleet(model_names, endpoints, order_channels, sessions, admission, adapters)
-    cold_start = ColdStart(
-        endpoints.wait_ready,
-        # Requests wait in the queue for workers that sleep.
-        lambda: endpoints.is_ready or endpoints.is_asleep,
-        longest_s=config.worker_wait_s,
-        max_requests=config.max_queued_requests,
-    )
+    room = _room(config, endpoints, chooser.book)
+    shared = None
+    if process is not None:
+        shared = SharedPool(process, config.model_names[0], endpoints, room, chooser.book)
+    admission = _admission(config, endpoints, room) if shared is None else shared.entrance
+    chooser.book.on_prompt_end = admission.look
+    adapters = _adapters(endpoints, shared)
+    fleet = _fleet(model_names, endpoints, order_channels, sessions, admission, adapters, shared)
+    cold_start = _cold_start(config, endpoints)
     planner = open_planner(
         config,
         endpoints,
@@ -215,6 +235,25 @@ def _pool_parts(
         fleet=fleet,
         cold_start=cold_start,
         planner=planner,
+        shared=shared,
+    )
+
+
+def _adapters(endpoints: EndpointPool, shared: SharedPool | None) -> PoolAdapters:
+    if shared is None:
+        return PoolAdapters(endpoints.everyone)
+    adapters = PoolAdapters(endpoints.everyone, tell=shared.tell_adapter)
+    shared.on_adapter(adapters.note)
+    return adapters
+
+
+def _cold_start(config: RouterConfig, endpoints: EndpointPool) -> ColdStart:
+    return ColdStart(
+        endpoints.wait_ready,
+        # Requests wait in the queue for workers that sleep.
+        lambda: endpoints.is_ready or endpoints.is_asleep,
+        longest_s=config.worker_wait_s,
+        max_requests=config.max_queued_requests,
     )
 
 
@@ -223,14 +262,24 @@ def _fleet(
     endpoints: EndpointPool,
     channels: ChannelPool,
     sessions: SessionPool,
-    admission: Admission,
+    admission: Entrance,
     adapters: PoolAdapters,
+    shared: SharedPool | None,
 ) -> Fleet:
     orders: LifecycleOrders = Orders(channels, lifecycle_pb2_grpc.LifecycleStub)
     to_workers: WorkerOrders = Orders(channels, worker_pb2_grpc.WorkerStub)
     about_adapters = FleetAdapters(endpoints, to_workers, adapters, model_names=model_names)
     about_roles = FleetRoles(endpoints, to_workers)
-    return Fleet(endpoints, orders, sessions, admission, about_adapters, about_roles)
+    return Fleet(
+        endpoints,
+        orders,
+        sessions,
+        admission,
+        about_adapters,
+        about_roles,
+        changing=None if shared is None else shared.lock,
+        abort_answers=None if shared is None else shared.everywhere(sessions.abort_answers),
+    )
 
 
 def _serve(pool: Pool, text: ModelText) -> Served:
@@ -288,22 +337,17 @@ def _endpoints(
     )
 
 
-def _admission(config: RouterConfig, endpoints: EndpointPool, chooser: WorkerChooser) -> Admission:
-    limits = AdmissionLimits(
-        max_concurrent_requests=config.max_concurrent_requests,
-        max_queued_requests=config.max_queued_requests,
-        max_queued_tokens=config.max_queued_tokens,
-        max_queue_s=config.max_queue_s,
-    )
-    room = WorkerRoom(
+def _room(config: RouterConfig, endpoints: EndpointPool, book: Book) -> WorkerRoom:
+    return WorkerRoom(
         endpoints.serving,
-        chooser.book,
+        book,
         max_worker_queue_ms=_worker_queue_ms(config),
         mode=config.placement,
     )
-    admission = Admission(limits, has_room=room, is_asleep=lambda: endpoints.is_asleep)
-    chooser.book.on_prompt_end = admission.look
-    return admission
+
+
+def _admission(config: RouterConfig, endpoints: EndpointPool, room: WorkerRoom) -> Admission:
+    return Admission(config.admission_limits, has_room=room, is_asleep=lambda: endpoints.is_asleep)
 
 
 def _worker_queue_ms(config: RouterConfig) -> float:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from services.router.admission.admission import Admission
-    from services.router.admission.tenant_limits import TenantLimits
+    from services.router.admission.entrance import Entrance, Quotas
     from services.router.answer.pipeline import Pipeline
     from services.router.answer.planner import AnswerPlanner
     from services.router.catalogue.pool import Served
@@ -31,9 +30,9 @@ class OnePool:
         self.served = served
         self.registry: WorkerRegistry = router.registry
         self.blocks: BlockDirectory = router.blocks
-        self.limits: TenantLimits = router.limits
+        self.limits: Quotas = router.limits
         self.endpoints: EndpointPool = self.pool.endpoints
-        self.admission: Admission = self.pool.admission
+        self.admission: Entrance = self.pool.admission
         self.fleet: Fleet = self.pool.parts.fleet
         self.tokenizer: Tokenizer = served.text.tokenizer
         self.chat_template: ChatTemplate = served.text.chat_template

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from services.router.admission.entrance import Admitted
 from services.router.admission.fair_queue import FairQueue, QueueFullError
 from services.router.admission.pace import Pace
 from services.router.admission.tenant import ANONYMOUS
@@ -21,6 +21,7 @@ from shared.errors import OverloadedError, RefusalReason, UnavailableError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from services.router.admission.entrance import AdmissionLimits
     from services.router.admission.fair_queue import Entry
     from services.router.admission.tenant import Tenant
 
@@ -32,26 +33,6 @@ _LOOK_AGAIN_S = 0.05
 _LONGEST_RETRY_S = 60.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdmissionLimits:
-    """Limits on admitted and on waiting requests."""
-
-    max_concurrent_requests: int = 256
-    max_queued_requests: int = 1024
-    max_queued_tokens: int = 1_000_000
-    max_queue_s: float = 30.0
-
-
-@dataclass(slots=True)
-class Admitted:
-    """An admitted request."""
-
-    queue_ms: float
-    #: The holder sets these if workers computed anything: they are charged to the tenant.
-    num_prompt_tokens: int = 0
-    num_output_tokens: int = 0
-
-
 def _always(_num_tokens: int) -> bool:
     return True
 
@@ -61,7 +42,7 @@ def _never() -> bool:
 
 
 class Admission:
-    """The queue in front of routing: fair among tenants, by priority within a tenant."""
+    """See Entrance. The queue is fair among tenants, and by priority within a tenant."""
 
     def __init__(
         self,
@@ -119,10 +100,10 @@ class Admission:
         """Number of requests that wait, by the name of their tenant."""
         return self._queue.lengths()
 
-    def expected_wait_s(
+    async def expected_wait_s(
         self, num_tokens: int, *, priority: int = 0, tenant: Tenant = ANONYMOUS
     ) -> float:
-        """Return the expected wait [s] until a new request of `num_tokens` is admitted."""
+        """See Entrance. Nothing is awaited here."""
         if not self._queue and self._may_enter(num_tokens):
             return 0.0
         return self._wait_s(tenant, priority)
@@ -136,15 +117,7 @@ class Admission:
         tenant: Tenant = ANONYMOUS,
         max_wait_s: float | None = None,
     ) -> AsyncIterator[Admitted]:
-        """Wait for admission; the request counts as admitted for the context.
-
-        `max_wait_s` bounds the wait if it is shorter than the limit of all requests.
-
-        Raises:
-            OverloadedError: the queue is full, or requests that precede it filled it, or the wait
-                took too long.
-            UnavailableError: the workers slept all the time.
-        """
+        """See Entrance."""
         started_s = self._clock()
         cost = max(1.0, num_tokens + self._mean_output)
         waited = bool(self._queue) or self._is_entering or not self._may_enter(num_tokens)

@@ -1,4 +1,4 @@
-"""A tenant's limits: requests at a time, tokens per minute. Each router process counts alone.
+"""A tenant's limits: requests at a time, tokens per minute. Each router counts alone.
 
 Behind several routers a tenant may use its limits once per router, so configure a share of them.
 """
@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import math
 import time
-from contextlib import contextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from services.router.admission.entrance import Permit
 from shared.errors import InvalidRequestError, OverloadedError, RefusalReason
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Callable
 
     from services.router.admission.tenant import Tenant
 
@@ -23,14 +24,6 @@ MINUTE_S = 60.0
 _NEWEST_WEIGHT = 0.1
 #: Above this number of accounts, accounts equal to a new one are dropped.
 _MANY_ACCOUNTS = 1024
-
-
-@dataclass(slots=True)
-class Permit:
-    """A request that is within its tenant's limits."""
-
-    #: The holder sets this: tokens that the request used, of those set aside for it.
-    num_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -48,28 +41,19 @@ class _Account:
 
 
 class TenantLimits:
-    """Concurrent requests, and a token bucket that holds one minute's tokens."""
+    """See Quotas. Concurrent requests, and a token bucket that holds one minute's tokens."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._accounts: dict[str, _Account] = {}
 
     def running(self) -> dict[str, int]:
-        """Return the number of requests that run or wait, by tenant, where it is not 0."""
+        """See Quotas."""
         return {name: a.num_running for name, a in self._accounts.items() if a.num_running}
 
-    @contextmanager
-    def enter(self, tenant: Tenant, num_tokens: int) -> Iterator[Permit]:
-        """Count a request as running and `num_tokens`, the most that it can use, as used.
-
-        At the end of the context the request no longer counts as running, and only the tokens that
-        the caller has entered into the permit count as used.
-
-        Raises:
-            OverloadedError: over a limit now; `retry_after_s` is the time until the tokens are
-                available, or until one of the tenant's requests should have ended.
-            InvalidRequestError: the request alone is over the limit of a minute.
-        """
+    @asynccontextmanager
+    async def enter(self, tenant: Tenant, num_tokens: int) -> AsyncIterator[Permit]:
+        """See Quotas. Nothing is awaited here."""
         account = self._account(tenant)
         self._take(tenant, account, num_tokens)
         account.num_running += 1
@@ -86,10 +70,7 @@ class TenantLimits:
                 account.num_used += permit.num_tokens - num_tokens
 
     def headers(self, tenant: Tenant) -> list[tuple[str, str]]:
-        """Return OpenAI's rate-limit headers for the tenant's limits.
-
-        The limit of requests holds at any time, not per minute, so its reset is an expectation.
-        """
+        """See Quotas."""
         account = self._account(tenant)
         pairs: list[tuple[str, str]] = []
         limit = tenant.max_concurrent_requests

@@ -54,6 +54,11 @@ class Job:
     margin: TtftMargin | None = None
 
     @property
+    def is_bounded(self) -> bool:
+        """Whether its times have bounds."""
+        return self.max_ttft_ms is not None or self.max_itl_ms is not None
+
+    @property
     def num_finished_tokens(self) -> int:
         """Number of tokens of answers that were complete in the request."""
         return sum(len(a.token_ids) for a in self.request.resumed if a.finished)

@@ -38,7 +38,7 @@ from shared.request.wire import sampling_to_wire
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 
-    from services.router.admission.admission import Admission
+    from services.router.admission.entrance import Entrance
     from services.router.admission.tenant import Tenant
     from services.router.answer.job import Job
     from services.router.answer.planner import AnswerPlanner
@@ -64,7 +64,7 @@ class Pipeline:
         *,
         tokenizer: Tokenizer,
         planner: AnswerPlanner,
-        admission: Admission,
+        admission: Entrance,
         book: Book,
         endpoints: EndpointPool,
         sessions: SessionPool,
@@ -98,8 +98,11 @@ class Pipeline:
         self._embeds.check(request, (job.request for job in self._running.values()))
         job = self._planner.plan(request, self._unique_id(request.request_id))
         num_tokens, tenant, priority = job.num_prompt_tokens, request.tenant, request.priority
-        wait_s = self._admission.expected_wait_s(num_tokens, priority=priority, tenant=tenant)
-        self._planner.check(job, wait_s=wait_s)
+        if job.is_bounded:
+            wait_s = await self._admission.expected_wait_s(
+                num_tokens, priority=priority, tenant=tenant
+            )
+            self._planner.check(job, wait_s=wait_s)
         self._running[job.request_id] = job
         try:
             entry = self._admission.enter(

@@ -127,13 +127,12 @@ class AnswerPlanner:
         )
 
     def check(self, job: Job, *, wait_s: float) -> None:
-        """Refuse a request that would miss its bounds after a wait of `wait_s` for a place.
+        """Refuse a bounded request that would miss its bounds after a wait of `wait_s`.
 
         Raises:
             OverloadedError: no worker is expected to meet the request's bounds.
         """
-        if job.max_ttft_ms is not None or job.max_itl_ms is not None:
-            self._chooser.check(self._routing_request(job, wait_s=wait_s))
+        self._chooser.check(self._routing_request(job, wait_s=wait_s))
 
     def route(self, job: Job, token_ids: Sequence[int] = (), losses: Losses | None = None) -> Route:
         """Return the route of an answer; with `token_ids`, of the rest of an answer that has these.

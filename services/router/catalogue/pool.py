@@ -18,8 +18,8 @@ from shared.identity import Role
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from services.router.admission.admission import Admission
     from services.router.admission.cold_start import ColdStart
+    from services.router.admission.entrance import Entrance
     from services.router.answer.pipeline import Pipeline
     from services.router.answer.planner import AnswerPlanner
     from services.router.config import RouterConfig
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from services.router.model_text import ModelText
     from services.router.models import ServedModels
     from services.router.planner.loop import PlannerLoop
+    from services.router.processes.pool import SharedPool
     from services.router.routing.chooser import WorkerChooser
     from services.router.vectors.pipeline import VectorPipeline
     from services.router.workers.adapters import PoolAdapters
@@ -66,12 +67,14 @@ class PoolParts:
     endpoints: EndpointPool
     control: WorkerControl
     chooser: WorkerChooser
-    admission: Admission
+    admission: Entrance
     adapters: PoolAdapters
     fleet: Fleet
     cold_start: ColdStart
     #: None: it is off.
     planner: PlannerLoop | None = None
+    #: None: the router has one process.
+    shared: SharedPool | None = None
 
 
 class Pool:
@@ -161,6 +164,8 @@ class Pool:
             tasks.create_task(self.endpoints.run())
             if self.parts.planner is not None:
                 tasks.create_task(self.parts.planner.run())
+            if self.parts.shared is not None:
+                tasks.create_task(self.parts.shared.run())
             if not self._stays:
                 tasks.create_task(self._load_and_unload())
 

@@ -151,13 +151,23 @@ class History:
 
     def ended(self, end: RequestEnd) -> None:
         """Record the end of a request."""
+        usage = end.usage
+        self.count(
+            failed=end.failed,
+            num_prompt_tokens=0 if usage is None else usage.prompt_tokens,
+            num_cached_tokens=0 if usage is None else usage.cached_tokens,
+            itl_ms=mean_itl_ms(end),
+        )
+
+    def count(
+        self, *, failed: bool, num_prompt_tokens: int, num_cached_tokens: int, itl_ms: float | None
+    ) -> None:
+        """Count a request that has ended, with the tokens of its prompt if it was answered."""
         step = self._step
         step.num_ended += 1
-        step.num_failed += end.failed
-        if end.usage is not None:
-            step.num_prompt_tokens += end.usage.prompt_tokens
-            step.num_cached_tokens += end.usage.cached_tokens
-        itl_ms = mean_itl_ms(end)
+        step.num_failed += failed
+        step.num_prompt_tokens += num_prompt_tokens
+        step.num_cached_tokens += num_cached_tokens
         if itl_ms is not None:
             step.itl_ms.add(itl_ms)
 

@@ -28,7 +28,7 @@ MAX_ID_CHARS = 160
 class RequestRow(msgspec.Struct, kw_only=True):
     """A request that has ended. Times in milliseconds; no text and no tokens."""
 
-    #: Counter of this router's requests.
+    #: Counts this router's requests; with several processes, those of one from a number of its own.
     number: int
     id: str
     #: Unix time of the end.
@@ -67,14 +67,22 @@ class Ended:
     timings: Timings | None
     #: None if it was refused before it was routed.
     why: Kept | None
+    #: Whether another process has the details.
+    is_elsewhere: bool = False
 
 
 class RecentRequests:
     """A ring buffer of ended requests."""
 
     def __init__(
-        self, max_requests: int = MAX_REQUESTS, *, wall_clock: Callable[[], float] = time.time
+        self,
+        max_requests: int = MAX_REQUESTS,
+        *,
+        first: int = 0,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
+        """Keep this number of requests. Numbers begin behind `first`."""
+        self._first = first
         self._ring: deque[Ended] = deque(maxlen=max_requests)
         self._wall_clock = wall_clock
         self.num_ended = 0
@@ -82,19 +90,23 @@ class RecentRequests:
     def add(self, end: RequestEnd) -> RequestRow:
         """Add a request that has ended; return its row."""
         self.num_ended += 1
-        row = _row(end, self.num_ended, self._wall_clock())
+        row = _row(end, self._first + self.num_ended, self._wall_clock())
         self._ring.append(Ended(row, end.timings, kept_part(end.request.trail)))
         return row
 
+    def take(self, row: RequestRow) -> None:
+        """Add a request that ended in another process."""
+        self.num_ended += 1
+        self._ring.append(Ended(row, None, None, is_elsewhere=True))
+
     def rows(self, after: int = 0) -> list[RequestRow]:
-        """Return the kept rows with a number greater than `after`, oldest first."""
+        """Return the kept rows without the first `after` of all, oldest first."""
         num_new = min(len(self._ring), max(0, self.num_ended - after))
         return [self._ring[place].row for place in range(-num_new, 0)]
 
     def find(self, number: int) -> Ended | None:
         """Return the request of this number; None if it is no longer kept."""
-        place = number - self.num_ended - 1
-        return self._ring[place] if -len(self._ring) <= place < 0 else None
+        return next((ended for ended in self._ring if ended.row.number == number), None)
 
 
 def _row(end: RequestEnd, number: int, now_s: float) -> RequestRow:

@@ -11,7 +11,6 @@ from starlette.responses import RedirectResponse, Response
 
 from services.router.dashboard.assets import PAGE_PATH, SECURITY_HEADERS, read_assets
 from services.router.dashboard.feed import Feed
-from services.router.dashboard.state import to_json
 from services.router.openai.auth import DASHBOARD_EVENTS_PATH, DASHBOARD_REQUEST_PATH
 from services.router.openai.disconnect import unless_disconnected
 from shared.errors import RequestCancelledError
@@ -65,10 +64,10 @@ class Dashboard:
             number = int(request.query_params.get("number", ""))
         except ValueError as error:
             raise HTTPException(HTTPStatus.BAD_REQUEST, "`number` must be a number") from error
-        detail = self.state.detail(number)
+        detail = await self.state.find(number)
         if detail is None:
             raise HTTPException(HTTPStatus.NOT_FOUND, f"request {number} is not among the recent")
-        return Response(to_json(detail), media_type="application/json", headers=_NO_STORE)
+        return Response(detail, media_type="application/json", headers=_NO_STORE)
 
 
 class _FeedResponse(Response):

@@ -11,14 +11,16 @@ from services.router.dashboard.history import STEP_S, Gauges, History, Minute, P
 from services.router.dashboard.links import LinkRow, Links
 from services.router.dashboard.reason import Why, why
 from services.router.dashboard.recent import RecentRequests, RequestRow
+from services.router.dashboard.together import Numbers, PagesTogether, SharedEnd
 from services.router.dashboard.workers import WorkerChange, WorkerRow, WorkerWatch
 from services.router.planner.shown import ShownDecision  # noqa: TC001 read by msgspec
-from services.router.usage import Timings  # noqa: TC001 read at run time by msgspec
+from services.router.usage import Timings, Usage
 from services.router.watch.metrics import TokenMetrics
 from shared.identity import Role
 
 if TYPE_CHECKING:
     from services.router.parts import RouterParts
+    from services.router.processes.process import RouterProcess
     from services.router.request.generation import AnswerPiece, GenerationRequest
     from services.router.watch.observer import RequestEnd, RequestWatch
 
@@ -30,7 +32,7 @@ ROLES = (Role.PREFILL, Role.DECODE)
 
 
 class Totals(msgspec.Struct, kw_only=True):
-    """Totals of this router, now and since its start."""
+    """Totals of this router, now and since its start, or that of the process that shows them."""
 
     num_running: int
     num_queued: int
@@ -113,12 +115,32 @@ class _Shown:
 class DashboardState:
     """The RequestObserver behind the page; see services/router/watch/observer.py."""
 
-    def __init__(self, parts: RouterParts, *, name: str, version: str) -> None:
-        """Make an empty state. `name` distinguishes this router from others of its cluster."""
+    def __init__(
+        self,
+        parts: RouterParts,
+        *,
+        name: str,
+        version: str,
+        process: RouterProcess | None = None,
+    ) -> None:
+        """Make an empty state. `name` distinguishes this router from others of its cluster.
+
+        `process`: this one, if the router has several.
+        """
         self._parts = parts
+        self._together = None
+        if process is not None:
+            self._together = PagesTogether(
+                process,
+                name,
+                on_first_token=lambda ttft_s: self._history.first_token(ttft_s),
+                on_end=self._take_end,
+                detail=self._own_detail,
+            )
         self.tokens = TokenMetrics()
         self._history = History()
-        self._recent = RecentRequests()
+        first = 0 if process is None else PagesTogether.first_number()
+        self._recent = RecentRequests(first=first)
         self._links = Links()
         self._workers = WorkerWatch(
             lambda: (e for p in parts.pools for role in ROLES for e in p.endpoints.of_role(role)),
@@ -143,6 +165,8 @@ class DashboardState:
     def first_token(self, ttft_s: float) -> None:
         """Record the time to a request's first token."""
         self._history.first_token(ttft_s)
+        if self._together is not None:
+            self._together.first_token(ttft_s)
 
     def ended(self, end: RequestEnd) -> None:
         """Record the end of a request."""
@@ -151,21 +175,32 @@ class DashboardState:
         if end.usage is not None:
             self._links.add(row)
             self._workers.ended(row, end.usage)
+        if self._together is not None:
+            hits = end.usage or Usage()
+            self._together.ended(
+                SharedEnd(
+                    row=row,
+                    complete=end.usage is not None,
+                    transferred_hit_tokens=hits.transferred_hit_tokens,
+                    local_hit_tokens=hits.local_hit_tokens,
+                )
+            )
 
     def look(self) -> None:
         """Record the values of the charts. Call it once a second, with or without viewers."""
         self._workers.look()
-        num_gaps, gaps_s = self.tokens.gaps
-        totals = self._totals()
+        numbers = self._own_numbers()
+        if self._together is not None:
+            numbers = self._together.exchange(numbers)
         self._history.look(
             Gauges(
-                num_running=totals.num_running,
-                num_queued=totals.num_queued,
+                num_running=numbers.num_running,
+                num_queued=numbers.num_queued,
                 kv_used=self._workers.kv_used(),
-                num_tokens=self.tokens.num_tokens,
-                num_gaps=num_gaps,
-                gaps_s=gaps_s,
-                num_replays=totals.num_replays,
+                num_tokens=numbers.num_tokens,
+                num_gaps=numbers.num_gaps,
+                gaps_s=numbers.gaps_s,
+                num_replays=numbers.num_replays,
             )
         )
 
@@ -181,10 +216,21 @@ class DashboardState:
         """Return the full state. The next tick continues it, or repeats a part."""
         return Hello(about=self._about, tick=self._tick(0, 0, self._history.points()))
 
+    async def find(self, number: int) -> bytes | None:
+        """Return one of the recent requests as JSON, also of another process; None if it is gone.
+
+        Raises:
+            UnavailableError: the other processes cannot be asked.
+        """
+        detail = self._own_detail(number)
+        if detail is None and self._together is not None:
+            detail = await self._together.find(number)
+        return detail
+
     def detail(self, number: int) -> RequestDetail | None:
-        """Return one of the recent requests; None if it is no longer kept."""
+        """Return one of the recent requests of this process; None if it is no longer kept."""
         ended = self._recent.find(number)
-        if ended is None:
+        if ended is None or ended.is_elsewhere:
             return None
         return RequestDetail(
             row=ended.row,
@@ -193,15 +239,48 @@ class DashboardState:
         )
 
     def _totals(self) -> Totals:
-        """Return the sums over all models."""
-        pools = self._parts.pools
+        """Return the sums over all models, and all processes."""
+        numbers = self._own_numbers()
+        if self._together is not None:
+            numbers = self._together.whole(numbers)
         return Totals(
+            num_running=numbers.num_running,
+            num_queued=numbers.num_queued,
+            num_queued_tokens=numbers.num_queued_tokens,
+            num_ended=self._recent.num_ended,
+            num_replays=numbers.num_replays,
+        )
+
+    def _own_numbers(self) -> Numbers:
+        pools = self._parts.pools
+        num_gaps, gaps_s = self.tokens.gaps
+        return Numbers(
             num_running=sum(pool.admission.num_inside for pool in pools),
             num_queued=sum(pool.num_waiting for pool in pools),
             num_queued_tokens=sum(pool.admission.num_queued_tokens for pool in pools),
-            num_ended=self._recent.num_ended,
+            num_tokens=self.tokens.num_tokens,
+            num_gaps=num_gaps,
+            gaps_s=gaps_s,
             num_replays=sum(pool.replays.total() for pool in pools),
         )
+
+    def _own_detail(self, number: int) -> bytes | None:
+        detail = self.detail(number)
+        return None if detail is None else to_json(detail)
+
+    def _take_end(self, end: SharedEnd) -> None:
+        """Record the end of a request of another process."""
+        row = end.row
+        self._recent.take(row)
+        self._history.count(
+            failed=row.failed,
+            num_prompt_tokens=row.prompt_tokens if end.complete else 0,
+            num_cached_tokens=row.cached_tokens,
+            itl_ms=row.itl_ms,
+        )
+        if end.complete:
+            self._links.add(row)
+            self._workers.hit(row, prefill=end.transferred_hit_tokens, decode=end.local_hit_tokens)
 
     def _tick(self, after_request: int, after_change: int, points: list[Point]) -> Tick:
         return Tick(

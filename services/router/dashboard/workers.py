@@ -173,10 +173,14 @@ class WorkerWatch:
 
     def ended(self, row: RequestRow, usage: Usage) -> None:
         """Record the hits of an ended request's prompt on its workers."""
+        self.hit(row, prefill=usage.transferred_hit_tokens, decode=usage.local_hit_tokens)
+
+    def hit(self, row: RequestRow, *, prefill: int, decode: int) -> None:
+        """Record the tokens of an ended request's prompt that its workers held."""
         if row.prefill:
-            self._note_hits(row.prefill, row.prompt_tokens, usage.transferred_hit_tokens)
+            self._note_hits(row.prefill, row.prompt_tokens, prefill)
         if row.decode:
-            self._note_hits(row.decode, row.prompt_tokens, usage.local_hit_tokens)
+            self._note_hits(row.decode, row.prompt_tokens, decode)
 
     def _note_hits(self, name: str, num_asked: int, num_had: int) -> None:
         if name not in self._hits and all(name != worker.name for worker in self._known):

@@ -68,9 +68,10 @@ from services.router.openai.vectors.schema import (
 from services.router.openai.vectors.scoring import ScoreEndpoints
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from prometheus_client import CollectorRegistry
+    from prometheus_client.registry import Collector
     from pydantic import BaseModel
 
     from services.router.admission.tenant import Tenant
@@ -131,6 +132,7 @@ def create_app(
     dashboard: Dashboard | None = None,
     cors: CorsSettings | None = None,
     has_docs: bool = True,
+    whole_metrics: Callable[[], Awaitable[Collector]] | None = None,
 ) -> FastAPI:
     """Return the HTTP application. It starts nothing and does not own `catalogue`.
 
@@ -142,21 +144,18 @@ def create_app(
     traced: clients may pass a trace context with a request.
     dashboard: without it there is no live page.
     cors: without it browsers let no page of another site read answers.
+    whole_metrics: returns what `/metrics` shows in place of `registry`.
     has_docs: whether there are /docs, /redoc and /openapi.json.
     """
     app = _new_app(version, has_docs=has_docs)
     _add_apis(app, catalogue, cluster)
-    _add_health(app, HealthEndpoints(not_ready_because, notes, registry=registry, version=version))
+    _add_health(app, HealthEndpoints(not_ready_because, notes, registry, version, whole_metrics))
     if dashboard is not None:
         dashboard.add_to(app)
-    # Last: paths are tried in order.
-    add_refusals(app)
-    document_bodies(app, _bodies(catalogue.common, cluster))
-    add_error_handlers(app)
+    _add_last(app, catalogue.common, cluster)
     if rate_headers is not None:
         app.add_middleware(RateLimitMiddleware, rate_headers)
-    if keys is not None:
-        _add_keys(app, keys, open_metrics=open_metrics, dashboard=dashboard)
+    _add_keys(app, keys, open_metrics=open_metrics, dashboard=dashboard)
     if traced:
         app.add_middleware(TraceMiddleware)
     # Outside the key check: a browser's preflight request carries no key.
@@ -165,6 +164,13 @@ def create_app(
     # Outermost: requests that are refused by the layers below get an id as well.
     app.add_middleware(RequestIdMiddleware)
     return app
+
+
+def _add_last(app: FastAPI, common: Common, cluster: Cluster | None) -> None:
+    """Add what comes behind all paths, which are tried in order."""
+    add_refusals(app)
+    document_bodies(app, _bodies(common, cluster))
+    add_error_handlers(app)
 
 
 def _add_apis(app: FastAPI, catalogue: Catalogue, cluster: Cluster | None) -> None:
@@ -187,8 +193,10 @@ def _new_app(version: str, *, has_docs: bool) -> FastAPI:
 
 
 def _add_keys(
-    app: FastAPI, keys: Authenticator, *, open_metrics: bool, dashboard: Dashboard | None
+    app: FastAPI, keys: Authenticator | None, *, open_metrics: bool, dashboard: Dashboard | None
 ) -> None:
+    if keys is None:
+        return
     paths = frozenset() if dashboard is None else dashboard.open_paths
     app.add_middleware(AuthMiddleware, keys=keys, open_metrics=open_metrics, open_paths=paths)
 

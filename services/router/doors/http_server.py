@@ -68,12 +68,19 @@ class HttpServer:
         self.port = 0
 
     async def start(
-        self, host: str, port: int, *, share_port: bool = False, own_port: int | None = None
+        self,
+        host: str,
+        port: int,
+        *,
+        share_port: bool = False,
+        own_port: int | None = None,
+        share_own_port: bool = False,
     ) -> None:
         """Bind (port 0: a free port) and serve.
 
         `share_port`: other processes may listen on `port`, too, and the system distributes
-        connections among them. `own_port` is one more, of this process alone.
+        connections among them. `own_port` is one more, of this process alone,
+        unless `share_own_port`.
 
         Raises:
             ConfigError: an address cannot be bound.
@@ -81,7 +88,7 @@ class HttpServer:
         listeners = [_listen(host, port, share=share_port)]
         self.port = listeners[0].getsockname()[1]
         if own_port is not None:
-            listeners.append(_listen(host, own_port, share=False))
+            listeners.append(_listen(host, own_port, share=share_own_port))
         self._task = asyncio.create_task(self._server.serve(listeners))
         slow_clients = SlowClients(
             lambda: self._server.server_state.connections, stall_s=self._client_stall_s

@@ -11,7 +11,7 @@ from shared.errors import BatonError, OverloadedError
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
-    from services.router.admission.tenant_limits import TenantLimits
+    from services.router.admission.entrance import Quotas
     from services.router.admission.tenant_metrics import TenantMetrics
     from services.router.request.generation import AnswerPiece, GenerationRequest, Generator
 
@@ -22,7 +22,7 @@ class LimitedGenerator:
     def __init__(
         self,
         generator: Generator,
-        limits: TenantLimits,
+        limits: Quotas,
         metrics: TenantMetrics,
         *,
         max_model_len: Callable[[], int],
@@ -39,7 +39,7 @@ class LimitedGenerator:
         num_prompt_tokens = len(request.prompt_token_ids)
         num_tokens, begun = 0, False
         try:
-            with self._limits.enter(tenant, self._most_tokens(request)) as permit:
+            async with self._limits.enter(tenant, self._most_tokens(request)) as permit:
                 # The prompt counts, unless an error before the first piece ends the request.
                 permit.num_tokens = num_prompt_tokens
                 answers = cast("AsyncGenerator[AnswerPiece]", self._generator.generate(request))

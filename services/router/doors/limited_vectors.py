@@ -11,7 +11,7 @@ from shared.errors import OverloadedError
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from services.router.admission.tenant_limits import TenantLimits
+    from services.router.admission.entrance import Quotas
     from services.router.admission.tenant_metrics import TenantMetrics
     from services.router.vectors.request import FoundVector, Vectorizer, VectorRequest
 
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 class LimitedVectorizer:
     """A Vectorizer that applies tenant limits to another one. A request's texts are one request."""
 
-    def __init__(
-        self, vectorizer: Vectorizer, limits: TenantLimits, metrics: TenantMetrics
-    ) -> None:
+    def __init__(self, vectorizer: Vectorizer, limits: Quotas, metrics: TenantMetrics) -> None:
         self._vectorizer = vectorizer
         self._limits = limits
         self._metrics = metrics
@@ -32,7 +30,7 @@ class LimitedVectorizer:
         note_tenant(tenant)
         num_tokens = 0
         try:
-            with self._limits.enter(tenant, request.num_tokens) as permit:
+            async with self._limits.enter(tenant, request.num_tokens) as permit:
                 found = cast("AsyncGenerator[FoundVector]", self._vectorizer.vectors(request))
                 try:
                     async with aclosing(found) as vectors:

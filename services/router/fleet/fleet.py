@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
@@ -17,8 +17,9 @@ from shared.identity import Role
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Mapping
+    from types import TracebackType
 
-    from services.router.admission.admission import Admission
+    from services.router.admission.entrance import Entrance
     from services.router.fleet.adapters import FleetAdapters
     from services.router.fleet.orders import LifecycleOrders
     from services.router.fleet.roles import FleetRoles, Preferred
@@ -39,6 +40,28 @@ TAGS = (WEIGHTS, KV_CACHE)
 _ALL = "all workers"
 
 
+class ChangeLock(Protocol):
+    """A lock as asyncio's: of this process, or of several."""
+
+    def locked(self) -> bool:
+        """Whether this process has it or waits for it."""
+        ...
+
+    async def __aenter__(self) -> None:
+        """Wait for it."""
+        ...
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None:
+        """Give it back."""
+        ...
+
+
 class Fleet:
     """See `services.router.openai.lifecycle.Fleet`. `keep_up` runs beside it."""
 
@@ -47,17 +70,23 @@ class Fleet:
         endpoints: EndpointPool,
         orders: LifecycleOrders,
         sessions: SessionPool,
-        admission: Admission,
+        admission: Entrance,
         adapters: FleetAdapters,
         roles: FleetRoles,
+        *,
+        changing: ChangeLock | None = None,
+        abort_answers: Callable[[], None] | None = None,
     ) -> None:
+        """`changing`: held during a change. `abort_answers`: ends all answers of this router."""
         self._adapters = adapters
         self._roles = roles
         self._endpoints = endpoints
         self._orders = orders
         self._admission = admission
-        self._pause = FleetPause(endpoints, orders, sessions, admission)
-        self._changing = asyncio.Lock()
+        self._pause = FleetPause(
+            endpoints, orders, admission, abort_answers=abort_answers or sessions.abort_answers
+        )
+        self._changing: ChangeLock = changing or asyncio.Lock()
 
     async def keep_up(self) -> None:
         """Until cancelled, bring weights up to date where they are not, and end forgotten pauses.

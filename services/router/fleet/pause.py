@@ -11,10 +11,11 @@ from shared.errors import BatonError
 from shared.identity import Role
 
 if TYPE_CHECKING:
-    from services.router.admission.admission import Admission
+    from collections.abc import Callable
+
+    from services.router.admission.entrance import Entrance
     from services.router.fleet.orders import LifecycleOrders
     from services.router.workers.endpoints import EndpointPool
-    from services.router.workers.sessions import SessionPool
 
 
 class PauseMode(StrEnum):
@@ -39,13 +40,15 @@ class FleetPause:
         self,
         endpoints: EndpointPool,
         orders: LifecycleOrders,
-        sessions: SessionPool,
-        admission: Admission,
+        admission: Entrance,
+        *,
+        abort_answers: Callable[[], None],
     ) -> None:
+        """`abort_answers`: ends all answers of this router with the finish reason `abort`."""
         self._endpoints = endpoints
         self._orders = orders
-        self._sessions = sessions
         self._admission = admission
+        self._abort_answers = abort_answers
 
     async def begin(self, mode: PauseMode, timeout_s: float) -> None:
         """Return when no worker computes.
@@ -60,7 +63,7 @@ class FleetPause:
         request = lifecycle_pb2.PauseRequest(mode=_MODES[mode], timeout_s=timeout_s)
         try:
             if mode is PauseMode.ABORT:
-                self._sessions.abort_answers()
+                self._abort_answers()
             # Chosen at once: none is left out that changes its preference meanwhile.
             groups = [self._endpoints.of_role(role) for role in (Role.DECODE, Role.PREFILL)]
             for group in groups:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Any
 
 from baton.v1 import directory_pb2, directory_pb2_grpc
 from shared.directory.base import BlockUpdate
@@ -17,16 +18,26 @@ from shared.kv.tier import BlockTier
 from shared.rpc.wire import worker_id_from_wire, worker_id_to_wire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any
+    from collections.abc import Callable, Iterable, Sequence
 
     import grpc
+    from google.protobuf.message import Message
 
+    from services.router.processes.process import RouterProcess
     from shared.directory.base import BlockDirectory, RefusedWorker, WorkerRegistry
 
     Context = grpc.aio.ServicerContext[Any, Any]
 
 HASH_BYTES = 32
+#: What processes of a router ask each other.
+_DIRECTORY = "directory"
+#: Calls that change something, and their requests.
+_RELAYED: dict[str, Any] = {
+    "Register": directory_pb2.RegisterRequest,
+    "Heartbeat": directory_pb2.HeartbeatRequest,
+    "Deregister": directory_pb2.DeregisterRequest,
+    "Publish": directory_pb2.PublishRequest,
+}
 
 
 class DirectoryServicer(directory_pb2_grpc.DirectoryServicer):
@@ -40,6 +51,8 @@ class DirectoryServicer(directory_pb2_grpc.DirectoryServicer):
         refused: Callable[[], Iterable[RefusedWorker]] = tuple,
     ) -> None:
         """Serve `registry` and `blocks`. `refused` returns live workers that get no requests."""
+        #: None: there are no other processes, or they know otherwise.
+        self._process: RouterProcess | None = None
         self._registry = registry
         self._blocks = blocks
         self._refused = refused
@@ -48,29 +61,69 @@ class DirectoryServicer(directory_pb2_grpc.DirectoryServicer):
         self, request: directory_pb2.RegisterRequest, context: Context
     ) -> directory_pb2.RegisterResponse:
         """Register a worker."""
-        await self._registry.register(record_from_wire(request.record), request.lease_s)
+        await self._everywhere("Register", request)
         return directory_pb2.RegisterResponse()
 
     async def Heartbeat(  # noqa: N802
         self, request: directory_pb2.HeartbeatRequest, context: Context
     ) -> directory_pb2.HeartbeatResponse:
         """Renew a lease."""
-        await self._registry.heartbeat(
-            worker_id_from_wire(request.worker), load_from_wire(request.load)
-        )
+        await self._everywhere("Heartbeat", request)
         return directory_pb2.HeartbeatResponse()
 
     async def Deregister(  # noqa: N802
         self, request: directory_pb2.DeregisterRequest, context: Context
     ) -> directory_pb2.DeregisterResponse:
         """Remove the request's worker at once, without waiting for its lease to end."""
-        await self._registry.deregister(worker_id_from_wire(request.worker))
+        await self._everywhere("Deregister", request)
         return directory_pb2.DeregisterResponse()
 
     async def Publish(  # noqa: N802
         self, request: directory_pb2.PublishRequest, context: Context
     ) -> directory_pb2.PublishResponse:
         """Apply an update or a snapshot of a worker's blocks."""
+        await self._everywhere("Publish", request)
+        return directory_pb2.PublishResponse()
+
+    def share(self, process: RouterProcess) -> None:
+        """Tell the other processes of this router what workers say here, and hear from them.
+
+        A worker has its answer when all have done as it said; their error is that of its call: a
+        process that does not know the worker has it register again, with all.
+        """
+        self._process = process
+        process.on_ask(_DIRECTORY, self._relayed)
+
+    async def _relayed(self, body: Sequence[Any]) -> None:
+        method, data = body
+        await self._apply(method, _RELAYED[method].FromString(data))
+
+    async def _everywhere(self, method: str, request: Message) -> None:
+        if self._process is None:
+            await self._apply(method, request)
+            return
+        for outcome in await asyncio.gather(
+            self._apply(method, request),
+            self._process.ask_others(_DIRECTORY, [method, request.SerializeToString()]),
+            return_exceptions=True,
+        ):
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def _apply(self, method: str, request: Any) -> None:
+        match method:
+            case "Register":
+                await self._registry.register(record_from_wire(request.record), request.lease_s)
+            case "Heartbeat":
+                await self._registry.heartbeat(
+                    worker_id_from_wire(request.worker), load_from_wire(request.load)
+                )
+            case "Deregister":
+                await self._registry.deregister(worker_id_from_wire(request.worker))
+            case _:
+                await self._publish(request)
+
+    async def _publish(self, request: directory_pb2.PublishRequest) -> None:
         worker = worker_id_from_wire(request.worker)
         stored = _hashes(request.stored, "stored")
         if request.snapshot:
@@ -90,7 +143,6 @@ class DirectoryServicer(directory_pb2_grpc.DirectoryServicer):
                 tier=tier_from_wire(request.tier),
             )
             await self._blocks.publish(update)
-        return directory_pb2.PublishResponse()
 
     async def LookupBlocks(  # noqa: N802
         self, request: directory_pb2.LookupBlocksRequest, context: Context

@@ -56,20 +56,20 @@ class AbortEndpoint:
             name = next(iter(unknown))
             message = f"{name} is unknown; name requests in request_ids, or send {{}} to end all"
             raise FieldError(message, param=name, code="unknown_parameter")
-        return self._end(request, body.request_ids or None)
+        return await self._end(request, body.request_ids or None)
 
     async def abort_named(self, request: Request) -> Response:
         """Return the same; ids are required, and an empty list ends nothing."""
         body = await self._read(request, AbortNamedBody)
-        return self._end(request, body.request_ids)
+        return await self._end(request, body.request_ids)
 
     async def _read(self, request: Request, schema: type[M]) -> M:
         raw = await read_body(request, self._common.limits)
         return parse_body(request, schema, raw, self._common.unknown_fields)
 
-    def _end(self, request: Request, ids: list[str] | None) -> Response:
+    async def _end(self, request: Request, ids: list[str] | None) -> Response:
         caller = self._common.caller_of(request)
         tenant = None if caller.is_operator else caller.tenant
         names = None if ids is None else frozenset(ids)
-        num = self._aborter.abort(names, tenant=tenant)
+        num = await self._aborter.abort(names, tenant=tenant)
         return json_response({"status": "aborted", "aborted": num})

@@ -11,9 +11,10 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from services.router.openai.replies.responses import json_response
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from prometheus_client import CollectorRegistry
+    from prometheus_client.registry import Collector
 
 
 class HealthEndpoints:
@@ -23,15 +24,17 @@ class HealthEndpoints:
         self,
         not_ready_because: Callable[[], Sequence[str]],
         notes: Callable[[], Sequence[str]],
-        *,
         registry: CollectorRegistry,
         version: str,
+        whole: Callable[[], Awaitable[Collector]] | None = None,
     ) -> None:
         """Make the endpoints.
 
         `not_ready_because` returns what is missing; nothing when requests can be served. `notes`
-        returns parts that are missing though requests can be served.
+        returns parts that are missing though requests can be served. `whole`: returns what
+        `/metrics` shows in place of `registry`.
         """
+        self._whole = whole
         self._not_ready_because = not_ready_because
         self._notes = notes
         self._registry = registry
@@ -69,5 +72,6 @@ class HealthEndpoints:
         Not in OpenMetrics, for which Prometheus asks first: prometheus_client writes an underscore
         for the colon in vLLM's names there.
         """
-        text = generate_latest(self._registry)
+        shown = self._registry if self._whole is None else await self._whole()
+        text = generate_latest(shown)
         return Response(text, headers={"content-type": CONTENT_TYPE_PLAIN_0_0_4})

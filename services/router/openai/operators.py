@@ -34,7 +34,7 @@ class Cluster(Protocol):
         """
         ...
 
-    def num_requests(self, model: str | None) -> int:
+    async def num_requests(self, model: str | None) -> int:
         """Return the requests that this router has let in and not answered. Raises as fleet_of."""
         ...
 
@@ -59,7 +59,8 @@ class OperatorEndpoints:
 
     async def load(self, request: Request) -> Response:
         """Return the number of requests in work, of all models or of `model`."""
-        return json_response({"server_load": self._cluster.num_requests(asked_model(request))})
+        number = await self._cluster.num_requests(asked_model(request))
+        return json_response({"server_load": number})
 
     async def server_info(self) -> Response:
         """Return version, settings and workers."""

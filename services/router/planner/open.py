@@ -10,10 +10,12 @@ from services.router.planner.loop import Plan, PlannerLoop
 from services.router.planner.view import PoolView
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from redis.asyncio import Redis
 
-    from services.router.admission.admission import Admission
     from services.router.admission.cold_start import ColdStart
+    from services.router.admission.entrance import Entrance
     from services.router.config import RouterConfig
     from services.router.planner.board import Board
     from services.router.planning.base import Mover
@@ -30,8 +32,18 @@ class Boards:
     `close` must be called last.
     """
 
-    def __init__(self, config: RouterConfig, router: str) -> None:
-        """Connect to nothing yet. `router`: this router's name, for people."""
+    def __init__(
+        self,
+        config: RouterConfig,
+        router: str,
+        *,
+        alone: Callable[[str], Board] = lambda _: AloneBoard(),
+    ) -> None:
+        """Connect to nothing yet. `router`: this router's name, for people.
+
+        `alone` returns the board of a model without Redis.
+        """
+        self._alone = alone
         self._config = config
         # A router that starts again under its old name is another one.
         self._name = f"{router}-{secrets.token_hex(4)}"
@@ -45,7 +57,7 @@ class Boards:
         """
         url = self._config.redis_url
         if url is None:
-            return AloneBoard()
+            return self._alone(model)
         # Redis's client takes a quarter of a second to load, and most clusters have none.
         from services.router.planner.redis.board import RedisBoard  # noqa: PLC0415
         from shared.directory.redis.url import open_client  # noqa: PLC0415
@@ -66,7 +78,7 @@ class Boards:
 def open_planner(
     config: RouterConfig,
     endpoints: EndpointPool,
-    admission: Admission,
+    admission: Entrance,
     cold_start: ColdStart,
     book: Book,
     boards: Boards,

@@ -10,8 +10,8 @@ from services.router.planning.speed import KV_TOKENS_PRIOR, Speed
 from shared.identity import Role
 
 if TYPE_CHECKING:
-    from services.router.admission.admission import Admission
     from services.router.admission.cold_start import ColdStart
+    from services.router.admission.entrance import Entrance
     from services.router.planning.base import Bounds
     from services.router.routing.book import Book
     from services.router.usage import Usage
@@ -24,7 +24,7 @@ class PoolView:
     def __init__(
         self,
         endpoints: EndpointPool,
-        admission: Admission,
+        admission: Entrance,
         cold_start: ColdStart,
         book: Book,
         bounds: Bounds,

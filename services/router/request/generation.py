@@ -136,7 +136,7 @@ class Generator(Protocol):
 class Aborter(Protocol):
     """Ends requests. services/router/front.py is the implementation."""
 
-    def abort(self, names: Collection[str] | None, *, tenant: Tenant | None) -> int:
+    async def abort(self, names: Collection[str] | None, *, tenant: Tenant | None) -> int:
         """End the running requests with one of these names, or all (None); return how many.
 
         Their answers end with what has arrived, and with the reason `abort`; a beam search has no

@@ -18,7 +18,7 @@ from shared.rpc.protocol import ADAPTED_VECTORS_MINOR, POOLING_MINOR
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Collection, Sequence
 
-    from services.router.admission.admission import Admission
+    from services.router.admission.entrance import Entrance
     from services.router.admission.tenant import Tenant
     from services.router.routing.chooser import WorkerChooser
     from services.router.routing.explain import Explanation
@@ -45,7 +45,7 @@ class VectorPipeline:
         self,
         *,
         chooser: WorkerChooser,
-        admission: Admission,
+        admission: Entrance,
         endpoints: EndpointPool,
         caller: PoolCaller,
         request_timeout_s: float,

@@ -41,10 +41,14 @@ class PoolAdapters:
         endpoints: Callable[[], Iterable[Endpoint]],
         *,
         clock: Callable[[], float] = time.monotonic,
+        tell: Callable[[str, AdapterRef | None], None] = lambda *_: None,
     ) -> None:
-        """`endpoints`: returns the live workers."""
+        """`endpoints`: returns the live workers. `tell` is called after each order, to `note` it
+        in other processes of the router.
+        """
         self._endpoints = endpoints
         self._clock = clock
+        self._tell = tell
         #: This router's last order for each name, as long as it may matter.
         self._orders: dict[str, _Order] = {}
         #: Names whose workers differ, which the log has.
@@ -81,11 +85,17 @@ class PoolAdapters:
 
     def loaded(self, adapter: AdapterRef) -> None:
         """Note that workers were ordered to serve this adapter under its name, and do."""
-        self._orders[adapter.name] = _Order(adapter, self._clock())
+        self.note(adapter.name, adapter)
+        self._tell(adapter.name, adapter)
 
     def unloaded(self, name: str) -> None:
         """Note that no worker was left with the name."""
-        self._orders[name] = _Order(None, self._clock())
+        self.note(name, None)
+        self._tell(name, None)
+
+    def note(self, name: str, adapter: AdapterRef | None) -> None:
+        """Note what a name stands for since now; None: nothing."""
+        self._orders[name] = _Order(adapter, self._clock())
 
     def _decide(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, OrderedDict
+from typing import NamedTuple
 
 from services.router.workers.recent import Recent
 
@@ -20,6 +21,25 @@ SHARE_WINDOW_S = 15.0
 MOST_SHARE = 0.8
 
 
+class WorkReport(NamedTuple):
+    """A worker's part of the books of other processes of the same router."""
+
+    num_requests: int = 0
+    num_decoding: int = 0
+    num_coming: int = 0
+    num_held_tokens: int = 0
+    num_waiting_tokens: int = 0
+    num_prompts: int = 0
+    queue_ms: float = 0.0
+    prompt_share: float = 0.0
+    computed_ms: float = 0.0
+    #: Bounds on the time between tokens, and how many sequences have each.
+    bounds: tuple[tuple[float, int], ...] = ()
+
+
+NOTHING = WorkReport()
+
+
 class Work:
     """One worker's part of the router's book. Prompts are computed in order of arrival."""
 
@@ -27,7 +47,9 @@ class Work:
         "_apart",
         "_apart_us",
         "_bounds",
+        "_computed_elsewhere_ms",
         "_computed_ms",
+        "_elsewhere",
         "_first_s",
         "_head_since_s",
         "_prompts",
@@ -68,6 +90,42 @@ class Work:
         self._computed_ms = 0.0
         #: Bounds on the time between tokens of its sequences.
         self._bounds: Counter[float] = Counter()
+        #: What is in all other numbers, and is of other processes.
+        self._elsewhere = NOTHING
+        self._computed_elsewhere_ms = 0.0
+
+    def own(self, now_s: float) -> WorkReport:
+        """Return what this process has booked."""
+        other = self._elsewhere
+        bounds = self._bounds - Counter(dict(other.bounds)) if other.bounds else self._bounds
+        return WorkReport(
+            self.num_requests - other.num_requests,
+            self.num_decoding - other.num_decoding,
+            self.num_coming - other.num_coming,
+            self.num_held_tokens - other.num_held_tokens,
+            self.num_waiting_tokens - other.num_waiting_tokens,
+            len(self._prompts) + len(self._apart),
+            self.queue_ms(now_s) - other.queue_ms,
+            self._own_share(now_s),
+            self._computed_ms - self._computed_elsewhere_ms,
+            tuple(sorted(bounds.items())),
+        )
+
+    def put_elsewhere(self, report: WorkReport) -> None:
+        """Count what other processes have booked, in place of what they had before."""
+        before, self._elsewhere = self._elsewhere, report
+        self.num_requests += report.num_requests - before.num_requests
+        self.num_decoding += report.num_decoding - before.num_decoding
+        self.num_coming += report.num_coming - before.num_coming
+        self.num_held_tokens += report.num_held_tokens - before.num_held_tokens
+        self.num_waiting_tokens += report.num_waiting_tokens - before.num_waiting_tokens
+        # What was computed stays so when the process ends that had booked it.
+        computed_ms = max(0.0, report.computed_ms - before.computed_ms)
+        self._computed_ms += computed_ms
+        self._computed_elsewhere_ms += computed_ms
+        self._bounds.subtract(dict(before.bounds))
+        self._bounds.update(dict(report.bounds))
+        self._bounds = +self._bounds
 
     def add_prompt(
         self,
@@ -123,17 +181,18 @@ class Work:
     @property
     def num_prompts(self) -> int:
         """Prompts sent whose first token has not come back."""
-        return len(self._prompts) + len(self._apart)
+        return len(self._prompts) + len(self._apart) + self._elsewhere.num_prompts
 
     def queue_ms(self, now_s: float) -> float:
         """Return the expected milliseconds until all prompts at the worker are computed."""
+        elsewhere_ms = self._elsewhere.queue_ms
         if not self._prompts:
-            return self._apart_us / 1000
+            return self._apart_us / 1000 + elsewhere_ms
         head_us = next(iter(self._prompts.values()))[1]
         left_us = head_us - (now_s - self._head_since_s) * 1e6
         if left_us < 0:
             left_us *= -LATE_SHARE
-        return (self._apart_us + self._queue_us - head_us + left_us) / 1000
+        return (self._apart_us + self._queue_us - head_us + left_us) / 1000 + elsewhere_ms
 
     def recent_ms(self, now_s: float) -> float:
         """Return the recent work of the worker [ms]; older work fades."""
@@ -146,6 +205,9 @@ class Work:
 
     def prompt_share(self, now_s: float) -> float:
         """Return the share of its time in which the worker computes prompts, lately."""
+        return min(MOST_SHARE, self._own_share(now_s) + self._elsewhere.prompt_share)
+
+    def _own_share(self, now_s: float) -> float:
         if self._first_s is None:
             return 0.0
         seen_s = max(1.0, now_s - self._first_s)

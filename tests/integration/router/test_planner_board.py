@@ -21,17 +21,15 @@ LEASE_S = 0.3
 
 
 @pytest.fixture
-async def board(redis_server: RedisServer) -> AsyncIterator[Callable[..., RedisBoard]]:
-    """Makes the board of a router of this name, with a lease of this time."""
+async def board(redis_server: RedisServer) -> AsyncIterator[Callable[[str], RedisBoard]]:
+    """Makes the board of a router of this name."""
     client = open_client(redis_server.url)
-    yield lambda name, lease_s=LEASE_S: RedisBoard(
-        client, model="a/b:c", name=name, lease_s=lease_s
-    )
+    yield lambda name: RedisBoard(client, model="a/b:c", name=name, lease_s=LEASE_S)
     await close_client(client)
 
 
 async def test_one_leads_all_report_and_another_takes_over(
-    board: Callable[..., RedisBoard],
+    board: Callable[[str], RedisBoard],
 ) -> None:
     one, other = board("one"), board("other")
     first, second = await one.exchange(b"1"), await other.exchange(b"2")
@@ -54,8 +52,8 @@ async def test_one_leads_all_report_and_another_takes_over(
     assert not (await one.exchange(b"1")).leads
 
 
-async def test_two_leaders_never_both_move(board: Callable[..., RedisBoard]) -> None:
-    boards = [board(f"router-{i}", lease_s=60.0) for i in range(8)]
+async def test_two_leaders_never_both_move(board: Callable[[str], RedisBoard]) -> None:
+    boards = [board(f"router-{i}") for i in range(8)]
     found = await asyncio.gather(*(each.exchange(b"") for each in boards))
     assert sum(each.leads for each in found) == 1
     claims = await asyncio.gather(

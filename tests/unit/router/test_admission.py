@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from services.router.admission.admission import Admission, AdmissionLimits
+from services.router.admission.admission import Admission
+from services.router.admission.entrance import AdmissionLimits
 from services.router.admission.tenant import ANONYMOUS, Tenant
 from shared.errors import OverloadedError, RefusalReason, UnavailableError
 
@@ -247,7 +248,7 @@ async def test_a_request_that_would_be_too_late_does_not_wait_longer() -> None:
 async def test_the_expected_wait_is_learned_from_how_the_queue_moves() -> None:
     now_s = 0.0
     admission = Admission(AdmissionLimits(max_concurrent_requests=1), clock=lambda: now_s)
-    assert admission.expected_wait_s(10) == 0
+    assert await admission.expected_wait_s(10) == 0
     first = Visitor(admission, num_tokens=10)
     await _settle()
     waiting = [Visitor(admission, num_tokens=10) for _ in range(20)]
@@ -257,14 +258,14 @@ async def test_the_expected_wait_is_learned_from_how_the_queue_moves() -> None:
         await visitor.end()
         await _settle()
     # Each takes two seconds; one is inside, ten are before a newcomer.
-    assert admission.expected_wait_s(10) == pytest.approx(22, rel=0.1)
+    assert await admission.expected_wait_s(10) == pytest.approx(22, rel=0.1)
     other = Tenant(name="other")
-    assert admission.expected_wait_s(10, tenant=other) <= 4
-    assert admission.expected_wait_s(10, priority=-1) <= 4
+    assert await admission.expected_wait_s(10, tenant=other) <= 4
+    assert await admission.expected_wait_s(10, priority=-1) <= 4
     for visitor in waiting[9:]:
         await visitor.end()
         await _settle()
-    assert admission.expected_wait_s(10) == 0
+    assert await admission.expected_wait_s(10) == 0
 
 
 async def test_workers_get_one_after_the_other_so_that_each_sees_what_the_last_one_took() -> None:

@@ -18,6 +18,14 @@ def test_a_store_of_one_router_is_for_one_router() -> None:
     RouterConfig(model=Path("m"), responses=MEMORY)
     with pytest.raises(ConfigError, match="--share-ports and --responses-store"):
         RouterConfig(model=Path("m"), responses=MEMORY, share_ports=True, own_grpc_port=0)
+    with pytest.raises(ConfigError, match="--router-processes and --responses-store"):
+        RouterConfig(model=Path("m"), responses=MEMORY, router_processes=2)
+
+
+@pytest.mark.parametrize("number", [0, -1, 65])
+def test_a_router_has_a_number_of_processes(number: int) -> None:
+    with pytest.raises(ConfigError, match=f"must be 1 to 64, not {number}"):
+        RouterConfig(model=Path("m"), router_processes=number)
 
 
 def test_a_store_of_all_routers_needs_one_place() -> None:

@@ -35,11 +35,17 @@ class Cluster:
             for i, role in enumerate(roles)
         ]
         book = Book(clock=lambda: self.now_s)
-        self.has_room = WorkerRoom(
+        self.room = WorkerRoom(
             lambda role: [e for e in self.endpoints if e.serves(role)],
             book,
             max_worker_queue_ms=100,
         )
+
+    def has_room(self, num_tokens: int) -> bool:
+        left = self.room.left()
+        has = self.room(num_tokens)
+        assert has == (left.num_prompts > 0 and num_tokens <= left.num_tokens)
+        return has
 
     def send(self, place: int, key: int, expected_ms: float = 60.0) -> None:
         self.endpoints[place].work.add_prompt(key, 10, expected_ms, self.now_s)
