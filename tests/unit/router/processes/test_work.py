@@ -65,6 +65,7 @@ def numbers(work: Work, now_s: float) -> tuple[object, ...]:
     return (
         work.num_requests,
         work.num_decoding,
+        work.num_coming,
         work.num_held_tokens,
         work.num_waiting_tokens,
         work.num_prompts,
@@ -77,6 +78,7 @@ def numbers(work: Work, now_s: float) -> tuple[object, ...]:
 
 def book(work: Work, key: int, tokens: int, now_s: float) -> None:
     work.num_requests += 1
+    work.num_coming += 1
     work.num_held_tokens += tokens
     if tokens % 2:
         work.add_bound(float(tokens))
@@ -85,6 +87,7 @@ def book(work: Work, key: int, tokens: int, now_s: float) -> None:
 
 def end_prompt(work: Work, key: int, now_s: float) -> None:
     work.end_prompt(key, now_s)
+    work.num_coming -= 1
     work.num_decoding += 1
 
 
