@@ -31,6 +31,8 @@ NUM_TOKENS = 300
 MAX_RUNNING, MAX_QUEUED = 4, 2
 MODEL = "tiny"
 LIMITS = ("--max-concurrent-requests", str(MAX_RUNNING), "--max-queued-requests", str(MAX_QUEUED))
+#: Of the present test.
+CLIENTS: list[httpx.Client] = []
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +55,13 @@ def cluster(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     assert cluster.killed == []
     assert is_free("127.0.0.1", spec.port)
     assert is_free("127.0.0.1", spec.grpc_port)
+
+
+@pytest.fixture(autouse=True)
+def no_client_is_left_open() -> Iterator[None]:
+    yield
+    while CLIENTS:
+        CLIENTS.pop().close()
 
 
 def serving(cluster: WarmCluster) -> list[int]:
@@ -93,6 +102,7 @@ class Asker:
         self.http = httpx.Client(
             base_url=cluster.spec.url, trust_env=False, verify=False, timeout=WAIT_S
         )
+        CLIENTS.append(self.http)
         reply = self.http.get("/version")
         peer = reply.extensions["network_stream"].get_extra_info("client_addr")[1]
         own = _sockets(cluster.spec.port, peer)
