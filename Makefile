@@ -52,7 +52,7 @@ decoders: setup ## Every causal model type of transformers, three minutes; write
 composition: setup ## Every pair of features on real processes, ten minutes; writes docs/composition.md
 	@BATON_COMPOSITION=full $(PY) -m pytest -n $(WORKERS) --maxprocesses 2 --dist load tests/composition && $(PY) -m tests.composition.page
 
-fuzz: setup ## Over 100,000 cases of input that nobody meant, on every surface, 20 minutes at most
+fuzz: setup ## Over 100,000 cases of damaged and hostile input, on every surface, 20 minutes at most
 	@BATON_FUZZ=full timeout 1200 $(PY) -m pytest -q --timeout 1100 tests/fuzz
 	@BATON_FUZZ=full timeout 1200 $(PY) -m pytest -q --timeout 1100 -m hypothesis tests/unit
 

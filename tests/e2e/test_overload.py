@@ -92,7 +92,7 @@ async def test_a_flood_is_refused_at_once_and_the_rest_is_answered_right(
         (choice,) = answer.json()["choices"]
         wanted = expect(oracle, prompt, max_tokens=NUM_TOKENS, temperature=0.0)
         assert tuple(choice["token_ids"]) == wanted
-    # Who is refused does not wait for those who are served.
+    # A request that is refused does not wait for those that are served.
     assert last_refusal < len(answers) - 1
     reasons = _refusals(narrow)
     assert sum(reasons.values()) == codes[429]

@@ -1,4 +1,4 @@
-"""An order changes the roles of two workers while an answer runs; nobody notices but the route."""
+"""An order changes the roles of two workers while an answer runs: only its route tells."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class _Copies:
         #: Of those that may ask for copies.
         self._askers = [control]
         self._ends: dict[int, int] = {}
-        #: By their process ids: who has asked for it, and whether it ends with that one.
+        #: By their process ids: the process that asked for it, and whether it ends with that one.
         self._askers_of: dict[int, tuple[socket.socket, bool]] = {}
         #: Seconds of CPU of copies that copies have asked for, which nothing was told of yet.
         self._untold_s = 0.0

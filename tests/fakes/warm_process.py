@@ -173,7 +173,7 @@ def tell_parent_at_exit() -> None:
         def tell() -> None:
             unready = Path(folder) / f"unready-{name}"
             unready.write_text(str(ended_copies_cpu_s()))
-            unready.rename(unready.with_name(name))  # nobody has read half of it
+            unready.rename(unready.with_name(name))  # no process has read half of it
 
         atexit.register(tell)
 

@@ -84,7 +84,7 @@ class Fault(ABC):
         """Strike now. What takes time is started with `Scene.start`."""
 
     async def heal(self, scene: Scene) -> None:  # noqa: B027 some heal by themselves
-        """After the outcome, while requests still run: the fault ends, who is dead comes back."""
+        """After the outcome, while requests run: the fault ends, and dead processes come back."""
 
     async def restore(self, scene: Scene) -> None:  # noqa: B027 few have anything to restore
         """When nothing runs: what `prepare` or the fault has replaced is made what it was."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 HOLDS_S = 5.0
 #: The victim's workers are waited for so long, then any will do.
 _OWN_S = 0.3
-#: From the kill on; who wants a core looks every 0.1 s whether its user lives.
+#: From the kill on; a member that wants a core looks every 0.1 s whether its user lives.
 BACK_S = 1.0
 #: Of one that only stops, its owner alone has it back, with its next step.
 OWNED_S = 8.0
@@ -122,7 +122,7 @@ def _has_stopped(pid: int) -> bool:
 
 
 async def _wanted_back(scene: Scene, path: Path, claim: Claim) -> None:
-    """Whoever wants the cores of the dead one has them, and no core is lost."""
+    """The members that want the cores of the dead one have them, and no core is lost."""
     began_s = time.monotonic()
     with closing(CoresFile(path)) as file:
         num_cores = len(file.claims())

@@ -29,7 +29,7 @@ class Claim(NamedTuple):
 
     @property
     def is_borrowed(self) -> bool:
-        """Whether another than its owner uses it. One that has lost its owner is nobody's."""
+        """Whether another than its owner uses it; false for one that has lost its owner."""
         return self.owner != 0 and self.user not in (0, self.owner)
 
 
@@ -54,12 +54,12 @@ class CoresFile:
         self._map.close()
 
     def claims(self) -> list[Claim]:
-        """Return who has which core now."""
+        """Return the user of each core now."""
         _, num_cores = _HEADER.unpack_from(self._map)
         return [self.claim(core) for core in range(num_cores)]
 
     def claim(self, core: int) -> Claim:
-        """Return who has a core now."""
+        """Return the user of a core now."""
         (word,) = _CLAIM.unpack_from(self._map, _CLAIMS_AT + core * _CLAIM.size)
         return Claim(word & 0xFFFF, word >> 16 & 0xFFFF, word >> 32)
 

@@ -28,7 +28,7 @@ DRAIN_GRACE_S = 15.0
 WORKER_FLAGS = (
     *ENGINE_FLAGS,
     "--connectors", "zmq",
-    # As `baton up` starts them: who is killed has lent or borrowed cores.
+    # As `baton up` starts them: a victim has lent or borrowed cores.
     "--core-lease", "auto",
     "--transfer-timeout-s", "8",
     "--drain-grace-s", str(DRAIN_GRACE_S),

@@ -95,7 +95,7 @@ class PlannerLoop:
                 try:
                     await self.look()
                 except (BatonError, OSError) as error:
-                    # The workers stay as they are; nobody is known to lead.
+                    # The workers stay as they are; no router is known to lead.
                     self.leads = False
                     log.warning("planner_waits", model=self.plan.model, error=str(error))
                 except Exception:

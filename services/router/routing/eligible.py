@@ -67,7 +67,7 @@ class Candidates:
 
 
 class Eligible:
-    """Finds them by filters and by generation. Every method notes in a choice who is left out."""
+    """Finds them by filters and by generation. Methods note in a choice which are left out."""
 
     def __init__(
         self,

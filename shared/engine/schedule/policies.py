@@ -1,4 +1,4 @@
-"""The scheduling policies: the order of the queue, and who is preempted."""
+"""The scheduling policies: the order of the queue, and the sequence that is preempted."""
 
 from __future__ import annotations
 

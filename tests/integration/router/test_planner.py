@@ -129,7 +129,7 @@ async def test_of_two_routers_one_plans_for_both_and_the_other_follows_it(
         assert first.decisions[-1] == second.decisions[-1]
         assert first.leader == "two"
     async with open_parts(config, name="three") as three:
-        # The leader ended in order: nobody waits for its lease.
+        # The leader ended in order: no router waits for its lease.
         third = three.pools[0].parts.planner
         assert third is not None
         await third.look()

@@ -1,4 +1,4 @@
-"""The fault matrix reads who has which core, as the workers' own library writes it."""
+"""The fault matrix reads the user of each core, as the workers' own library writes it."""
 
 from __future__ import annotations
 

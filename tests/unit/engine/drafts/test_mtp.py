@@ -73,7 +73,7 @@ def settings(**fields: Any) -> str:
 @pytest.mark.parametrize(
     ("family", "executor", "num_blocks"),
     [
-        # All pairs. Heads are computed by PyTorch whoever computes their target.
+        # All pairs. PyTorch computes heads, also of targets that the native kernels compute.
         (family, executor, (200, 14)[(row + column) % 2])
         for row, family in enumerate(PUBLISHED)
         for column, executor in enumerate(("native", "torch"))

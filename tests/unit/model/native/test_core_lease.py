@@ -1,4 +1,4 @@
-"""Cores of one host, lent between models: who has them, and that answers do not change."""
+"""Cores of one host, lent between models: their users, and that answers do not change."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_an_idle_worker_s_cores_are_used_until_it_takes_them(tmp_path: Path) -> 
     one.take_cores()
     second.close()
     second.close()
-    assert width(one) == 4, "it left: its cores are nobody's"
+    assert width(one) == 4, "it left: its cores are free"
     third = CoreLease(file, 2)
     assert third.counts().own == 2
     third.close()
