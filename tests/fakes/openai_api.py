@@ -140,7 +140,7 @@ class FakeCluster:
         self.asked.append(model)
         return self.fleet
 
-    def num_requests(self, model: str | None) -> int:
+    async def num_requests(self, model: str | None) -> int:
         """See Cluster."""
         return self.load
 

@@ -21,6 +21,7 @@ from shared.connector.nixl.connector import NixlConnector
 from shared.connector.nixl.pump import Pump
 from shared.engine.memory.device_blocks import DeviceBlocks
 from shared.engine.memory.kv_staging import KVStaging
+from shared.engine.offload.landings import LandingRefusal
 from shared.errors import TransferError, TransferFailure
 from shared.identity import WorkerId
 from shared.kv.memory import KVMemory
@@ -205,6 +206,9 @@ class FakeEngine:
 
     def device_kv(self) -> DeviceBlocks:
         return DeviceBlocks(tensor(self.memory), LAYOUT)
+
+    def refuse_landings(self, reason: LandingRefusal) -> None:
+        assert reason is LandingRefusal.CONNECTOR
 
     def stage_kv(self, num_host_blocks: int) -> KVStaging:
         self.num_staged += 1

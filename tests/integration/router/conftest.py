@@ -22,11 +22,23 @@ from tests.fakes.scripted_decode import Script, ScriptedDecode
 from tests.fakes.vector_door import Door
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Collection, Sequence
     from pathlib import Path
 
+    from services.router.admission.tenant import Tenant
     from services.router.request.generation import AnswerPiece, Generator
     from tests.fakes.poolers import PoolWorker
+
+
+class PipelineAborter:
+    """See Aborter: of the one model."""
+
+    def __init__(self, parts: OnePool) -> None:
+        self._parts = parts
+
+    async def abort(self, names: Collection[str] | None, *, tenant: Tenant | None) -> int:
+        """See Aborter."""
+        return int(self._parts.pipeline.abort(names, tenant=tenant))
 
 
 @dataclass(slots=True)
@@ -48,7 +60,7 @@ class Bench:
             models=parts.models,
             explainer=parts.planner,
             explains=True,
-            aborter=parts.pipeline,
+            aborter=PipelineAborter(parts),
         )
 
     async def add_worker(
