@@ -132,8 +132,9 @@ class PrefillAttempt:
                     yield response.first_token
                 elif response.HasField("done"):
                     report.done = response.done
-                    if states is not None:
-                        break  # the call lasts until these have come
+                    # The call lasts until the blocks are released, which waits for a step of the
+                    # prefill worker's engine, and until the states have come.
+                    break
             receipt = await self._stall.wait(arrival, lambda: inbound.num_blocks_received)
             report.receipt = _verify(receipt, report.done, self._request_id)
             if states is not None and report.done is not None:
