@@ -85,7 +85,7 @@ def write_page(real: Results, simulated: Results, out: Path) -> list[Path]:
         found = cells(results.rows)
         text += head
         if not found:
-            text += "\nNo cell has been measured with all three placements yet.\n"
+            text += "\nThese results have no cell with all three placements.\n"
             continue
         picture = plots / f"pareto-{results.kind}.svg"
         save_curves(picture, found)

@@ -20,6 +20,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from benchmarks.routing.block_cache import BlockCache
 from benchmarks.routing.traces import BLOCK_SIZE
 from services.router.routing.base import RoutingRequest
 from services.router.routing.book import Book
@@ -86,22 +87,9 @@ class SimWorker:
         self.num_loads = 0
         self.busy_ms = 0.0
         self.num_requests = 0
-        self._num_blocks = num_blocks
-        #: Least recently used first.
-        self._blocks: OrderedDict[bytes, None] = OrderedDict()
+        self.cache = BlockCache(num_blocks)
+        #: Adapters, least recently used first.
         self._held: OrderedDict[bytes, None] = OrderedDict()
-
-    def num_held(self, hashes: Sequence[bytes]) -> int:
-        """Leading blocks in its cache."""
-        return sum(1 for _ in itertools.takewhile(self._blocks.__contains__, hashes))
-
-    def touch(self, hashes: Sequence[bytes]) -> None:
-        """Use or store them; what is too much is evicted."""
-        for block_hash in reversed(hashes):
-            self._blocks[block_hash] = None
-            self._blocks.move_to_end(block_hash)
-        while len(self._blocks) > self._num_blocks:
-            self._blocks.popitem(last=False)
 
     def use(self, adapter: bytes) -> bool:
         """Return whether a prompt with the adapter can be computed now; it is used if it can."""
@@ -211,7 +199,7 @@ class Simulation:
 
     def lookup(self, hashes: Sequence[bytes]) -> Mapping[WorkerId, int]:
         """See PrefixLookup: the workers report at once what they store and evict."""
-        counts = {id_: worker.num_held(hashes) for id_, worker in self._by_id.items()}
+        counts = {id_: worker.cache.num_held(hashes) for id_, worker in self._by_id.items()}
         return {id_: count for id_, count in counts.items() if count}
 
     def run(
@@ -289,7 +277,7 @@ class Simulation:
         worker.computing, arrival = first, first.arrival
         num_held = self._num_held(worker, arrival)
         self._num_held_tokens += num_held
-        worker.touch(arrival.hashes[: num_held // BLOCK_SIZE])
+        worker.cache.touch(arrival.hashes[: num_held // BLOCK_SIZE])
         took_ms = self._service.prefill_ms(arrival.num_tokens, num_held)
         worker.busy_ms += took_ms
         first.num_held, first.took_ms = num_held, took_ms
@@ -297,7 +285,7 @@ class Simulation:
 
     def _num_held(self, worker: SimWorker, arrival: Arrival) -> int:
         full = arrival.hashes[: arrival.num_tokens // BLOCK_SIZE]
-        return min(worker.num_held(full) * BLOCK_SIZE, arrival.num_tokens - 1)
+        return min(worker.cache.num_held(full) * BLOCK_SIZE, arrival.num_tokens - 1)
 
     def _finish_until(self, until_s: float) -> None:
         while self._events and self._events[0][0] <= until_s:
@@ -307,7 +295,7 @@ class Simulation:
 
     def _computed(self, worker: SimWorker, done: _Waiting) -> None:
         self._ttft_ms.append((self._now_s - done.arrival.at_s) * 1000)
-        worker.touch(done.arrival.hashes[: done.arrival.num_tokens // BLOCK_SIZE])
+        worker.cache.touch(done.arrival.hashes[: done.arrival.num_tokens // BLOCK_SIZE])
         worker.endpoint.profile.observe_prefill(
             done.arrival.num_tokens, done.num_held, done.took_ms
         )

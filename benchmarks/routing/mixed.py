@@ -13,10 +13,11 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-from collections import OrderedDict, deque
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from benchmarks.routing.block_cache import BlockCache
 from services.router.routing.base import RoutingRequest
 from services.router.routing.book import Book
 from services.router.routing.chooser import WorkerChooser
@@ -140,20 +141,7 @@ class MixedWorker:
         self.prompts: deque[_Answer] = deque()
         self.decoding: list[_Answer] = []
         self.is_busy = False
-        self._num_blocks = num_blocks
-        self._blocks: OrderedDict[bytes, None] = OrderedDict()
-
-    def num_held(self, hashes: Sequence[bytes]) -> int:
-        """Leading blocks in its cache."""
-        return sum(1 for _ in itertools.takewhile(self._blocks.__contains__, hashes))
-
-    def touch(self, hashes: Sequence[bytes]) -> None:
-        """Use or store them; what is too much is evicted."""
-        for block_hash in reversed(hashes):
-            self._blocks[block_hash] = None
-            self._blocks.move_to_end(block_hash)
-        while len(self._blocks) > self._num_blocks:
-            self._blocks.popitem(last=False)
+        self.cache = BlockCache(num_blocks)
 
     def plan(self) -> tuple[float, list[_Answer], list[tuple[_Answer, int]]]:
         """Return the next step: its time, its sequences, and its chunks."""
@@ -234,7 +222,7 @@ class MixedSimulation:
 
     def lookup(self, hashes: Sequence[bytes]) -> Mapping[WorkerId, int]:
         """See PrefixLookup: the workers report at once what they store and evict."""
-        counts = {id_: worker.num_held(hashes) for id_, worker in self._by_id.items()}
+        counts = {id_: worker.cache.num_held(hashes) for id_, worker in self._by_id.items()}
         return {id_: count for id_, count in counts.items() if count}
 
     def run(self, arrivals: Sequence[Arrival]) -> Outcome:
@@ -299,7 +287,7 @@ class MixedSimulation:
             return
         num_tokens = prompt.arrival.num_tokens
         full = prompt.arrival.hashes[: num_tokens // self._block_size]
-        prompt.num_held = min(worker.num_held(full) * self._block_size, num_tokens - 1)
+        prompt.num_held = min(worker.cache.num_held(full) * self._block_size, num_tokens - 1)
         prompt.num_computed = prompt.num_held
 
     def _end_step(
@@ -331,7 +319,7 @@ class MixedSimulation:
     def _hand_on(self, worker: MixedWorker, prompt: _Answer) -> None:
         """Move the beginning of a split prompt to the worker that computes the rest."""
         num_blocks = prompt.target // self._block_size
-        worker.touch(prompt.arrival.hashes[:num_blocks])
+        worker.cache.touch(prompt.arrival.hashes[:num_blocks])
         writer = self._by_id[prompt.route.decode.record.worker]
         exposed_ms = self._time.exposed_ms(prompt.target)
         prompt.target = prompt.arrival.num_tokens
@@ -344,7 +332,7 @@ class MixedSimulation:
 
     def _computed(self, worker: MixedWorker, answer: _Answer) -> None:
         arrival = answer.arrival
-        worker.touch(arrival.hashes[: arrival.num_tokens // self._block_size])
+        worker.cache.touch(arrival.hashes[: arrival.num_tokens // self._block_size])
         answer.first_ms = answer.last_ms = self._now_ms
         answer.num_tokens = 1
         answer.booking.add_tokens(1)
@@ -357,7 +345,7 @@ class MixedSimulation:
 
     def _land(self, worker: MixedWorker, answer: _Answer) -> None:
         arrival = answer.arrival
-        worker.touch(arrival.hashes[: arrival.num_tokens // self._block_size])
+        worker.cache.touch(arrival.hashes[: arrival.num_tokens // self._block_size])
         if answer.num_tokens >= arrival.num_output_tokens:
             self._end(worker, answer)
             return
@@ -367,7 +355,7 @@ class MixedSimulation:
     def _end(self, worker: MixedWorker, answer: _Answer) -> None:
         arrival, route = answer.arrival, answer.route
         num_out = arrival.num_output_tokens
-        worker.touch(arrival.hashes)
+        worker.cache.touch(arrival.hashes)
         decode_ms = self._now_ms - answer.first_ms
         self.outcome.ttft_ms.append(answer.first_ms - arrival.at_s * 1000)
         self.outcome.itl_ms.append(decode_ms / (num_out - 1) if num_out > 1 else 0.0)

@@ -67,7 +67,10 @@ class Candidates:
 
 
 class Eligible:
-    """Finds them by filters and by generation. Methods note in a choice which are left out."""
+    """Finds the workers that pass the filters and are of the generation that takes new answers.
+
+    Each method notes in a choice the workers that are left out, with the reason.
+    """
 
     def __init__(
         self,

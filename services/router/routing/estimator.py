@@ -167,10 +167,9 @@ class Estimator:
     def _add_spoils(
         self, candidates: list[Candidate], request: RoutingRequest, now_s: float
     ) -> None:
-        """Add what an answer and prompts delay each other where prompts are preferred.
+        """Add the delay of prompts by the answer, to workers that prefer prefill.
 
-        A prompt that comes while the answer is written finds that worker busy. Written on a worker
-        that prefers decode, the answer is in the way of none that prefer it.
+        A prompt that comes while the answer is written finds that worker busy.
         """
         readers = [c for c in candidates if c.endpoint.preference is Role.PREFILL]
         if len(readers) in {0, len(candidates)}:

@@ -62,7 +62,7 @@ async def tokens_of(stream: RequestStream) -> list[int]:
 async def free_blocks(thread: EngineThread) -> int:
     """Once everything that was sent before has been done, and the step that ran then is over."""
     for _ in range(2):
-        await thread.abort("nobody")
+        await thread.abort("unknown")
     return thread.stats().num_free_blocks
 
 
@@ -99,7 +99,7 @@ async def test_cores_are_taken_for_steps_and_lent_when_there_are_none() -> None:
     await thread.start()
     for name in ("a", "b"):
         await tokens_of(await thread.submit(make_request(name, [1, 2, 3])))
-        await thread.abort("nobody")  # a command alone takes no cores
+        await thread.abort("unknown")  # a command alone takes no cores
     await thread.stop()
     assert taken
     assert all(taken)
