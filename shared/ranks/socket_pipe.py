@@ -19,9 +19,7 @@ ROOM = 8
 class SocketPipe:
     """A `Pipe` whose tensors are messages of a channel to each neighbour, which it owns."""
 
-    def __init__(
-        self, before: PlanSocketReceiver | None, behind: PlanSocketSender | None
-    ) -> None:
+    def __init__(self, before: PlanSocketReceiver | None, behind: PlanSocketSender | None) -> None:
         """Take the ends. `before`: with a limit for each tensor. None: there is no such stage."""
         self._before, self._behind = before, behind
 

@@ -43,6 +43,7 @@ from shared.version import VERSION
 if TYPE_CHECKING:
     from shared.engine.ranks.base import AnswerSender, Channels
     from shared.engine.ranks.orders import Order
+    from shared.engine.ranks.seat import Seat
     from shared.engine.step.model_parts import ModelParts
     from shared.engine.step.model_runner import RunningStep, StepResult
     from shared.model.loader import LoadedModel
@@ -60,8 +61,10 @@ class Follower:
         plans: PlanReceiver,
         results: PlanSender | None,
         line: AnswerSender,
+        seat: Seat,
     ) -> None:
         """`line`: for answers to rank 0; `results`: for those of steps, if this rank has them."""
+        self._seat = seat
         self._channels = channels
         self._collective = channels.collective
         self._rank = channels.split.number
@@ -162,12 +165,14 @@ class Follower:
         if order.model_class:
             register_named(order.model_class)
         split = replace(self._channels.split, expert_parallel=order.expert_parallel)
+        seat = self._seat
         loaded = load_model(
-            Path(order.folder),
+            Path(seat.folders.get(order.folder, order.folder)),
             split=split,
+            seat=(seat.index, seat.count),
             collective=self._collective,
             pipe=self._channels.pipe,
-            **order.options,
+            **order.options | seat.options,
         )
         self._loaded[loaded.fingerprint] = loaded
         return Done(loaded.fingerprint, VERSION)
