@@ -85,6 +85,19 @@ class RankSettings:
             )
 
     @property
+    def alike(self) -> dict[str, str]:
+        """What all hosts must have alike, by name."""
+        names = (
+            "tensor_parallel_size",
+            "pipeline_parallel_size",
+            "enable_expert_parallel",
+            "distributed_timeout_seconds",
+            "nnodes",
+            "distributed_executor_backend",
+        )
+        return {name: str(getattr(self, name)) for name in names}
+
+    @property
     def is_external(self) -> bool:
         """Whether the ranks' programs are started from outside."""
         return self.distributed_executor_backend == "external"

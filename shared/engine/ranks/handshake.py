@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 import socket
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -51,6 +51,10 @@ class OwnNode:
     folder: str = ""
     #: The address at which the other hosts reach this one; None: that which it has towards node 0.
     host: str | None = None
+
+    def with_settings(self, more: Mapping[str, str]) -> OwnNode:
+        """Return it with more settings."""
+        return replace(self, settings={**more, **self.settings})
 
 
 class Challenge(msgspec.Struct, tag=True, frozen=True):

@@ -61,7 +61,8 @@ class Meeting:
         Raises:
             ConfigError: the address is another's, or in use.
         """
-        self._settings, self._group, self._own = settings, group, own
+        self._settings, self._group = settings, group
+        self._own = own.with_settings(settings.alike)
         self._on_lost, self._on_leaving = on_lost, on_leaving
         address = (settings.master_addr, settings.master_port)
         try:

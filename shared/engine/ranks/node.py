@@ -56,7 +56,7 @@ class Node:
         options: dict[str, Any] | None = None,
     ) -> None:
         """Take the settings. options: of `load_model`, this host's values in place of rank 0's."""
-        self._settings, self._own = settings, own
+        self._settings, self._own = settings, own.with_settings(settings.alike)
         self._logs, self._options = logs or LogSettings(), options or {}
         self._wake_read, self._wake = os.pipe()
         #: Signals that came.
