@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from shared.engine.ranks.base import AnswerReceiver, Channels, Group
     from shared.engine.ranks.handshake import OwnNode
     from shared.engine.ranks.processes import LogSettings
+    from shared.ranks.group_file import GroupFile
 
 _LOOK_S = 0.02
 
@@ -39,6 +40,7 @@ class Assembly:
         self._meeting: Meeting | None = None
         self._store: HostedStore | None = None
         self._processes: FollowerProcesses | None = None
+        self._files: list[GroupFile] = []
 
     def start(self) -> Channels:
         """Start the processes of a group of one host; return rank 0's ends.
@@ -46,13 +48,9 @@ class Assembly:
         Raises:
             ConfigError: the memory of the group cannot be made.
         """
-        memory, files = make_memory(self._settings)
+        memory, self._files = make_memory(self._settings)
         self._start(memory)
-        channels = self._join(memory)
-        # All have the descriptors already: the kernel keeps the memory as long as one has it.
-        for file in files:
-            file.close()
-        return channels
+        return self._join(memory)
 
     def meet(
         self, own: OwnNode, *, check: Callable[[], None], on_leaving: Callable[[], None]
@@ -114,6 +112,8 @@ class Assembly:
             line.close()
         if self._processes is not None:
             self._processes.close(at_once=at_once)
+        for file in self._files:
+            file.close()
 
     def _start(self, group: Group) -> None:
         own, count = self._settings.ranks_of(0), self._settings.local_size
