@@ -136,8 +136,8 @@ class _Outbound(GroupOutbound):
 
 class _Inbound(GroupInbound):
     @classmethod
-    def open(cls, *args: Any, connectors: Sequence[Connector], **kwargs: Any) -> _Inbound:
-        inbound = super().open(*args, connectors=connectors, **kwargs)
+    async def open(cls, *args: Any, connectors: Sequence[Connector], **kwargs: Any) -> _Inbound:
+        inbound = await super().open(*args, connectors=connectors, **kwargs)
         assert isinstance(inbound, _Inbound)
         inbound._scattered = _SCATTERED.get(id(connectors))
         inbound._tables = kwargs["tables"]

@@ -51,8 +51,8 @@ class Worker:
     def blocks(self) -> np.ndarray:
         return self.memory.blocks
 
-    def open(self, sender: WorkerId, blocks: Sequence[int]) -> InboundTransfer:
-        return self.connector.open(request_id="request-1", sender=sender, blocks=blocks)
+    async def open(self, sender: WorkerId, blocks: Sequence[int]) -> InboundTransfer:
+        return await self.connector.open(request_id="request-1", sender=sender, blocks=blocks)
 
 
 class RawPeer(Protocol):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shared.connector.device.staged import StagedConnector
@@ -12,6 +9,7 @@ from shared.connector.device.staging_pool import StagingPool
 from shared.connector.instrumented import InstrumentedConnector
 from shared.connector.packing.rule import PackingMode
 from shared.connector.registry import ON_DEVICE, ConnectorSettings, create
+from shared.connector.unix.runtime_dir import default_runtime_dir
 from shared.engine.offload.landings import LandingRefusal
 from shared.kv.hand_off import Holder
 from shared.worker.peers.endpoints import Endpoints
@@ -68,7 +66,7 @@ def _settings(config: WorkerConfig, rank: int) -> ConnectorSettings:
         for number in (config.transfer_port, config.advertise_transfer_port)
     )
     return ConnectorSettings(
-        runtime_dir=config.runtime_dir or _default_runtime_dir(),
+        runtime_dir=config.runtime_dir or default_runtime_dir(),
         endpoint=f"tcp://{config.host}:{port}",
         advertise_host=config.reachable_host,
         advertise_port=advertised,
@@ -105,8 +103,3 @@ def _create_for_device(
         else next(by_way_of_host)
         for name in config.connectors
     ]
-
-
-def _default_runtime_dir() -> Path:
-    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-    return Path(base) / f"baton-{os.getuid()}"

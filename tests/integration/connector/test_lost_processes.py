@@ -124,7 +124,9 @@ async def test_a_lost_sender_is_noticed(kind: str, how: signal.Signals, folder: 
         is_beside = how is signal.SIGKILL and connector.takes_memory
         beside = KVMemory(LAYOUT, NUM_BLOCKS) if is_beside else None
         with child(kind, "sender", folder) as sender:
-            inbound = connector.open(request_id="r", sender=CHILD, blocks=range(8), memory=beside)
+            inbound = await connector.open(
+                request_id="r", sender=CHILD, blocks=range(8), memory=beside
+            )
             sender.tell(to_hex(inbound.ticket))
             assert await sender.line() == "pushed\n"
             sender.process.send_signal(how)
@@ -158,7 +160,7 @@ async def test_the_memory_of_a_killed_sender_is_read_without_harm(
                 return await write(io, *args)
 
             monkeypatch.setattr(BlockAccess, "write", after_its_death)
-            inbound = connector.open(request_id="r", sender=CHILD, blocks=range(8))
+            inbound = await connector.open(request_id="r", sender=CHILD, blocks=range(8))
             sender.tell(to_hex(inbound.ticket))
             await _is_lost(inbound.wait(30))
         assert inbound.num_blocks_received == 3
