@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
@@ -72,6 +73,8 @@ class RemoteConnector:
         self._worker = worker
         self._settings = settings
         self._started: Started | None = None
+        #: Transfers that are not over, for `close`.
+        self._open: set[RemoteInbound | RemoteOutbound] = set()
         limits = settings.limits
         #: What an end may take: the peer confirms, or the connection to it is cut.
         self._end_s = limits.release_timeout_s + limits.cut_grace_s + SILENCE_S
@@ -119,6 +122,8 @@ class RemoteConnector:
         """See `Connector.close`. Idempotent."""
         if self._started is not None:
             self._started = None
+            # Here, so that each knows how it has ended.
+            await asyncio.gather(*(transfer.abort() for transfer in tuple(self._open)))
             with suppress(TransferError):
                 await self._line.call(Stop(self._number), self._end_s)
 
@@ -166,7 +171,12 @@ class RemoteConnector:
         except BaseException:
             await self._give_up(number)
             raise
-        return RemoteInbound(self._line, number, opened.ticket.ticket(), end_s=self._end_s)
+        ticket = opened.ticket.ticket()
+        inbound = RemoteInbound(
+            self._line, number, ticket, end_s=self._end_s, on_end=self._open.discard
+        )
+        self._open.add(inbound)
+        return inbound
 
     async def connect(
         self, ticket: Ticket, timeout_s: float, parts: BlockParts | None = None
@@ -181,7 +191,11 @@ class RemoteConnector:
         except BaseException:
             await self._give_up(number)
             raise
-        return RemoteOutbound(self._line, number, request_id=ticket.request_id, end_s=self._end_s)
+        outbound = RemoteOutbound(
+            self._line, number, ticket, end_s=self._end_s, on_end=self._open.discard
+        )
+        self._open.add(outbound)
+        return outbound
 
     async def _give_up(self, number: int) -> None:
         """End a transfer that may have been opened by a call that was cancelled."""

@@ -16,12 +16,14 @@ from shared.connector.protocol.tasks import Tasks
 from shared.connector.remote.keys import TokenKeys
 from shared.connector.remote.wire import (
     MAX_MESSAGE_BYTES,
+    Abort,
     Answer,
     Call,
     Cancel,
     Cancelled,
     Failed,
     FailureKind,
+    Stop,
     decode_told,
     encode,
 )
@@ -134,9 +136,9 @@ class Line:
     ) -> Result:
         """Have the server do an act; return its result when it has ended.
 
-        If the caller is cancelled, the act is cancelled at the server, and this returns, with
-        CancelledError, only when the server has said that it has ended, or is lost. What it had
-        done by then, `on_answer` is told, as of every answer.
+        If the caller is cancelled, the act is cancelled at the server, unless it is an end itself.
+        This returns, with CancelledError, only when the server has said that the act has ended, or
+        is lost. What it had done by then, `on_answer` is told, as of every answer.
 
         limit_s: of a server that works; None if the act ends by itself, in steps. A server that
         has not answered by then is lost.
@@ -156,7 +158,9 @@ class Line:
             self._lose(f"did not answer {type(act).__name__} within {limit_s:g} s")
             raise self._error() from None
         except asyncio.CancelledError:
-            self._send(Cancel(number))
+            # An end goes on: until it has come, blocks are in use.
+            if not isinstance(act, Abort | Stop):
+                self._send(Cancel(number))
             await run_to_end(self._settled(future, act))
             raise
         if isinstance(result, Failed):

@@ -38,14 +38,17 @@ class Endpoint:
     def __init__(
         self,
         address: EndpointAddress,
-        stop: asyncio.Event,
-        thread: threading.Thread,
+        server: EndpointServer,
         loop: asyncio.AbstractEventLoop,
+        thread: threading.Thread,
+        stop: asyncio.Event,
     ) -> None:
+        """Own a server, which runs on this loop, in this thread, until `stop`."""
         self.address = address
-        self._stop = stop
-        self._thread = thread
+        self._server = server
         self._loop = loop
+        self._thread = thread
+        self._stop = stop
 
     def close(self) -> None:
         """Abort every transfer and end the thread. After it no block is accessed. Idempotent.
@@ -68,7 +71,7 @@ def serve_endpoint(memory: KVMemory, settings: EndpointSettings) -> Endpoint:
     Raises:
         ConfigError: it cannot listen at the host, or the token is too short.
     """
-    started: Future[tuple[str, asyncio.Event, asyncio.AbstractEventLoop]] = Future()
+    started: Future[tuple[EndpointServer, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def run() -> None:
         stop = asyncio.Event()
@@ -88,7 +91,7 @@ def serve_endpoint(memory: KVMemory, settings: EndpointSettings) -> Endpoint:
         except BaseException as error:  # noqa: BLE001 it is the caller's
             started.set_exception(error)
             return
-        started.set_result((server.address, stop, asyncio.get_running_loop()))
+        started.set_result((server, asyncio.get_running_loop(), stop))
         try:
             await stop.wait()
         finally:
@@ -100,9 +103,9 @@ def serve_endpoint(memory: KVMemory, settings: EndpointSettings) -> Endpoint:
     thread = threading.Thread(target=work, name=f"endpoint-{settings.rank}", daemon=True)
     thread.start()
     try:
-        address, stop, loop = started.result()
+        server, loop, stop = started.result()
     except BaseException:
         thread.join()
         raise
-    at = EndpointAddress(rank=settings.rank, address=address, token=settings.token)
-    return Endpoint(at, stop, thread, loop)
+    address = EndpointAddress(rank=settings.rank, address=server.address, token=settings.token)
+    return Endpoint(address, server, loop, thread, stop)

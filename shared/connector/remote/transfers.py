@@ -19,7 +19,7 @@ from shared.connector.remote.wire import (
 from shared.errors import TransferError, TransferFailure
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from shared.connector.base import Receipt, Ticket
     from shared.connector.remote.line import Line
@@ -29,8 +29,17 @@ if TYPE_CHECKING:
 class RemoteInbound:
     """An `InboundTransfer` into blocks of another process."""
 
-    def __init__(self, line: Line, number: int, ticket: Ticket, *, end_s: float) -> None:
+    def __init__(
+        self,
+        line: Line,
+        number: int,
+        ticket: Ticket,
+        *,
+        end_s: float,
+        on_end: Callable[[RemoteInbound], None],
+    ) -> None:
         """end_s: what the server may take for an end, beyond the time-out of `wait`."""
+        self._on_end = on_end
         self._line = line
         self._number = number
         self._ticket = ticket
@@ -72,16 +81,26 @@ class RemoteInbound:
             self._num_received = result.receipt.num_blocks
         if isinstance(result, Arrived | Failed):
             self._end = result
+            self._on_end(self)
 
 
 class RemoteOutbound:
     """An `OutboundTransfer` out of blocks of another process."""
 
-    def __init__(self, line: Line, number: int, *, request_id: str, end_s: float) -> None:
+    def __init__(
+        self,
+        line: Line,
+        number: int,
+        ticket: Ticket,
+        *,
+        end_s: float,
+        on_end: Callable[[RemoteOutbound], None],
+    ) -> None:
         """end_s: see `RemoteInbound`."""
+        self._on_end = on_end
         self._line = line
         self._number = number
-        self._request_id = request_id
+        self._ticket = ticket
         self._end_s = end_s
         self._sent = Sent(0, 0, 0)
         #: Of a push, which does not end the transfer.
@@ -137,9 +156,11 @@ class RemoteOutbound:
             return
         if isinstance(result, Failed) or (isinstance(result, Sent) and result.digest is not None):
             self._end = result
-            return
-        message = f"request {self._request_id}: the sender gave it up"
-        self._end = self._failure or Failed(FailureKind.TRANSFER, message)
+        else:
+            request = f"request {self._ticket.request_id} to {self._ticket.receiver}"
+            message = f"{request}: the sender gave it up"
+            self._end = self._failure or Failed(FailureKind.TRANSFER, message)
+        self._on_end(self)
 
     def _note_sent(self, result: Result) -> None:
         sent = result.sent if isinstance(result, Failed) else result
