@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 import zmq
 import zmq.asyncio
-from zmq.auth.asyncio import AsyncioAuthenticator
 from zmq.utils import z85
 
 from shared.connector.zeromq.sockets import PlainText
+from shared.connector.zeromq.zap import KeyCheck
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -42,26 +42,17 @@ class TokenKeys(PlainText):
             raise ConfigError("this libzmq has no CURVE, which ranks on several hosts need")
         self._public, self._secret = _keys(token, side)
         self._other = _keys(token, "client" if side == "server" else "server")[0]
-        self._authenticator: AsyncioAuthenticator | None = None
+        self._check: KeyCheck | None = None
 
     def start(self, context: zmq.asyncio.Context) -> None:
         """See `SocketSecurity`. Only a server needs it."""
-        self._authenticator = AsyncioAuthenticator(context)
-        self._authenticator.start()
-        self._authenticator.configure_curve_callback(domain="*", credentials_provider=self)
+        self._check = KeyCheck(context, lambda key: key == self._other)
 
     async def stop(self) -> None:
         """See `SocketSecurity`."""
-        if self._authenticator is not None:
-            self._authenticator.stop()
-            self._authenticator = None
-
-    def callback(self, domain: str, key: bytes) -> bool:
-        """Return whether a client with this key (Z85) may connect.
-
-        Called by ZeroMQ's authenticator.
-        """
-        return key == self._other
+        if self._check is not None:
+            await self._check.stop()
+            self._check = None
 
     def secure_server(self, socket: zmq.asyncio.Socket) -> None:
         """See `SocketSecurity`."""

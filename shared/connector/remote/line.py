@@ -115,7 +115,7 @@ class Line:
             close(self._socket, self._monitor)
         if self._sockets is not None:
             # Some milliseconds, once.
-            self._sockets.context.term()
+            self._sockets.context.destroy(linger=0)
             self._sockets = None
 
     @property

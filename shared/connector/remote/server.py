@@ -123,7 +123,7 @@ class EndpointServer:
         await self._security.stop()
         if self._sockets is not None:
             # Some milliseconds, once.
-            self._sockets.context.term()
+            self._sockets.context.destroy(linger=0)
             self._sockets = None
 
     async def _serve(self, router: zmq.asyncio.Socket) -> None:

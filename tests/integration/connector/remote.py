@@ -33,10 +33,12 @@ class RemoteHarness:
         self.kind = kind
         self.runtime_dir = runtime_dir
         self._threads = threads
+        #: Others of the connectors.
+        self.settings: dict[str, Any] = {}
         ZmqHarness()  # starts a thread of ZeroMQ's that stays
 
     def make(self, worker: WorkerId, memory: KVMemory, limits: TransferLimits) -> Any:
-        settings = ConnectorSettings(runtime_dir=self.runtime_dir, limits=limits)
+        settings = ConnectorSettings(runtime_dir=self.runtime_dir, limits=limits, **self.settings)
         return Served(worker, memory, self.kind, settings, threads=self._threads)
 
     def files(self) -> set[str]:
