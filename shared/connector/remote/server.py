@@ -139,7 +139,7 @@ class EndpointServer:
             if peer == self._client:
                 self._take(message)
             elif isinstance(message, Call):
-                refusal = Failed(FailureKind.CONFIG, "another client is served")
+                refusal = Failed(FailureKind.CONFIG, self._refused or "another client is served")
                 self._send(peer, Answer(message.number, refusal))
 
     def _take(self, message: Call | Cancel) -> None:

@@ -11,6 +11,7 @@ from shared.connector.remote.line import Line
 from shared.connector.remote.serve import Endpoint, EndpointSettings, serve_endpoint
 from shared.connector.remote.server import EndpointServer
 from tests.integration.connector.harnesses import ZmqHarness
+from tests.suites.connector_harness import TOKEN
 
 if TYPE_CHECKING:
     import asyncio
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from shared.errors import RankError
     from shared.identity import WorkerId
     from shared.kv.memory import KVMemory
-
-TOKEN = b"a secret of the group's ranks"
 
 
 class RemoteHarness:

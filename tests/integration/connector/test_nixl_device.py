@@ -197,7 +197,7 @@ async def test_no_order_is_obeyed_between_a_stall_and_its_end(speaks: bool) -> N
 class FakeEngine:
     """As much of an engine on a device as connectors need: its blocks, and the way to the host."""
 
-    rank_memories, layout, max_model_len = (), LAYOUT, 16
+    rank_places, layout, max_model_len = (), LAYOUT, 16
     kv_split = KVSplit.of(LAYOUT)
 
     def __init__(self) -> None:

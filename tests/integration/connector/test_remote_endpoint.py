@@ -23,7 +23,7 @@ from shared.connector.zeromq.sockets import close
 from shared.errors import ConfigError, InternalError, TransferError, TransferFailure
 from shared.identity import WorkerId
 from shared.kv.memory import KVMemory
-from tests.integration.connector.remote import TOKEN, RemoteHarness, Served
+from tests.integration.connector.remote import RemoteHarness, Served
 from tests.suites.connector import SOURCES, TARGETS, fails
 from tests.suites.connector_harness import (
     BLOCK_BYTES,
@@ -31,6 +31,7 @@ from tests.suites.connector_harness import (
     LIMITS,
     NUM_BLOCKS,
     SENTINEL,
+    TOKEN,
     Worker,
     running,
 )
@@ -123,7 +124,7 @@ async def test_one_client_for_the_whole_life() -> None:
                     await second.start()
             assert await first.can_reach(first.offer())
         async with a_client(server.address) as late:
-            with pytest.raises(ConfigError, match=r"another client|of no more use"):
+            with pytest.raises(ConfigError, match="of no more use"):
                 await late.start()
 
 

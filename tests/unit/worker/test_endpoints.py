@@ -240,7 +240,7 @@ def test_a_group_takes_no_ticket_for_one_rank() -> None:
 class FakeEngine:
     """As much of an engine of two ranks as connectors need."""
 
-    rank_memories: tuple[KVMemory, ...]
+    rank_places: tuple[KVMemory, ...]
     layout: KVLayout = LAYOUT
     kv_split: KVSplit = KVSplit.of(LAYOUT, 2)  # noqa: RUF009 it is frozen
 
@@ -265,7 +265,7 @@ async def test_fixed_ports_are_those_of_the_first_rank() -> None:
         for rank in range(2):
             with pytest.raises(OSError, match="in use"):
                 socket.create_server(("127.0.0.1", config.transfer_port + rank))
-    for memory in engine.rank_memories:
+    for memory in engine.rank_places:
         memory.close()
 
 
