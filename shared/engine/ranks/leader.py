@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
+    from shared.connector.remote.address import EndpointAddress
     from shared.engine.config import EngineConfig
     from shared.engine.rank_settings import RankSettings
     from shared.engine.ranks.base import AnswerReceiver
@@ -191,6 +192,15 @@ class RankLeader:
     def memories(self) -> Sequence[KVMemory]:
         """See `Followers`."""
         return self._memories
+
+    @property
+    def endpoints(self) -> Sequence[EndpointAddress]:
+        """See `Followers`."""
+        return ()
+
+    def lose(self, error: RankError) -> None:
+        """See `Followers`."""
+        self._lose(error)
 
     def lead(self, runner: StepRunner, config: EngineConfig) -> StepRunner:
         """See `Followers`."""
