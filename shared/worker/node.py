@@ -45,6 +45,7 @@ def own_node(config: WorkerConfig, token: ClusterToken | None) -> OwnNode:
         settings={name: str(getattr(config.model, name)) for name in _ALIKE},
         folder=str(config.model.folder),
         host=config.host if is_set else None,
+        advertise_host=config.advertise_host,
     )
 
 

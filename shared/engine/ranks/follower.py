@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from shared.connector.remote.serve import EndpointSettings, serve_endpoint
 from shared.engine.memory.sizing import own_layout, read_layout
 from shared.engine.ranks.leading import Agreed
 from shared.engine.ranks.orders import (
@@ -41,6 +42,7 @@ from shared.ranks.measure import measure_sums
 from shared.version import VERSION
 
 if TYPE_CHECKING:
+    from shared.connector.remote.serve import Endpoint
     from shared.engine.ranks.base import AnswerSender, Channels
     from shared.engine.ranks.orders import Order
     from shared.engine.ranks.seat import Seat
@@ -74,6 +76,8 @@ class Follower:
         #: Models by fingerprint.
         self._loaded: dict[str, LoadedModel] = {}
         self._parts: ModelParts | None = None
+        #: Of the present blocks, on another host than rank 0's.
+        self._endpoint: Endpoint | None = None
         self._steps: deque[RunningStep] = deque()
 
     def follow(self) -> RankError:
@@ -142,7 +146,7 @@ class Follower:
             case MeasureSums():
                 measure_sums(self._collective)
             case Build():
-                self._build(order)
+                return self._build(order)
             case KeepHidden():
                 self._built.runner.keep_hidden(HiddenNeeds(final=order.final, layers=order.layers))
             case SetAdapter():
@@ -182,7 +186,7 @@ class Follower:
         layout = own_layout(loaded, read_layout(loaded, order.config))
         largest_step_bytes(loaded, layout, order.config, order.max_model_len)
 
-    def _build(self, order: Build) -> None:
+    def _build(self, order: Build) -> Done:
         loaded = self._loaded[order.fingerprint]
         self._parts = build_model_parts(
             loaded,
@@ -193,9 +197,24 @@ class Follower:
             recorder=None,
             followers=NO_FOLLOWERS,
         )
+        if not self._seat.host:
+            return Done()
+        memory = self._parts.arena.memory
+        assert memory is not None  # on a CPU
+        settings = EndpointSettings(
+            rank=self._rank,
+            token=order.token,
+            host=self._seat.host,
+            advertise_host=self._seat.advertise_host,
+        )
+        self._endpoint = serve_endpoint(memory, settings)
+        return Done(endpoint=self._endpoint.address.address)
 
     def _unbuild(self) -> None:
         self._steps.clear()
+        if self._endpoint is not None:
+            self._endpoint.close()
+            self._endpoint = None
         if self._parts is not None:
             self._parts.arena.close()
             self._parts = None

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import structlog
 
+from shared.connector.remote.address import EndpointAddress
 from shared.engine.ranks.assembly import Assembly
 from shared.engine.ranks.handshake import OwnNode
 from shared.engine.ranks.leading import LeadingRunner, LeadingSlots
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
-    from shared.connector.remote.address import EndpointAddress
     from shared.engine.config import EngineConfig
     from shared.engine.rank_settings import RankSettings
     from shared.engine.ranks.base import AnswerReceiver
@@ -81,12 +82,15 @@ class RankLeader:
             RankError: a rank was lost already.
         """
         self.size = settings.size
-        self._seat = (0, settings.local_size)
+        self.local_size = settings.local_size
         self._limit_s = settings.distributed_timeout_seconds
         #: Why the group is lost, if it is.
         self.lost: RankError | None = None
         self._listener: Callable[[], None] = _does_nothing
         self._memories: list[KVMemory] = []
+        self._endpoints: list[EndpointAddress] = []
+        #: Opens the blocks of ranks on other hosts, for this process alone.
+        self._token = secrets.token_bytes(32) if settings.nnodes > 1 else b""
         self._is_built = False
         #: The runner that was built last, if there are stages.
         self._stage: FirstStage | None = None
@@ -139,7 +143,7 @@ class RankLeader:
             loaded = load_model(
                 folder,
                 split=split,
-                seat=self._seat,
+                seat=(0, self.local_size),
                 collective=self._channels.collective,
                 pipe=self._channels.pipe,
                 **options,
@@ -175,17 +179,22 @@ class RankLeader:
         layouts: Sequence[KVLayout],
     ) -> None:
         """See `Followers`."""
-        self._send(Build(fingerprint, config, num_blocks, max_model_len))
+        self._send(Build(fingerprint, config, num_blocks, max_model_len, self._token))
         self._is_built = True
         fds: dict[int, int] = {}
         try:
-            self._answers(fds, limit_s=max(self._limit_s, _BUILD_S))
+            answers = self._answers(fds, limit_s=max(self._limit_s, _BUILD_S))
         except BaseException:
             for fd in fds.values():
                 os.close(fd)
             raise
         self._memories = [
             KVMemory.attached(layouts[rank], num_blocks, fd) for rank, fd in fds.items()
+        ]
+        self._endpoints = [
+            EndpointAddress(rank=rank, address=answer.endpoint, token=self._token)
+            for rank, answer in zip(self._ranks.lines, answers, strict=True)
+            if answer.endpoint
         ]
 
     @property
@@ -196,7 +205,7 @@ class RankLeader:
     @property
     def endpoints(self) -> Sequence[EndpointAddress]:
         """See `Followers`."""
-        return ()
+        return self._endpoints
 
     def lose(self, error: RankError) -> None:
         """See `Followers`."""
@@ -226,7 +235,7 @@ class RankLeader:
         """See `Followers`."""
         for memory in self._memories:
             memory.close()
-        self._memories = []
+        self._memories, self._endpoints = [], []
         if self._is_built:
             self._is_built = False
             self._tell(Unbuild())
