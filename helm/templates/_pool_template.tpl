@@ -1,6 +1,6 @@
 {{/*
 dict "root" $ "name" POOL "pool" VALUES "labels" ARGUMENTS OF baton.labels "env" TEXT: the pods of a pool, for any kind of workload.
-`group`: of which of several workloads of the pool; `env`: variables beside those of every pool.
+`group`: of which of several workloads of the pool; `env`, `args`: variables and words beside those of every pool.
 */}}
 {{- define "baton.pool.template" -}}
 {{- $root := .root -}}
@@ -34,7 +34,7 @@ spec:
     - name: worker
       image: {{ include "baton.image" (dict "root" $root "image" $root.Values.image.worker) }}
       imagePullPolicy: {{ $root.Values.image.worker.pullPolicy }}
-      args: [serve, {{ $pool.role }}]
+      args: {{ concat (list "serve" $pool.role) (.args | default list) | toJson }}
       env:
         {{- include "baton.clusterEnv" $at | nindent 8 }}
         {{- include "baton.pool.env" (dict "root" $root "pool" $pool) | nindent 8 }}
@@ -47,7 +47,7 @@ spec:
         - {name: transfer{{ if $rank }}-{{ $rank }}{{ end }}, containerPort: {{ int64 $port }}}
         {{- end }}
         - {name: metrics, containerPort: 9400}
-      {{- include "baton.worker.probes" (dict "root" $root "startupSeconds" $pool.startupSeconds) | nindent 6 }}
+      {{- include "baton.worker.probes" (dict "root" $root "startupSeconds" $pool.startupSeconds "hosts" (include "baton.pool.hosts" $pool | int)) | nindent 6 }}
       resources:
         {{- include "baton.pool.resources" $pool | nindent 8 }}
       securityContext:
