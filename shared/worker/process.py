@@ -144,6 +144,20 @@ async def run_worker(
     token = _token(config)
     if config.ranks.node_rank:
         return follow_node_0(config, role, token)
+    return await _lead_lives(
+        config, role, token, add_services=add_services, read_token_table=read_token_table
+    )
+
+
+async def _lead_lives(
+    config: WorkerConfig,
+    role: Role,
+    token: ClusterToken | None,
+    *,
+    add_services: Callable[[WorkerParts, ServiceSet], None],
+    read_token_table: ReadTokenTable,
+) -> int:
+    """Do as `run_worker`, with all ranks, of which this process is the first."""
     stopping = _stopped_by_signals()
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(following([token.file] if token else []))
