@@ -221,7 +221,9 @@ def lie(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GroupOutbound, "finish", wrong)
 
 
+@pytest.mark.parametrize("is_remote", [False, True])
 async def test_damage_in_one_stream_is_damage_to_all(
+    is_remote: bool,
     folder: Path,
     alone: Callable[[str, str], LLM],
     tmp_path: Path,
@@ -229,7 +231,8 @@ async def test_damage_in_one_stream_is_damage_to_all(
 ) -> None:
     """The attempt is repeated, or the prompt is computed here; a prefix is computed."""
     oracle = alone("window", "auto")
-    async with two_groups(folder / "window", tmp_path, "zmq", (2, 4)) as (prefill, decode):
+    groups = two_groups(folder / "window", tmp_path, "zmq", (2, 4), is_remote=is_remote)
+    async with groups as (prefill, decode):
 
         async def ask(length: int, workers: list[LiveWorker]) -> str:
             prompt = prompt_of(length, seed=length)
@@ -272,11 +275,13 @@ async def test_damage_in_one_stream_is_damage_to_all(
         await assert_idle(prefill, decode)
 
 
+@pytest.mark.parametrize("is_remote", [False, True])
 async def test_a_cancelled_request_ends_all_transfers(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    is_remote: bool, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Publisher, "advance", lambda *_: None)
-    async with two_groups(folder / "window", tmp_path, "shm", (2, 3)) as (prefill, decode):
+    groups = two_groups(folder / "window", tmp_path, "shm", (2, 3), is_remote=is_remote)
+    async with groups as (prefill, decode):
         asking = asyncio.create_task(decode.ask(prompt_of(70, seed=1), prefill=prefill))
 
         async def is_open() -> bool:
