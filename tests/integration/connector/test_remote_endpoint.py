@@ -55,8 +55,8 @@ def harness(tmp_path: Path) -> RemoteHarness:
 async def an_endpoint() -> AsyncIterator[EndpointServer]:
     """A server without a client."""
     memory = KVMemory(LAYOUT, NUM_BLOCKS)
-    settings = ConnectorSettings(endpoint="tcp://127.0.0.1:0", heartbeat_s=0.1)
-    server = EndpointServer(memory, settings, rank=3, token=TOKEN, advertise_host="127.0.0.1")
+    settings = ConnectorSettings(endpoint="tcp://127.0.0.1:0")
+    server = EndpointServer(memory, settings, rank=3, token=TOKEN)
     await server.start()
     try:
         yield server
@@ -68,9 +68,9 @@ async def an_endpoint() -> AsyncIterator[EndpointServer]:
 @asynccontextmanager
 async def a_client(address: str, token: bytes = TOKEN) -> AsyncIterator[RemoteConnector]:
     """A connector that is not started."""
-    at = EndpointAddress(rank=3, address=address, token=token)
+    at = EndpointAddress(rank=3, address=address, token=token, timeout_s=6.0)
     lost: list[RankError] = []
-    line = Line(at, on_lost=lost.append, heartbeat_s=0.1, silence_s=5.0)
+    line = Line(at, on_lost=lost.append)
     await line.open()
     settings = ConnectorSettings(limits=LIMITS, heartbeat_s=0.1)
     connector = RemoteConnector(line, "zmq", worker=WorkerId("w.3", "1"), settings=settings)
@@ -152,7 +152,11 @@ async def test_what_the_server_cannot_start_is_the_settings_fault() -> None:
         with pytest.raises(ConfigError, match=f"rank 3 .*endpoint {server.address}"):
             await client.start()
     memory = KVMemory(LAYOUT, 1)
-    for host, token, what in (("192.0.2.1", TOKEN, "cannot listen"), ("127.0.0.1", b"", "token")):
+    for host, token, what in (
+        ("192.0.2.1", TOKEN, "cannot listen"),
+        ("127.0.0.1", b"", "token"),
+        ("0.0.0.0", TOKEN, "advertised host"),
+    ):
         with pytest.raises(ConfigError, match=what):
             serve_endpoint(memory, EndpointSettings(rank=3, token=token, host=host))
     memory.close()
@@ -215,11 +219,10 @@ async def test_a_server_whose_loop_stands_is_lost() -> None:
     go_on = threading.Event()
     async with a_client(endpoint.address.address) as client:
         await client.start()
-        client._line._silence_s = 0.2
+        client._line.timeout_s = 0.2
         endpoint._loop.call_soon_threadsafe(go_on.wait, 10)
-        inbound = client.open(request_id="r", sender=WorkerId("x", "1"), blocks=[1])
         with pytest.raises(TransferError, match=r"rank 3 .* said nothing"):
-            await inbound
+            await client._line.call(Abort(1), None)
         go_on.set()
     endpoint.close()
     endpoint.close()
