@@ -13,6 +13,7 @@ import zmq
 import zmq.asyncio
 
 from shared.connector.protocol.tasks import Tasks
+from shared.connector.remote.address import heartbeat_s
 from shared.connector.remote.keys import TokenKeys
 from shared.connector.remote.wire import (
     MAX_MESSAGE_BYTES,
@@ -84,7 +85,7 @@ class Line:
         """Connect. That the endpoint is there, the first call finds out. Idempotent."""
         if self._sockets is not None or self._lost is not None:
             return
-        self._sockets = Sockets(heartbeat_s=self.timeout_s / 3, security=self._security)
+        self._sockets = Sockets(heartbeat_s=heartbeat_s(self.timeout_s), security=self._security)
         try:
             self._socket, self._monitor = self._sockets.dealer(
                 self.address.address, MAX_MESSAGE_BYTES

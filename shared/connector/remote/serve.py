@@ -78,16 +78,7 @@ def serve_endpoint(memory: KVMemory, settings: EndpointSettings) -> Endpoint:
     async def run() -> None:
         stop = asyncio.Event()
         try:
-            server = EndpointServer(
-                memory,
-                ConnectorSettings(
-                    endpoint=f"tcp://{settings.host}:0",
-                    advertise_host=settings.advertise_host,
-                ),
-                rank=settings.rank,
-                token=settings.token,
-                timeout_s=settings.timeout_s,
-            )
+            server = _server(memory, settings)
             await server.start()
         except BaseException as error:  # noqa: BLE001 it is the caller's
             started.set_exception(error)
@@ -115,3 +106,15 @@ def serve_endpoint(memory: KVMemory, settings: EndpointSettings) -> Endpoint:
         timeout_s=settings.timeout_s,
     )
     return Endpoint(address, server, loop, thread, stop)
+
+
+def _server(memory: KVMemory, settings: EndpointSettings) -> EndpointServer:
+    return EndpointServer(
+        memory,
+        ConnectorSettings(
+            endpoint=f"tcp://{settings.host}:0", advertise_host=settings.advertise_host
+        ),
+        rank=settings.rank,
+        token=settings.token,
+        timeout_s=settings.timeout_s,
+    )

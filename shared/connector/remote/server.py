@@ -14,7 +14,7 @@ import zmq.asyncio
 
 from shared.connector.protocol.tasks import Tasks
 from shared.connector.remote.acts import Acts
-from shared.connector.remote.address import TIMEOUT_S
+from shared.connector.remote.address import TIMEOUT_S, heartbeat_s
 from shared.connector.remote.keys import TokenKeys
 from shared.connector.remote.wire import (
     MAX_MESSAGE_BYTES,
@@ -104,7 +104,7 @@ class EndpointServer:
         Raises:
             ConfigError: it cannot listen there.
         """
-        self._sockets = Sockets(heartbeat_s=self._timeout_s / 3, security=self._security)
+        self._sockets = Sockets(heartbeat_s=heartbeat_s(self._timeout_s), security=self._security)
         self._security.start(self._sockets.context)
         try:
             self._router = self._sockets.router(self._endpoint, MAX_MESSAGE_BYTES)

@@ -292,7 +292,11 @@ async def test_fixed_ports_are_those_of_the_first_rank() -> None:
 async def test_a_remote_rank_is_reached_at_its_own_host_and_lost_with_its_endpoint() -> None:
     own, other = (KVMemory(rank_layout(LAYOUT, FakeEngine.kv_split, rank), 2) for rank in range(2))
     settings = EndpointSettings(
-        rank=1, token=b"0123456789abcdef", host="127.0.0.1", advertise_host="localhost"
+        rank=1,
+        token=b"0123456789abcdef",
+        host="127.0.0.1",
+        advertise_host="localhost",
+        timeout_s=1e6,
     )
     endpoint = serve_endpoint(other, settings)
     engine, config = FakeEngine((own, endpoint.address)), settings_of_two_ports()
