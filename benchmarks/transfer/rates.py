@@ -8,6 +8,7 @@ import statistics
 import sys
 import tempfile
 import time
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ import zmq
 import zmq.asyncio
 from rich.table import Table
 
+from benchmarks.transfer.endpoint import remote
 from benchmarks.transfer.sender import (
     RAW_BYTES,
     SENDER,
@@ -157,6 +159,7 @@ async def measure(names: Sequence[str], layout: KVLayout, num_blocks: int, round
         "dtype": layout.dtype,
     }
     with tempfile.TemporaryDirectory() as name:
+        stack = AsyncExitStack()
         child = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "benchmarks.transfer", "serve", name),
             *(json.dumps(shape), str(num_blocks), ",".join(names)),
@@ -166,6 +169,11 @@ async def measure(names: Sequence[str], layout: KVLayout, num_blocks: int, round
         memory, source = filled(layout, num_blocks), filled(layout, num_blocks)
         settings = ConnectorSettings(runtime_dir=Path(name), hub=LocalHub())
         receivers = make(["local", *names], worker=RECEIVER, memory=memory, settings=settings)
+        for label in names:
+            kind, *options = label.split("+")
+            if "endpoint" in options:
+                made = remote(kind, RECEIVER, shape, num_blocks)
+                receivers[label] = await stack.enter_async_context(made)
         (local,) = create(["local"], worker=SENDER, memory=source, settings=settings)
         for connector in (*receivers.values(), local):
             await connector.start()
@@ -182,6 +190,7 @@ async def measure(names: Sequence[str], layout: KVLayout, num_blocks: int, round
                 await bench.time(label, partial(bench.transfer, label, receiver, sender))
         for connector in (local, *receivers.values()):
             await connector.close()
+        await stack.aclose()
         await child.communicate(b"")
         memory.close()
         source.close()

@@ -6,7 +6,6 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from shared.connector.remote.line import SILENCE_S
 from shared.connector.remote.transfers import RemoteInbound, RemoteOutbound
 from shared.connector.remote.wire import (
     Abort,
@@ -77,7 +76,7 @@ class RemoteConnector:
         self._open: set[RemoteInbound | RemoteOutbound] = set()
         limits = settings.limits
         #: What an end may take: the peer confirms, or the connection to it is cut.
-        self._end_s = limits.release_timeout_s + limits.cut_grace_s + SILENCE_S
+        self._end_s = limits.release_timeout_s + limits.cut_grace_s + line.timeout_s
 
     @property
     def takes_parts(self) -> bool:
@@ -114,7 +113,7 @@ class RemoteConnector:
             limits=own.limits,
         )
         try:
-            self._started = _expect(Started, await self._line.call(act, SILENCE_S))
+            self._started = _expect(Started, await self._line.call(act, self._line.timeout_s))
         except TransferError as error:
             raise ConfigError(f"connector {self.name}: {error.detail}") from error
 
@@ -137,7 +136,7 @@ class RemoteConnector:
         """See `Connector.can_reach`: the server knows. A lost one reaches nothing."""
         try:
             act = Reach(self._number, OfferFields.of(offer))
-            return _expect(Reached, await self._line.call(act, SILENCE_S)).is_reached
+            return _expect(Reached, await self._line.call(act, self._line.timeout_s)).is_reached
         except TransferError:
             return False
 
@@ -167,7 +166,7 @@ class RemoteConnector:
             self._number, number, request_id, sender, tuple(map(int, blocks)), PartsFields.of(parts)
         )
         try:
-            opened = _expect(Opened, await self._line.call(act, SILENCE_S))
+            opened = _expect(Opened, await self._line.call(act, self._line.timeout_s))
         except BaseException:
             await self._give_up(number)
             raise

@@ -13,6 +13,7 @@ import zmq
 import zmq.asyncio
 
 from shared.connector.protocol.tasks import Tasks
+from shared.connector.remote.address import heartbeat_s
 from shared.connector.remote.keys import TokenKeys
 from shared.connector.remote.wire import (
     MAX_MESSAGE_BYTES,
@@ -39,10 +40,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-#: A server that says nothing for so long is lost: its loop stands, though its process answers
-#: heartbeats. It is also what an act may take beyond the time-out that it has itself.
-SILENCE_S = 30.0
-
 
 class Line:
     """A control connection to one endpoint, for all of its connectors.
@@ -55,23 +52,18 @@ class Line:
     All methods are called on the event loop that called `open`.
     """
 
-    def __init__(
-        self,
-        address: EndpointAddress,
-        *,
-        on_lost: Callable[[RankError], None],
-        heartbeat_s: float = 2.0,
-        silence_s: float = SILENCE_S,
-    ) -> None:
+    def __init__(self, address: EndpointAddress, *, on_lost: Callable[[RankError], None]) -> None:
         """Make the connection; nothing is sent before `open`.
+
+        A server that says nothing for the address's time-out is lost, also if its process answers
+        heartbeats: its loop stands. An act may take so long beyond the time-out of its own.
 
         Raises:
             ConfigError: see `TokenKeys`.
         """
         self.address = address
+        self.timeout_s = address.timeout_s
         self._on_lost = on_lost
-        self._heartbeat_s = heartbeat_s
-        self._silence_s = silence_s
         self._security = TokenKeys(address.token, "client")
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[Result]] = {}
@@ -93,7 +85,7 @@ class Line:
         """Connect. That the endpoint is there, the first call finds out. Idempotent."""
         if self._sockets is not None or self._lost is not None:
             return
-        self._sockets = Sockets(heartbeat_s=self._heartbeat_s, security=self._security)
+        self._sockets = Sockets(heartbeat_s=heartbeat_s(self.timeout_s), security=self._security)
         try:
             self._socket, self._monitor = self._sockets.dealer(
                 self.address.address, MAX_MESSAGE_BYTES
@@ -174,9 +166,9 @@ class Line:
         self._post(self.new_number(), act)
 
     async def _settled(self, future: asyncio.Future[Result], act: Act) -> None:
-        done, _ = await asyncio.wait([future], timeout=self._silence_s)
+        done, _ = await asyncio.wait([future], timeout=self.timeout_s)
         if not done:
-            self._lose(f"did not end {type(act).__name__} within {self._silence_s:g} s")
+            self._lose(f"did not end {type(act).__name__} within {self.timeout_s:g} s")
 
     def _post(self, number: int, act: Act) -> asyncio.Future[Result]:
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
@@ -221,11 +213,11 @@ class Line:
     async def _listen_for_silence(self) -> None:
         before_s = -1.0
         while True:
-            await asyncio.sleep(min(self._heartbeat_s, self._silence_s / 2))
+            await asyncio.sleep(self.timeout_s / 3)
             # Twice the same: this process itself may have been stopped meanwhile.
-            is_late = time.monotonic() - self._heard_s > self._silence_s
+            is_late = time.monotonic() - self._heard_s > self.timeout_s
             if is_late and before_s == self._heard_s and self._waiting:
-                self._lose(f"said nothing for {self._silence_s:g} s")
+                self._lose(f"said nothing for {self.timeout_s:g} s")
             before_s = self._heard_s
 
     def _lose(self, why: str) -> None:

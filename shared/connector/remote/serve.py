@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from shared.connector.registry import ConnectorSettings
-from shared.connector.remote.address import EndpointAddress
+from shared.connector.remote.address import TIMEOUT_S, EndpointAddress
 from shared.connector.remote.server import EndpointServer
 
 if TYPE_CHECKING:
@@ -24,12 +24,14 @@ class EndpointSettings:
     rank: int
     #: The group's secret, at least 16 random bytes: only rank 0 of the group can connect.
     token: bytes = field(repr=False)
-    #: The address of this host to listen at: for rank 0, and by the connectors for peers.
+    #: The address of this host, or its interface, to listen at: for rank 0, and by the connectors
+    #: for peers.
     host: str
-    #: The address by which rank 0 and peers reach this host, if it is another one.
+    #: The name by which rank 0 and peers reach this host, if it is another one: all addresses
+    #: (0.0.0.0) need it.
     advertise_host: str | None = None
-    #: A client or server that is silent for three of them is lost.
-    heartbeat_s: float = 2.0
+    #: An end that is silent for so long is lost, and the group with it: the group's time-out.
+    timeout_s: float = TIMEOUT_S
 
 
 class Endpoint:
@@ -76,17 +78,7 @@ def serve_endpoint(memory: KVMemory, settings: EndpointSettings) -> Endpoint:
     async def run() -> None:
         stop = asyncio.Event()
         try:
-            server = EndpointServer(
-                memory,
-                ConnectorSettings(
-                    endpoint=f"tcp://{settings.host}:0",
-                    advertise_host=settings.advertise_host,
-                    heartbeat_s=settings.heartbeat_s,
-                ),
-                rank=settings.rank,
-                token=settings.token,
-                advertise_host=settings.advertise_host or settings.host,
-            )
+            server = _server(memory, settings)
             await server.start()
         except BaseException as error:  # noqa: BLE001 it is the caller's
             started.set_exception(error)
@@ -107,5 +99,22 @@ def serve_endpoint(memory: KVMemory, settings: EndpointSettings) -> Endpoint:
     except BaseException:
         thread.join()
         raise
-    address = EndpointAddress(rank=settings.rank, address=server.address, token=settings.token)
+    address = EndpointAddress(
+        rank=settings.rank,
+        address=server.address,
+        token=settings.token,
+        timeout_s=settings.timeout_s,
+    )
     return Endpoint(address, server, loop, thread, stop)
+
+
+def _server(memory: KVMemory, settings: EndpointSettings) -> EndpointServer:
+    return EndpointServer(
+        memory,
+        ConnectorSettings(
+            endpoint=f"tcp://{settings.host}:0", advertise_host=settings.advertise_host
+        ),
+        rank=settings.rank,
+        token=settings.token,
+        timeout_s=settings.timeout_s,
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ import zmq.asyncio
 
 from shared.connector.protocol.tasks import Tasks
 from shared.connector.remote.acts import Acts
+from shared.connector.remote.address import TIMEOUT_S, heartbeat_s
 from shared.connector.remote.keys import TokenKeys
 from shared.connector.remote.wire import (
     MAX_MESSAGE_BYTES,
@@ -38,6 +40,9 @@ log = structlog.get_logger(__name__)
 
 #: Acts that may go on at once.
 MOST_CALLS = 1 << 17
+#: Changes are told so often.
+_NEWS_S = 0.25
+_ALL_ADDRESSES = ("*", "0.0.0.0", "[::]")
 #: See `FrameTransport`: libzmq reports the loss of a connection a moment before it forgets it.
 _PROBE_DELAYS_S = (0.0, 0.05, 0.5)
 
@@ -61,23 +66,29 @@ class EndpointServer:
         *,
         rank: int,
         token: bytes,
-        advertise_host: str,
+        timeout_s: float = TIMEOUT_S,
     ) -> None:
         """settings: those of the host, with the endpoint to listen at (tcp://host:port).
 
+        timeout_s: a client that is silent for so long is lost.
+
         Raises:
-            ConfigError: see `TokenKeys`.
+            ConfigError: see `TokenKeys`; or peers could not know the host's address.
         """
+        host = settings.endpoint.removeprefix("tcp://").rpartition(":")[0]
+        if host in _ALL_ADDRESSES and settings.advertise_host is None:
+            raise ConfigError(f"rank {rank} listens at {host}: it needs an advertised host, too")
         self.address = ""
         self._rank = rank
-        self._endpoint = f"{settings.endpoint.rpartition(':')[0]}:0"
-        self._advertise_host = advertise_host
-        self._heartbeat_s = settings.heartbeat_s
+        self._endpoint = f"tcp://{host}:0"
+        self._advertise_host = settings.advertise_host or host
+        self._timeout_s = timeout_s
         self._security = TokenKeys(token, "server")
         self._acts = Acts(memory, settings)
         self._tasks = Tasks()
         self._calls: dict[int, asyncio.Task[Result]] = {}
         self._client = b""
+        self._said_s = 0.0
         #: Why the client is served no more.
         self._refused = ""
         self._ending: asyncio.Task[None] | None = None
@@ -93,7 +104,7 @@ class EndpointServer:
         Raises:
             ConfigError: it cannot listen there.
         """
-        self._sockets = Sockets(heartbeat_s=self._heartbeat_s, security=self._security)
+        self._sockets = Sockets(heartbeat_s=heartbeat_s(self._timeout_s), security=self._security)
         self._security.start(self._sockets.context)
         try:
             self._router = self._sockets.router(self._endpoint, MAX_MESSAGE_BYTES)
@@ -166,8 +177,9 @@ class EndpointServer:
 
     async def _tell(self) -> None:
         while True:
-            await asyncio.sleep(self._heartbeat_s / 4)
-            self._send_news(always=True)
+            await asyncio.sleep(min(_NEWS_S, self._timeout_s / 6))
+            is_silent = time.monotonic() - self._said_s > self._timeout_s / 6
+            self._send_news(always=is_silent)
 
     def _send_news(self, *, always: bool) -> None:
         refusals = {key: dict(value) for key, value in self._acts.refusals.items()}
@@ -181,6 +193,7 @@ class EndpointServer:
     def _send(self, peer: bytes, message: Answer | News) -> None:
         if self._router is None or self._router.closed:
             return
+        self._said_s = time.monotonic()
         if send(self._router, [peer, encode(message)]) is not None and peer == self._client:
             self._end("its client is gone, or does not read")
 

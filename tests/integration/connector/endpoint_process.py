@@ -22,6 +22,8 @@ from tests.integration.connector.peer import BYTE, CHILD, PARENT, to_hex
 from tests.suites.connector_harness import LAYOUT, LIMITS, NUM_BLOCKS, TOKEN
 
 HEARTBEAT_S = 0.1
+#: What a busy machine does not reach.
+TIMEOUT_S = 3.0
 
 
 def _say(line: str) -> None:
@@ -32,7 +34,7 @@ def _say(line: str) -> None:
 def serve() -> None:
     memory = KVMemory(LAYOUT, NUM_BLOCKS)
     memory.blocks[:] = BYTE
-    settings = EndpointSettings(rank=1, token=TOKEN, host="127.0.0.1", heartbeat_s=HEARTBEAT_S)
+    settings = EndpointSettings(rank=1, token=TOKEN, host="127.0.0.1", timeout_s=TIMEOUT_S)
     _say(serve_endpoint(memory, settings).address.address)
     time.sleep(60)
 
@@ -40,8 +42,8 @@ def serve() -> None:
 async def use(folder: Path) -> None:
     with (folder / "ticket").open() as pipe:
         address = (await asyncio.to_thread(pipe.readline)).strip()
-    at = EndpointAddress(rank=1, address=address, token=TOKEN)
-    line = Line(at, on_lost=lambda _: None, heartbeat_s=HEARTBEAT_S)
+    at = EndpointAddress(rank=1, address=address, token=TOKEN, timeout_s=TIMEOUT_S)
+    line = Line(at, on_lost=lambda _: None)
     await line.open()
     settings = ConnectorSettings(heartbeat_s=HEARTBEAT_S, limits=LIMITS)
     connector = RemoteConnector(line, "zmq", worker=CHILD, settings=settings)

@@ -80,7 +80,6 @@ class Served:
                 ConnectorSettings(endpoint="tcp://127.0.0.1:0"),
                 rank=1,
                 token=TOKEN,
-                advertise_host="127.0.0.1",
             )
             await self.server.start()
             address = EndpointAddress(rank=1, address=self.server.address, token=TOKEN)

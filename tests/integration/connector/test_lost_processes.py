@@ -23,7 +23,7 @@ from shared.connector.remote.serve import EndpointSettings, serve_endpoint
 from shared.errors import ConfigError, TransferError, TransferFailure
 from shared.kv.memory import KVMemory
 from tests.fakes.warm_process import WarmProcess
-from tests.integration.connector.endpoint_process import HEARTBEAT_S
+from tests.integration.connector.endpoint_process import HEARTBEAT_S, TIMEOUT_S
 from tests.integration.connector.harnesses import keep_to_loopback
 from tests.integration.connector.peer import BYTE, CHILD, PARENT, from_hex, to_hex
 from tests.suites.connector_harness import LAYOUT, LIMITS, NUM_BLOCKS, SENTINEL, TOKEN
@@ -31,7 +31,7 @@ from tests.suites.connector_harness import LAYOUT, LIMITS, NUM_BLOCKS, SENTINEL,
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
-    from shared.connector.base import Connector
+    from shared.connector.base import Connector, OutboundTransfer
     from shared.errors import RankError
 
 ROOT = Path(__file__).parents[3]
@@ -176,8 +176,8 @@ async def test_the_memory_of_a_killed_sender_is_read_without_harm(
 @asynccontextmanager
 async def rank_0(address: str, lost: list[RankError]) -> AsyncIterator[RemoteConnector]:
     """The client of an endpoint in another process."""
-    at = EndpointAddress(rank=1, address=address, token=TOKEN)
-    line = Line(at, on_lost=lost.append, heartbeat_s=HEARTBEAT_S)
+    at = EndpointAddress(rank=1, address=address, token=TOKEN, timeout_s=TIMEOUT_S)
+    line = Line(at, on_lost=lost.append)
     await line.open()
     settings = ConnectorSettings(heartbeat_s=HEARTBEAT_S, limits=LIMITS)
     connector = RemoteConnector(line, "zmq", worker=CHILD, settings=settings)
@@ -209,7 +209,7 @@ async def test_a_lost_endpoint_ends_the_transfers_of_its_blocks(
                     await asyncio.sleep(0.01)
                 process.process.send_signal(how)
                 with pytest.raises(TransferError, match="rank 1 at tcp://"):
-                    await asyncio.wait_for(inbound.wait(30), NOTICED_S)
+                    await inbound.wait(30)
                 await _is_lost(sending.push(3, range(3, 8)))
                 await _is_lost(back.wait(30))
                 await _is_lost(outbound.finish(30))
@@ -223,7 +223,7 @@ async def test_an_endpoint_that_lost_rank_0_ends_every_transfer(
 ) -> None:
     """No byte is written any more, and what comes back is refused."""
     memory = KVMemory(LAYOUT, NUM_BLOCKS)
-    settings = EndpointSettings(rank=1, token=TOKEN, host="127.0.0.1", heartbeat_s=HEARTBEAT_S)
+    settings = EndpointSettings(rank=1, token=TOKEN, host="127.0.0.1", timeout_s=TIMEOUT_S)
     endpoint = serve_endpoint(memory, settings)
     async with parent("zmq", folder) as peer:
         with child(folder, "endpoint_process", "use") as process:
@@ -231,12 +231,11 @@ async def test_an_endpoint_that_lost_rank_0_ends_every_transfer(
             outbound = await peer.connect(from_hex(await process.line()), 5)
             await outbound.push(0, range(3))
             process.process.send_signal(how)
-            async with asyncio.timeout(NOTICED_S):
+            async with asyncio.timeout(30):
                 while not endpoint._server._refused:  # noqa: ASYNC110 it is another thread's
                     await asyncio.sleep(0.01)
-            rest = asyncio.gather(outbound.push(3, range(3, 8)), outbound.finish(30))
             with pytest.raises(TransferError) as error:
-                await rest
+                await _send_rest(outbound)
             assert error.value.reason in (TransferFailure.ABORTED, TransferFailure.PEER_LOST)
             memory.blocks[:] = SENTINEL
             await outbound.abort()
@@ -246,3 +245,8 @@ async def test_an_endpoint_that_lost_rank_0_ends_every_transfer(
     assert (memory.blocks == SENTINEL).all()
     endpoint.close()
     memory.close()
+
+
+async def _send_rest(outbound: OutboundTransfer) -> None:
+    await outbound.push(3, range(3, 8))
+    await outbound.finish(30)

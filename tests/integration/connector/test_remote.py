@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from shared.errors import TransferFailure
+from shared.connector.group.inbound import GroupInbound
+from shared.errors import TransferError, TransferFailure
+from shared.kv.hand_off import HandOff, Holder
+from shared.kv.split import KVSplit
 from tests.integration.connector.remote import RemoteHarness
 from tests.suites.connector import SOURCES, TARGETS, BehaviourSuite
 from tests.suites.connector_harness import Harness, running
 from tests.suites.connector_stress import StressSuite
-from tests.suites.group_transfer import CASES, GroupSuite
+from tests.suites.group_transfer import CASES, NUM_TOKENS, GroupSuite, a_layout, groups, part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -63,3 +67,42 @@ class TestGroups(GroupSuite):
 
     def cases(self) -> Sequence[tuple[int, int, int]]:
         return CASES if len(CASES) > 40 else [(1, 3, 2), (4, 2, 8)]
+
+    async def test_what_one_rank_cannot_open_no_rank_has_open(self, harness: Harness) -> None:
+        """A rank whose endpoint is gone; and a caller that is cancelled meanwhile."""
+        layout = a_layout(4)
+        holders = [Holder(layout, KVSplit.of(layout, size)) for size in (1, 2)]
+        async with groups(harness, *holders) as (sender, receiver):
+            hand_off = HandOff(*holders)
+            moved = hand_off.moved(0, NUM_TOKENS)
+
+            def begin() -> asyncio.Task[GroupInbound]:
+                opening = GroupInbound.open(
+                    hand_off,
+                    request_id="request-1",
+                    senders=sender.ids,
+                    connectors=receiver.connectors,
+                    tables=part(receiver, hand_off, moved),
+                    moved=moved,
+                    num_tokens=NUM_TOKENS,
+                )
+                return asyncio.create_task(opening)
+
+            first, second = receiver.connectors
+            num_cancelled = 0
+            for num_turns in range(0, 40, 3):
+                opening = begin()
+                for _ in range(num_turns):
+                    await asyncio.sleep(0)
+                opening.cancel()
+                await asyncio.wait([opening])
+                num_cancelled += opening.cancelled()
+                if not opening.cancelled():
+                    await opening.result().abort()
+                assert not first.server._acts._inbound
+                assert not second.server._acts._inbound
+            assert num_cancelled > 5
+            await second.server.close()
+            with pytest.raises(TransferError, match=r"rank 0 to rank 1: .*rank 1"):
+                await begin()
+            assert not first.server._acts._inbound

@@ -19,6 +19,7 @@ from shared.connector.remote.keys import TokenKeys
 from shared.connector.remote.line import Line
 from shared.connector.remote.serve import EndpointSettings, serve_endpoint
 from shared.connector.remote.server import EndpointServer
+from shared.connector.remote.wire import Abort, Call, encode
 from shared.connector.zeromq.sockets import close
 from shared.errors import ConfigError, InternalError, TransferError, TransferFailure
 from shared.identity import WorkerId
@@ -35,7 +36,6 @@ from tests.suites.connector_harness import (
     Worker,
     running,
 )
-from tests.suites.connector_stress import Gate
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -55,8 +55,8 @@ def harness(tmp_path: Path) -> RemoteHarness:
 async def an_endpoint() -> AsyncIterator[EndpointServer]:
     """A server without a client."""
     memory = KVMemory(LAYOUT, NUM_BLOCKS)
-    settings = ConnectorSettings(endpoint="tcp://127.0.0.1:0", heartbeat_s=0.1)
-    server = EndpointServer(memory, settings, rank=3, token=TOKEN, advertise_host="127.0.0.1")
+    settings = ConnectorSettings(endpoint="tcp://127.0.0.1:0")
+    server = EndpointServer(memory, settings, rank=3, token=TOKEN)
     await server.start()
     try:
         yield server
@@ -68,9 +68,9 @@ async def an_endpoint() -> AsyncIterator[EndpointServer]:
 @asynccontextmanager
 async def a_client(address: str, token: bytes = TOKEN) -> AsyncIterator[RemoteConnector]:
     """A connector that is not started."""
-    at = EndpointAddress(rank=3, address=address, token=token)
+    at = EndpointAddress(rank=3, address=address, token=token, timeout_s=6.0)
     lost: list[RankError] = []
-    line = Line(at, on_lost=lost.append, heartbeat_s=0.1, silence_s=5.0)
+    line = Line(at, on_lost=lost.append)
     await line.open()
     settings = ConnectorSettings(limits=LIMITS, heartbeat_s=0.1)
     connector = RemoteConnector(line, "zmq", worker=WorkerId("w.3", "1"), settings=settings)
@@ -106,9 +106,16 @@ async def test_only_the_token_opens_an_endpoint() -> None:
         socket = raw.socket(zmq.DEALER)
         socket.connect(server.address)
         await socket.send(b"no key")
+        known = TokenKeys(TOKEN, "client")
+        known._public, known._secret = zmq.curve_keypair()
+        other = raw.socket(zmq.DEALER)
+        other.connect(known.secure_client(other, server.address))
+        await other.send(encode(Call(1, Abort(1))))
+        assert not await other.poll(300)
         async with a_client(server.address) as client:
             await client.start()
             assert (await client.can_reach(client.offer())) is True
+        other.close(0)
         socket.close(0)
         raw.term()
     with pytest.raises(ConfigError, match="16 bytes"):
@@ -145,7 +152,11 @@ async def test_what_the_server_cannot_start_is_the_settings_fault() -> None:
         with pytest.raises(ConfigError, match=f"rank 3 .*endpoint {server.address}"):
             await client.start()
     memory = KVMemory(LAYOUT, 1)
-    for host, token, what in (("192.0.2.1", TOKEN, "cannot listen"), ("127.0.0.1", b"", "token")):
+    for host, token, what in (
+        ("192.0.2.1", TOKEN, "cannot listen"),
+        ("127.0.0.1", b"", "token"),
+        ("0.0.0.0", TOKEN, "advertised host"),
+    ):
         with pytest.raises(ConfigError, match=what):
             serve_endpoint(memory, EndpointSettings(rank=3, token=token, host=host))
     memory.close()
@@ -208,11 +219,10 @@ async def test_a_server_whose_loop_stands_is_lost() -> None:
     go_on = threading.Event()
     async with a_client(endpoint.address.address) as client:
         await client.start()
-        client._line._silence_s = 0.2
+        client._line.timeout_s = 0.2
         endpoint._loop.call_soon_threadsafe(go_on.wait, 10)
-        inbound = client.open(request_id="r", sender=WorkerId("x", "1"), blocks=[1])
-        with pytest.raises(TransferError, match=r"rank 3 .* (said nothing|did not answer)"):
-            await inbound
+        with pytest.raises(TransferError, match=r"rank 3 .* said nothing"):
+            await client._line.call(Abort(1), None)
         go_on.set()
     endpoint.close()
     endpoint.close()
@@ -220,7 +230,7 @@ async def test_a_server_whose_loop_stands_is_lost() -> None:
 
 
 async def test_a_cancelled_wait_returns_when_the_server_has_stopped(
-    harness: RemoteHarness, monkeypatch: pytest.MonkeyPatch
+    harness: RemoteHarness,
 ) -> None:
     """So do a cancelled `abort`, and one that is cancelled again."""
     async with running(harness, "one", "two") as [one, two]:
@@ -249,16 +259,23 @@ async def test_a_cancelled_wait_returns_when_the_server_has_stopped(
         await asyncio.wait([waiting])
         assert waiting.cancelled()
         there.wait = real
-        gate = Gate(monkeypatch, one)
-        await outbound.push(3, SOURCES[3:5])
-        await gate.reached.wait()
+        # An end is not cancelled there: the blocks would be written to for ever.
+        go_on.clear()
+        end = there.abort
+
+        async def slow_abort() -> None:
+            await go_on.wait()
+            await end()
+
+        there.abort = slow_abort
         aborting = asyncio.create_task(inbound.abort())
         await asyncio.sleep(0.02)
         aborting.cancel()
         await asyncio.sleep(0.02)
-        assert not aborting.done() or not two.connector._receiver._open
-        gate.opened.set()
+        assert not aborting.done()
+        go_on.set()
         await asyncio.wait([aborting])
+        assert aborting.cancelled()
         assert not two.connector._receiver._open
         await fails(inbound.wait(5), TransferFailure.ABORTED)
         await outbound.abort()
@@ -296,6 +313,11 @@ async def test_refusals_and_progress_are_told(harness: RemoteHarness) -> None:
         assert outbound.num_wire_bytes == len(SOURCES) * BLOCK_BYTES
         assert outbound.num_pieces == inbound._end.receipt.num_pieces
         await fails(outbound.push(0, [1]), TransferFailure.LATE)
+        for worker in (one, two, third):
+            acts = served(worker).server._acts
+            assert not acts._inbound
+            assert not acts._outbound
+            assert not served(worker).line._received
 
 
 async def test_with_keys_of_their_own_whom_they_have_met_may_send(

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 
 from baton.v1 import common_pb2, transfer_pb2
 from shared.connector.base import Offer, Ticket
 from shared.connector.instrumented import TransferCounters
+from shared.connector.remote.serve import EndpointSettings, serve_endpoint
+from shared.engine.offload.landings import LandingRefusal
 from shared.errors import (
     IncompatiblePeerError,
     InvalidRequestError,
+    RankError,
     TransferError,
     TransferFailure,
 )
@@ -38,6 +43,9 @@ from shared.worker.peers.ranks import (
     tickets_to_wire,
 )
 from shared.worker.peers.wire import layout_to_wire, ticket_to_wire
+
+if TYPE_CHECKING:
+    from shared.connector.remote.address import EndpointAddress
 
 LAYOUT = KVLayout.single(num_layers=2, num_kv_heads=2, block_size=4, head_dim=8, dtype="float32")
 PEER = WorkerId("peer", "2")
@@ -240,15 +248,21 @@ def test_a_group_takes_no_ticket_for_one_rank() -> None:
 class FakeEngine:
     """As much of an engine of two ranks as connectors need."""
 
-    rank_places: tuple[KVMemory, ...]
+    rank_places: tuple[KVMemory | EndpointAddress, ...]
     layout: KVLayout = LAYOUT
+    lost: list[RankError] = field(default_factory=list)
+    refused: list[LandingRefusal] = field(default_factory=list)
     kv_split: KVSplit = KVSplit.of(LAYOUT, 2)  # noqa: RUF009 it is frozen
 
+    def lose_rank(self, error: RankError) -> None:
+        self.lost.append(error)
 
-async def test_fixed_ports_are_those_of_the_first_rank() -> None:
-    layouts = (rank_layout(LAYOUT, FakeEngine.kv_split, rank) for rank in range(2))
-    engine = FakeEngine(tuple(KVMemory(layout, 2) for layout in layouts))
-    config = SimpleNamespace(
+    def refuse_landings(self, why: LandingRefusal) -> None:
+        self.refused.append(why)
+
+
+def settings_of_two_ports() -> SimpleNamespace:
+    return SimpleNamespace(
         connectors=("zmq",),
         runtime_dir=None,
         host="127.0.0.1",
@@ -258,6 +272,12 @@ async def test_fixed_ports_are_those_of_the_first_rank() -> None:
         encrypts_transfers=False,
         transfer_packing="auto",
     )
+
+
+async def test_fixed_ports_are_those_of_the_first_rank() -> None:
+    layouts = (rank_layout(LAYOUT, FakeEngine.kv_split, rank) for rank in range(2))
+    engine = FakeEngine(tuple(KVMemory(layout, 2) for layout in layouts))
+    config = settings_of_two_ports()
     async with AsyncExitStack() as stack:
         ours = await open_connectors(config, PEER, engine, TransferCounters(), stack)  # type: ignore[arg-type]
         addresses = [rank.offers[0].address for rank in ours.group.ranks]
@@ -266,6 +286,34 @@ async def test_fixed_ports_are_those_of_the_first_rank() -> None:
             with pytest.raises(OSError, match="in use"):
                 socket.create_server(("127.0.0.1", config.transfer_port + rank))
     for memory in engine.rank_places:
+        memory.close()
+
+
+async def test_a_remote_rank_is_reached_at_its_own_host_and_lost_with_its_endpoint() -> None:
+    own, other = (KVMemory(rank_layout(LAYOUT, FakeEngine.kv_split, rank), 2) for rank in range(2))
+    settings = EndpointSettings(
+        rank=1,
+        token=b"0123456789abcdef",
+        host="127.0.0.1",
+        advertise_host="localhost",
+        timeout_s=1e6,
+    )
+    endpoint = serve_endpoint(other, settings)
+    engine, config = FakeEngine((own, endpoint.address)), settings_of_two_ports()
+    async with AsyncExitStack() as stack:
+        ours = await open_connectors(config, PEER, engine, TransferCounters(), stack)  # type: ignore[arg-type]
+        addresses = [rank.offers[0].address for rank in ours.group.ranks]
+        assert addresses == ["tcp://worker-7:9000", "tcp://localhost:9001"]
+        assert engine.refused == [LandingRefusal.CONNECTOR]
+        assert not engine.lost
+        endpoint.close()
+        with pytest.raises(TransferError, match="rank 1"):
+            await ours.connectors["zmq"][1].open(request_id="r", sender=PEER, blocks=[0])
+        async with asyncio.timeout(5):
+            while not engine.lost:  # noqa: ASYNC110 ZeroMQ tells of it
+                await asyncio.sleep(0.01)
+    assert [error.rank for error in engine.lost] == [1]
+    for memory in (own, other):
         memory.close()
 
 
