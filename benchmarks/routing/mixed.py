@@ -29,7 +29,7 @@ from services.router.usage import Timings, Usage
 from services.router.workers.endpoint import Endpoint, WorkerSoftware
 from services.router.workers.profile import WorkerProfile
 from shared.directory.base import WorkerLoad, WorkerRecord
-from shared.engine.timing.step_bound import PROMPT_STRETCH
+from shared.engine.timing.step_bound import LONGEST_STEP_MS, PROMPT_STRETCH
 from shared.identity import Role, WorkerId
 from shared.rpc.protocol import PROTOCOL_MINOR
 
@@ -146,7 +146,8 @@ class MixedWorker:
     def plan(self) -> tuple[float, list[_Answer], list[tuple[_Answer, int]]]:
         """Return the next step: its time, its sequences, and its chunks."""
         batch = self.decoding[:MAX_SEQUENCES]
-        took_ms, room_ms = self.time.each_ms / 2, float("inf")
+        took_ms = self.time.each_ms / 2
+        room_ms = LONGEST_STEP_MS - took_ms
         if batch:
             held = sum(each.arrival.num_tokens + each.num_tokens for each in batch)
             took_ms = self.time.decode_ms(len(batch), held)
@@ -156,8 +157,7 @@ class MixedWorker:
         for prompt in self.prompts:
             left = prompt.target - prompt.num_computed
             num = min(left, budget)
-            if room_ms != float("inf"):
-                num = min(num, self.time.most_tokens(room_ms, prompt.num_computed))
+            num = min(num, self.time.most_tokens(room_ms, prompt.num_computed))
             if num <= 0:
                 break
             ms = self.time.prompt_ms(num, prompt.num_computed)
