@@ -98,11 +98,11 @@ class RankSettings:
             "tensor_parallel_size",
             "pipeline_parallel_size",
             "enable_expert_parallel",
-            "distributed_timeout_seconds",
             "nnodes",
             "distributed_executor_backend",
         )
-        return {name: str(getattr(self, name)) for name in names}
+        found = {name: str(getattr(self, name)) for name in names}
+        return found | {"distributed_timeout_seconds": f"{self.distributed_timeout_seconds:g}"}
 
     @property
     def is_external(self) -> bool:

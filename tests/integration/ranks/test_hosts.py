@@ -26,6 +26,8 @@ from shared.engine.ranks.leader import RankLeader
 from shared.engine.sequence.events import Failed
 from shared.errors import ConfigError, RankError
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
+from shared.offline import llm as offline
+from shared.offline.sampling_params import SamplingParams
 from tests.fakes.engines import drain, make_request
 from tests.fakes.every_kind import ALL_KINDS, SHORT_OF_BLOCKS, assert_same, run
 from tests.fakes.rank_hosts import Hosts, hosts, wait_for_words
@@ -89,6 +91,29 @@ def test_answers_are_those_of_one_process(
             # Its supervisor starts it again, and it waits for the next node 0.
             assert process.wait(20) == 1
             assert "node 0 has ended" in found.log_of(node).read_text()
+
+
+def test_a_program_may_be_host_0(model: Path, tmp_path: Path) -> None:
+    """With vLLM's words; a program is no other host, and has no tiers there."""
+    prompt = {"prompt_token_ids": [5, 6, 7, 8, 9]}
+    ten = SamplingParams(temperature=0, max_tokens=10, ignore_eos=True, detokenize=False)
+    settings: dict[str, Any] = {**MODEL, "num_blocks": 64, "skip_tokenizer_init": True}
+
+    def answer(**ranks: Any) -> list[int]:
+        llm = offline.LLM(str(model), **settings, **ranks)
+        [output] = llm.generate(prompt, ten)
+        llm.close()
+        return list(output.outputs[0].token_ids)
+
+    with hosts(tmp_path, tensor_parallel_size=2, nnodes=2) as found:
+        found.start(1)
+        assert answer(**found.settings(), distributed_executor_backend="mp") == answer()
+        for other, reason in (
+            ({"node_rank": 1}, "node_rank 1: a program is node 0; .* baton serve decode"),
+            ({"kv_offload_host_gib": 1}, "nnodes 2: tiers below the blocks"),
+        ):
+            with pytest.raises(ConfigError, match=reason):
+                offline.LLM(str(model), **settings, **found.settings() | other)
 
 
 def test_a_host_waits_for_node_0_until_it_is_told_to_end(tmp_path: Path) -> None:
