@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from shared.errors import RankError
+from shared.ranks.alone import Alone
 from shared.ranks.shared_memory import SharedMemoryCollective, collective_file
 
 if TYPE_CHECKING:
@@ -91,17 +91,34 @@ def run_ranks(size: int, work: Callable[[ThreadCollective], T], *, num_stages: i
     return _run(size * num_stages, join, work)
 
 
-def run_native_ranks(size: int, work: Callable[[SharedMemoryCollective], T]) -> list[T]:
+class NativeRank(SharedMemoryCollective):
+    """One of several ranks of a stage."""
+
+    stage = 0
+
+
+class LoneRank(Alone):
+    """All of a stage."""
+
+    stage = 0
+
+
+def run_native_ranks(size: int, work: Callable[[Any], T], *, num_stages: int = 1) -> list[T]:
     """The same, with the collective operations of native code."""
-    file = collective_file(size, _BUFFER_BYTES)
+    files = [collective_file(size, _BUFFER_BYTES) for _ in range(num_stages)]
+
+    def join(number: int) -> NativeRank | LoneRank:
+        stage, rank = divmod(number, size)
+        fd, limits = files[stage].fd, {"timeout_s": _PATIENCE_S, "buffer_bytes": _BUFFER_BYTES}
+        own = LoneRank() if size == 1 else NativeRank(fd, rank, size, **limits)
+        own.stage = stage
+        return own
+
     try:
-        return _run(size, functools.partial(_join, file.fd, size), work)
+        return _run(size * num_stages, join, work)
     finally:
-        file.close()
-
-
-def _join(fd: int, size: int, rank: int) -> SharedMemoryCollective:
-    return SharedMemoryCollective(fd, rank, size, timeout_s=_PATIENCE_S, buffer_bytes=_BUFFER_BYTES)
+        for file in files:
+            file.close()
 
 
 def _run(size: int, join: Callable[[int], C], work: Callable[[C], T]) -> list[T]:
