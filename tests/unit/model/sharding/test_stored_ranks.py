@@ -18,8 +18,10 @@ from tests.fakes.sharded_models import (
     IN_GROUPS,
     answers,
     check_equal,
+    check_same_bits,
     loaded_by,
 )
+from tests.fakes.staged_model import load_stages
 from tests.fakes.stored.base import quantise_checkpoint
 from tests.fakes.stored.cases import ALL
 from tests.fakes.stored.models import wants_of
@@ -52,11 +54,13 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def check_parts(path: Path, size: int, tolerance: float, backend: str, **settings: Any) -> None:
-    """Ranks answer as one process with the same kernels does."""
+    """Ranks answer as one process with the same kernels does; of native stages, bit by bit."""
     settings["attention_backend"] = backend
     expected = answers(load_model(path, num_threads=1, **settings))
     found = RUN_BY[backend](size, lambda rank: answers(loaded_by(rank, path, **settings)))
     check_equal(found, expected, tolerance)
+    if backend == "native":
+        check_same_bits(answers(load_stages(path, 2, **settings)), expected)
 
 
 @pytest.mark.parametrize(
