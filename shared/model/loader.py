@@ -10,7 +10,7 @@ import structlog
 import torch
 from torch import nn
 
-from shared.errors import InternalError
+from shared.errors import ConfigError, InternalError
 from shared.model.attention.registry import default_backend, get_backend
 from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.format_name import narrowing
@@ -193,6 +193,12 @@ def load_model(
         try:
             return wanted.load(wanted.packing(_threads(plan, beside)))
         except UnlikeInputsError as error:
+            if split is not None and split.num_stages > 1:
+                # Other stages may have no such layers, and would go on natively.
+                raise ConfigError(
+                    f"{split.description}: {error}, so the native kernels cannot run; take "
+                    "--attention-backend torch"
+                ) from error
             refuse_native(str(error), attention_backend, quantization, place)
     if split is not None and split.num_ranks > 1:
         check_narrowing(split, quantization)

@@ -37,8 +37,7 @@ def build_program(
     """Return the operations of some layers of a decoder, by number.
 
     After the last keys and values that are kept, or the last states, only the wanted tokens are
-    computed; in a stage before the last one, all tokens. Of a rank's part, what mixers and
-    feed-forwards return is added up.
+    computed. Of a rank's part, what mixers and feed-forwards return is added up.
     """
     program: list[Operation] = []
     last = max(layers)
@@ -46,7 +45,7 @@ def build_program(
     if inputs is not None:
         program += _inputs(inputs)
     for number, layer in layers.items():
-        program += _layer(spec, number, layer, narrows=spec.ends and number == narrowing)
+        program += _layer(spec, number, layer, narrows=number == narrowing)
         program += _end(spec, number, layer, inputs)
     program.append(Operation(op=Op.CAPTURE, layer=last + 1))
     return program

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from shared.errors import RankError
 from shared.model.given_embeds import GivenEmbeds
@@ -24,6 +23,7 @@ from tests.fakes.sharded_models import (
 )
 from tests.fakes.staged_model import load_stages
 from tests.fakes.transformers_models import random_model, save
+from tests.unit.model.checkpoints import edit_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,12 +102,13 @@ def test_a_first_stage_narrows_no_embedding_that_is_not_the_head(tmp_path: Path)
     settings = {"attention_backend": "native", "dtype": "bfloat16", "quantization": "int8"}
     path = save(random_model("qwen2", tie_word_embeddings=True), tmp_path)
     found = []
+
+    def add_head(tensors: dict[str, torch.Tensor]) -> None:
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].flip(0).contiguous()
+
     for has_own in (False, True):
         if has_own:
-            file = path / "model.safetensors"
-            tensors = load_file(file)
-            tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].flip(0).contiguous()
-            save_file(tensors, file, {"format": "pt"})
+            edit_tensors(path / "model.safetensors", add_head)
         expected = answers(load_model(path, num_threads=1, **settings))
         check_same_bits(answers(load_stages(path, 2, **settings)), expected)
         found.append(expected[0])
