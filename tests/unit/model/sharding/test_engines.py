@@ -221,13 +221,21 @@ def test_ranks_follow_one_plan(
     compare(path, size, 1, {**SETTINGS, **settings, "num_blocks": num_blocks}, backend)
 
 
-@pytest.mark.parametrize("backend", ["torch", "native"])
-@pytest.mark.parametrize("name", STAGES)
-def test_stages_follow_one_plan(name: str, backend: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "backend", "own_settings"),
+    [
+        *((name, backend, {}) for name in STAGES for backend in ("torch", "native")),
+        ("windows", "native", {"kv_cache_dtype": "int8"}),
+    ],
+)
+def test_stages_follow_one_plan(
+    name: str, backend: str, own_settings: dict[str, Any], tmp_path: Path
+) -> None:
     case, sizes, size, num_stages, num_blocks = STAGES[name]
     model_type, own = CASES[case]
     path = save(random_model(model_type, **{**own, **sizes}), tmp_path)
-    compare(path, size, num_stages, {**SETTINGS, "num_blocks": num_blocks}, backend)
+    settings = {**SETTINGS, **own_settings, "num_blocks": num_blocks}
+    compare(path, size, num_stages, settings, backend)
 
 
 def held_blocks(engine: Engine) -> list[list[int]]:
