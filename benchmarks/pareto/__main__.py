@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,10 +19,11 @@ from benchmarks.pareto.choice import MAX_MODEL_LEN, Choice
 from benchmarks.pareto.page import PAGE, write_page
 from benchmarks.pareto.real import RealRun
 from benchmarks.pareto.results import Results, Slo
-from benchmarks.pareto.simulated import simulate_all
+from benchmarks.pareto.simulated import DEVICE, simulate_all
 from benchmarks.pareto.systems import all_names
 from benchmarks.pareto.tables import CELL_HEADINGS, RATIO_HEADINGS, cell_rows, ratio_rows, verdict
 from benchmarks.peers.machine.description import describe_machine, revision
+from benchmarks.routing.mixed import CORE
 from benchmarks.routing.workloads import ALL_WORKLOADS
 from cli.places import ROOT
 from cli.start.interrupts import Terminated, interrupts
@@ -108,6 +110,9 @@ def simulate(
     num_workers: Annotated[int, typer.Option(help="In all.")] = 4,
     span_s: Annotated[float | None, typer.Option(help="Simulated seconds of arrivals.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs of each cell.")] = None,
+    cores: Annotated[
+        bool, typer.Option("--cores", help="Times and sizes of `run`: workers with a core each.")
+    ] = False,
     out: Out = None,
 ) -> None:
     """Measure on simulated workers, and show the tables."""
@@ -117,15 +122,24 @@ def simulate(
         span_s=span_s or (240.0 if full else 125.0),
         repetitions=seeds or (4 if full else 2),
     )
-    path = out or FOLDER / ("simulated-full.json" if full else "simulated.json")
-    settings = {"num_workers": num_workers, "revision": revision()}
+    if cores:
+        chosen = replace(chosen, slo=Slo(ttft_ms=2000.0, itl_ms=60.0), size=1 / 16, time=1 / 12)
+    name = "simulated-cores" if cores else "simulated"
+    path = out or FOLDER / f"{name}{'-full' if full else ''}.json"
+    settings = {"num_workers": num_workers, "cores": cores, "revision": revision()}
     results = Results(
         kind="simulated", settings=chosen.settings() | settings, slo=chosen.slo
     ).resumed(path)
+    step_time = CORE if cores else DEVICE
     with Progress(console=Console(stderr=True)) as progress:
         task = progress.add_task("simulating", total=len(results.left(chosen.turns())))
         simulate_all(
-            chosen, results, path, num_workers=num_workers, advance=lambda: progress.advance(task)
+            chosen,
+            results,
+            path,
+            num_workers=num_workers,
+            advance=lambda: progress.advance(task),
+            time=step_time,
         )
     _show(results)
     print(f"all rows: {path}")

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from benchmarks.pareto.results import Results, Slo
     from benchmarks.routing.traces import Arrival
 
+DEVICE = StepTime()
+
 
 def capacity_ms(num_workers: int) -> float:
     """Milliseconds of work that are done in a second: the time of all workers. A request's work is
@@ -33,21 +35,32 @@ def simulate_all(
     *,
     num_workers: int,
     advance: Callable[[], None],
+    time: StepTime = DEVICE,
 ) -> None:
-    """Simulate the cells that are missing, and keep each in the file; `advance` after each."""
+    """Simulate the cells that are missing, and keep each in the file; `advance` after each.
+
+    `time`: of the workers; requests have the sizes of the choice.
+    """
     for case, system in results.left(choice.turns()):
-        row = simulate(case, system, num_workers=num_workers, span_s=choice.span_s, slo=results.slo)
+        row = simulate(case, system, choice, num_workers=num_workers, slo=results.slo, time=time)
         results.rows.append(row)
         results.save(path)
         advance()
 
 
-def simulate(case: Case, system: str, *, num_workers: int, span_s: float, slo: Slo) -> Row:
+def simulate(
+    case: Case, system: str, choice: Choice, *, num_workers: int, slo: Slo, time: StepTime = DEVICE
+) -> Row:
     """Run one cell by a simulated clock: the same numbers every time."""
-    time, mode = StepTime(), PlacementMode(system)
+    mode, span_s = PlacementMode(system), choice.span_s
     rate_ms = case.load * capacity_ms(num_workers)
     coming = arrivals(
-        case.workload, rate_ms=rate_ms, span_s=span_s, work_ms=time.work_ms, seed=case.seed
+        case.workload,
+        rate_ms=rate_ms,
+        span_s=span_s,
+        work_ms=time.work_ms,
+        seed=case.seed,
+        scale=choice.scale(case.workload) if choice.size != 1.0 else None,
     )
     num_prefill = 0 if mode is PlacementMode.AGGREGATED else num_workers // 2
     simulation = MixedSimulation(

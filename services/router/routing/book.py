@@ -43,8 +43,10 @@ class ArrivalRate:
         return self._recent.total(now_s) / (self._window_s * -math.expm1(-seen_s / self._window_s))
 
 
-#: Before any answer has ended, and the weight of one that ends.
-ANSWER_TOKENS_PRIOR, ANSWER_WEIGHT = 100.0, 0.02
+#: Tokens of an answer, before any has ended.
+ANSWER_TOKENS_PRIOR = 100.0
+#: Least weight of an answer that ends in the mean; the first ones weigh more.
+ANSWER_WEIGHT = 0.05
 
 
 class Book:
@@ -61,6 +63,7 @@ class Book:
         self.arrivals = ArrivalRate()
         #: Mean number of tokens of an answer, lately.
         self.answer_tokens = ANSWER_TOKENS_PRIOR
+        self._num_answers = 1
         #: Called when a prompt has left a worker's queue.
         self.on_prompt_end: Callable[[], None] | None = None
         self._keys = itertools.count()
@@ -94,7 +97,9 @@ class Book:
 
     def note_answer(self, num_tokens: int) -> None:
         """Count an answer that has ended."""
-        self.answer_tokens += ANSWER_WEIGHT * (num_tokens - self.answer_tokens)
+        self._num_answers += 1
+        weight = max(ANSWER_WEIGHT, 1 / self._num_answers)
+        self.answer_tokens += weight * (num_tokens - self.answer_tokens)
 
     def begin_follower(
         self,

@@ -64,7 +64,7 @@ class Estimator:
         for endpoint in endpoints:
             candidate = self._candidate(request, endpoint, holdings, now_s)
             self._add_prompt(candidate, request, longest, now_s)
-            _add_beside(candidate)
+            _add_beside(candidate, self._book.answer_tokens)
             _add_preference(candidate, Role.PREFILL, candidate.prefill_ms)
             candidates.append(candidate)
         self._add_adapter(candidates, request, now_s)
@@ -224,8 +224,11 @@ class Estimator:
                 candidate.hot_ms = _load_ms(request, candidate) * (heat - WARM) / (HOT - WARM)
 
 
-def _add_beside(candidate: Candidate) -> None:
-    """Add what sequences that decode there mean for the prompt, and the prompt for them."""
+def _add_beside(candidate: Candidate, answer_tokens: float) -> None:
+    """Add what sequences that decode there mean for the prompt, and the prompt for them.
+
+    `answer_tokens`: of an answer on average. The router does not know how much of one is left.
+    """
     endpoint = candidate.endpoint
     work = endpoint.work
     # Those that come begin while the prompt waits, or is computed.
@@ -237,10 +240,11 @@ def _add_beside(candidate: Candidate) -> None:
         itl_ms=endpoint.profile.itl_ms(num_decoding, work.num_held_tokens),
         bound_ms=work.bound_ms,
         stretch=PROMPT_STRETCH[endpoint.preference],
+        num_left=answer_tokens,
     )
     candidate.stretch_ms, candidate.step_ms = there.stretch_ms, there.step_ms
     candidate.fits_bound = there.fits
-    candidate.harm_ms = HARM_WEIGHT * work.num_unbounded * candidate.prefill_ms
+    candidate.harm_ms = HARM_WEIGHT * work.num_unbounded * there.delay_ms
 
 
 def _add_preference(candidate: Candidate, role: Role, prefill_ms: float) -> None:

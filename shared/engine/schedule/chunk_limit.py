@@ -3,8 +3,9 @@
 Every sequence that decodes gets its next token when the step is over, so prompts in it keep it
 waiting. Each of these sequences has a limit for the time of a step: the bound of its request, or
 without one a multiple of the step without prompts, by the role that the worker prefers. The
-tightest holds. At least a block of prompt tokens is computed in every step, so that prompts always
-go on.
+tightest holds. A step of prompts alone has a limit, too, if the worker has a preference: others may
+hand over to it at any time. At least a block of prompt tokens is computed in every step, so that
+prompts always go on.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from shared.engine.timing.step_bound import PROMPT_STRETCH
+from shared.engine.timing.step_bound import LONGEST_STEP_MS, PROMPT_STRETCH
 from shared.engine.timing.step_work import StepWork
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class ChunkLimit:
         self._model = model
         self._block_size = block_size
         self._num_stages = num_stages
-        #: What the worker prefers; None: sequences without a bound set no limit.
+        #: What the worker prefers; None: only bounds set a limit.
         self.preference: Role | None = None
         #: Whether any sequence has had a bound.
         self._has_bounds = False
@@ -66,7 +67,7 @@ class ChunkLimit:
                 bound_ms = min(bound_ms, seq.request.max_itl_ms)
             else:
                 is_unbound = True
-        if bound_ms == math.inf and (stretch == math.inf or not is_unbound):
+        if bound_ms == math.inf and stretch == math.inf:
             return
         work = StepWork(sum(step.values()), sum(seq.num_tokens for seq in step))
         plain_ms = self._model.cost.step_ms(work)
@@ -74,6 +75,8 @@ class ChunkLimit:
         limit_ms = bound_ms / self._num_stages / (1 + reserve)
         if is_unbound:
             limit_ms = min(limit_ms, stretch * plain_ms)
+        elif bound_ms == math.inf:
+            limit_ms = LONGEST_STEP_MS / self._num_stages
         self._left_ms = limit_ms - plain_ms
 
     def most(self, num_tokens: int, context: int) -> int:

@@ -1,6 +1,4 @@
-"""How far prompts may stretch the steps of sequences that decode. Plain numbers: the router reads
-them, too.
-"""
+"""How long steps with prompts may be. Plain numbers: the router reads them, too."""
 
 from __future__ import annotations
 
@@ -14,3 +12,6 @@ if TYPE_CHECKING:
 #: Without a bound of its own, a sequence waits for a step with prompts at most this multiple of the
 #: time of the same step without them, by what its worker prefers.
 PROMPT_STRETCH: Final[Mapping[Role, float]] = {Role.DECODE: 2.0, Role.PREFILL: 4.0}
+#: The longest step of prompts alone. A sequence that is handed over, a more urgent prompt or an end
+#: waits for a step that has begun, and a prompt in the same step as others waits for all of them.
+LONGEST_STEP_MS: Final = 200.0

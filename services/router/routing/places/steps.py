@@ -14,6 +14,8 @@ class Beside:
     stretch_ms: float = 0.0
     #: The longest step with one of its chunks.
     step_ms: float = 0.0
+    #: What each sequence without a bound waits because of it.
+    delay_ms: float = 0.0
     #: Whether the sequences' bound leaves time for chunks.
     fits: bool = True
 
@@ -26,20 +28,23 @@ def beside(
     itl_ms: float,
     bound_ms: float | None,
     stretch: float,
+    num_left: float = math.inf,
 ) -> Beside:
     """Return the time of a prompt of `prefill_ms` beside steps that last `itl_ms` without it.
 
     Its chunks are the largest that keep each step within the limit that the worker's engine sets:
     see `_limit_ms`. The number of steps is not rounded up: more sequences must not make the prompt
-    look cheaper.
+    look cheaper. `num_left`: tokens that each sequence is expected to write. Behind them nothing is
+    beside the prompt.
     """
     if not num_decoding:
         return Beside(step_ms=prefill_ms)
     room_ms = _limit_ms(num_unbounded, itl_ms, bound_ms, stretch) - itl_ms
     if room_ms <= 0:
         return Beside(fits=False)
-    num_steps = max(1.0, prefill_ms / room_ms)
-    return Beside(num_steps * itl_ms, itl_ms + min(room_ms, prefill_ms))
+    num_steps = min(max(1.0, prefill_ms / room_ms), num_left)
+    delay_ms = min(prefill_ms, num_left * room_ms)
+    return Beside(num_steps * itl_ms, itl_ms + min(room_ms, prefill_ms), delay_ms)
 
 
 def alone_ms(

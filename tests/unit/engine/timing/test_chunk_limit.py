@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shared.engine.choices import SchedulingPolicy
 from shared.engine.sequence.events import Admitted, NewTokens
 from shared.engine.sequence.request import KVSource
-from shared.engine.timing.step_bound import PROMPT_STRETCH
+from shared.engine.timing.step_bound import LONGEST_STEP_MS, PROMPT_STRETCH
 from shared.engine.timing.step_model import StepCost
 from shared.errors import InvalidRequestError
 from shared.identity import Role
@@ -120,6 +120,28 @@ def test_a_worker_stretches_steps_by_the_factor_of_what_it_prefers(
         engine.step()
     assert model.steps[-1][0].num_prompt > 390
     drain(engine)
+
+
+def test_prompts_alone_take_no_long_step_where_others_hand_over() -> None:
+    engine, model, _ = start([], max_num_batched_tokens=2000, num_blocks=2000)
+    for role, start_at in ((Role.DECODE, 5), (Role.PREFILL, 50)):
+        engine.prefer(role)
+        for number, name in enumerate("ab"):
+            prompt = text(1500, start=start_at + number)
+            engine.add(make_request(name, prompt, max_tokens=1))
+        model.steps.clear()
+        run = drain(engine, until=lambda run: bool(run.tokens("a")))
+        assert not run.tokens("b")
+        drain(engine)
+        took_ms = [ms for _, ms in model.steps]
+        assert max(took_ms[2:]) <= 1.25 * LONGEST_STEP_MS  # the model learns still
+        assert max(took_ms) > 0.7 * LONGEST_STEP_MS
+    # Without others a step is as long as its tokens.
+    engine.prefer(None)
+    engine.add(make_request("c", text(1500, start=90), max_tokens=1))
+    model.steps.clear()
+    drain(engine)
+    assert model.steps[0][1] > 1.5 * LONGEST_STEP_MS
 
 
 def test_a_block_of_a_prompt_is_computed_in_every_step() -> None:

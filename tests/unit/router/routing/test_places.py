@@ -97,6 +97,19 @@ def test_no_step_is_expected_to_exceed_its_limit(
     assert alone_ms(took_ms, **facts) == pytest.approx(prefill, rel=1e-6, abs=1e-6)
 
 
+def test_a_prompt_is_beside_short_answers_for_as_long_as_they_last() -> None:
+    cluster = _cluster(_both("d"), endpoint("p"))
+    first = cluster.book.begin(cluster.chooser.route(REQUEST), num_prompt_tokens=100)
+    first.add_tokens(1)
+    beside_long = _here_of(cluster)
+    for _ in range(40):
+        cluster.book.note_answer(3)
+    beside_short = _here_of(cluster)
+    itl_ms = beside_short.writer.endpoint.profile.itl_ms(1, 101)
+    assert beside_short.terms_ms["stretch"] < 6 * itl_ms < beside_long.terms_ms["stretch"]
+    assert beside_short.terms_ms["harm"] < HARM_WEIGHT * 6 * itl_ms < beside_long.terms_ms["harm"]
+
+
 def test_a_lone_prompt_needs_no_hand_off() -> None:
     cluster = _cluster(_both("d"), _both("p", Role.PREFILL))
     assert _place(cluster) == ("d", "d")
