@@ -25,6 +25,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from benchmarks.transfer import endpoint as endpoints
 from benchmarks.transfer import packing, rates
 from benchmarks.transfer import sender as sending
 from shared.kv.layout import KVLayout
@@ -46,7 +47,8 @@ def run(
     """Measure the rate of every connector.
 
     Options of one follow its name: `zmq+curve` is encrypted, `zmq+packed` packs, `zmq+auto` does
-    so where that is faster.
+    so where that is faster. `zmq+endpoint` receives into the blocks of another process, told by
+    this one: what its control connection adds is most of what `--total-mib 1` takes.
     """
     if link_gbit and "BATON_SHAPED_LINK" not in os.environ:
         _enter_shaped_link(link_gbit)
@@ -95,6 +97,12 @@ def serve(folder: Path, layout: str, num_blocks: int, names: str) -> None:
     """The sending process."""
     layout_ = KVLayout.single(**json.loads(layout))
     asyncio.run(sending.serve(names.split(","), folder, layout_, num_blocks))
+
+
+@app.command(hidden=True)
+def endpoint(layout: str, num_blocks: int, token: str) -> None:
+    """The process of a remote rank."""
+    endpoints.serve(KVLayout.single(**json.loads(layout)), num_blocks, bytes.fromhex(token))
 
 
 if __name__ == "__main__":

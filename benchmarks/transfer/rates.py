@@ -8,6 +8,7 @@ import statistics
 import sys
 import tempfile
 import time
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ import zmq
 import zmq.asyncio
 from rich.table import Table
 
+from benchmarks.transfer.endpoint import remote
 from benchmarks.transfer.sender import (
     RAW_BYTES,
     SENDER,
@@ -106,7 +108,9 @@ class Bench:
     async def transfer(self, name: str, connector: Connector, sender: Connector | None) -> float:
         """From opening the ticket until all is verified."""
         started_at = time.perf_counter()
-        inbound = connector.open(request_id="bench", sender=SENDER, blocks=range(self.num_blocks))
+        inbound = await connector.open(
+            request_id="bench", sender=SENDER, blocks=range(self.num_blocks)
+        )
         if sender is None:
             await self.tell({"ticket": ticket_to_hex(inbound.ticket), "on": name})
             receipt = await inbound.wait(60)
@@ -155,6 +159,7 @@ async def measure(names: Sequence[str], layout: KVLayout, num_blocks: int, round
         "dtype": layout.dtype,
     }
     with tempfile.TemporaryDirectory() as name:
+        stack = AsyncExitStack()
         child = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "benchmarks.transfer", "serve", name),
             *(json.dumps(shape), str(num_blocks), ",".join(names)),
@@ -164,6 +169,11 @@ async def measure(names: Sequence[str], layout: KVLayout, num_blocks: int, round
         memory, source = filled(layout, num_blocks), filled(layout, num_blocks)
         settings = ConnectorSettings(runtime_dir=Path(name), hub=LocalHub())
         receivers = make(["local", *names], worker=RECEIVER, memory=memory, settings=settings)
+        for label in names:
+            kind, *options = label.split("+")
+            if "endpoint" in options:
+                made = remote(kind, RECEIVER, shape, num_blocks)
+                receivers[label] = await stack.enter_async_context(made)
         (local,) = create(["local"], worker=SENDER, memory=source, settings=settings)
         for connector in (*receivers.values(), local):
             await connector.start()
@@ -180,6 +190,7 @@ async def measure(names: Sequence[str], layout: KVLayout, num_blocks: int, round
                 await bench.time(label, partial(bench.transfer, label, receiver, sender))
         for connector in (local, *receivers.values()):
             await connector.close()
+        await stack.aclose()
         await child.communicate(b"")
         memory.close()
         source.close()

@@ -31,6 +31,8 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "curve": {"encrypt": True},
     "packed": {"packing": PackingMode.ON},
     "auto": {"packing": PackingMode.AUTO},
+    # The receiver's blocks are those of a third process: see `endpoint`.
+    "endpoint": {},
 }
 SENDER = WorkerId("sender", "1")
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
+    from shared.connector.remote.address import EndpointAddress
     from shared.engine.config import EngineConfig
     from shared.engine.rank_settings import RankSettings
     from shared.engine.ranks.orders import Done
@@ -169,6 +170,15 @@ class RankLeader:
     def memories(self) -> Sequence[KVMemory]:
         """See `Followers`."""
         return self._memories
+
+    @property
+    def endpoints(self) -> Sequence[EndpointAddress]:
+        """See `Followers`."""
+        return ()
+
+    def lose(self, error: RankError) -> None:
+        """See `Followers`."""
+        self._lose(error)
 
     def lead(self, runner: StepRunner, config: EngineConfig) -> StepRunner:
         """See `Followers`."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
+    from shared.connector.remote.address import EndpointAddress
     from shared.engine.config import EngineConfig
     from shared.engine.step.hidden import HiddenNeeds
     from shared.engine.step.model_runner import RunningStep, StepResult
@@ -77,7 +78,18 @@ class Followers(Protocol):
 
     @property
     def memories(self) -> Sequence[KVMemory]:
-        """The memory of the blocks of ranks from 1 on, mapped; valid until `unbuild`."""
+        """The memory of the blocks of ranks from 1 on, mapped; valid until `unbuild`.
+
+        Empty if they have `endpoints`.
+        """
+        ...
+
+    @property
+    def endpoints(self) -> Sequence[EndpointAddress]:
+        """Where ranks from 1 on serve the connectors of their blocks; valid until `unbuild`.
+
+        Empty if their memories are mapped. See `serve_endpoint`.
+        """
         ...
 
     def lead(self, runner: StepRunner, config: EngineConfig) -> StepRunner:
@@ -104,6 +116,10 @@ class Followers(Protocol):
         """Why the group is lost, if it is."""
         ...
 
+    def lose(self, error: RankError) -> None:
+        """Make the group lost: a rank cannot be reached. The first reason stays. Any thread may."""
+        ...
+
     def on_lost(self, callback: Callable[[], None]) -> None:
         """Call back when `lost` is set, in a thread of the group; at once, if it is set.
 
@@ -118,6 +134,7 @@ class NoFollowers:
     size = 1
     pids: Sequence[int] = ()
     memories: Sequence[KVMemory] = ()
+    endpoints: Sequence[EndpointAddress] = ()
     lost: RankError | None = None
 
     def measure(self, fingerprint: str, config: EngineConfig, max_model_len: int) -> None:
@@ -149,6 +166,9 @@ class NoFollowers:
         """See `Followers`."""
 
     def on_lost(self, callback: Callable[[], None]) -> None:
+        """See `Followers`."""
+
+    def lose(self, error: RankError) -> None:
         """See `Followers`."""
 
 

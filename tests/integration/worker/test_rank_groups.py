@@ -1,7 +1,7 @@
 """Workers of unequal groups of ranks: hand-offs and prefixes between them, whole and damaged.
 
 The ranks are those of `scattered_ranks`: the memories, connectors and messages of a group, and one
-engine.
+engine. Of some groups, ranks from 1 on are remote: their connectors are served by an endpoint.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ CASES = [
     ("chunk", "auto", 2, 2, "zmq_ipc"),
     ("window", "auto", 4, 2, "nixl"),
 ]
+#: The same, of groups whose ranks from 1 on are remote.
+REMOTE = [("window", "auto", 2, 1, "zmq"), ("state", "auto", 1, 2, "zmq")]
 
 
 @pytest.fixture(scope="module")
@@ -113,25 +115,25 @@ def moved_bytes(layout: KVLayout, num_receivers: int, blocks: tuple[range, ...],
     return sum(map(bytes_of, layout.groups, blocks))
 
 
-@pytest.mark.parametrize(("name", "kv", "senders", "receivers", "connector"), CASES)
+@pytest.mark.parametrize(
+    ("case", "is_remote"),
+    [(case, False) for case in CASES] + [(case, True) for case in REMOTE],
+)
 async def test_groups_hand_over_and_fetch_like_one_process(
-    name: str,
-    kv: str,
-    senders: int,
-    receivers: int,
-    connector: str,
+    case: tuple[str, str, int, int, str],
+    is_remote: bool,
     folder: Path,
     alone: Callable[[str, str], LLM],
     tmp_path: Path,
 ) -> None:
+    name, kv, senders, receivers, connector = case
     # Not imported here: that changes how this process logs.
     if connector == "nixl" and find_spec("nixl") is None:
         pytest.skip("the extra `nixl` is missing")
-    oracle = alone(name, kv)
+    oracle, sizes = alone(name, kv), (senders, receivers)
     # Over TCP each rank has a key of its own.
-    groups = two_groups(
-        folder / name, tmp_path, connector, (senders, receivers), kv_cache_dtype=kv, encrypt=True
-    )
+    settings = {"kv_cache_dtype": kv, "encrypt": True, "is_remote": is_remote}
+    groups = two_groups(folder / name, tmp_path, connector, sizes, **settings)
     async with groups as pair:
         prefill, decode = pair
         layout = decode.parts.layout
@@ -164,6 +166,10 @@ async def test_groups_hand_over_and_fetch_like_one_process(
             assert counted[connector, fetch] == back
         await check_prefix(pair, oracle, receivers)
         await assert_idle(prefill, decode)
+
+
+#: Tokens of a prompt, whether a piece is lost (or damaged), workers to ask (times), which one did.
+DAMAGES = [(70, False, 2, "w0"), (71, False, 1, ""), (72, True, 2, "w0"), (73, True, 1, "")]
 
 
 async def check_prefix(pair: tuple[LiveWorker, LiveWorker], oracle: LLM, receivers: int) -> None:
@@ -209,7 +215,9 @@ def lie(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(GroupOutbound, "finish", wrong)
 
 
+@pytest.mark.parametrize("is_remote", [False, True])
 async def test_damage_in_one_stream_is_damage_to_all(
+    is_remote: bool,
     folder: Path,
     alone: Callable[[str, str], LLM],
     tmp_path: Path,
@@ -217,7 +225,8 @@ async def test_damage_in_one_stream_is_damage_to_all(
 ) -> None:
     """The attempt is repeated, or the prompt is computed here; a prefix is computed."""
     oracle = alone("window", "auto")
-    async with two_groups(folder / "window", tmp_path, "zmq", (2, 4)) as (prefill, decode):
+    groups = two_groups(folder / "window", tmp_path, "zmq", (2, 4), is_remote=is_remote)
+    async with groups as (prefill, decode):
 
         async def ask(length: int, workers: list[LiveWorker]) -> str:
             prompt = prompt_of(length, seed=length)
@@ -225,15 +234,10 @@ async def test_damage_in_one_stream_is_damage_to_all(
             assert reply.token_ids == expect(oracle, prompt, 12)
             return reply.timings.prefill_worker
 
-        for length, lose, workers, used in (
-            (70, False, [prefill, prefill], "w0"),
-            (71, False, [prefill], ""),
-            (72, True, [prefill, prefill], "w0"),
-            (73, True, [prefill], ""),
-        ):
+        for length, lose, num_workers, used in DAMAGES:
             with monkeypatch.context() as patch:
                 damaged = damage(patch, "w1.2", lose=lose)
-                assert await ask(length, workers) == used
+                assert await ask(length, [prefill] * num_workers) == used
                 assert len(damaged) == 1
         failed = [
             decode.parts.transfers.num_transfers["zmq", Direction.INBOUND, reason]
@@ -260,11 +264,13 @@ async def test_damage_in_one_stream_is_damage_to_all(
         await assert_idle(prefill, decode)
 
 
+@pytest.mark.parametrize("is_remote", [False, True])
 async def test_a_cancelled_request_ends_all_transfers(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    is_remote: bool, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Publisher, "advance", lambda *_: None)
-    async with two_groups(folder / "window", tmp_path, "shm", (2, 3)) as (prefill, decode):
+    groups = two_groups(folder / "window", tmp_path, "shm", (2, 3), is_remote=is_remote)
+    async with groups as (prefill, decode):
         asking = asyncio.create_task(decode.ask(prompt_of(70, seed=1), prefill=prefill))
 
         async def is_open() -> bool:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 
 from baton.v1 import common_pb2, transfer_pb2
 from shared.connector.base import Offer, Ticket
 from shared.connector.instrumented import TransferCounters
+from shared.connector.remote.serve import EndpointSettings, serve_endpoint
+from shared.engine.offload.landings import LandingRefusal
 from shared.errors import (
     IncompatiblePeerError,
     InvalidRequestError,
+    RankError,
     TransferError,
     TransferFailure,
 )
@@ -39,6 +44,9 @@ from shared.worker.peers.ranks import (
 )
 from shared.worker.peers.wire import layout_to_wire, ticket_to_wire
 
+if TYPE_CHECKING:
+    from shared.connector.remote.address import EndpointAddress
+
 LAYOUT = KVLayout.single(num_layers=2, num_kv_heads=2, block_size=4, head_dim=8, dtype="float32")
 PEER = WorkerId("peer", "2")
 
@@ -52,7 +60,7 @@ class FakeConnector:
     takes_parts: bool = True
     met: list[tuple[WorkerId, Offer]] = field(default_factory=list)
 
-    def can_reach(self, offer: Offer) -> bool:
+    async def can_reach(self, offer: Offer) -> bool:
         return offer.address in self.reach
 
     def offer(self) -> Offer:
@@ -80,13 +88,13 @@ def _offer(name: str, address: str = "a") -> Offer:
     return Offer(connector=name, address=address, params={})
 
 
-def test_what_reaches_a_peer_is_told_in_our_order() -> None:
+async def test_what_reaches_a_peer_is_told_in_our_order() -> None:
     ours = endpoints(
         [FakeConnector("zmq", "a"), FakeConnector("local", "-"), FakeConnector("shm", "ab")]
     )
     offers = [_offer("shm", "b"), _offer("local"), _offer("zmq")]
-    assert ours.reaching(peer(offers), None) == ["zmq", "shm"]
-    assert ours.reaching(peer([_offer("shm", "c")]), None) == []
+    assert await ours.reaching(peer(offers), None) == ["zmq", "shm"]
+    assert await ours.reaching(peer([_offer("shm", "c")]), None) == []
 
 
 def test_a_single_rank_is_described_as_before_there_were_several() -> None:
@@ -124,14 +132,14 @@ def test_every_rank_may_send_to_every_rank_that_it_has_met() -> None:
         ]
 
 
-def test_a_connector_must_reach_every_rank_that_gets_something() -> None:
+async def test_a_connector_must_reach_every_rank_that_gets_something() -> None:
     ours = endpoints([FakeConnector("shm", "ab")], [FakeConnector("shm", "ab")])
     there = peer([_offer("shm", "a")], [_offer("shm", "c")])
     equal = ours.hand_off_to(there)
-    assert ours.reaching(there, equal) == []
+    assert await ours.reaching(there, equal) == []
     # Rank 1 of two sends to rank 1 alone.
     far = endpoints([FakeConnector("shm", "a")], [FakeConnector("shm", "c")])
-    assert far.reaching(there, equal) == ["shm"]
+    assert await far.reaching(there, equal) == ["shm"]
 
 
 def test_whole_blocks_alone_are_not_enough_between_groups() -> None:
@@ -142,14 +150,14 @@ def test_whole_blocks_alone_are_not_enough_between_groups() -> None:
     assert ours.hand_off_from(peer([])) is None
 
 
-def test_states_that_nobody_can_divide_are_refused_by_name() -> None:
+async def test_states_that_nobody_can_divide_are_refused_by_name() -> None:
     state = KVGroup(num_layers=1, num_kv_heads=0, head_dim=0, kind=GroupKind.STATE, state_size=6)
     layout = KVLayout.of((*LAYOUT.groups, state), block_size=4, dtype="float32")
     ours = endpoints([FakeConnector("shm")])
     ours = replace(ours, holder=Holder(layout, KVSplit.of(layout)))
     there = replace(peer([], []), split=KVSplit.of(layout, 2))
     with pytest.raises(IncompatiblePeerError, match=r"rank_group .*2 ranks.* the parts of a state"):
-        Recipients(ours).meet(there)
+        await Recipients(ours).meet(there)
 
 
 MOVED = (range(3),)
@@ -175,14 +183,16 @@ def message_of(*pairs: tuple[int, int]) -> transfer_pb2.TransferTicket:
     )
 
 
-def test_tickets_are_those_of_ranks_that_have_been_met(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tickets_are_those_of_ranks_that_have_been_met(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     recipients = Recipients(endpoints([FakeConnector("shm", "a")]))
     message = message_of((0, 0), (0, 1))
     with pytest.raises(TransferError, match=f"no handshake with the ranks of {PEER}") as error:
         recipients.order(message, MOVED, NUM_TOKENS)
     assert error.value.reason is TransferFailure.UNKNOWN_TICKET
     there = peer([_offer("shm")], [_offer("shm")])
-    assert recipients.meet(there) == ["shm"]
+    assert await recipients.meet(there) == ["shm"]
     order = recipients.order(message, MOVED, NUM_TOKENS)
     assert isinstance(order, GroupOrder)
     assert sorted(order.tickets) == [(0, 0), (0, 1)]
@@ -191,20 +201,22 @@ def test_tickets_are_those_of_ranks_that_have_been_met(monkeypatch: pytest.Monke
         replace(rank, worker=rank_id(WorkerId("peer", "3"), n))
         for n, rank in enumerate(there.ranks)
     ]
-    recipients.meet(replace(there, ranks=tuple(born_again)))
+    await recipients.meet(replace(there, ranks=tuple(born_again)))
     with pytest.raises(TransferError, match="no handshake"):
         recipients.order(message, MOVED, NUM_TOKENS)
     monkeypatch.setattr(outgoing, "_MOST_PEERS", 1)
-    recipients.meet(there)
+    await recipients.meet(there)
     recipients.order(message, MOVED, NUM_TOKENS)
-    recipients.meet(RankGroup(KVSplit.of(LAYOUT), (RankEndpoint(WorkerId("other", "1"), ()),)))
+    await recipients.meet(
+        RankGroup(KVSplit.of(LAYOUT), (RankEndpoint(WorkerId("other", "1"), ()),))
+    )
     with pytest.raises(TransferError, match="no handshake"):
         recipients.order(message, MOVED, NUM_TOKENS)
 
 
 async def test_tickets_that_do_not_fit_are_refused() -> None:
     recipients = Recipients(endpoints([FakeConnector("shm", "a")]))
-    recipients.meet(peer([_offer("shm")], [_offer("shm")]))
+    await recipients.meet(peer([_offer("shm")], [_offer("shm")]))
     with pytest.raises(InvalidRequestError, match="3] blocks by group"):
         recipients.order(message_of((0, 0), (0, 1)), (range(2),), NUM_TOKENS)
     old = message_of((0, 0), (0, 1))
@@ -236,15 +248,21 @@ def test_a_group_takes_no_ticket_for_one_rank() -> None:
 class FakeEngine:
     """As much of an engine of two ranks as connectors need."""
 
-    rank_memories: tuple[KVMemory, ...]
+    rank_places: tuple[KVMemory | EndpointAddress, ...]
     layout: KVLayout = LAYOUT
+    lost: list[RankError] = field(default_factory=list)
+    refused: list[LandingRefusal] = field(default_factory=list)
     kv_split: KVSplit = KVSplit.of(LAYOUT, 2)  # noqa: RUF009 it is frozen
 
+    def lose_rank(self, error: RankError) -> None:
+        self.lost.append(error)
 
-async def test_fixed_ports_are_those_of_the_first_rank() -> None:
-    layouts = (rank_layout(LAYOUT, FakeEngine.kv_split, rank) for rank in range(2))
-    engine = FakeEngine(tuple(KVMemory(layout, 2) for layout in layouts))
-    config = SimpleNamespace(
+    def refuse_landings(self, why: LandingRefusal) -> None:
+        self.refused.append(why)
+
+
+def settings_of_two_ports() -> SimpleNamespace:
+    return SimpleNamespace(
         connectors=("zmq",),
         runtime_dir=None,
         host="127.0.0.1",
@@ -254,6 +272,12 @@ async def test_fixed_ports_are_those_of_the_first_rank() -> None:
         encrypts_transfers=False,
         transfer_packing="auto",
     )
+
+
+async def test_fixed_ports_are_those_of_the_first_rank() -> None:
+    layouts = (rank_layout(LAYOUT, FakeEngine.kv_split, rank) for rank in range(2))
+    engine = FakeEngine(tuple(KVMemory(layout, 2) for layout in layouts))
+    config = settings_of_two_ports()
     async with AsyncExitStack() as stack:
         ours = await open_connectors(config, PEER, engine, TransferCounters(), stack)  # type: ignore[arg-type]
         addresses = [rank.offers[0].address for rank in ours.group.ranks]
@@ -261,7 +285,35 @@ async def test_fixed_ports_are_those_of_the_first_rank() -> None:
         for rank in range(2):
             with pytest.raises(OSError, match="in use"):
                 socket.create_server(("127.0.0.1", config.transfer_port + rank))
-    for memory in engine.rank_memories:
+    for memory in engine.rank_places:
+        memory.close()
+
+
+async def test_a_remote_rank_is_reached_at_its_own_host_and_lost_with_its_endpoint() -> None:
+    own, other = (KVMemory(rank_layout(LAYOUT, FakeEngine.kv_split, rank), 2) for rank in range(2))
+    settings = EndpointSettings(
+        rank=1,
+        token=b"0123456789abcdef",
+        host="127.0.0.1",
+        advertise_host="localhost",
+        timeout_s=1e6,
+    )
+    endpoint = serve_endpoint(other, settings)
+    engine, config = FakeEngine((own, endpoint.address)), settings_of_two_ports()
+    async with AsyncExitStack() as stack:
+        ours = await open_connectors(config, PEER, engine, TransferCounters(), stack)  # type: ignore[arg-type]
+        addresses = [rank.offers[0].address for rank in ours.group.ranks]
+        assert addresses == ["tcp://worker-7:9000", "tcp://localhost:9001"]
+        assert engine.refused == [LandingRefusal.CONNECTOR]
+        assert not engine.lost
+        endpoint.close()
+        with pytest.raises(TransferError, match="rank 1"):
+            await ours.connectors["zmq"][1].open(request_id="r", sender=PEER, blocks=[0])
+        async with asyncio.timeout(5):
+            while not engine.lost:  # noqa: ASYNC110 ZeroMQ tells of it
+                await asyncio.sleep(0.01)
+    assert [error.rank for error in engine.lost] == [1]
+    for memory in (own, other):
         memory.close()
 
 
