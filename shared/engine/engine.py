@@ -133,7 +133,7 @@ class Engine:
             max(layouts, key=lambda each: each.block_bytes),
             model_limit=loaded.spec.max_model_len,
             measure=measure,
-            num_ranks=self._followers.size,
+            num_ranks=self._followers.local_size,
         )
 
     def _build_parts(

@@ -1,4 +1,4 @@
-"""Workers of two ranks or stages, and of one process, hand over to each other, and fetch each
+"""Workers of two ranks, stages or hosts, and of one process, hand over to each other, and fetch each
 other's prefixes.
 """
 
@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import urllib.request
 from typing import TYPE_CHECKING
 
 import psutil
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 NAME = "model.safetensors"
 TWO = ("--tensor-parallel-size", "2")
 STAGES = ("--pipeline-parallel-size", "2", "--attention-backend", "native")
-DECODE = ("decode-0", "decode-1", "decode-2")
+DECODE = ("decode-0", "decode-1", "decode-2", "decode-3")
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def damage_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def driver(
     checkpoint: Path, damage_file: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Driver]:
-    """A prefill worker of two ranks, and decode workers of one, of two, and of two stages."""
+    """A prefill worker of two ranks; decode workers of one, two, two stages, and two hosts."""
     cluster = Cluster(checkpoint, tmp_path_factory.mktemp("ranks"))
     reuse = ("--reuse-policy", "always", "--reuse-patience-ms", "20000")
     flags = (*ENGINE_FLAGS, *reuse, "--connectors", "shm,zmq")
@@ -58,11 +59,19 @@ def driver(
         other = (*decode, str(free_port()), *TWO, "--connectors", "zmq")
         cluster.add_worker("decode", "decode-1", *other, damage_file=damage_file)
         cluster.add_worker("decode", "decode-2", *decode, str(free_port()), *STAGES)
-        cluster.wait_ready(num_prefill=1, num_decode=3)
+        hosts = (*TWO, "--nnodes", "2", "--master-port", str(free_port()), "--connectors", "zmq")
+        cluster.add_worker("decode", "decode-3", *decode, str(free_port()), *hosts)
+        own = ("--host", "127.0.0.2", "--metrics-port", str(free_port()))
+        cluster.add_node("decode-3", 1, *flags, *hosts, *own)
+        cluster.wait_ready(num_prefill=1, num_decode=len(DECODE))
         yield Driver(cluster)
     finally:
         codes = cluster.stop()
     assert set(codes.values()) == {0}
+
+
+def cluster_flag(process: Process, name: str) -> str:
+    return process.argv[process.argv.index(name) + 1]
 
 
 def test_hand_offs_and_prefixes_between_workers_of_two_sizes(
@@ -74,7 +83,7 @@ def test_hand_offs_and_prefixes_between_workers_of_two_sizes(
         reply = driver.ask(decode, prompt, prefill=["prefill-0"])
         assert reply.token_ids == expect(oracle, prompt, max_tokens=12, temperature=0.0)
         assert reply.timings.prefill_worker == "prefill-0"
-        assert reply.timings.connector == ("shm", "zmq", "shm")[number]
+        assert reply.timings.connector == ("shm", "zmq", "shm", "zmq")[number]
         # The decode worker's own prefix, which the prefill worker lacks, goes back to it.
         driver.forget("prefill-0")
         again = [*prompt, *reply.token_ids, *prompt_of(30, seed=71)]
@@ -83,13 +92,25 @@ def test_hand_offs_and_prefixes_between_workers_of_two_sizes(
         assert reply.timings.prefill_worker == "prefill-0"
         assert reply.timings.prefix_source == decode
     # A prefix of the worker of one rank, for that of two; and back.
-    for holder, taker in (("decode-0", "decode-1"), ("decode-1", "decode-0")):
-        prompt = prompt_of(6 * BLOCK_SIZE + 3, seed=len(holder) + int(holder[-1]))
+    pairs = [("decode-0", "decode-1"), ("decode-1", "decode-0")]
+    pairs += [("decode-0", "decode-2"), ("decode-2", "decode-0")]
+    for seed, (holder, taker) in enumerate(pairs, 8):
+        prompt = prompt_of(6 * BLOCK_SIZE + 3, seed=seed)
         driver.ask(holder, prompt)
         reply = driver.ask(taker, prompt, sources=[(holder, 6)])
         assert reply.token_ids == expect(oracle, prompt, max_tokens=12, temperature=0.0)
         assert reply.sources == (3, 0, 6 * BLOCK_SIZE, 6 * BLOCK_SIZE)
         assert reply.timings.prefix_source == holder
+    # A prompt of a worker of one rank, for the one on two hosts.
+    prompt = prompt_of(140, seed=74)
+    reply = driver.ask("decode-2", prompt, prefill=["decode-0"])
+    assert reply.token_ids == expect(oracle, prompt, max_tokens=12, temperature=0.0)
+    assert reply.timings.prefill_worker == "decode-0"
+    # A host without a worker's services tells of its ranks.
+    own = cluster_flag(driver.cluster.nodes["decode-2-host-1"], "--metrics-port")
+    with urllib.request.urlopen(f"http://127.0.0.2:{own}/health", timeout=10) as response:
+        assert 'baton_rank_resident_bytes{model_name="' in (page := response.read().decode())
+        assert 'rank="1"' in page
     # One bit in one stream of two, and the prompt is computed where it was to arrive.
     damage_file.touch()
     prompt = prompt_of(90, seed=72)

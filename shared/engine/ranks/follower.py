@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import array
 import gc
-import socket
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from shared.connector.remote.serve import EndpointSettings, serve_endpoint
 from shared.engine.memory.sizing import own_layout, read_layout
 from shared.engine.ranks.leading import Agreed
 from shared.engine.ranks.orders import (
@@ -28,7 +27,6 @@ from shared.engine.ranks.orders import (
     Unbuild,
     decode_order,
     decode_weights,
-    encode_answer,
 )
 from shared.engine.step.followers import NO_FOLLOWERS
 from shared.engine.step.hidden import HiddenNeeds
@@ -44,8 +42,10 @@ from shared.ranks.measure import measure_sums
 from shared.version import VERSION
 
 if TYPE_CHECKING:
-    from shared.engine.ranks.channels import Channels
+    from shared.connector.remote.serve import Endpoint
+    from shared.engine.ranks.base import AnswerSender, Channels
     from shared.engine.ranks.orders import Order
+    from shared.engine.ranks.seat import Seat
     from shared.engine.step.model_parts import ModelParts
     from shared.engine.step.model_runner import RunningStep, StepResult
     from shared.model.loader import LoadedModel
@@ -62,9 +62,11 @@ class Follower:
         channels: Channels,
         plans: PlanReceiver,
         results: PlanSender | None,
-        line: socket.socket,
+        line: AnswerSender,
+        seat: Seat,
     ) -> None:
         """`line`: for answers to rank 0; `results`: for those of steps, if this rank has them."""
+        self._seat = seat
         self._channels = channels
         self._collective = channels.collective
         self._rank = channels.split.number
@@ -74,6 +76,8 @@ class Follower:
         #: Models by fingerprint.
         self._loaded: dict[str, LoadedModel] = {}
         self._parts: ModelParts | None = None
+        #: Of the present blocks, on another host than rank 0's.
+        self._endpoint: Endpoint | None = None
         self._steps: deque[RunningStep] = deque()
 
     def follow(self) -> RankError:
@@ -116,7 +120,7 @@ class Follower:
             send_result(self._results, outcome)
 
     def _answer(self, order: Order) -> None:
-        memory = -1
+        memory = None
         try:
             answer: Done | Failed = self._do(order)
             if isinstance(order, Build) and self._parts is not None:
@@ -131,11 +135,7 @@ class Follower:
             answer = Failed(str(error) if is_refused else repr(error), is_refused)
         if isinstance(order, Measure):
             return  # rank 0 computes it at the same time
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [memory]))]
-        try:
-            self._line.sendmsg([encode_answer(answer)], rights if memory >= 0 else [])
-        except OSError as error:
-            raise RankError(f"rank 0 is gone: {error}", rank=0) from error
+        self._line.send(answer, memory)
 
     def _do(self, order: Order) -> Done:
         match order:
@@ -146,7 +146,7 @@ class Follower:
             case MeasureSums():
                 measure_sums(self._collective)
             case Build():
-                self._build(order)
+                return self._build(order)
             case KeepHidden():
                 self._built.runner.keep_hidden(HiddenNeeds(final=order.final, layers=order.layers))
             case SetAdapter():
@@ -169,12 +169,14 @@ class Follower:
         if order.model_class:
             register_named(order.model_class)
         split = replace(self._channels.split, expert_parallel=order.expert_parallel)
+        seat = self._seat
         loaded = load_model(
-            Path(order.folder),
+            Path(seat.folders.get(order.folder, order.folder)),
             split=split,
+            seat=(seat.index, seat.count),
             collective=self._collective,
             pipe=self._channels.pipe,
-            **order.options,
+            **order.options | seat.options,
         )
         self._loaded[loaded.fingerprint] = loaded
         return Done(loaded.fingerprint, VERSION)
@@ -184,7 +186,7 @@ class Follower:
         layout = own_layout(loaded, read_layout(loaded, order.config))
         largest_step_bytes(loaded, layout, order.config, order.max_model_len)
 
-    def _build(self, order: Build) -> None:
+    def _build(self, order: Build) -> Done:
         loaded = self._loaded[order.fingerprint]
         self._parts = build_model_parts(
             loaded,
@@ -195,9 +197,24 @@ class Follower:
             recorder=None,
             followers=NO_FOLLOWERS,
         )
+        if not self._seat.host:
+            return Done()
+        memory = self._parts.arena.memory
+        assert memory is not None  # on a CPU
+        settings = EndpointSettings(
+            rank=self._rank,
+            token=order.token,
+            host=self._seat.host,
+            advertise_host=self._seat.advertise_host,
+        )
+        self._endpoint = serve_endpoint(memory, settings)
+        return Done(endpoint=self._endpoint.address.address)
 
     def _unbuild(self) -> None:
         self._steps.clear()
+        if self._endpoint is not None:
+            self._endpoint.close()
+            self._endpoint = None
         if self._parts is not None:
             self._parts.arena.close()
             self._parts = None

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import array
 import contextlib
 import os
-import socket
+import secrets
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import structlog
 
-from shared.engine.ranks.channels import Channels, make_memory
+from shared.connector.remote.address import EndpointAddress
+from shared.engine.ranks.assembly import Assembly
+from shared.engine.ranks.handshake import OwnNode
 from shared.engine.ranks.leading import LeadingRunner, LeadingSlots
 from shared.engine.ranks.orders import (
     Build,
@@ -21,10 +22,9 @@ from shared.engine.ranks.orders import (
     MeasureSums,
     Order,
     Unbuild,
-    decode_answer,
     encode_order,
 )
-from shared.engine.ranks.processes import FollowerProcesses, LogSettings
+from shared.engine.ranks.processes import LogSettings
 from shared.engine.step.staged import FirstStage
 from shared.errors import ConfigError, InternalError, ModelLoadError, RankError
 from shared.kv.memory import KVMemory
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
-    from shared.connector.remote.address import EndpointAddress
     from shared.engine.config import EngineConfig
     from shared.engine.rank_settings import RankSettings
+    from shared.engine.ranks.base import AnswerReceiver
     from shared.engine.ranks.orders import Done
     from shared.engine.step.followers import StepRunner
     from shared.kv.layout import KVLayout
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _M = TypeVar("_M")
-#: Of an answer in bytes.
-_ANSWER_BYTES = 1 << 16
 #: A rank allocates its blocks and makes its runner: on a busy host longer than it may be late in a
 #: step.
 _BUILD_S = 120.0
@@ -57,42 +55,68 @@ _BUILD_S = 120.0
 _TELL_S = 30.0
 
 
-class RankLeader:
-    """Followers on this host. Owned by the process, not by an engine: see `Followers`."""
+def _does_nothing() -> None:
+    pass
 
-    def __init__(self, settings: RankSettings, logs: LogSettings | None = None) -> None:
-        """Start the processes. They load nothing yet.
+
+class RankLeader:
+    """All followers of a group. Owned by the process, not by an engine: see `Followers`."""
+
+    def __init__(
+        self,
+        settings: RankSettings,
+        logs: LogSettings | None = None,
+        *,
+        own: OwnNode | None = None,
+        check: Callable[[], None] = _does_nothing,
+        on_leaving: Callable[[], None] = _does_nothing,
+    ) -> None:
+        """Start the processes, and wait for those of other hosts. They load nothing yet.
+
+        `own`: what this host says of itself to others. `check` is called while it waits for them,
+        and ends that by an error. `on_leaving`: called in a thread when another host is told to
+        end: this process should, in order.
 
         Raises:
-            ConfigError: the memory of the group cannot be made.
+            ConfigError: the memory of the group cannot be made, or its address is in use.
+            RankError: a rank was lost already.
         """
         self.size = settings.size
+        self.local_size = settings.local_size
         self._limit_s = settings.distributed_timeout_seconds
         #: Why the group is lost, if it is.
         self.lost: RankError | None = None
-        self._listener: Callable[[], None] = _hears_nothing
+        self._listener: Callable[[], None] = _does_nothing
         self._memories: list[KVMemory] = []
+        self._endpoints: list[EndpointAddress] = []
+        #: Opens the blocks of ranks on other hosts, for this process alone.
+        self._token = secrets.token_bytes(32) if settings.nnodes > 1 else b""
         self._is_built = False
         #: The runner that was built last, if there are stages.
         self._stage: FirstStage | None = None
-        memory, files = make_memory(settings)
+        self._ranks = Assembly(settings, logs or LogSettings(), self._lose)
         with contextlib.ExitStack() as on_failure:
-            self._processes = FollowerProcesses(
-                self.size, memory, logs=logs or LogSettings(), on_lost=self._lose
-            )
-            on_failure.callback(self._processes.close, at_once=True)
-            self._channels = Channels(memory, 0, expert_parallel=settings.enable_expert_parallel)
+            on_failure.callback(self._ranks.close, at_once=True)
+            if settings.nnodes == 1:
+                self._channels = self._ranks.start()
+            else:
+
+                def check_both() -> None:
+                    check()
+                    if self.lost is not None:
+                        raise self.lost
+
+                self._channels = self._ranks.meet(
+                    own or OwnNode(), check=check_both, on_leaving=on_leaving
+                )
             self._plans = self._channels.send_plans()
             self._results = self._channels.receive_results()
             on_failure.pop_all()
-        # All have the descriptors already: the kernel keeps the memory as long as one has it.
-        for file in files:
-            file.close()
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The followers' process ids, by rank from 1."""
-        return self._processes.pids
+        """The process ids of this host's followers, in the order of ranks."""
+        return self._ranks.pids
 
     def on_lost(self, callback: Callable[[], None]) -> None:
         """See `Followers`."""
@@ -119,6 +143,7 @@ class RankLeader:
             loaded = load_model(
                 folder,
                 split=split,
+                seat=(0, self.local_size),
                 collective=self._channels.collective,
                 pipe=self._channels.pipe,
                 **options,
@@ -128,13 +153,15 @@ class RankLeader:
                 self._answers(limit_s=None)
             raise
         # Loading takes as long as it takes.
-        for rank, answer in enumerate(self._answers(limit_s=None), 1):
+        answers = self._answers(limit_s=None)
+        for rank, answer in zip(self._ranks.lines, answers, strict=True):
             for name, own, other in (
                 ("version", VERSION, answer.version),
                 ("weights", loaded.fingerprint, answer.fingerprint),
             ):
                 if own != other:
-                    raise ConfigError(f"rank {rank} has other {name} than rank 0: {other}, {own}")
+                    where = f"rank {rank}{self._ranks.place(rank)}"
+                    raise ConfigError(f"{where} has other {name} than rank 0: {other}, {own}")
         log.info("ranks_loaded", size=self.size, pids=self.pids)
         return loaded
 
@@ -152,18 +179,22 @@ class RankLeader:
         layouts: Sequence[KVLayout],
     ) -> None:
         """See `Followers`."""
-        self._send(Build(fingerprint, config, num_blocks, max_model_len))
+        self._send(Build(fingerprint, config, num_blocks, max_model_len, self._token))
         self._is_built = True
-        fds: list[int] = []
+        fds: dict[int, int] = {}
         try:
-            self._answers(fds, limit_s=max(self._limit_s, _BUILD_S))
+            answers = self._answers(fds, limit_s=max(self._limit_s, _BUILD_S))
         except BaseException:
-            for fd in fds:
+            for fd in fds.values():
                 os.close(fd)
             raise
         self._memories = [
-            KVMemory.attached(layout, num_blocks, fd)
-            for layout, fd in zip(layouts[1:], fds, strict=True)
+            KVMemory.attached(layouts[rank], num_blocks, fd) for rank, fd in fds.items()
+        ]
+        self._endpoints = [
+            EndpointAddress(rank=rank, address=answer.endpoint, token=self._token)
+            for rank, answer in zip(self._ranks.lines, answers, strict=True)
+            if answer.endpoint
         ]
 
     @property
@@ -174,7 +205,7 @@ class RankLeader:
     @property
     def endpoints(self) -> Sequence[EndpointAddress]:
         """See `Followers`."""
-        return ()
+        return self._endpoints
 
     def lose(self, error: RankError) -> None:
         """See `Followers`."""
@@ -204,7 +235,7 @@ class RankLeader:
         """See `Followers`."""
         for memory in self._memories:
             memory.close()
-        self._memories = []
+        self._memories, self._endpoints = [], []
         if self._is_built:
             self._is_built = False
             self._tell(Unbuild())
@@ -234,7 +265,7 @@ class RankLeader:
         if self._results is not None:
             self._results.close()
         self._channels.close()
-        self._processes.close(at_once=self.lost is not None)
+        self._ranks.close(at_once=self.lost is not None)
 
     def order(self, order: Order) -> None:
         """Give an order, and return when all have followed it.
@@ -260,15 +291,16 @@ class RankLeader:
             raise self.lost
         self._plans.send(encode_order(order))
 
-    def _answers(self, fds: list[int] | None = None, *, limit_s: float | None) -> list[Done]:
-        """Return every follower's answer to the last order; add the descriptors to `fds`.
+    def _answers(self, fds: dict[int, int] | None = None, *, limit_s: float | None) -> list[Done]:
+        """Return every follower's answer to the last order; add the descriptors to `fds`, by rank.
 
         A rank that has not answered after `limit_s` is lost; None: it may take any time.
         """
         found, failed = [], None
-        for rank, line in enumerate(self._processes.lines, 1):
-            line.settimeout(limit_s)
-            answer = self._answer(rank, line, fds)
+        for rank, line in self._ranks.lines.items():
+            answer, fd = self._answer(rank, line, limit_s)
+            if fd is not None and fds is not None:
+                fds[rank] = fd
             if isinstance(answer, Failed):
                 failed = failed or (rank, answer)
             else:
@@ -276,24 +308,20 @@ class RankLeader:
         if failed is not None:
             rank, answer = failed
             kind = ConfigError if answer.is_refused else InternalError
-            raise kind(f"rank {rank}: {answer.error}")
+            raise kind(f"rank {rank}{self._ranks.place(rank)}: {answer.error}")
         return found
 
-    def _answer(self, rank: int, line: socket.socket, fds: list[int] | None) -> Done | Failed:
-        what = "ended"
+    def _answer(
+        self, rank: int, line: AnswerReceiver, limit_s: float | None
+    ) -> tuple[Done | Failed, int | None]:
         try:
-            room = socket.CMSG_SPACE(array.array("i").itemsize)
-            data, extra, _, _ = line.recvmsg(_ANSWER_BYTES, room)
-            for _, _, packed in extra:
-                if fds is not None:
-                    fds.append(int.from_bytes(packed[:4], "little"))
-            if data:
-                return decode_answer(data)
+            return line.receive(limit_s)
         except TimeoutError:
-            what = f"did not answer within {line.gettimeout():g} s"
+            what = f"did not answer within {limit_s:g} s"
         except OSError as error:
             what = f"is gone: {error}"
-        self._lose(RankError(f"the process of rank {rank} {what}", rank=rank))
+        where = f"rank {rank}{self._ranks.place(rank)}"
+        self._lose(RankError(f"the process of {where} {what}", rank=rank))
         assert self.lost is not None  # just now
         raise self.lost
 
@@ -304,7 +332,3 @@ class RankLeader:
         log.error("rank_lost", rank=error.rank, reason=str(error))
         self.lost = error
         self._listener()
-
-
-def _hears_nothing() -> None:
-    pass

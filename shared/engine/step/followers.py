@@ -53,6 +53,11 @@ class Followers(Protocol):
         ...
 
     @property
+    def local_size(self) -> int:
+        """Number of ranks of this host, rank 0 included."""
+        ...
+
+    @property
     def pids(self) -> Sequence[int]:
         """The process ids of ranks from 1 on, of this host."""
         ...
@@ -78,17 +83,17 @@ class Followers(Protocol):
 
     @property
     def memories(self) -> Sequence[KVMemory]:
-        """The memory of the blocks of ranks from 1 on, mapped; valid until `unbuild`.
+        """The memory of the blocks of this host's ranks from 1 on, mapped; valid until `unbuild`.
 
-        Empty if they have `endpoints`.
+        They come before those that have `endpoints`.
         """
         ...
 
     @property
     def endpoints(self) -> Sequence[EndpointAddress]:
-        """Where ranks from 1 on serve the connectors of their blocks; valid until `unbuild`.
+        """Where ranks of other hosts serve the connectors of their blocks; valid until `unbuild`.
 
-        Empty if their memories are mapped. See `serve_endpoint`.
+        See `serve_endpoint`.
         """
         ...
 
@@ -131,7 +136,7 @@ class Followers(Protocol):
 class NoFollowers:
     """The followers of a rank that is alone."""
 
-    size = 1
+    size = local_size = 1
     pids: Sequence[int] = ()
     memories: Sequence[KVMemory] = ()
     endpoints: Sequence[EndpointAddress] = ()
