@@ -12,8 +12,9 @@ import msgspec
 import structlog
 
 from shared.ending import end_process
-from shared.engine.ranks.channels import Channels, GroupMemory
 from shared.engine.ranks.follower import Follower
+from shared.engine.ranks.lines import LocalSender
+from shared.engine.ranks.memory_channels import GroupMemory
 from shared.telemetry.logs import configure_logs
 
 log = structlog.get_logger(__name__)
@@ -26,15 +27,15 @@ def main(words: list[str]) -> int:
     """Follow rank 0 until it is gone; return the exit code."""
     rank, leader, line_fd = map(int, words[:3])
     _end_with(leader)
-    memory = msgspec.json.decode(words[3], type=GroupMemory)
+    group = msgspec.json.decode(words[3], type=GroupMemory)
     service, level, as_json = words[4:7]
     # A terminal's interrupt and a service manager's end reach all processes. Rank 0 decides.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     configure_logs(service=f"{service}.{rank}", level=level, as_json=as_json == "1")
-    channels = Channels(memory, rank)
+    channels = group.join(rank)
     plans, results = channels.receive_plans(), channels.send_results()
-    line = socket.socket(fileno=line_fd)
+    line = LocalSender(socket.socket(fileno=line_fd))
     reason = Follower(channels, plans, results, line).follow()
     log.info("rank_ends", reason=str(reason))
     # Those that still wait for this rank learn it at once.

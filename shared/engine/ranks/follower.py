@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import array
 import gc
-import socket
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +26,6 @@ from shared.engine.ranks.orders import (
     Unbuild,
     decode_order,
     decode_weights,
-    encode_answer,
 )
 from shared.engine.step.followers import NO_FOLLOWERS
 from shared.engine.step.hidden import HiddenNeeds
@@ -44,7 +41,7 @@ from shared.ranks.measure import measure_sums
 from shared.version import VERSION
 
 if TYPE_CHECKING:
-    from shared.engine.ranks.channels import Channels
+    from shared.engine.ranks.base import AnswerSender, Channels
     from shared.engine.ranks.orders import Order
     from shared.engine.step.model_parts import ModelParts
     from shared.engine.step.model_runner import RunningStep, StepResult
@@ -62,7 +59,7 @@ class Follower:
         channels: Channels,
         plans: PlanReceiver,
         results: PlanSender | None,
-        line: socket.socket,
+        line: AnswerSender,
     ) -> None:
         """`line`: for answers to rank 0; `results`: for those of steps, if this rank has them."""
         self._channels = channels
@@ -116,7 +113,7 @@ class Follower:
             send_result(self._results, outcome)
 
     def _answer(self, order: Order) -> None:
-        memory = -1
+        memory = None
         try:
             answer: Done | Failed = self._do(order)
             if isinstance(order, Build) and self._parts is not None:
@@ -131,11 +128,7 @@ class Follower:
             answer = Failed(str(error) if is_refused else repr(error), is_refused)
         if isinstance(order, Measure):
             return  # rank 0 computes it at the same time
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [memory]))]
-        try:
-            self._line.sendmsg([encode_answer(answer)], rights if memory >= 0 else [])
-        except OSError as error:
-            raise RankError(f"rank 0 is gone: {error}", rank=0) from error
+        self._line.send(answer, memory)
 
     def _do(self, order: Order) -> Done:
         match order:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import array
 import contextlib
 import os
-import socket
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import structlog
 
-from shared.engine.ranks.channels import Channels, make_memory
 from shared.engine.ranks.leading import LeadingRunner, LeadingSlots
+from shared.engine.ranks.lines import local_line
+from shared.engine.ranks.memory_channels import make_memory
 from shared.engine.ranks.orders import (
     Build,
     Failed,
@@ -21,7 +20,6 @@ from shared.engine.ranks.orders import (
     MeasureSums,
     Order,
     Unbuild,
-    decode_answer,
     encode_order,
 )
 from shared.engine.ranks.processes import FollowerProcesses, LogSettings
@@ -38,6 +36,7 @@ if TYPE_CHECKING:
 
     from shared.engine.config import EngineConfig
     from shared.engine.rank_settings import RankSettings
+    from shared.engine.ranks.base import AnswerReceiver, Channels
     from shared.engine.ranks.orders import Done
     from shared.engine.step.followers import StepRunner
     from shared.kv.layout import KVLayout
@@ -47,8 +46,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _M = TypeVar("_M")
-#: Of an answer in bytes.
-_ANSWER_BYTES = 1 << 16
 #: A rank allocates its blocks and makes its runner: on a busy host longer than it may be late in a
 #: step.
 _BUILD_S = 120.0
@@ -76,11 +73,20 @@ class RankLeader:
         self._stage: FirstStage | None = None
         memory, files = make_memory(settings)
         with contextlib.ExitStack() as on_failure:
-            self._processes = FollowerProcesses(
-                self.size, memory, logs=logs or LogSettings(), on_lost=self._lose
-            )
+            #: By rank.
+            self._lines: dict[int, AnswerReceiver] = {}
+            with contextlib.ExitStack() as passed_on:
+                theirs = {}
+                for rank in range(1, self.size):
+                    self._lines[rank], other = local_line()
+                    theirs[rank] = passed_on.enter_context(other)
+                self._processes = FollowerProcesses(
+                    theirs, memory, logs=logs or LogSettings(), on_lost=self._lose
+                )
             on_failure.callback(self._processes.close, at_once=True)
-            self._channels = Channels(memory, 0, expert_parallel=settings.enable_expert_parallel)
+            self._channels: Channels = memory.join(
+                0, expert_parallel=settings.enable_expert_parallel
+            )
             self._plans = self._channels.send_plans()
             self._results = self._channels.receive_results()
             on_failure.pop_all()
@@ -224,6 +230,8 @@ class RankLeader:
         if self._results is not None:
             self._results.close()
         self._channels.close()
+        for line in self._lines.values():
+            line.close()
         self._processes.close(at_once=self.lost is not None)
 
     def order(self, order: Order) -> None:
@@ -256,9 +264,10 @@ class RankLeader:
         A rank that has not answered after `limit_s` is lost; None: it may take any time.
         """
         found, failed = [], None
-        for rank, line in enumerate(self._processes.lines, 1):
-            line.settimeout(limit_s)
-            answer = self._answer(rank, line, fds)
+        for rank, line in self._lines.items():
+            answer, fd = self._answer(rank, line, limit_s)
+            if fd is not None and fds is not None:
+                fds.append(fd)
             if isinstance(answer, Failed):
                 failed = failed or (rank, answer)
             else:
@@ -269,18 +278,13 @@ class RankLeader:
             raise kind(f"rank {rank}: {answer.error}")
         return found
 
-    def _answer(self, rank: int, line: socket.socket, fds: list[int] | None) -> Done | Failed:
-        what = "ended"
+    def _answer(
+        self, rank: int, line: AnswerReceiver, limit_s: float | None
+    ) -> tuple[Done | Failed, int | None]:
         try:
-            room = socket.CMSG_SPACE(array.array("i").itemsize)
-            data, extra, _, _ = line.recvmsg(_ANSWER_BYTES, room)
-            for _, _, packed in extra:
-                if fds is not None:
-                    fds.append(int.from_bytes(packed[:4], "little"))
-            if data:
-                return decode_answer(data)
+            return line.receive(limit_s)
         except TimeoutError:
-            what = f"did not answer within {line.gettimeout():g} s"
+            what = f"did not answer within {limit_s:g} s"
         except OSError as error:
             what = f"is gone: {error}"
         self._lose(RankError(f"the process of rank {rank} {what}", rank=rank))

@@ -21,9 +21,9 @@ import msgspec
 from shared.errors import RankError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from shared.engine.ranks.channels import GroupMemory
+    from shared.engine.ranks.base import Group
 
 #: For a follower that was told to end; then it is killed.
 _END_S = 5.0
@@ -87,17 +87,18 @@ class FollowerProcesses:
 
     def __init__(
         self,
-        size: int,
-        memory: GroupMemory,
+        lines: Mapping[int, socket.socket],
+        group: Group,
         *,
         logs: LogSettings,
         on_lost: Callable[[RankError], None],
     ) -> None:
-        """Start ranks 1 to size - 1. The memory stays the caller's."""
+        """Start ranks of a group. lines: by rank, its own end of its line to rank 0.
+
+        Lines and group stay the caller's.
+        """
         self._on_lost = on_lost
-        self._processes: list[Process] = []
-        #: By rank, from 1: this end of its line.
-        self.lines: list[socket.socket] = []
+        self._processes: dict[int, Process] = {}
         self._pidfds: list[int] = []
         self._closing = threading.Event()
         #: Written to when `close` is called, so that the thread ends.
@@ -105,7 +106,7 @@ class FollowerProcesses:
         #: Set when all have ended.
         self._over = threading.Event()
         started: Future[None] = Future()
-        live = partial(self._live, size, memory, logs, started)
+        live = partial(self._live, dict(lines), group, logs, started)
         self._thread = threading.Thread(target=live, name="watch-ranks", daemon=True)
         self._thread.start()
         try:
@@ -116,12 +117,12 @@ class FollowerProcesses:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Process ids by rank, from 1."""
-        return tuple(process.pid for process in self._processes)
+        """Process ids, in the order of ranks."""
+        return tuple(process.pid for process in self._processes.values())
 
     def end_of(self, rank: int) -> str:
         """Return how a rank's process ended; empty: it runs."""
-        code = self._processes[rank - 1].poll()
+        code = self._processes[rank].poll()
         if code is None:
             return ""
         if code < 0:
@@ -138,9 +139,7 @@ class FollowerProcesses:
             return
         self._closing.set()
         os.write(self._wake, b"x")
-        for line in self.lines:
-            line.close()
-        for process in self._processes:
+        for process in self._processes.values():
             try:
                 process.wait(0 if at_once else _END_S)
             except subprocess.TimeoutExpired:
@@ -152,24 +151,24 @@ class FollowerProcesses:
         for fd in (*self._pidfds, self._wake_read, self._wake):
             os.close(fd)
 
-    def _start(self, rank: int, memory: GroupMemory, logs: LogSettings) -> None:
-        own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.lines.append(own)
-        with other:
-            group = msgspec.json.encode(memory).decode()
-            how = (logs.service, logs.level, str(int(logs.as_json)))
-            words = (str(other.fileno()), group, *how)
-            process = start_process(rank, words, (*memory.fds, other.fileno()))
-        self._processes.append(process)
+    def _start(self, rank: int, line: socket.socket, group: Group, logs: LogSettings) -> None:
+        how = (logs.service, logs.level, str(int(logs.as_json)))
+        words = (str(line.fileno()), msgspec.json.encode(group).decode(), *how)
+        process = start_process(rank, words, (*group.fds, line.fileno()))
+        self._processes[rank] = process
         self._pidfds.append(os.pidfd_open(process.pid))
 
     def _live(
-        self, size: int, memory: GroupMemory, logs: LogSettings, started: Future[None]
+        self,
+        lines: Mapping[int, socket.socket],
+        group: Group,
+        logs: LogSettings,
+        started: Future[None],
     ) -> None:
         """Start the processes, and watch them until all have ended."""
         try:
-            for rank in range(1, size):
-                self._start(rank, memory, logs)
+            for rank, line in lines.items():
+                self._start(rank, line, group, logs)
         except (OSError, ValueError) as error:  # the caller's thread raises it
             started.set_exception(error)
         else:
@@ -184,7 +183,8 @@ class FollowerProcesses:
         ready = {fd for fd, _ in poll.poll()}
         if self._closing.is_set():
             return
-        rank = next(i for i, fd in enumerate(self._pidfds, 1) if fd in ready)
-        self._processes[rank - 1].wait()
+        ended = zip(self._processes, self._pidfds, strict=True)
+        rank = next(rank for rank, fd in ended if fd in ready)
+        self._processes[rank].wait()
         message = f"the process of rank {rank} {self.end_of(rank)}"
         self._on_lost(RankError(message, rank=rank))

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from shared.ranks.group_file import GroupFile
 
 
-class GroupMemory(msgspec.Struct, frozen=True):
-    """Descriptors, the same in all processes of a group, and the group's sizes."""
+class GroupMemory(msgspec.Struct, tag=True, frozen=True):
+    """A `Group`: descriptors, the same in all its processes, and its sizes."""
 
     tensor_size: int
     num_stages: int
@@ -37,6 +37,10 @@ class GroupMemory(msgspec.Struct, frozen=True):
     def fds(self) -> list[int]:
         """All descriptors."""
         return [self.plans, *self.collectives, *self.pipes, *self.results]
+
+    def join(self, rank: int, *, expert_parallel: bool = False) -> MemoryChannels:
+        """See `Group`."""
+        return MemoryChannels(self, rank, expert_parallel=expert_parallel)
 
 
 def make_memory(settings: RankSettings) -> tuple[GroupMemory, list[GroupFile]]:
@@ -64,8 +68,8 @@ def make_memory(settings: RankSettings) -> tuple[GroupMemory, list[GroupFile]]:
     return memory, files
 
 
-class Channels:
-    """A rank's ends. Of one thread, but `close`, which no call may be beside.
+class MemoryChannels:
+    """`Channels` through shared memory.
 
     Raises:
         ConfigError: see `Membership`.
@@ -81,17 +85,17 @@ class Channels:
         self.pipe = self._join_neighbours()
 
     def send_plans(self) -> PlanRingSender:
-        """Return rank 0's end of the plans."""
+        """See `Channels`."""
         memory = self._memory
         return PlanRingSender(memory.plans, self.split.num_ranks, timeout_s=memory.timeout_s)
 
     def receive_plans(self) -> PlanRingReceiver:
-        """Return another rank's end of the plans."""
+        """See `Channels`."""
         number, size = self.split.number, self.split.num_ranks
         return PlanRingReceiver(self._memory.plans, number, size, timeout_s=self._memory.timeout_s)
 
     def send_results(self) -> PlanRingSender | None:
-        """Return the end of the rank that has the results; None: it is not this one."""
+        """See `Channels`."""
         split, memory = self.split, self._memory
         if split.num_stages == 1 or not split.is_last or split.rank:
             return None
@@ -100,7 +104,7 @@ class Channels:
         )
 
     def receive_results(self) -> PlanRingReceiver | None:
-        """Return rank 0's end of the results; None: there is one stage."""
+        """See `Channels`."""
         split, memory = self.split, self._memory
         if split.num_stages == 1:
             return None
@@ -115,7 +119,7 @@ class Channels:
         )
 
     def close(self) -> None:
-        """Leave the stage and its neighbours. Idempotent."""
+        """See `Channels`."""
         self.collective.close()
         if self.pipe is not None:
             self.pipe.close()

@@ -1,0 +1,59 @@
+"""Lines to followers on this host, which also pass descriptors."""
+
+from __future__ import annotations
+
+import array
+import socket
+from typing import TYPE_CHECKING
+
+from shared.engine.ranks.orders import decode_answer, encode_answer
+from shared.errors import RankError
+
+if TYPE_CHECKING:
+    from shared.engine.ranks.orders import Answer
+
+#: Of an answer in bytes.
+_ANSWER_BYTES = 1 << 16
+_FD_BYTES = array.array("i").itemsize
+
+
+def local_line() -> tuple[LocalReceiver, socket.socket]:
+    """Return rank 0's end of a line, and the socket of the other end, for a `LocalSender`."""
+    own, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    return LocalReceiver(own), other
+
+
+class LocalSender:
+    """An `AnswerSender`. Owns the socket."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+
+    def send(self, answer: Answer, fd: int | None = None) -> None:
+        """See `AnswerSender`."""
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd or 0]))]
+        try:
+            self._line.sendmsg([encode_answer(answer)], [] if fd is None else rights)
+        except OSError as error:
+            raise RankError(f"rank 0 is gone: {error}", rank=0) from error
+
+
+class LocalReceiver:
+    """An `AnswerReceiver`. Owns the socket."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+
+    def receive(self, limit_s: float | None) -> tuple[Answer, int | None]:
+        """See `AnswerReceiver`."""
+        self._line.settimeout(limit_s)
+        room = socket.CMSG_SPACE(_FD_BYTES)
+        data, extra, _, _ = self._line.recvmsg(_ANSWER_BYTES, room)
+        if not data:
+            raise ConnectionError("its process ended")
+        fds = [int.from_bytes(packed[:_FD_BYTES], "little") for _, _, packed in extra]
+        return decode_answer(data), fds[0] if fds else None
+
+    def close(self) -> None:
+        """See `AnswerReceiver`."""
+        self._line.close()
