@@ -12,6 +12,7 @@ import msgspec
 import structlog
 
 from shared.ending import end_process
+from shared.engine.ranks.device_channels import DeviceGroup
 from shared.engine.ranks.follower import Follower
 from shared.engine.ranks.lines import LocalSender
 from shared.engine.ranks.memory_channels import GroupMemory
@@ -27,7 +28,7 @@ def main(words: list[str]) -> int:
     """Follow rank 0 until it is gone; return the exit code."""
     rank, leader, line_fd = map(int, words[:3])
     _end_with(leader)
-    group = msgspec.json.decode(words[3], type=GroupMemory)
+    group = msgspec.json.decode(words[3], type=GroupMemory | DeviceGroup)
     service, level, as_json = words[4:7]
     # A terminal's interrupt and a service manager's end reach all processes. Rank 0 decides.
     for number in (signal.SIGINT, signal.SIGTERM):

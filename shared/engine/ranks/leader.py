@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import structlog
 
-from shared.engine.ranks.leading import LeadingRunner, LeadingSlots
+from shared.engine.ranks.device_channels import devices_from, on_devices
+from shared.engine.ranks.device_watch import DeviceWatch, WatchedRunner
+from shared.engine.ranks.leading import Agreed, LeadingRunner, LeadingSlots
 from shared.engine.ranks.lines import local_line
 from shared.engine.ranks.memory_channels import make_memory
 from shared.engine.ranks.orders import (
@@ -19,6 +21,7 @@ from shared.engine.ranks.orders import (
     Measure,
     MeasureSums,
     Order,
+    Record,
     Unbuild,
     encode_order,
 )
@@ -27,18 +30,19 @@ from shared.engine.step.staged import FirstStage
 from shared.errors import ConfigError, InternalError, ModelLoadError, RankError
 from shared.kv.memory import KVMemory
 from shared.model.loader import load_model
+from shared.ranks.base import DeviceCollective
 from shared.ranks.measure import measure_sums
 from shared.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
     from shared.engine.config import EngineConfig
     from shared.engine.rank_settings import RankSettings
-    from shared.engine.ranks.base import AnswerReceiver, Channels
+    from shared.engine.ranks.base import AnswerReceiver, Channels, Group
     from shared.engine.ranks.orders import Done
-    from shared.engine.step.followers import StepRunner
+    from shared.engine.step.followers import Meet, StepRunner
     from shared.kv.layout import KVLayout
     from shared.model.loader import LoadedModel
     from shared.ranks.measure import SumTime
@@ -49,6 +53,8 @@ _M = TypeVar("_M")
 #: A rank allocates its blocks and makes its runner: on a busy host longer than it may be late in a
 #: step.
 _BUILD_S = 120.0
+#: Of a step on devices. A step of new sizes compiles kernels first, on each rank.
+_DEVICE_S = 120.0
 #: Of orders between lives and engines: no step waits for them, and a busy host may be late.
 _TELL_S = 30.0
 
@@ -56,11 +62,14 @@ _TELL_S = 30.0
 class RankLeader:
     """Followers on this host. Owned by the process, not by an engine: see `Followers`."""
 
-    def __init__(self, settings: RankSettings, logs: LogSettings | None = None) -> None:
-        """Start the processes. They load nothing yet.
+    def __init__(
+        self, settings: RankSettings, logs: LogSettings | None = None, *, device: str = "cpu"
+    ) -> None:
+        """Start the processes. They load nothing yet. `device`: that of rank 0.
 
         Raises:
-            ConfigError: the memory of the group cannot be made.
+            ConfigError: the memory of the group cannot be made, or there are too few devices.
+            RankError: a rank did not come.
         """
         self.size = settings.size
         self._limit_s = settings.distributed_timeout_seconds
@@ -71,7 +80,13 @@ class RankLeader:
         self._is_built = False
         #: The runner that was built last, if there are stages.
         self._stage: FirstStage | None = None
+        #: None on a CPU.
+        self._watch: DeviceWatch | None = None
+        devices = []
+        if device != "cpu":
+            devices = devices_from(device, self.size, settings.description)
         memory, files = make_memory(settings)
+        group: Group = on_devices(memory, devices) if devices else memory
         with contextlib.ExitStack() as on_failure:
             #: By rank.
             self._lines: dict[int, AnswerReceiver] = {}
@@ -81,12 +96,16 @@ class RankLeader:
                     self._lines[rank], other = local_line()
                     theirs[rank] = passed_on.enter_context(other)
                 self._processes = FollowerProcesses(
-                    theirs, memory, logs=logs or LogSettings(), on_lost=self._lose
+                    theirs, group, logs=logs or LogSettings(), on_lost=self._lose
                 )
             on_failure.callback(self._processes.close, at_once=True)
-            self._channels: Channels = memory.join(
+            self._channels: Channels = group.join(
                 0, expert_parallel=settings.enable_expert_parallel
             )
+            on_failure.callback(self._channels.close)
+            if isinstance(self._channels.sums, DeviceCollective):
+                limit_s = max(self._limit_s, _DEVICE_S)
+                self._watch = DeviceWatch(self._channels.sums, limit_s, self._lose)
             self._plans = self._channels.send_plans()
             self._results = self._channels.receive_results()
             on_failure.pop_all()
@@ -124,7 +143,7 @@ class RankLeader:
             loaded = load_model(
                 folder,
                 split=split,
-                collective=self._channels.collective,
+                collective=self._channels.sums,
                 pipe=self._channels.pipe,
                 **options,
             )
@@ -166,10 +185,33 @@ class RankLeader:
             for fd in fds:
                 os.close(fd)
             raise
+        if self._watch is not None:
+            return  # no process maps a device's memory
         self._memories = [
             KVMemory.attached(layout, num_blocks, fd)
             for layout, fd in zip(layouts[1:], fds, strict=True)
         ]
+
+    def record(self, record: Callable[[Meet], None]) -> None:
+        """See `Followers`."""
+        self._send(Record())
+        try:
+            record(self._meeting)
+        except RankError as error:
+            self._lose(error)
+            raise
+        except BaseException:
+            with contextlib.suppress(ConfigError, InternalError, RankError):
+                self._answers(limit_s=self._limit_s)
+            raise
+        self._answers(limit_s=self._limit_s)
+
+    @contextlib.contextmanager
+    def _meeting(self) -> Iterator[None]:
+        """See `Meet`."""
+        part = contextlib.nullcontext() if self._watch is None else self._watch.part()
+        with Agreed(self._channels.collective), part:
+            yield
 
     @property
     def memories(self) -> Sequence[KVMemory]:
@@ -178,6 +220,8 @@ class RankLeader:
 
     def lead(self, runner: StepRunner, config: EngineConfig) -> StepRunner:
         """See `Followers`."""
+        if self._watch is not None:
+            runner = WatchedRunner(runner, self._watch)
         leading = LeadingRunner(
             runner,
             self._plans,
@@ -226,6 +270,8 @@ class RankLeader:
 
     def close(self) -> None:
         """End the processes. Idempotent."""
+        if self._watch is not None:
+            self._watch.close()
         self._plans.close()
         if self._results is not None:
             self._results.close()
@@ -297,6 +343,8 @@ class RankLeader:
             return
         log.error("rank_lost", rank=error.rank, reason=str(error))
         self.lost = error
+        if self._watch is not None:
+            self._watch.end(error)
         self._listener()
 
 

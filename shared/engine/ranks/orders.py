@@ -62,6 +62,10 @@ class Build(msgspec.Struct, tag=True, frozen=True):
     max_model_len: int
 
 
+class Record(msgspec.Struct, tag=True, frozen=True):
+    """Record decode steps; see `Followers.record`."""
+
+
 class KeepHidden(msgspec.Struct, tag=True, frozen=True):
     """See `ModelRunner.keep_hidden`."""
 
@@ -86,7 +90,9 @@ class Keep(msgspec.Struct, tag=True, frozen=True):
     fingerprints: list[str]
 
 
-Order: TypeAlias = Load | Measure | MeasureSums | Build | KeepHidden | SetAdapter | Unbuild | Keep
+Order: TypeAlias = (
+    Load | Measure | MeasureSums | Build | Record | KeepHidden | SetAdapter | Unbuild | Keep
+)
 
 
 class Done(msgspec.Struct, tag=True, frozen=True):
