@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
 from shared.config import setting
 from shared.engine.speculation_config import WITHOUT_MODEL
@@ -11,6 +11,8 @@ from shared.errors import ConfigError
 from shared.ranks.base import MAX_RANKS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from shared.engine.config import EngineConfig
 
 
@@ -33,6 +35,22 @@ class RankSettings:
     distributed_timeout_seconds: float = setting(
         30.0, help="seconds that a rank may be late; then its worker is lost"
     )
+    nnodes: int = setting(
+        1, help="hosts that the ranks are divided among: each starts this program with its number"
+    )
+    node_rank: int = setting(
+        0,
+        help="this host's number, from 0: host 0 is the worker, the others have ranks of it alone",
+    )
+    master_addr: str = setting(
+        "127.0.0.1", help="address of host 0 at which the other hosts reach it"
+    )
+    master_port: int = setting(29501, help="port of host 0 for the other hosts")
+    distributed_executor_backend: Literal["mp", "external"] = setting(
+        "mp",
+        help="mp: a host starts the processes of its ranks; external: each rank is a program that "
+        "is started from outside, with its number as --node-rank, or in torchrun's variables",
+    )
 
     def __post_init__(self) -> None:
         for name in ("tensor_parallel_size", "pipeline_parallel_size"):
@@ -47,6 +65,55 @@ class RankSettings:
             raise ConfigError("enable_expert_parallel needs a tensor_parallel_size over 1")
         if self.distributed_timeout_seconds <= 0:
             raise ConfigError("distributed_timeout_seconds must be over 0")
+        self._check_nodes()
+
+    def _check_nodes(self) -> None:
+        if self.nnodes < 1 or self.size % self.nnodes:
+            fit = ", ".join(str(n) for n in range(1, self.size + 1) if self.size % n == 0)
+            raise ConfigError(
+                f"nnodes {self.nnodes}: {self.size} ranks (tensor_parallel_size times "
+                f"pipeline_parallel_size) are divided evenly among {fit} hosts"
+            )
+        if not 0 <= self.node_rank < self.nnodes:
+            raise ConfigError(f"node_rank must be 0 to {self.nnodes - 1}, not {self.node_rank}")
+        if not 1 <= self.master_port < 1 << 16:
+            raise ConfigError(f"master_port must be 1 to 65535, not {self.master_port}")
+        if self.is_external and self.nnodes not in (1, self.size):
+            raise ConfigError(
+                f"distributed_executor_backend external: each of {self.size} ranks is a node, so "
+                f"nnodes is {self.size}, not {self.nnodes}"
+            )
+
+    @property
+    def alike(self) -> dict[str, str]:
+        """What all hosts must have alike, by name."""
+        names = (
+            "tensor_parallel_size",
+            "pipeline_parallel_size",
+            "enable_expert_parallel",
+            "distributed_timeout_seconds",
+            "nnodes",
+            "distributed_executor_backend",
+        )
+        return {name: str(getattr(self, name)) for name in names}
+
+    @property
+    def is_external(self) -> bool:
+        """Whether the ranks' programs are started from outside."""
+        return self.distributed_executor_backend == "external"
+
+    @property
+    def local_size(self) -> int:
+        """Number of ranks of each host."""
+        return self.size // self.nnodes
+
+    def ranks_of(self, node: int) -> range:
+        """Return the ranks of a host."""
+        return range(node * self.local_size, (node + 1) * self.local_size)
+
+    def node_of(self, rank: int) -> int:
+        """Return a rank's host."""
+        return rank // self.local_size
 
     @property
     def size(self) -> int:
@@ -61,6 +128,35 @@ class RankSettings:
         return f"pipeline_parallel_size {self.pipeline_parallel_size}"
 
 
+def placed_ranks(ranks: RankSettings, environ: Mapping[str, str]) -> RankSettings:
+    """Return the settings, with the place that torchrun's variables give an external rank.
+
+    They count where the settings name no number of nodes.
+
+    Raises:
+        ConfigError: neither does, or a variable is no number.
+    """
+    if not ranks.is_external or ranks.size == 1 or ranks.nnodes > 1:
+        return ranks
+    wanted = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    missing = [name for name in wanted if not environ.get(name)]
+    if missing:
+        raise ConfigError(
+            f"distributed_executor_backend external: give --nnodes {ranks.size}, --node-rank, "
+            f"--master-addr and --master-port, or torchrun's variables; {missing[0]} is not set"
+        )
+    rank, size, addr, port = (environ[name] for name in wanted)
+    try:
+        numbers = int(rank), int(size), int(port)
+    except ValueError as error:
+        raise ConfigError(f"RANK, WORLD_SIZE and MASTER_PORT are numbers: {error}") from error
+    if numbers[1] != ranks.size:
+        raise ConfigError(f"WORLD_SIZE is {size}, and {ranks.description} is {ranks.size} ranks")
+    return replace(
+        ranks, nnodes=ranks.size, node_rank=numbers[0], master_addr=addr, master_port=numbers[2]
+    )
+
+
 def check_ranks(ranks: RankSettings, config: EngineConfig) -> None:
     """Refuse an engine's settings that a group of ranks does not have.
 
@@ -70,6 +166,11 @@ def check_ranks(ranks: RankSettings, config: EngineConfig) -> None:
     if ranks.size == 1:
         return
     size = ranks.description
+    if ranks.nnodes > 1 and config.kv_offload_host_gib > 0:
+        raise ConfigError(
+            f"nnodes {ranks.nnodes}: tiers below the blocks (--kv-offload-host-gib) need all ranks "
+            "on one host"
+        )
     if config.device != "cpu":
         raise ConfigError(f"{size}: the ranks of a group compute on a CPU, not on {config.device}")
     speculation = config.speculation

@@ -126,6 +126,7 @@ def load_model(
     trust_remote_code: bool = False,
     cpu_int4_compute: str = "auto",
     split: Split | None = None,
+    seat: tuple[int, int] | None = None,
     collective: Collective | None = None,
     pipe: Pipe | None = None,
 ) -> LoadedModel:
@@ -140,7 +141,8 @@ def load_model(
     `transformers` has its modules compute, which `auto` does for models without a family; with
     `trust_remote_code` a module of the model's own directory. `split`: only a rank's part is read,
     whose sums with those of the other ranks of its stage `collective` makes, and whose results move
-    to the next stage by `pipe`; all of them load at the same time.
+    to the next stage by `pipe`; all of them load at the same time. `seat`: the rank's number among
+    those of its host, which divide threads and cores, and how many these are; None: of all ranks.
 
     Raises:
         ConfigError: an unknown name, or a device or native kernels that are not there; says why.
@@ -168,6 +170,7 @@ def load_model(
                 attention_backend = default_backend(read_device(device))
     place = read_device(device)
     rank, num_ranks = (0, 1) if split is None else (split.number, split.num_ranks)
+    rank, num_ranks = seat or (rank, num_ranks)
     plan = plan_threads(num_threads, bind, rank=rank, num_ranks=num_ranks, borrows=borrows_cores)
     torch.set_num_threads(num_threads or torch.get_num_threads())
     wanted = _Wanted(

@@ -16,6 +16,8 @@ from zmq.utils.monitor import recv_monitor_message
 from shared.errors import ConfigError, RankError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence as Seq
+
     _Context = zmq.Context[zmq.Socket[bytes]]
 
 TIMEOUT_S = 30.0
@@ -33,16 +35,24 @@ _PATIENCE_MS = 500
 class PlanSocketSender:
     """A `PlanSender` that binds `endpoint`, such as tcp://10.0.0.1:5555 (port 0: any).
 
-    The first message waits until every follower has joined.
+    The first message waits until every follower has joined. names: by rank, the number that errors
+    give it; None: its own.
 
     Raises:
         ConfigError: the endpoint cannot be bound.
     """
 
     def __init__(
-        self, endpoint: str, size: int, *, timeout_s: float = TIMEOUT_S, room: int = ROOM
+        self,
+        endpoint: str,
+        size: int,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        room: int = ROOM,
+        names: Seq[int] | None = None,
     ) -> None:
         self.size = size
+        self._names = range(size) if names is None else names
         self._timeout_s = timeout_s
         self._room = room
         self._num_sent = 0
@@ -57,7 +67,9 @@ class PlanSocketSender:
             self._socket.bind(endpoint)
         except zmq.ZMQError as error:
             self._context.destroy(linger=0)
-            raise ConfigError(f"rank 0 cannot listen at {endpoint}: {error}") from error
+            raise ConfigError(
+                f"rank {self._names[0]} cannot listen at {endpoint}: {error}"
+            ) from error
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
     def send(self, data: bytes) -> None:
@@ -85,7 +97,8 @@ class PlanSocketSender:
                     self._post(rank, _END, b"")
             except RankError:
                 break
-        self._error = RankError("rank 0 has left the group", rank=0)
+        own = self._names[0]
+        self._error = RankError(f"rank {own} has left the group", rank=own)
         self._context.destroy(linger=round(self._timeout_s * 1e3))
 
     def _check(self) -> None:
@@ -105,7 +118,8 @@ class PlanSocketSender:
             left_s = until_s - time.monotonic()
             if left_s <= 0:
                 what = "did not come" if self._taken[rank] >= 0 else "did not join the group"
-                message = f"{what} within {self._timeout_s:g} s: rank 0 waited for it in {act}"
+                limit = f"within {self._timeout_s:g} s"
+                message = f"{what} {limit}: rank {self._names[0]} waited for it in {act}"
                 raise self._lost(rank, message)
             if self._socket.poll(math.ceil(min(left_s, _LOOK_S) * 1e3)):
                 self._read()
@@ -121,7 +135,8 @@ class PlanSocketSender:
 
     def _lost(self, rank: int, what: str) -> RankError:
         """Break the channel: followers see that the connection ends."""
-        self._error = RankError(f"rank {rank} {what}", rank=rank)
+        name = self._names[rank]
+        self._error = RankError(f"rank {name} {what}", rank=name)
         self._context.destroy(linger=0)
         return self._error
 
@@ -129,11 +144,23 @@ class PlanSocketSender:
 class PlanSocketReceiver:
     """A `PlanReceiver` that connects to the `address` of rank 0, which may come later.
 
-    A rank 0 that is silent for `timeout_s` after it was there is lost.
+    A rank 0 that is silent for `timeout_s` after it was there is lost. `limit_s`: how long a
+    message may take to come, where one is due; None: as long as rank 0 lives. names: by rank, from
+    0, the number that errors give it; None: its own.
     """
 
-    def __init__(self, address: str, rank: int, *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        address: str,
+        rank: int,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        limit_s: float | None = None,
+        names: Seq[int] | None = None,
+    ) -> None:
         self.rank = rank
+        self._names = range(rank + 1) if names is None else names
+        self._limit_s = limit_s
         self._num_taken = 0
         self._error: RankError | None = None
         self._context = zmq.Context()
@@ -150,6 +177,8 @@ class PlanSocketReceiver:
         """See `PlanReceiver`."""
         if self._error is not None:
             raise self._error
+        limit_s = self._limit_s
+        until_s = None if limit_s is None else time.monotonic() + limit_s
         while True:
             ready = dict(self._poller.poll(_PATIENCE_MS))
             if self._socket in ready:
@@ -163,18 +192,26 @@ class PlanSocketReceiver:
             elif self._monitor in ready:
                 recv_monitor_message(self._monitor)
                 raise self._lost("died, or was cut off")
+            elif until_s is not None and time.monotonic() > until_s:
+                raise self._lost(f"did not come within {limit_s:g} s")
+
+    def give_up(self, what: str) -> RankError:
+        """Leave because of what the sender did; return the error."""
+        return self._lost(what)
 
     def close(self) -> None:
         """See `PlanReceiver`."""
         if self._error is None:
             self._lost("")
-            self._error = RankError(f"rank {self.rank} has left the group", rank=self.rank)
+            own = self._names[self.rank]
+            self._error = RankError(f"rank {own} has left the group", rank=own)
 
     def _acknowledge(self) -> None:
         self._socket.send(self._num_taken.to_bytes(8, "little"))
 
     def _lost(self, what: str) -> RankError:
-        self._error = RankError(f"rank 0 {what}: rank {self.rank} waited for it", rank=0)
+        sender, own = self._names[0], self._names[self.rank]
+        self._error = RankError(f"rank {sender} {what}: rank {own} waited for it", rank=sender)
         self._socket.disable_monitor()
         self._context.destroy(linger=0)
         return self._error

@@ -18,7 +18,7 @@ from shared.errors import RankError
 from shared.ranks.checks import require_source, require_summed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -33,12 +33,18 @@ _ROLL_CALL_STEP_S = 0.02
 
 
 def gloo_collective(
-    store: c10d.Store, rank: int, size: int, *, host: str, timeout_s: float = TIMEOUT_S
+    store: c10d.Store,
+    rank: int,
+    size: int,
+    *,
+    host: str,
+    timeout_s: float = TIMEOUT_S,
+    names: Sequence[int] | None = None,
 ) -> Collective:
     """Join a group of CPUs. Waits until all ranks have.
 
     `store` is shared by the ranks and best hosted by rank 0; `host` is an address of this rank that
-    the others reach.
+    the others reach. names: by rank, the number that errors give it; None: its own.
 
     Raises:
         RankError: a rank did not come.
@@ -51,7 +57,7 @@ def gloo_collective(
         group = c10d.ProcessGroupGloo(store, rank, size, options)
     except RuntimeError as error:
         raise RankError(f"rank {rank} of {size} found no group: {error}") from error
-    return TorchCollective(group, store, rank, size, timeout_s=timeout_s)
+    return TorchCollective(group, store, rank, size, timeout_s=timeout_s, names=names)
 
 
 class TorchCollective:
@@ -70,9 +76,11 @@ class TorchCollective:
         size: int,
         *,
         timeout_s: float = TIMEOUT_S,
+        names: Sequence[int] | None = None,
     ) -> None:
         self.rank = rank
         self.size = size
+        self._names = range(size) if names is None else names
         self._group = group
         self._store = store
         self._timeout_s = timeout_s
@@ -113,7 +121,8 @@ class TorchCollective:
         if self._group is None:
             return
         if self._error is None:
-            self._error = RankError(f"rank {self.rank} has left the group", rank=self.rank)
+            own = self._names[self.rank]
+            self._error = RankError(f"rank {own} has left the group", rank=own)
             with suppress(RuntimeError):
                 self._store.set(_key(self.rank), "left")
         self._end_group()
@@ -165,11 +174,14 @@ class TorchCollective:
         for words, what in (("left", "left the group"), ("", "died or does not answer")):
             for rank in (rank for rank, other in said.items() if other == words):
                 return self._lost(rank, act, what, error)
-        return RankError(f"{act} of rank {self.rank} failed, and all ranks live: {error}")
+        own = self._names[self.rank]
+        return RankError(f"{act} of rank {own} failed, and all ranks live: {error}")
 
     def _lost(self, rank: int, act: str, what: str, error: RuntimeError) -> RankError:
-        message = f"rank {rank} {what}: rank {self.rank} waited for it in {act} ({error})"
-        return RankError(message, rank=rank)
+        name, own = self._names[rank], self._names[self.rank]
+        return RankError(
+            f"rank {name} {what}: rank {own} waited for it in {act} ({error})", rank=name
+        )
 
     def _end_group(self) -> None:
         """Close connections, so that the others need not wait for their time-out."""

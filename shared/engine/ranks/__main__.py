@@ -14,8 +14,11 @@ import structlog
 from shared.ending import end_process
 from shared.engine.ranks.device_channels import DeviceGroup
 from shared.engine.ranks.follower import Follower
-from shared.engine.ranks.lines import LocalSender
+from shared.engine.ranks.lines import sender_of
 from shared.engine.ranks.memory_channels import GroupMemory
+from shared.engine.ranks.seat import Seat
+from shared.engine.ranks.socket_channels import GroupSockets
+from shared.errors import BatonError
 from shared.telemetry.logs import configure_logs
 
 log = structlog.get_logger(__name__)
@@ -28,16 +31,21 @@ def main(words: list[str]) -> int:
     """Follow rank 0 until it is gone; return the exit code."""
     rank, leader, line_fd = map(int, words[:3])
     _end_with(leader)
-    group = msgspec.json.decode(words[3], type=GroupMemory | DeviceGroup)
-    service, level, as_json = words[4:7]
+    group = msgspec.json.decode(words[3], type=GroupMemory | DeviceGroup | GroupSockets)
+    seat = msgspec.json.decode(words[4], type=Seat)
+    service, level, as_json = words[5:8]
     # A terminal's interrupt and a service manager's end reach all processes. Rank 0 decides.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     configure_logs(service=f"{service}.{rank}", level=level, as_json=as_json == "1")
-    channels = group.join(rank)
-    plans, results = channels.receive_plans(), channels.send_results()
-    line = LocalSender(socket.socket(fileno=line_fd))
-    reason = Follower(channels, plans, results, line).follow()
+    line = sender_of(socket.socket(fileno=line_fd))
+    try:
+        channels = group.join(rank)
+        plans, results = channels.receive_plans(), channels.send_results()
+    except BatonError as error:
+        log.error("rank_cannot_join", rank=rank, reason=str(error))
+        return 1
+    reason = Follower(channels, plans, results, line, seat).follow()
     log.info("rank_ends", reason=str(reason))
     # Those that still wait for this rank learn it at once.
     channels.close()

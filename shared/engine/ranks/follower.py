@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from shared.engine.config import EngineConfig
     from shared.engine.ranks.base import AnswerSender, Channels
     from shared.engine.ranks.orders import Order
+    from shared.engine.ranks.seat import Seat
     from shared.engine.step.decode_graphs import GraphRecorder
     from shared.engine.step.model_parts import ModelParts
     from shared.engine.step.model_runner import RunningStep, StepResult
@@ -64,6 +65,7 @@ class Follower:
         plans: PlanReceiver,
         results: PlanSender | None,
         line: AnswerSender,
+        seat: Seat,
         *,
         recorder: GraphRecorder | None = None,
     ) -> None:
@@ -71,6 +73,7 @@ class Follower:
 
         `line`: for answers to rank 0. `recorder`: see `build_model_parts`.
         """
+        self._seat = seat
         self._channels = channels
         self._collective = channels.collective
         self._rank = channels.split.number
@@ -171,12 +174,14 @@ class Follower:
         if order.model_class:
             register_named(order.model_class)
         split = replace(self._channels.split, expert_parallel=order.expert_parallel)
+        seat = self._seat
         loaded = load_model(
-            Path(order.folder),
+            Path(seat.folders.get(order.folder, order.folder)),
             split=split,
+            seat=(seat.index, seat.count),
             collective=self._channels.sums,
             pipe=self._channels.pipe,
-            **{**order.options, "device": self._channels.device},
+            **{**order.options, "device": self._channels.device} | seat.options,
         )
         self._loaded[loaded.fingerprint] = loaded
         return Done(loaded.fingerprint, VERSION)

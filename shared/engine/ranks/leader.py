@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import structlog
 
-from shared.engine.ranks.device_channels import devices_from, on_devices
+from shared.engine.ranks.assembly import Assembly
 from shared.engine.ranks.device_watch import DeviceWatch, WatchedRunner
+from shared.engine.ranks.handshake import OwnNode
 from shared.engine.ranks.leading import Agreed, LeadingRunner, LeadingSlots
-from shared.engine.ranks.lines import local_line
-from shared.engine.ranks.memory_channels import make_memory
 from shared.engine.ranks.orders import (
     Build,
     Failed,
@@ -25,7 +24,7 @@ from shared.engine.ranks.orders import (
     Unbuild,
     encode_order,
 )
-from shared.engine.ranks.processes import FollowerProcesses, LogSettings
+from shared.engine.ranks.processes import LogSettings
 from shared.engine.step.staged import FirstStage
 from shared.errors import ConfigError, InternalError, ModelLoadError, RankError
 from shared.kv.memory import KVMemory
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
     from shared.engine.config import EngineConfig
     from shared.engine.rank_settings import RankSettings
-    from shared.engine.ranks.base import AnswerReceiver, Channels, Group
+    from shared.engine.ranks.base import AnswerReceiver
     from shared.engine.ranks.orders import Done
     from shared.engine.step.followers import Meet, StepRunner
     from shared.kv.layout import KVLayout
@@ -59,64 +58,74 @@ _DEVICE_S = 120.0
 _TELL_S = 30.0
 
 
+def _does_nothing() -> None:
+    pass
+
+
 class RankLeader:
-    """Followers on this host. Owned by the process, not by an engine: see `Followers`."""
+    """All followers of a group. Owned by the process, not by an engine: see `Followers`."""
 
     def __init__(
-        self, settings: RankSettings, logs: LogSettings | None = None, *, device: str = "cpu"
+        self,
+        settings: RankSettings,
+        logs: LogSettings | None = None,
+        *,
+        device: str = "cpu",
+        own: OwnNode | None = None,
+        check: Callable[[], None] = _does_nothing,
+        on_leaving: Callable[[], None] = _does_nothing,
     ) -> None:
-        """Start the processes. They load nothing yet. `device`: that of rank 0.
+        """Start the processes, and wait for those of other hosts. They load nothing yet.
+
+        `device`: rank 0's. `own`: what this host says of itself to others. `check` is called while
+        it waits for them, and ends that by an error. `on_leaving`: called in a thread when another
+        host is told to end: this process should, in order.
 
         Raises:
-            ConfigError: the memory of the group cannot be made, or there are too few devices.
-            RankError: a rank did not come.
+            ConfigError: the memory of the group cannot be made, its address is in use, or there
+                are too few devices.
+            RankError: a rank was lost already.
         """
         self.size = settings.size
+        self._seat = (0, settings.local_size)
         self._limit_s = settings.distributed_timeout_seconds
         #: Why the group is lost, if it is.
         self.lost: RankError | None = None
-        self._listener: Callable[[], None] = _hears_nothing
+        self._listener: Callable[[], None] = _does_nothing
         self._memories: list[KVMemory] = []
         self._is_built = False
         #: The runner that was built last, if there are stages.
         self._stage: FirstStage | None = None
         #: None on a CPU.
         self._watch: DeviceWatch | None = None
-        devices = []
-        if device != "cpu":
-            devices = devices_from(device, self.size, settings.description)
-        memory, files = make_memory(settings)
-        group: Group = on_devices(memory, devices) if devices else memory
+        self._ranks = Assembly(settings, logs or LogSettings(), self._lose, device=device)
         with contextlib.ExitStack() as on_failure:
-            #: By rank.
-            self._lines: dict[int, AnswerReceiver] = {}
-            with contextlib.ExitStack() as passed_on:
-                theirs = {}
-                for rank in range(1, self.size):
-                    self._lines[rank], other = local_line()
-                    theirs[rank] = passed_on.enter_context(other)
-                self._processes = FollowerProcesses(
-                    theirs, group, logs=logs or LogSettings(), on_lost=self._lose
+            on_failure.callback(self._ranks.close, at_once=True)
+            if settings.nnodes == 1:
+                self._channels = self._ranks.start()
+            else:
+
+                def check_both() -> None:
+                    check()
+                    if self.lost is not None:
+                        raise self.lost
+
+                self._channels = self._ranks.meet(
+                    own or OwnNode(), check=check_both, on_leaving=on_leaving
                 )
-            on_failure.callback(self._processes.close, at_once=True)
-            self._channels: Channels = group.join(
-                0, expert_parallel=settings.enable_expert_parallel
-            )
             on_failure.callback(self._channels.close)
             if isinstance(self._channels.sums, DeviceCollective):
                 limit_s = max(self._limit_s, _DEVICE_S)
                 self._watch = DeviceWatch(self._channels.sums, limit_s, self._lose)
             self._plans = self._channels.send_plans()
             self._results = self._channels.receive_results()
+            self._ranks.all_joined()
             on_failure.pop_all()
-        # All have the descriptors already: the kernel keeps the memory as long as one has it.
-        for file in files:
-            file.close()
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The followers' process ids, by rank from 1."""
-        return self._processes.pids
+        """The process ids of this host's followers, in the order of ranks."""
+        return self._ranks.pids
 
     def on_lost(self, callback: Callable[[], None]) -> None:
         """See `Followers`."""
@@ -143,6 +152,7 @@ class RankLeader:
             loaded = load_model(
                 folder,
                 split=split,
+                seat=self._seat,
                 collective=self._channels.sums,
                 pipe=self._channels.pipe,
                 **options,
@@ -152,13 +162,15 @@ class RankLeader:
                 self._answers(limit_s=None)
             raise
         # Loading takes as long as it takes.
-        for rank, answer in enumerate(self._answers(limit_s=None), 1):
+        answers = self._answers(limit_s=None)
+        for rank, answer in zip(self._ranks.lines, answers, strict=True):
             for name, own, other in (
                 ("version", VERSION, answer.version),
                 ("weights", loaded.fingerprint, answer.fingerprint),
             ):
                 if own != other:
-                    raise ConfigError(f"rank {rank} has other {name} than rank 0: {other}, {own}")
+                    where = f"rank {rank}{self._ranks.place(rank)}"
+                    raise ConfigError(f"{where} has other {name} than rank 0: {other}, {own}")
         log.info("ranks_loaded", size=self.size, pids=self.pids)
         return loaded
 
@@ -178,23 +190,21 @@ class RankLeader:
         """See `Followers`."""
         self._send(Build(fingerprint, config, num_blocks, max_model_len))
         self._is_built = True
-        fds: list[int] = []
+        fds: dict[int, int] = {}
         try:
             self._answers(fds, limit_s=max(self._limit_s, _BUILD_S))
         except BaseException:
-            for fd in fds:
+            for fd in fds.values():
                 os.close(fd)
             raise
-        if self._watch is not None:
-            return  # no process maps a device's memory
         self._memories = [
-            KVMemory.attached(layout, num_blocks, fd)
-            for layout, fd in zip(layouts[1:], fds, strict=True)
+            KVMemory.attached(layouts[rank], num_blocks, fd) for rank, fd in fds.items()
         ]
 
     def record(self, record: Callable[[Meet], None]) -> None:
         """See `Followers`."""
         self._send(Record())
+        limit_s = max(self._limit_s, _BUILD_S)
         try:
             record(self._meeting)
         except RankError as error:
@@ -202,9 +212,9 @@ class RankLeader:
             raise
         except BaseException:
             with contextlib.suppress(ConfigError, InternalError, RankError):
-                self._answers(limit_s=self._limit_s)
+                self._answers(limit_s=limit_s)
             raise
-        self._answers(limit_s=self._limit_s)
+        self._answers(limit_s=limit_s)
 
     @contextlib.contextmanager
     def _meeting(self) -> Iterator[None]:
@@ -276,9 +286,7 @@ class RankLeader:
         if self._results is not None:
             self._results.close()
         self._channels.close()
-        for line in self._lines.values():
-            line.close()
-        self._processes.close(at_once=self.lost is not None)
+        self._ranks.close(at_once=self.lost is not None)
 
     def order(self, order: Order) -> None:
         """Give an order, and return when all have followed it.
@@ -304,16 +312,16 @@ class RankLeader:
             raise self.lost
         self._plans.send(encode_order(order))
 
-    def _answers(self, fds: list[int] | None = None, *, limit_s: float | None) -> list[Done]:
-        """Return every follower's answer to the last order; add the descriptors to `fds`.
+    def _answers(self, fds: dict[int, int] | None = None, *, limit_s: float | None) -> list[Done]:
+        """Return every follower's answer to the last order; add the descriptors to `fds`, by rank.
 
         A rank that has not answered after `limit_s` is lost; None: it may take any time.
         """
         found, failed = [], None
-        for rank, line in self._lines.items():
+        for rank, line in self._ranks.lines.items():
             answer, fd = self._answer(rank, line, limit_s)
             if fd is not None and fds is not None:
-                fds.append(fd)
+                fds[rank] = fd
             if isinstance(answer, Failed):
                 failed = failed or (rank, answer)
             else:
@@ -321,7 +329,7 @@ class RankLeader:
         if failed is not None:
             rank, answer = failed
             kind = ConfigError if answer.is_refused else InternalError
-            raise kind(f"rank {rank}: {answer.error}")
+            raise kind(f"rank {rank}{self._ranks.place(rank)}: {answer.error}")
         return found
 
     def _answer(
@@ -333,7 +341,8 @@ class RankLeader:
             what = f"did not answer within {limit_s:g} s"
         except OSError as error:
             what = f"is gone: {error}"
-        self._lose(RankError(f"the process of rank {rank} {what}", rank=rank))
+        where = f"rank {rank}{self._ranks.place(rank)}"
+        self._lose(RankError(f"the process of {where} {what}", rank=rank))
         assert self.lost is not None  # just now
         raise self.lost
 
@@ -346,7 +355,3 @@ class RankLeader:
         if self._watch is not None:
             self._watch.end(error)
         self._listener()
-
-
-def _hears_nothing() -> None:
-    pass

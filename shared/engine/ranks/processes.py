@@ -6,7 +6,6 @@ import contextlib
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -21,9 +20,11 @@ import msgspec
 from shared.errors import RankError
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable, Mapping, Sequence
 
     from shared.engine.ranks.base import Group
+    from shared.engine.ranks.seat import Seat
 
 #: For a follower that was told to end; then it is killed.
 _END_S = 5.0
@@ -92,11 +93,13 @@ class FollowerProcesses:
         *,
         logs: LogSettings,
         on_lost: Callable[[RankError], None],
+        seats: Mapping[int, Seat],
     ) -> None:
         """Start ranks of a group. lines: by rank, its own end of its line to rank 0.
 
         Lines and group stay the caller's.
         """
+        self._seats = seats
         self._on_lost = on_lost
         self._processes: dict[int, Process] = {}
         self._pidfds: list[int] = []
@@ -153,7 +156,8 @@ class FollowerProcesses:
 
     def _start(self, rank: int, line: socket.socket, group: Group, logs: LogSettings) -> None:
         how = (logs.service, logs.level, str(int(logs.as_json)))
-        words = (str(line.fileno()), msgspec.json.encode(group).decode(), *how)
+        structures = (msgspec.json.encode(each).decode() for each in (group, self._seats[rank]))
+        words = (str(line.fileno()), *structures, *how)
         process = start_process(rank, words, (*group.fds, line.fileno()))
         self._processes[rank] = process
         self._pidfds.append(os.pidfd_open(process.pid))

@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pytest
 
 from cli.doctor.finding import Level
@@ -29,16 +28,12 @@ from shared.engine.ranks import leader as leader_module
 from shared.engine.ranks import processes
 from shared.engine.ranks.leader import RankLeader
 from shared.engine.sequence.events import Failed
-from shared.engine.sequence.request import EngineRequest
 from shared.errors import ConfigError, InternalError, ModelLoadError, RankError
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from shared.request.grammar.spec import GrammarKind, GrammarSpec, Thinking
-from shared.request.logprobs_mode import LogprobsMode
-from shared.request.sampling_params import SamplingParams
-from shared.request.thinking_budget import ThinkingBudget
 from shared.worker.health.rank_metrics import RankCollector
-from tests.fakes.engines import Near, Run, drain, generate, logprobs_of, make_request
+from tests.fakes.engines import drain, generate, make_request
+from tests.fakes.every_kind import ALL_KINDS, SHORT_OF_BLOCKS, assert_same, run
 from tests.fakes.lora_folders import write_lora
 from tests.fakes.offload import offload_of, settle
 from tests.fakes.warm_process import COLD_RANKS, WarmProcess
@@ -46,51 +41,16 @@ from tests.fakes.warm_process import COLD_RANKS, WarmProcess
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shared.engine.engine import Engine
     from shared.engine.ranks.orders import Order
     from shared.request.adapter_ref import AdapterRef
 
 VOCAB = 300
-PHONE = GrammarSpec(kind=GrammarKind.REGEX, text=r"(\d{3}-){6}")
-SHORT_OF_BLOCKS = {
-    "num_blocks": 32,
-    "block_size": 4,
-    "max_num_seqs": 16,
-    "max_num_batched_tokens": 32,
-}
 NGRAM = json.dumps({"method": "ngram", "num_speculative_tokens": 3, "adaptive": False})
-PROCESSORS = ("tests.fakes.logits_processors:NoRepeat",)
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "synchronous": {"async_scheduling": False},
     "overlapped": {"async_scheduling": True},
     "speculative": {"async_scheduling": True, "speculative_config": NGRAM},
-}
-KINDS: dict[str, dict[str, Any]] = {
-    "greedy": {"temperature": 0.0},
-    "drawn": {"temperature": 0.9, "top_k": 40, "top_p": 0.9, "min_p": 0.01},
-    "penalties": {"temperature": 0.0, "repetition_penalty": 1.3, "frequency_penalty": 0.7},
-    "bias": {"temperature": 0.7, "logit_bias": {5: 2.5, 9: -100.0}, "min_tokens": 3},
-    "words": {"temperature": 0.0, "bad_words_token_ids": ((7,), (8, 9)), "stop_token_ids": (3,)},
-    "allowed": {"temperature": 1.0, "allowed_token_ids": tuple(range(20, 60))},
-    "logprobs": {"temperature": 0.0, "logprobs": 3, "prompt_logprobs": 2},
-    "logits": {
-        "temperature": 0.0,
-        "logprobs": 3,
-        "prompt_logprobs": 2,
-        "logprobs_mode": LogprobsMode.RAW_LOGITS,
-    },
-    "hidden states": {"temperature": 0.0, "return_hidden_states": True},
-    "named tokens": {"temperature": 0.0, "logprobs": 0, "logprob_token_ids": (3, 1)},
-    "thinking": {
-        "temperature": 0.0,
-        "thinking_budget": ThinkingBudget(
-            max_tokens=5, thinking=Thinking(begin_token_id=1, end_token_id=7, is_open=True)
-        ),
-    },
-    "processor": {"temperature": 0.0, "extra_args": {"no_repeat": 4}},
-    "grammar": {"temperature": 0.8, "grammar": PHONE},
-    "late": {"temperature": 0.0, "max_tokens": 3},
 }
 
 
@@ -132,29 +92,6 @@ def group_of(leader: RankLeader, model: Path, **settings: Any) -> Iterator[Engin
     home.close()
 
 
-def run(engine: Engine, llm: LLM) -> Run:
-    """Requests of every kind, two of each: there is not room for all of them at a time."""
-    eos = llm.tokenizer.eos_token_ids
-    for i, (kind, fields) in enumerate(KINDS.items()):
-        for j in range(2):
-            params = {"max_tokens": 14, "seed": i, "sample_index": j, "eos_token_ids": eos} | fields
-            prompt = [(i * 31 + n * (7 + j)) % 90 + 10 for n in range(5 + 9 * j)]
-            request = EngineRequest(
-                request_id=f"{kind} {j}",
-                # Something to guess from.
-                prompt_token_ids=(*prompt, *prompt[:4]),
-                sampling=SamplingParams(**params),
-            )
-            engine.add(llm.grammars.ready_now(request))
-    return drain(engine)
-
-
-def rows_of(run: Run, request_id: str) -> Near:
-    """The hidden states that an answer returns."""
-    rows = [row for event in run.new_tokens(request_id) for row in event.hidden_states]
-    return Near(np.frombuffer(b"".join(rows), "<f4"))
-
-
 @pytest.mark.parametrize(
     ("group", "name"),
     [
@@ -167,8 +104,7 @@ def test_answers_are_those_of_one_process(
     model: Path, group: str, name: str, request: pytest.FixtureRequest
 ) -> None:
     leader = request.getfixturevalue(group)
-    settings = SHORT_OF_BLOCKS | {"logits_processors": PROCESSORS} | SETTINGS[name]
-    settings |= {"enable_return_hidden_states": True}
+    settings = ALL_KINDS | SETTINGS[name]
     here = LLM(model, dtype="float32", attention_backend="torch", **settings)
     want = run(here.engine, here)
     counters = here.engine.stats().counters
@@ -181,12 +117,7 @@ def test_answers_are_those_of_one_process(
         assert own.layout.block_bytes * 2 == home.engine.layout.block_bytes
         assert other.blocks.any(), "rank 1 has kept nothing"
     here.close()
-    assert set(got.events) == set(want.events)
-    for request_id in want.events:
-        assert got.tokens(request_id) == want.tokens(request_id), request_id
-        assert got.finish_reason(request_id) == want.finish_reason(request_id), request_id
-        assert logprobs_of(got, request_id) == logprobs_of(want, request_id), request_id
-        assert rows_of(got, request_id) == rows_of(want, request_id), request_id
+    assert_same(got, want)
 
 
 def answer(home: EngineHome, *, adapter: AdapterRef | None = None) -> list[int]:
