@@ -1,16 +1,30 @@
-"""What stands in for NCCL where there is no device: the process groups of threads."""
+"""What stands in for NCCL and recordings where there is no device."""
 
 from __future__ import annotations
 
+import os
+import socket
+import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
+from torch.overrides import TorchFunctionMode
+
+from shared.engine.ranks.follower import Follower
+from shared.engine.ranks.lines import sender_of
+from shared.engine.step.decode_graphs import EagerRecorder
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
+
+    from shared.engine.ranks.base import AnswerSender, Group
+    from shared.engine.ranks.orders import Answer
+    from shared.engine.ranks.seat import Seat
+    from shared.engine.step.decode_graphs import GraphRecorder, StepGraph, StepOutput
 
 _PATIENCE_S = 60.0
 
@@ -21,6 +35,9 @@ class DeviceMeeting:
     def __init__(self, size: int) -> None:
         self.size = size
         self.barrier = threading.Barrier(size, timeout=_PATIENCE_S)
+        self.aborted = threading.Event()
+        #: A rank that comes no more.
+        self.stopped: int | None = None
         self.tensors: list[Tensor] = [torch.empty(0)] * size
         #: By rank: operation, shape and dtype, in order.
         self.calls: list[list[tuple[str, tuple[int, ...], torch.dtype]]] = [[] for _ in range(size)]
@@ -64,12 +81,15 @@ class FakeNcclGroup:
 
     def abort(self) -> None:
         self.is_aborted = True
+        self._meeting.aborted.set()
         self._meeting.barrier.abort()
 
     def _meet(self, act: str, tensor: Tensor, options: Any) -> list[Tensor]:
         assert not options.asyncOp, "an operation beside the caller's stream"
         assert tensor.is_contiguous()
         meeting = self._meeting
+        if meeting.stopped == self._rank:
+            meeting.aborted.wait(_PATIENCE_S)
         meeting.calls[self._rank].append((act, tuple(tensor.shape), tensor.dtype))
         meeting.tensors[self._rank] = tensor
         self._wait()
@@ -80,3 +100,136 @@ class FakeNcclGroup:
             self._meeting.barrier.wait()
         except threading.BrokenBarrierError as error:
             raise RuntimeError("NCCL communicator was aborted") from error
+
+
+class FollowerThreads:
+    """In place of `FollowerProcesses`: followers as threads, each with a recorder."""
+
+    recorders: ClassVar[dict[int, GraphRecorder]] = {}
+
+    def __init__(
+        self,
+        lines: Mapping[int, socket.socket],
+        group: Group,
+        *,
+        seats: Mapping[int, Seat],
+        **_: object,
+    ) -> None:
+        self.pids = ()
+        self._threads = [
+            threading.Thread(
+                target=self._follow,
+                args=(rank, group, socket.socket(fileno=os.dup(line.fileno())), seats[rank]),
+                daemon=True,
+            )
+            for rank, line in lines.items()
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self, *, at_once: bool = False) -> None:
+        for thread in self._threads:
+            thread.join(_PATIENCE_S)
+            assert not thread.is_alive()
+
+    def _follow(self, rank: int, group: Group, line: socket.socket, seat: Seat) -> None:
+        channels = group.join(rank)
+        plans = channels.receive_plans()
+        recorder = self.recorders.get(rank)
+        answers = _NoDescriptors(sender_of(line))
+        Follower(channels, plans, None, answers, seat, recorder=recorder).follow()
+        channels.close()
+        plans.close()
+        line.close()
+
+
+@dataclass
+class _NoDescriptors:
+    """A follower's line, on which no memory is passed: no process maps a device's."""
+
+    line: AnswerSender
+
+    def send(self, answer: Answer, _fd: int | None = None) -> None:
+        self.line.send(answer)
+
+
+class HostReadError(AssertionError):
+    """A recording would contain what waits for the device, or comes from the host."""
+
+
+class NoHostReads(TorchFunctionMode):
+    """Refuses what no recording on a device can contain, but for what kernels do on a CPU."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if (name in _HOST_READS or _reads_index(name, args)) and not _in_kernels():
+            raise HostReadError(name)
+        return func(*args, **(kwargs or {}))
+
+
+#: Names of functions and methods that wait for a device, or that copy numbers of the host to it.
+_HOST_READS = {
+    *("item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__"),
+    *("nonzero", "masked_select", "unique", "unique_consecutive", "bincount", "is_nonzero"),
+    *("equal", "allclose", "__contains__", "repeat_interleave", "pin_memory"),
+    *("tensor", "as_tensor", "new_tensor", "from_numpy", "frombuffer"),
+}
+
+
+def _reads_index(name: str, args: Any) -> bool:
+    """Whether an index is a mask, whose size the host must know, or numbers of the host."""
+    if name == "where":
+        return len(args) == 1
+    if name not in ("__getitem__", "__setitem__"):
+        return False
+    indices = args[1] if isinstance(args[1], tuple) else (args[1],)
+    masks = (each for each in indices if isinstance(each, torch.Tensor))
+    return any(isinstance(each, list) for each in indices) or any(
+        mask.dtype is torch.bool for mask in masks
+    )
+
+
+def _in_kernels() -> bool:
+    """Whether a kernel's implementation on a CPU asks: on a device Triton's has its place."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        if f"{os.sep}kernels{os.sep}" in frame.f_code.co_filename:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+class RegionRecorder(EagerRecorder):
+    """Runs what would be recorded without host reads, and knows which operations were inside."""
+
+    def __init__(self, calls: list[Any]) -> None:
+        """calls: the list to which the rank's collective operations are added."""
+        self._calls = calls
+        #: Whether the device refuses to end a recording.
+        self.fails = False
+        #: By recorded step: its operations.
+        self.regions: list[list[Any]] = []
+        #: Sizes that were replayed.
+        self.replayed: list[int] = []
+
+    def record(self, step: Callable[[], StepOutput]) -> StepGraph:
+        def region() -> StepOutput:
+            with NoHostReads():
+                return step()
+
+        before = len(self._calls)
+        graph = super().record(region)
+        self.regions.append(self._calls[before:])
+        if self.fails:
+            raise ZeroDivisionError
+        return _Replayed(graph, self.replayed)
+
+
+class _Replayed:
+    def __init__(self, graph: StepGraph, replayed: list[int]) -> None:
+        self._graph, self._replayed = graph, replayed
+
+    def replay(self) -> StepOutput:
+        output = self._graph.replay()
+        self._replayed.append(len(output.logits))
+        return output

@@ -6,7 +6,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
-from shared.engine.ranks.device_channels import devices_from, on_devices
+from shared.engine.ranks.device_channels import devices_of, on_devices
 from shared.engine.ranks.lines import local_line
 from shared.engine.ranks.meeting import Meeting
 from shared.engine.ranks.memory_channels import make_memory
@@ -61,7 +61,7 @@ class Assembly:
         """
         settings, devices = self._settings, list[str]()
         if self._device != "cpu":
-            devices = devices_from(self._device, settings.size, settings.description)
+            devices = devices_of(settings.size, settings.description)
         memory, files = make_memory(settings)
         group: Group = on_devices(memory, devices) if devices else memory
         self._files = files

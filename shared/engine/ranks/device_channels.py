@@ -34,17 +34,13 @@ class DeviceGroup(msgspec.Struct, tag=True, frozen=True):
         return DeviceChannels(self, rank, expert_parallel=expert_parallel)
 
 
-def devices_from(first: str, size: int, asked_by: str) -> list[str]:
-    """Return the names of `size` devices, by rank: the first one, and those behind it.
-
-    asked_by: the setting, for the error.
+def devices_of(size: int, asked_by: str) -> list[str]:
+    """Return the names of `size` devices, by rank. asked_by: the setting, for the error.
 
     Raises:
         ConfigError: there are not so many.
     """
-    device = read_device(first)
-    begin = device.index or 0
-    names = [f"{device.type}:{begin + rank}" for rank in range(size)]
+    names = [f"cuda:{rank}" for rank in range(size)]
     try:
         read_device(names[-1])
     except ConfigError as error:

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from shared.ranks.base import DeviceCollective
 
 
+#: Between looks at the time.
+_LOOK_S = 0.2
+
+
 class DeviceWatch:
     """Ends rank 0's wait for its device when the group is lost, or when it takes too long.
 
@@ -69,7 +73,7 @@ class DeviceWatch:
         self._closing.set()
 
     def _live(self) -> None:
-        while not self._closing.wait(self._limit_s / 8):
+        while not self._closing.wait(_LOOK_S):
             until = self._until
             if until is not None and time.monotonic() > until:
                 message = f"the device of rank 0 did not end a step within {self._limit_s:g} s"
