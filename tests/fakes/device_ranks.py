@@ -85,21 +85,35 @@ class FakeNcclGroup:
         self._meeting.barrier.abort()
 
     def _meet(self, act: str, tensor: Tensor, options: Any) -> list[Tensor]:
-        assert not options.asyncOp, "an operation beside the caller's stream"
-        assert tensor.is_contiguous()
+        self._know(act, tensor, options)
         meeting = self._meeting
         if meeting.stopped == self._rank:
             meeting.aborted.wait(_PATIENCE_S)
-        meeting.calls[self._rank].append((act, tuple(tensor.shape), tensor.dtype))
         meeting.tensors[self._rank] = tensor
         self._wait()
         return list(meeting.tensors)
+
+    def _know(self, act: str, tensor: Tensor, options: Any) -> None:
+        assert not options.asyncOp, "an operation beside the caller's stream"
+        assert tensor.is_contiguous()
+        self._meeting.calls[self._rank].append((act, tuple(tensor.shape), tensor.dtype))
 
     def _wait(self) -> None:
         try:
             self._meeting.barrier.wait()
         except threading.BrokenBarrierError as error:
             raise RuntimeError("NCCL communicator was aborted") from error
+
+
+class LoneNcclGroup(FakeNcclGroup):
+    """A rank's, while the others are not there: they have what it has, and are not waited for."""
+
+    def _meet(self, act: str, tensor: Tensor, options: Any) -> list[Tensor]:
+        self._know(act, tensor, options)
+        return [tensor] * self._meeting.size
+
+    def _wait(self) -> None:
+        pass
 
 
 class FollowerThreads:
