@@ -193,6 +193,12 @@ def doctor(
     tensor_parallel_size: Annotated[
         int, typer.Option(min=1, help="Time sums between so many ranks, too.")
     ] = 1,
+    nnodes: Annotated[
+        int, typer.Option(min=1, help="Hosts that these ranks are on; run this on each.")
+    ] = 1,
+    node_rank: Annotated[int, typer.Option(min=0, help="This host's number.")] = 0,
+    master_addr: Annotated[str, typer.Option(help="Address of host 0.")] = "127.0.0.1",
+    master_port: Annotated[int, typer.Option(help="Port of host 0 for the others.")] = 29501,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     tls_ca: TlsCa = None,
@@ -201,6 +207,7 @@ def doctor(
     """Check this machine, a model and a running cluster, and say what to do."""
     from cli.access import Access, from_flags, token_metadata
     from cli.doctor.command import run_doctor
+    from cli.doctor.ranks import Ranks
 
     secure = from_flags(tls_cert, tls_key, tls_ca, tls_server_name)
     healthy = run_doctor(
@@ -209,7 +216,14 @@ def doctor(
         port=port,
         grpc_port=grpc_port,
         require_cluster=require_cluster,
-        num_ranks=tensor_parallel_size,
+        ranks=Ranks(
+            tensor_parallel_size=tensor_parallel_size,
+            nnodes=nnodes,
+            node_rank=node_rank,
+            master_addr=master_addr,
+            master_port=master_port,
+            cluster_token=cluster_token,
+        ),
         access=Access(secure, token_metadata(cluster_token)),
     )
     raise typer.Exit(0 if healthy else 1)

@@ -113,7 +113,9 @@ async def _hand_off(
     prefill.engine.add(replace(request, hold_blocks=True))
     source, first = _prefill(prefill.engine)
     start = time.perf_counter()
-    inbound = decode.connector.open(request_id=name, sender=prefill.worker, blocks=target.tables[0])
+    inbound = await decode.connector.open(
+        request_id=name, sender=prefill.worker, blocks=target.tables[0]
+    )
     outbound = await prefill.connector.connect(inbound.ticket, _TIMEOUT_S)
     await outbound.push(0, source.tables[0])
     receipt, digest = await asyncio.gather(inbound.wait(_TIMEOUT_S), outbound.finish(_TIMEOUT_S))

@@ -106,7 +106,9 @@ class Bench:
     async def transfer(self, name: str, connector: Connector, sender: Connector | None) -> float:
         """From opening the ticket until all is verified."""
         started_at = time.perf_counter()
-        inbound = connector.open(request_id="bench", sender=SENDER, blocks=range(self.num_blocks))
+        inbound = await connector.open(
+            request_id="bench", sender=SENDER, blocks=range(self.num_blocks)
+        )
         if sender is None:
             await self.tell({"ticket": ticket_to_hex(inbound.ticket), "on": name})
             receipt = await inbound.wait(60)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from cli.access import Access
     from cli.doctor.finding import Finding
+    from cli.doctor.ranks import Ranks
 
 STYLES = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "bold red"}
 
@@ -34,7 +35,7 @@ def run_doctor(
     port: int,
     grpc_port: int,
     require_cluster: bool,
-    num_ranks: int,
+    ranks: Ranks,
     access: Access,
 ) -> bool:
     """Print the findings; return whether nothing failed."""
@@ -44,7 +45,7 @@ def run_doctor(
         ("this machine", check_machine()),
         ("surroundings", check_surroundings(os.environ, secure=access.secure)),
         ("model", _model(model)),
-        ("ranks", check_ranks(num_ranks)),
+        ("ranks", check_ranks(ranks)),
         ("cluster", _cluster(host, port, grpc_port, access, required=require_cluster)),
     )
     for title, findings in sections:

@@ -31,7 +31,7 @@ from shared.rpc.retry_budget import RetryBudget
 from shared.rpc.wire import worker_id_from_wire
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from prometheus_client import CollectorRegistry
 
@@ -193,11 +193,11 @@ class HandOff:
 
     def _states_opener(
         self, request: decode_pb2.DecodeRequest, states: PlacedHidden | None, timeout_s: float
-    ) -> Callable[[Peer], HiddenInbox] | None:
+    ) -> Callable[[Peer], Awaitable[HiddenInbox]] | None:
         policy = self.hidden
         if policy is None or states is None:
             return None
-        return lambda peer: HiddenInbox(
+        return lambda peer: HiddenInbox.open(
             policy,
             states,
             peer,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from prometheus_client import CollectorRegistry
 
+    from shared.connector.base import InboundTransfer
     from shared.engine.prompt_hidden import HiddenFormat, PlacedHidden
     from shared.engine.speculation_config import SpeculationConfig
     from shared.request.sampling_params import SamplingParams
@@ -121,20 +122,34 @@ class HiddenInbox:
         self,
         policy: HiddenPolicy,
         placed: PlacedHidden,
+        inbound: InboundTransfer,
+        *,
+        num_tokens: int,
+        timeout_s: float,
+    ) -> None:
+        """Begin to wait for `inbound`, which brings the states of a prompt of `num_tokens`."""
+        self._policy = policy
+        self._placed = placed
+        self._num_tokens = num_tokens - placed.first_position
+        self._inbound = inbound
+        self._arrival = asyncio.create_task(self._inbound.wait(timeout_s))
+
+    @classmethod
+    async def open(
+        cls,
+        policy: HiddenPolicy,
+        placed: PlacedHidden,
         peer: Peer,
         *,
         request_id: str,
         num_tokens: int,
         timeout_s: float,
-    ) -> None:
+    ) -> HiddenInbox:
         """Open the transfer for the states of a prompt of `num_tokens`."""
-        self._policy = policy
-        self._placed = placed
-        self._num_tokens = num_tokens - placed.first_position
-        self._inbound = peer.connectors[0].open(
+        inbound = await peer.connectors[0].open(
             request_id=request_id, sender=peer.worker, blocks=placed.blocks
         )
-        self._arrival = asyncio.create_task(self._inbound.wait(timeout_s))
+        return cls(policy, placed, inbound, num_tokens=num_tokens, timeout_s=timeout_s)
 
     @property
     def wanted(self) -> prefill_pb2.WantedStates:

@@ -16,7 +16,7 @@ from shared.worker.health.stall import StallClock
 from shared.worker.peers.incoming import close_inbound, open_incoming
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 
     from baton.v1 import prefill_pb2
     from baton.v1.transfer_pb2 import TransferTicket
@@ -83,7 +83,7 @@ class PrefillAttempt:
         to: Destination,
         timeout_s: float,
         stall_s: float,
-        open_states: Callable[[Peer], HiddenInbox] | None = None,
+        open_states: Callable[[Peer], Awaitable[HiddenInbox]] | None = None,
     ) -> None:
         """`open_states`: request hidden states, too, if the worker's version can send them."""
         self._open_states = open_states if peer.sends_states else None
@@ -112,7 +112,7 @@ class PrefillAttempt:
             BatonError: the worker's own error.
         """
         peer = self._peer
-        incoming = self._open()
+        incoming = await self._open()
         inbound = incoming.inbound
         arrival = asyncio.create_task(inbound.wait(self._timeout_s))
         # The stack closes each of them, even if closing one is cancelled.
@@ -120,7 +120,7 @@ class PrefillAttempt:
             stack.push_async_callback(close_inbound, inbound, arrival)
             states = None
             if self._open_states is not None:
-                states = self._open_states(peer)
+                states = await self._open_states(peer)
                 stack.push_async_callback(states.close)
             call = start(incoming.ticket, states)
             stack.callback(call.cancel)
@@ -142,8 +142,8 @@ class PrefillAttempt:
             report.exposed_ms = (time.monotonic() - (self._first_token_s or 0.0)) * 1e3
             report.connector, report.prefill_worker = peer.connector, peer.worker.name
 
-    def _open(self) -> Incoming:
-        return open_incoming(
+    async def _open(self) -> Incoming:
+        return await open_incoming(
             self._peer,
             request_id=self._request_id,
             tables=self._to.tables,

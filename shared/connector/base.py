@@ -185,8 +185,11 @@ class Connector(Protocol):
         """Return the data that a peer needs to send to this worker."""
         ...
 
-    def can_reach(self, offer: Offer) -> bool:
-        """Return whether this worker could send to a peer with this offer. No I/O beyond a stat."""
+    async def can_reach(self, offer: Offer) -> bool:
+        """Return whether this worker could send to a peer with this offer.
+
+        At most a stat, where the memory is. No packet is sent to the peer.
+        """
         ...
 
     def meet(self, worker: WorkerId, offer: Offer) -> None:
@@ -197,7 +200,7 @@ class Connector(Protocol):
         """
         ...
 
-    def open(
+    async def open(
         self,
         *,
         request_id: str,
@@ -208,10 +211,11 @@ class Connector(Protocol):
     ) -> InboundTransfer:
         """Let `sender` fill local `blocks`, which must be distinct and owned by the caller.
 
-        The blocks must not be freed before `wait` or `abort` has returned. With `parts`, only those
-        of each block are written, and `blocks` is by index: a block may come several times. With
-        `memory`, which must exist longer than the connector and have its layout, they are blocks
-        of that; the sender cannot tell.
+        When this returns, the ticket may be presented. If it is cancelled, or raises, no transfer
+        is open. The blocks must not be freed before `wait` or `abort` has returned. With `parts`,
+        only those of each block are written, and `blocks` is by index: a block may come several
+        times. With `memory`, which must exist longer than the connector and have its layout, they
+        are blocks of that; the sender cannot tell.
         """
         ...
 

@@ -232,7 +232,7 @@ class InstrumentedConnector(WrappedConnector):
         super().__init__(inner)
         self._observer = observer
 
-    def open(
+    async def open(
         self,
         *,
         request_id: str,
@@ -242,7 +242,7 @@ class InstrumentedConnector(WrappedConnector):
         memory: KVMemory | None = None,
     ) -> InboundTransfer:
         """See `Connector.open`."""
-        inbound = self._inner.open(
+        inbound = await self._inner.open(
             request_id=request_id, sender=sender, blocks=blocks, parts=parts, memory=memory
         )
         return _Inbound(inbound, self._tally(Direction.INBOUND, inbound.ticket, parts))

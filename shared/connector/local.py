@@ -174,7 +174,7 @@ class LocalConnector(Transport):
             connector=self.name, address=str(self._worker), params={"hub": self._hub.token}
         )
 
-    def can_reach(self, offer: Offer) -> bool:
+    async def can_reach(self, offer: Offer) -> bool:
         """Return whether the peer is in the same hub."""
         return offer.params.get("hub") == self._hub.token and offer.address in self._hub
 

@@ -50,9 +50,9 @@ class WrappedConnector:
         """See `Connector.offer`."""
         return self._inner.offer()
 
-    def can_reach(self, offer: Offer) -> bool:
+    async def can_reach(self, offer: Offer) -> bool:
         """See `Connector.can_reach`."""
-        return self._inner.can_reach(offer)
+        return await self._inner.can_reach(offer)
 
     def meet(self, worker: WorkerId, offer: Offer) -> None:
         """See `Connector.meet`."""

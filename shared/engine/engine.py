@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as Seq
     from pathlib import Path
 
+    from shared.connector.remote.address import EndpointAddress
     from shared.engine.adapters.store import AdapterStore
     from shared.engine.config import EngineConfig
     from shared.engine.engine_stats import EngineStats
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
     from shared.engine.step.decode_graphs import GraphRecorder
     from shared.engine.step.followers import Followers
     from shared.engine.step.model_parts import ModelParts
+    from shared.errors import RankError
     from shared.identity import Role
     from shared.kv.memory import KVMemory
     from shared.kv.prefix_cache import PrefixBlocks
@@ -131,7 +133,7 @@ class Engine:
             max(layouts, key=lambda each: each.block_bytes),
             model_limit=loaded.spec.max_model_len,
             measure=measure,
-            num_ranks=self._followers.size,
+            num_ranks=self._followers.local_size,
         )
 
     def _build_parts(
@@ -228,6 +230,18 @@ class Engine:
         """The memory behind the blocks of every rank, by rank; empty on an accelerator."""
         own = self._parts.arena.memory
         return () if own is None else (own, *self._followers.memories)
+
+    @property
+    def rank_places(self) -> tuple[KVMemory | EndpointAddress, ...]:
+        """Where the blocks of every rank are, by rank: here, or with a process that serves them.
+
+        Empty on an accelerator.
+        """
+        return (*self.rank_memories, *self._followers.endpoints)
+
+    def lose_rank(self, error: RankError) -> None:
+        """Make the group lost: nothing more is computed with the blocks of its ranks."""
+        self._followers.lose(error)
 
     @property
     def kv_split(self) -> KVSplit:

@@ -6,6 +6,7 @@ It is the aggregated baseline of the benchmarks and the reference of the hand-of
 from __future__ import annotations
 
 import json
+import os
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property, partial
@@ -20,13 +21,13 @@ from shared.engine.offline.beams import PromptBeams, run_searches
 from shared.engine.offline.defaults import read_default_sampling
 from shared.engine.offline.prompts import ReadPrompt, read_prompts
 from shared.engine.offline.request_output import GrowingOutput, RequestOutput
-from shared.engine.rank_settings import RankSettings, check_ranks
+from shared.engine.rank_settings import RankSettings, check_ranks, placed_ranks
 from shared.engine.ranks.leader import RankLeader
 from shared.engine.sequence.request import EngineRequest
 from shared.engine.speculation.draft_files import check_draft
 from shared.engine.speculation.own_head import check_own_head
 from shared.engine.step.followers import NO_FOLLOWERS
-from shared.errors import InvalidRequestError, UnsupportedError
+from shared.errors import ConfigError, InvalidRequestError, UnsupportedError
 from shared.gguf.folder import model_folder
 from shared.model.checks import check_model
 from shared.model.loader import load_model
@@ -83,7 +84,12 @@ class LLM:
             ConfigError, ModelLoadError: the model cannot be run like this.
         """
         config, folder = _engine_config(engine_settings), model_folder(Path(model_dir))
-        ranks = ranks or RankSettings()
+        ranks = placed_ranks(ranks or RankSettings(), os.environ)
+        if ranks.node_rank:
+            raise ConfigError(
+                f"node_rank {ranks.node_rank}: a program is node 0; start the other hosts with "
+                "baton serve decode --node-rank N"
+            )
         check_ranks(ranks, config)
         self._model_dir = change_folder(folder)
         self._default_sampling = read_default_sampling(self._model_dir, generation_config)

@@ -109,6 +109,14 @@ def require_guarded_doors(config: WorkerConfig) -> None:
             flags="--open-metrics",
             insecure=access.insecure_bind,
         )
+    if config.ranks.nnodes > 1:
+        require_guard(
+            config.ranks.master_addr,
+            door="--master-addr",
+            guarded=access.cluster_token is not None,
+            flags="--cluster-token",
+            insecure=access.insecure_bind,
+        )
     for flag, endpoint in (
         ("--kv-events-endpoint", config.kv_events_endpoint),
         ("--kv-events-replay-endpoint", config.kv_events_replay_endpoint),

@@ -210,7 +210,9 @@ class WorkerConfig:
         if self.engine.scheduling_policy is None:
             policy = SchedulingPolicy.URGENCY
             object.__setattr__(self, "engine", replace(self.engine, scheduling_policy=policy))
-        if bool(self.directory) == bool(self.redis_url):
+        # Another host of a worker serves nothing that is listed.
+        has_one = bool(self.directory) != bool(self.redis_url)
+        if not has_one and not (self.ranks.node_rank and not self.directory):
             found = "both" if self.directory else "neither"
             raise ConfigError(f"one of --directory and --redis-url is required, not {found}")
         for name in ("engine_stall_s", "self_check_interval_s"):

@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -22,8 +23,8 @@ from baton.v1 import lifecycle_pb2_grpc
 from shared.config import load_config
 from shared.engine.adapters.build import attach
 from shared.engine.offload.build import forget_disk
+from shared.engine.rank_settings import placed_ranks
 from shared.engine.ranks.leader import RankLeader
-from shared.engine.ranks.processes import LogSettings
 from shared.errors import ConfigError, ModelLoadError
 from shared.model.checkpoint.loading.heap import give_back_free
 from shared.pooling.loading import reads_whole_texts
@@ -47,6 +48,7 @@ from shared.worker.lives.reading import Reader, read_life
 from shared.worker.lives.serving import serve_life
 from shared.worker.lives.site import Site
 from shared.worker.lives.sleeping import sleep_life
+from shared.worker.node import follow_node_0, log_settings, own_node
 from shared.worker.parts import WorkerParts
 from shared.worker.roles import ROLE_SERVICES, Preference, served_roles
 
@@ -134,16 +136,22 @@ async def run_worker(
     Returns 1 if the engine broke, or the directory refuses the worker.
     Raises ConfigError or ModelLoadError: it cannot start as configured.
     """
+    config = replace(config, ranks=placed_ranks(config.ranks, os.environ))
     if reads_whole_texts(config.model.folder):
         check_reader(config, role)
         return await _run_reader(config, role, add_reader)
     check_worker(config, role)
     token = _token(config)
+    if config.ranks.node_rank:
+        return follow_node_0(config, role, token)
     stopping = _stopped_by_signals()
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(following([token.file] if token else []))
         events = await stack.enter_async_context(open_publisher(config))
-        lifecycle = Lifecycle(config, _lead(config, role, stack))
+        leader = await _lead(config, role, token, stopping, stack)
+        if leader is None and stopping.is_set():
+            return 0  # before all hosts were there
+        lifecycle = Lifecycle(config, leader)
         adapters = await _load_first(config, lifecycle, stack)
         lease = _share_cores(config, lifecycle, stack)
         certificates = open_certificates(config.tls, PeerRole(role.value))
@@ -173,13 +181,46 @@ async def run_worker(
     return EXIT_BROKEN if ending is Ending.BROKEN else 0
 
 
-def _lead(config: WorkerConfig, role: Role, stack: AsyncExitStack) -> RankLeader | None:
-    """Start the other ranks, which end with the stack; None: there are none."""
+class _ToldToEndError(Exception):
+    """A signal came while the worker waited for other hosts."""
+
+
+async def _lead(
+    config: WorkerConfig,
+    role: Role,
+    token: ClusterToken | None,
+    stopping: asyncio.Event,
+    stack: AsyncExitStack,
+) -> RankLeader | None:
+    """Start the other ranks, which end with the stack; None: there are none.
+
+    Those of other hosts are waited for until `stopping` is set; it is set when such a host is to
+    end.
+    """
     if config.ranks.size == 1:
         return None
-    as_json = config.log_format == "json"
-    logs = LogSettings(service=role.value, level=config.log_level, as_json=as_json)
-    leader = RankLeader(config.ranks, logs)
+    loop = asyncio.get_running_loop()
+
+    def check() -> None:
+        if stopping.is_set():
+            raise _ToldToEndError
+
+    def stop() -> None:
+        loop.call_soon_threadsafe(stopping.set)
+
+    try:
+        leader = await asyncio.to_thread(
+            partial(
+                RankLeader,
+                config.ranks,
+                log_settings(config, role),
+                own=own_node(config, token),
+                check=check,
+                on_leaving=stop,
+            )
+        )
+    except _ToldToEndError:
+        return None
     stack.callback(leader.close)
     return leader
 

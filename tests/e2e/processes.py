@@ -90,6 +90,8 @@ class Cluster:
         self._directory = directory
         self.http_port, self.grpc_port = free_port(), free_port()
         self.workers: dict[str, Process] = {}
+        #: Other hosts of workers.
+        self.nodes: dict[str, Process] = {}
         self.addresses: dict[str, str] = {}
         #: How a worker finds its directory.
         self.directory_flags: tuple[str, ...] = ("--directory", f"127.0.0.1:{self.grpc_port}")
@@ -120,7 +122,7 @@ class Cluster:
     @property
     def processes(self) -> list[Process]:
         """All of them, workers first: the order in which they are stopped."""
-        return [*self.workers.values(), self.router]
+        return [*self.workers.values(), *self.nodes.values(), self.router]
 
     def add_worker(
         self,
@@ -158,6 +160,18 @@ class Cluster:
             *flags,
         )  # fmt: skip
         return self.workers[name]
+
+    def add_node(self, name: str, number: int, *flags: str) -> Process:
+        """Start another host of a worker. It ends with that, and with an error: see `Node`."""
+        self.nodes[f"{name}-host-{number}"] = self._process(
+            f"{name}-host-{number}",
+            "services.decode",
+            "--model", str(self.model),
+            "--node-rank", str(number),
+            "--num-threads", "1",
+            *flags,
+        )  # fmt: skip
+        return self.nodes[f"{name}-host-{number}"]
 
     def wait_ready(self, *, num_prefill: int = 1, num_decode: int = 1) -> None:
         """Wait until the router serves, and sends work to this many workers of each kind."""

@@ -1,4 +1,4 @@
-"""Workers of two processes and of one hand over to each other, and fetch each other's prefixes."""
+"""Workers of two processes, of one, and of two hosts hand over, and fetch each other's prefixes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def damage_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def driver(
     checkpoint: Path, damage_file: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Driver]:
-    """A prefill worker of two ranks, and decode workers of one and of two."""
+    """A prefill worker of two ranks, and decode workers of one, of two, and of one on two hosts."""
     cluster = Cluster(checkpoint, tmp_path_factory.mktemp("ranks"))
     reuse = ("--reuse-policy", "always", "--reuse-patience-ms", "20000")
     flags = (*ENGINE_FLAGS, *reuse, "--connectors", "shm,zmq")
@@ -53,7 +53,10 @@ def driver(
         cluster.add_worker("decode", "decode-0", *decode, str(free_port()))
         other = (*decode, str(free_port()), *TWO, "--connectors", "zmq")
         cluster.add_worker("decode", "decode-1", *other, damage_file=damage_file)
-        cluster.wait_ready(num_prefill=1, num_decode=2)
+        hosts = (*TWO, "--nnodes", "2", "--master-port", str(free_port()), "--connectors", "zmq")
+        cluster.add_worker("decode", "decode-2", *decode, str(free_port()), *hosts)
+        cluster.add_node("decode-2", 1, *flags, *hosts, "--host", "127.0.0.2")
+        cluster.wait_ready(num_prefill=1, num_decode=3)
         yield Driver(cluster)
     finally:
         codes = cluster.stop()
@@ -63,13 +66,13 @@ def driver(
 def test_hand_offs_and_prefixes_between_workers_of_two_sizes(
     driver: Driver, oracle: LLM, damage_file: Path
 ) -> None:
-    for number, decode in enumerate(("decode-0", "decode-1")):
+    for number, decode in enumerate(("decode-0", "decode-1", "decode-2")):
         # Of several steps, so that blocks leave while others are computed.
         prompt = prompt_of(150 + number, seed=70)
         reply = driver.ask(decode, prompt, prefill=["prefill-0"])
         assert reply.token_ids == expect(oracle, prompt, max_tokens=12, temperature=0.0)
         assert reply.timings.prefill_worker == "prefill-0"
-        assert reply.timings.connector == ("shm", "zmq")[number]
+        assert reply.timings.connector == ("shm", "zmq", "zmq")[number]
         # The decode worker's own prefix, which the prefill worker lacks, goes back to it.
         driver.forget("prefill-0")
         again = [*prompt, *reply.token_ids, *prompt_of(30, seed=71)]
@@ -78,13 +81,20 @@ def test_hand_offs_and_prefixes_between_workers_of_two_sizes(
         assert reply.timings.prefill_worker == "prefill-0"
         assert reply.timings.prefix_source == decode
     # A prefix of the worker of one rank, for that of two; and back.
-    for holder, taker in (("decode-0", "decode-1"), ("decode-1", "decode-0")):
-        prompt = prompt_of(6 * BLOCK_SIZE + 3, seed=len(holder) + int(holder[-1]))
+    pairs = [("decode-0", "decode-1"), ("decode-1", "decode-0")]
+    pairs += [("decode-0", "decode-2"), ("decode-2", "decode-0")]
+    for seed, (holder, taker) in enumerate(pairs, 8):
+        prompt = prompt_of(6 * BLOCK_SIZE + 3, seed=seed)
         driver.ask(holder, prompt)
         reply = driver.ask(taker, prompt, sources=[(holder, 6)])
         assert reply.token_ids == expect(oracle, prompt, max_tokens=12, temperature=0.0)
         assert reply.sources == (3, 0, 6 * BLOCK_SIZE, 6 * BLOCK_SIZE)
         assert reply.timings.prefix_source == holder
+    # A prompt of a worker of one rank, for the one on two hosts.
+    prompt = prompt_of(140, seed=74)
+    reply = driver.ask("decode-2", prompt, prefill=["decode-0"])
+    assert reply.token_ids == expect(oracle, prompt, max_tokens=12, temperature=0.0)
+    assert reply.timings.prefill_worker == "decode-0"
     # One bit in one stream of two, and the prompt is computed where it was to arrive.
     damage_file.touch()
     prompt = prompt_of(90, seed=72)
@@ -119,18 +129,18 @@ def test_ranks_take_other_weights_beside_an_engine_and_sleep(
     assert wanted[checkpoint] != wanted[other]
 
     def answers() -> list[list[int]]:
-        """By either decode worker, of which the less busy one is asked."""
-        return [one_answer(cluster, prompt)["token_ids"] for _ in range(2)]
+        """By each decode worker: the least busy one is asked."""
+        return [one_answer(cluster, prompt)["token_ids"] for _ in range(3)]
 
-    assert answers() == [wanted[checkpoint]] * 2
+    assert answers() == [wanted[checkpoint]] * 3
     done = post(cluster, "/update_weights", path=str(other), weight_version="other", mode="wait")
     assert done["lost"] == {}
-    assert answers() == [wanted[other]] * 2
+    assert answers() == [wanted[other]] * 3
     post(cluster, "/sleep?level=1")
     post(cluster, "/wake_up")
-    assert answers() == [wanted[other]] * 2
+    assert answers() == [wanted[other]] * 3
     post(cluster, "/update_weights", path=str(checkpoint), weight_version="first", mode="abort")
-    assert answers() == [wanted[checkpoint]] * 2
+    assert answers() == [wanted[checkpoint]] * 3
     cluster.wait_idle()
 
 

@@ -79,7 +79,7 @@ async def test_a_stolen_or_replayed_ticket_brings_nothing(guarded: Guarded, tmp_
     hashes = await asyncio.to_thread(held_hashes, guarded, 64)
     async with connector_of(guarded, tmp_path) as (connector, memory):
         sender = worker_id_from_wire(info_of(guarded, "prefill-0").peer.worker)
-        inbound = connector.open(request_id="r", sender=sender, blocks=range(NUM_BLOCKS))
+        inbound = await connector.open(request_id="r", sender=sender, blocks=range(NUM_BLOCKS))
         ticket = ticket_to_wire(inbound.ticket)
         # Stolen: another worker shows it, even one of the cluster that holds the same blocks.
         with pytest.raises(grpc.aio.AioRpcError):
@@ -109,7 +109,7 @@ async def test_an_invented_ticket_writes_nothing_into_a_worker(
     """An outsider reaches a connector's port, and has no ticket of that worker's."""
     async with connector_of(guarded, tmp_path) as (connector, memory):
         memory.blocks[:] = 9
-        own = connector.open(request_id="r", sender=ME, blocks=range(NUM_BLOCKS)).ticket
+        own = (await connector.open(request_id="r", sender=ME, blocks=range(NUM_BLOCKS))).ticket
         info = info_of(guarded, "decode-0")
         invented = ticket_to_wire(own)
         invented.address = info.peer.offers[0].address

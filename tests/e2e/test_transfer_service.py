@@ -48,7 +48,7 @@ async def fetch(cluster: Cluster, prompt: list[int], runtime_dir: Path) -> tuple
             hashes = hashes_of(info, prompt)
             held = await stub.Lookup(transfer_pb2.LookupRequest(block_hashes=hashes), timeout=10)
             sender = worker_id_from_wire(info.peer.worker)
-            inbound = connector.open(request_id="r", sender=sender, blocks=range(NUM_BLOCKS))
+            inbound = await connector.open(request_id="r", sender=sender, blocks=range(NUM_BLOCKS))
             arrival = asyncio.create_task(inbound.wait(20))
             try:
                 sent = await stub.Send(

@@ -188,13 +188,14 @@ async def live_worker(
     model_settings: Mapping[str, str] | None = None,
     lora_dir: Path | None = None,
     num_ranks: int = 1,
+    is_remote: bool = False,
     encrypt: bool = False,
     packing: Literal["auto", "on", "off"] = "auto",
     **engine: Any,
 ) -> AsyncIterator[LiveWorker]:
     """`servicer` may be one that cheats; `model_settings`: fields of `ModelSettings`; `engine`:
-    fields of `EngineConfig`. With `lora_dir` it serves adapters. Of `num_ranks` see
-    `scattered_ranks`.
+    fields of `EngineConfig`. With `lora_dir` it serves adapters. Of `num_ranks` and
+    `is_remote` see `scattered_ranks`.
     """
     usual = {"block_size": BLOCK_SIZE, "max_num_batched_tokens": MAX_NUM_BATCHED_TOKENS}
     usual |= {"enable_lora": lora_dir is not None, "num_blocks": num_blocks}
@@ -211,7 +212,7 @@ async def live_worker(
         reuse=ReuseSettings(reuse_policy=policy, reuse_patience_ms=patience_ms),
         engine=EngineConfig(**(usual | engine)),
     )
-    async with _opened(config, num_ranks) as parts:
+    async with _opened(config, num_ranks, is_remote=is_remote) as parts:
         server = RpcServer(())
         services = ServiceSet(server)
         decode = DecodeSettings(transfer_stall_s=stall_s)
@@ -232,13 +233,15 @@ def _switch_to(services: ServiceSet, server: RpcServer) -> None:
 
 
 @asynccontextmanager
-async def _opened(config: WorkerConfig, num_ranks: int) -> AsyncIterator[WorkerParts]:
+async def _opened(
+    config: WorkerConfig, num_ranks: int, *, is_remote: bool
+) -> AsyncIterator[WorkerParts]:
     weights = await asyncio.to_thread(load_weights, config, first_source(config), None)
     open_with = partial(
         open_parts, adapters=open_adapters(config), weights=weights, followers=NO_FOLLOWERS
     )
     async with AsyncExitStack() as stack:
-        with scattered_engines(num_ranks):
+        with scattered_engines(num_ranks, is_remote=is_remote):
             parts = await stack.enter_async_context(
                 open_with(config, Preference(Role.DECODE), read_token_table=read_token_table)
             )

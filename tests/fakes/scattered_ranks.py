@@ -2,7 +2,8 @@
 
 Beside the memory that its engine computes in, a worker has one for each rank, with the rank's
 layout. Blocks that leave are copied into the ranks' memories first, and those that have arrived are
-copied out of them, by indices of numpy: nothing here knows cuts and maps.
+copied out of them, by indices of numpy: nothing here knows cuts and maps. Ranks from 1 on may be
+remote: an endpoint, in a thread, serves their memory.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 
 from shared.connector.group.inbound import GroupInbound
 from shared.connector.group.outbound import GroupOutbound
+from shared.connector.remote.serve import EndpointSettings, serve_endpoint
 from shared.engine.engine import Engine
 from shared.kv.group_rules import GroupKind
 from shared.kv.hand_off import Holder
@@ -23,6 +25,7 @@ from shared.kv.split import KVSplit
 from shared.worker import parts
 from shared.worker.peers import incoming, outgoing
 from tests.fakes.rank_arenas import own_heads
+from tests.suites.connector_harness import TOKEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 
     from shared.connector.base import Connector
     from shared.connector.group.base import Arrived
+    from shared.connector.remote.address import EndpointAddress
+    from shared.errors import RankError
     from shared.kv.layout import KVGroup, KVLayout
     from shared.worker.parts import WorkerParts
 
@@ -38,11 +43,19 @@ if TYPE_CHECKING:
 class Scattered:
     """The memories of a worker's ranks, and the one that its engine computes in."""
 
-    def __init__(self, whole: KVMemory, layout: KVLayout, num_ranks: int) -> None:
+    def __init__(
+        self, whole: KVMemory, layout: KVLayout, num_ranks: int, *, is_remote: bool
+    ) -> None:
         self.split = KVSplit.of(layout, num_ranks)
         self._whole, self._layout = whole, layout
         layouts = Holder(layout, self.split).rank_layouts
         self.memories = tuple(KVMemory(each, whole.num_blocks) for each in layouts)
+        #: Of ranks from 1 on.
+        self.endpoints = [
+            serve_endpoint(memory, EndpointSettings(rank=rank, token=TOKEN, host="127.0.0.1"))
+            for rank, memory in enumerate(self.memories)
+            if is_remote and rank
+        ]
         #: By group, by rank: which bytes of a block the rank's are.
         self._own = [
             [self._bytes_of(group, rank) for rank in range(num_ranks)] for group in layout.groups
@@ -61,7 +74,15 @@ class Scattered:
                 self._whole.blocks[block, own] = memory.blocks[block, : len(own)]
                 memory.blocks[block] = 0x7F
 
+    @property
+    def places(self) -> tuple[KVMemory | EndpointAddress, ...]:
+        if not self.endpoints:
+            return self.memories
+        return (self.memories[0], *(endpoint.address for endpoint in self.endpoints))
+
     def close(self) -> None:
+        for endpoint in self.endpoints:
+            endpoint.close()
         for memory in self.memories:
             memory.close()
 
@@ -89,14 +110,23 @@ class _ScatteredEngine(Engine):
 
     scattered: Scattered | None = None
 
-    def __init__(self, *args: Any, num_ranks: int, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, num_ranks: int, is_remote: bool, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         assert self.kv_memory is not None
-        self.scattered = Scattered(self.kv_memory, self.layout, num_ranks)
+        memory, layout = self.kv_memory, self.layout
+        self.scattered = Scattered(memory, layout, num_ranks, is_remote=is_remote)
+        self.lost: list[RankError] = []
 
     @property
     def rank_memories(self) -> tuple[KVMemory, ...]:
         return super().rank_memories if self.scattered is None else self.scattered.memories
+
+    @property
+    def rank_places(self) -> tuple[KVMemory | EndpointAddress, ...]:
+        return super().rank_places if self.scattered is None else self.scattered.places
+
+    def lose_rank(self, error: RankError) -> None:
+        self.lost.append(error)
 
     @property
     def kv_split(self) -> KVSplit:
@@ -136,8 +166,8 @@ class _Outbound(GroupOutbound):
 
 class _Inbound(GroupInbound):
     @classmethod
-    def open(cls, *args: Any, connectors: Sequence[Connector], **kwargs: Any) -> _Inbound:
-        inbound = super().open(*args, connectors=connectors, **kwargs)
+    async def open(cls, *args: Any, connectors: Sequence[Connector], **kwargs: Any) -> _Inbound:
+        inbound = await super().open(*args, connectors=connectors, **kwargs)
         assert isinstance(inbound, _Inbound)
         inbound._scattered = _SCATTERED.get(id(connectors))
         inbound._tables = kwargs["tables"]
@@ -166,11 +196,11 @@ def scattered_hand_offs() -> Iterator[None]:
 
 
 @contextmanager
-def scattered_engines(num_ranks: int) -> Iterator[None]:
+def scattered_engines(num_ranks: int, *, is_remote: bool = False) -> Iterator[None]:
     """Within it, workers are opened with so many ranks. Call `adopt` with each."""
 
     def make(*args: Any, **kwargs: Any) -> Engine:
-        return _ScatteredEngine(*args, num_ranks=num_ranks, **kwargs)
+        return _ScatteredEngine(*args, num_ranks=num_ranks, is_remote=is_remote, **kwargs)
 
     with patch.object(parts, "Engine", make) if num_ranks > 1 else _nothing():
         yield

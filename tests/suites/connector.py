@@ -61,7 +61,7 @@ class BehaviourSuite:
         async def check() -> None:
             async with running(harness, "sender", "receiver") as [sender, receiver]:
                 receiver.blocks[:] = SENTINEL
-                inbound = receiver.open(sender.id, targets)
+                inbound = await receiver.open(sender.id, targets)
                 outbound = await sender.connector.connect(inbound.ticket, 5)
                 for start, end in cuts:
                     await outbound.push(start, SOURCES[start:end])
@@ -80,20 +80,20 @@ class BehaviourSuite:
         beside = KVMemory(LAYOUT, 5)
         async with running(harness, "sender", "receiver") as [sender, receiver]:
 
-            def begin(blocks: list[int]) -> InboundTransfer:
-                return receiver.connector.open(
+            async def begin(blocks: list[int]) -> InboundTransfer:
+                return await receiver.connector.open(
                     request_id="r", sender=sender.id, blocks=blocks, memory=beside
                 )
 
             if not receiver.connector.takes_memory:
                 with pytest.raises(ValueError, match="fills no memory but its own"):
-                    begin([0])
+                    await begin([0])
                 return
             with pytest.raises(ValueError, match="5"):
-                begin([5])
+                await begin([5])
             receiver.blocks[:] = SENTINEL
             for targets in ([4, 0, 2], [1]):
-                inbound = begin(targets)
+                inbound = await begin(targets)
                 outbound = await sender.connector.connect(inbound.ticket, 5)
                 await outbound.push(0, SOURCES[: len(targets)])
                 await outbound.finish(5)
@@ -118,7 +118,7 @@ class BehaviourSuite:
         self, harness: Harness
     ) -> None:
         async with running(harness, "sender", "receiver") as [sender, receiver]:
-            inbound = receiver.open(sender.id, TARGETS)
+            inbound = await receiver.open(sender.id, TARGETS)
             outbound = await sender.connector.connect(inbound.ticket, 5)
             await outbound.push(0, SOURCES[:7])
             await fails(outbound.finish(5), TransferFailure.INCOMPLETE)
@@ -133,7 +133,7 @@ class BehaviourSuite:
         self, harness: Harness, first: int, reason: TransferFailure
     ) -> None:
         async with running(harness, "sender", "receiver") as [sender, receiver]:
-            inbound = receiver.open(sender.id, TARGETS)
+            inbound = await receiver.open(sender.id, TARGETS)
             outbound = await sender.connector.connect(inbound.ticket, 5)
             await outbound.push(0, SOURCES[:2])
             await fails(outbound.push(first, SOURCES[:2]), reason)
@@ -142,7 +142,7 @@ class BehaviourSuite:
 
     async def test_the_receiver_gives_up(self, harness: Harness) -> None:
         async with running(harness, "sender", "receiver") as [sender, receiver]:
-            inbound = receiver.open(sender.id, TARGETS)
+            inbound = await receiver.open(sender.id, TARGETS)
             outbound = await sender.connector.connect(inbound.ticket, 5)
             await outbound.push(0, SOURCES[:2])
             await inbound.abort()
@@ -156,7 +156,7 @@ class BehaviourSuite:
 
     async def test_the_sender_gives_up(self, harness: Harness) -> None:
         async with running(harness, "sender", "receiver") as [sender, receiver]:
-            inbound = receiver.open(sender.id, TARGETS)
+            inbound = await receiver.open(sender.id, TARGETS)
             outbound = await sender.connector.connect(inbound.ticket, 5)
             await outbound.push(0, SOURCES[:2])
             await outbound.abort()
@@ -166,14 +166,14 @@ class BehaviourSuite:
 
     async def test_wait_ends_at_its_deadline_and_the_sender_learns(self, harness: Harness) -> None:
         async with running(harness, "sender", "receiver") as [sender, receiver]:
-            inbound = receiver.open(sender.id, TARGETS)
+            inbound = await receiver.open(sender.id, TARGETS)
             outbound = await sender.connector.connect(inbound.ticket, 5)
             await fails(inbound.wait(0.01), TransferFailure.TIMEOUT)
             await fails(_send_all(outbound), TransferFailure.TIMEOUT)
 
     async def test_finish_twice_and_abort_after_it_change_nothing(self, harness: Harness) -> None:
         async with running(harness, "sender", "receiver") as [sender, receiver]:
-            inbound = receiver.open(sender.id, TARGETS)
+            inbound = await receiver.open(sender.id, TARGETS)
             outbound = await sender.connector.connect(inbound.ticket, 5)
             await outbound.push(0, SOURCES)
             digest = await outbound.finish(5)
@@ -185,7 +185,7 @@ class BehaviourSuite:
     async def test_a_ticket_is_for_one_transfer_by_its_sender(self, harness: Harness) -> None:
         async with running(harness, "sender", "receiver", "third") as workers:
             sender, receiver, third = workers
-            inbound = receiver.open(sender.id, TARGETS)
+            inbound = await receiver.open(sender.id, TARGETS)
             stolen = third.connector.connect(inbound.ticket, 5)
             await fails(stolen, TransferFailure.UNKNOWN_TICKET)
             forged = replace(inbound.ticket, sender=third.id)
@@ -201,12 +201,12 @@ class BehaviourSuite:
 
     async def test_other_layouts_and_wrong_blocks_are_refused(self, harness: Harness) -> None:
         async with running(harness, "sender", "receiver") as [sender, receiver]:
-            ticket = receiver.open(sender.id, TARGETS).ticket
+            ticket = (await receiver.open(sender.id, TARGETS)).ticket
             other = replace(ticket, layout=replace(ticket.layout, dtype="bfloat16"))
             await fails(sender.connector.connect(other, 5), TransferFailure.LAYOUT_MISMATCH)
             for blocks in ([], [1, 1], [-1], [NUM_BLOCKS]):
                 with pytest.raises(ValueError, match="blocks"):
-                    receiver.open(sender.id, blocks)
+                    await receiver.open(sender.id, blocks)
             outbound = await sender.connector.connect(ticket, 5)
             with pytest.raises(ValueError, match="blocks"):
                 await outbound.push(0, [NUM_BLOCKS])
@@ -214,15 +214,15 @@ class BehaviourSuite:
     async def test_nobody_at_the_address(self, harness: Harness) -> None:
         async with running(harness, "sender") as [sender]:
             async with running(harness, "receiver") as [receiver]:
-                ticket = receiver.open(sender.id, TARGETS).ticket
+                ticket = (await receiver.open(sender.id, TARGETS)).ticket
                 offer = receiver.connector.offer()
-                assert sender.connector.can_reach(offer)
+                assert await sender.connector.can_reach(offer)
             reasons = (TransferFailure.PEER_LOST, TransferFailure.TIMEOUT)
             await fails(sender.connector.connect(ticket, 5), *reasons)
 
     async def test_the_receiver_closes(self, harness: Harness) -> None:
         async with running(harness, "sender", "receiver") as [sender, receiver]:
-            inbound = receiver.open(sender.id, TARGETS)
+            inbound = await receiver.open(sender.id, TARGETS)
             outbound = await sender.connector.connect(inbound.ticket, 5)
             await receiver.connector.close()
             await fails(inbound.wait(5), TransferFailure.ABORTED)
@@ -231,7 +231,7 @@ class BehaviourSuite:
 
     async def test_the_sender_closes(self, harness: Harness) -> None:
         async with running(harness, "sender", "receiver") as [sender, receiver]:
-            inbound = receiver.open(sender.id, TARGETS)
+            inbound = await receiver.open(sender.id, TARGETS)
             outbound = await sender.connector.connect(inbound.ticket, 5)
             await outbound.push(0, SOURCES[:3])
             await sender.connector.close()
@@ -259,7 +259,7 @@ def _untouched(receiver: Worker, targets: list[int]) -> None:
 
 
 async def _transfer(sender: Worker, receiver: Worker, sources: object, targets: object) -> Receipt:
-    inbound = receiver.open(sender.id, list(targets))
+    inbound = await receiver.open(sender.id, list(targets))
     outbound = await sender.connector.connect(inbound.ticket, 5)
     await outbound.push(0, list(sources))
     await outbound.finish(5)

@@ -60,7 +60,7 @@ class FrameSuite:
     ) -> None:
         overrides, reason = BAD_PIECES[name]
         async with running(harness, "receiver") as [receiver]:
-            inbound = receiver.open(SENDER, range(4))
+            inbound = await receiver.open(SENDER, range(4))
             raw = await enter(harness, receiver, inbound)
             await raw.send(a_piece(inbound.ticket, 0, GOOD[:2], **overrides).encode(), GOOD[:2])
             assert (await expect(raw, Kind.REFUSE)).reason is reason
@@ -74,7 +74,7 @@ class FrameSuite:
         async with running(harness, "receiver") as [receiver]:
             receiver.blocks[:] = SENTINEL
             for overrides, _ in BAD_PIECES.values():
-                inbound = receiver.open(SENDER, [4, 6, 8, 10])
+                inbound = await receiver.open(SENDER, [4, 6, 8, 10])
                 raw = await enter(harness, receiver, inbound)
                 frame = a_piece(inbound.ticket, 0, GOOD[:2], **overrides)
                 await raw.send(frame.encode(), GOOD[:2])
@@ -88,7 +88,7 @@ class FrameSuite:
         self, harness: Harness, name: str
     ) -> None:
         async with running(harness, "receiver") as [receiver]:
-            inbound = receiver.open(SENDER, range(4))
+            inbound = await receiver.open(SENDER, range(4))
             raw = await enter(harness, receiver, inbound)
             await raw.send(BAD_BYTES[name](a_piece(inbound.ticket, 0, GOOD).encode()), GOOD)
             with pytest.raises(TransferError) as error:
@@ -99,7 +99,7 @@ class FrameSuite:
 
     async def test_a_duplicate_piece_fails_the_transfer(self, harness: Harness) -> None:
         async with running(harness, "receiver") as [receiver]:
-            inbound = receiver.open(SENDER, range(4))
+            inbound = await receiver.open(SENDER, range(4))
             raw = await enter(harness, receiver, inbound)
             for first in (0, 1):
                 piece = GOOD[first : first + 2]
@@ -115,7 +115,7 @@ class FrameSuite:
         self, harness: Harness
     ) -> None:
         async with running(harness, "receiver") as [receiver]:
-            inbound = receiver.open(SENDER, range(4))
+            inbound = await receiver.open(SENDER, range(4))
             raw = await enter(harness, receiver, inbound)
             for _ in range(3):
                 await raw.send(a_piece(inbound.ticket, 0, GOOD[:1]).encode(), GOOD[:1])
@@ -127,7 +127,7 @@ class FrameSuite:
         self, harness: Harness, ending: str
     ) -> None:
         async with running(harness, "receiver") as [receiver]:
-            inbound = receiver.open(SENDER, range(4))
+            inbound = await receiver.open(SENDER, range(4))
             raw = await enter(harness, receiver, inbound)
             if ending == "abort":
                 await inbound.abort()
@@ -147,7 +147,7 @@ class FrameSuite:
 
     async def test_done_before_everything_came_is_incomplete(self, harness: Harness) -> None:
         async with running(harness, "receiver") as [receiver]:
-            inbound = receiver.open(SENDER, range(4))
+            inbound = await receiver.open(SENDER, range(4))
             raw = await enter(harness, receiver, inbound)
             await raw.send(a_piece(inbound.ticket, 0, GOOD[:3]).encode(), GOOD[:3])
             await raw.send(a_done(inbound.ticket, GOOD).encode())
@@ -157,7 +157,7 @@ class FrameSuite:
 
     async def test_done_with_another_digest_is_corrupt(self, harness: Harness) -> None:
         async with running(harness, "receiver") as [receiver]:
-            inbound = receiver.open(SENDER, range(4))
+            inbound = await receiver.open(SENDER, range(4))
             raw = await enter(harness, receiver, inbound)
             await raw.send(a_piece(inbound.ticket, 0, GOOD).encode(), GOOD)
             await raw.send(a_done(inbound.ticket, GOOD[::-1]).encode())
@@ -176,7 +176,7 @@ class FrameSuite:
         self, harness: Harness
     ) -> None:
         async with running(harness, "receiver") as [receiver]:
-            inbound = receiver.open(SENDER, range(4))
+            inbound = await receiver.open(SENDER, range(4))
             stranger = await greet(harness, receiver, WorkerId(SENDER.name, "2"))
             await stranger.send(an_open(inbound.ticket).encode())
             refusal = await expect(stranger, Kind.REFUSE)
@@ -192,7 +192,7 @@ class FrameSuite:
 
     async def test_a_ticket_is_presented_once(self, harness: Harness) -> None:
         async with running(harness, "receiver") as [receiver]:
-            inbound = receiver.open(SENDER, range(4))
+            inbound = await receiver.open(SENDER, range(4))
             raw = await enter(harness, receiver, inbound)
             second = await greet(harness, receiver, SENDER)
             await second.send(an_open(inbound.ticket).encode())
@@ -202,7 +202,7 @@ class FrameSuite:
 
     async def test_who_does_not_greet_is_not_served(self, harness: Harness) -> None:
         async with running(harness, "receiver") as [receiver]:
-            inbound = receiver.open(SENDER, range(4))
+            inbound = await receiver.open(SENDER, range(4))
             raw = await harness.raw(receiver.connector.offer().address)
             await raw.send(an_open(inbound.ticket).encode())
             assert (await expect(raw, Kind.REFUSE)).reason is TransferFailure.UNKNOWN_TICKET
@@ -223,7 +223,7 @@ class FrameSuite:
 
     async def test_a_lost_connection_fails_its_transfers(self, harness: Harness) -> None:
         async with running(harness, "receiver") as [receiver]:
-            inbound = receiver.open(SENDER, range(4))
+            inbound = await receiver.open(SENDER, range(4))
             raw = await enter(harness, receiver, inbound)
             await raw.send(a_piece(inbound.ticket, 0, GOOD[:1]).encode(), GOOD[:1])
             await expect(raw, Kind.ACK)

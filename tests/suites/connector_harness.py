@@ -31,6 +31,8 @@ LAYOUT = KVLayout.single(num_layers=2, num_kv_heads=1, block_size=4, head_dim=16
 BLOCK_BYTES = LAYOUT.block_bytes
 NUM_BLOCKS = 32
 SENTINEL = 0xA5
+#: Of groups whose ranks have endpoints.
+TOKEN = b"a secret of the group's ranks"
 LIMITS = TransferLimits(
     window_bytes=8 * BLOCK_BYTES,
     piece_bytes=3 * BLOCK_BYTES,
@@ -51,8 +53,8 @@ class Worker:
     def blocks(self) -> np.ndarray:
         return self.memory.blocks
 
-    def open(self, sender: WorkerId, blocks: Sequence[int]) -> InboundTransfer:
-        return self.connector.open(request_id="request-1", sender=sender, blocks=blocks)
+    async def open(self, sender: WorkerId, blocks: Sequence[int]) -> InboundTransfer:
+        return await self.connector.open(request_id="request-1", sender=sender, blocks=blocks)
 
 
 class RawPeer(Protocol):

@@ -77,7 +77,7 @@ class StressSuite:
         window_bytes = window_blocks * BLOCK_BYTES
         limits = replace(LIMITS, window_bytes=window_bytes)
         async with running(harness, "sender", "receiver", limits=limits) as [sender, receiver]:
-            inbound = receiver.open(sender.id, range(16))
+            inbound = await receiver.open(sender.id, range(16))
             outbound = await sender.connector.connect(inbound.ticket, 5)
             gate = Gate(monkeypatch, sender)
             pushing = asyncio.create_task(outbound.push(0, range(16)))
@@ -105,7 +105,7 @@ class StressSuite:
             LIMITS, window_bytes=BLOCK_BYTES, stall_timeout_s=0.05, release_timeout_s=0.05
         )
         async with running(harness, "sender", "receiver", limits=limits) as [sender, receiver]:
-            inbound = receiver.open(sender.id, range(16))
+            inbound = await receiver.open(sender.id, range(16))
             outbound = await sender.connector.connect(inbound.ticket, 5)
             gate = Gate(monkeypatch, sender)
             with pytest.raises(TransferError) as error:
@@ -121,7 +121,7 @@ class StressSuite:
     ) -> None:
         limits = replace(LIMITS, window_bytes=2 * BLOCK_BYTES)
         async with running(harness, "sender", "receiver", limits=limits) as [sender, receiver]:
-            inbound = receiver.open(sender.id, range(16))
+            inbound = await receiver.open(sender.id, range(16))
             outbound = await sender.connector.connect(inbound.ticket, 5)
             gate = Gate(monkeypatch, sender)
             pushing = asyncio.create_task(outbound.push(0, range(16)))
@@ -136,7 +136,7 @@ class StressSuite:
         self, harness: Harness, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         async with running(harness, "sender", "receiver") as [sender, receiver]:
-            inbound = receiver.open(sender.id, range(3))
+            inbound = await receiver.open(sender.id, range(3))
             outbound = await sender.connector.connect(inbound.ticket, 5)
             gate = Gate(monkeypatch, sender)
             await outbound.push(0, range(3))
@@ -157,7 +157,7 @@ class StressSuite:
 
     async def test_wait_is_cancelled(self, harness: Harness) -> None:
         async with running(harness, "sender", "receiver") as [sender, receiver]:
-            inbound = receiver.open(sender.id, range(16))
+            inbound = await receiver.open(sender.id, range(16))
             waiting = asyncio.create_task(inbound.wait(5))
             outbound = await sender.connector.connect(inbound.ticket, 5)
             await outbound.push(0, range(3))
@@ -170,7 +170,7 @@ class StressSuite:
 
     async def test_connect_is_cancelled(self, harness: Harness) -> None:
         async with running(harness, "sender", "receiver") as [sender, receiver]:
-            first = receiver.open(sender.id, range(3))
+            first = await receiver.open(sender.id, range(3))
             await _cancel(asyncio.create_task(sender.connector.connect(first.ticket, 5)))
             await _transfer(sender, receiver, range(16))
             # Presented or not, its end is the receiver's to decide.
@@ -191,7 +191,7 @@ class StressSuite:
         async with running(
             harness, "sender", "receiver", layout=LARGE, num_blocks=4, limits=LARGE_LIMITS
         ) as [sender, receiver]:
-            inbound = receiver.open(sender.id, range(4))
+            inbound = await receiver.open(sender.id, range(4))
             outbound = await sender.connector.connect(inbound.ticket, 5)
             await outbound.push(0, [0])
             await asyncio.to_thread(copying.wait, 5)
@@ -231,7 +231,7 @@ async def _perhaps(
     rng: random.Random, sender: Worker, receiver: Worker, blocks: Sequence[int]
 ) -> str:
     """One transfer that either completes with the right bytes, or ends and writes no more."""
-    inbound = receiver.open(sender.id, blocks)
+    inbound = await receiver.open(sender.id, blocks)
     sending = asyncio.create_task(_push_one_by_one(rng, sender, inbound, blocks))
     victim = rng.choice(("none", "none", "sender", "receiver"))
     for _ in range(rng.randrange(30)):
@@ -275,7 +275,7 @@ async def _push_one_by_one(
 
 
 async def _transfer(sender: Worker, receiver: Worker, blocks: Sequence[int]) -> None:
-    inbound = receiver.open(sender.id, blocks)
+    inbound = await receiver.open(sender.id, blocks)
     outbound = await sender.connector.connect(inbound.ticket, 5)
     await _send(outbound, blocks, 0)
     await inbound.wait(5)

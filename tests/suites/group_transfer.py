@@ -124,7 +124,7 @@ async def begin(sender: Group, receiver: Group) -> Pushed:
     """Open and connect all transfers."""
     hand_off = HandOff(sender.holder, receiver.holder)
     moved = hand_off.moved(0, NUM_TOKENS)
-    inbound = GroupInbound.open(
+    inbound = await GroupInbound.open(
         hand_off,
         request_id="request-1",
         senders=sender.ids,
@@ -293,7 +293,7 @@ class GroupSuite:
         async with groups(harness, two, two) as (sender, receiver):
             hand_off, wrong = HandOff(two, two), HandOff(two, four)
             moved = hand_off.moved(0, NUM_TOKENS)
-            inbound = GroupInbound.open(
+            inbound = await GroupInbound.open(
                 hand_off,
                 request_id="request-1",
                 senders=sender.ids,

@@ -61,7 +61,7 @@ async def _receive(
     connector: NixlConnector, process: Process, targets: list[int]
 ) -> tuple[int, float]:
     """The receipt's digest and seconds; the sender says the same digest."""
-    inbound = connector.open(request_id="r", sender=CHILD, blocks=targets)
+    inbound = await connector.open(request_id="r", sender=CHILD, blocks=targets)
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(to_hex(inbound.ticket).encode() + b"\n")
@@ -97,7 +97,7 @@ class NixlOnDeviceSuite:
             # What a killed sender had not sent is not there, and the memory still works.
             arrived.fill_(POISON)
             await _receive(connector, process, others[:1])
-            inbound = connector.open(request_id="r", sender=CHILD, blocks=targets)
+            inbound = await connector.open(request_id="r", sender=CHILD, blocks=targets)
             process.kill()
             await process.wait()
             await inbound.abort()

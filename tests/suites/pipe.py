@@ -16,6 +16,12 @@ if TYPE_CHECKING:
     Ends = tuple[Pipe, Pipe]
 
 
+def send_on(pipe: Pipe, tensor: torch.Tensor) -> None:
+    """Send more than there is room for."""
+    for _ in range(10):
+        pipe.send(tensor)
+
+
 class PipeSuite:
     """Subclasses have the fixture `ends`."""
 
@@ -43,7 +49,7 @@ class PipeSuite:
         with pytest.raises(RankError, match=r"rank 1 did not come within 0.2 s: rank 3") as found:
             behind.receive(torch.empty(6))
         assert found.value.rank == 1
+        large = torch.zeros(10 << 18)
         with pytest.raises(RankError, match="rank 3") as found:  # it has left
-            for _ in range(10):
-                before.send(torch.zeros(10 << 18))
+            send_on(before, large)
         assert found.value.rank == 3

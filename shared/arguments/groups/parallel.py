@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from shared.arguments.base import Inert, Refused, Same, json_object, renamed, switch, value, words
+from shared.arguments.base import (
+    Inert,
+    Refused,
+    Same,
+    Spelled,
+    json_object,
+    renamed,
+    switch,
+    value,
+    words,
+)
+from shared.arguments.values import either
 
 NO_RANKS = (
     "a model is divided among processes by --tensor-parallel-size and --pipeline-parallel-size "
@@ -13,10 +24,6 @@ NO_RANK_OF_DATA = (
     "workers are no ranks: each joins by itself, with --directory or --redis-url, and routers "
     "balance between them"
 )
-ONE_HOST = (
-    "the ranks of a worker are processes on one host; workers on others join by themselves, with "
-    "--directory or --redis-url"
-)
 NO_DBO = "Baton does not split a batch to overlap communication: there is none inside of a worker"
 NO_NCCL = "workers do not use NCCL"
 NO_NUMA = "use --cpu-threads-bind, or start the worker under numactl"
@@ -25,13 +32,21 @@ PARALLEL = (
     value(
         "--distributed-executor-backend",
         None,
-        Refused("ranks are processes on one host; there is no Ray", ("mp", "uni")),
+        Spelled(
+            "--distributed-executor-backend",
+            either(
+                "--distributed-executor-backend",
+                {"uni": "mp", "external_launcher": "external"},
+            ),
+            "`uni` is `mp`, `external_launcher` is `external`; there is no Ray",
+        ),
     ),
     value("--pipeline-parallel-size", "1", Same(), short="-pp"),
-    value("--master-addr", "127.0.0.1", Inert(ONE_HOST)),
-    value("--master-port", "29501", Inert(ONE_HOST)),
-    value("--nnodes", "1", Refused(ONE_HOST), short="-n"),
-    value("--node-rank", "0", Refused(ONE_HOST), short="-r"),
+    value("--master-addr", "127.0.0.1", Same()),
+    value("--master-port", "29501", Same()),
+    value("--nnodes", "1", Same(), short="-n"),
+    value("--node-rank", "0", Same(), short="-r"),
+    switch("--headless", Inert("a host with a --node-rank over 0 has ranks alone")),
     value("--distributed-timeout-seconds", None, Same()),
     value("--cpu-distributed-timeout-seconds", None, renamed("--distributed-timeout-seconds")),
     switch("--numa-bind", Refused(NO_NUMA)),

@@ -234,7 +234,7 @@ class StagedConnector(WrappedConnector):
             await asyncio.wait(self._arrivals)
         self._copier.close()
 
-    def open(
+    async def open(
         self,
         *,
         request_id: str,
@@ -250,7 +250,7 @@ class StagedConnector(WrappedConnector):
                 only `nixl` can put beside what else a device's block holds.
         """
         if memory is not None:
-            return self._inner.open(
+            return await self._inner.open(
                 request_id=request_id, sender=sender, blocks=blocks, parts=parts, memory=memory
             )
         if parts is not None:
@@ -263,7 +263,7 @@ class StagedConnector(WrappedConnector):
             raise ValueError(f"request {request_id}: {len(blocks)} blocks, not distinct")
         host_blocks = self._pool.take_now(len(blocks))
         try:
-            inner = self._inner.open(request_id=request_id, sender=sender, blocks=host_blocks)
+            inner = await self._inner.open(request_id=request_id, sender=sender, blocks=host_blocks)
         except BaseException:
             self._pool.give(host_blocks)
             raise

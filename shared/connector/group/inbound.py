@@ -65,7 +65,7 @@ class GroupInbound:
         self._transfers = transfers
 
     @classmethod
-    def open(
+    async def open(
         cls,
         hand_off: HandOff,
         *,
@@ -81,15 +81,17 @@ class GroupInbound:
 
         senders, connectors: by rank, of the other group and of this one. tables: by KV group, the
         sequence's blocks that move, which are the same on all ranks. moved: see `HandOff.moved`.
-        memory: see `Connector.open`.
+        memory: see `Connector.open`. If this is cancelled, or raises, no transfer is left open.
+
+        Raises:
+            TransferError: see `Connector.open`.
         """
-        found: dict[Pair, InboundTransfer] = {}
         size = hand_off.receiver_units
-        for pair in hand_off.pairs:
-            stream = hand_off.stream(pair, moved, num_tokens)
-            if not stream.units:
-                continue
-            found[pair] = connectors[pair[1]].open(
+        streams = {pair: hand_off.stream(pair, moved, num_tokens) for pair in hand_off.pairs}
+        opened: dict[Pair, InboundTransfer] = {}
+
+        async def start(pair: Pair, stream: Stream) -> InboundTransfer:
+            opened[pair] = await connectors[pair[1]].open(
                 request_id=request_id,
                 sender=senders[pair[0]],
                 blocks=[
@@ -99,7 +101,13 @@ class GroupInbound:
                 parts=pair_parts(hand_off, pair, stream),
                 memory=memory,
             )
-        return cls(found)
+            return opened[pair]
+
+        async def give_up() -> None:
+            await settle(*(transfer.abort() for transfer in opened.values()))
+
+        starts = {pair: start(pair, stream) for pair, stream in streams.items() if stream.units}
+        return cls(await all_or_none(starts, give_up))
 
     @property
     def tickets(self) -> Mapping[Pair, Ticket]:

@@ -85,9 +85,9 @@ class NixlConnector(FrameTransport):
             params={**offer.params, "backend": _BACKEND},
         )
 
-    def can_reach(self, offer: Offer) -> bool:
+    async def can_reach(self, offer: Offer) -> bool:
         """Return whether the peer has the same backend, and its frames can be sent."""
-        return offer.params.get("backend") == _BACKEND and super().can_reach(offer)
+        return offer.params.get("backend") == _BACKEND and await super().can_reach(offer)
 
     async def _listen(self) -> None:
         await self._access.in_thread(load_nixl)

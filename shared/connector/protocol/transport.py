@@ -104,7 +104,7 @@ class BaseTransport(ABC):
     def meet(self, worker: WorkerId, offer: Offer) -> None:  # noqa: B027 most have nothing to note
         """See `Connector.meet`. By default a ticket is sufficient."""
 
-    def open(
+    async def open(
         self,
         *,
         request_id: str,
@@ -146,7 +146,7 @@ class BaseTransport(ABC):
         """See `Connector.offer`."""
 
     @abstractmethod
-    def can_reach(self, offer: Offer) -> bool:
+    async def can_reach(self, offer: Offer) -> bool:
         """See `Connector.can_reach`."""
 
     @abstractmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import tempfile
 import time
 from pathlib import Path
 
@@ -19,6 +20,20 @@ _MIN_STALE_AGE_S = 10.0
 def boot_id() -> str:
     """Return an id that is equal for two processes only if they run under the same kernel."""
     return _BOOT_ID.read_text().strip()
+
+
+def is_socket(path: str) -> bool:
+    """Return whether there is a socket that this process can see."""
+    try:
+        return Path(path).is_socket()
+    except OSError:
+        return False
+
+
+def default_runtime_dir() -> Path:
+    """Return the folder of a worker that was not told one."""
+    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    return Path(base) / f"baton-{os.getuid()}"
 
 
 def prepare(folder: Path) -> None:

@@ -22,7 +22,7 @@ from shared.connector.protocol.receiver import Session
 from shared.connector.protocol.transport import Transport
 from shared.connector.unix.packets import Packets, connect, listen
 from shared.connector.unix.peer_memory import PeerMemory
-from shared.connector.unix.runtime_dir import boot_id, prepare, remove_stale
+from shared.connector.unix.runtime_dir import boot_id, is_socket, prepare, remove_stale
 from shared.errors import TransferError, TransferFailure
 
 if TYPE_CHECKING:
@@ -100,14 +100,9 @@ class ShmConnector(Transport):
             connector=self.name, address=str(self._path), params={"boot_id": self._boot_id}
         )
 
-    def can_reach(self, offer: Offer) -> bool:
+    async def can_reach(self, offer: Offer) -> bool:
         """Return whether the peer runs under the same kernel, and its socket can be reached."""
-        if offer.params.get("boot_id") != self._boot_id:
-            return False
-        try:
-            return Path(offer.address).is_socket()
-        except OSError:
-            return False
+        return offer.params.get("boot_id") == self._boot_id and is_socket(offer.address)
 
     async def _listen(self) -> None:
         prepare(self._path.parent)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import numpy as np
@@ -20,7 +19,7 @@ from shared.connector.protocol.greeting import parties
 from shared.connector.protocol.limits import DEFAULT_LIMITS, TransferLimits
 from shared.connector.protocol.receiver import Session
 from shared.connector.protocol.transport import BaseTransport
-from shared.connector.unix.runtime_dir import boot_id
+from shared.connector.unix.runtime_dir import boot_id, is_socket
 from shared.connector.zeromq.sockets import PlainText, Sockets, SocketSecurity, close, send, watch
 from shared.connector.zeromq.wire import FrameWire, ZmqWire
 from shared.errors import ConfigError, TransferError, TransferFailure
@@ -104,18 +103,14 @@ class FrameTransport(BaseTransport):
         """See `Connector.offer`."""
         return Offer(connector=self.name, address=self._address, params={"boot_id": self._boot_id})
 
-    def can_reach(self, offer: Offer) -> bool:
+    async def can_reach(self, offer: Offer) -> bool:
         """Return whether the peer has a TCP address with our kind of security; paths are local
         only.
         """
         if not offer.address.startswith(_IPC):
             return offer.address.startswith("tcp://") and self._security.can_reach(offer.address)
-        if offer.params.get("boot_id") != self._boot_id:
-            return False
-        try:
-            return Path(offer.address.removeprefix(_IPC)).is_socket()
-        except OSError:
-            return False
+        path = offer.address.removeprefix(_IPC)
+        return offer.params.get("boot_id") == self._boot_id and is_socket(path)
 
     def meet(self, worker: WorkerId, offer: Offer) -> None:
         """See `Connector.meet`."""

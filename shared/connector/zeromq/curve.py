@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 import zmq
 import zmq.asyncio
-from zmq.auth.asyncio import AsyncioAuthenticator
 from zmq.utils import z85
 
 from shared.connector.zeromq.sockets import KEY_MARK
+from shared.connector.zeromq.zap import KeyCheck
 
 if TYPE_CHECKING:
     from shared.identity import WorkerId
@@ -36,26 +36,17 @@ class Curve:
         self._secret_key: bytes = secret
         self._workers: dict[str, WorkerId] = {}
         self._keys: dict[str, str] = {}
-        self._authenticator: AsyncioAuthenticator | None = None
+        self._check: KeyCheck | None = None
 
     def start(self, context: zmq.asyncio.Context) -> None:
         """See `SocketSecurity`."""
-        self._authenticator = AsyncioAuthenticator(context)
-        self._authenticator.start()
-        self._authenticator.configure_curve_callback(domain="*", credentials_provider=self)
+        self._check = KeyCheck(context, lambda key: key.decode() in self._workers)
 
     async def stop(self) -> None:
         """See `SocketSecurity`."""
-        if self._authenticator is not None:
-            self._authenticator.stop()
-            self._authenticator = None
-
-    def callback(self, domain: str, key: bytes) -> bool:
-        """Return whether a worker with this key (Z85) may connect.
-
-        Called by ZeroMQ's authenticator.
-        """
-        return key.decode() in self._workers
+        if self._check is not None:
+            await self._check.stop()
+            self._check = None
 
     def secure_server(self, socket: zmq.asyncio.Socket) -> None:
         """See `SocketSecurity`."""

@@ -130,9 +130,11 @@ class Sockets:
             raise
         return socket
 
-    def dealer(self, address: str) -> tuple[zmq.asyncio.Socket, zmq.asyncio.Socket]:
+    def dealer(
+        self, address: str, max_message_bytes: int = MAX_FRAME_BYTES
+    ) -> tuple[zmq.asyncio.Socket, zmq.asyncio.Socket]:
         """Return a socket connected to `address`, and a monitor that reports when it is `GONE`."""
-        socket = self._socket(zmq.DEALER, MAX_FRAME_BYTES)
+        socket = self._socket(zmq.DEALER, max_message_bytes)
         # A second connection must never carry frames of the first.
         socket.setsockopt(zmq.RECONNECT_IVL, -1)
         monitor = self.monitor(socket)

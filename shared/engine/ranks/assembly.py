@@ -62,16 +62,10 @@ class Assembly:
         settings, devices = self._settings, list[str]()
         if self._device != "cpu":
             devices = devices_of(settings.size, settings.description)
-        memory, files = make_memory(settings)
+        memory, self._files = make_memory(settings)
         group: Group = on_devices(memory, devices) if devices else memory
-        self._files = files
         self._start(group)
         return self._join(group)
-
-    def all_joined(self) -> None:
-        """Close what rank 0's ends were made from. The kernel keeps the memory that they have."""
-        for file in self._files:
-            file.close()
 
     def meet(
         self, own: OwnNode, *, check: Callable[[], None], on_leaving: Callable[[], None]
@@ -133,6 +127,8 @@ class Assembly:
             line.close()
         if self._processes is not None:
             self._processes.close(at_once=at_once)
+        for file in self._files:
+            file.close()
 
     def _start(self, group: Group) -> None:
         own, count = self._settings.ranks_of(0), self._settings.local_size

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from shared.connector.remote.serve import EndpointSettings, serve_endpoint
 from shared.engine.memory.sizing import own_layout, read_layout
 from shared.engine.ranks.leading import Agreed
 from shared.engine.ranks.orders import (
@@ -43,6 +44,7 @@ from shared.ranks.measure import measure_sums
 from shared.version import VERSION
 
 if TYPE_CHECKING:
+    from shared.connector.remote.serve import Endpoint
     from shared.engine.config import EngineConfig
     from shared.engine.ranks.base import AnswerSender, Channels
     from shared.engine.ranks.orders import Order
@@ -84,6 +86,8 @@ class Follower:
         #: Models by fingerprint.
         self._loaded: dict[str, LoadedModel] = {}
         self._parts: ModelParts | None = None
+        #: Of the present blocks, on another host than rank 0's.
+        self._endpoint: Endpoint | None = None
         self._steps: deque[RunningStep] = deque()
 
     def follow(self) -> RankError:
@@ -151,7 +155,7 @@ class Follower:
             case MeasureSums():
                 measure_sums(self._collective)
             case Build():
-                self._build(order)
+                return self._build(order)
             case Record():
                 self._built.record(partial(Agreed, self._collective))
             case KeepHidden():
@@ -191,7 +195,7 @@ class Follower:
         layout = own_layout(loaded, read_layout(loaded, config))
         largest_step_bytes(loaded, layout, config, order.max_model_len)
 
-    def _build(self, order: Build) -> None:
+    def _build(self, order: Build) -> Done:
         loaded, config = self._loaded[order.fingerprint], self._own(order.config)
         self._parts = build_model_parts(
             loaded,
@@ -202,6 +206,18 @@ class Follower:
             recorder=self._recorder,
             followers=NO_FOLLOWERS,
         )
+        if not self._seat.host:
+            return Done()
+        memory = self._parts.arena.memory
+        assert memory is not None  # on a CPU
+        settings = EndpointSettings(
+            rank=self._rank,
+            token=order.token,
+            host=self._seat.host,
+            advertise_host=self._seat.advertise_host,
+        )
+        self._endpoint = serve_endpoint(memory, settings)
+        return Done(endpoint=self._endpoint.address.address)
 
     def _own(self, config: EngineConfig) -> EngineConfig:
         """Return rank 0's settings on this rank's device."""
@@ -214,6 +230,9 @@ class Follower:
 
     def _unbuild(self) -> None:
         self._steps.clear()
+        if self._endpoint is not None:
+            self._endpoint.close()
+            self._endpoint = None
         if self._parts is not None:
             self._parts.arena.close()
             self._parts = None

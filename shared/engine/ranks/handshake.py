@@ -51,6 +51,8 @@ class OwnNode:
     folder: str = ""
     #: The address at which the other hosts reach this one; None: that which it has towards node 0.
     host: str | None = None
+    #: The address at which peers reach its blocks, if that is another one.
+    advertise_host: str | None = None
 
     def with_settings(self, more: Mapping[str, str]) -> OwnNode:
         """Return it with more settings."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import structlog
 
+from shared.connector.remote.address import EndpointAddress
 from shared.engine.ranks.assembly import Assembly
 from shared.engine.ranks.device_watch import DeviceWatch, WatchedRunner
 from shared.engine.ranks.handshake import OwnNode
@@ -87,12 +89,15 @@ class RankLeader:
             RankError: a rank was lost already.
         """
         self.size = settings.size
-        self._seat = (0, settings.local_size)
+        self.local_size = settings.local_size
         self._limit_s = settings.distributed_timeout_seconds
         #: Why the group is lost, if it is.
         self.lost: RankError | None = None
         self._listener: Callable[[], None] = _does_nothing
         self._memories: list[KVMemory] = []
+        self._endpoints: list[EndpointAddress] = []
+        #: Opens the blocks of ranks on other hosts, for this process alone.
+        self._token = secrets.token_bytes(32) if settings.nnodes > 1 else b""
         self._is_built = False
         #: The runner that was built last, if there are stages.
         self._stage: FirstStage | None = None
@@ -119,7 +124,6 @@ class RankLeader:
                 self._watch = DeviceWatch(self._channels.sums, limit_s, self._lose)
             self._plans = self._channels.send_plans()
             self._results = self._channels.receive_results()
-            self._ranks.all_joined()
             on_failure.pop_all()
 
     @property
@@ -152,7 +156,7 @@ class RankLeader:
             loaded = load_model(
                 folder,
                 split=split,
-                seat=self._seat,
+                seat=(0, self.local_size),
                 collective=self._channels.sums,
                 pipe=self._channels.pipe,
                 **options,
@@ -188,17 +192,22 @@ class RankLeader:
         layouts: Sequence[KVLayout],
     ) -> None:
         """See `Followers`."""
-        self._send(Build(fingerprint, config, num_blocks, max_model_len))
+        self._send(Build(fingerprint, config, num_blocks, max_model_len, self._token))
         self._is_built = True
         fds: dict[int, int] = {}
         try:
-            self._answers(fds, limit_s=max(self._limit_s, _BUILD_S))
+            answers = self._answers(fds, limit_s=max(self._limit_s, _BUILD_S))
         except BaseException:
             for fd in fds.values():
                 os.close(fd)
             raise
         self._memories = [
             KVMemory.attached(layouts[rank], num_blocks, fd) for rank, fd in fds.items()
+        ]
+        self._endpoints = [
+            EndpointAddress(rank=rank, address=answer.endpoint, token=self._token)
+            for rank, answer in zip(self._ranks.lines, answers, strict=True)
+            if answer.endpoint
         ]
 
     def record(self, record: Callable[[Meet], None]) -> None:
@@ -228,6 +237,15 @@ class RankLeader:
         """See `Followers`."""
         return self._memories
 
+    @property
+    def endpoints(self) -> Sequence[EndpointAddress]:
+        """See `Followers`."""
+        return self._endpoints
+
+    def lose(self, error: RankError) -> None:
+        """See `Followers`."""
+        self._lose(error)
+
     def lead(self, runner: StepRunner, config: EngineConfig) -> StepRunner:
         """See `Followers`."""
         if self._watch is not None:
@@ -254,7 +272,7 @@ class RankLeader:
         """See `Followers`."""
         for memory in self._memories:
             memory.close()
-        self._memories = []
+        self._memories, self._endpoints = [], []
         if self._is_built:
             self._is_built = False
             self._tell(Unbuild())

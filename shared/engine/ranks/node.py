@@ -83,12 +83,13 @@ class Node:
                 log.info("node_ends", reason="it was told to, before there was a group")
                 return 0
             control, welcome, lines = met
+            host = self._own.host or str(control.getsockname()[0])
             processes = FollowerProcesses(
                 lines,
-                msgspec.structs.replace(welcome.group, host=self._host(control)),
+                msgspec.structs.replace(welcome.group, host=host),
                 logs=self._logs,
                 on_lost=self._rank_ended,
-                seats={rank: self._seat(rank, welcome) for rank in lines},
+                seats={rank: self._seat(rank, welcome, host) for rank in lines},
             )
             stack.callback(processes.close, at_once=True)
             log.info("node_follows", ranks=list(lines), pids=processes.pids)
@@ -153,13 +154,16 @@ class Node:
     def _where(self) -> str:
         return f"{self._settings.master_addr}:{self._settings.master_port}"
 
-    def _host(self, control: socket.socket) -> str:
-        return self._own.host or str(control.getsockname()[0])
-
-    def _seat(self, rank: int, welcome: Welcome) -> Seat:
+    def _seat(self, rank: int, welcome: Welcome, host: str) -> Seat:
         own = self._settings.ranks_of(self._settings.node_rank)
-        folders = {welcome.folder: self._own.folder} if self._own.folder else {}
-        return Seat(own.index(rank), len(own), folders, self._options)
+        return Seat(
+            index=own.index(rank),
+            count=len(own),
+            host=host,
+            advertise_host=self._own.advertise_host,
+            folders={welcome.folder: self._own.folder} if self._own.folder else {},
+            options=self._options,
+        )
 
     def _watch(self, control: socket.socket) -> str:
         """Wait for the end; return why."""

@@ -60,6 +60,8 @@ class Build(msgspec.Struct, tag=True, frozen=True):
     config: EngineConfig
     num_blocks: int
     max_model_len: int
+    #: With it, ranks of other hosts serve their blocks to rank 0: see `serve_endpoint`.
+    token: bytes = b""
 
 
 class Record(msgspec.Struct, tag=True, frozen=True):
@@ -102,6 +104,8 @@ class Done(msgspec.Struct, tag=True, frozen=True):
     fingerprint: str = ""
     #: Of the program.
     version: str = ""
+    #: Where a rank of another host serves its blocks.
+    endpoint: str = ""
 
 
 class Failed(msgspec.Struct, tag=True, frozen=True):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from shared.connector.remote.address import EndpointAddress
     from shared.engine.config import EngineConfig
     from shared.engine.step.hidden import HiddenNeeds
     from shared.engine.step.model_runner import RunningStep, StepResult
@@ -56,6 +57,11 @@ class Followers(Protocol):
         ...
 
     @property
+    def local_size(self) -> int:
+        """Number of ranks of this host, rank 0 included."""
+        ...
+
+    @property
     def pids(self) -> Sequence[int]:
         """The process ids of ranks from 1 on, of this host."""
         ...
@@ -89,7 +95,18 @@ class Followers(Protocol):
 
     @property
     def memories(self) -> Sequence[KVMemory]:
-        """The memory of the blocks of ranks from 1 on, mapped; valid until `unbuild`."""
+        """The memory of the blocks of this host's ranks from 1 on, mapped; valid until `unbuild`.
+
+        They come before those that have `endpoints`.
+        """
+        ...
+
+    @property
+    def endpoints(self) -> Sequence[EndpointAddress]:
+        """Where ranks of other hosts serve the connectors of their blocks; valid until `unbuild`.
+
+        See `serve_endpoint`.
+        """
         ...
 
     def lead(self, runner: StepRunner, config: EngineConfig) -> StepRunner:
@@ -116,6 +133,10 @@ class Followers(Protocol):
         """Why the group is lost, if it is."""
         ...
 
+    def lose(self, error: RankError) -> None:
+        """Make the group lost: a rank cannot be reached. The first reason stays. Any thread may."""
+        ...
+
     def on_lost(self, callback: Callable[[], None]) -> None:
         """Call back when `lost` is set, in a thread of the group; at once, if it is set.
 
@@ -127,9 +148,10 @@ class Followers(Protocol):
 class NoFollowers:
     """The followers of a rank that is alone."""
 
-    size = 1
+    size = local_size = 1
     pids: Sequence[int] = ()
     memories: Sequence[KVMemory] = ()
+    endpoints: Sequence[EndpointAddress] = ()
     lost: RankError | None = None
 
     def measure(self, fingerprint: str, config: EngineConfig, max_model_len: int) -> None:
@@ -165,6 +187,9 @@ class NoFollowers:
         """See `Followers`."""
 
     def on_lost(self, callback: Callable[[], None]) -> None:
+        """See `Followers`."""
+
+    def lose(self, error: RankError) -> None:
         """See `Followers`."""
 
 

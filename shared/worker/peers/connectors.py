@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from shared.connector.device.staged import StagedConnector
 from shared.connector.device.staging_pool import StagingPool
 from shared.connector.instrumented import InstrumentedConnector
 from shared.connector.packing.rule import PackingMode
-from shared.connector.registry import ON_DEVICE, ConnectorSettings, create
+from shared.connector.registry import ON_DEVICE, ConnectorSettings, create, require_known
+from shared.connector.remote.connector import RemoteConnector
+from shared.connector.remote.line import Line
+from shared.connector.unix.runtime_dir import default_runtime_dir
 from shared.engine.offload.landings import LandingRefusal
 from shared.kv.hand_off import Holder
+from shared.kv.memory import KVMemory
 from shared.worker.peers.endpoints import Endpoints
 from shared.worker.peers.ranks import rank_id
 
@@ -41,13 +43,8 @@ async def open_connectors(
         ConfigError: a connector is unknown, or not available here.
     """
     ranks = [
-        create(
-            config.connectors,
-            worker=rank_id(worker, rank),
-            memory=memory,
-            settings=_settings(config, rank),
-        )
-        for rank, memory in enumerate(engine.rank_memories)
+        await _create_for_rank(config, rank_id(worker, rank), rank, engine, stack)
+        for rank in range(len(engine.rank_places))
     ] or [_create_for_device(config, worker, engine, _settings(config, 0), stack)]
     by_name: dict[str, tuple[Connector, ...]] = {}
     for name, created in zip(config.connectors, zip(*ranks, strict=True), strict=True):
@@ -61,6 +58,27 @@ async def open_connectors(
     return Endpoints(worker=worker, holder=holder, connectors=by_name)
 
 
+async def _create_for_rank(
+    config: WorkerConfig, own: WorkerId, rank: int, engine: Engine, stack: AsyncExitStack
+) -> list[Connector]:
+    """Return a rank's connectors: of its memory, or of the process that has it.
+
+    That process chooses its host's addresses and folders. If the connection to it is lost, so is
+    the group: what peers write then cannot be stopped from here.
+    """
+    place, settings = engine.rank_places[rank], _settings(config, rank)
+    if isinstance(place, KVMemory):
+        return create(config.connectors, worker=own, memory=place, settings=settings)
+    require_known(config.connectors)
+    line = Line(place, on_lost=engine.lose_rank)
+    await line.open()
+    stack.push_async_callback(line.close)
+    settings = replace(settings, runtime_dir=config.runtime_dir)
+    return [
+        RemoteConnector(line, name, worker=own, settings=settings) for name in config.connectors
+    ]
+
+
 def _settings(config: WorkerConfig, rank: int) -> ConnectorSettings:
     """Return a rank's settings: fixed ports are those of the first rank, the others' follow."""
     port, advertised = (
@@ -68,7 +86,7 @@ def _settings(config: WorkerConfig, rank: int) -> ConnectorSettings:
         for number in (config.transfer_port, config.advertise_transfer_port)
     )
     return ConnectorSettings(
-        runtime_dir=config.runtime_dir or _default_runtime_dir(),
+        runtime_dir=config.runtime_dir or default_runtime_dir(),
         endpoint=f"tcp://{config.host}:{port}",
         advertise_host=config.reachable_host,
         advertise_port=advertised,
@@ -105,8 +123,3 @@ def _create_for_device(
         else next(by_way_of_host)
         for name in config.connectors
     ]
-
-
-def _default_runtime_dir() -> Path:
-    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-    return Path(base) / f"baton-{os.getuid()}"

@@ -15,7 +15,7 @@ from shared.worker.peers.ranks import RankEndpoint, RankGroup, group_to_wire, ra
 from shared.worker.peers.wire import layout_to_wire, offer_to_wire
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from shared.connector.base import Connector
     from shared.identity import WorkerId
@@ -86,17 +86,13 @@ class Endpoints:
         """Return the same in the other direction."""
         return self._hand_off(self._holder_of(peer), self.holder, peer)
 
-    def reaching(self, peer: RankGroup, hand_off: HandOff | None) -> list[str]:
+    async def reaching(self, peer: RankGroup, hand_off: HandOff | None) -> list[str]:
         """Return the connectors by which our ranks reach the peer's, the best one first.
 
         hand_off: from us to the peer; the ranks that have something for each other matter.
         """
         pairs = ((0, 0),) if hand_off is None else hand_off.pairs
-        return [
-            name
-            for name, ours in self.connectors.items()
-            if all(_reaches(ours[sender], peer.ranks[receiver]) for sender, receiver in pairs)
-        ]
+        return [name for name, ours in self.connectors.items() if await _reach(ours, peer, pairs)]
 
     def receives(self, name: str, hand_off: HandOff | None) -> bool:
         """Return whether a hand-off to us may come by the connector of this name."""
@@ -120,7 +116,17 @@ class Endpoints:
             ) from error
 
 
-def _reaches(connector: Connector, rank: RankEndpoint) -> bool:
-    return any(
-        offer.connector == connector.name and connector.can_reach(offer) for offer in rank.offers
-    )
+async def _reach(
+    connectors: Sequence[Connector], peer: RankGroup, pairs: Iterable[tuple[int, int]]
+) -> bool:
+    for sender, receiver in pairs:
+        if not await _reaches(connectors[sender], peer.ranks[receiver]):
+            return False
+    return True
+
+
+async def _reaches(connector: Connector, rank: RankEndpoint) -> bool:
+    for offer in rank.offers:
+        if offer.connector == connector.name and await connector.can_reach(offer):
+            return True
+    return False

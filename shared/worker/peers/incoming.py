@@ -30,7 +30,7 @@ class Incoming:
     ticket: transfer_pb2.TransferTicket
 
 
-def open_incoming(
+async def open_incoming(
     peer: Peer,
     *,
     request_id: str,
@@ -46,14 +46,14 @@ def open_incoming(
     """
     sizes = [len(table) for table in tables]
     if peer.hand_off is None:
-        inbound = peer.connectors[0].open(
+        inbound = await peer.connectors[0].open(
             request_id=request_id,
             sender=peer.worker,
             blocks=tuple(chain.from_iterable(tables)),
             memory=memory,
         )
         return Incoming(inbound, ticket_to_wire(inbound.ticket, sizes))
-    group = GroupInbound.open(
+    group = await GroupInbound.open(
         peer.hand_off,
         request_id=request_id,
         senders=[rank.worker for rank in peer.group.ranks],

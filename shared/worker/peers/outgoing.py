@@ -80,7 +80,7 @@ class Recipients:
         #: By name, the latest one last: the map to the ranks of a peer; None from one rank to one.
         self._met: OrderedDict[str, tuple[WorkerId, HandOff | None]] = OrderedDict()
 
-    def meet(self, peer: RankGroup) -> list[str]:
+    async def meet(self, peer: RankGroup) -> list[str]:
         """Remember a peer's ranks; return the connectors by which ours reach them, best first.
 
         Raises:
@@ -92,7 +92,7 @@ class Recipients:
         self._met.move_to_end(worker.name)
         if len(self._met) > _MOST_PEERS:
             self._met.popitem(last=False)
-        return self._endpoints.reaching(peer, hand_off)
+        return await self._endpoints.reaching(peer, hand_off)
 
     def order(
         self, message: transfer_pb2.TransferTicket, moved: tuple[range, ...], num_tokens: int

@@ -48,7 +48,7 @@ class TransferServicer(transfer_pb2_grpc.TransferServicer):
         """
         check_compatible(self._info, request.peer)
         peer = group_of(request.peer, self._endpoints.holder.layout)
-        names = self._recipients.meet(peer)
+        names = await self._recipients.meet(peer)
         return transfer_pb2.HandshakeResponse(peer=self._info, reachable=names)
 
     async def Lookup(  # noqa: N802 the name in the contract

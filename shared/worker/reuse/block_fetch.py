@@ -107,7 +107,7 @@ class BlockFetcher:
         timeout_s: float,
     ) -> Arrived:
         first, num_blocks = wanted.first_block, len(wanted.block_hashes)
-        incoming = open_incoming(
+        incoming = await open_incoming(
             peer,
             request_id=wanted.request_id,
             tables=reservation.blocks.tables,

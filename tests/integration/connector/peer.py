@@ -45,7 +45,7 @@ async def main(kind: str, role: str, folder: Path) -> None:
     (connector,) = create([kind], worker=CHILD, memory=memory, settings=settings)
     await connector.start()
     if role == "receiver":
-        inbound = connector.open(request_id="r", sender=PARENT, blocks=range(8))
+        inbound = await connector.open(request_id="r", sender=PARENT, blocks=range(8))
         _say(to_hex(inbound.ticket))
         await inbound.wait(60)
     else:

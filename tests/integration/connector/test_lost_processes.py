@@ -16,17 +16,23 @@ import pytest
 
 from shared.connector.protocol.block_io import BlockAccess
 from shared.connector.registry import ConnectorSettings, create
-from shared.errors import TransferError, TransferFailure
+from shared.connector.remote.address import EndpointAddress
+from shared.connector.remote.connector import RemoteConnector
+from shared.connector.remote.line import Line
+from shared.connector.remote.serve import EndpointSettings, serve_endpoint
+from shared.errors import ConfigError, TransferError, TransferFailure
 from shared.kv.memory import KVMemory
 from tests.fakes.warm_process import WarmProcess
+from tests.integration.connector.endpoint_process import HEARTBEAT_S
 from tests.integration.connector.harnesses import keep_to_loopback
 from tests.integration.connector.peer import BYTE, CHILD, PARENT, from_hex, to_hex
-from tests.suites.connector_harness import LAYOUT, LIMITS, NUM_BLOCKS
+from tests.suites.connector_harness import LAYOUT, LIMITS, NUM_BLOCKS, SENTINEL, TOKEN
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from shared.connector.base import Connector
+    from shared.errors import RankError
 
 ROOT = Path(__file__).parents[3]
 #: Far more than a disconnection or three heartbeats of a tenth of a second need.
@@ -59,13 +65,13 @@ async def parent(kind: str, folder: Path) -> AsyncIterator[Connector]:
 class Child:
     """The process at the other end, and the two pipes to it."""
 
-    def __init__(self, kind: str, role: str, folder: Path) -> None:
+    def __init__(self, folder: Path, module: str, *args: str) -> None:
         os.mkfifo(folder / "ticket")
         # For both directions, so that nothing waits for a child that has ended.
         self._ticket = (folder / "ticket").open("r+b", buffering=0)
         output, write_end = os.pipe()
         self._output = os.fdopen(output, encoding="utf-8")
-        argv = ["tests.integration.connector.peer", kind, role, str(folder)]
+        argv = [f"tests.integration.connector.{module}", *args, str(folder)]
         with os.fdopen(write_end, "wb") as log:
             self.process = WarmProcess(argv, cwd=ROOT, env=os.environ, log=log)
 
@@ -91,8 +97,8 @@ class Child:
 
 
 @contextmanager
-def child(kind: str, role: str, folder: Path) -> Iterator[Child]:
-    with closing(Child(kind, role, folder)) as started:
+def child(folder: Path, module: str, *args: str) -> Iterator[Child]:
+    with closing(Child(folder, module, *args)) as started:
         yield started
 
 
@@ -123,8 +129,10 @@ async def test_a_lost_sender_is_noticed(kind: str, how: signal.Signals, folder: 
     async with parent(kind, folder) as connector:
         is_beside = how is signal.SIGKILL and connector.takes_memory
         beside = KVMemory(LAYOUT, NUM_BLOCKS) if is_beside else None
-        with child(kind, "sender", folder) as sender:
-            inbound = connector.open(request_id="r", sender=CHILD, blocks=range(8), memory=beside)
+        with child(folder, "peer", kind, "sender") as sender:
+            inbound = await connector.open(
+                request_id="r", sender=CHILD, blocks=range(8), memory=beside
+            )
             sender.tell(to_hex(inbound.ticket))
             assert await sender.line() == "pushed\n"
             sender.process.send_signal(how)
@@ -135,7 +143,7 @@ async def test_a_lost_sender_is_noticed(kind: str, how: signal.Signals, folder: 
 @pytest.mark.parametrize(("kind", "how"), WAYS)
 async def test_a_lost_receiver_is_noticed(kind: str, how: signal.Signals, folder: Path) -> None:
     async with parent(kind, folder) as connector:
-        with child(kind, "receiver", folder) as receiver:
+        with child(folder, "peer", kind, "receiver") as receiver:
             ticket = from_hex(await receiver.line())
             outbound = await connector.connect(ticket, 5)
             await outbound.push(0, range(8))
@@ -151,15 +159,90 @@ async def test_the_memory_of_a_killed_sender_is_read_without_harm(
 ) -> None:
     write = BlockAccess.write
     async with parent("shm", folder) as connector:
-        with child("shm", "sender", folder) as sender:
+        with child(folder, "peer", "shm", "sender") as sender:
 
             async def after_its_death(io: BlockAccess, *args: object) -> object:
                 sender.kill()
                 return await write(io, *args)
 
             monkeypatch.setattr(BlockAccess, "write", after_its_death)
-            inbound = connector.open(request_id="r", sender=CHILD, blocks=range(8))
+            inbound = await connector.open(request_id="r", sender=CHILD, blocks=range(8))
             sender.tell(to_hex(inbound.ticket))
             await _is_lost(inbound.wait(30))
         assert inbound.num_blocks_received == 3
         assert (np.asarray(connector._memory.blocks[:3]) == BYTE).all()
+
+
+@asynccontextmanager
+async def rank_0(address: str, lost: list[RankError]) -> AsyncIterator[RemoteConnector]:
+    """The client of an endpoint in another process."""
+    at = EndpointAddress(rank=1, address=address, token=TOKEN)
+    line = Line(at, on_lost=lost.append, heartbeat_s=HEARTBEAT_S)
+    await line.open()
+    settings = ConnectorSettings(heartbeat_s=HEARTBEAT_S, limits=LIMITS)
+    connector = RemoteConnector(line, "zmq", worker=CHILD, settings=settings)
+    try:
+        await connector.start()
+        yield connector
+    finally:
+        await connector.close()
+        await line.close()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+async def test_a_lost_endpoint_ends_the_transfers_of_its_blocks(
+    how: signal.Signals, folder: Path
+) -> None:
+    """It is noticed by rank 0, by name, and by the peer on its own."""
+    lost: list[RankError] = []
+    async with parent("zmq", folder) as peer:
+        with child(folder, "endpoint_process", "serve") as process:
+            address = (await process.line()).strip()
+            async with rank_0(address, lost) as remote:
+                inbound = await remote.open(request_id="r", sender=PARENT, blocks=range(8))
+                outbound = await peer.connect(inbound.ticket, 5)
+                await outbound.push(0, range(3))
+                back = await peer.open(request_id="r", sender=CHILD, blocks=range(8, 16))
+                sending = await remote.connect(back.ticket, 5)
+                await sending.push(0, range(3))
+                while back.num_blocks_received < 3:  # noqa: ASYNC110 it is told
+                    await asyncio.sleep(0.01)
+                process.process.send_signal(how)
+                with pytest.raises(TransferError, match="rank 1 at tcp://"):
+                    await asyncio.wait_for(inbound.wait(30), NOTICED_S)
+                await _is_lost(sending.push(3, range(3, 8)))
+                await _is_lost(back.wait(30))
+                await _is_lost(outbound.finish(30))
+                await asyncio.gather(inbound.abort(), sending.abort(), outbound.abort())
+    assert [error.rank for error in lost] == [1]
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+async def test_an_endpoint_that_lost_rank_0_ends_every_transfer(
+    how: signal.Signals, folder: Path
+) -> None:
+    """No byte is written any more, and what comes back is refused."""
+    memory = KVMemory(LAYOUT, NUM_BLOCKS)
+    settings = EndpointSettings(rank=1, token=TOKEN, host="127.0.0.1", heartbeat_s=HEARTBEAT_S)
+    endpoint = serve_endpoint(memory, settings)
+    async with parent("zmq", folder) as peer:
+        with child(folder, "endpoint_process", "use") as process:
+            process.tell(endpoint.address.address)
+            outbound = await peer.connect(from_hex(await process.line()), 5)
+            await outbound.push(0, range(3))
+            process.process.send_signal(how)
+            async with asyncio.timeout(NOTICED_S):
+                while not endpoint._server._refused:  # noqa: ASYNC110 it is another thread's
+                    await asyncio.sleep(0.01)
+            rest = asyncio.gather(outbound.push(3, range(3, 8)), outbound.finish(30))
+            with pytest.raises(TransferError) as error:
+                await rest
+            assert error.value.reason in (TransferFailure.ABORTED, TransferFailure.PEER_LOST)
+            memory.blocks[:] = SENTINEL
+            await outbound.abort()
+            with pytest.raises(ConfigError, match=r"rank 1 .*of no more use"):
+                async with rank_0(endpoint.address.address, []):
+                    pass
+    assert (memory.blocks == SENTINEL).all()
+    endpoint.close()
+    memory.close()

@@ -78,7 +78,7 @@ class TestNixlStress(StressSuite):
     ) -> None:
         """Here the sender writes: `abort` waits until it has confirmed that it stopped."""
         async with running(harness, "sender", "receiver") as [sender, receiver]:
-            inbound = receiver.open(sender.id, TARGETS)
+            inbound = await receiver.open(sender.id, TARGETS)
             outbound = await sender.connector.connect(inbound.ticket, 5)
             await outbound.push(0, SOURCES[:2])
             await _until(lambda: inbound.num_blocks_received == 2)
@@ -110,7 +110,7 @@ async def test_blocks_stay_taken_until_the_sender_confirms_or_is_cut_off(
 ) -> None:
     limits = replace(LIMITS, release_timeout_s=0.3)
     async with running(harness, "receiver", limits=limits) as [receiver]:
-        inbound = receiver.open(SENDER, range(4))
+        inbound = await receiver.open(SENDER, range(4))
         raw = await enter(harness, receiver, inbound)
         raw.polite = False
         transfer_id = inbound.ticket.transfer_id
@@ -135,7 +135,7 @@ async def test_blocks_stay_taken_until_the_sender_confirms_or_is_cut_off(
 
 async def test_a_lost_sender_can_write_no_more(harness: NixlHarness) -> None:
     async with running(harness, "receiver") as [receiver]:
-        inbound = receiver.open(SENDER, range(4))
+        inbound = await receiver.open(SENDER, range(4))
         raw = await enter(harness, receiver, inbound)
         raw.polite = False
         transfer_id = inbound.ticket.transfer_id
@@ -156,10 +156,10 @@ async def test_a_lost_sender_can_write_no_more(harness: NixlHarness) -> None:
 async def test_one_that_does_not_confirm_does_others_no_harm(harness: NixlHarness) -> None:
     limits = replace(LIMITS, release_timeout_s=0.2)
     async with running(harness, "sender", "receiver", limits=limits) as [sender, receiver]:
-        good = receiver.open(sender.id, range(8, 16))
+        good = await receiver.open(sender.id, range(8, 16))
         outbound = await sender.connector.connect(good.ticket, 5)
         await outbound.push(0, range(4))
-        bad = receiver.open(SENDER, range(4))
+        bad = await receiver.open(SENDER, range(4))
         raw = await enter(harness, receiver, bad)
         raw.polite = False
         await raw.send(a_piece(bad.ticket, 0, GOOD[:1]).encode(), GOOD[:1])
@@ -176,7 +176,7 @@ async def test_a_piece_that_is_announced_and_not_written_is_given_up(
 ) -> None:
     limits = replace(LIMITS, stall_timeout_s=0.1)
     async with running(harness, "receiver", limits=limits) as [receiver]:
-        inbound = receiver.open(SENDER, range(4))
+        inbound = await receiver.open(SENDER, range(4))
         raw = await enter(harness, receiver, inbound)
         await raw._socket.send_multipart([a_piece(inbound.ticket, 0, GOOD).encode()])
         await raw._socket.send_multipart([a_done(inbound.ticket, GOOD).encode()])
@@ -190,7 +190,7 @@ async def test_bytes_that_are_not_as_announced_are_not_believed(
     harness: NixlHarness,
 ) -> None:
     async with running(harness, "receiver") as [receiver]:
-        inbound = receiver.open(SENDER, range(4))
+        inbound = await receiver.open(SENDER, range(4))
         raw = await enter(harness, receiver, inbound)
         await raw.send(a_piece(inbound.ticket, 0, GOOD).encode(), GOOD[::-1])
         with pytest.raises(TransferError) as error:
@@ -202,7 +202,7 @@ async def test_bytes_that_are_not_as_announced_are_not_believed(
 
 async def test_nothing_is_copied(harness: NixlHarness) -> None:
     async with running(harness, "sender", "receiver") as [sender, receiver]:
-        inbound = receiver.open(sender.id, TARGETS)
+        inbound = await receiver.open(sender.id, TARGETS)
         outbound = await sender.connector.connect(inbound.ticket, 5)
         await outbound.push(0, SOURCES)
         await outbound.finish(5)
@@ -213,7 +213,7 @@ async def test_nothing_is_copied(harness: NixlHarness) -> None:
 
 async def test_the_thread_sleeps_while_nothing_is_under_way(harness: NixlHarness) -> None:
     async with running(harness, "sender", "receiver") as [sender, receiver]:
-        inbound = receiver.open(sender.id, TARGETS)
+        inbound = await receiver.open(sender.id, TARGETS)
         outbound = await sender.connector.connect(inbound.ticket, 5)
         await outbound.push(0, SOURCES)
         await outbound.finish(5)
@@ -226,8 +226,8 @@ async def test_the_thread_sleeps_while_nothing_is_under_way(harness: NixlHarness
 async def test_other_backends_are_out_of_reach(harness: NixlHarness) -> None:
     async with running(harness, "one", "two") as [one, two]:
         offer = two.connector.offer()
-        assert one.connector.can_reach(offer)
-        assert not one.connector.can_reach(replace(offer, params={"backend": "GDS"}))
+        assert await one.connector.can_reach(offer)
+        assert not await one.connector.can_reach(replace(offer, params={"backend": "GDS"}))
 
 
 async def test_without_the_library_the_error_names_the_extra(
@@ -282,7 +282,7 @@ class EncryptedHarness(NixlHarness):
 
 async def test_with_encryption_only_who_was_met_learns_where_the_blocks_are() -> None:
     async with running(EncryptedHarness(), "sender", "receiver") as [sender, receiver]:
-        inbound = receiver.open(sender.id, TARGETS)
+        inbound = await receiver.open(sender.id, TARGETS)
         with pytest.raises(TransferError):
             await sender.connector.connect(inbound.ticket, 2)
         receiver.connector.meet(sender.id, sender.connector.offer())

@@ -99,8 +99,8 @@ async def test_each_end_has_its_blocks_where_it_likes(
     harness: DeviceHarness, names: tuple[str, str]
 ) -> None:
     async with running(harness, *names) as [sender, receiver]:
-        assert sender.connector.can_reach(receiver.connector.offer())
-        inbound = receiver.open(sender.id, TARGETS)
+        assert await sender.connector.can_reach(receiver.connector.offer())
+        inbound = await receiver.open(sender.id, TARGETS)
         outbound = await sender.connector.connect(inbound.ticket, 5)
         await outbound.push(0, SOURCES)
         assert await outbound.finish(5) == (await inbound.wait(5)).digest
@@ -121,7 +121,7 @@ async def test_a_sender_is_told_on_which_device_the_blocks_are(
     monkeypatch.setattr(DeviceBlocks, "device_id", property(lambda _: 3))
     async with running(harness, "host", "device") as [sender, receiver]:
         seen.clear()
-        inbound = receiver.open(sender.id, TARGETS)
+        inbound = await receiver.open(sender.id, TARGETS)
         outbound = await sender.connector.connect(inbound.ticket, 5)
         await outbound.push(0, SOURCES)
         await outbound.finish(5)
@@ -134,7 +134,7 @@ async def test_blocks_are_kept_for_a_while_after_a_cut() -> None:
     """Over CUDA IPC what is posted arrives although our end is closed."""
     limits = replace(LIMITS, release_timeout_s=0.1)
     async with running(DeviceHarness(cut_grace_s=0.5), "receiver", limits=limits) as [receiver]:
-        inbound = receiver.open(test_nixl.SENDER, range(4))
+        inbound = await receiver.open(test_nixl.SENDER, range(4))
         raw = await enter(NixlHarness(), receiver, inbound)
         raw.polite = False
         await raw.send(a_piece(inbound.ticket, 0, GOOD[:1]).encode(), GOOD[:1])
@@ -148,7 +148,7 @@ async def test_a_sender_that_had_stood_still_writes_no_more() -> None:
     """Its receiver may have taken the blocks back, and nothing else would stop it."""
     async with running(DeviceHarness(max_stall_s=1.0), "sender", "host") as [sender, receiver]:
         before = receiver.blocks[TARGETS[2:]].copy()
-        inbound = receiver.open(sender.id, TARGETS)
+        inbound = await receiver.open(sender.id, TARGETS)
         outbound = await sender.connector.connect(inbound.ticket, 5)
         await outbound.push(0, SOURCES[:2])
         await test_nixl._until(lambda: inbound.num_blocks_received == 2)
@@ -160,7 +160,7 @@ async def test_a_sender_that_had_stood_still_writes_no_more() -> None:
         await inbound.abort()
         assert (receiver.blocks[TARGETS[2:]] == before).all()
         sender.connector._pump._max_stall_s = 60.0
-        again = receiver.open(sender.id, TARGETS)
+        again = await receiver.open(sender.id, TARGETS)
         outbound = await sender.connector.connect(again.ticket, 5)
         await outbound.push(0, SOURCES)
         await outbound.finish(5)
@@ -197,7 +197,7 @@ async def test_no_order_is_obeyed_between_a_stall_and_its_end(speaks: bool) -> N
 class FakeEngine:
     """As much of an engine on a device as connectors need: its blocks, and the way to the host."""
 
-    rank_memories, layout, max_model_len = (), LAYOUT, 16
+    rank_places, layout, max_model_len = (), LAYOUT, 16
     kv_split = KVSplit.of(LAYOUT)
 
     def __init__(self) -> None:
@@ -241,7 +241,7 @@ async def test_a_worker_stages_only_for_connectors_that_need_it(
         assert [connector.name for connector in senders] == list(names)
         for number, (sender, receiver) in enumerate(zip(senders, receivers, strict=True), start=1):
             engines[0].memory.blocks[SOURCES] = number
-            inbound = receiver.open(request_id="r", sender=ids[0], blocks=TARGETS)
+            inbound = await receiver.open(request_id="r", sender=ids[0], blocks=TARGETS)
             outbound = await sender.connect(inbound.ticket, 5)
             await outbound.push(0, SOURCES)
             await outbound.finish(5)

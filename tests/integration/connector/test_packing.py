@@ -67,7 +67,7 @@ async def workers(
 async def transfer(sender: Worker, receiver: Worker) -> tuple[Receipt, int, int]:
     """Move ten blocks; return the receipt, the sender's digest and its bytes on the wire."""
     sources, targets = list(range(12, 2, -1)), list(range(20, 30))
-    inbound = receiver.open(sender.id, targets)
+    inbound = await receiver.open(sender.id, targets)
     outbound = await sender.connector.connect(inbound.ticket, 5)
     await outbound.push(4, sources[4:])
     await outbound.push(0, sources[:4])
@@ -215,7 +215,7 @@ def damaged(streams: np.ndarray, kind: str) -> list[bytes]:
 async def test_damaged_streams_fail_the_transfer_by_name(kind: str) -> None:
     async with workers() as [sender, receiver]:
         before = receiver.blocks.copy()
-        inbound = receiver.open(sender.id, range(8, 12))
+        inbound = await receiver.open(sender.id, range(8, 12))
         raw = await enter(receiver, inbound)
         payload = [sender.blocks[0].tobytes(), sender.blocks[1].tobytes()]
         streams = np.concatenate([pack(sender.blocks[at]) for at in (0, 1)])
@@ -233,7 +233,7 @@ async def test_damaged_streams_fail_the_transfer_by_name(kind: str) -> None:
 
 async def test_packed_pieces_that_were_not_offered_are_refused() -> None:
     async with workers(receiver=OFF) as [sender, receiver]:
-        inbound = receiver.open(sender.id, range(8, 12))
+        inbound = await receiver.open(sender.id, range(8, 12))
         raw = await enter(receiver, inbound)
         payload = [sender.blocks[0].tobytes()]
         frame = a_piece(inbound.ticket, 0, payload, coding=Coding.PACKED)

@@ -100,7 +100,7 @@ async def _refused(harness: ShmHarness, fd: int | None, reason: TransferFailure)
 
 async def test_a_piece_from_blocks_that_do_not_exist_is_refused(harness: ShmHarness) -> None:
     async with running(harness, "receiver") as [receiver]:
-        inbound = receiver.open(WorkerId("sender", "1"), [0])
+        inbound = await receiver.open(WorkerId("sender", "1"), [0])
         raw = await enter(harness, receiver, inbound)
         frame = a_piece(inbound.ticket, 0, some_blocks(1))
         await raw.send(with_sources(frame.encode(), [NUM_BLOCKS]))
@@ -112,7 +112,7 @@ async def test_a_piece_from_blocks_that_do_not_exist_is_refused(harness: ShmHarn
 
 async def test_descriptors_that_nobody_asked_for_are_closed(harness: ShmHarness) -> None:
     async with running(harness, "receiver") as [receiver]:
-        inbound = receiver.open(WorkerId("sender", "1"), [0])
+        inbound = await receiver.open(WorkerId("sender", "1"), [0])
         raw = await enter(harness, receiver, inbound)
         frame = a_done(inbound.ticket, [])
         raw._packets.send(frame.encode(), (raw._memory.fd,))
@@ -123,8 +123,8 @@ async def test_descriptors_that_nobody_asked_for_are_closed(harness: ShmHarness)
 async def test_folders_with_long_names_are_fine(tmp_path: Path) -> None:
     folder = tmp_path / ("x" * 200)
     async with running(ShmHarness(folder), "one", "two") as [one, two]:
-        assert one.connector.can_reach(two.connector.offer())
-        inbound = two.open(one.id, [0])
+        assert await one.connector.can_reach(two.connector.offer())
+        inbound = await two.open(one.id, [0])
         outbound = await one.connector.connect(inbound.ticket, 5)
         await outbound.push(0, [1])
         await outbound.finish(5)
@@ -147,7 +147,7 @@ async def test_stale_sockets_are_removed_and_live_ones_are_not(harness: ShmHarne
     async with running(harness, "live") as [live]:
         os.utime(live.connector.offer().address, (0, 0))
         async with running(harness, "other") as [other]:
-            assert other.connector.can_reach(live.connector.offer())
+            assert await other.connector.can_reach(live.connector.offer())
             assert not stale.exists()
             assert young.exists()
         stale.touch()
@@ -156,7 +156,7 @@ async def test_stale_sockets_are_removed_and_live_ones_are_not(harness: ShmHarne
 async def test_another_host_is_out_of_reach(harness: ShmHarness) -> None:
     async with running(harness, "one", "two") as [one, two]:
         offer = two.connector.offer()
-        assert one.connector.can_reach(offer)
+        assert await one.connector.can_reach(offer)
         elsewhere = replace(offer, params={"boot_id": "another"})
-        assert not one.connector.can_reach(elsewhere)
-        assert not one.connector.can_reach(replace(offer, address=offer.address + "x"))
+        assert not await one.connector.can_reach(elsewhere)
+        assert not await one.connector.can_reach(replace(offer, address=offer.address + "x"))

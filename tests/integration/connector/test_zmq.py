@@ -54,7 +54,7 @@ class TestZmqStress(StressSuite):
 async def test_a_message_over_the_limit_cuts_the_connection(harness: ZmqHarness) -> None:
     sender = WorkerId("sender", "1")
     async with running(harness, "receiver") as [receiver]:
-        inbound = receiver.open(sender, range(4))
+        inbound = await receiver.open(sender, range(4))
         raw = await enter(harness, receiver, inbound)
         payload = [bytes(MAX_FRAME_BYTES + LIMITS.piece_bytes)]
         await raw.send(a_piece(inbound.ticket, 0, payload).encode(), payload)
@@ -77,7 +77,7 @@ async def test_a_payload_that_is_not_as_announced_is_refused(
     harness: ZmqHarness, sizes: list[int], reason: TransferFailure
 ) -> None:
     async with running(harness, "receiver") as [receiver]:
-        inbound = receiver.open(WorkerId("sender", "1"), range(4))
+        inbound = await receiver.open(WorkerId("sender", "1"), range(4))
         raw = await enter(harness, receiver, inbound)
         frame = a_piece(inbound.ticket, 0, some_blocks(2))
         await raw.send(frame.encode(), [bytes(size) for size in sizes])
@@ -93,7 +93,7 @@ async def test_a_client_that_does_not_speak_zeromq_is_ignored(harness: ZmqHarnes
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" * 100)
         await writer.drain()
-        inbound = two.open(one.id, [0])
+        inbound = await two.open(one.id, [0])
         outbound = await one.connector.connect(inbound.ticket, 5)
         await outbound.push(0, [1])
         await outbound.finish(5)
@@ -105,9 +105,9 @@ async def test_a_client_that_does_not_speak_zeromq_is_ignored(harness: ZmqHarnes
 async def test_unix_sockets_serve_as_well(tmp_path: Path) -> None:
     async with running(ZmqHarness(f"ipc://{tmp_path}/{{name}}"), "one", "two") as [one, two]:
         offer = two.connector.offer()
-        assert one.connector.can_reach(offer)
-        assert not one.connector.can_reach(replace(offer, params={"boot_id": "another"}))
-        inbound = two.open(one.id, [0])
+        assert await one.connector.can_reach(offer)
+        assert not await one.connector.can_reach(replace(offer, params={"boot_id": "another"}))
+        inbound = await two.open(one.id, [0])
         outbound = await one.connector.connect(inbound.ticket, 5)
         await outbound.push(0, [1])
         await outbound.finish(5)
@@ -122,7 +122,7 @@ async def test_no_source_block_is_referred_to_after_abort(
     async with running(
         harness, "sender", "receiver", layout=LARGE, num_blocks=4, limits=limits
     ) as [sender, receiver]:
-        inbound = receiver.open(sender.id, range(4))
+        inbound = await receiver.open(sender.id, range(4))
         outbound = await sender.connector.connect(inbound.ticket, 5)
         gate = Gate(monkeypatch, sender)
         await outbound.push(0, [0, 2, 1, 3])
@@ -139,7 +139,7 @@ async def test_no_source_block_is_referred_to_after_abort(
 
 async def test_blocks_that_could_not_be_sent_are_let_go_of_at_once(harness: ZmqHarness) -> None:
     async with running(harness, "sender", "receiver") as [sender, receiver]:
-        inbound = receiver.open(sender.id, range(4))
+        inbound = await receiver.open(sender.id, range(4))
         outbound = await sender.connector.connect(inbound.ticket, 5)
         (link,) = sender.connector._sender._links.values()
         wire = link.wire

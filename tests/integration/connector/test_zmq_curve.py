@@ -103,7 +103,7 @@ class TestCurveStress(StressSuite):
 
 
 async def complete(sender: Worker, receiver: Worker) -> None:
-    inbound = receiver.open(sender.id, range(4))
+    inbound = await receiver.open(sender.id, range(4))
     outbound = await sender.connector.connect(inbound.ticket, 5)
     await outbound.push(0, [4, 5, 6, 7])
     await outbound.finish(5)
@@ -138,7 +138,7 @@ def plain_address(worker: Worker) -> str:
 async def test_who_has_no_key_gets_nothing(harness: CurveHarness) -> None:
     """It knows the ticket, the sender's name, and the address."""
     async with running(harness, "one", "two") as [sender, receiver]:
-        inbound = receiver.open(sender.id, range(4))
+        inbound = await receiver.open(sender.id, range(4))
         raw = ZmqRaw(plain_address(receiver))
         await say_hello(raw, sender.id, receiver)
         await raw.send(an_open(inbound.ticket).encode())
@@ -150,7 +150,7 @@ async def test_who_has_no_key_gets_nothing(harness: CurveHarness) -> None:
 
 async def test_a_key_that_was_not_met_gets_nothing(harness: CurveHarness) -> None:
     async with running(harness, "one", "two") as [sender, receiver]:
-        inbound = receiver.open(sender.id, range(4))
+        inbound = await receiver.open(sender.id, range(4))
         raw = ZmqRaw.__new__(ZmqRaw)
         raw._context = zmq.asyncio.Context()
         raw._socket = raw._context.socket(zmq.DEALER)
@@ -167,7 +167,7 @@ async def test_a_key_that_was_not_met_gets_nothing(harness: CurveHarness) -> Non
 async def test_another_worker_cannot_use_a_stolen_ticket(harness: CurveHarness) -> None:
     """It belongs to the cluster and has its own key, and says to be whom the ticket names."""
     async with running(harness, "one", "two", "thief") as [one, two, thief]:
-        inbound = two.open(one.id, range(4))
+        inbound = await two.open(one.id, range(4))
         stolen = replace(inbound.ticket, sender=thief.id)
         with pytest.raises(TransferError):
             await thief.connector.connect(stolen, 5)
@@ -186,7 +186,7 @@ async def test_another_worker_cannot_use_a_stolen_ticket(harness: CurveHarness) 
 async def test_a_receiver_with_another_key_is_not_sent_anything(harness: CurveHarness) -> None:
     """Somebody else has taken the address of the worker that made the offer."""
     async with running(harness, "one", "two") as [sender, receiver]:
-        inbound = receiver.open(sender.id, range(4))
+        inbound = await receiver.open(sender.id, range(4))
         other = Curve().advertise(plain_address(receiver))
         with pytest.raises(TransferError):
             await sender.connector.connect(replace(inbound.ticket, address=other), 2)
@@ -199,7 +199,7 @@ async def test_a_new_incarnation_takes_the_place_of_the_one_before(harness: Curv
         newer = WorkerId(sender.id.name, "newer")
         address = Curve().advertise("tcp://127.0.0.1:1")
         receiver.connector.meet(newer, Offer(connector="zmq", address=address, params={}))
-        inbound = receiver.open(sender.id, range(4))
+        inbound = await receiver.open(sender.id, range(4))
         with pytest.raises(TransferError):
             await sender.connector.connect(inbound.ticket, 2)
         await inbound.abort()
@@ -208,9 +208,9 @@ async def test_a_new_incarnation_takes_the_place_of_the_one_before(harness: Curv
 async def test_only_who_encrypts_as_we_do_is_reachable(harness: CurveHarness) -> None:
     async with running(harness, "one", "two") as [sender, receiver]:
         offer = receiver.connector.offer()
-        assert sender.connector.can_reach(offer)
-        assert not sender.connector.can_reach(replace(offer, address=plain_address(receiver)))
-        assert not sender.connector.can_reach(replace(offer, address=offer.address[:-1]))
+        assert await sender.connector.can_reach(offer)
+        assert not await sender.connector.can_reach(replace(offer, address=plain_address(receiver)))
+        assert not await sender.connector.can_reach(replace(offer, address=offer.address[:-1]))
         assert not PlainText().can_reach(offer.address)
 
 
@@ -223,7 +223,7 @@ async def test_the_bytes_on_the_wire_are_not_those_of_the_blocks(harness: CurveH
             port = int(endpoint.rpartition(":")[2])
             proxy = Wiretap(port)
             await proxy.start()
-            inbound = two.open(one.id, range(4))
+            inbound = await two.open(one.id, range(4))
             through = f"tcp://127.0.0.1:{proxy.port}{mark}{key}"
             outbound = await one.connector.connect(replace(inbound.ticket, address=through), 5)
             await outbound.push(0, [0, 1, 2, 3])

@@ -45,9 +45,9 @@ async def test_another_host_is_out_of_reach(harness: ZmqIpcHarness) -> None:
     async with running(harness, "one", "two") as [one, two]:
         offer = two.connector.offer()
         assert offer.connector == "zmq_ipc"
-        assert one.connector.can_reach(offer)
-        assert not one.connector.can_reach(replace(offer, params={"boot_id": "another"}))
-        assert not one.connector.can_reach(replace(offer, address=offer.address + "x"))
+        assert await one.connector.can_reach(offer)
+        assert not await one.connector.can_reach(replace(offer, params={"boot_id": "another"}))
+        assert not await one.connector.can_reach(replace(offer, address=offer.address + "x"))
 
 
 async def test_stale_sockets_are_removed_and_live_ones_are_not(harness: ZmqIpcHarness) -> None:
@@ -58,7 +58,7 @@ async def test_stale_sockets_are_removed_and_live_ones_are_not(harness: ZmqIpcHa
     async with running(harness, "live") as [live]:
         os.utime(live.connector.offer().address.removeprefix("ipc://"), (0, 0))
         async with running(harness, "other") as [other]:
-            assert other.connector.can_reach(live.connector.offer())
+            assert await other.connector.can_reach(live.connector.offer())
             assert not stale.exists()
         stale.touch()
 

@@ -1,7 +1,7 @@
 """Workers of unequal groups of ranks: hand-offs and prefixes between them, whole and damaged.
 
 The ranks are those of `scattered_ranks`: the memories, connectors and messages of a group, and one
-engine.
+engine. Of some groups, ranks from 1 on are remote: their connectors are served by an endpoint.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ CASES = [
     ("chunk", "auto", 2, 2, "zmq_ipc"),
     ("window", "auto", 4, 2, "nixl"),
 ]
+#: The same, of groups whose ranks from 1 on are remote.
+REMOTE = [("window", "auto", 2, 1, "zmq"), ("state", "auto", 1, 2, "zmq")]
 
 
 @pytest.fixture(scope="module")
@@ -113,13 +115,17 @@ def moved_bytes(layout: KVLayout, num_receivers: int, blocks: tuple[range, ...],
     return sum(map(bytes_of, layout.groups, blocks))
 
 
-@pytest.mark.parametrize(("name", "kv", "senders", "receivers", "connector"), CASES)
+@pytest.mark.parametrize(
+    ("name", "kv", "senders", "receivers", "connector", "is_remote"),
+    [(*case, False) for case in CASES] + [(*case, True) for case in REMOTE],
+)
 async def test_groups_hand_over_and_fetch_like_one_process(
     name: str,
     kv: str,
     senders: int,
     receivers: int,
     connector: str,
+    is_remote: bool,
     folder: Path,
     alone: Callable[[str, str], LLM],
     tmp_path: Path,
@@ -130,7 +136,13 @@ async def test_groups_hand_over_and_fetch_like_one_process(
     oracle = alone(name, kv)
     # Over TCP each rank has a key of its own.
     groups = two_groups(
-        folder / name, tmp_path, connector, (senders, receivers), kv_cache_dtype=kv, encrypt=True
+        folder / name,
+        tmp_path,
+        connector,
+        (senders, receivers),
+        kv_cache_dtype=kv,
+        encrypt=True,
+        is_remote=is_remote,
     )
     async with groups as pair:
         prefill, decode = pair

@@ -51,6 +51,11 @@ FIRST: dict[str, Any] = {
     "pipeline_parallel_size": 1,
     "enable_expert_parallel": False,
     "distributed_timeout_seconds": 20,
+    "distributed_executor_backend": "mp",
+    "nnodes": 1,
+    "node_rank": 0,
+    "master_addr": "127.0.0.2",
+    "master_port": 29502,
     "cpu_distributed_timeout_seconds": 10,
     "block_size": 8,
     "gpu_memory_utilization": 0.5,
@@ -139,6 +144,8 @@ FIXED = {
     "--tensor-parallel-size",
     "--pipeline-parallel-size",
     "--enable-expert-parallel",
+    "--nnodes",
+    "--node-rank",
 }
 
 

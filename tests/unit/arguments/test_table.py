@@ -40,6 +40,7 @@ SAMPLES = {
     "--reasoning-config": '{"reasoning_start_str": "<a>", "reasoning_end_str": "</a>"}',
     "--ssl-cert-reqs": "2",
     "--device-memory-utilization": "0.5",
+    "--distributed-executor-backend": "external_launcher",
     "--spec-method": "ngram",
 }
 

@@ -45,8 +45,8 @@ async def pair(counters: TransferCounters) -> AsyncIterator[list[Connector]]:
 async def test_a_transfer_is_counted_once_on_each_side() -> None:
     counters = TransferCounters()
     async with pair(counters) as [sender, receiver]:
-        assert sender.can_reach(receiver.offer())
-        inbound = receiver.open(request_id="r", sender=SENDER, blocks=range(4))
+        assert await sender.can_reach(receiver.offer())
+        inbound = await receiver.open(request_id="r", sender=SENDER, blocks=range(4))
         outbound = await sender.connect(inbound.ticket, 5)
         await outbound.push(0, range(1))
         await outbound.push(1, range(3))
@@ -66,14 +66,14 @@ async def test_a_transfer_is_counted_once_on_each_side() -> None:
 async def test_failures_are_counted_by_reason() -> None:
     counters = TransferCounters()
     async with pair(counters) as [sender, receiver]:
-        inbound = receiver.open(request_id="r", sender=SENDER, blocks=range(4))
+        inbound = await receiver.open(request_id="r", sender=SENDER, blocks=range(4))
         outbound = await sender.connect(inbound.ticket, 5)
         await outbound.push(0, range(1))
         for failing in (outbound.finish(5), inbound.wait(5), sender.connect(inbound.ticket, 5)):
             with pytest.raises(TransferError):
                 await failing
         assert receiver.refusals == {TransferFailure.LATE: 1}
-        aborted = receiver.open(request_id="r", sender=SENDER, blocks=range(4))
+        aborted = await receiver.open(request_id="r", sender=SENDER, blocks=range(4))
         outbound = await sender.connect(aborted.ticket, 5)
         await outbound.abort()
         await aborted.abort()

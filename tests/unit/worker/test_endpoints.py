@@ -52,7 +52,7 @@ class FakeConnector:
     takes_parts: bool = True
     met: list[tuple[WorkerId, Offer]] = field(default_factory=list)
 
-    def can_reach(self, offer: Offer) -> bool:
+    async def can_reach(self, offer: Offer) -> bool:
         return offer.address in self.reach
 
     def offer(self) -> Offer:
@@ -80,13 +80,13 @@ def _offer(name: str, address: str = "a") -> Offer:
     return Offer(connector=name, address=address, params={})
 
 
-def test_what_reaches_a_peer_is_told_in_our_order() -> None:
+async def test_what_reaches_a_peer_is_told_in_our_order() -> None:
     ours = endpoints(
         [FakeConnector("zmq", "a"), FakeConnector("local", "-"), FakeConnector("shm", "ab")]
     )
     offers = [_offer("shm", "b"), _offer("local"), _offer("zmq")]
-    assert ours.reaching(peer(offers), None) == ["zmq", "shm"]
-    assert ours.reaching(peer([_offer("shm", "c")]), None) == []
+    assert await ours.reaching(peer(offers), None) == ["zmq", "shm"]
+    assert await ours.reaching(peer([_offer("shm", "c")]), None) == []
 
 
 def test_a_single_rank_is_described_as_before_there_were_several() -> None:
@@ -124,14 +124,14 @@ def test_every_rank_may_send_to_every_rank_that_it_has_met() -> None:
         ]
 
 
-def test_a_connector_must_reach_every_rank_that_gets_something() -> None:
+async def test_a_connector_must_reach_every_rank_that_gets_something() -> None:
     ours = endpoints([FakeConnector("shm", "ab")], [FakeConnector("shm", "ab")])
     there = peer([_offer("shm", "a")], [_offer("shm", "c")])
     equal = ours.hand_off_to(there)
-    assert ours.reaching(there, equal) == []
+    assert await ours.reaching(there, equal) == []
     # Rank 1 of two sends to rank 1 alone.
     far = endpoints([FakeConnector("shm", "a")], [FakeConnector("shm", "c")])
-    assert far.reaching(there, equal) == ["shm"]
+    assert await far.reaching(there, equal) == ["shm"]
 
 
 def test_whole_blocks_alone_are_not_enough_between_groups() -> None:
@@ -142,14 +142,14 @@ def test_whole_blocks_alone_are_not_enough_between_groups() -> None:
     assert ours.hand_off_from(peer([])) is None
 
 
-def test_states_that_nobody_can_divide_are_refused_by_name() -> None:
+async def test_states_that_nobody_can_divide_are_refused_by_name() -> None:
     state = KVGroup(num_layers=1, num_kv_heads=0, head_dim=0, kind=GroupKind.STATE, state_size=6)
     layout = KVLayout.of((*LAYOUT.groups, state), block_size=4, dtype="float32")
     ours = endpoints([FakeConnector("shm")])
     ours = replace(ours, holder=Holder(layout, KVSplit.of(layout)))
     there = replace(peer([], []), split=KVSplit.of(layout, 2))
     with pytest.raises(IncompatiblePeerError, match=r"rank_group .*2 ranks.* the parts of a state"):
-        Recipients(ours).meet(there)
+        await Recipients(ours).meet(there)
 
 
 MOVED = (range(3),)
@@ -175,14 +175,16 @@ def message_of(*pairs: tuple[int, int]) -> transfer_pb2.TransferTicket:
     )
 
 
-def test_tickets_are_those_of_ranks_that_have_been_met(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tickets_are_those_of_ranks_that_have_been_met(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     recipients = Recipients(endpoints([FakeConnector("shm", "a")]))
     message = message_of((0, 0), (0, 1))
     with pytest.raises(TransferError, match=f"no handshake with the ranks of {PEER}") as error:
         recipients.order(message, MOVED, NUM_TOKENS)
     assert error.value.reason is TransferFailure.UNKNOWN_TICKET
     there = peer([_offer("shm")], [_offer("shm")])
-    assert recipients.meet(there) == ["shm"]
+    assert await recipients.meet(there) == ["shm"]
     order = recipients.order(message, MOVED, NUM_TOKENS)
     assert isinstance(order, GroupOrder)
     assert sorted(order.tickets) == [(0, 0), (0, 1)]
@@ -191,20 +193,22 @@ def test_tickets_are_those_of_ranks_that_have_been_met(monkeypatch: pytest.Monke
         replace(rank, worker=rank_id(WorkerId("peer", "3"), n))
         for n, rank in enumerate(there.ranks)
     ]
-    recipients.meet(replace(there, ranks=tuple(born_again)))
+    await recipients.meet(replace(there, ranks=tuple(born_again)))
     with pytest.raises(TransferError, match="no handshake"):
         recipients.order(message, MOVED, NUM_TOKENS)
     monkeypatch.setattr(outgoing, "_MOST_PEERS", 1)
-    recipients.meet(there)
+    await recipients.meet(there)
     recipients.order(message, MOVED, NUM_TOKENS)
-    recipients.meet(RankGroup(KVSplit.of(LAYOUT), (RankEndpoint(WorkerId("other", "1"), ()),)))
+    await recipients.meet(
+        RankGroup(KVSplit.of(LAYOUT), (RankEndpoint(WorkerId("other", "1"), ()),))
+    )
     with pytest.raises(TransferError, match="no handshake"):
         recipients.order(message, MOVED, NUM_TOKENS)
 
 
 async def test_tickets_that_do_not_fit_are_refused() -> None:
     recipients = Recipients(endpoints([FakeConnector("shm", "a")]))
-    recipients.meet(peer([_offer("shm")], [_offer("shm")]))
+    await recipients.meet(peer([_offer("shm")], [_offer("shm")]))
     with pytest.raises(InvalidRequestError, match="3] blocks by group"):
         recipients.order(message_of((0, 0), (0, 1)), (range(2),), NUM_TOKENS)
     old = message_of((0, 0), (0, 1))
@@ -236,7 +240,7 @@ def test_a_group_takes_no_ticket_for_one_rank() -> None:
 class FakeEngine:
     """As much of an engine of two ranks as connectors need."""
 
-    rank_memories: tuple[KVMemory, ...]
+    rank_places: tuple[KVMemory, ...]
     layout: KVLayout = LAYOUT
     kv_split: KVSplit = KVSplit.of(LAYOUT, 2)  # noqa: RUF009 it is frozen
 
@@ -261,7 +265,7 @@ async def test_fixed_ports_are_those_of_the_first_rank() -> None:
         for rank in range(2):
             with pytest.raises(OSError, match="in use"):
                 socket.create_server(("127.0.0.1", config.transfer_port + rank))
-    for memory in engine.rank_memories:
+    for memory in engine.rank_places:
         memory.close()
 
 

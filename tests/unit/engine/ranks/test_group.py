@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cli.doctor.finding import Level
-from cli.doctor.ranks import check_ranks
+from cli.doctor.ranks import Ranks, check_ranks
 from shared.engine.config import EngineConfig
 from shared.engine.engine_home import EngineHome
 from shared.engine.llm import LLM
@@ -244,20 +244,20 @@ def test_doctor_times_sums_between_ranks(
     leader: RankLeader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Which it asks for only if it is told how many there are to be."""
-    [unasked] = check_ranks(1)
+    [unasked] = check_ranks(Ranks())
     assert (unasked.level, unasked.text) == (Level.OK, "not asked for: --tensor-parallel-size 2")
     # Its own ranks would be the same processes, three seconds later.
-    monkeypatch.setattr(leader_module, "RankLeader", lambda _settings: leader)
+    monkeypatch.setattr(leader_module, "RankLeader", lambda _settings, **_own: leader)
     monkeypatch.setattr(leader, "close", lambda: None)
-    *_, found = check_ranks(2)
+    *_, found = check_ranks(Ranks(tensor_parallel_size=2))
     assert found.level in (Level.OK, Level.WARN)  # a busy machine's sums are slow
     assert re.search(
         r"2 reach each other: a sum of 4 KiB takes \d+ us, of 4 MiB [\d.]+", found.text
     )
     monkeypatch.setattr(leader, "lost", RankError("the process of rank 1 ended", rank=1))
-    *_, found = check_ranks(2)
+    *_, found = check_ranks(Ranks(tensor_parallel_size=2))
     assert (found.level, found.text) == (Level.FAIL, "the process of rank 1 ended")
-    *_, found = check_ranks(65)
+    *_, found = check_ranks(Ranks(tensor_parallel_size=65))
     assert found.level is Level.FAIL
     assert "must be 1 to 64" in found.text
 
