@@ -122,6 +122,7 @@ class RankLeader:
             if isinstance(self._channels.sums, DeviceCollective):
                 limit_s = max(self._limit_s, _DEVICE_S)
                 self._watch = DeviceWatch(self._channels.sums, limit_s, self._lose)
+                on_failure.callback(self._watch.close)
             self._plans = self._channels.send_plans()
             self._results = self._channels.receive_results()
             on_failure.pop_all()
