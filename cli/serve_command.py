@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
+from typer.main import get_command
 
 from cli.errors import EXIT_USAGE, CommandError
 from cli.extras import Extra
 from cli.flags.engine_arguments import TakesArguments, translated
+from cli.flags.node_words import node_words
 from cli.flags.options import Service
 from cli.flags.passthrough import become
 from cli.up_command import up
@@ -26,6 +28,7 @@ def serve(context: typer.Context) -> None:
 
     `baton serve MODEL` takes the flags of `baton up`; --prefill 1 makes a server of two workers.
     `baton serve router|prefill|decode` runs that service in the foreground, with its own flags.
+    With --node-rank over 0 it has ranks of the server whose worker is on --master-addr.
     """
     first, *others = context.args or [""]
     if first in list(Service):
@@ -38,7 +41,13 @@ def serve(context: typer.Context) -> None:
         help=serve.__doc__,
         epilog=help_text(),
     )(up)
-    command(args=[*ONE_SERVER, *with_model_flag(context.args)], prog_name="baton serve")
+    words = with_model_flag(context.args)
+    of_node = node_words(
+        words, [name for each in get_command(command).params for name in each.opts]
+    )
+    if of_node:
+        become(f"services.{Service.DECODE}", of_node, Extra.WORKER)
+    command(args=[*ONE_SERVER, *words], prog_name="baton serve")
 
 
 def with_model_flag(arguments: Sequence[str]) -> list[str]:

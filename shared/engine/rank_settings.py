@@ -131,7 +131,8 @@ class RankSettings:
 def placed_ranks(ranks: RankSettings, environ: Mapping[str, str]) -> RankSettings:
     """Return the settings, with the place that torchrun's variables give an external rank.
 
-    They count where the settings name no number of nodes.
+    They count where the settings name no number of nodes. Where torchrun's own store has the port,
+    the next one is taken.
 
     Raises:
         ConfigError: neither does, or a variable is no number.
@@ -152,8 +153,9 @@ def placed_ranks(ranks: RankSettings, environ: Mapping[str, str]) -> RankSetting
         raise ConfigError(f"RANK, WORLD_SIZE and MASTER_PORT are numbers: {error}") from error
     if numbers[1] != ranks.size:
         raise ConfigError(f"WORLD_SIZE is {size}, and {ranks.description} is {ranks.size} ranks")
+    own_port = numbers[2] + (environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True")
     return replace(
-        ranks, nnodes=ranks.size, node_rank=numbers[0], master_addr=addr, master_port=numbers[2]
+        ranks, nnodes=ranks.size, node_rank=numbers[0], master_addr=addr, master_port=own_port
     )
 
 

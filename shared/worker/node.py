@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from prometheus_client import CollectorRegistry, start_http_server
+
 from shared.engine.ranks.handshake import OwnNode
 from shared.engine.ranks.node import Node
 from shared.engine.ranks.processes import LogSettings
+from shared.errors import ConfigError
 from shared.rpc.exposure import is_loopback
+from shared.worker.health.rank_metrics import RankCollector
 
 if TYPE_CHECKING:
     from shared.identity import Role
@@ -52,6 +56,8 @@ def own_node(config: WorkerConfig, token: ClusterToken | None) -> OwnNode:
 def follow_node_0(config: WorkerConfig, role: Role, token: ClusterToken | None) -> int:
     """Have the ranks of this host until the group ends; return the exit code.
 
+    --metrics-port answers as long as the program lives.
+
     Raises:
         ConfigError: this host does not belong to the group.
     """
@@ -61,6 +67,15 @@ def follow_node_0(config: WorkerConfig, role: Role, token: ClusterToken | None) 
         logs=log_settings(config, role),
         options={"num_threads": config.num_threads, "bind": config.cpu_threads_bind},
     )
+    if config.metrics_port:
+        # Any path: an orchestrator asks for /health.
+        registry = CollectorRegistry()
+        registry.register(RankCollector(node.pids, model=config.model.name))
+        try:
+            start_http_server(config.metrics_port, config.host, registry)
+        except OSError as error:
+            message = f"cannot listen at {config.host}:{config.metrics_port}: {error}"
+            raise ConfigError(message) from error
     return node.follow()
 
 

@@ -330,7 +330,8 @@ def _metrics(
     metrics.register(TransferCollector(transfers, endpoints.all_connectors))
     metrics.register(GrammarCollector(grammars.stats, model=config.model.name))
     if engine.followers.size > 1:
-        metrics.register(RankCollector(engine.followers.pids, model=config.model.name))
+        pids = {0: os.getpid(), **dict(enumerate(engine.followers.pids, 1))}
+        metrics.register(RankCollector(pids, model=config.model.name))
     metrics.register(AdapterCollector(adapters, thread.stats, model=config.model.name))
     return metrics
 

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import urllib.request
 from typing import TYPE_CHECKING
 
 import psutil
@@ -55,12 +56,17 @@ def driver(
         cluster.add_worker("decode", "decode-1", *other, damage_file=damage_file)
         hosts = (*TWO, "--nnodes", "2", "--master-port", str(free_port()), "--connectors", "zmq")
         cluster.add_worker("decode", "decode-2", *decode, str(free_port()), *hosts)
-        cluster.add_node("decode-2", 1, *flags, *hosts, "--host", "127.0.0.2")
+        own = ("--host", "127.0.0.2", "--metrics-port", str(free_port()))
+        cluster.add_node("decode-2", 1, *flags, *hosts, *own)
         cluster.wait_ready(num_prefill=1, num_decode=3)
         yield Driver(cluster)
     finally:
         codes = cluster.stop()
     assert set(codes.values()) == {0}
+
+
+def cluster_flag(process: Process, name: str) -> str:
+    return process.argv[process.argv.index(name) + 1]
 
 
 def test_hand_offs_and_prefixes_between_workers_of_two_sizes(
@@ -95,6 +101,11 @@ def test_hand_offs_and_prefixes_between_workers_of_two_sizes(
     reply = driver.ask("decode-2", prompt, prefill=["decode-0"])
     assert reply.token_ids == expect(oracle, prompt, max_tokens=12, temperature=0.0)
     assert reply.timings.prefill_worker == "decode-0"
+    # A host without a worker's services tells of its ranks.
+    own = cluster_flag(driver.cluster.nodes["decode-2-host-1"], "--metrics-port")
+    with urllib.request.urlopen(f"http://127.0.0.2:{own}/health", timeout=10) as response:
+        assert 'baton_rank_resident_bytes{model_name="' in (page := response.read().decode())
+        assert 'rank="1"' in page
     # One bit in one stream of two, and the prompt is computed where it was to arrive.
     damage_file.touch()
     prompt = prompt_of(90, seed=72)

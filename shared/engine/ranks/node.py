@@ -58,6 +58,8 @@ class Node:
         """Take the settings. options: of `load_model`, this host's values in place of rank 0's."""
         self._settings, self._own = settings, own.with_settings(settings.alike)
         self._logs, self._options = logs or LogSettings(), options or {}
+        #: Of this host's ranks, by rank, once they were started.
+        self.pids: dict[int, int] = {}
         self._wake_read, self._wake = os.pipe()
         #: Signals that came.
         self._num_told = 0
@@ -92,6 +94,7 @@ class Node:
                 seats={rank: self._seat(rank, welcome, host) for rank in lines},
             )
             stack.callback(processes.close, at_once=True)
+            self.pids.update(zip(lines, processes.pids, strict=True))
             log.info("node_follows", ranks=list(lines), pids=processes.pids)
             reason = self._watch(control)
         log.info("node_ends", reason=reason)

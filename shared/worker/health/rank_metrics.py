@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import psutil
@@ -10,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping
 
     from prometheus_client import Metric
 
@@ -18,9 +17,9 @@ if TYPE_CHECKING:
 class RankCollector(Collector):
     """Reads the processes at each scrape. A rank that is gone has no sample."""
 
-    def __init__(self, pids: Sequence[int], *, model: str) -> None:
-        """pids: of the ranks from 1 on; rank 0 is this process."""
-        self._processes = [psutil.Process(pid) for pid in (os.getpid(), *pids)]
+    def __init__(self, pids: Mapping[int, int], *, model: str) -> None:
+        """pids: of this host's ranks, by rank; read at each scrape."""
+        self._pids = pids
         self._model = model
 
     def collect(self) -> Iterator[Metric]:
@@ -28,8 +27,9 @@ class RankCollector(Collector):
         labels = ["model_name", "rank"]
         cpu = CounterMetricFamily("baton_rank_cpu_seconds", "Processor seconds.", labels=labels)
         memory = GaugeMetricFamily("baton_rank_resident_bytes", "Resident memory.", labels=labels)
-        for rank, process in enumerate(self._processes):
+        for rank, pid in self._pids.items():
             try:
+                process = psutil.Process(pid)
                 times, num_bytes = process.cpu_times(), process.memory_info().rss
             except psutil.NoSuchProcess:
                 continue

@@ -280,6 +280,8 @@ def test_external_ranks_find_their_place_in_torchrun_s_variables() -> None:
     found = placed_ranks(settings, environment)
     place = found.nnodes, found.node_rank, found.master_addr, found.master_port
     assert place == (2, 1, "10.0.0.1", 77)
+    under_torchrun = environment | {"TORCHELASTIC_USE_AGENT_STORE": "True"}
+    assert placed_ranks(settings, under_torchrun).master_port == 78
     by_flags = replace(settings, nnodes=2)
     assert placed_ranks(by_flags, environment) == by_flags
     for other, reason in (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cli.errors import CommandError
+from cli.flags.node_words import node_words
 from cli.flags.options import Service
 from cli.flags.service_flags import sort_flags
 
@@ -51,3 +52,13 @@ def test_what_no_service_has_is_refused(arguments: tuple[str, ...], reason: str)
 
 def test_every_service_is_known() -> None:
     assert set(sort()) == {service.value for service in Service}
+
+
+def test_another_host_takes_the_worker_s_words_of_a_server() -> None:
+    line = "--model m --nnodes 2 --port 80 --prefill 0 --api-keys k --decode.block_size 8 --typo 3"
+    words = line.split()
+    mine = ["--port", "--prefill", "--decode"]
+    assert node_words(words, mine) == []
+    assert node_words([*words, "--node-rank", "0"], mine) == []
+    found = "--model m --nnodes 2 --port 80 --block-size 8 --typo 3 --node-rank 1"
+    assert node_words([*words, "--node-rank", "1"], mine) == found.split()

@@ -227,7 +227,8 @@ def test_ranks_are_measured(leader: RankLeader) -> None:
     assert 0 < small.seconds < large.seconds
 
     def samples(*pids: int) -> dict[tuple[str, str], float]:
-        families = RankCollector(pids, model="m").collect()
+        by_rank = dict(enumerate((os.getpid(), *pids)))
+        families = RankCollector(by_rank, model="m").collect()
         return {(s.name, s.labels["rank"]): s.value for f in families for s in f.samples}
 
     found = samples(*leader.pids)
@@ -235,7 +236,7 @@ def test_ranks_are_measured(leader: RankLeader) -> None:
     assert found["baton_rank_resident_bytes", "1"] > 1e7
     assert found["baton_rank_cpu_seconds_total", "1"] > 0.1
     with subprocess.Popen(["true"]) as gone:
-        collector = RankCollector([gone.pid], model="m")
+        collector = RankCollector({0: os.getpid(), 1: gone.pid}, model="m")
     families = list(collector.collect())
     assert {s.labels["rank"] for f in families for s in f.samples} == {"0"}
 
