@@ -101,18 +101,23 @@ class NcclCollective:
 
     def abort(self, reason: RankError) -> None:
         """See `DeviceCollective`."""
+        self._end(reason)
+
+    def close(self) -> None:
+        """See `Collective`."""
+        self._end(RankError(f"rank {self.rank} has left the group", rank=self.rank))
+        if self._ending is not None:
+            self._ending.join(_END_S)
+
+    def _end(self, reason: RankError) -> RankError:
+        """End the group; return the first reason."""
         # In this order: `_do` reads them in the other one.
-        self._error = self._error or reason
+        self._error = first = self._error or reason
         group, self._group = self._group, None
         if group is not None:
             self._ending = threading.Thread(target=group.abort, name="end-nccl", daemon=True)
             self._ending.start()
-
-    def close(self) -> None:
-        """See `Collective`."""
-        self.abort(RankError(f"rank {self.rank} has left the group", rank=self.rank))
-        if self._ending is not None:
-            self._ending.join(_END_S)
+        return first
 
     def _do(self, act: str, tensor: Tensor, start: Callable[[Any], Any]) -> None:
         """Put an operation into the current stream."""
@@ -126,9 +131,8 @@ class NcclCollective:
             if work is not None:  # PyTorch before 2.8
                 work.wait()
         except RuntimeError as error:
-            reason = RankError(f"{act} of rank {self.rank} failed on {tensor.device}: {error}")
-            self.abort(reason)
-            raise self._error or reason from error
+            reason = f"{act} of rank {self.rank} failed on {tensor.device}: {error}"
+            raise self._end(RankError(reason)) from error
 
 
 def _here(options: Any) -> Any:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from shared.engine.config import EngineConfig
     from shared.engine.rank_settings import RankSettings
-    from shared.engine.ranks.base import AnswerReceiver
+    from shared.engine.ranks.base import AnswerReceiver, Channels
     from shared.engine.ranks.orders import Done
     from shared.engine.step.followers import Meet, StepRunner
     from shared.kv.layout import KVLayout
@@ -84,8 +84,7 @@ class RankLeader:
         host is told to end: this process should, in order.
 
         Raises:
-            ConfigError: the memory of the group cannot be made, its address is in use, or there
-                are too few devices.
+            ConfigError: the group gets no memory, its address is in use, or devices are missing.
             RankError: a rank was lost already.
         """
         self.size = settings.size
@@ -109,15 +108,7 @@ class RankLeader:
             if settings.nnodes == 1:
                 self._channels = self._ranks.start()
             else:
-
-                def check_both() -> None:
-                    check()
-                    if self.lost is not None:
-                        raise self.lost
-
-                self._channels = self._ranks.meet(
-                    own or OwnNode(), check=check_both, on_leaving=on_leaving
-                )
+                self._channels = self._meet(own or OwnNode(), check, on_leaving)
             on_failure.callback(self._channels.close)
             if isinstance(self._channels.sums, DeviceCollective):
                 limit_s = max(self._limit_s, _DEVICE_S)
@@ -126,6 +117,16 @@ class RankLeader:
             self._plans = self._channels.send_plans()
             self._results = self._channels.receive_results()
             on_failure.pop_all()
+
+    def _meet(
+        self, own: OwnNode, check: Callable[[], None], on_leaving: Callable[[], None]
+    ) -> Channels:
+        def check_both() -> None:
+            check()
+            if self.lost is not None:
+                raise self.lost
+
+        return self._ranks.meet(own, check=check_both, on_leaving=on_leaving)
 
     @property
     def pids(self) -> tuple[int, ...]:
