@@ -21,9 +21,9 @@
 {{- end }}
 {{- end -}}
 
-{{/* Each rank of a worker has a port. UCX, used by the connector nixl, chooses its ports itself. */}}
+{{/* Each rank of a worker has a port. UCX, used by the connector nixl, chooses its ports itself, and so do ranks on several hosts. */}}
 {{- define "baton.worker.ports" -}}
-{{- if not .Values.networkPolicy.allPortsBetweenWorkers -}}
+{{- if not (or .Values.networkPolicy.allPortsBetweenWorkers (include "baton.anyHosts" .)) -}}
 ports:
   - {port: 50061}
   {{- range include "baton.allTransferPorts" . | fromYamlArray }}

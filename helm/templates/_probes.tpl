@@ -3,8 +3,9 @@ Whether a process serves. Kubelets have gRPC probes from 1.24 on, and without TL
 A probe that starts a process would take a third of a second of CPU each time.
 */}}
 
+{{/* dict "root" $ "hosts" N: pods that only have ranks of a worker have the plain port alone */}}
 {{- define "baton.worker.check" -}}
-{{- if and (not .Values.tls.enabled) (semverCompare ">=1.24.0-0" .Capabilities.KubeVersion.Version) -}}
+{{- if and (eq (int .hosts) 1) (not .root.Values.tls.enabled) (semverCompare ">=1.24.0-0" .root.Capabilities.KubeVersion.Version) -}}
 grpc:
   port: 50061
 {{- else -}}
@@ -14,20 +15,20 @@ httpGet:
 {{- end -}}
 {{- end -}}
 
-{{/* dict "root" $ "startupSeconds" N. The time for loading a model is unknown; a worker that is stuck for five minutes is restarted. */}}
+{{/* dict "root" $ "startupSeconds" N "hosts" N. The time for loading a model is unknown; a worker that is stuck for five minutes is restarted. */}}
 {{- define "baton.worker.probes" -}}
 startupProbe:
-  {{- include "baton.worker.check" .root | nindent 2 }}
+  {{- include "baton.worker.check" . | nindent 2 }}
   periodSeconds: 5
   timeoutSeconds: 10
   failureThreshold: {{ div (add (int64 .startupSeconds) 4) 5 }}
 readinessProbe:
-  {{- include "baton.worker.check" .root | nindent 2 }}
+  {{- include "baton.worker.check" . | nindent 2 }}
   periodSeconds: 10
   timeoutSeconds: 10
   failureThreshold: 3
 livenessProbe:
-  {{- include "baton.worker.check" .root | nindent 2 }}
+  {{- include "baton.worker.check" . | nindent 2 }}
   periodSeconds: 30
   timeoutSeconds: 10
   failureThreshold: 10

@@ -99,6 +99,7 @@
 {{- fail (printf "pools.%s.model is required: models has %s" .name (join ", " $models)) -}}
 {{- end -}}
 {{- include "baton.pool.checkRanks" (dict "name" .name "pool" $merged) -}}
+{{- include "baton.pool.checkHosts" (dict "root" .root "name" .name "pool" $merged) -}}
 {{- $merged | toYaml -}}
 {{- end -}}
 

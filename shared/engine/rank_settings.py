@@ -46,6 +46,11 @@ class RankSettings:
         "127.0.0.1", help="address of host 0 at which the other hosts reach it"
     )
     master_port: int = setting(29501, help="port of host 0 for the other hosts")
+    node_patience_s: float = setting(
+        0.0,
+        help="seconds for which a host that host 0 refuses asks again, as in an upgrade of one "
+        "host after the other; then it ends",
+    )
     distributed_executor_backend: Literal["mp", "external"] = setting(
         "mp",
         help="mp: a host starts the processes of its ranks; external: each rank is a program that "
@@ -76,6 +81,8 @@ class RankSettings:
             )
         if not 0 <= self.node_rank < self.nnodes:
             raise ConfigError(f"node_rank must be 0 to {self.nnodes - 1}, not {self.node_rank}")
+        if self.node_patience_s < 0:
+            raise ConfigError("node_patience_s must be 0 or more")
         if not 1 <= self.master_port < 1 << 16:
             raise ConfigError(f"master_port must be 1 to 65535, not {self.master_port}")
         if self.is_external and self.nnodes not in (1, self.size):

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
 from services.router.config import RouterConfig
 from services.router.security import open_security
+from services.worker.config import WorkerProgramConfig
 from shared.config import load_config
 from shared.errors import ConfigError
+
+if TYPE_CHECKING:
+    from shared.engine.rank_settings import RankSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted(ROOT.glob("compose*.yaml"))
@@ -197,3 +201,25 @@ def test_each_rank_has_a_port_of_the_machine(host: str, role: str) -> None:
     ranks = ranks.removeprefix("${HOST_ADDRESS}:")
     half = len(ranks) // 2
     assert ranks == f"{ranks[:half]}:{ranks[:half]}"
+
+
+def test_two_containers_are_hosts_of_one_worker() -> None:
+    overlay = yaml.safe_load((ROOT / "compose.ranks.yaml").read_text())["services"]
+    names = ("decode", "decode-host-1")
+
+    def ranks(name: str) -> RankSettings:
+        environ = {key: _default(str(value)) for key, value in overlay[name]["environment"].items()}
+        required = {"BATON_MODEL": "/models/x", "BATON_NAME": "x", "BATON_REDIS_URL": "redis://x"}
+        found = load_config(WorkerProgramConfig, [], prog="test", environ=environ | required)
+        return found.worker.ranks
+
+    first, second = map(ranks, names)
+    assert (first.size, first.nnodes, first.node_rank, second.node_rank) == (2, 2, 0, 1)
+    assert first.alike == second.alike
+    # A name that the network gives to the first one alone.
+    assert (first.master_addr, first.master_port) == (names[0], second.master_port)
+    assert overlay["decode"]["deploy"]["replicas"] == 1
+
+
+def _default(text: str) -> str:
+    return VARIABLE.sub(lambda found: found[3] or "", text)

@@ -23,6 +23,7 @@ from shared.engine.ranks.handshake import (
     write,
 )
 from shared.engine.ranks.lines import StreamReceiver
+from shared.engine.ranks.socket_channels import listen
 from shared.errors import ConfigError, RankError
 
 if TYPE_CHECKING:
@@ -64,15 +65,7 @@ class Meeting:
         self._settings, self._group = settings, group
         self._own = own.with_settings(settings.alike)
         self._on_lost, self._on_leaving = on_lost, on_leaving
-        address = (settings.master_addr, settings.master_port)
-        try:
-            self._listener = socket.create_server(address, backlog=settings.nnodes)
-        except OSError as error:
-            where = f"{settings.master_addr}:{settings.master_port}"
-            raise ConfigError(
-                f"node 0 cannot listen at {where}: {error}; --master-addr is an address of its "
-                "host, and --master-port must be free there"
-            ) from error
+        self._listener = listen(settings.master_addr, settings.master_port, settings.nnodes)
         self._changed = threading.Condition()
         #: By node: its own connection, and its address.
         self._nodes: dict[int, tuple[socket.socket, str]] = {}

@@ -105,11 +105,16 @@ class Node:
     ) -> tuple[socket.socket, Welcome, dict[int, socket.socket]] | None:
         """Wait for node 0 and all others; None: this host was told to end before."""
         said_s, reason = -SAY_S, ""
+        until_s = time.monotonic() + self._settings.node_patience_s
         while not self._num_told:
             with contextlib.ExitStack() as attempt:
                 try:
                     found = self._join(attempt)
                 except (OSError, RefusedError) as error:
+                    reason = str(error)
+                except ConfigError as error:
+                    if time.monotonic() >= until_s:
+                        raise
                     reason = str(error)
                 except ValueError as error:
                     raise ConfigError(

@@ -6,6 +6,7 @@ Addresses are in a store that rank 0 hosts.
 from __future__ import annotations
 
 import socket
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 #: A process is started and has loaded its code, on a busy host. Then all go on at once.
 JOIN_S = 120.0
+#: Until a host's own name is known, and between looks.
+_NAME_S, _NAME_STEP_S = 30.0, 0.5
 _PLANS, _RESULTS = "plans", "results"
 _ALL = "all"
 
@@ -57,6 +60,28 @@ class GroupSockets(msgspec.Struct, tag=True, frozen=True):
         return SocketChannels(self, rank, expert_parallel=expert_parallel)
 
 
+def listen(host: str, port: int, backlog: int) -> socket.socket:
+    """Listen at an address of this host; port 0: a free one.
+
+    A name may become known a moment after the host has started.
+
+    Raises:
+        ConfigError: it is no address of this host, or the port is in use.
+    """
+    until_s = time.monotonic() + _NAME_S
+    while True:
+        try:
+            return socket.create_server((host, port), backlog=backlog)
+        except OSError as error:
+            is_unknown = isinstance(error, socket.gaierror)
+            if not is_unknown or time.monotonic() > until_s:
+                raise ConfigError(
+                    f"node 0 cannot listen at {host}:{port}: {error}; --master-addr is an address "
+                    "of its host, and --master-port must be free there"
+                ) from error
+        time.sleep(_NAME_STEP_S)
+
+
 class HostedStore:
     """The store of a group, at an address of this host. Any thread may call it."""
 
@@ -66,10 +91,7 @@ class HostedStore:
         Raises:
             ConfigError: it is no address of this host.
         """
-        try:
-            listener = socket.create_server((host, 0), backlog=size)
-        except OSError as error:
-            raise ConfigError(f"node 0 cannot listen at {host}: {error}") from error
+        listener = listen(host, 0, size)
         self.host, self.port = listener.getsockname()[:2]
         self._size = size
         self._store = c10d.TCPStore(

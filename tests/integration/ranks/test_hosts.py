@@ -215,6 +215,12 @@ def test_hosts_that_do_not_belong_together_are_refused(waiting: Waiting, tmp_pat
             else:
                 break
 
+    patient = RankSettings(**waiting.hosts.settings(1, node_patience_s=0.2))
+    before_s = time.monotonic()
+    with pytest.raises(ConfigError, match=f"{name} has no cluster token"):
+        Node(patient, OwnNode()).follow()
+    assert time.monotonic() - before_s >= 0.2
+
     def be_older() -> None:
         handshake.VERSION = "0.0.1"
         Node(RankSettings(**waiting.hosts.settings(1)), own).follow()

@@ -21,7 +21,7 @@ CHART = ROOT / "helm"
 CASES = sorted(path.stem.removesuffix("-values") for path in (CHART / "ci").glob("*-values.yaml"))
 NEWEST = "1.37.0"
 #: What an object of these kinds is rendered for is there only with an operator of its own.
-CUSTOM = {"Certificate", "PrometheusRule", "ScaledObject", "ServiceMonitor"}
+CUSTOM = {"Certificate", "LeaderWorkerSet", "PrometheusRule", "ScaledObject", "ServiceMonitor"}
 
 Object = dict[str, Any]
 
@@ -66,6 +66,9 @@ class Rendered:
         for each in self.objects:
             if each["kind"] in ("Deployment", "StatefulSet"):
                 yield each["metadata"]["name"], each["spec"]["template"]["spec"]
+            elif each["kind"] == "LeaderWorkerSet":
+                template = each["spec"]["leaderWorkerTemplate"]["workerTemplate"]
+                yield each["metadata"]["name"], template["spec"]
             elif each["kind"] == "Pod":
                 yield each["metadata"]["name"], each["spec"]
 

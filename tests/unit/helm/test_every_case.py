@@ -103,6 +103,9 @@ def test_selectors_find_the_pods_of_their_own_workload_alone(case: Rendered) -> 
 def test_services_budgets_and_policies_select_something(case: Rendered) -> None:
     pods = [each["spec"]["template"]["metadata"]["labels"] for each in case.of("Deployment")]
     pods += [each["spec"]["template"]["metadata"]["labels"] for each in case.of("StatefulSet")]
+    for each in case.of("LeaderWorkerSet"):
+        template = each["spec"]["leaderWorkerTemplate"]["workerTemplate"]
+        pods.append(template["metadata"]["labels"])
     selectors = [each["spec"]["selector"] for each in case.of("Service")]
     selectors += [
         each["spec"]["selector"]["matchLabels"] for each in case.of("PodDisruptionBudget")
@@ -116,7 +119,9 @@ def test_services_read_what_the_chart_tells_them(case: Rendered, tmp_path: Path)
     """Names, types and combinations, by the services' own reader."""
     for name, container in _services(case):
         role = container["args"][1]
-        given = {key: value or "x" for key, value in env(container).items()}
+        # What Kubernetes sets is a text, but for the number of a pod in its group.
+        numbers = {"BATON_NODE_RANK": "1"}
+        given = {key: value or numbers.get(key, "x") for key, value in env(container).items()}
         given.setdefault("BATON_REDIS_URL", "")
         if role != "router":
             config = load_config(CONFIGS[role], [], prog=name, environ=given)
