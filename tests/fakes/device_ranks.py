@@ -9,11 +9,14 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
 import torch
 from torch.overrides import TorchFunctionMode
 
+from shared.engine.ranks.device_channels import DeviceGroup
 from shared.engine.ranks.follower import Follower
 from shared.engine.ranks.lines import sender_of
+from shared.engine.ranks.memory_channels import GroupMemory
 from shared.engine.step.decode_graphs import EagerRecorder
 
 if TYPE_CHECKING:
@@ -130,6 +133,8 @@ class FollowerThreads:
         **_: object,
     ) -> None:
         self.pids = ()
+        # As a process gets it.
+        group = msgspec.json.decode(msgspec.json.encode(group), type=GroupMemory | DeviceGroup)
         self._threads = [
             threading.Thread(
                 target=self._follow,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 
 import msgspec
 import torch
 from torch._C import _distributed_c10d as c10d
 
 from shared.engine.ranks.memory_channels import GroupMemory, MemoryChannels
-from shared.errors import ConfigError
+from shared.engine.ranks.socket_channels import JOIN_S
+from shared.errors import ConfigError, RankError
 from shared.model.device import read_device
 from shared.ranks.nccl_group import nccl_collective
 
@@ -65,11 +67,13 @@ class DeviceChannels(MemoryChannels):
         """Join. The rank's device becomes this thread's current one."""
         super().__init__(group.memory, rank, expert_parallel=expert_parallel)
         self.device = group.devices[rank]
+        store = c10d.FileStore(f"/proc/self/fd/{group.store}", self.split.size)
+        _wait_for_all(store, rank, self.split.size)
         # Nothing ends the wait for a rank that is lost where NCCL's ranks look for each other. So
-        # all have begun, and have imported what they need.
+        # all are here, and live.
         self.collective.barrier()
         self.sums = nccl_collective(
-            c10d.FileStore(f"/proc/self/fd/{group.store}", self.split.size),
+            store,
             self.split.rank,
             self.split.size,
             torch.device(self.device),
@@ -80,3 +84,17 @@ class DeviceChannels(MemoryChannels):
         """See `Channels`."""
         self.sums.close()
         super().close()
+
+
+def _wait_for_all(store: c10d.Store, rank: int, size: int) -> None:
+    """Wait until all ranks' processes have loaded their code, which may take longer than a step."""
+    try:
+        store.set(_here(rank), "1")
+        store.wait([_here(number) for number in range(size)], timedelta(seconds=JOIN_S))
+    except RuntimeError as error:
+        message = f"rank {rank} waited {JOIN_S:g} s for the other ranks' processes: {error}"
+        raise RankError(message) from error
+
+
+def _here(rank: int) -> str:
+    return f"here/{rank}"
