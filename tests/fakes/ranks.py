@@ -32,6 +32,7 @@ class _Meeting:
     def __init__(self, size: int) -> None:
         self.barrier = threading.Barrier(size, timeout=_PATIENCE_S)
         self.tensors: list[Tensor] = [torch.empty(0)] * size
+        self.acts = [""] * size
 
 
 class ThreadCollective:
@@ -49,18 +50,18 @@ class ThreadCollective:
 
     def all_reduce(self, tensor: Tensor) -> None:
         total = torch.zeros_like(tensor, dtype=torch.float32)
-        for own in self._meet(tensor):
+        for own in self._meet("all_reduce", tensor):
             total += own
         self._meeting.barrier.wait()
         tensor.copy_(total)
 
     def all_gather(self, tensor: Tensor, dim: int = -1) -> Tensor:
-        found = torch.cat(self._meet(tensor), dim)
+        found = torch.cat(self._meet("all_gather", tensor), dim)
         self._meeting.barrier.wait()
         return found
 
     def broadcast(self, tensor: Tensor, source: int) -> None:
-        own = self._meet(tensor)[source].clone()
+        own = self._meet("broadcast", tensor)[source].clone()
         self._meeting.barrier.wait()
         tensor.copy_(own)
 
@@ -70,11 +71,15 @@ class ThreadCollective:
     def close(self) -> None:
         self._meeting.barrier.abort()
 
-    def _meet(self, tensor: Tensor) -> list[Tensor]:
+    def _meet(self, act: str, tensor: Tensor) -> list[Tensor]:
+        """Leave a tensor; return those of all, which are in the same operation."""
         self.num_calls += 1
-        self._meeting.tensors[self.rank] = tensor
-        self._meeting.barrier.wait()
-        return list(self._meeting.tensors)
+        meeting = self._meeting
+        meeting.tensors[self.rank] = tensor
+        meeting.acts[self.rank] = f"{act} of {tuple(tensor.shape)} {tensor.dtype}"
+        meeting.barrier.wait()
+        assert len(set(meeting.acts)) == 1, meeting.acts
+        return list(meeting.tensors)
 
 
 def run_ranks(size: int, work: Callable[[ThreadCollective], T], *, num_stages: int = 1) -> list[T]:

@@ -64,6 +64,10 @@ class Build(msgspec.Struct, tag=True, frozen=True):
     token: bytes = b""
 
 
+class Record(msgspec.Struct, tag=True, frozen=True):
+    """Record decode steps; see `Followers.record`."""
+
+
 class KeepHidden(msgspec.Struct, tag=True, frozen=True):
     """See `ModelRunner.keep_hidden`."""
 
@@ -88,7 +92,9 @@ class Keep(msgspec.Struct, tag=True, frozen=True):
     fingerprints: list[str]
 
 
-Order: TypeAlias = Load | Measure | MeasureSums | Build | KeepHidden | SetAdapter | Unbuild | Keep
+Order: TypeAlias = (
+    Load | Measure | MeasureSums | Build | Record | KeepHidden | SetAdapter | Unbuild | Keep
+)
 
 
 class Done(msgspec.Struct, tag=True, frozen=True):
