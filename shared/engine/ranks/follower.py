@@ -215,6 +215,7 @@ class Follower:
             token=order.token,
             host=self._seat.host,
             advertise_host=self._seat.advertise_host,
+            timeout_s=order.timeout_s,
         )
         self._endpoint = serve_endpoint(memory, settings)
         return Done(endpoint=self._endpoint.address.address)

@@ -194,7 +194,9 @@ class RankLeader:
         layouts: Sequence[KVLayout],
     ) -> None:
         """See `Followers`."""
-        self._send(Build(fingerprint, config, num_blocks, max_model_len, self._token))
+        self._send(
+            Build(fingerprint, config, num_blocks, max_model_len, self._token, self._limit_s)
+        )
         self._is_built = True
         fds: dict[int, int] = {}
         try:
@@ -207,7 +209,9 @@ class RankLeader:
             KVMemory.attached(layouts[rank], num_blocks, fd) for rank, fd in fds.items()
         ]
         self._endpoints = [
-            EndpointAddress(rank=rank, address=answer.endpoint, token=self._token)
+            EndpointAddress(
+                rank=rank, address=answer.endpoint, token=self._token, timeout_s=self._limit_s
+            )
             for rank, answer in zip(self._ranks.lines, answers, strict=True)
             if answer.endpoint
         ]

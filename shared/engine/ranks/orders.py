@@ -62,6 +62,8 @@ class Build(msgspec.Struct, tag=True, frozen=True):
     max_model_len: int
     #: With it, ranks of other hosts serve their blocks to rank 0: see `serve_endpoint`.
     token: bytes = b""
+    #: After so long of silence their connections are lost: the group's time-out.
+    timeout_s: float = 30.0
 
 
 class Record(msgspec.Struct, tag=True, frozen=True):
