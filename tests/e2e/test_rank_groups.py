@@ -1,6 +1,4 @@
-"""Workers of two ranks, stages or hosts, and of one process, hand over to each other, and fetch each
-other's prefixes.
-"""
+"""Workers of ranks, stages, hosts and one process hand over, and fetch each other's prefixes."""
 
 from __future__ import annotations
 
