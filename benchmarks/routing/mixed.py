@@ -91,7 +91,8 @@ class StepTime:
         return prompt_ms + arrival.num_output_tokens * token_ms
 
 
-#: Of the model `small` on one core with AVX2: 330 prompt tokens and 50 steps of a sequence a second.
+#: Of the model `small` on one core with AVX2: 330 prompt tokens, or 50 steps of one sequence, a
+#: second.
 CORE = StepTime(
     each_ms=18.0,
     per_sequence_ms=2.0,

@@ -283,6 +283,7 @@ class Batch(ctypes.Structure):
         ("given_at", c_void_p),
         ("adapter_rows", POINTER(AdapterRows)),
         ("num_adapter_rows", c_int),
+        ("stream", c_void_p),
     )
 
 

@@ -162,6 +162,7 @@ class Engine:
             followers=self._followers,
         )
         on_failure.callback(parts.arena.close)
+        self._followers.record(parts.record)
         return parts
 
     def _build_tiers(

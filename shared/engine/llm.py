@@ -115,7 +115,7 @@ class LLM:
     ) -> EngineHome:
         """Start the other ranks, and load the model on all. options: of `load_model`."""
         with ExitStack() as stack:
-            leader = None if ranks.size == 1 else RankLeader(ranks)
+            leader = None if ranks.size == 1 else RankLeader(ranks, device=config.device)
             if leader is not None:
                 stack.callback(leader.close)
             load_on_ranks = load_model if leader is None else leader.load

@@ -166,6 +166,24 @@ def placed_ranks(ranks: RankSettings, environ: Mapping[str, str]) -> RankSetting
     )
 
 
+def _check_devices(ranks: RankSettings, config: EngineConfig) -> None:
+    asked = f"{ranks.description} on {config.device}"
+    if config.device not in ("cuda", "cuda:0"):
+        raise ConfigError(
+            f"{asked}: ranks compute on a CPU, or on CUDA devices from cuda:0 on; "
+            "CUDA_VISIBLE_DEVICES chooses others"
+        )
+    if ranks.pipeline_parallel_size > 1:
+        raise ConfigError(f"{asked}: stages compute on CPUs alone; take tensor_parallel_size")
+    if ranks.nnodes > 1:
+        raise ConfigError(f"{asked}: ranks of several hosts (nnodes) compute on CPUs alone")
+    if config.kv_offload_host_gib > 0:
+        raise ConfigError(
+            f"{asked}: tiers below the blocks (--kv-offload-host-gib) take whole blocks, and each "
+            "device has a part of each"
+        )
+
+
 def check_ranks(ranks: RankSettings, config: EngineConfig) -> None:
     """Refuse an engine's settings that a group of ranks does not have.
 
@@ -181,7 +199,7 @@ def check_ranks(ranks: RankSettings, config: EngineConfig) -> None:
             "on one host"
         )
     if config.device != "cpu":
-        raise ConfigError(f"{size}: the ranks of a group compute on a CPU, not on {config.device}")
+        _check_devices(ranks, config)
     speculation = config.speculation
     if speculation is not None and speculation.method not in WITHOUT_MODEL:
         raise ConfigError(

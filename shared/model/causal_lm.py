@@ -256,7 +256,7 @@ class CausalLM(nn.Module):
             rows = given.placed_in(rows)
         if spec.embedding_multiplier != 1:
             # The factor is rounded to the weights' dtype, as in transformers.
-            rows = rows * rows.new_tensor(spec.embedding_multiplier)
+            rows = rows * rows.new_full((), spec.embedding_multiplier)
         if given is not None and not spec.multiplies_given:
             rows = given.placed_in(rows)
         return rows if self.project_in is None else self.project_in(rows)[0]

@@ -206,7 +206,6 @@ def _why_not_native_layers(spec: DecoderSpec) -> str | None:
 
 #: What a decoder may have that the native kernels do not compute, and how it is seen.
 _BEYOND_NATIVE: Mapping[str, Callable[[DecoderSpec], bool]] = {
-    "a stage": lambda spec: spec.own_layers is not None,
     "latent rows of an odd size": lambda spec: any(
         isinstance(own, LatentAttentionSpec) and bool(own.kv_rank % 2)
         for own in spec.attentions.values()

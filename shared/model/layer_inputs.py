@@ -69,7 +69,7 @@ class LayerInputs(nn.Module):
         normed: Tensor = self.norm(projected.view(shape))
         rows = embedding(token_ids, self.embedding)
         # The factor is rounded to the weights' dtype, as in transformers.
-        rows = rows * rows.new_tensor(self.spec.size**0.5)
+        rows = rows * rows.new_full((), self.spec.size**0.5)
         return (normed + rows.view(shape)) * 2**-0.5
 
 

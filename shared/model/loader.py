@@ -10,7 +10,7 @@ import structlog
 import torch
 from torch import nn
 
-from shared.errors import InternalError
+from shared.errors import ConfigError, InternalError
 from shared.model.attention.registry import default_backend, get_backend
 from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.format_name import narrowing
@@ -35,14 +35,13 @@ from shared.model.native.choice import refuse_native, wants_native, why_not_by_r
 from shared.model.native.fours import PackingFours
 from shared.model.native.model import WEIGHT_KINDS, NativeCausalLM
 from shared.model.native.packing import Packing
-from shared.model.native.rank import ShardedNativeLM
+from shared.model.native.rank import NativeStageLM, ShardedNativeLM
 from shared.model.native.threads import LibraryThreads, plan_threads
 from shared.model.sharding.checks import check_narrowing, check_ranks
 from shared.model.sharding.model import ShardedCausalLM
 from shared.model.sharding.shards import Shards
 from shared.model.sharding.stage import StageCausalLM
 from shared.ranks.alone import Alone
-from shared.ranks.base import NativeCollective
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -197,6 +196,12 @@ def load_model(
         try:
             return wanted.load(wanted.packing(_threads(plan, beside)))
         except UnlikeInputsError as error:
+            if split is not None and split.num_stages > 1:
+                # Other stages may have no such layers, and would go on natively.
+                raise ConfigError(
+                    f"{split.description}: {error}, so the native kernels cannot run; take "
+                    "--attention-backend torch"
+                ) from error
             refuse_native(str(error), attention_backend, quantization, place)
     if split is not None and split.num_ranks > 1:
         check_narrowing(split, quantization)
@@ -363,9 +368,10 @@ def _computing(
     # steps, and its remaining work beside the native kernels is too small to share.
     torch.set_num_threads(1)
     if isinstance(method, Packing):
+        if isinstance(model, StageCausalLM):
+            return NativeStageLM(model, method)
         if isinstance(model, ShardedCausalLM):
-            assert isinstance(model.collective, NativeCollective)  # see `load_model`
-            return ShardedNativeLM(model, method, model.collective)
+            return ShardedNativeLM(model, method)
         return NativeCausalLM(model, method)
     if method is not DENSE:
         model.to(place)

@@ -87,6 +87,24 @@ class NativeCollective(Collective, Protocol):
         ...
 
 
+@runtime_checkable
+class DeviceCollective(Collective, Protocol):
+    """A `Collective` of tensors on devices.
+
+    A call returns when its work is in the device's current stream, and its result is there for all
+    that is put into this stream behind it. So a lost rank is not found by a call, but by what waits
+    for the device, and that wait has no end of its own: see `abort`. `barrier` and what connects
+    the devices aside, no call waits for its device: a graph may record it.
+    """
+
+    def abort(self, reason: RankError) -> None:
+        """End what is launched: those who wait for the device go on, with wrong numbers.
+
+        Returns at once, from any thread. Every later call raises an error: the first reason.
+        """
+        ...
+
+
 class PlanSender(Protocol):
     """Rank 0's end of a plan channel: a bounded queue of messages to every follower.
 

@@ -1,11 +1,7 @@
-"""Collective operations by torch.distributed: gloo between hosts' CPUs, NCCL between GPUs.
+"""Collective operations between hosts' CPUs, by gloo through torch.distributed.
 
 gloo only moves bytes here; sums are made by each rank in the order of ranks, so they have the bits
-of `shared_memory`. NCCL adds up by itself: in an order of its own choice, which is the same for
-each call of one shape on one set of devices, and rounds bfloat16 and float16 at every addition. Its
-results are the same on all ranks, but neither those of gloo nor ordered by rank.
-
-Neither needs the default group of torch.distributed, nor touches it.
+of `shared_memory`. The default group of torch.distributed is neither needed nor touched.
 """
 
 from __future__ import annotations
@@ -61,26 +57,13 @@ def gloo_collective(
         group = c10d.ProcessGroupGloo(store, rank, size, options)
     except RuntimeError as error:
         raise RankError(f"rank {rank} of {size} found no group: {error}") from error
-    return TorchCollective(
-        group, store, rank, size, timeout_s=timeout_s, adds_up=False, names=names
-    )
-
-
-def nccl_collective(
-    store: c10d.Store, rank: int, size: int, *, timeout_s: float = TIMEOUT_S
-) -> Collective:
-    """Join a group of GPUs, with this process' current device. No test has run it on a device."""
-    options = c10d.ProcessGroupNCCL.Options()
-    options._timeout = timedelta(seconds=timeout_s * _OPERATION_SHARE)
-    store.set_timeout(timedelta(seconds=timeout_s))
-    group = c10d.ProcessGroupNCCL(store, rank, size, options)
-    return TorchCollective(group, store, rank, size, timeout_s=timeout_s, adds_up=True)
+    return TorchCollective(group, store, rank, size, timeout_s=timeout_s, names=names)
 
 
 class TorchCollective:
     """A `Collective` of a process group of torch.distributed.
 
-    `adds_up`: the group makes sums itself. After an error a roll call over the store finds who is
+    After an error a roll call over the store finds who is
     missing: each rank says there that it lives, and one that says nothing within the time-out, or
     has said that it left, is named. If the store is silent, that is rank 0.
     """
@@ -93,7 +76,6 @@ class TorchCollective:
         size: int,
         *,
         timeout_s: float = TIMEOUT_S,
-        adds_up: bool,
         names: Sequence[int] | None = None,
     ) -> None:
         self.rank = rank
@@ -102,21 +84,16 @@ class TorchCollective:
         self._group = group
         self._store = store
         self._timeout_s = timeout_s
-        self._adds_up = adds_up
         self._error: RankError | None = None
 
     def all_reduce(self, tensor: Tensor) -> None:
         """See `Collective`, and the order of sums above."""
         require_summed(tensor)
-        if self._adds_up:
-            flat = tensor.contiguous()
-            self._do("all_reduce", lambda group: group.allreduce([flat]))
-        elif tensor.nbytes <= ONE_SHOT_BYTES:
+        if tensor.nbytes <= ONE_SHOT_BYTES:
             flat = _sum(self._gathered("all_reduce", tensor.reshape(-1)))
         else:
             flat = self._sum_of_pieces(tensor.reshape(-1))
-        if flat is not tensor:
-            tensor.copy_(flat.view(tensor.shape))
+        tensor.copy_(flat.view(tensor.shape))
 
     def all_gather(self, tensor: Tensor, dim: int = -1) -> Tensor:
         """See `Collective`."""

@@ -32,6 +32,12 @@ def check_worker(config: WorkerConfig, role: Role) -> None:
     require_known(config.connectors)
     settings, engine = config.model, config.engine
     check_ranks(config.ranks, engine)
+    if config.ranks.size > 1 and engine.device != "cpu":
+        raise ConfigError(
+            f"{config.ranks.description} on {engine.device}: a worker hands over blocks, and parts "
+            "of blocks leave host memory alone. Take one rank on a device, or ranks on a CPU; a "
+            "program of one's own (LLM) may have ranks on devices"
+        )
     if role is Role.DECODE and config.pooling.runner is Runner.POOLING:
         message = (
             "a decode worker writes answers, and --runner pooling makes none: start prefill "

@@ -1,4 +1,4 @@
-"""Workers of two processes, of one, and of two hosts hand over, and fetch each other's prefixes."""
+"""Workers of ranks, stages, hosts and one process hand over, and fetch each other's prefixes."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 #: Of a checkpoint's file.
 NAME = "model.safetensors"
 TWO = ("--tensor-parallel-size", "2")
+STAGES = ("--pipeline-parallel-size", "2", "--attention-backend", "native")
+DECODE = ("decode-0", "decode-1", "decode-2", "decode-3")
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +46,7 @@ def damage_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def driver(
     checkpoint: Path, damage_file: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Driver]:
-    """A prefill worker of two ranks, and decode workers of one, of two, and of one on two hosts."""
+    """A prefill worker of two ranks; decode workers of one, two, two stages, and two hosts."""
     cluster = Cluster(checkpoint, tmp_path_factory.mktemp("ranks"))
     reuse = ("--reuse-policy", "always", "--reuse-patience-ms", "20000")
     flags = (*ENGINE_FLAGS, *reuse, "--connectors", "shm,zmq")
@@ -54,11 +56,12 @@ def driver(
         cluster.add_worker("decode", "decode-0", *decode, str(free_port()))
         other = (*decode, str(free_port()), *TWO, "--connectors", "zmq")
         cluster.add_worker("decode", "decode-1", *other, damage_file=damage_file)
+        cluster.add_worker("decode", "decode-2", *decode, str(free_port()), *STAGES)
         hosts = (*TWO, "--nnodes", "2", "--master-port", str(free_port()), "--connectors", "zmq")
-        cluster.add_worker("decode", "decode-2", *decode, str(free_port()), *hosts)
+        cluster.add_worker("decode", "decode-3", *decode, str(free_port()), *hosts)
         own = ("--host", "127.0.0.2", "--metrics-port", str(free_port()))
-        cluster.add_node("decode-2", 1, *flags, *hosts, *own)
-        cluster.wait_ready(num_prefill=1, num_decode=3)
+        cluster.add_node("decode-3", 1, *flags, *hosts, *own)
+        cluster.wait_ready(num_prefill=1, num_decode=len(DECODE))
         yield Driver(cluster)
     finally:
         codes = cluster.stop()
@@ -72,13 +75,13 @@ def cluster_flag(process: Process, name: str) -> str:
 def test_hand_offs_and_prefixes_between_workers_of_two_sizes(
     driver: Driver, oracle: LLM, damage_file: Path
 ) -> None:
-    for number, decode in enumerate(("decode-0", "decode-1", "decode-2")):
+    for number, decode in enumerate(DECODE):
         # Of several steps, so that blocks leave while others are computed.
         prompt = prompt_of(150 + number, seed=70)
         reply = driver.ask(decode, prompt, prefill=["prefill-0"])
         assert reply.token_ids == expect(oracle, prompt, max_tokens=12, temperature=0.0)
         assert reply.timings.prefill_worker == "prefill-0"
-        assert reply.timings.connector == ("shm", "zmq", "zmq")[number]
+        assert reply.timings.connector == ("shm", "zmq", "shm", "zmq")[number]
         # The decode worker's own prefix, which the prefill worker lacks, goes back to it.
         driver.forget("prefill-0")
         again = [*prompt, *reply.token_ids, *prompt_of(30, seed=71)]
@@ -123,7 +126,7 @@ def test_hand_offs_and_prefixes_between_workers_of_two_sizes(
 def test_ranks_take_other_weights_beside_an_engine_and_sleep(
     driver: Driver, checkpoint: Path, tmp_path: Path
 ) -> None:
-    """Every worker, of one rank or two, answers as one engine with the weights that it has."""
+    """Every worker answers as one engine with the weights that it has."""
     cluster, prompt = driver.cluster, PROMPTS[2]
     other = tmp_path / "other"
     shutil.copytree(checkpoint, other)
@@ -141,17 +144,17 @@ def test_ranks_take_other_weights_beside_an_engine_and_sleep(
 
     def answers() -> list[list[int]]:
         """By each decode worker: the least busy one is asked."""
-        return [one_answer(cluster, prompt)["token_ids"] for _ in range(3)]
+        return [one_answer(cluster, prompt)["token_ids"] for _ in DECODE]
 
-    assert answers() == [wanted[checkpoint]] * 3
+    assert answers() == [wanted[checkpoint]] * len(DECODE)
     done = post(cluster, "/update_weights", path=str(other), weight_version="other", mode="wait")
     assert done["lost"] == {}
-    assert answers() == [wanted[other]] * 3
+    assert answers() == [wanted[other]] * len(DECODE)
     post(cluster, "/sleep?level=1")
     post(cluster, "/wake_up")
-    assert answers() == [wanted[other]] * 3
+    assert answers() == [wanted[other]] * len(DECODE)
     post(cluster, "/update_weights", path=str(checkpoint), weight_version="first", mode="abort")
-    assert answers() == [wanted[checkpoint]] * 3
+    assert answers() == [wanted[checkpoint]] * len(DECODE)
     cluster.wait_idle()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from shared.errors import RankError
+from shared.ranks.alone import Alone
 from shared.ranks.shared_memory import SharedMemoryCollective, collective_file
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class _Meeting:
     def __init__(self, size: int) -> None:
         self.barrier = threading.Barrier(size, timeout=_PATIENCE_S)
         self.tensors: list[Tensor] = [torch.empty(0)] * size
+        self.acts = [""] * size
 
 
 class ThreadCollective:
@@ -49,18 +50,18 @@ class ThreadCollective:
 
     def all_reduce(self, tensor: Tensor) -> None:
         total = torch.zeros_like(tensor, dtype=torch.float32)
-        for own in self._meet(tensor):
+        for own in self._meet("all_reduce", tensor):
             total += own
         self._meeting.barrier.wait()
         tensor.copy_(total)
 
     def all_gather(self, tensor: Tensor, dim: int = -1) -> Tensor:
-        found = torch.cat(self._meet(tensor), dim)
+        found = torch.cat(self._meet("all_gather", tensor), dim)
         self._meeting.barrier.wait()
         return found
 
     def broadcast(self, tensor: Tensor, source: int) -> None:
-        own = self._meet(tensor)[source].clone()
+        own = self._meet("broadcast", tensor)[source].clone()
         self._meeting.barrier.wait()
         tensor.copy_(own)
 
@@ -70,11 +71,15 @@ class ThreadCollective:
     def close(self) -> None:
         self._meeting.barrier.abort()
 
-    def _meet(self, tensor: Tensor) -> list[Tensor]:
+    def _meet(self, act: str, tensor: Tensor) -> list[Tensor]:
+        """Leave a tensor; return those of all, which are in the same operation."""
         self.num_calls += 1
-        self._meeting.tensors[self.rank] = tensor
-        self._meeting.barrier.wait()
-        return list(self._meeting.tensors)
+        meeting = self._meeting
+        meeting.tensors[self.rank] = tensor
+        meeting.acts[self.rank] = f"{act} of {tuple(tensor.shape)} {tensor.dtype}"
+        meeting.barrier.wait()
+        assert len(set(meeting.acts)) == 1, meeting.acts
+        return list(meeting.tensors)
 
 
 def run_ranks(size: int, work: Callable[[ThreadCollective], T], *, num_stages: int = 1) -> list[T]:
@@ -91,17 +96,34 @@ def run_ranks(size: int, work: Callable[[ThreadCollective], T], *, num_stages: i
     return _run(size * num_stages, join, work)
 
 
-def run_native_ranks(size: int, work: Callable[[SharedMemoryCollective], T]) -> list[T]:
+class NativeRank(SharedMemoryCollective):
+    """One of several ranks of a stage."""
+
+    stage = 0
+
+
+class LoneRank(Alone):
+    """All of a stage."""
+
+    stage = 0
+
+
+def run_native_ranks(size: int, work: Callable[[Any], T], *, num_stages: int = 1) -> list[T]:
     """The same, with the collective operations of native code."""
-    file = collective_file(size, _BUFFER_BYTES)
+    files = [collective_file(size, _BUFFER_BYTES) for _ in range(num_stages)]
+
+    def join(number: int) -> NativeRank | LoneRank:
+        stage, rank = divmod(number, size)
+        fd, limits = files[stage].fd, {"timeout_s": _PATIENCE_S, "buffer_bytes": _BUFFER_BYTES}
+        own = LoneRank() if size == 1 else NativeRank(fd, rank, size, **limits)
+        own.stage = stage
+        return own
+
     try:
-        return _run(size, functools.partial(_join, file.fd, size), work)
+        return _run(size * num_stages, join, work)
     finally:
-        file.close()
-
-
-def _join(fd: int, size: int, rank: int) -> SharedMemoryCollective:
-    return SharedMemoryCollective(fd, rank, size, timeout_s=_PATIENCE_S, buffer_bytes=_BUFFER_BYTES)
+        for file in files:
+            file.close()
 
 
 def _run(size: int, join: Callable[[int], C], work: Callable[[C], T]) -> list[T]:

@@ -63,6 +63,9 @@ struct Batch {
   // The rows of tokens that have an adapter.
   const AdapterRows* adapter_rows;
   int num_adapter_rows;
+  // Rows [num_tokens][hidden] of the residual stream, from the stage before; null: the decoder begins with
+  // embeddings.
+  const float* stream;
 };
 
 struct AttentionTask {

@@ -52,7 +52,10 @@ class TypedDecoder final : public Decoder {
     ranks_ = ranks;
     resize(tokens);
     adapter_rows_.assign(batch.adapter_rows, batch.adapter_rows + batch.num_adapter_rows);
-    embed(batch);
+    if (batch.stream != nullptr)
+      enter(batch);
+    else
+      embed(batch);
     plan_attention(batch);
     int rows = tokens;
     bool narrow = false;
@@ -150,10 +153,7 @@ class TypedDecoder final : public Decoder {
           break;
       }
     }
-    rows_of(rows, [&](int row, int) {
-      norm(x_.row(row), weights_.norm, weights_.norm_bias, shape_.hidden_size,
-           hidden + size_t(row) * shape_.hidden_size);
-    });
+    leave(rows, hidden);
     adapter_rows_.clear();
   }
 
@@ -249,6 +249,24 @@ class TypedDecoder final : public Decoder {
       float* to = out + size_t(row) * stride + column;
       finish_logits(values);
       std::memcpy(to, values, std::min(kPanel, count - column) * sizeof(float));
+    });
+  }
+
+  void enter(const Batch& batch) {
+    const int size = shape_.hidden_size;
+    rows_of(batch.num_tokens, [&](int row, int) {
+      std::memcpy(x_.row(row), batch.stream + size_t(row) * size, size * sizeof(float));
+    });
+  }
+
+  void leave(int rows, float* to) {
+    const int size = shape_.hidden_size;
+    rows_of(rows, [&](int row, int) {
+      float* out = to + size_t(row) * size;
+      if (weights_.norm != nullptr)
+        norm(x_.row(row), weights_.norm, weights_.norm_bias, size, out);
+      else
+        std::memcpy(out, x_.row(row), size * sizeof(float));
     });
   }
 

@@ -150,9 +150,9 @@ struct Operation {
 struct Weights {
   const Operation* program;
   int program_size;
-  const float* norm;
+  const float* norm;  // null: another stage is behind this one, and gets x itself
   const float* norm_bias;  // or null
-  const Matrix* head;
+  const Matrix* head;  // null: other stages have it
   // The embedding's rows; null if they are the head's columns.
   const void* embedding;
   Kind embedding_kind;
@@ -166,7 +166,7 @@ class Decoder {
  public:
   virtual ~Decoder() = default;
   // Writes the tokens' keys and values into `kv`, and float32 hidden states [wanted][hidden]
-  // behind the last norm to `hidden`.
+  // behind the last norm to `hidden`. Of a stage before the last one they are of all tokens.
   virtual void forward(const Batch& batch, const KvMemory& kv, const Ranks& ranks, float* hidden) = 0;
   // float32 [count][hidden]: the embeddings of tokens.
   virtual void embeddings(const int64_t* token_ids, int count, const Ranks& ranks, float* out) = 0;

@@ -12,6 +12,7 @@ import msgspec
 import structlog
 
 from shared.ending import end_process
+from shared.engine.ranks.device_channels import DeviceGroup
 from shared.engine.ranks.follower import Follower
 from shared.engine.ranks.lines import sender_of
 from shared.engine.ranks.memory_channels import GroupMemory
@@ -30,7 +31,7 @@ def main(words: list[str]) -> int:
     """Follow rank 0 until it is gone; return the exit code."""
     rank, leader, line_fd = map(int, words[:3])
     _end_with(leader)
-    group = msgspec.json.decode(words[3], type=GroupMemory | GroupSockets)
+    group = msgspec.json.decode(words[3], type=GroupMemory | DeviceGroup | GroupSockets)
     seat = msgspec.json.decode(words[4], type=Seat)
     service, level, as_json = words[5:8]
     # A terminal's interrupt and a service manager's end reach all processes. Rank 0 decides.

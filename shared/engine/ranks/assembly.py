@@ -6,6 +6,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING
 
+from shared.engine.ranks.device_channels import devices_of, on_devices
 from shared.engine.ranks.lines import local_line
 from shared.engine.ranks.meeting import Meeting
 from shared.engine.ranks.memory_channels import make_memory
@@ -31,10 +32,19 @@ class Assembly:
     """The other ranks, as rank 0 has them. Its processes end with this one, and at `close`."""
 
     def __init__(
-        self, settings: RankSettings, logs: LogSettings, on_lost: Callable[[RankError], None]
+        self,
+        settings: RankSettings,
+        logs: LogSettings,
+        on_lost: Callable[[RankError], None],
+        *,
+        device: str = "cpu",
     ) -> None:
-        """Know the settings. `on_lost`: called in a thread, if a rank ends before `close`."""
+        """Know the settings. `on_lost`: called in a thread, if a rank ends before `close`.
+
+        `device`: rank 0's.
+        """
         self._settings, self._logs, self._on_lost = settings, logs, on_lost
+        self._device = device
         #: By rank.
         self.lines: dict[int, AnswerReceiver] = {}
         self._meeting: Meeting | None = None
@@ -46,11 +56,16 @@ class Assembly:
         """Start the processes of a group of one host; return rank 0's ends.
 
         Raises:
-            ConfigError: the memory of the group cannot be made.
+            ConfigError: the memory of the group cannot be made, or there are too few devices.
+            RankError: a rank did not come.
         """
-        memory, self._files = make_memory(self._settings)
-        self._start(memory)
-        return self._join(memory)
+        settings, devices = self._settings, list[str]()
+        if self._device != "cpu":
+            devices = devices_of(settings.size, settings.description)
+        memory, self._files = make_memory(settings)
+        group: Group = on_devices(memory, devices) if devices else memory
+        self._start(group)
+        return self._join(group)
 
     def meet(
         self, own: OwnNode, *, check: Callable[[], None], on_leaving: Callable[[], None]

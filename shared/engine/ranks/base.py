@@ -25,7 +25,17 @@ class Channels(Protocol):
 
     @property
     def collective(self) -> Collective:
-        """The operations of the ranks of its stage."""
+        """The operations of the ranks of its stage, on the host: between and beside steps."""
+        ...
+
+    @property
+    def device(self) -> str:
+        """What the rank computes on."""
+        ...
+
+    @property
+    def sums(self) -> Collective:
+        """The operations inside the model, of tensors on its device; on a CPU `collective`."""
         ...
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections import deque
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from shared.engine.ranks.orders import (
     Load,
     Measure,
     MeasureSums,
+    Record,
     SetAdapter,
     Unbuild,
     decode_order,
@@ -43,9 +45,11 @@ from shared.version import VERSION
 
 if TYPE_CHECKING:
     from shared.connector.remote.serve import Endpoint
+    from shared.engine.config import EngineConfig
     from shared.engine.ranks.base import AnswerSender, Channels
     from shared.engine.ranks.orders import Order
     from shared.engine.ranks.seat import Seat
+    from shared.engine.step.decode_graphs import GraphRecorder
     from shared.engine.step.model_parts import ModelParts
     from shared.engine.step.model_runner import RunningStep, StepResult
     from shared.model.loader import LoadedModel
@@ -64,8 +68,13 @@ class Follower:
         results: PlanSender | None,
         line: AnswerSender,
         seat: Seat,
+        *,
+        recorder: GraphRecorder | None = None,
     ) -> None:
-        """`line`: for answers to rank 0; `results`: for those of steps, if this rank has them."""
+        """Make the follower. `results`: for results of steps, if this rank has them.
+
+        `line`: for answers to rank 0. `recorder`: see `build_model_parts`.
+        """
         self._seat = seat
         self._channels = channels
         self._collective = channels.collective
@@ -73,6 +82,7 @@ class Follower:
         self._plans = plans
         self._results = results
         self._line = line
+        self._recorder = recorder
         #: Models by fingerprint.
         self._loaded: dict[str, LoadedModel] = {}
         self._parts: ModelParts | None = None
@@ -123,9 +133,8 @@ class Follower:
         memory = None
         try:
             answer: Done | Failed = self._do(order)
-            if isinstance(order, Build) and self._parts is not None:
-                assert self._parts.arena.memory is not None  # on a CPU
-                memory = self._parts.arena.memory.fd
+            if isinstance(order, Build) and self._built.arena.memory is not None:
+                memory = self._built.arena.memory.fd
         except Exception as error:  # rank 0 must learn any
             if isinstance(order, Measure) or isinstance(error, RankError):
                 raise  # the others wait for this rank
@@ -147,6 +156,8 @@ class Follower:
                 measure_sums(self._collective)
             case Build():
                 return self._build(order)
+            case Record():
+                self._built.record(partial(Agreed, self._collective))
             case KeepHidden():
                 self._built.runner.keep_hidden(HiddenNeeds(final=order.final, layers=order.layers))
             case SetAdapter():
@@ -155,9 +166,7 @@ class Follower:
             case Unbuild():
                 self._unbuild()
             case Keep():
-                for fingerprint in self._loaded.keys() - set(order.fingerprints):
-                    del self._loaded[fingerprint]
-                _give_back()
+                self._keep(order)
         return Done()
 
     @property
@@ -174,27 +183,27 @@ class Follower:
             Path(seat.folders.get(order.folder, order.folder)),
             split=split,
             seat=(seat.index, seat.count),
-            collective=self._collective,
+            collective=self._channels.sums,
             pipe=self._channels.pipe,
-            **order.options | seat.options,
+            **{**order.options, "device": self._channels.device} | seat.options,
         )
         self._loaded[loaded.fingerprint] = loaded
         return Done(loaded.fingerprint, VERSION)
 
     def _measure(self, order: Measure) -> None:
-        loaded = self._loaded[order.fingerprint]
-        layout = own_layout(loaded, read_layout(loaded, order.config))
-        largest_step_bytes(loaded, layout, order.config, order.max_model_len)
+        loaded, config = self._loaded[order.fingerprint], self._own(order.config)
+        layout = own_layout(loaded, read_layout(loaded, config))
+        largest_step_bytes(loaded, layout, config, order.max_model_len)
 
     def _build(self, order: Build) -> Done:
-        loaded = self._loaded[order.fingerprint]
+        loaded, config = self._loaded[order.fingerprint], self._own(order.config)
         self._parts = build_model_parts(
             loaded,
-            order.config,
-            own_layout(loaded, read_layout(loaded, order.config)),
+            config,
+            own_layout(loaded, read_layout(loaded, config)),
             num_blocks=order.num_blocks,
             max_model_len=order.max_model_len,
-            recorder=None,
+            recorder=self._recorder,
             followers=NO_FOLLOWERS,
         )
         if not self._seat.host:
@@ -206,9 +215,19 @@ class Follower:
             token=order.token,
             host=self._seat.host,
             advertise_host=self._seat.advertise_host,
+            timeout_s=order.timeout_s,
         )
         self._endpoint = serve_endpoint(memory, settings)
         return Done(endpoint=self._endpoint.address.address)
+
+    def _own(self, config: EngineConfig) -> EngineConfig:
+        """Return rank 0's settings on this rank's device."""
+        return replace(config, device=self._channels.device)
+
+    def _keep(self, order: Keep) -> None:
+        for fingerprint in self._loaded.keys() - set(order.fingerprints):
+            del self._loaded[fingerprint]
+        _give_back()
 
     def _unbuild(self) -> None:
         self._steps.clear()

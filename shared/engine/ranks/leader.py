@@ -11,8 +11,9 @@ import structlog
 
 from shared.connector.remote.address import EndpointAddress
 from shared.engine.ranks.assembly import Assembly
+from shared.engine.ranks.device_watch import DeviceWatch, WatchedRunner
 from shared.engine.ranks.handshake import OwnNode
-from shared.engine.ranks.leading import LeadingRunner, LeadingSlots
+from shared.engine.ranks.leading import Agreed, LeadingRunner, LeadingSlots
 from shared.engine.ranks.orders import (
     Build,
     Failed,
@@ -21,6 +22,7 @@ from shared.engine.ranks.orders import (
     Measure,
     MeasureSums,
     Order,
+    Record,
     Unbuild,
     encode_order,
 )
@@ -29,18 +31,19 @@ from shared.engine.step.staged import FirstStage
 from shared.errors import ConfigError, InternalError, ModelLoadError, RankError
 from shared.kv.memory import KVMemory
 from shared.model.loader import load_model
+from shared.ranks.base import DeviceCollective
 from shared.ranks.measure import measure_sums
 from shared.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
     from shared.engine.config import EngineConfig
     from shared.engine.rank_settings import RankSettings
-    from shared.engine.ranks.base import AnswerReceiver
+    from shared.engine.ranks.base import AnswerReceiver, Channels
     from shared.engine.ranks.orders import Done
-    from shared.engine.step.followers import StepRunner
+    from shared.engine.step.followers import Meet, StepRunner
     from shared.kv.layout import KVLayout
     from shared.model.loader import LoadedModel
     from shared.ranks.measure import SumTime
@@ -51,6 +54,8 @@ _M = TypeVar("_M")
 #: A rank allocates its blocks and makes its runner: on a busy host longer than it may be late in a
 #: step.
 _BUILD_S = 120.0
+#: Of a step on devices. A step of new sizes compiles kernels first, on each rank.
+_DEVICE_S = 120.0
 #: Of orders between lives and engines: no step waits for them, and a busy host may be late.
 _TELL_S = 30.0
 
@@ -67,18 +72,19 @@ class RankLeader:
         settings: RankSettings,
         logs: LogSettings | None = None,
         *,
+        device: str = "cpu",
         own: OwnNode | None = None,
         check: Callable[[], None] = _does_nothing,
         on_leaving: Callable[[], None] = _does_nothing,
     ) -> None:
         """Start the processes, and wait for those of other hosts. They load nothing yet.
 
-        `own`: what this host says of itself to others. `check` is called while it waits for them,
-        and ends that by an error. `on_leaving`: called in a thread when another host is told to
-        end: this process should, in order.
+        `device`: rank 0's. `own`: what this host says of itself to others. `check` is called while
+        it waits for them, and ends that by an error. `on_leaving`: called in a thread when another
+        host is told to end: this process should, in order.
 
         Raises:
-            ConfigError: the memory of the group cannot be made, or its address is in use.
+            ConfigError: the group gets no memory, its address is in use, or devices are missing.
             RankError: a rank was lost already.
         """
         self.size = settings.size
@@ -94,24 +100,33 @@ class RankLeader:
         self._is_built = False
         #: The runner that was built last, if there are stages.
         self._stage: FirstStage | None = None
-        self._ranks = Assembly(settings, logs or LogSettings(), self._lose)
+        #: None on a CPU.
+        self._watch: DeviceWatch | None = None
+        self._ranks = Assembly(settings, logs or LogSettings(), self._lose, device=device)
         with contextlib.ExitStack() as on_failure:
             on_failure.callback(self._ranks.close, at_once=True)
             if settings.nnodes == 1:
                 self._channels = self._ranks.start()
             else:
-
-                def check_both() -> None:
-                    check()
-                    if self.lost is not None:
-                        raise self.lost
-
-                self._channels = self._ranks.meet(
-                    own or OwnNode(), check=check_both, on_leaving=on_leaving
-                )
+                self._channels = self._meet(own or OwnNode(), check, on_leaving)
+            on_failure.callback(self._channels.close)
+            if isinstance(self._channels.sums, DeviceCollective):
+                limit_s = max(self._limit_s, _DEVICE_S)
+                self._watch = DeviceWatch(self._channels.sums, limit_s, self._lose)
+                on_failure.callback(self._watch.close)
             self._plans = self._channels.send_plans()
             self._results = self._channels.receive_results()
             on_failure.pop_all()
+
+    def _meet(
+        self, own: OwnNode, check: Callable[[], None], on_leaving: Callable[[], None]
+    ) -> Channels:
+        def check_both() -> None:
+            check()
+            if self.lost is not None:
+                raise self.lost
+
+        return self._ranks.meet(own, check=check_both, on_leaving=on_leaving)
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -144,7 +159,7 @@ class RankLeader:
                 folder,
                 split=split,
                 seat=(0, self.local_size),
-                collective=self._channels.collective,
+                collective=self._channels.sums,
                 pipe=self._channels.pipe,
                 **options,
             )
@@ -179,7 +194,9 @@ class RankLeader:
         layouts: Sequence[KVLayout],
     ) -> None:
         """See `Followers`."""
-        self._send(Build(fingerprint, config, num_blocks, max_model_len, self._token))
+        self._send(
+            Build(fingerprint, config, num_blocks, max_model_len, self._token, self._limit_s)
+        )
         self._is_built = True
         fds: dict[int, int] = {}
         try:
@@ -192,10 +209,34 @@ class RankLeader:
             KVMemory.attached(layouts[rank], num_blocks, fd) for rank, fd in fds.items()
         ]
         self._endpoints = [
-            EndpointAddress(rank=rank, address=answer.endpoint, token=self._token)
+            EndpointAddress(
+                rank=rank, address=answer.endpoint, token=self._token, timeout_s=self._limit_s
+            )
             for rank, answer in zip(self._ranks.lines, answers, strict=True)
             if answer.endpoint
         ]
+
+    def record(self, record: Callable[[Meet], None]) -> None:
+        """See `Followers`."""
+        self._send(Record())
+        limit_s = max(self._limit_s, _BUILD_S)
+        try:
+            record(self._meeting)
+        except RankError as error:
+            self._lose(error)
+            raise
+        except BaseException:
+            with contextlib.suppress(ConfigError, InternalError, RankError):
+                self._answers(limit_s=limit_s)
+            raise
+        self._answers(limit_s=limit_s)
+
+    @contextlib.contextmanager
+    def _meeting(self) -> Iterator[None]:
+        """See `Meet`."""
+        part = contextlib.nullcontext() if self._watch is None else self._watch.part()
+        with Agreed(self._channels.collective), part:
+            yield
 
     @property
     def memories(self) -> Sequence[KVMemory]:
@@ -213,6 +254,8 @@ class RankLeader:
 
     def lead(self, runner: StepRunner, config: EngineConfig) -> StepRunner:
         """See `Followers`."""
+        if self._watch is not None:
+            runner = WatchedRunner(runner, self._watch)
         leading = LeadingRunner(
             runner,
             self._plans,
@@ -261,6 +304,8 @@ class RankLeader:
 
     def close(self) -> None:
         """End the processes. Idempotent."""
+        if self._watch is not None:
+            self._watch.close()
         self._plans.close()
         if self._results is not None:
             self._results.close()
@@ -331,4 +376,6 @@ class RankLeader:
             return
         log.error("rank_lost", rank=error.rank, reason=str(error))
         self.lost = error
+        if self._watch is not None:
+            self._watch.end(error)
         self._listener()

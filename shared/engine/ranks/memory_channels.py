@@ -69,7 +69,7 @@ def make_memory(settings: RankSettings) -> tuple[GroupMemory, list[GroupFile]]:
 
 
 class MemoryChannels:
-    """`Channels` through shared memory.
+    """`Channels` through shared memory, of a rank on a CPU.
 
     Raises:
         ConfigError: see `Membership`.
@@ -82,6 +82,8 @@ class MemoryChannels:
             rank, memory.tensor_size, memory.num_stages, expert_parallel=expert_parallel
         )
         self.collective = self._join_stage()
+        self.device = "cpu"
+        self.sums: Collective = self.collective
         self.pipe = self._join_neighbours()
 
     def send_plans(self) -> PlanRingSender:

@@ -62,6 +62,12 @@ class Build(msgspec.Struct, tag=True, frozen=True):
     max_model_len: int
     #: With it, ranks of other hosts serve their blocks to rank 0: see `serve_endpoint`.
     token: bytes = b""
+    #: After so long of silence their connections are lost: the group's time-out.
+    timeout_s: float = 30.0
+
+
+class Record(msgspec.Struct, tag=True, frozen=True):
+    """Record decode steps; see `Followers.record`."""
 
 
 class KeepHidden(msgspec.Struct, tag=True, frozen=True):
@@ -88,7 +94,9 @@ class Keep(msgspec.Struct, tag=True, frozen=True):
     fingerprints: list[str]
 
 
-Order: TypeAlias = Load | Measure | MeasureSums | Build | KeepHidden | SetAdapter | Unbuild | Keep
+Order: TypeAlias = (
+    Load | Measure | MeasureSums | Build | Record | KeepHidden | SetAdapter | Unbuild | Keep
+)
 
 
 class Done(msgspec.Struct, tag=True, frozen=True):

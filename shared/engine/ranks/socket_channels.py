@@ -139,6 +139,8 @@ class SocketChannels:
         except RuntimeError as error:
             raise RankError(f"rank {rank} found no group: {error}", rank=0) from error
         self.collective = self._join_stage()
+        self.device = "cpu"
+        self.sums: Collective = self.collective
         self.pipe = self._join_neighbours()
 
     def send_plans(self) -> PlanSocketSender:

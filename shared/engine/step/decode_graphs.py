@@ -7,6 +7,7 @@ sequence has one new token is padded to the next such number and replayed; all o
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from kernels.kv_write.cache import PagedCache
     from shared.engine.step.batch import Batch
+    from shared.engine.step.followers import Meet
     from shared.engine.step.model_runner import CausalModel
     from shared.engine.step.plan import StepPlan
 
@@ -155,20 +157,23 @@ class DecodeGraphs:
         return padded_size(len(plan.rows), self._sizes) if plan.is_decoding else None
 
     @torch.inference_mode()
-    def record(self, padding: Callable[[int], Batch]) -> None:
+    def record(self, padding: Callable[[int], Batch], meet: Meet = nullcontext) -> None:
         """Record every size. `padding` makes a batch of that size of padding only.
 
         The largest first: the smaller ones then fit into its memory. Before that everything runs
         once, because memory that a model keeps between calls must have its full size before any
-        recording refers to it.
+        recording refers to it. Every run and every recording is inside `meet`: see
+        `Followers.record`.
         """
         start = time.monotonic()
         for size in self._sizes:
-            self._step(padding(size), [self._assumed_len] * size)()
+            with meet():
+                self._step(padding(size), [self._assumed_len] * size)()
         for number, size in enumerate(sorted(self._sizes, reverse=True), start=1):
             lengths = [self._assumed_len] * size
-            step = self._step(padding(size), lengths)
-            self._graphs[size] = self._recorder.record(step), lengths
+            with meet():
+                step = self._step(padding(size), lengths)
+                self._graphs[size] = self._recorder.record(step), lengths
             log.info("graph_recorded", num_seqs=size, progress=f"{number}/{len(self._sizes)}")
         log.info("graphs_ready", num=len(self._sizes), seconds=round(time.monotonic() - start, 1))
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Collection, Sequence
 
     from shared.connector.remote.address import EndpointAddress
     from shared.engine.config import EngineConfig
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from shared.kv.memory import KVMemory
 
 _M = TypeVar("_M")
+#: Makes a context for a piece of work of all ranks, at whose end they meet.
+Meet: TypeAlias = Callable[[], AbstractContextManager[None]]
 
 
 class StepRunner(Protocol):
@@ -78,6 +82,14 @@ class Followers(Protocol):
         """Let the ranks allocate their blocks and make their runners; return when they have.
 
         fingerprint: of the model, which they have loaded. layouts: of the blocks, by rank.
+        """
+        ...
+
+    def record(self, record: Callable[[Meet], None]) -> None:
+        """Let all ranks record their decode steps, rank 0 by `record`; return when they have.
+
+        Each recording is inside what `record` gets: no rank begins the next one before all have
+        made this one, and a rank that has failed fails all.
         """
         ...
 
@@ -155,6 +167,10 @@ class NoFollowers:
         layouts: Sequence[KVLayout],
     ) -> None:
         """See `Followers`."""
+
+    def record(self, record: Callable[[Meet], None]) -> None:
+        """See `Followers`."""
+        record(nullcontext)
 
     def lead(self, runner: StepRunner, config: EngineConfig) -> StepRunner:
         """See `Followers`."""

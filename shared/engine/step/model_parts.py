@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from shared.engine.config import EngineConfig
     from shared.engine.sampler.processors.attached import ProcessorSet
     from shared.engine.step.decode_graphs import GraphRecorder
-    from shared.engine.step.followers import Followers, StepRunner
+    from shared.engine.step.followers import Followers, Meet, StepRunner
     from shared.kv.layout import KVLayout
     from shared.model.loader import LoadedModel
 
@@ -39,6 +39,14 @@ class ModelParts:
     runner: StepRunner
     processors: ProcessorSet
     hidden: HiddenPool
+    batches: BatchBuilder
+    #: Of decode steps, to be recorded; None: every step is launched piece by piece.
+    graphs: DecodeGraphs | None
+
+    def record(self, meet: Meet) -> None:
+        """Record the decode steps, if they are to be; see `Followers.record`."""
+        if self.graphs is not None:
+            self.graphs.record(self.batches.padding, meet)
 
 
 def build_model_parts(
@@ -51,12 +59,12 @@ def build_model_parts(
     recorder: GraphRecorder | None,
     followers: Followers,
 ) -> ModelParts:
-    """Allocate the KV cache, and record the decode steps where that is possible.
+    """Allocate the KV cache, and prepare to record decode steps where that is possible.
 
     Raises ConfigError: stages of a pipeline do not do what is asked.
 
     `recorder` is by default CUDA's on a CUDA device, unless graphs are turned off. The runner leads
-    the `followers`, whose own parts are there already.
+    the `followers`, whose own parts are there already. Before its first step: `ModelParts.record`.
     """
     _check_stages(loaded, config, layout)
     device = torch.device(config.device)
@@ -74,7 +82,7 @@ def build_model_parts(
     batches = _batches(config, layout, layout.num_blocks(max_model_len), scratch_block)
     graphs = None
     if recorder is not None:
-        graphs = _recorded(loaded, config, arena, recorder, batches, max_model_len)
+        graphs = _graphs(loaded, config, arena, recorder, max_model_len)
     hidden = HiddenPool(loaded, arena)
     runner = ModelRunner(
         loaded.model,
@@ -89,7 +97,8 @@ def build_model_parts(
         rollback=_rollback(arena, layout),
         chooses=loaded.shards is None or loaded.shards.split.is_last,
     )
-    return ModelParts(loaded, arena, followers.lead(runner, config), processors, hidden)
+    led = followers.lead(runner, config)
+    return ModelParts(loaded, arena, led, processors, hidden, batches, graphs)
 
 
 def _recorder(
@@ -138,23 +147,20 @@ def _batches(
     )
 
 
-def _recorded(
+def _graphs(
     loaded: LoadedModel,
     config: EngineConfig,
     arena: KVArena,
     recorder: GraphRecorder,
-    batches: BatchBuilder,
     max_model_len: int,
 ) -> DecodeGraphs:
-    graphs = DecodeGraphs(
+    return DecodeGraphs(
         loaded.model,
         arena.groups,
         recorder,
         graph_sizes(config.cuda_graph_sizes, config.max_num_seqs),
         assumed_len=max_model_len if arena.device.type == "cuda" else 1,
     )
-    graphs.record(batches.padding)
-    return graphs
 
 
 def _processors(loaded: LoadedModel, config: EngineConfig) -> ProcessorSet:

@@ -79,11 +79,6 @@ def refuse_native(reason: str, backend: str, quantization: str, device: torch.de
 
 def why_not_by_ranks(split: Split, collective: Collective | None) -> str | None:
     """Return why the native kernels do not compute a rank's part; None: they do."""
-    if split.num_stages > 1:
-        return (
-            f"pipeline_parallel_size {split.num_stages}: they do not compute a stage; "
-            "--attention-backend torch does"
-        )
-    if not isinstance(collective, NativeCollective):
+    if split.size > 1 and not isinstance(collective, NativeCollective):
         return "their ranks add up in shared memory; --attention-backend torch needs none"
     return None

@@ -27,9 +27,11 @@ def kv_memory(kv_caches: Sequence[PagedCache], dtype: torch.dtype) -> KvMemory:
 
     dtype: of the model. Groups of one arena begin at the same address.
     """
-    if not kv_caches:
+    # A stage has no layers of some groups.
+    kept = [numbers for cache in kv_caches if (numbers := _numbers(cache)).numel()]
+    if not kept:
         return KvMemory(block_size=1, format=KvFormat.ELEMENTS)
-    first, *others = (_numbers(cache) for cache in kv_caches)
+    first, *others = kept
     for other in others:
         if (other.data_ptr(), other.stride(0)) != (first.data_ptr(), first.stride(0)):
             raise InternalError("groups of KV that are not of one arena")

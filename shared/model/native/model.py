@@ -77,7 +77,7 @@ class NativeCausalLM:
         self._pointers = c_void_p * self._num_groups
         self._captured_layers = torch.empty(0, dtype=torch.int32)
         self._captures_behind = False
-        self._begin(range(spec.num_layers))
+        self._begin(spec.computed)
 
     def of_layers(self, numbers: Sequence[int]) -> NativeCausalLM:
         """See `CausalLM.of_layers`."""
@@ -89,8 +89,8 @@ class NativeCausalLM:
 
     def _begin(self, numbers: Sequence[int]) -> None:
         """Make a decoder of these layers on the packed weights, with memory of its own."""
-        packed = self._packed
-        layers = {number: packed.layers[number] for number in numbers}
+        packed, first = self._packed, self.spec.computed.start
+        layers = {number: packed.layers[number - first] for number in numbers}
         program = build_program(self.spec, layers, packed.inputs)
         weights = Weights(
             program=(Operation * len(program))(*program),
@@ -165,7 +165,10 @@ class NativeCausalLM:
         hidden = self._hidden.take(len(token_ids) if wanted is None else len(wanted))
         captured = self._take_captured(len(token_ids))
         batch = self._batch(token_ids, positions, metadata, captured)
-        if given is not None:
+        stream = self._stream(len(token_ids))
+        if stream is not None:
+            batch.stream = stream.data_ptr()
+        elif given is not None:
             rows, places = self._given(given, len(token_ids))
             batch.given, batch.given_at = rows.data_ptr(), places.data_ptr()
         if metadata.adapters is not None:
@@ -192,6 +195,10 @@ class NativeCausalLM:
     @property
     def _group(self) -> int | None:
         """The library's handle of the ranks' group; None: there is one rank."""
+        return None
+
+    def _stream(self, num_tokens: int) -> Tensor | None:
+        """Return what the first layer reads, float32 [num_tokens, hidden]; None: embeddings."""
         return None
 
     def _check(self, outcome: int, what: str) -> None:
@@ -294,7 +301,7 @@ class NativeCausalLM:
         `num_layers` means the output of the last layer.
         """
         self._captured_layers = torch.tensor(layers, dtype=torch.int32).unique()
-        keeping = max(filter(self.spec.keeps, range(self.spec.num_layers)))
+        keeping = max(filter(self.spec.keeps, self.spec.computed), default=0)
         self._captures_behind = max(layers, default=0) > keeping
 
     def captured(self) -> dict[int, Tensor]:

@@ -129,8 +129,9 @@ class PackedModel:
 
     layers: tuple[PackedLayer, ...]
     norm: PackedNorm
-    head: int
-    #: The embedding's rows; None if they are the head's columns.
+    #: None: other stages have it.
+    head: int | None
+    #: The embedding's rows; None if they are the head's columns, or other stages have them.
     embedding: int | None
     embedding_kind: Kind
     #: Float32 rows by position; None: none.

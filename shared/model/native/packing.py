@@ -59,13 +59,10 @@ class Packing(Matrices):
         model.cos_sin = []  # no two sets of tables at a time
         tables = [self._keep(table) for table in rotation_tables(spec, torch.float32)]
         layers = tuple(self._pack_layer(layer, spec, tables) for layer in model.decoder_layers)
-        tied = model.lm_head is model.embedding
-        if model.stored_head is None:
-            head = self._matrix(model.lm_head, model.lm_head_bias, kind=self.head_kind)
-        else:
-            head = self._stored(model.stored_head, model.lm_head_bias)
-            model.stored_head = None
-        embedding = None if tied else self._keep(model.embedding.detach())
+        head = self._head(model)
+        embedding = None
+        if spec.begins and model.lm_head is not model.embedding:
+            embedding = self._keep(model.embedding.detach())
         embedding_kind = STORED[model.embedding.dtype]
         model.lm_head = model.embedding = _nothing()
         return PackedModel(
@@ -77,6 +74,15 @@ class Packing(Matrices):
             positions=self._positions(model),
             inputs=None if model.inputs is None else self._inputs(model.inputs),
         )
+
+    def _head(self, model: CausalLM) -> int | None:
+        stored, bias = model.stored_head, model.lm_head_bias
+        if stored is not None:
+            model.stored_head = None
+            return self._stored(stored, bias)
+        if not len(model.lm_head):
+            return None
+        return self._matrix(model.lm_head, bias, kind=self.head_kind)
 
     def _pack_layer(
         self, layer: DecoderLayer, spec: DecoderSpec, tables: Sequence[int]

@@ -1,21 +1,30 @@
-"""A rank's part of a decoder, computed by the native decoder."""
+"""A rank's part of a decoder, or of a stage, computed by the native decoder."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import torch
 
 from kernels.native.kinds import Outcome
 from shared.model.native.model import NativeCausalLM
 from shared.model.sharding.adapters import cut_adapter
+from shared.ranks.base import NativeCollective
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from torch import Tensor
+
+    from kernels.kv_write.cache import PagedCache
     from shared.model.adapted.base import AdapterWeights
+    from shared.model.attention.base import AttentionMetadata
+    from shared.model.given_embeds import GivenEmbeds
     from shared.model.native.adapters import PackedAdapter
     from shared.model.native.packing import Packing
     from shared.model.sharding.model import ShardedCausalLM
-    from shared.ranks.base import NativeCollective
+    from shared.model.sharding.stage import StageCausalLM
 
 
 class ShardedNativeLM(NativeCausalLM):
@@ -25,12 +34,12 @@ class ShardedNativeLM(NativeCausalLM):
     RankError as the collective does.
     """
 
-    def __init__(
-        self, model: ShardedCausalLM, packing: Packing, collective: NativeCollective
-    ) -> None:
-        """See `NativeCausalLM`; collective: that of `model`."""
+    def __init__(self, model: ShardedCausalLM, packing: Packing) -> None:
+        """See `NativeCausalLM`. With several ranks the model's collective is native."""
         self.shards = model.shards
-        self.collective = collective
+        own = model.collective
+        self.collective = own if isinstance(own, NativeCollective) else None
+        assert self.collective is not None or own.size == 1  # see `load_model`
         super().__init__(model, packing)
 
     @property
@@ -48,9 +57,51 @@ class ShardedNativeLM(NativeCausalLM):
 
     @property
     def _group(self) -> int | None:
-        return self.collective.native
+        return None if self.collective is None else self.collective.native
 
     def _check(self, outcome: int, what: str) -> None:
-        if outcome == Outcome.GROUP_BROKEN:
+        if outcome == Outcome.GROUP_BROKEN and self.collective is not None:
             raise self.collective.error()
         super()._check(outcome, what)
+
+
+class NativeStageLM(ShardedNativeLM):
+    """One rank's part of a stage; see `StageCausalLM`. The stream is float32 with every model."""
+
+    def __init__(self, model: StageCausalLM, packing: Packing) -> None:
+        """See `NativeCausalLM`."""
+        self._pipe = model.pipe
+        self._linears = model.whole_linears
+        super().__init__(model, packing)
+
+    @property
+    def adapter_linears(self) -> Mapping[str, tuple[int, int]]:
+        """See `AdaptableModel.adapter_linears`: those of the whole model, of all stages."""
+        return self._linears.sizes
+
+    def forward(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        kv_caches: Sequence[PagedCache],
+        metadata: AttentionMetadata,
+        given: GivenEmbeds | None = None,
+    ) -> Tensor:
+        """See `NativeCausalLM.forward`. Sends the stream to the next stage, if there is one.
+
+        Raises:
+            RankError: a stage beside this one was lost, or a rank of this one.
+        """
+        if self.spec.ends:
+            return super().forward(token_ids, positions, kv_caches, metadata, given)
+        every = replace(metadata, wanted=None)
+        stream = super().forward(token_ids, positions, kv_caches, every, given)
+        self._pipe.send(stream)
+        return stream
+
+    def _stream(self, num_tokens: int) -> Tensor | None:
+        if self.spec.begins:
+            return None
+        received = torch.empty(num_tokens, self.spec.hidden_size, dtype=torch.float32)
+        self._pipe.receive(received)
+        return received

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from shared.model.decoder_layer import DecoderLayer
     from shared.model.linear.base import LinearMethod
     from shared.model.sharding.shards import Shards
+    from shared.model.spec import DecoderSpec
     from shared.ranks.base import Collective
 
 
@@ -67,10 +68,7 @@ class ShardedCausalLM(CausalLM):
 
     def whole(self) -> CausalLM:
         """Return the modules of the whole decoder, without memory."""
-        with torch.device("meta"):
-            return CausalLM(
-                spec=self.shards.whole, backend=get_backend(self.backend_name), dtype=self.dtype
-            )
+        return whole_model(self.shards.whole, self.backend_name, self.dtype)
 
     @property
     def adapter_linears(self) -> Mapping[str, tuple[int, int]]:
@@ -131,3 +129,9 @@ class ShardedCausalLM(CausalLM):
         """Logits of all ranks' rows, without those behind the vocabulary."""
         every = self.collective.all_gather(linear(hidden, weight, bias))
         return every[:, : self.spec.vocab_size].contiguous()
+
+
+def whole_model(spec: DecoderSpec, backend_name: str, dtype: torch.dtype) -> CausalLM:
+    """Return the modules of a whole decoder, without memory."""
+    with torch.device("meta"):
+        return CausalLM(spec=spec, backend=get_backend(backend_name), dtype=dtype)

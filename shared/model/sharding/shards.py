@@ -80,11 +80,12 @@ class Shards:
 
     def _divided(self) -> DecoderSpec:
         _check(self.whole, self.split)
+        _, num_rows = vocabulary(self.whole.vocab_size, self.split)
         return replace(
             self.whole,
             layers=tuple(layer for layer, _ in self._layers),
             whole_groups=self.whole.kv_groups,
-            own_rows=vocabulary(self.whole.vocab_size, self.split)[1],
+            own_rows=num_rows if self.split.size > 1 else None,
         )
 
     def _works(self, size: int) -> bool:

@@ -49,7 +49,7 @@ class Slices:
         if cut.columns is None:
             return own
         own = own.take_columns(cut.columns)
-        if own.inputs is None:
+        if own.inputs is None or self.collective.size == 1:
             return own
         return replace(own, inputs=shared(own.inputs, self.collective))
 

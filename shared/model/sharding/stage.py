@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from shared.model.linear.base import DENSE
-from shared.model.sharding.model import ShardedCausalLM
+from shared.model.sharding.model import ShardedCausalLM, whole_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,7 +18,20 @@ if TYPE_CHECKING:
     from shared.model.given_embeds import GivenEmbeds
     from shared.model.linear.base import LinearMethod
     from shared.model.sharding.shards import Shards
+    from shared.model.spec import DecoderSpec
     from shared.ranks.base import Collective, Pipe
+
+
+class WholeLinears:
+    """The linears of a whole decoder that take adapters, looked up when they are asked for."""
+
+    def __init__(self, spec: DecoderSpec, backend_name: str, dtype: torch.dtype) -> None:
+        self._whole = spec, backend_name, dtype
+
+    @cached_property
+    def sizes(self) -> Mapping[str, tuple[int, int]]:
+        """Numbers of inputs and outputs, by path."""
+        return whole_model(*self._whole).adapter_linears
 
 
 class StageCausalLM(ShardedCausalLM):
@@ -41,8 +55,9 @@ class StageCausalLM(ShardedCausalLM):
         super().__init__(
             shards=shards, collective=collective, backend=backend, dtype=dtype, method=method
         )
-        self._pipe = pipe
-        self._whole_linears: Mapping[str, tuple[int, int]] | None = None
+        self.pipe = pipe
+        #: Those of all stages.
+        self.whole_linears = WholeLinears(shards.whole, backend.name, dtype)
 
     @property
     def is_recordable(self) -> bool:
@@ -52,9 +67,7 @@ class StageCausalLM(ShardedCausalLM):
     @property
     def adapter_linears(self) -> Mapping[str, tuple[int, int]]:
         """See `AdaptableModel.adapter_linears`: those of the whole model, of all stages."""
-        if self._whole_linears is None:
-            self._whole_linears = self.whole().adapter_linears
-        return self._whole_linears
+        return self.whole_linears.sizes
 
     def enter(
         self, token_ids: Tensor, positions: Tensor, given: GivenEmbeds | None = None
@@ -64,7 +77,7 @@ class StageCausalLM(ShardedCausalLM):
             return super().enter(token_ids, positions, given)
         shape = len(token_ids), self.spec.hidden_size
         x = self.embedding.new_empty(shape)
-        self._pipe.receive(x)
+        self.pipe.receive(x)
         return x, None
 
     def leave(self, x: Tensor, residual: Tensor) -> Tensor:
@@ -72,5 +85,5 @@ class StageCausalLM(ShardedCausalLM):
         if self.spec.ends:
             return super().leave(x, residual)
         stream = residual + x
-        self._pipe.send(stream)
+        self.pipe.send(stream)
         return stream

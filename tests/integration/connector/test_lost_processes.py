@@ -201,7 +201,7 @@ async def test_a_lost_endpoint_ends_the_transfers_of_its_blocks(
             async with rank_0(address, lost) as remote:
                 inbound = await remote.open(request_id="r", sender=PARENT, blocks=range(8))
                 outbound = await peer.connect(inbound.ticket, 5)
-                await outbound.push(0, range(3))
+                await outbound.push(0, range(8))
                 back = await peer.open(request_id="r", sender=CHILD, blocks=range(8, 16))
                 sending = await remote.connect(back.ticket, 5)
                 await sending.push(0, range(3))

@@ -1,4 +1,4 @@
-"""Collective operations by torch.distributed, on gloo and on a group that does nothing."""
+"""Collective operations by torch.distributed, on gloo."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FakeProcessGroup
 
 from shared.errors import RankError
 from shared.ranks.torch_group import TorchCollective, gloo_collective
@@ -120,24 +119,6 @@ def test_a_group_without_its_other_rank_is_not_made() -> None:
         gloo_collective(dist.HashStore(), 0, 2, host=HOST, timeout_s=0.1)
 
 
-def test_a_group_that_adds_up_by_itself_gets_the_tensors_as_they_are() -> None:
-    """NCCL's path, on a group that returns at once: shapes and dtypes are all that it can show."""
-    store = dist.HashStore()
-    fake = FakeProcessGroup._create_internal(1, 4)
-    group = TorchCollective(fake, store, 1, 4, adds_up=True)
-    tensor = torch.ones(3, 5, dtype=torch.bfloat16)
-    group.all_reduce(tensor)
-    group.all_reduce(tensor[:, 1:3])
-    group.broadcast(tensor, 2)
-    group.barrier()
-    gathered = group.all_gather(tensor, 0)
-    assert gathered.shape == (12, 5)
-    assert gathered.dtype is torch.bfloat16
-    group.close()
-    with pytest.raises(RankError, match="rank 1 has left"):
-        group.barrier()
-
-
 def test_the_store_tells_of_rank_0() -> None:
     class Silent(dist.Store):
         def set(self, key: str, value: str) -> None:
@@ -149,7 +130,7 @@ def test_the_store_tells_of_rank_0() -> None:
         def barrier(self) -> None:
             raise RuntimeError("connection reset")
 
-    group = TorchCollective(Failing(), Silent(), 1, 2, timeout_s=0.1, adds_up=False)
+    group = TorchCollective(Failing(), Silent(), 1, 2, timeout_s=0.1)
     with pytest.raises(RankError, match="rank 0 died or does not answer") as caught:
         group.barrier()
     assert caught.value.rank == 0

@@ -54,7 +54,13 @@ def test_a_program_may_have_stages(model: Path) -> None:
         ({"tensor_parallel_size": 9, "pipeline_parallel_size": 9}, "must be 1 to 64, not 81"),
         ({"enable_expert_parallel": True}, "needs a tensor_parallel_size over 1"),
         ({"tensor_parallel_size": 2, "distributed_timeout_seconds": 0}, "must be over 0"),
-        ({"tensor_parallel_size": 2, "device": "cuda"}, "compute on a CPU"),
+        ({"tensor_parallel_size": 2, "device": "cuda:1"}, "from cuda:0 on"),
+        ({"tensor_parallel_size": 64, "device": "cuda"}, "takes cuda:0 to cuda:63: device is"),
+        ({"pipeline_parallel_size": 2, "device": "cuda"}, "stages compute on CPUs alone"),
+        (
+            {"tensor_parallel_size": 2, "device": "cuda", "kv_offload_host_gib": 0.1},
+            "tiers below the blocks",
+        ),
         (
             {
                 "tensor_parallel_size": 2,

@@ -47,6 +47,7 @@ def test_a_good_model_passes(model: Path) -> None:
         (("--max-model-len", "99999999"), "max_model_len is 99999999, but the model ends at"),
         (("--connectors", "shm,tcp"), "unknown connector 'tcp'"),
         (("--host", "0.0.0.0"), "would be open to every process"),
+        (("--tensor-parallel-size", "2", "--device", "cuda"), "parts of blocks leave host memory"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(

@@ -273,8 +273,9 @@ def _resolve_tie(model: CausalLM, head: Tensor, seen: set[str], embedding: str) 
     if embedding not in seen:
         model.embedding.copy_(head)
         seen.add(embedding)
-    elif model.spec.ends and not torch.equal(head, model.embedding):
-        model.lm_head = torch.nn.Parameter(head, requires_grad=False)
+    elif not torch.equal(head, model.embedding):
+        own = head if model.spec.ends else head.new_empty(0, head.shape[1])
+        model.lm_head = torch.nn.Parameter(own, requires_grad=False)
 
 
 def copy_stored(target: Tensor, stored: Tensor, path: Path, name: str) -> None:

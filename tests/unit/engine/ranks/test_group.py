@@ -84,33 +84,36 @@ def is_running(pid: int) -> bool:
 
 
 @contextlib.contextmanager
-def group_of(leader: RankLeader, model: Path, **settings: Any) -> Iterator[EngineHome]:
-    """An engine of the two ranks, which compute with PyTorch."""
-    load = partial(leader.load, dtype="float32", attention_backend="torch")
+def group_of(
+    leader: RankLeader, model: Path, backend: str = "torch", **settings: Any
+) -> Iterator[EngineHome]:
+    """An engine of the two ranks."""
+    load = partial(leader.load, dtype="float32", attention_backend=backend)
     home = EngineHome(model, EngineConfig(**settings), load, leader)
     yield home
     home.close()
 
 
 @pytest.mark.parametrize(
-    ("group", "name"),
+    ("group", "name", "backend"),
     [
-        *(("leader", name) for name in SETTINGS),
-        ("stages", "synchronous"),
-        ("stages", "speculative"),
+        *(("leader", name, "torch") for name in SETTINGS),
+        ("stages", "synchronous", "torch"),
+        ("stages", "speculative", "torch"),
+        ("stages", "speculative", "native"),
     ],
 )
 def test_answers_are_those_of_one_process(
-    model: Path, group: str, name: str, request: pytest.FixtureRequest
+    model: Path, group: str, name: str, backend: str, request: pytest.FixtureRequest
 ) -> None:
     leader = request.getfixturevalue(group)
     settings = ALL_KINDS | SETTINGS[name]
-    here = LLM(model, dtype="float32", attention_backend="torch", **settings)
+    here = LLM(model, dtype="float32", attention_backend=backend, **settings)
     want = run(here.engine, here)
     counters = here.engine.stats().counters
     assert counters["num_preemptions"]
     assert bool(counters["spec_decode_num_accepted_tokens"]) == (name == "speculative")
-    with group_of(leader, model, **settings) as home:
+    with group_of(leader, model, backend, **settings) as home:
         got = run(home.engine, here)
         own, other = home.engine.rank_memories
         assert own.layout.block_bytes == other.layout.block_bytes
@@ -127,9 +130,11 @@ def answer(home: EngineHome, *, adapter: AdapterRef | None = None) -> list[int]:
     ).tokens("one")
 
 
-@pytest.mark.parametrize("group", ["leader", "stages"])
+@pytest.mark.parametrize(
+    ("group", "backend"), [("leader", "torch"), ("stages", "torch"), ("stages", "native")]
+)
 def test_ranks_take_adapters_and_other_weights(
-    model: Path, group: str, tmp_path: Path, request: pytest.FixtureRequest
+    model: Path, group: str, backend: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """Beside each other, by sleep and by update, as one process does; one slot for two adapters."""
     leader = request.getfixturevalue(group)
@@ -149,12 +154,12 @@ def test_ranks_take_adapters_and_other_weights(
         home.wake_up()
         return [*found, answer(home)]
 
-    load = partial(load_model, dtype="float32", attention_backend="torch")
+    load = partial(load_model, dtype="float32", attention_backend=backend)
     alone = EngineHome(model, EngineConfig(**settings), load)
     want = answers(alone)
     alone.close()
     assert len({tuple(tokens) for tokens in want}) == 5
-    with group_of(leader, model, **settings) as home:
+    with group_of(leader, model, backend, **settings) as home:
         assert answers(home) == want
 
 

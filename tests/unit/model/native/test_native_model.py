@@ -325,6 +325,7 @@ COMPUTED = {
         "rounds_inputs",
         # A rank's part; see `unit/model/sharding`.
         "own_rows",
+        "own_layers",
         "whole_groups",
         "max_position_embeddings",
         "num_positions",
@@ -347,7 +348,6 @@ REFUSED: dict[type, dict[str, Any]] = {
     DecoderSpec: {
         "has_final_norm": False,
         "embedding_size": 48,
-        "own_layers": range(1),
     },
 }
 

@@ -20,7 +20,7 @@ from shared.ranks.plan_ring import PlanRingReceiver, PlanRingSender, ring_file
 from shared.ranks.ring_pipe import PipeEnd, RingPipe, pipe_file
 from tests.fakes.engines import generate, make_engine, make_request
 from tests.fakes.family_cases import CASES
-from tests.fakes.ranks import RUN_BY, run_ranks
+from tests.fakes.ranks import RUN_BY
 from tests.fakes.transformers_models import random_model, random_prompt, save
 
 if TYPE_CHECKING:
@@ -68,14 +68,11 @@ class Group:
 
     def run(self, work: Callable[[Any], T]) -> list[T]:
         """What each rank's thread returns."""
-        if self.num_stages == 1:
-            return RUN_BY[self._backend](self.size, work)
-        return run_ranks(self.size, work, num_stages=self.num_stages)
+        return RUN_BY[self._backend](self.size, work, num_stages=self.num_stages)
 
     def split(self, rank: Any) -> Split:
         """A rank's place."""
-        stage = rank.stage if self.num_stages > 1 else 0
-        return Split(rank=rank.rank, size=rank.size, stage=stage, num_stages=self.num_stages)
+        return Split(rank=rank.rank, size=rank.size, stage=rank.stage, num_stages=self.num_stages)
 
     def load(self, path: Path, rank: Any) -> LoadedModel:
         """A rank's part of a model."""
@@ -224,12 +221,21 @@ def test_ranks_follow_one_plan(
     compare(path, size, 1, {**SETTINGS, **settings, "num_blocks": num_blocks}, backend)
 
 
-@pytest.mark.parametrize("name", STAGES)
-def test_stages_follow_one_plan(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "backend", "own_settings"),
+    [
+        *((name, backend, {}) for name in STAGES for backend in ("torch", "native")),
+        ("windows", "native", {"kv_cache_dtype": "int8"}),
+    ],
+)
+def test_stages_follow_one_plan(
+    name: str, backend: str, own_settings: dict[str, Any], tmp_path: Path
+) -> None:
     case, sizes, size, num_stages, num_blocks = STAGES[name]
     model_type, own = CASES[case]
     path = save(random_model(model_type, **{**own, **sizes}), tmp_path)
-    compare(path, size, num_stages, {**SETTINGS, "num_blocks": num_blocks})
+    settings = {**SETTINGS, **own_settings, "num_blocks": num_blocks}
+    compare(path, size, num_stages, settings, backend)
 
 
 def held_blocks(engine: Engine) -> list[list[int]]:
@@ -240,16 +246,21 @@ def held_blocks(engine: Engine) -> list[list[int]]:
     return [[block for block in table if block >= 0] for table in tables]
 
 
+@pytest.mark.parametrize("backend", ["torch", "native"])
 @pytest.mark.parametrize("name", ["windows", "states"])
-def test_a_stage_keeps_what_the_hand_off_takes_from_it(name: str, tmp_path: Path) -> None:
+def test_a_stage_keeps_what_the_hand_off_takes_from_it(
+    name: str, backend: str, tmp_path: Path
+) -> None:
+    """Natively its bits."""
     case, sizes, _, num_stages, num_blocks = STAGES[name]
     model_type, own = CASES[case]
     path = save(random_model(model_type, **{**own, **sizes}), tmp_path)
     settings = {**SETTINGS, "num_blocks": num_blocks}
-    loaded = load_model(path, attention_backend="torch")
+    loaded = load_model(path, attention_backend=backend, num_threads=1)
     alone = make_engine(loaded, **settings)
     places, whole = held_blocks(alone), blocks_of(alone)
-    group = Group(1, num_stages)
+    group = Group(1, num_stages, backend)
+    tolerance = 0.0 if backend == "native" else 1e-3
     ranks = group.run(lambda rank: rank_answers(rank, path, group, settings, held_blocks))
     tables = ranks[0][0]
     assert list(map(len, tables)) == list(map(len, places))
@@ -261,4 +272,6 @@ def test_a_stage_keeps_what_the_hand_off_takes_from_it(name: str, tmp_path: Path
             layers = split.layers(rank, number)
             expected = every[places[number], layers.start : layers.stop]
             assert expected.any() == bool(layers)
-            torch.testing.assert_close(kept[tables[number]], expected, atol=1e-3, rtol=1e-3)
+            torch.testing.assert_close(
+                kept[tables[number]], expected, atol=tolerance, rtol=tolerance
+            )

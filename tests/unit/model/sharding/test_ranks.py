@@ -9,10 +9,16 @@ import pytest
 import torch
 from structlog.testing import capture_logs
 
+from shared.engine.config import EngineConfig
+from shared.engine.memory.sizing import own_layout, read_layout
+from shared.engine.step.followers import NO_FOLLOWERS
+from shared.engine.step.model_parts import build_model_parts
 from shared.errors import ConfigError
 from shared.model.loader import load_model
 from shared.model.sharding.model import ShardedCausalLM
 from shared.model.sharding.split import Split
+from shared.ranks.nccl_group import NcclCollective
+from tests.fakes.device_ranks import DeviceMeeting, LoneNcclGroup, RegionRecorder
 from tests.fakes.ranks import RUN_BY, ThreadCollective, run_ranks
 from tests.fakes.sharded_models import (
     PROMPTS,
@@ -45,6 +51,14 @@ RUNS = [
     ("fused, transposed", 2, False),
     ("grouped, parallel", 3, False),
 ]
+#: Ranks of what is recorded; with Triton's kernels others are, too.
+RECORDED = {
+    "whole norms": 3,
+    "windows": 4,
+    "shared keys": 3,
+    "fused, transposed": 2,
+    "grouped, parallel": 3,
+}
 
 
 @pytest.mark.parametrize("backend", RUN_BY)
@@ -61,6 +75,36 @@ def test_ranks_answer_as_one_process(
     settings: dict[str, Any] = {"expert_parallel": expert_parallel, "attention_backend": backend}
     found = RUN_BY[backend](size, lambda rank: answers(loaded_by(rank, path, **settings)))
     check_equal(found, alone(name))
+
+
+@pytest.mark.parametrize(("name", "size"), RECORDED.items())
+def test_a_recorded_step_reads_nothing_on_the_host(
+    name: str, size: int, checkpoint: Callable[[str], Path]
+) -> None:
+    """It has the same operations on all ranks."""
+    config = EngineConfig(block_size=8, num_blocks=8, max_num_seqs=2)
+    regions = []
+    for rank in (0, size - 1):
+        meeting = DeviceMeeting(size)
+        group = LoneNcclGroup(meeting, rank)
+        collective = NcclCollective(group, rank, size, torch.device("cpu"))
+        loaded = loaded_by(collective, checkpoint(name))
+        recorder = RegionRecorder(meeting.calls[rank])
+        parts = build_model_parts(
+            loaded,
+            config,
+            own_layout(loaded, read_layout(loaded, config)),
+            num_blocks=8,
+            max_model_len=64,
+            recorder=recorder,
+            followers=NO_FOLLOWERS,
+        )
+        NO_FOLLOWERS.record(parts.record)
+        parts.arena.close()
+        regions.append(recorder.regions)
+    assert regions[0] == regions[1]
+    assert [len(region) for region in regions[0]] == [len(regions[0][0])] * 2
+    assert len(regions[0][0]) > 4
 
 
 @pytest.mark.parametrize("backend", RUN_BY)

@@ -18,12 +18,15 @@ from tests.fakes.sharded_models import (
     IN_GROUPS,
     answers,
     check_equal,
+    check_same_bits,
     loaded_by,
 )
+from tests.fakes.staged_model import load_stages
 from tests.fakes.stored.base import quantise_checkpoint
 from tests.fakes.stored.cases import ALL
 from tests.fakes.stored.models import wants_of
 from tests.fakes.transformers_models import random_model, save
+from tests.unit.model.checkpoints import edit_tensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,11 +55,13 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def check_parts(path: Path, size: int, tolerance: float, backend: str, **settings: Any) -> None:
-    """Ranks answer as one process with the same kernels does."""
+    """Ranks answer as one process with the same kernels does; of native stages, bit by bit."""
     settings["attention_backend"] = backend
     expected = answers(load_model(path, num_threads=1, **settings))
     found = RUN_BY[backend](size, lambda rank: answers(loaded_by(rank, path, **settings)))
     check_equal(found, expected, tolerance)
+    if backend == "native":
+        check_same_bits(answers(load_stages(path, 2, **settings)), expected)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +73,16 @@ def test_ranks_divide_quantised_matrices(
 ) -> None:
     quantise_checkpoint(plain, tmp_path, ALL[case], wants_of(plain))
     check_parts(tmp_path, size, 2e-3 if backend == "torch" else 2e-4, backend)
+
+
+def test_no_stage_computes_in_another_way_than_the_others(plain: Path, tmp_path: Path) -> None:
+    """One of which the native kernels do not know a layer."""
+    quantise_checkpoint(plain, tmp_path, ALL["ct w8a8 static"], wants_of(plain))
+    name = "model.layers.1.self_attn.k_proj.input_scale"
+    edit_tensors(tmp_path / "model.safetensors", lambda tensors: tensors[name].mul_(2))
+    refusal = "pipeline_parallel_size 2: .* round inputs alike.* take --attention-backend torch"
+    with pytest.raises(ConfigError, match=refusal):
+        load_stages(tmp_path, 2)
 
 
 @pytest.mark.parametrize(("quantization", "dtype", "size"), NARROWED)
