@@ -115,9 +115,13 @@ class Meeting:
                 return
             self._is_closed = True
             connections = [connection for connection, _ in self._nodes.values()]
+            # Those of a complete group belong to their receivers.
+            unread = [] if self._is_complete else list(self._lines.values())
         for each in (self._listener, *connections):
             with contextlib.suppress(OSError):  # threads that wait for it wake up
                 each.shutdown(socket.SHUT_RDWR)
+        for line in unread:
+            line.close()
         self._thread.join()
         self._listener.close()
 
@@ -174,6 +178,8 @@ class Meeting:
         with self._changed:
             if self._is_closed:
                 return Refusal("the group ends", is_early=True)
+            if rank is not None and node not in self._nodes:
+                return Refusal(f"rank {rank} came before node {node}", is_early=True)
             if rank is not None:
                 if settings.node_of(rank) != node or rank in self._lines:
                     return Refusal(f"rank {rank} is none of node {node}, or is there already")
