@@ -90,8 +90,7 @@ def test_hand_offs_and_prefixes_between_workers_of_two_sizes(
         assert reply.timings.prefill_worker == "prefill-0"
         assert reply.timings.prefix_source == decode
     # A prefix of the worker of one rank, for that of two; and back.
-    pairs = [("decode-0", "decode-1"), ("decode-1", "decode-0")]
-    pairs += [("decode-0", "decode-2"), ("decode-2", "decode-0")]
+    pairs = [pair for other in DECODE[1:] for pair in ((DECODE[0], other), (other, DECODE[0]))]
     for seed, (holder, taker) in enumerate(pairs, 8):
         prompt = prompt_of(6 * BLOCK_SIZE + 3, seed=seed)
         driver.ask(holder, prompt)
@@ -101,11 +100,11 @@ def test_hand_offs_and_prefixes_between_workers_of_two_sizes(
         assert reply.timings.prefix_source == holder
     # A prompt of a worker of one rank, for the one on two hosts.
     prompt = prompt_of(140, seed=74)
-    reply = driver.ask("decode-2", prompt, prefill=["decode-0"])
+    reply = driver.ask("decode-3", prompt, prefill=["decode-0"])
     assert reply.token_ids == expect(oracle, prompt, max_tokens=12, temperature=0.0)
     assert reply.timings.prefill_worker == "decode-0"
     # A host without a worker's services tells of its ranks.
-    own = cluster_flag(driver.cluster.nodes["decode-2-host-1"], "--metrics-port")
+    own = cluster_flag(driver.cluster.nodes["decode-3-host-1"], "--metrics-port")
     with urllib.request.urlopen(f"http://127.0.0.2:{own}/health", timeout=10) as response:
         assert 'baton_rank_resident_bytes{model_name="' in (page := response.read().decode())
         assert 'rank="1"' in page
