@@ -90,8 +90,7 @@ def test_hand_offs_and_prefixes_between_workers_of_two_sizes(
         assert reply.timings.prefill_worker == "prefill-0"
         assert reply.timings.prefix_source == decode
     # A prefix of the worker of one rank, for that of two; and back.
-    pairs = [("decode-0", "decode-1"), ("decode-1", "decode-0")]
-    pairs += [("decode-0", "decode-2"), ("decode-2", "decode-0")]
+    pairs = [pair for other in DECODE[1:] for pair in ((DECODE[0], other), (other, DECODE[0]))]
     for seed, (holder, taker) in enumerate(pairs, 8):
         prompt = prompt_of(6 * BLOCK_SIZE + 3, seed=seed)
         driver.ask(holder, prompt)
