@@ -12,7 +12,7 @@ from benchmarks.faults.kinds.hosts import ClockJump, FullDisk, LeasesEnd
 from benchmarks.faults.kinds.partitions import Partition
 from benchmarks.faults.kinds.planners import PlannerLost
 from benchmarks.faults.kinds.processes import Kill, Restart, Stop
-from benchmarks.faults.kinds.ranks import FollowerFault
+from benchmarks.faults.kinds.ranks import FollowerFault, RankPartition
 from benchmarks.faults.kinds.roles import RoleChange
 from benchmarks.faults.kinds.upgrades import Upgrade
 from benchmarks.faults.kinds.wires import Wire
@@ -34,8 +34,9 @@ TCP_DAMAGES = (Damage.DELAYED, Damage.DROPPED, Damage.TRUNCATED)
 FAMILIES: dict[str, tuple[Fault, ...]] = {
     "a process dies": tuple(Kill(role) for role in ROLES),
     "a process stops and goes on": tuple(Stop(role) for role in ROLES),
-    "a rank of a worker dies, or stops": tuple(
-        FollowerFault(word, number, role) for word, number in SIGNALS for role in ROLES[:2]
+    "a rank of a worker dies, stops or is cut off": (
+        *(FollowerFault(word, number, role) for word, number in SIGNALS for role in ROLES[:2]),
+        *(RankPartition(role) for role in ROLES[:2]),
     ),
     "a process is restarted at its port": tuple(Restart(role) for role in ROLES),
     "a process drains": tuple(Drain(role) for role in ROLES[:3]),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from benchmarks.faults import matrix
 from benchmarks.faults.kinds.base import Fault, Scene
 from benchmarks.faults.states import State
-from benchmarks.faults.verdict.thresholds import LEAK, WRONG, broken
+from benchmarks.faults.verdict.thresholds import LEAK, OTHER, WRONG, broken
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,11 +32,17 @@ class Mutant(Fault):
 
     def verdict(self, cell: Cell) -> tuple[bool, str]:
         """Whether the cell has noticed it, and a line that says so."""
+        if cell.skipped:
+            return True, f"{cell.fault} @ {cell.state}: skipped, {cell.skipped}"
         found = broken(cell)
         caught = self._promise in found
         seen = "; ".join(found.values()) or "nothing"
         said = "caught" if caught else f"MISSED (wanted: {self._promise})"
         return caught, f"{cell.fault} @ {cell.state}: {said}; seen: {seen}"
+
+    def impossible(self, scene: Scene) -> str | None:
+        """See `Fault`."""
+        return self._fault.impossible(scene)
 
     async def prepare(self, scene: Scene) -> None:
         """See `Fault`."""
@@ -64,8 +70,13 @@ class Mutant(Fault):
         return self._fault.touched(scene)
 
     async def _restart(self, scene: Scene, module: str | None) -> None:
+        # Also those that the fault itself starts.
+        if module is None:
+            scene.cluster.modules.pop(self._role, None)
+        else:
+            scene.cluster.modules[self._role] = module
         for name in scene.cluster.of_role(self._role):
-            scene.cluster.restart(name, module=module)
+            scene.cluster.restart(name)
         await scene.cluster.wait_ready()
 
 
@@ -88,6 +99,10 @@ MUTANTS = (
     Mutant(
         "replay_skipped", role="decode", fault="kill decode", state=State.STREAMING,
         promise=WRONG,
+    ),
+    Mutant(
+        "loss_ignored", role="decode", fault="partition ranks of decode", state=State.STREAMING,
+        promise=OTHER,
     ),
 )  # fmt: skip
 

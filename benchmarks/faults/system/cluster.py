@@ -76,12 +76,17 @@ class Cluster:
         self._model = model
         self.scale, self._launch = scale, launch
         self._extra: dict[str, list[str]] = {}
+        #: By worker: the port of its proxy for the blocks of rank 0; further ranks are behind it.
+        self._transfer_fronts: dict[str, int] = {}
         self.network: Network = Namespaces(NAMES) if namespaces else Loopback(self._pids)
         self.hub = Hub(self.network.source_of)
         self.processes: dict[str, Process] = {}
         self.http_ports: dict[str, int] = {}
         self.grpc_ports: dict[str, int] = {}
         self.front_http = self.front_grpc = self.redis_port = 0
+        self._redis_url = ""
+        #: By role: what its processes run from their next start on, instead of the service.
+        self.modules: dict[str, str] = {}
         self._channels: dict[str, grpc.aio.Channel] = {}
         hosts = {at(name) for name in NAMES for at in (self.network.host, self.network.proxy_host)}
         self.trust = Trust(folder, sorted(hosts) if encrypted else None)
@@ -109,14 +114,35 @@ class Cluster:
 
     def of_role(self, role: str) -> tuple[str, ...]:
         """Names of the processes of a kind."""
-        return tuple(name for name in NAMES if name.partition("-")[0] == role)
+        return tuple(name for name in NAMES if _role(name) == role)
 
     def restart(self, name: str, *flags: str, module: str | None = None) -> None:
         """Start it again at the same ports; `flags` and `module` for this time only."""
         process = self.processes[name]
         process.kill()
-        command = [*self._command(name, module), *flags] if flags or module else None
+        own = flags or module or self.modules.get(_role(name))
+        command = [*self._command(name, module), *flags] if own else None
         process.start(command and self.network.command(name, command))
+
+    async def add_host(self, worker: str, *flags: str) -> None:
+        """Start another host of a worker, which has its last rank. It has a name of its own.
+
+        Peers reach its blocks by a proxy; the hosts of one worker speak past all proxies.
+        """
+        name, rank = host_of(worker), MAX_RANKS - 1
+        if name not in self.grpc_ports:
+            self.network.add(name)
+            self.grpc_ports[name] = self._port(name)
+            place = (name, (self.network.host(name), self.http_ports[worker] + rank))
+            front = self._transfer_fronts[worker] + rank
+            await self.hub.open(self.network.proxy_host(name), Channel.ZMQ, place, port=front)
+            self._extra[name] = ["--advertise-host", self.network.proxy_host(name)]
+        self._add(name, [*self._command(name, None), *flags], self._redis_url)
+        self.processes[name].start()
+
+    def remove_host(self, worker: str) -> None:
+        """End another host of a worker."""
+        self.processes.pop(host_of(worker)).kill()
 
     async def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait until both routers can use all workers.
@@ -244,7 +270,7 @@ class Cluster:
             "--protected-mode", "no", "--dir", str(self.folder), "--save", "", "--appendonly", "no",
         ]  # fmt: skip
         self._add(REDIS, command)
-        redis_url = f"redis://{self.network.proxy_host(REDIS)}:{redis_proxy}/0"
+        redis_url = self._redis_url = f"redis://{self.network.proxy_host(REDIS)}:{redis_proxy}/0"
         for name in ROUTERS:
             self.http_ports[name], self.grpc_ports[name] = self._port(name), self._port(name)
             self._add(name, self._command(name, None), redis_url)
@@ -276,7 +302,7 @@ class Cluster:
     async def _worker_command(self, name: str) -> list[str]:
         transfer = self.http_ports[name]
         front = await self._proxy(name, Channel.GRPC, self.grpc_ports[name])
-        pieces = await self._row_of_proxies(name, transfer)
+        pieces = self._transfer_fronts[name] = await self._row_of_proxies(name, transfer)
         self._extra[name] = [
             "--transfer-port", str(transfer),
             "--advertise-host", self.network.proxy_host(name),
@@ -286,7 +312,7 @@ class Cluster:
         return self._command(name, None)
 
     def _command(self, name: str, module: str | None) -> list[str]:
-        role = name.partition("-")[0]
+        role = _role(name)
         # Addresses of namespaces are this machine's own, though no loopback.
         flags = ["--model", str(self._model), "--host", self.network.host(name), "--insecure-bind"]
         if role == "router":
@@ -301,10 +327,11 @@ class Cluster:
             flags += ["--num-blocks", str(self.scale.num_blocks)]
             flags += ["--port", str(self.grpc_ports[name]), *OWN_FLAGS[role]]
         flags += [*self.trust.flags(role), *self._extra.get(name, ())]
-        return [*python_command(module or f"services.{role}"), *flags]
+        module = module or self.modules.get(role, f"services.{role}")
+        return [*python_command(module), *flags]
 
     def _add(self, name: str, command: Sequence[str], redis_url: str | None = None) -> None:
-        role = name.partition("-")[0]
+        role = _role(name)
         environ = {"BATON_REDIS_URL": redis_url, **self.trust.environ(role)} if redis_url else {}
         log = self.folder / f"{name}.log"
         log.write_bytes(b"")
@@ -325,6 +352,15 @@ class Cluster:
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send a signal to a process."""
         self.processes[name].send(number)
+
+
+def host_of(worker: str) -> str:
+    """Return the name of the other host of a worker, where it has one."""
+    return f"{worker}-host"
+
+
+def _role(name: str) -> str:
+    return name.partition("-")[0]
 
 
 _PORTS = itertools.count(20_000)

@@ -49,6 +49,19 @@ class Network(Protocol):
         """Let no byte pass between two processes, or (`cut` is False) let them meet again."""
         ...
 
+    def add(self, process: str) -> None:
+        """Make a place for one more process. Idempotent."""
+        ...
+
+    @property
+    def has_hosts(self) -> bool:
+        """Whether each process has an address of its own, so that `drop` can be called."""
+        ...
+
+    def drop(self, one: str, other: str, *, cut: bool) -> None:
+        """Throw away every packet of one to the other's own address, and back, without a word."""
+        ...
+
     def close(self) -> None:
         """Take it down."""
         ...
@@ -89,6 +102,18 @@ class Loopback:
         """See `Network`."""
         hub.freeze(one, other, frozen=cut)
 
+    def add(self, process: str) -> None:
+        """See `Network`: all are at the same place."""
+
+    @property
+    def has_hosts(self) -> bool:
+        """See `Network`."""
+        return False
+
+    def drop(self, one: str, other: str, *, cut: bool) -> None:
+        """See `Network`: never called."""
+        raise NotImplementedError("all processes have one address")
+
     def close(self) -> None:
         """See `Network`."""
 
@@ -100,14 +125,14 @@ class Namespaces:
 
     def __init__(self, processes: Sequence[str]) -> None:
         """Needs root."""
-        self._numbers = {name: place + 10 for place, name in enumerate(processes)}
-        self._names = {f"{_OWN}.{number}": name for name, number in self._numbers.items()}
+        self._numbers: dict[str, int] = {}
+        self._names: dict[str, str] = {}
         _ip("link", "set", "lo", "up")
         _ip("link", "add", _BRIDGE, "type", "bridge")
         _ip("addr", "add", f"{_OWN}.1/16", "dev", _BRIDGE)
         _ip("link", "set", _BRIDGE, "up")
-        for name, number in self._numbers.items():
-            self._add(name, number)
+        for name in processes:
+            self.add(name)
 
     def host(self, process: str) -> str:
         """See `Network`."""
@@ -140,7 +165,33 @@ class Namespaces:
             _ip("-n", a, "route", action, "blackhole", f"{self.proxy_host(b)}/32")
             _ip("rule", action, "from", self.proxy_host(b), "to", self.host(a), "blackhole")
 
-    def _add(self, name: str, number: int) -> None:
+    @property
+    def has_hosts(self) -> bool:
+        """See `Network`."""
+        return True
+
+    def drop(self, one: str, other: str, *, cut: bool) -> None:
+        """See `Network`: where they arrive. A sender that has no way would be told so."""
+        for a, b in ((one, other), (other, one)):
+            way = ["from", self.host(b), "to", self.host(a), "blackhole"]
+            if cut:
+                # The rule for what is the host's own comes before all others: put it behind ours.
+                _ip("-n", a, "rule", "add", "pref", "20", "lookup", "local")
+                _ip("-n", a, "rule", "del", "pref", "0")
+                _ip("-n", a, "rule", "add", "pref", "10", *way)
+            else:
+                _ip("-n", a, "rule", "del", "pref", "10", *way)
+                _ip("-n", a, "rule", "add", "pref", "0", "lookup", "local")
+                _ip("-n", a, "rule", "del", "pref", "20")
+
+    def add(self, process: str) -> None:
+        """See `Network`."""
+        if process not in self._numbers:
+            number = self._numbers[process] = len(self._numbers) + 10
+            self._names[self.host(process)] = process
+            self._make(process, number)
+
+    def _make(self, name: str, number: int) -> None:
         outer, inner = f"fx{number}", f"fx{number}i"
         _ip("netns", "add", name)
         _ip("link", "add", outer, "type", "veth", "peer", "name", inner, "netns", name)

@@ -27,8 +27,8 @@ class EndpointSettings:
     #: The address of this host, or its interface, to listen at: for rank 0, and by the connectors
     #: for peers.
     host: str
-    #: The name by which rank 0 and peers reach this host, if it is another one: all addresses
-    #: (0.0.0.0) need it.
+    #: The name by which peers reach this host, if it is another one; rank 0 too, if `host` means
+    #: all addresses (0.0.0.0), which need it.
     advertise_host: str | None = None
     #: An end that is silent for so long is lost, and the group with it: the group's time-out.
     timeout_s: float = TIMEOUT_S

@@ -81,7 +81,8 @@ class EndpointServer:
         self.address = ""
         self._rank = rank
         self._endpoint = f"tcp://{host}:0"
-        self._advertise_host = settings.advertise_host or host
+        #: Rank 0 is no peer: it reaches this host as the group's other connections do.
+        self._reached_host = settings.advertise_host if host in _ALL_ADDRESSES else host
         self._timeout_s = timeout_s
         self._security = TokenKeys(token, "server")
         self._acts = Acts(memory, settings)
@@ -114,7 +115,7 @@ class EndpointServer:
                 f"rank {self._rank} cannot listen at {self._endpoint}: {error}"
             ) from error
         port = self._router.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2]
-        self.address = f"tcp://{self._advertise_host}:{port}"
+        self.address = f"tcp://{self._reached_host}:{port}"
         self._monitor = self._sockets.monitor(self._router)
         self._tasks.spawn(self._serve(self._router), on_exit=self._end)
         self._tasks.spawn(watch(self._monitor, self._probe), on_exit=lambda _: None)

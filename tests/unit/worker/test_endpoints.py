@@ -295,7 +295,7 @@ async def test_a_remote_rank_is_reached_at_its_own_host_and_lost_with_its_endpoi
         rank=1,
         token=b"0123456789abcdef",
         host="127.0.0.1",
-        advertise_host="localhost",
+        advertise_host="worker-8",  # where peers are, and rank 0 is not
         timeout_s=1e6,
     )
     endpoint = serve_endpoint(other, settings)
@@ -303,7 +303,7 @@ async def test_a_remote_rank_is_reached_at_its_own_host_and_lost_with_its_endpoi
     async with AsyncExitStack() as stack:
         ours = await open_connectors(config, PEER, engine, TransferCounters(), stack)  # type: ignore[arg-type]
         addresses = [rank.offers[0].address for rank in ours.group.ranks]
-        assert addresses == ["tcp://worker-7:9000", "tcp://localhost:9001"]
+        assert addresses == ["tcp://worker-7:9000", "tcp://worker-8:9001"]
         assert engine.refused == [LandingRefusal.CONNECTOR]
         assert not engine.lost
         endpoint.close()
