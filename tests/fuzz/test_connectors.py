@@ -98,7 +98,7 @@ async def _examples(harness: Harness, random: Random) -> None:
 
 async def _talk(harness: Harness, receiver: Worker, random: Random | None, first: int) -> bool:
     """One conversation; says whether the receiver took its blocks for verified."""
-    inbound = receiver.open(SENDER, range(first, first + 4))
+    inbound = await receiver.open(SENDER, range(first, first + 4))
     ticket = inbound.ticket
     said: list[Said] = [
         (_hello(receiver).encode(), ()),
