@@ -124,6 +124,10 @@ __attribute__((noinline)) void multiply_kind(const Rows& rows, int first, int co
   }
 }
 
+// Compiled once, in multiply.cpp: most of the time that the library takes.
+extern template void multiply_kind<float>(const Rows&, int, int, const Matrix&, int, Floats*);
+extern template void multiply_kind<uint16_t>(const Rows&, int, int, const Matrix&, int, Floats*);
+
 // What is added to the sums of some rows with a panel.
 struct Added {
   virtual ~Added() = default;

@@ -150,7 +150,7 @@ class Plain:
 
 def test_a_processor_without_vectors_of_bytes_computes_the_same(tmp_path: Path) -> None:
     (tmp_path / "plain.cpp").write_text(PLAIN)
-    names = ("cores", "linear", "matrix", "pool")
+    names = ("cores", "linear", "matrix", "multiply", "pool")
     # As one unit: a compiler's time goes to the headers of each.
     sources = [word for name in names for word in ("-include", f"{name}.cpp")]
     flags = [flag for flag in FLAGS if not flag.startswith(("-march", "-O"))]
