@@ -41,7 +41,7 @@ class NativeUnavailableError(Exception):
 
 
 def build_library() -> Path:
-    """Return the shared library for this CPU; compile it (about a minute on two cores) if it is not cached.
+    """Return the shared library for this CPU; if it is not cached, compile it: a minute on two cores.
 
     Safe in several processes at once: one compiles, the others wait for it.
 
