@@ -41,7 +41,7 @@ class NativeUnavailableError(Exception):
 
 
 def build_library() -> Path:
-    """Return the shared library for this CPU; if it is not cached, compile it: a minute on two cores.
+    """Return the shared library for this CPU; compile it (a minute on two cores) if not cached.
 
     Safe in several processes at once: one compiles, the others wait for it.
 
