@@ -156,7 +156,7 @@ class Churn:
                 for _ in range(self._plan.workers_each):
                     await self._join(directory, model)
             for model in self._workers:
-                while (await self._send(http, model)).status_code != 200:  # noqa: ASYNC110
+                while (await self._send(http, model)).status_code != 200:  # noqa: ASYNC110 another process
                     await asyncio.sleep(0.1)
 
     async def _ask_until(self, http: httpx.AsyncClient, end_s: float) -> None:
@@ -292,7 +292,7 @@ class Churn:
         self._number += 1
         name = f"{model}-{self._number}"
         # Methods that nothing calls here answer UNIMPLEMENTED.
-        worker = ChurnWorker(name, model, self._markers[model])  # type: ignore[abstract]
+        worker = ChurnWorker(name, model, self._markers[model])  # type: ignore[abstract]  # see above
         await worker.join(directory)
         self._workers[model].append(worker)
         self.result.num_joined += 1

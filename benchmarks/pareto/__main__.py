@@ -19,11 +19,11 @@ from benchmarks.pareto.choice import MAX_MODEL_LEN, Choice
 from benchmarks.pareto.page import PAGE, write_page
 from benchmarks.pareto.real import RealRun
 from benchmarks.pareto.results import Results, Slo
-from benchmarks.pareto.simulated import DEVICE, simulate_all
+from benchmarks.pareto.simulated import simulate_all
 from benchmarks.pareto.systems import all_names
 from benchmarks.pareto.tables import CELL_HEADINGS, RATIO_HEADINGS, cell_rows, ratio_rows, verdict
 from benchmarks.peers.machine.description import describe_machine, revision
-from benchmarks.routing.mixed import CORE
+from benchmarks.routing.step_time import CORE, DEVICE
 from benchmarks.routing.workloads import ALL_WORKLOADS
 from cli.places import ROOT
 from cli.start.interrupts import Terminated, interrupts

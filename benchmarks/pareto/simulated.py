@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from benchmarks.pareto.measures import columns, goodput
 from benchmarks.pareto.results import Places, Row
-from benchmarks.routing.mixed import MixedSimulation, StepTime
+from benchmarks.routing.mixed import MixedSimulation
+from benchmarks.routing.step_time import DEVICE, StepTime
 from benchmarks.routing.workloads import BLOCK_SIZE, arrivals
 from services.router.routing.places.mode import PlacementMode
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from benchmarks.pareto.choice import Case, Choice
     from benchmarks.pareto.results import Results, Slo
     from benchmarks.routing.traces import Arrival
-
-DEVICE = StepTime()
 
 
 def capacity_ms(num_workers: int) -> float:

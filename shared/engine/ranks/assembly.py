@@ -78,11 +78,12 @@ class Assembly:
             ConfigError: the settings' address cannot be used.
             RankError: a rank that was there was lost.
         """
-        settings, split = self._settings, Split.of
+        settings = self._settings
+        sizes = settings.tensor_parallel_size, settings.pipeline_parallel_size
         store = self._store = HostedStore(settings.master_addr, settings.size)
         group = GroupSockets(
-            tensor_size=settings.tensor_parallel_size,
-            num_stages=settings.pipeline_parallel_size,
+            tensor_size=sizes[0],
+            num_stages=sizes[1],
             timeout_s=settings.distributed_timeout_seconds,
             store_host=store.host,
             store_port=store.port,
@@ -91,11 +92,7 @@ class Assembly:
 
         def lose(error: RankError) -> None:
             if error.rank is not None:
-                store.tell_lost(
-                    split(
-                        error.rank, settings.tensor_parallel_size, settings.pipeline_parallel_size
-                    )
-                )
+                store.tell_lost(Split.of(error.rank, *sizes))
             self._on_lost(error)
 
         self._meeting = Meeting(settings, group, own, on_lost=lose, on_leaving=on_leaving)

@@ -31,7 +31,7 @@ async def test_no_request_reaches_a_wrong_pool_and_no_entry_outlives_its_lease(
     assert min(result.answered.values()) > 20
     assert set(result.answered) == set(folders)
     assert result.num_adapter_answers > 20
-    assert result.adapter_orders["load"] > 1
+    assert result.adapter_orders["load"] > 3
     assert result.num_left > 0
     assert result.num_died > 0
     assert result.rss_mib[-1] <= 1.15 * result.rss_mib[0]

@@ -6,7 +6,8 @@ from statistics import fmean
 
 import pytest
 
-from benchmarks.routing.mixed import MixedSimulation, StepTime, percentile
+from benchmarks.routing.mixed import MixedSimulation, percentile
+from benchmarks.routing.step_time import StepTime
 from benchmarks.routing.workloads import BLOCK_SIZE, arrivals
 from services.router.routing.places.mode import PlacementMode
 
