@@ -106,6 +106,7 @@ class Outcome(IntEnum):
     DONE = 0
     NO_MEMORY = 1
     GROUP_BROKEN = 2
+    UNFINISHED = 3
 
 
 class HeadNorm(IntEnum):

@@ -69,9 +69,9 @@ _SIGNATURES = {
     "baton_adapter_delete": (None, (c_void_p,)),
     "baton_decoder_new": (c_void_p, (c_void_p, POINTER(Shape), POINTER(Weights), c_int)),
     "baton_decoder_delete": (None, (c_void_p,)),
-    "baton_decoder_forward": (
+    "baton_decoder_advance": (
         c_int,
-        (c_void_p, POINTER(Batch), POINTER(KvMemory), c_void_p, c_void_p),
+        (c_void_p, POINTER(Batch), POINTER(KvMemory), c_void_p, c_void_p, c_int, c_int64),
     ),
     "baton_decoder_embeddings": (c_int, (c_void_p, c_void_p, c_int, c_void_p, c_void_p)),
     "baton_decoder_logits": (c_int, (c_void_p, c_void_p, c_int, c_void_p, c_void_p)),

@@ -15,11 +15,10 @@ using namespace baton;
 
 namespace {
 
-// 0; 1 if there is no memory; 2 if the group of ranks is broken.
+// What `work` returns; 1 if there is no memory; 2 if the group of ranks is broken.
 template <class Work>
 int outcome(Work&& work) try {
-  work();
-  return 0;
+  return work();
 } catch (const std::bad_alloc&) {
   return 1;
 } catch (const GroupBroken&) {
@@ -142,17 +141,26 @@ Decoder* baton_decoder_new(Pool* pool, const Shape* shape, const Weights* weight
 void baton_decoder_delete(Decoder* decoder) { delete decoder; }
 
 // Of decoders. collective: null with one rank.
-int baton_decoder_forward(Decoder* decoder, const Batch* batch, const KvMemory* kv,
-                          Collective* collective, float* hidden) {
-  return outcome([&] { decoder->forward(*batch, *kv, Ranks(collective), hidden); });
+// 3: there is more to do, see `Decoder::advance`.
+int baton_decoder_advance(Decoder* decoder, const Batch* batch, const KvMemory* kv, Collective* collective,
+                          float* hidden, int begins, int64_t least_ns) {
+  return outcome([&] {
+    return decoder->advance(*batch, *kv, Ranks(collective), hidden, begins != 0, least_ns) ? 0 : 3;
+  });
 }
 int baton_decoder_embeddings(Decoder* decoder, const int64_t* token_ids, int count,
                              Collective* collective, float* out) {
-  return outcome([&] { decoder->embeddings(token_ids, count, Ranks(collective), out); });
+  return outcome([&] {
+    decoder->embeddings(token_ids, count, Ranks(collective), out);
+    return 0;
+  });
 }
 int baton_decoder_logits(Decoder* decoder, const float* hidden, int rows, Collective* collective,
                          float* out) {
-  return outcome([&] { decoder->logits(hidden, rows, Ranks(collective), out); });
+  return outcome([&] {
+    decoder->logits(hidden, rows, Ranks(collective), out);
+    return 0;
+  });
 }
 
 size_t baton_collective_bytes(const CollectiveShape* shape) {

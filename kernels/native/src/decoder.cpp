@@ -1,5 +1,6 @@
 #include "decoder.h"
 
+#include <chrono>
 #include <utility>
 
 #include "multiply.h"
@@ -47,20 +48,25 @@ class TypedDecoder final : public Decoder {
     }
   }
 
-  void forward(const Batch& batch, const KvMemory& kv, const Ranks& ranks, float* hidden) override {
-    const int tokens = batch.num_tokens;
+  bool advance(const Batch& batch, const KvMemory& kv, const Ranks& ranks, float* hidden, bool begins,
+               int64_t least_ns) override {
     ranks_ = ranks;
-    resize(tokens);
-    adapter_rows_.assign(batch.adapter_rows, batch.adapter_rows + batch.num_adapter_rows);
-    if (batch.stream != nullptr)
-      enter(batch);
-    else
-      embed(batch);
-    plan_attention(batch);
-    int rows = tokens;
-    bool narrow = false;
-    const int64_t* kept = nullptr;  // the token of each row, once only the wanted ones are left
-    for (const Operation& now : program_) {
+    if (begins) begin(batch);
+    const int tokens = batch.num_tokens;
+    const auto until = end_of(least_ns);
+    const size_t first = next_;
+    // The part's own, so that the loop has them in registers; kept between two parts.
+    int rows = rows_;
+    bool narrow = narrow_;
+    const int64_t* kept = is_narrowed_ ? batch.wanted : nullptr;  // the token of each row, if wanted ones are left
+    for (; next_ < program_.size(); ++next_) {
+      const Operation& now = program_[next_];
+      if (now.op == Op::kCapture && next_ > first && next_ + 1 < program_.size() && is_past(until)) {
+        rows_ = rows;
+        narrow_ = narrow;
+        is_narrowed_ = kept != nullptr;
+        return false;
+      }
       switch (now.op) {
         case Op::kCapture:
           if (rows == tokens) capture(batch, now.layer);
@@ -155,6 +161,7 @@ class TypedDecoder final : public Decoder {
     }
     leave(rows, hidden);
     adapter_rows_.clear();
+    return true;
   }
 
   void embeddings(const int64_t* token_ids, int count, const Ranks& ranks, float* out) override {
@@ -190,6 +197,31 @@ class TypedDecoder final : public Decoder {
   }
 
  private:
+  using Clock = std::chrono::steady_clock;
+
+  void begin(const Batch& batch) {
+    resize(batch.num_tokens);
+    adapter_rows_.assign(batch.adapter_rows, batch.adapter_rows + batch.num_adapter_rows);
+    if (batch.stream != nullptr)
+      enter(batch);
+    else
+      embed(batch);
+    plan_attention(batch);
+    next_ = 0;
+    rows_ = batch.num_tokens;
+    narrow_ = is_narrowed_ = false;
+  }
+
+  // When a part of at least that long is over; the latest time there is: never.
+  static Clock::time_point end_of(int64_t least_ns) {
+    if (least_ns < 0) return Clock::time_point::max();
+    return Clock::now() + std::chrono::nanoseconds(least_ns);
+  }
+
+  static bool is_past(Clock::time_point until) {
+    return until != Clock::time_point::max() && Clock::now() >= until;
+  }
+
   void resize(int tokens) {
     x_.resize(tokens);
     product_.resize(tokens);
@@ -963,6 +995,10 @@ class TypedDecoder final : public Decoder {
 
   Pool& pool_;
   Ranks ranks_;  // of the present call
+  // Of a step in parts: the next operation, the rows that are left, and whether the next mixer narrows them.
+  size_t next_ = 0;
+  int rows_ = 0;
+  bool narrow_ = false, is_narrowed_ = false;
   const Shape shape_;
   const std::vector<Operation> program_;
   const Weights weights_;

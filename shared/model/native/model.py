@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from ctypes import byref, c_size_t, c_void_p
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from kernels.native.kinds import Kind, Outcome
 from kernels.native.structures import Batch, Operation, Shape, Weights
 from shared.errors import InternalError
 from shared.model.native.adapters import PackedAdapter, adapter_rows, linears_taking_adapters
+from shared.model.native.call import DecoderCall
 from shared.model.native.kv_memory import kv_memory
 from shared.model.native.owned_rows import OwnedRows
 from shared.model.native.program import build_program
@@ -112,6 +114,9 @@ class NativeCausalLM:
         self._captured_memory = OwnedRows(self.spec.hidden_size)
         #: Captured states of the last `forward`, by layer.
         self._captured: dict[int, Tensor] = {}
+        #: The last step in parts, while anything refers to it, and what computes beside it.
+        self._in_parts: weakref.ref[DecoderCall] | None = None
+        self._beside: NativeCausalLM | None = None
 
     @property
     def pool(self) -> int:
@@ -156,36 +161,89 @@ class NativeCausalLM:
         block_size, head_dim]; those of groups with states float32
         [num_blocks, num_layers, state_size].
         """
-        self.threads.take_caller()
         wanted = metadata.wanted
         if wanted is not None and self._captures_behind:
             # After the last layer that keeps something only wanted rows are computed.
             every = replace(metadata, wanted=None)
             return self.forward(token_ids, positions, kv_caches, every, given)[wanted]
+        model = self._idle()
+        call = model._call(token_ids, positions, kv_caches, metadata, given)
+        call.advance()
+        self._captured = model._captured
+        return call.hidden
+
+    def begin_forward(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        kv_caches: Sequence[PagedCache],
+        metadata: AttentionMetadata,
+        given: GivenEmbeds | None = None,
+    ) -> DecoderCall:
+        """Return a `forward` of which nothing is computed yet, for one step at a time.
+
+        While it is not over the model's other calls compute beside it, with memory of their own.
+        The tensors must not change until then.
+        """
+        if self._in_parts is not None and self._in_parts() is not None:
+            raise InternalError("a step in parts begins beside another one")
+        call = self._call(token_ids, positions, kv_caches, metadata, given)
+        self._in_parts = weakref.ref(call)
+        return call
+
+    def _idle(self) -> NativeCausalLM:
+        """Return the model, or beside a step in parts a copy with memory of its own."""
+        if self._in_parts is None:
+            return self
+        call = self._in_parts()
+        if call is None or call.is_over:
+            self._in_parts = None
+            return self
+        if self._beside is None:
+            self._beside = self.of_layers(self.spec.computed)
+        self._beside._captured_layers = self._captured_layers
+        return self._beside
+
+    def _call(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        kv_caches: Sequence[PagedCache],
+        metadata: AttentionMetadata,
+        given: GivenEmbeds | None,
+    ) -> DecoderCall:
+        """Return the call of the library that computes a step, of which nothing is computed yet."""
+        self.threads.take_caller()
+        wanted = metadata.wanted
         hidden = self._hidden.take(len(token_ids) if wanted is None else len(wanted))
         captured = self._take_captured(len(token_ids))
         batch = self._batch(token_ids, positions, metadata, captured)
+        #: What the library reads, beside what the caller keeps.
+        own: list[object] = []
         stream = self._stream(len(token_ids))
         if stream is not None:
             batch.stream = stream.data_ptr()
+            own.append(stream)
         elif given is not None:
             rows, places = self._given(given, len(token_ids))
             batch.given, batch.given_at = rows.data_ptr(), places.data_ptr()
+            own += (rows, places)
         if metadata.adapters is not None:
             records = adapter_rows(metadata.adapters.tokens, self._adapters)
             batch.adapter_rows, batch.num_adapter_rows = records, len(records)
         if self.spec.has_states:
             assert metadata.states is not None  # the batch of a model with states
             _place_states(batch, kv_caches[self._num_groups :], metadata.states)
-        outcome = self._library.baton_decoder_forward(
+        return DecoderCall(
+            self._library,
             self._decoder,
-            byref(batch),
-            byref(kv_memory(kv_caches[: self._num_groups], self.dtype)),
-            self._group,
-            hidden.data_ptr(),
+            batch,
+            kv_memory(kv_caches[: self._num_groups], self.dtype),
+            hidden,
+            group=self._group,
+            check=self._check,
+            inputs=(token_ids, positions, metadata, own),
         )
-        self._check(outcome, f"the activations of {len(token_ids)} tokens")
-        return hidden
 
     @property
     def _tokens(self) -> range:
@@ -290,7 +348,7 @@ class NativeCausalLM:
         out = torch.empty(len(token_ids), self.spec.hidden_size, dtype=torch.float32)
         tokens, count = _pointer(token_ids, torch.int64), len(token_ids)
         outcome = self._library.baton_decoder_embeddings(
-            self._decoder, tokens, count, self._group, out.data_ptr()
+            self._idle()._decoder, tokens, count, self._group, out.data_ptr()
         )
         self._check(outcome, f"the embeddings of {count} tokens")
         return out
@@ -314,10 +372,10 @@ class NativeCausalLM:
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """Return float32 logits [n, vocab_size] of float32 [n, hidden]; they are the caller's."""
-        rows = len(hidden)
-        logits = self._logits.take(rows)
+        rows, model = len(hidden), self._idle()
+        logits = model._logits.take(rows)
         outcome = self._library.baton_decoder_logits(
-            self._decoder, _pointer(hidden, torch.float32), rows, self._group, logits.data_ptr()
+            model._decoder, _pointer(hidden, torch.float32), rows, self._group, logits.data_ptr()
         )
         self._check(outcome, f"the logits of {rows} tokens")
         return logits

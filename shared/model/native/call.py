@@ -1,0 +1,74 @@
+"""One step of a native decoder, computed as a whole or in parts."""
+
+from __future__ import annotations
+
+import math
+from ctypes import byref
+from typing import TYPE_CHECKING
+
+from kernels.native.kinds import Outcome
+
+if TYPE_CHECKING:
+    import ctypes
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from kernels.native.structures import Batch, KvMemory
+
+
+class DecoderCall:
+    """Until it is over, the decoder takes no other call: those compute with another decoder."""
+
+    def __init__(
+        self,
+        library: ctypes.CDLL,
+        decoder: int,
+        batch: Batch,
+        kv: KvMemory,
+        hidden: Tensor,
+        *,
+        group: int | None,
+        check: Callable[[int, str], None],
+        inputs: object,
+    ) -> None:
+        """Make the call; nothing is computed.
+
+        `hidden` gets the result. `check` raises the error of an outcome. `inputs`: what the batch
+        points to, kept with the call.
+        """
+        self._library = library
+        self._decoder = decoder
+        self._batch = batch
+        self._kv = kv
+        self._group = group
+        self._check = check
+        self._inputs = inputs
+        self._has_begun = False
+        #: Float32 [num_wanted, hidden], complete when the call is over; the caller's.
+        self.hidden = hidden
+        self.is_over = False
+
+    def advance(self, least_ms: float = math.inf) -> bool:
+        """Compute layers for at least this time, by default to the end; return whether it is over.
+
+        Raises:
+            MemoryError: there is no memory for the step, which is over.
+        """
+        outcome = self._library.baton_decoder_advance(
+            self._decoder,
+            byref(self._batch),
+            byref(self._kv),
+            self._group,
+            self.hidden.data_ptr(),
+            not self._has_begun,
+            -1 if least_ms == math.inf else int(least_ms * 1e6),
+        )
+        self._has_begun = True
+        self.is_over = outcome != Outcome.UNFINISHED
+        self._check(outcome, f"the activations of {self._batch.num_tokens} tokens")
+        return self.is_over
+
+    def drop(self) -> None:
+        """End the call, wherever it is. Nothing that it has computed may be used."""
+        self.is_over = True
