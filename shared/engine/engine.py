@@ -427,6 +427,15 @@ class Engine:
         """Do the second half of `step`, the computation. No other call may come in between."""
         return self._guarded(self._finish, "compute")
 
+    @property
+    def is_in_parts(self) -> bool:
+        """Whether a part of a step has been computed, and not all of it."""
+        return self._steps.is_in_parts
+
+    def settle(self) -> None:
+        """Compute what is in flight to its end; its events come with the next step."""
+        self._events += self._guarded(self._steps.settle, "compute")
+
     def take_cache_changes(self) -> list[CacheChange]:
         """Return the changes of prefix lookup since the last call, by tier."""
         return self.cached.take_changes()
@@ -503,9 +512,8 @@ class Engine:
         return [failure(seq, error) for seq in self._scheduler.abandon()]
 
     def _finish(self) -> list[EngineEvent]:
-        start_s = time.monotonic()
         events = self._steps.finish()
-        self.cached.after_step(self._steps.scheduled.values(), time.monotonic() - start_s)
+        self.cached.after_step(*self._steps.computed)
         return events
 
     def _schedule(self) -> list[EngineEvent]:

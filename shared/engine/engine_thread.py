@@ -228,6 +228,8 @@ class EngineThread:
 
     def _set_paused(self, *, paused: bool) -> None:
         self._paused = paused
+        if paused:
+            self._engine.settle()
 
     def _may_step(self) -> bool:
         return not self._paused and self._engine.has_work()
@@ -277,8 +279,12 @@ class EngineThread:
             news = self._news(self._engine.begin_step())
             self._post([self._stats_note(), *news] if news else [])
             news = self._news(self._engine.end_step())
-            self._post([self._stats_note(), *news])
-            self.progress.stepped()
+            if self._engine.is_in_parts:
+                self._post(news)
+                self.progress.busy()
+            else:
+                self._post([self._stats_note(), *news])
+                self.progress.stepped()
         if self._engine.broken is not None:
             raise self._engine.broken
         return go_on

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict, deque
+from copy import copy
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +21,7 @@ from shared.engine.step.decode_graphs import EagerRecorder
 from shared.engine.step.followers import NO_FOLLOWERS, NoFollowers
 from shared.engine.step.model_runner import RunningStep, StepResult
 from shared.engine.step.plan_codec import decode_plan, encode_plan
+from shared.identity import Role
 from shared.kv.tier import BlockTier
 from shared.request.sampling_params import SamplingParams
 from tests.fakes.model import FakeLoadedModel, context_hashes, most_likely
@@ -44,6 +48,8 @@ class StepMode(Enum):
     RECORDED = "recorded"
     #: Three are in flight, as if as many stages computed them.
     STAGED = "staged"
+    #: A worker's, whose steps of prompts alone have four parts, beside which others decode.
+    PARTED = "parted"
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -53,7 +59,8 @@ class StepMode(Enum):
     @property
     def lag(self) -> int:
         """Steps by which events come later."""
-        return {StepMode.SYNCHRONOUS: 0, StepMode.STAGED: 2}.get(self, 1)
+        lags = {StepMode.SYNCHRONOUS: 0, StepMode.STAGED: 2, StepMode.PARTED: 3}
+        return lags.get(self, 1)
 
     @property
     def recorder(self) -> EagerRecorder | None:
@@ -93,6 +100,40 @@ class _Late:
         return self._runner.collect(self._runner.launch(decode_plan(self._plans.popleft())))
 
 
+class ModelInParts:
+    """A model that computes a step in the last of its parts, when others have been beside it."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self.num_begun = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def begin_forward(self, *args: Any) -> Parts:
+        self.num_begun += 1
+        return Parts(partial(self._model.forward, *args))
+
+
+class Parts:
+    """See `ForwardParts`."""
+
+    def __init__(self, forward: Callable[[], Any]) -> None:
+        self._forward = forward
+        self._num_left = 4
+        self.hidden: Any = None
+
+    def advance(self, least_ms: float) -> bool:
+        self._num_left -= 1
+        if self._num_left and least_ms < math.inf:
+            return False
+        self.hidden = self._forward()
+        return True
+
+    def drop(self) -> None:
+        """Nothing is kept."""
+
+
 @dataclass
 class Defaults:
     """What `make_engine` does unless told otherwise; the suites run once with each mode."""
@@ -118,8 +159,11 @@ def make_engine(
     settings = {"max_num_batched_tokens": 64} | mode.settings | settings
     config = EngineConfig(**settings)
     loaded = loaded or FakeLoadedModel()
+    if mode is StepMode.PARTED and not hasattr(loaded.model, "begin_forward"):
+        loaded = copy(loaded)
+        object.__setattr__(loaded, "model", ModelInParts(loaded.model))
     followers = followers or mode.followers
-    return Engine(
+    engine = Engine(
         loaded,
         config,
         recorder=mode.recorder,
@@ -127,6 +171,9 @@ def make_engine(
         followers=followers,
         clock=clock,
     )
+    if mode is StepMode.PARTED:
+        engine.prefer(Role.PREFILL)
+    return engine
 
 
 def make_request(

@@ -14,7 +14,7 @@ from shared.request.answer import FinishReason
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from shared.engine.pipeline.launched import LaunchedStep
+    from shared.engine.pipeline.launched import LaunchedStep, StepSequences
     from shared.engine.prompt_rows import GatheredRows
     from shared.engine.schedule.scheduler import Scheduler
     from shared.engine.sequence.events import EngineEvent
@@ -31,7 +31,7 @@ class Postprocessor:
         self._scheduler = scheduler
         self.max_model_len = max_model_len
 
-    def launched(self, step: LaunchedStep) -> None:
+    def launched(self, step: StepSequences) -> None:
         """Mark the step's tokens as in flight."""
         for seq, num_new_tokens in step.num_new_tokens.items():
             seq.num_in_flight_tokens += num_new_tokens
@@ -44,7 +44,7 @@ class Postprocessor:
                 max_model_len=self.max_model_len,
             )
 
-    def landed(self, step: LaunchedStep) -> list[tuple[int, Sequence]]:
+    def landed(self, step: StepSequences) -> list[tuple[int, Sequence]]:
         """Mark the step's tokens as no longer in flight; return the sequences that still run.
 
         With their indexes in the plan.

@@ -5,6 +5,11 @@ fed on the device, and the host learns one step late that a sequence has ended. 
 for it meanwhile are dropped. Sequences whose next token requires the last one on the host make
 their steps synchronous, and so does a shortage of blocks: no sequence is preempted in flight.
 
+In parts, a step of prompts alone on a worker ends after each part where a layer ends, if the model
+can do that. Between two parts sequences that decode have steps of their own, so that one that is
+handed over, or whose prompt is known, does not wait for the prompts. Prompts then have as much time
+before its next token as they would have in its step.
+
 Staged, the stages of a pipeline compute a step one after the other, so that there are as many steps
 in flight as stages. Nothing is fed: a step takes only sequences whose tokens are all known, and so
 none of two steps' sequences wait for each other but the chunks of a prompt, which come in order.
@@ -12,21 +17,23 @@ none of two steps' sequences wait for each other but the chunks of a prompt, whi
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import TYPE_CHECKING
 
 import structlog
 
-from shared.engine.pipeline.launched import LaunchedStep
+from shared.engine.pipeline.launched import LaunchedStep, PartedStep
 from shared.engine.schedule.output import SchedulerOutput
 from shared.engine.sequence.events import Failed, NewTokens
 from shared.engine.sequence.sequence import Status
 from shared.engine.speculation.speculator import StepReport
-from shared.engine.timing.step_work import StepWork
+from shared.engine.step.parts import RunnerInParts
+from shared.engine.timing.step_bound import PART_MS
 from shared.errors import InternalError, RankError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
     from shared.engine.pipeline.counters import EngineCounters
     from shared.engine.pipeline.planner import StepPlanner
@@ -80,12 +87,26 @@ class StepPipeline:
         self._output = SchedulerOutput(budget=0)
         #: In the order of their launches.
         self._in_flight: deque[LaunchedStep] = deque()
+        #: What begins steps in parts; None: every step is launched as a whole.
+        self._in_parts: RunnerInParts | None = None
+        may_part = scheduler.is_chunked and not self._overlap and num_stages == 1
+        if may_part and speculator is None and isinstance(runner, RunnerInParts):
+            self._in_parts = runner
+        #: The step in parts that is under way: the others are computed beside it.
+        self._parted: PartedStep | None = None
+        #: Numbers of tokens by sequence, and seconds, of what the last `finish` computed.
+        self.computed: tuple[Collection[int], float] = ((), 0.0)
         self._began_s = self._collected_s = clock()
 
     @property
     def in_flight(self) -> bool:
         """Whether a step was launched and not collected."""
-        return bool(self._in_flight)
+        return self._parted is not None or bool(self._in_flight)
+
+    @property
+    def is_in_parts(self) -> bool:
+        """Whether a step in parts is under way."""
+        return self._parted is not None
 
     @property
     def scheduled(self) -> Mapping[Sequence, int]:
@@ -99,15 +120,19 @@ class StepPipeline:
         if not self._scheduler.running:
             self._began_s = self._clock()
         events = self._speculate()
-        output = self._scheduler.schedule(may_preempt=not self.in_flight)
+        output = self._next_output()
         while output.is_blocked:
             events += self._wait()
-            output = self._scheduler.schedule(may_preempt=not self.in_flight)
+            output = self._next_output()
         self._output = output
         self._count(output)
         events += output.admitted
         events += output.landing
         return events, bool(output.num_new_tokens or output.admitted or output.preempted)
+
+    def _next_output(self) -> SchedulerOutput:
+        beside = self._parted is not None
+        return self._scheduler.schedule(may_preempt=not self.in_flight, beside=beside)
 
     def _speculate(self) -> list[EngineEvent]:
         """Make drafts if that is worthwhile.
@@ -132,23 +157,22 @@ class StepPipeline:
     def finish(self) -> list[EngineEvent]:
         """Launch the scheduled step; collect steps until as few are in flight as may be.
 
-        If nothing was scheduled, the earliest one is collected.
+        If nothing was scheduled, the earliest one is collected. Of a step in parts, one part more
+        is computed.
         """
-        num_new_tokens, limit = self._output.num_new_tokens, len(self._in_flight) - 1
-        if num_new_tokens:
-            is_first = not self.in_flight
-            try:
-                step = self._launch(num_new_tokens)
-            except RankError:
-                raise  # no later step can be computed
-            except Exception as error:  # an error of the batch; the engine continues
-                log.exception("step_failed", request_ids=_ids(num_new_tokens))
-                return self._collect_down_to(0) + self._fail(num_new_tokens, error)
-            limit = self._num_kept(step)
-            step.is_steady = not is_first or not limit
-            self._in_flight.append(step)
-            self._postprocessor.launched(step)
-        return self._collect_down_to(limit)
+        start_s = self._clock()
+        events = self._launch_scheduled()
+        self.computed = self._output.num_new_tokens.values(), self._clock() - start_s
+        if self._parted is not None:
+            events += self._compute_part(self._parted)
+        return events
+
+    def settle(self) -> list[EngineEvent]:
+        """Collect everything in flight."""
+        events: list[EngineEvent] = []
+        while self.in_flight:
+            events += self._wait()
+        return events
 
     @property
     def accepted_per_pos(self) -> tuple[int, ...]:
@@ -173,18 +197,89 @@ class StepPipeline:
     def abandon(self) -> None:
         """Drop the steps in flight, if there are any."""
         self._in_flight.clear()
+        if self._parted is not None:
+            self._parted.parts.drop()
+            self._parted = None
 
-    def _launch(self, num_new_tokens: Mapping[Sequence, int]) -> LaunchedStep:
+    def _launch_scheduled(self) -> list[EngineEvent]:
+        """Launch the scheduled step; collect steps until as few are in flight as may be."""
+        num_new_tokens, limit = self._output.num_new_tokens, len(self._in_flight) - 1
+        if num_new_tokens:
+            is_first = not self.in_flight
+            try:
+                step = self._launch(num_new_tokens)
+            except RankError:
+                raise  # no later step can be computed
+            except Exception as error:  # an error of the batch; the engine continues
+                log.exception("step_failed", request_ids=_ids(num_new_tokens))
+                return self._collect_down_to(0) + self._fail(num_new_tokens, error)
+            self._postprocessor.launched(step)
+            if isinstance(step, PartedStep):
+                self._parted = step
+                return []
+            limit = self._num_kept(step)
+            step.is_steady = not is_first or not limit
+            self._in_flight.append(step)
+        return self._collect_down_to(limit)
+
+    def _launch(self, num_new_tokens: Mapping[Sequence, int]) -> LaunchedStep | PartedStep:
         num_new_tokens = self._planner.ordered(num_new_tokens)
         plan = self._planner.plan(num_new_tokens)
         seqs = list(num_new_tokens)
+        sampled = [seqs[place] for place in plan.sampled]
+        if self._in_parts is not None and self._may_part(num_new_tokens):
+            parts = self._in_parts.launch_in_parts(plan)
+            if parts is not None:
+                began_s, self._collected_s = self._collected_s, self._clock()
+                took_s = self._collected_s - max(began_s, self._began_s)
+                return PartedStep(num_new_tokens, sampled, parts=parts, took_s=took_s)
         return LaunchedStep(
             num_new_tokens=num_new_tokens,
-            sampled=[seqs[place] for place in plan.sampled],
+            sampled=sampled,
             running=self._runner.launch(plan),
             is_synchronous=plan.is_synchronous,
             began_s=self._began_s,
             guessing_s=None if self._speculator is None else self._speculator.guessing_s,
+        )
+
+    def _may_part(self, num_new_tokens: Mapping[Sequence, int]) -> bool:
+        """Return whether others may have to wait for a step, of prompts alone."""
+        return (
+            self._parted is None
+            and self._scheduler.limit.preference is not None
+            and all(seq.num_pending_tokens > 1 for seq in num_new_tokens)
+        )
+
+    def _compute_part(self, parted: PartedStep, least_ms: float | None = None) -> list[EngineEvent]:
+        """Compute a part of the step, by default as long as others wait; collect it at its end."""
+        if least_ms is None:
+            room_ms = self._output.room_ms
+            least_ms = PART_MS if room_ms is None else max(0.0, room_ms)
+        start_s = self._clock()
+        try:
+            running = parted.parts.advance(least_ms)
+        except Exception as error:  # an error of the batch; the engine continues
+            log.exception("step_failed", request_ids=_ids(parted.num_new_tokens))
+            self._parted = None
+            self._postprocessor.landed(parted)
+            return self._fail(parted.num_new_tokens, error)
+        self._collected_s = self._clock()
+        parted.took_s += self._collected_s - start_s
+        if running is None:
+            if parted.num_new_tokens.keys() == self._output.num_new_tokens.keys():
+                self.computed = (), 0.0
+            return []
+        self._parted = None
+        self.computed = parted.num_new_tokens.values(), parted.took_s
+        return self._collect(
+            LaunchedStep(
+                parted.num_new_tokens,
+                parted.sampled,
+                running=running,
+                is_synchronous=True,
+                began_s=start_s,
+                parts_s=parted.took_s,
+            )
         )
 
     def _num_kept(self, step: LaunchedStep) -> int:
@@ -202,6 +297,8 @@ class StepPipeline:
 
     def _wait(self) -> list[EngineEvent]:
         """Collect the earliest step in flight, if there is one, before the next launch."""
+        if self._parted is not None:
+            return self._compute_part(self._parted, math.inf)
         if not self._in_flight:
             return []
         step = self._in_flight.popleft()
@@ -250,7 +347,7 @@ class StepPipeline:
         before the step is applied to its sequences.
         """
         now_s = self._clock()
-        took_s = now_s - max(step.began_s, self._collected_s)
+        took_s = now_s - max(step.began_s, self._collected_s) + step.parts_s
         num_tokens = sum(step.num_new_tokens.values())
         if num_tokens > len(step.num_new_tokens) and not result.verified:
             self._counters["prefill_steps"] += 1
@@ -260,7 +357,7 @@ class StepPipeline:
         # With stages, the first of several steps takes the time of all stages, and not of one.
         is_typical = step.is_steady or self._num_stages == 1
         if is_typical and self._model.wants(has_prompts=has_prompts):
-            self._model.observe(_work_of(step.num_new_tokens), took_s * 1e3)
+            self._model.observe(step.work(), took_s * 1e3)
         self._collected_s = now_s
         return took_s
 
@@ -284,19 +381,6 @@ class StepPipeline:
         counters["num_preemptions"] += len(output.preempted)
         counters["prefix_cache_queries"] += output.num_cache_queries
         counters["prefix_cache_hits"] += output.num_cache_hits
-
-
-def _work_of(num_new_tokens: Mapping[Sequence, int]) -> StepWork:
-    """Return the work of a step that has not been applied yet."""
-    work = StepWork()
-    for seq, num in num_new_tokens.items():
-        context = seq.num_computed_tokens
-        if seq.num_tokens - context > 1:
-            work.add_prompt(num, context)
-        else:
-            work.num_decoding += num
-            work.num_context += context
-    return work
 
 
 def _ids(seqs: Iterable[Sequence]) -> list[str]:

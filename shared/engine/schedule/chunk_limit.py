@@ -41,6 +41,7 @@ class ChunkLimit:
         #: Whether any sequence has had a bound.
         self._has_bounds = False
         self._left_ms = math.inf
+        self._is_closed = False
         #: Tokens that are computed in any case.
         self._num_sure = 0
         #: Whether a prompt got less in this step than its budget had room for.
@@ -53,11 +54,12 @@ class ChunkLimit:
     @property
     def is_open(self) -> bool:
         """Whether prompts may take all of the step's budget."""
-        return self._left_ms == math.inf
+        return self._left_ms == math.inf and not self._is_closed
 
     def open(self, decoding: Iterable[Sequence], step: Mapping[Sequence, int]) -> None:
         """Begin a step. `decoding`: all sequences that decode; `step`: what it computes of them."""
         self._left_ms, self._num_sure, self.has_cut = math.inf, self._block_size, False
+        self._is_closed = False
         stretch = math.inf if self.preference is None else PROMPT_STRETCH[self.preference]
         if not self._has_bounds and stretch == math.inf:
             return
@@ -79,8 +81,15 @@ class ChunkLimit:
             limit_ms = LONGEST_STEP_MS / self._num_stages
         self._left_ms = limit_ms - plain_ms
 
+    def close(self) -> float:
+        """Let the step compute no prompts; return the milliseconds that it had for them."""
+        self._is_closed = True
+        return self._left_ms
+
     def most(self, num_tokens: int, context: int) -> int:
         """Return how many of a prompt's next tokens, behind `context`, the step may compute."""
+        if self._is_closed:
+            return 0
         if self.is_open:
             return num_tokens
         num = self._model.cost.num_tokens_in(self._left_ms, context, num_tokens)

@@ -22,6 +22,8 @@ class SchedulerOutput:
     preempted: list[Sequence] = field(default_factory=list)
     #: Whether a sequence would have to be preempted, which is not allowed with a step in flight.
     is_blocked: bool = False
+    #: Of a step beside one of prompts: milliseconds of prompts before its sequences' next step.
+    room_ms: float | None = None
     num_cache_queries: int = 0
     num_cache_hits: int = 0
 

@@ -94,6 +94,11 @@ class Scheduler:
         self._joined: list[Sequence] = []
 
     @property
+    def is_chunked(self) -> bool:
+        """Whether a step may compute a part of a prompt, or none of it."""
+        return self._chunked
+
+    @property
     def has_work(self) -> bool:
         """Whether scheduling could change anything."""
         return bool(self.running or self.waiting or self._joined or self.landings.has_news)
@@ -107,15 +112,16 @@ class Scheduler:
         self.waiting.add(seq)
         self.landings.note(seq)
 
-    def schedule(self, *, may_preempt: bool = True) -> SchedulerOutput:
+    def schedule(self, *, may_preempt: bool = True, beside: bool = False) -> SchedulerOutput:
         """Choose what to compute, and take blocks for it. An empty step changes nothing.
 
         If a sequence would have to be preempted without `may_preempt`, the output is blocked: it
-        must not be computed. Blocks taken so far stay with their sequences.
+        must not be computed. Blocks taken so far stay with their sequences. `beside`: a step of
+        prompts is under way, so only sequences that decode are computed, and none of that step.
         """
         output = SchedulerOutput(self._max_num_batched_tokens)
         self.blocks.begin_step()
-        self._schedule_running(output, may_preempt=may_preempt)
+        self._schedule_running(output, may_preempt=may_preempt, beside=beside)
         if not output.is_blocked:
             self._tell_joined(output)
             if not output.preempted:
@@ -235,10 +241,14 @@ class Scheduler:
         if self.notes_departed:
             self.departed.append(seq)
 
-    def _schedule_running(self, output: SchedulerOutput, *, may_preempt: bool) -> None:
+    def _schedule_running(
+        self, output: SchedulerOutput, *, may_preempt: bool, beside: bool
+    ) -> None:
         prefilling, drafting = [], []
         # A copy: a preempted sequence leaves the list.
         known = self._flights.open(self.running)
+        if beside:
+            known = [seq for seq in known if not seq.num_in_flight_tokens]
         self._masks.open(known)
         for seq in known:
             if not (self._masks.lets(seq) and self._flights.lets(seq)):
@@ -252,17 +262,29 @@ class Scheduler:
                     drafting.append(seq)
         if drafting:
             add_drafts(drafting, output, self.blocks, num_spare_blocks=self._num_growing())
-        has_prompts = bool(prefilling or self.waiting)
-        self.limit.open(self._decoding() if has_prompts else (), output.num_new_tokens)
+        self._open_limit(output, known, beside=beside, has_prompts=bool(prefilling))
         if self._urgency is None:
             for seq in prefilling:
                 self._schedule_one(seq, seq.num_pending_tokens, output, may_preempt)
         else:
             self._schedule_urgent(prefilling, output, may_preempt)
 
-    def _decoding(self) -> Iterable[Sequence]:
-        """Yield the sequences that wait for their next token, in this step or not."""
-        return (seq for seq in self.running if seq.num_pending_tokens <= 1 and not seq.awaits_end)
+    def _open_limit(
+        self,
+        output: SchedulerOutput,
+        known: Iterable[Sequence],
+        *,
+        beside: bool,
+        has_prompts: bool,
+    ) -> None:
+        """Begin with the prompts of a step, which has its sequences that decode."""
+        if beside:
+            self.limit.open(_decoding(known), output.num_new_tokens)
+            room_ms = self.limit.close()
+            output.room_ms = room_ms if output.num_new_tokens else None
+        else:
+            decoding = _decoding(self.running) if has_prompts or self.waiting else ()
+            self.limit.open(decoding, output.num_new_tokens)
 
     def _schedule_urgent(
         self, prompts: list[Sequence], output: SchedulerOutput, may_preempt: bool
@@ -457,3 +479,8 @@ class Scheduler:
         """Return the number of sequences that may soon need a block: one is kept free for each."""
         active = (*self.running, *self.loading.values(), *self.receiving.values())
         return sum(1 for seq in active if not seq.request.hold_blocks)
+
+
+def _decoding(running: Iterable[Sequence]) -> Iterable[Sequence]:
+    """Yield the sequences that wait for their next token, in this step or not."""
+    return (seq for seq in running if seq.num_pending_tokens <= 1 and not seq.awaits_end)

@@ -74,38 +74,45 @@ class BatchBuilder:
         num_groups: int = 1,
         num_state_groups: int = 0,
         scratch_block: int | None = None,
+        beside: StepBuffers | None = None,
     ) -> None:
         """Make the rows. Of the `num_groups` groups the last `num_state_groups` have states.
 
-        `scratch_block` is what padding reads and writes; without it no step is padded.
+        `scratch_block` is what padding reads and writes; without it no step is padded. `beside`:
+        buffers of a step that is lent while others are.
         """
         self._buffers = buffers
+        self._beside = beside
         self._block_size = block_size
         self._scratch_block = scratch_block
         self._tables = np.zeros((num_groups, max_num_seqs, max_blocks_per_seq), dtype=np.int32)
         self._num_token_groups = num_groups - num_state_groups
-        self._is_lent = False
+        #: The buffers that are lent.
+        self._lent: set[StepBuffers] = set()
 
     @contextmanager
-    def lend(self, plan: StepPlan, *, pad_to: int | None = None) -> Iterator[Batch]:
+    def lend(
+        self, plan: StepPlan, *, pad_to: int | None = None, beside: bool = False
+    ) -> Iterator[Batch]:
         """Lay out a plan. Each plan once, in order: its new blocks are added.
 
         `pad_to` adds sequences of one token, up to that number, whose results are unused. Every
         sequence must have one new token then, and the block tables get their full width.
 
         The batch must not be used after the context. On a device that computes in stream order,
-        work launched within the context may still run.
+        work launched within the context may still run. `beside`: others are lent meanwhile.
 
         Raises:
-            InternalError: another batch is lent.
+            InternalError: another batch is lent, or another one `beside`.
         """
-        if self._is_lent:
+        buffers = self._beside if beside else self._buffers
+        if buffers is None or buffers in self._lent:
             raise InternalError("a step is laid out while another one is being launched")
-        self._is_lent = True
+        self._lent.add(buffers)
         try:
-            yield self._build(plan, pad_to)
+            yield self._build(plan, pad_to, buffers)
         finally:
-            self._is_lent = False
+            self._lent.discard(buffers)
 
     def padding(self, size: int) -> Batch:
         """Lend a batch of `size` sequences whose results are not read.
@@ -115,7 +122,7 @@ class BatchBuilder:
         with self.lend(StepPlan(), pad_to=size) as batch:
             return batch
 
-    def _build(self, plan: StepPlan, pad_to: int | None) -> Batch:
+    def _build(self, plan: StepPlan, pad_to: int | None, buffers: StepBuffers) -> Batch:
         self._take_blocks(plan)
         num_seqs = len(plan.rows)
         num_padding = 0 if pad_to is None else pad_to - num_seqs
@@ -135,7 +142,7 @@ class BatchBuilder:
             max(1, self._num_token_groups),  # without any, the first metadata has tables too
             len(self._tables) - self._num_token_groups,
         )
-        packed = self._buffers.take(layout)
+        packed = buffers.take(layout)
         at = packed.arrays
         at["query_start_loc"][0] = 0
         np.cumsum(lens, out=at["query_start_loc"][1 : num_seqs + 1])
@@ -158,7 +165,8 @@ class BatchBuilder:
         if num_padding:
             self._pad(packed, num_seqs, num_padding)
         kept = None if num_kept is None else places
-        batch = self._batch(plan, packed, starts, ends.tolist(), num_padding, kept)
+        on = buffers.upload(packed)
+        batch = self._batch(plan, packed, on, starts, ends.tolist(), num_padding, kept)
         return batch if not plan.wanted_rows else self._with_rows(batch, kept)
 
     def _keeps_all(self, plan: StepPlan) -> bool:
@@ -193,12 +201,12 @@ class BatchBuilder:
         self,
         plan: StepPlan,
         packed: PackedStep,
+        on: Mapping[str, torch.Tensor],
         starts: list[int],
         seq_lens: list[int],
         num_padding: int,
         logits_at: Sequence[int] | None,
     ) -> Batch:
-        on = self._buffers.upload(packed)
         last = None if logits_at is None else on["logits_at"][: len(logits_at)]
         keeps_all = self._keeps_all(plan)
         first, *others = (

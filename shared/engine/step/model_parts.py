@@ -136,14 +136,16 @@ def _batches(
         max(1, layout.num_token_groups),
         layout.num_groups - layout.num_token_groups,
     )
+    device = torch.device(config.device)
     return BatchBuilder(
-        step_buffers(largest.num_bytes, torch.device(config.device)),
+        step_buffers(largest.num_bytes, device),
         max_num_seqs=config.max_num_seqs,
         max_blocks_per_seq=max_blocks_per_seq,
         block_size=config.block_size,
         num_groups=layout.num_groups,
         num_state_groups=layout.num_groups - layout.num_token_groups,
         scratch_block=scratch_block,
+        beside=step_buffers(largest.num_bytes, device) if device.type == "cpu" else None,
     )
 
 

@@ -6,6 +6,7 @@ launched after it: tokens that the host has not got yet are fed on the device.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol, cast
@@ -16,13 +17,14 @@ from shared.engine.prompt_rows import PromptRows
 from shared.engine.sampler.logprobs import position_logprobs
 from shared.engine.sampler.sampler import sample
 from shared.engine.step.decode_graphs import StepOutput
+from shared.engine.step.parts import ModelInParts, StepInParts
 from shared.engine.step.readback import HostReadback, PinnedReadback
 from shared.engine.step.returned_rows import returned_rows
 from shared.engine.step.token_choice import NOTHING
 from shared.engine.step.verification import Drafted, verify
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from kernels.kv_write.cache import PagedCache
     from shared.engine.sampler.sampling_state import SamplingState
@@ -201,6 +203,37 @@ class ModelRunner:
             self._rollback.restore(step.before, plan, verified, self._model, self._batches)
         return step
 
+    @torch.inference_mode()
+    def launch_in_parts(self, plan: StepPlan) -> StepInParts | None:
+        """Start a step that may be computed beside others; None: it must be launched as a whole.
+
+        Each plan once, in order. One such step at a time; its sequences are in no other step until
+        it is over.
+        """
+        model = self._model
+        if not isinstance(model, ModelInParts) or not self._may_part(plan):
+            return None
+        self._rows.follow(plan)
+        with ExitStack() as lent:
+            batch = lent.enter_context(self._batches.lend(plan, beside=True))
+            # Rows may be others' when it is over, if its sequences have ended.
+            states, returned = self._rows.sampled(plan), self._rows.returned(plan)
+
+            def end(hidden: torch.Tensor) -> RunningStep:
+                result = StepResult()
+                output = self._output(batch, hidden, result)
+                return self._chosen(batch, states, returned, output, result)
+
+            forward = model.begin_forward(
+                batch.token_ids, batch.positions, self._kv_caches, batch.metadata, batch.given
+            )
+            return StepInParts(forward, end, lent.pop_all())
+
+    def _may_part(self, plan: StepPlan) -> bool:
+        """Return whether nothing of a step is kept but its results."""
+        is_kept = self._hidden_needs is not None or self._captures_more or bool(plan.hidden)
+        return self._chooses and self._graphs is None and not (is_kept or plan.num_drafts)
+
     def _launch(self, batch: Batch, *, is_recorded: bool) -> RunningStep:
         """Launch a step. The result must not refer to the batch."""
         if batch.fed_rows is not None:
@@ -210,17 +243,33 @@ class ModelRunner:
             self._forward(batch)
             return RunningStep(StepResult(), self._readback.nothing(), [])
         plan = batch.plan
-        states = self._rows.sampled(plan)
-        later = [i for i, state in enumerate(states) if not state.needs_host]
+        states, returned = self._rows.sampled(plan), self._rows.returned(plan)
         result = StepResult()
         kept: KeptHidden | None = None
         before = None if self._rollback is None else self._rollback.keep(batch)
         if self._graphs is not None and is_recorded:
             output: StepOutput | None = self._graphs.run(batch).first(len(states))
         else:
-            output, kept = self._run_eagerly(batch, result)
+            hidden = self._forward(batch)
+            output = self._output(batch, hidden, result)
+            kept = self._keep(hidden, batch)
+        step = self._chosen(batch, states, returned, output, result)
+        step.hidden, step.before = kept, before
+        return step
+
+    def _chosen(
+        self,
+        batch: Batch,
+        states: list[RowState],
+        wanted: Collection[int],
+        output: StepOutput | None,
+        result: StepResult,
+    ) -> RunningStep:
+        """Choose the tokens of a step; `wanted`: its sequences that return hidden states."""
+        plan = batch.plan
+        later = [i for i, state in enumerate(states) if not state.needs_host]
         returned = None
-        if output is not None and (wanted := self._rows.returned(plan)):
+        if output is not None and wanted:
             returned = returned_rows(output.hidden, plan, wanted, self._readback)
         logits = None if output is None else output.logits
         if logits is not None and plan.num_drafts:
@@ -230,7 +279,7 @@ class ModelRunner:
             _sample_at_once(logits, plan, states, result, self._chooser)
         pending = self._choose(logits, batch, states, later)
         pending_of = [plan.sampled[i] for i in later]
-        return RunningStep(result, pending, pending_of, returned, kept, before)
+        return RunningStep(result, pending, pending_of, returned)
 
     def collect(self, step: RunningStep) -> StepResult:
         """Wait for a step, and return its result. Collect steps in order, each once.
@@ -254,11 +303,8 @@ class ModelRunner:
         self._batches.keeps_hidden = needs is not None or bool(plan.hidden)
         self._captures_more = bool(plan.hidden)
 
-    def _run_eagerly(
-        self, batch: Batch, result: StepResult
-    ) -> tuple[StepOutput | None, KeptHidden | None]:
-        """Return the output of the sampled sequences, if any, and the states for a proposer."""
-        hidden = self._forward(batch)
+    def _output(self, batch: Batch, hidden: torch.Tensor, result: StepResult) -> StepOutput | None:
+        """Return the output of the sampled sequences, if any; add what else is wanted."""
         output = None
         if batch.plan.sampled:
             last = hidden if batch.logits_at is None else hidden[batch.logits_at]
@@ -270,7 +316,7 @@ class ModelRunner:
             result.rows[wanted.place] = _rows(hidden, batch, wanted)
         if batch.plan.hidden:
             self._keeper.keep(batch, hidden)
-        return output, self._keep(hidden, batch)
+        return output
 
     def _forward(self, batch: Batch) -> torch.Tensor:
         return self._model.forward(

@@ -7,17 +7,19 @@ represent all. (The first one represents no other: its result is not added to an
 
 from __future__ import annotations
 
+import math
 from array import array
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
 
 from shared.engine.memory.arena import KVArena
 from shared.engine.memory.kv_format import choose_format
 from shared.engine.sampler.processors.attached import ProcessorSet
+from shared.engine.step.parts import ModelInParts
 from shared.engine.step.plan import RowStart
 from shared.engine.step.row_states import RowState
 from shared.engine.step.token_choice import chooser_of
@@ -103,7 +105,17 @@ class _Step:
         self._arena = KVArena(layout, num_blocks, device=device, scales=scales)
         # KV is no part of a step's memory: write it before anything is measured.
         self._arena.blocks.zero_()
-        num_blocks, first = layout.num_blocks(max_model_len), max(0, max_model_len - num_tokens)
+        self._layout, self._device = layout, device
+        self._max_model_len = max_model_len
+        #: Whether a step may be computed in parts, and another one beside it.
+        self._has_parts = loaded.shards is None and isinstance(self._model, ModelInParts)
+        self._largest = self._tokens(num_tokens)
+
+    def _tokens(self, num_tokens: int) -> tuple[torch.Tensor, torch.Tensor, AttentionMetadata]:
+        """Return so many tokens, their positions and their metadata."""
+        layout, device = self._layout, self._device
+        num_blocks = layout.num_blocks(self._max_model_len)
+        first = max(0, self._max_model_len - num_tokens)
 
         def put(values: list[int], dtype: torch.dtype = torch.int32) -> torch.Tensor:
             return torch.tensor(values, dtype=dtype, device=device)
@@ -121,9 +133,11 @@ class _Step:
             num_state_groups = layout.num_groups - layout.num_token_groups
             states = torch.zeros(num_state_groups, 1, 2, dtype=torch.int32, device=device)
         others = (group,) * (layout.num_token_groups - 1)
-        self._metadata = replace(group, others=others, states=states)
-        self._token_ids = torch.zeros(num_tokens, dtype=torch.int64, device=device)
-        self._positions = torch.arange(num_tokens, device=device)
+        return (
+            torch.zeros(num_tokens, dtype=torch.int64, device=device),
+            torch.arange(num_tokens, device=device),
+            replace(group, others=others, states=states),
+        )
 
     @torch.inference_mode()
     def compute(self, num_rows: int) -> None:
@@ -132,13 +146,27 @@ class _Step:
         The ranks of a group do it together.
         """
         model = self._model
-        hidden = model.forward(self._token_ids, self._positions, self._arena.groups, self._metadata)
+        token_ids, positions, metadata = self._largest
+        if self._has_parts:
+            hidden = self._compute_beside(min(num_rows, len(token_ids)))
+        else:
+            hidden = model.forward(token_ids, positions, self._arena.groups, metadata)
         if not self._has_logits:
             return
         rows = hidden[:1].expand(num_rows, -1).contiguous()
         row = RowState(RowStart(0, _SAMPLING, False, array("q"), 0), ProcessorSet())
         logits = model.compute_logits(rows)
         chooser_of(model, logits.device).choose(logits, [row] * num_rows, [1] * num_rows)
+
+    def _compute_beside(self, num_rows: int) -> torch.Tensor:
+        """Compute so many tokens beside all of them, whose hidden states are returned."""
+        model = cast("ModelInParts", self._model)
+        token_ids, positions, metadata = self._largest
+        parts = model.begin_forward(token_ids, positions, self._arena.groups, metadata)
+        ids, places, others = self._tokens(num_rows)
+        self._model.compute_logits(self._model.forward(ids, places, self._arena.groups, others))
+        parts.advance(math.inf)
+        return parts.hidden
 
 
 def _representatives(loaded: LoadedModel) -> list[int]:

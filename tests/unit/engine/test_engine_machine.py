@@ -39,6 +39,13 @@ class StagedMachine(EngineMachine):
     mode = StepMode.STAGED
 
 
+class PartedMachine(EngineMachine):
+    """And with steps of prompts in parts, beside which others decode."""
+
+    policy = SchedulingPolicy.URGENCY
+    mode = StepMode.PARTED
+
+
 class RecordedMachine(EngineMachine):
     """And with decode steps padded to those that were recorded."""
 
@@ -153,6 +160,7 @@ class OverlappedNativeMachine(NativeMachine):
 TestEngineMachine = EngineMachine.TestCase
 TestOverlappedMachine = OverlappedMachine.TestCase
 TestStagedMachine = StagedMachine.TestCase
+TestPartedMachine = PartedMachine.TestCase
 TestRecordedMachine = RecordedMachine.TestCase
 TestGroupedMachine = GroupedMachine.TestCase
 TestWindowedMachine = WindowedMachine.TestCase
@@ -166,6 +174,7 @@ for _case in (
     TestEngineMachine,
     TestOverlappedMachine,
     TestStagedMachine,
+    TestPartedMachine,
     TestRecordedMachine,
     TestGroupedMachine,
     TestWindowedMachine,

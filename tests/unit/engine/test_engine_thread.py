@@ -61,7 +61,7 @@ async def tokens_of(stream: RequestStream) -> list[int]:
 
 async def free_blocks(thread: EngineThread) -> int:
     """Once everything that was sent before has been done, and the step that ran then is over."""
-    for _ in range(2):
+    for _ in range(2 + StepMode.PARTED.lag):
         await thread.abort("unknown")
     return thread.stats().num_free_blocks
 

@@ -87,14 +87,16 @@ def test_four_times_more_than_fits_is_worked_off() -> None:
 
 def test_decoding_goes_on_while_a_long_prompt_is_read(step_mode: StepMode) -> None:
     engine = make_engine(max_num_batched_tokens=8, max_num_seqs=4)
+    engine.prefer(None)  # a worker limits prompts, by what steps take
+    lag = 0 if step_mode is StepMode.PARTED else step_mode.lag
     engine.add(make_request("short", range(4), max_tokens=20))
-    for _ in range(1 + step_mode.lag):
+    for _ in range(1 + lag):
         engine.step()
     engine.add(make_request("long", range(40, 90), max_tokens=1))
     run = Run()
     drain(engine, run, until=lambda run: bool(run.new_tokens("long")))
     # 50 tokens by 7 in a step
-    assert run.num_steps == 8 + step_mode.lag
+    assert run.num_steps == 8 + lag
     # With three stages, a step in three is one of the decoding sequence.
     each = 3 if step_mode is StepMode.STAGED else 1
     assert len(run.tokens("short")) == run.num_steps // each
@@ -246,8 +248,11 @@ def test_everybody_gets_a_turn(policy: SchedulingPolicy, step_mode: StepMode) ->
     for i in range(8):
         engine.add(make_request(str(i), range(i, i + 6), max_tokens=12))
     waited: dict[str, int] = {}
-    # With stages, a step of one sequence is collected when those behind it have been launched.
-    longest = 2 + (step_mode.lag if step_mode is StepMode.STAGED else 0)
+    # With stages, a step of one sequence is collected when those behind it have been launched. A
+    # prompt waits for the parts of others.
+    longest = 2 + {StepMode.STAGED: step_mode.lag, StepMode.PARTED: 2 * step_mode.lag}.get(
+        step_mode, 0
+    )
     while engine.has_work():
         running = [seq.request_id for seq in engine._scheduler.running]
         before = {seq.request_id: seq.num_tokens for seq in engine._scheduler.running}

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from shared.engine.step.decode_graphs import StepGraph, StepOutput
 
 OTHER_MODES = [StepMode.OVERLAPPED, StepMode.RECORDED]
-EVERY_OTHER = [*OTHER_MODES, StepMode.STAGED]
+EVERY_OTHER = [*OTHER_MODES, StepMode.STAGED, StepMode.PARTED]
 NUM_BLOCKS = 24
 
 tokens = st.integers(0, VOCAB_SIZE - 1)
