@@ -161,6 +161,17 @@ async def test_cancelling_submit_takes_the_request_back() -> None:
         assert thread.stats().num_held == 0
 
 
+async def test_nothing_is_computed_when_the_thread_is_paused(step_mode: StepMode) -> None:
+    async with running() as thread:
+        await thread.pause()
+        await thread.call(lambda engine: engine.add(make_request("a", range(9))))
+        await thread.call(lambda engine: engine.step())
+        is_in_parts = await thread.call(lambda engine: engine.is_in_parts)
+        assert is_in_parts == (step_mode is StepMode.PARTED)
+        await thread.pause()
+        assert not await thread.call(lambda engine: engine._steps.in_flight)
+
+
 async def test_abort_ends_the_stream() -> None:
     loaded = GatedLoadedModel()
     async with running(loaded) as thread:

@@ -25,6 +25,7 @@ from tests.fakes.engines import (
     make_request,
 )
 from tests.fakes.model import FakeLoadedModel, FakeModel
+from tests.fakes.timed_model import Clock
 
 if TYPE_CHECKING:
     from shared.engine.engine import Engine
@@ -66,6 +67,21 @@ def test_a_sequence_that_is_handed_over_decodes_between_the_parts_of_a_prompt() 
     drain(engine, run)
     assert run.tokens("d") == expected_tokens(SHORT, 5)[1:]
     assert run.tokens("long") == expected_tokens(LONG, 8)
+
+
+def test_no_prompt_is_computed_beside_a_step_of_prompts() -> None:
+    model = FakeModel()
+    engine, run = make_engine(FakeLoadedModel(model=model), StepMode.PARTED), Run()
+    engine.add(make_request("long", LONG))
+    step(engine, run)
+    model.num_tokens_per_step.clear()
+    engine.add(make_request("other", LONG[5:]))
+    while not run.tokens("long"):
+        step(engine, run)
+        assert run.admitted("other")
+    assert model.num_tokens_per_step == [len(LONG)]
+    drain(engine, run)
+    assert run.tokens("other") == expected_tokens(LONG[5:], 8)
 
 
 def test_only_a_worker_s_steps_of_prompts_alone_have_parts() -> None:
@@ -141,10 +157,11 @@ def test_settled_nothing_is_in_parts_any_more() -> None:
 
 
 class Noting(ModelInParts):
-    """Knows how long each part was to be; the step ends with the last of some parts."""
+    """Knows how long each part was to be; there are twelve, of 10 ms each."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, clock: Clock | None = None) -> None:
         super().__init__(model)
+        self._clock = clock or Clock()
         self.least_ms: list[float] = []
 
     def begin_forward(self, *args: Any) -> Parts:
@@ -157,10 +174,32 @@ class Noting(ModelInParts):
 
         def advance(least_ms: float) -> bool:
             self.least_ms.append(least_ms)
+            self._clock.now_s += 0.01
             left[0] -= 1
             return bool(end(float("inf"))) if not left[0] else False
 
         return advance
+
+
+def test_the_time_of_a_step_in_parts_is_its_own() -> None:
+    clock, model = Clock(), FakeModel()
+    forward = model.forward
+
+    def timed(*args: Any) -> Any:
+        clock.now_s += 0.007
+        return forward(*args)
+
+    model.forward = timed  # type: ignore[method-assign]
+    noting: Any = Noting(model, clock)
+    engine = make_engine(FakeLoadedModel(model=noting), StepMode.PARTED, clock=clock)
+    run = Run()
+    engine.add(make_request("long", LONG, max_tokens=1))
+    step(engine, run)
+    clock.now_s += 0.5  # of others
+    handed_over(engine, run)
+    drain(engine, run)
+    assert run.tokens("d") == expected_tokens(SHORT, 5)[1:]
+    assert engine.stats().counters["prefill_step_us"] == 12 * 10_000 + 7_000
 
 
 @pytest.mark.parametrize("role", [Role.DECODE, Role.PREFILL])
