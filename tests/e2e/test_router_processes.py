@@ -157,8 +157,8 @@ class Asker:
 
 def askers(cluster: WarmCluster, each: int) -> dict[int, list[Asker]]:
     """So many of each process: the system distributes connections as it likes."""
+    until(lambda: len(serving(cluster)) == 2, "both processes listen")
     found: dict[int, list[Asker]] = {pid: [] for pid in serving(cluster)}
-    assert len(found) == 2
     while any(len(own) < each for own in found.values()):
         asker = Asker(cluster)
         own = found[asker.pid]
