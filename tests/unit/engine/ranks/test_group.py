@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shared.engine.ranks.orders import Order
+    from shared.model.loader import LoadedModel
     from shared.request.adapter_ref import AdapterRef
 
 VOCAB = 300
@@ -302,6 +303,15 @@ def test_what_one_rank_cannot_load_is_refused(
     # What an upgrade may do between the start of this process and that of its ranks.
     monkeypatch.setattr(leader_module, "VERSION", "0.0.1")
     with pytest.raises(ConfigError, match=r"rank 1 has other version than rank 0: .*, 0\.0\.1"):
+        leader.load(model, dtype="float32", attention_backend="torch")
+    monkeypatch.undo()
+
+    def load_natively(path: Path, **given: Any) -> LoadedModel:
+        """What `auto` may choose where another host's CPU differs."""
+        return load_model(path, **given | {"attention_backend": "native"})
+
+    monkeypatch.setattr(leader_module, "load_model", load_natively)
+    with pytest.raises(ConfigError, match=r"rank 1 has other kernels than rank 0: torch, native; "):
         leader.load(model, dtype="float32", attention_backend="torch")
     monkeypatch.undo()
     with group_of(leader, model, **SHORT_OF_BLOCKS) as home:
