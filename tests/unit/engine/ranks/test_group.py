@@ -318,6 +318,25 @@ def test_what_one_rank_cannot_load_is_refused(
         assert len(answer(home)) == 12
 
 
+def test_a_stage_may_have_states_alone(stages: RankLeader, tmp_path: Path) -> None:
+    """Drafts are refused: the last stage alone learns which were rejected."""
+    path = tmp_path / "states"
+    layers = {"layer_types": ["linear_attention", "full_attention"]}
+    spec = CheckpointSpec(architecture="qwen3_5_text", num_layers=2, vocab_size=VOCAB, extra=layers)
+    write_random_checkpoint(path, spec)
+    with (
+        pytest.raises(ConfigError, match="put back states behind rejected drafts"),
+        group_of(stages, path, **SHORT_OF_BLOCKS, speculative_config=NGRAM),
+    ):
+        pass
+    load = partial(load_model, dtype="float32", attention_backend="torch")
+    alone = EngineHome(path, EngineConfig(**SHORT_OF_BLOCKS), load)
+    want = answer(alone)
+    alone.close()
+    with group_of(stages, path, **SHORT_OF_BLOCKS) as home:
+        assert answer(home) == want
+
+
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
 def test_a_rank_that_is_gone_loses_the_group(model: Path, number: signal.Signals) -> None:
     """All requests end, by an error that names the rank; then nothing is left."""
