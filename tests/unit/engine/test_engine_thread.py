@@ -336,7 +336,8 @@ async def test_a_call_that_a_dead_engine_never_took_ends_by_one_error() -> None:
         thread._engine.begin_step = lose_a_rank
         await thread.submit(make_request("a", range(9)))
         await asyncio.to_thread(entered.wait, 30)
-        calls = [asyncio.ensure_future(call) for call in (thread.promote([bytes(32)]), thread.pause())]
+        works = thread.promote([bytes(32)]), thread.pause()
+        calls = [asyncio.ensure_future(work) for work in works]
         await asyncio.sleep(0)
         gate.set()
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
