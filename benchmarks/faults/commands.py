@@ -158,6 +158,5 @@ def _show(cell: Cell) -> None:
 
 def _merged(results: Results, path: Path) -> Results:
     old = read(path)
-    for cell in results.cells:
-        old.add(cell)
+    old.add_all(results)
     return old

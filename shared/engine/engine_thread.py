@@ -186,6 +186,8 @@ class EngineThread:
     async def promote(self, block_hashes: Sequence[bytes], *, first_block: int = 0) -> None:
         """See `CachedBlocks.promote`; returns after the load or a cancellation."""
         over = asyncio.get_running_loop().create_future()
+        # If the engine breaks before it has taken the order, the call below raises the reason.
+        over.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._promotions.add(over)
         try:
             done = partial(self._post, [partial(resolve, over)])

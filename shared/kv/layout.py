@@ -230,7 +230,8 @@ class KVLayout:
     def fitting_block_size(self) -> int:
         """The least multiple of the block size with which KV fills half of a block at least."""
         tokens = [group for group in self.groups if group.kind is not GroupKind.STATE]
-        used = max((self.used_bytes(group) for group in tokens), default=self.block_bytes)
+        # A stage of a pipeline may have no layer of theirs.
+        used = max((self.used_bytes(group) for group in tokens), default=0) or self.block_bytes
         factor = 1
         while 2 * factor * used < self.block_bytes:
             factor *= 2

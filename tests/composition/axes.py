@@ -151,12 +151,15 @@ SHAPES: Mapping[str, tuple[int, int]] = {
     "1 : 2": (1, 2),
     "0 : 1": (0, 1),
 }
-#: Of each prefill worker, and of each decode worker.
-RANKS: Mapping[str, tuple[int, int]] = {
-    "1 : 1": (1, 1),
-    "2 : 1": (2, 1),
-    "1 : 2": (1, 2),
-    "2 : 2": (2, 2),
+_ALONE: tuple[str, ...] = ()
+_TWO = ("--tensor-parallel-size", "2")
+#: Of each prefill worker, and of each decode worker: what makes so many ranks.
+RANKS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "1 : 1": (_ALONE, _ALONE),
+    "2 : 1": (_TWO, _ALONE),
+    "1 : 2": (_ALONE, _TWO),
+    "2 : 2": (_TWO, _TWO),
+    "1 : 2 stages": (_ALONE, ("--pipeline-parallel-size", "2")),
 }
 REQUESTS: Mapping[str, Mapping[str, Any]] = {
     "greedy": {"temperature": 0.0},

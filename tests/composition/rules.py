@@ -55,8 +55,12 @@ _SEVERAL_GROUPS = (
     "gemma4, shared KV",
     "qwen3_5, states",
 )
-#: Workers of several ranks, on either side.
+#: Workers whose ranks divide each layer, on either side.
 DIVIDED = ("ranks, prefill : decode", ("2 : 1", "1 : 2", "2 : 2"))
+#: Decode workers whose ranks have some of the layers each.
+STAGED = ("ranks, prefill : decode", ("1 : 2 stages",))
+#: Workers of several ranks of any kind.
+SPREAD = ("ranks, prefill : decode", (*DIVIDED[1], *STAGED[1]))
 #: Six heads of 80: those of a rank end in the midst of a group of scales.
 _UNEVEN_HEADS = (
     "llama",
@@ -194,26 +198,26 @@ RULES = (
         "no second worker could go on",
     ),
     Rule(
-        DIVIDED,
+        SPREAD,
         ("executor", ("transformers",)),
         "transformers' modules are not divided",
         refused="a module of transformers is not divided among ranks",
     ),
     Rule(
-        DIVIDED,
+        SPREAD,
         ("family", (BY_TRANSFORMERS,)),
         "transformers' module computes it, which is not divided",
         refused="a module of transformers is not divided|NemotronForCausalLM is not supported",
     ),
     Rule(
-        DIVIDED,
+        SPREAD,
         ("weights", ("fp8",)),
         "PyTorch makes them of dense ones, and a part's rounding is not the whole's",
         # The native kernels make none at all.
         refused="ranks narrow weights to int8 or int4 in the native|they know int8 and int4",
     ),
     Rule(
-        DIVIDED,
+        SPREAD,
         ("weights", ("int8", "int4")),
         "PyTorch makes them of dense ones, and a part's rounding is not the whole's",
         refused="ranks narrow weights to int8 or int4 in the native kernels alone",
@@ -234,17 +238,30 @@ RULES = (
         third=("family", (*_UNEVEN_HEADS, "deepseek_v3, latent")),
     ),
     Rule(
-        DIVIDED,
+        SPREAD,
         ("speculation", ("draft model", "eagle", "eagle3", "medusa", "mtp")),
         "what guesses needs the whole model on one rank",
         refused="needs the whole model on one rank",
     ),
     Rule(
-        DIVIDED,
+        SPREAD,
         ("offload", ("host", "disk")),
         "a tier has whole blocks, and ranks divide those of several groups of layers differently",
         refused="groups of layers, whose blocks several ranks divide differently",
         third=("family", _SEVERAL_GROUPS),
+    ),
+    Rule(
+        STAGED,
+        ("family", ("gemma4, shared KV",)),
+        "its layers have inputs of their own, and read keys and values of other layers",
+        refused="have inputs that are looked up by tokens",
+    ),
+    Rule(
+        STAGED,
+        ("family", ("qwen3_5, states",)),
+        "the last stage alone learns which drafts were rejected, and the others keep states, too",
+        refused="do not put back states behind rejected drafts",
+        third=("speculation", ("ngram", "suffix")),
     ),
     Rule(
         ("ranks, prefill : decode", ("2 : 1", "2 : 2")),

@@ -53,17 +53,15 @@ class System:
         )
         numbers = self._num_prefill, self._num_decode
         ranks = RANKS[row["ranks, prefill : decode"]]
-        for role, num, size in zip(("prefill", "decode"), numbers, ranks, strict=True):
+        for role, num, sizes in zip(("prefill", "decode"), numbers, ranks, strict=True):
             for index in range(num):
                 name = f"{role}-{index}"
                 own = ["--metrics-port", str(free_port())]
                 if role == "decode":
                     own += ["--local-prefill-threshold", "0", "--transfer-stall-s", "1.5"]
                     own += ["--drain-mode", "move"]
-                if size > 1:
-                    own += ["--tensor-parallel-size", str(size)]
                 flags = worker_flags(row, models, folder / name)
-                self.cluster.add_worker(role, name, *flags, *own)
+                self.cluster.add_worker(role, name, *flags, *own, *sizes)
 
     def run(self) -> None:
         """Ask the row's request beside a plain one, through its fault.

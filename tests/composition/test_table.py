@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from contextlib import closing
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from shared.errors import ConfigError, ModelLoadError
 from shared.model.loader import load_model
 from shared.model.sharding.split import Split
+from shared.ranks.ring_pipe import PipeEnd, RingPipe, pipe_file
 from shared.ranks.shared_memory import SharedMemoryCollective, collective_file
 from tests.composition.axes import AXES
 from tests.composition.cover import NUM_SAMPLED, covered, rows, sample, wanted
 from tests.composition.page import PAGE, page
-from tests.composition.rules import DIVIDED, RULES
+from tests.composition.rules import DIVIDED, RULES, SPREAD, STAGED
 from tests.composition.settings import weight_options
 
 if TYPE_CHECKING:
@@ -35,11 +36,12 @@ def refused_settings() -> list[tuple[Rule, dict[str, str]]]:
     return found
 
 
-def refused_parts() -> list[tuple[Rule, dict[str, str]]]:
+def refused_parts(*ranks: tuple[str, tuple[str, ...]]) -> list[tuple[Rule, dict[str, str]]]:
     """What a rank must refuse to load; of a third axis the first value."""
     found = []
     for rule in RULES:
-        if rule.first == DIVIDED and rule.refused is not None and rule.second[0] in SETTINGS:
+        axes = {axis for axis, _ in rule.sides[1:]}
+        if rule.first in ranks and rule.refused is not None and axes <= set(SETTINGS):
             axis, values = rule.second
             third = {} if rule.third is None else {rule.third[0]: rule.third[1][0]}
             found += [(rule, {axis: value, **third}) for value in values]
@@ -74,20 +76,36 @@ def test_what_is_refused_is_refused_by_name(
         models.engine(row | pair)
 
 
-@pytest.mark.parametrize(("rule", "values"), refused_parts(), ids=str)
+@pytest.mark.parametrize(("rule", "values"), refused_parts(DIVIDED, SPREAD), ids=str)
 def test_what_ranks_do_not_divide_is_refused_by_name(
     rule: Rule, values: dict[str, str], models: Models
 ) -> None:
-    row = {axis: some[0] for axis, some in AXES.items()} | values
     with (
         closing(collective_file(2)) as file,
         closing(SharedMemoryCollective(file.fd, 0, 2, timeout_s=1.0)) as collective,
-        pytest.raises((ConfigError, ModelLoadError), match=rule.refused),
     ):
+        refuse(rule, values, models, split=Split(rank=0, size=2), collective=collective)
+
+
+@pytest.mark.parametrize(("rule", "values"), refused_parts(STAGED, SPREAD), ids=str)
+def test_what_stages_do_not_divide_is_refused_by_name(
+    rule: Rule, values: dict[str, str], models: Models
+) -> None:
+    with (
+        closing(pipe_file()) as file,
+        closing(RingPipe(None, PipeEnd(file.fd, (0, 1)), timeout_s=1.0)) as pipe,
+    ):
+        split = Split(rank=0, size=1, stage=0, num_stages=2)
+        refuse(rule, values, models, split=split, pipe=pipe)
+
+
+def refuse(rule: Rule, values: dict[str, str], models: Models, **part: Any) -> None:
+    """A rank does not load what the rule says."""
+    row = {axis: some[0] for axis, some in AXES.items()} | values
+    with pytest.raises((ConfigError, ModelLoadError), match=rule.refused):
         load_model(
             models.checkpoint(row["family"], row["weights"]),
-            split=Split(rank=0, size=2),
-            collective=collective,
             model_impl=row["executor"],
             **weight_options(row),
+            **part,
         )

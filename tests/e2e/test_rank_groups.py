@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import urllib.request
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import psutil
@@ -35,6 +36,8 @@ NAME = "model.safetensors"
 TWO = ("--tensor-parallel-size", "2")
 STAGES = ("--pipeline-parallel-size", "2", "--attention-backend", "native")
 DECODE = ("decode-0", "decode-1", "decode-2", "decode-3")
+#: All that the worker of stages knows, so every block that it gets or gives goes by it.
+BETWEEN_STAGES = "nixl" if find_spec("nixl") else "shm"
 
 
 @pytest.fixture(scope="module")
@@ -47,16 +50,20 @@ def driver(
     checkpoint: Path, damage_file: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Driver]:
     """A prefill worker of two ranks; decode workers of one, two, two stages, and two hosts."""
+    patch = pytest.MonkeyPatch()
+    patch.setenv("UCX_NET_DEVICES", "lo")
     cluster = Cluster(checkpoint, tmp_path_factory.mktemp("ranks"))
     reuse = ("--reuse-policy", "always", "--reuse-patience-ms", "20000")
-    flags = (*ENGINE_FLAGS, *reuse, "--connectors", "shm,zmq")
+    connectors = ",".join(dict.fromkeys(("shm", "zmq", BETWEEN_STAGES)))
+    flags = (*ENGINE_FLAGS, *reuse, "--connectors", connectors)
     decode = (*flags, "--local-prefill-threshold", "0", "--metrics-port")
     try:
         cluster.add_worker("prefill", "prefill-0", *flags, *TWO)
         cluster.add_worker("decode", "decode-0", *decode, str(free_port()))
         other = (*decode, str(free_port()), *TWO, "--connectors", "zmq")
         cluster.add_worker("decode", "decode-1", *other, damage_file=damage_file)
-        cluster.add_worker("decode", "decode-2", *decode, str(free_port()), *STAGES)
+        stages = (*decode, str(free_port()), *STAGES, "--connectors", BETWEEN_STAGES)
+        cluster.add_worker("decode", "decode-2", *stages)
         hosts = (*TWO, "--nnodes", "2", "--master-port", str(free_port()), "--connectors", "zmq")
         cluster.add_worker("decode", "decode-3", *decode, str(free_port()), *hosts)
         own = ("--host", "127.0.0.2", "--metrics-port", str(free_port()))
@@ -65,6 +72,7 @@ def driver(
         yield Driver(cluster)
     finally:
         codes = cluster.stop()
+        patch.undo()
     assert set(codes.values()) == {0}
 
 
@@ -81,7 +89,7 @@ def test_hand_offs_and_prefixes_between_workers_of_two_sizes(
         reply = driver.ask(decode, prompt, prefill=["prefill-0"])
         assert reply.token_ids == expect(oracle, prompt, max_tokens=12, temperature=0.0)
         assert reply.timings.prefill_worker == "prefill-0"
-        assert reply.timings.connector == ("shm", "zmq", "shm", "zmq")[number]
+        assert reply.timings.connector == ("shm", "zmq", BETWEEN_STAGES, "zmq")[number]
         # The decode worker's own prefix, which the prefill worker lacks, goes back to it.
         driver.forget("prefill-0")
         again = [*prompt, *reply.token_ids, *prompt_of(30, seed=71)]

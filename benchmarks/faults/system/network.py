@@ -154,6 +154,8 @@ class Namespaces:
     def close(self) -> None:
         """See `Network`."""
         for name, number in self._numbers.items():
+            # A namespace lives as long as its last process, which may be about to end.
+            _ip("link", "del", _link(number))
             _ip("netns", "del", name)
             _ip("addr", "del", f"{_PROXY}.{number}/16", "dev", _BRIDGE)
         _ip("link", "del", _BRIDGE)
@@ -192,7 +194,7 @@ class Namespaces:
             self._make(process, number)
 
     def _make(self, name: str, number: int) -> None:
-        outer, inner = f"fx{number}", f"fx{number}i"
+        outer, inner = _link(number), f"{_link(number)}i"
         _ip("netns", "add", name)
         _ip("link", "add", outer, "type", "veth", "peer", "name", inner, "netns", name)
         _ip("link", "set", outer, "master", _BRIDGE, "up")
@@ -200,6 +202,11 @@ class Namespaces:
         _ip("-n", name, "addr", "add", f"{_OWN}.{number}/16", "dev", inner)
         _ip("-n", name, "link", "set", inner, "up")
         _ip("addr", "add", f"{_PROXY}.{number}/16", "dev", _BRIDGE)
+
+
+def _link(number: int) -> str:
+    """Return the runner's end of a process' cable."""
+    return f"fx{number}"
 
 
 def can_have_namespaces() -> bool:

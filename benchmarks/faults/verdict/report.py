@@ -57,8 +57,9 @@ def _generated(results: Results) -> str:
         f"![The matrix]({PICTURE})\n",
     ]
     for family, faults in matrix.FAMILIES.items():
-        rows = [_row(fault.name, cells) for fault in faults]
-        lines += [f"### {family.capitalize()}\n", *_HEAD, *(row for row in rows if row), ""]
+        rows = [row for fault in faults if (row := _row(fault.name, cells))]
+        if rows:
+            lines += [f"### {family.capitalize()}\n", *_HEAD, *rows, ""]
     lines += _notes(results)
     return "\n".join(lines) + "\n"
 

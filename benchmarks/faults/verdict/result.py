@@ -53,6 +53,7 @@ class Results(msgspec.Struct, kw_only=True):
     """All cells of one or several runs on the same machine."""
 
     machine: str
+    #: Those of the runs, commas between.
     commit: str
     network: str
     cells: list[Cell] = []
@@ -60,6 +61,12 @@ class Results(msgspec.Struct, kw_only=True):
     def add(self, cell: Cell) -> None:
         """Take a cell in, instead of an older one of the same place."""
         self.cells = [old for old in self.cells if old.key != cell.key] + [cell]
+
+    def add_all(self, other: Results) -> None:
+        """Take in the cells of another run on the same machine."""
+        for cell in other.cells:
+            self.add(cell)
+        self.commit = ", ".join(dict.fromkeys([*self.commit.split(", "), other.commit]))
 
     @property
     def num_broken(self) -> int:

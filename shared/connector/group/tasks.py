@@ -27,6 +27,9 @@ async def all_or_none(
         TransferError: the first failure, with the numbers of both ranks.
     """
     tasks = {asyncio.ensure_future(work): pair for pair, work in works.items()}
+    for task in tasks:
+        # Of a caller that is cancelled while it gives up, too: it waits no longer.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
     first: TransferError | None = None
     have_all = False
     try:

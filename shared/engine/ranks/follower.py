@@ -188,7 +188,7 @@ class Follower:
             **{**order.options, "device": self._channels.device} | seat.options,
         )
         self._loaded[loaded.fingerprint] = loaded
-        return Done(loaded.fingerprint, VERSION)
+        return Done(loaded.fingerprint, VERSION, loaded.model.backend_name)
 
     def _measure(self, order: Measure) -> None:
         loaded, config = self._loaded[order.fingerprint], self._own(order.config)

@@ -58,6 +58,8 @@ _BUILD_S = 120.0
 _DEVICE_S = 120.0
 #: Of orders between lives and engines: no step waits for them, and a busy host may be late.
 _TELL_S = 30.0
+#: Each host chooses by its own CPU, if it is left to.
+_CHOOSE = "; give all hosts --attention-backend torch"
 
 
 def _does_nothing() -> None:
@@ -143,7 +145,8 @@ class RankLeader:
         """Load a model, each rank its part; see `load_model` for the options and the errors.
 
         Raises:
-            ConfigError: a rank is another version of the program, or reads other weights.
+            ConfigError: a rank is another version of the program, reads other weights, or computes
+                with other kernels.
             RankError: a rank was lost.
         """
         split = self._channels.split
@@ -170,13 +173,16 @@ class RankLeader:
         # Loading takes as long as it takes.
         answers = self._answers(limit_s=None)
         for rank, answer in zip(self._ranks.lines, answers, strict=True):
-            for name, own, other in (
-                ("version", VERSION, answer.version),
-                ("weights", loaded.fingerprint, answer.fingerprint),
+            for name, own, other, advice in (
+                ("version", VERSION, answer.version, ""),
+                ("weights", loaded.fingerprint, answer.fingerprint, ""),
+                ("kernels", loaded.model.backend_name, answer.backend, _CHOOSE),
             ):
                 if own != other:
                     where = f"rank {rank}{self._ranks.place(rank)}"
-                    raise ConfigError(f"{where} has other {name} than rank 0: {other}, {own}")
+                    raise ConfigError(
+                        f"{where} has other {name} than rank 0: {other}, {own}{advice}"
+                    )
         log.info("ranks_loaded", size=self.size, pids=self.pids)
         return loaded
 

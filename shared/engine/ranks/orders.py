@@ -106,6 +106,8 @@ class Done(msgspec.Struct, tag=True, frozen=True):
     fingerprint: str = ""
     #: Of the program.
     version: str = ""
+    #: What computes the model here: see `CausalLM.backend_name`.
+    backend: str = ""
     #: Where a rank of another host serves its blocks.
     endpoint: str = ""
 

@@ -46,6 +46,8 @@ class TransformersCausalLM:
         """
         self._module = module
         self._backend = backend
+        #: What computes attention, as `attention_backend` calls it.
+        self.backend_name = backend.name
         self._decoder: nn.Module = getattr(module, module.base_model_prefix)
         self._head = _head_of(module)
         self.dtype = module.dtype

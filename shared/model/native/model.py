@@ -43,6 +43,9 @@ class NativeCausalLM:
     any cut of its prompt, so a recomputation gives equal results. Not for two threads at a time.
     """
 
+    #: What computes, as `attention_backend` calls it.
+    backend_name = "native"
+
     def __init__(self, model: CausalLM, packing: Packing) -> None:
         """Make the model. `packing` is the method that the model was loaded with.
 

@@ -12,7 +12,9 @@ from shared.connector.group.tasks import all_or_none
 from shared.errors import TransferError, TransferFailure
 
 
-def test_the_errors_of_given_up_transfers_are_not_left_for_the_log() -> None:
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_the_errors_of_given_up_transfers_are_not_left_for_the_log(is_cancelled: bool) -> None:
+    """Nor where the caller is cancelled while it gives up."""
     found: list[dict[str, Any]] = []
 
     async def run() -> None:
@@ -30,9 +32,18 @@ def test_the_errors_of_given_up_transfers_are_not_left_for_the_log() -> None:
 
         async def give_up() -> None:
             over.set()
+            if is_cancelled:
+                caller.cancel()
+                await asyncio.sleep(0)
 
-        with pytest.raises(TransferError, match="rank 0 to rank 0: late"):
-            await all_or_none({(0, 0): fail(), (1, 0): wait()}, give_up)
+        works = {(0, 0): fail(), (1, 0): wait()}
+        caller = asyncio.create_task(all_or_none(works, give_up))
+        if is_cancelled:
+            with pytest.raises(asyncio.CancelledError):
+                await caller
+        else:
+            with pytest.raises(TransferError, match="rank 0 to rank 0: late"):
+                await caller
 
     asyncio.run(run())
     gc.collect()

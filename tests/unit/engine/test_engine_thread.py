@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import pytest
 from shared.engine.engine_thread import EngineThread
 from shared.engine.sequence.events import Admitted, Failed, NewTokens
 from shared.engine.sequence.request import KVSource
-from shared.errors import InternalError, InvalidRequestError, UnavailableError
+from shared.errors import InternalError, InvalidRequestError, RankError, UnavailableError
 from shared.kv.tier import BlockTier
 from shared.request.answer import FinishReason
 from tests.fakes.engines import StepMode, expected_tokens, make_engine, make_request
@@ -328,6 +329,33 @@ async def test_a_dead_engine_fails_everybody(step_mode: StepMode) -> None:
         assert not thread.healthy
         with pytest.raises(InternalError, match="died"):
             await thread.submit(make_request("c", range(9)))
+
+
+async def test_a_call_that_a_dead_engine_never_took_ends_by_one_error() -> None:
+    """Its caller has it; there is no second one, which asyncio would log as never retrieved."""
+    entered, gate = threading.Event(), threading.Event()
+
+    def lose_a_rank() -> None:
+        entered.set()
+        assert gate.wait(30)
+        raise RankError("rank 1 is gone", rank=1)
+
+    unread: list[str] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, found: unread.append(str(found)))
+    async with running() as thread:
+        thread._engine.begin_step = lose_a_rank
+        await thread.submit(make_request("a", range(9)))
+        await asyncio.to_thread(entered.wait, 30)
+        works = thread.promote([bytes(32)]), thread.pause()
+        calls = [asyncio.ensure_future(work) for work in works]
+        await asyncio.sleep(0)
+        gate.set()
+        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(outcome, RankError)
+    del outcome, calls
+    gc.collect()
+    assert not unread
 
 
 async def test_stopping_ends_what_is_left() -> None:

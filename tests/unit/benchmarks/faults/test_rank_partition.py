@@ -85,6 +85,8 @@ for end in pairs["one"]:
     assert reads(end) == b"x"
 connect("one", "two")
 network.close()
+# Sockets are still open there, as those of a process that is about to end.
+Namespaces(["one", "two"]).close()
 print("all of it")
 """
 

@@ -138,6 +138,10 @@ def test_results_survive_the_disk_and_are_drawn(tmp_path: Path) -> None:
     again = read(tmp_path / "results.json")
     assert again == results
     assert (len(again.cells), again.num_broken) == (1, 0)
+    for commit in ("d", "d", "c"):
+        later = Results(machine="m", commit=commit, network="loopback", cells=[cell(num_hung=1)])
+        again.add_all(later)
+    assert (len(again.cells), again.num_broken, again.commit) == (1, 1, "c, d")
     save_picture(again, tmp_path / "matrix.svg")
     assert "kill decode" in (tmp_path / "matrix.svg").read_text(encoding="utf-8")
 

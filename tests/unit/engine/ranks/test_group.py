@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from shared.engine.ranks.orders import Order
+    from shared.model.loader import LoadedModel
     from shared.request.adapter_ref import AdapterRef
 
 VOCAB = 300
@@ -304,8 +305,36 @@ def test_what_one_rank_cannot_load_is_refused(
     with pytest.raises(ConfigError, match=r"rank 1 has other version than rank 0: .*, 0\.0\.1"):
         leader.load(model, dtype="float32", attention_backend="torch")
     monkeypatch.undo()
+
+    def load_natively(path: Path, **given: Any) -> LoadedModel:
+        """What `auto` may choose where another host's CPU differs."""
+        return load_model(path, **given | {"attention_backend": "native"})
+
+    monkeypatch.setattr(leader_module, "load_model", load_natively)
+    with pytest.raises(ConfigError, match=r"rank 1 has other kernels than rank 0: torch, native; "):
+        leader.load(model, dtype="float32", attention_backend="torch")
+    monkeypatch.undo()
     with group_of(leader, model, **SHORT_OF_BLOCKS) as home:
         assert len(answer(home)) == 12
+
+
+def test_a_stage_may_have_states_alone(stages: RankLeader, tmp_path: Path) -> None:
+    """Drafts are refused: the last stage alone learns which were rejected."""
+    path = tmp_path / "states"
+    layers = {"layer_types": ["linear_attention", "full_attention"]}
+    spec = CheckpointSpec(architecture="qwen3_5_text", num_layers=2, vocab_size=VOCAB, extra=layers)
+    write_random_checkpoint(path, spec)
+    with (
+        pytest.raises(ConfigError, match="put back states behind rejected drafts"),
+        group_of(stages, path, **SHORT_OF_BLOCKS, speculative_config=NGRAM),
+    ):
+        pass
+    load = partial(load_model, dtype="float32", attention_backend="torch")
+    alone = EngineHome(path, EngineConfig(**SHORT_OF_BLOCKS), load)
+    want = answer(alone)
+    alone.close()
+    with group_of(stages, path, **SHORT_OF_BLOCKS) as home:
+        assert answer(home) == want
 
 
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
