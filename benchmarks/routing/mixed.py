@@ -263,7 +263,7 @@ class MixedSimulation:
         """Compute prompts alone, for `left_ms` in all and `sure_ms` before the next pause."""
         if left_ms <= 0:
             self._end_step(worker, [], chunks)
-        elif worker.decoding and sure_ms <= 0:
+        elif worker.decoding and sure_ms < (self._time.pause_ms or 0):
             took_ms, batch = worker.plain()
             self._at(took_ms, lambda: self._resume(worker, batch, chunks, left_ms, took_ms))
         else:

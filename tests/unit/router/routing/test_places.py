@@ -354,3 +354,27 @@ def test_a_prompt_counts_the_answers_that_begin_before_it() -> None:
         booking.release()
     assert _here_of(cluster).terms_ms["harm"] == 0.0
     assert decode.work.num_coming == 0
+
+
+def test_answers_gather_where_others_decode_if_prompts_wait() -> None:
+    first, second = _both("d"), _both("e")
+    cluster = _cluster(first, second, endpoint("p"))
+    for worker in (first, second):
+        worker.work.add_prompt(1, 10, 500.0, cluster.clock())
+
+    def drag_ms(worker: Endpoint) -> float:
+        placements = cluster.chooser.decide(REQUEST).placements
+        return next(p for p in placements if p.writer.endpoint is worker).terms_ms["drag"]
+
+    profile, num_tokens = first.profile, REQUEST.max_tokens
+    assert drag_ms(first) == pytest.approx(num_tokens * profile.itl_ms(1, 0))
+    _decodes(second, 4)
+    one_more_ms = profile.itl_ms(5, 400) - profile.itl_ms(4, 400)
+    assert drag_ms(second) == pytest.approx(num_tokens * one_more_ms)
+    assert _place(cluster) == ("p", "e")
+    # Each prompt waits for all of the answer's steps; without any there is nothing to delay.
+    second.work.add_prompt(2, 10, 1.0, cluster.clock())
+    assert drag_ms(second) == pytest.approx(2 * num_tokens * one_more_ms)
+    for worker in (first, second):
+        worker.work.end_prompt(1, cluster.clock())
+    assert drag_ms(first) == 0
