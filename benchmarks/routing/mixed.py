@@ -4,9 +4,9 @@ A step lasts what `StepTime` says of its sequences and prompt tokens. Beside seq
 prompt tokens stretch a step as the engine's rule allows: by `PROMPT_STRETCH` of what the worker
 prefers. A step of prompts alone ends within `LONGEST_STEP_MS`. If it can pause, the sequences that
 came meanwhile get a step of their own in each pause, and the prompts then go on for as long as they
-may stretch that step. Prompts are computed in the order of their coming. What is handed over arrives after `exposed_ms`; until then its second token waits.
-Prompts wait in the router while no worker has room, as there. The router learns from the same
-numbers that answers carry.
+may stretch that step. Prompts are computed in the order of their coming. What is handed over
+arrives after `exposed_ms`; until then its second token waits. Prompts wait in the router while no
+worker has room, as there. The router learns from the same numbers that answers carry.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import heapq
 import itertools
 import random
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from benchmarks.routing.block_cache import BlockCache
+from benchmarks.routing.outcome import Outcome
 from benchmarks.routing.step_time import StepTime
 from services.router.routing.base import RoutingRequest
 from services.router.routing.book import Book
@@ -70,30 +71,6 @@ class _Answer:
 
 #: A prompt, and how many of its tokens a step computes.
 _Chunk = tuple[_Answer, int]
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What one run gave. Milliseconds."""
-
-    ttft_ms: list[float] = field(default_factory=list)
-    gaps_ms: list[float] = field(default_factory=list)
-    #: Mean time between tokens of each answer of more than one.
-    itl_ms: list[float] = field(default_factory=list)
-    num_handed_over: int = 0
-    num_here: int = 0
-    num_split: int = 0
-    end_ms: float = 0.0
-
-    def goodput(self, ttft_ms: float, itl_ms: float) -> float:
-        """Share of answers within both bounds."""
-        pairs = zip(self.ttft_ms, self.itl_ms, strict=True)
-        return sum(t <= ttft_ms and i <= itl_ms for t, i in pairs) / len(self.ttft_ms)
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Nearest rank."""
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
 
 
 class MixedWorker:

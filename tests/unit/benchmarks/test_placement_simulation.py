@@ -7,7 +7,8 @@ from statistics import fmean
 
 import pytest
 
-from benchmarks.routing.mixed import MixedSimulation, percentile
+from benchmarks.routing.mixed import MixedSimulation
+from benchmarks.routing.outcome import percentile
 from benchmarks.routing.step_time import CORE, StepTime
 from benchmarks.routing.workloads import BLOCK_SIZE, Scale, arrivals
 from services.router.routing.places.mode import PlacementMode
@@ -47,7 +48,7 @@ def test_elastic_placement_is_about_as_good_as_the_better_fixed_one(
 
 
 def test_an_answer_that_is_handed_over_does_not_wait_for_a_step_that_can_pause() -> None:
-    scale = Scale(prompt=1 / 16, answer=1 / 4)
+    scale = Scale(prompt=1 / 16, answer=1 / 2)
     coming = arrivals(
         "long-short", rate_ms=1200, span_s=60, work_ms=CORE.work_ms, seed=1, scale=scale
     )
@@ -58,7 +59,7 @@ def test_an_answer_that_is_handed_over_does_not_wait_for_a_step_that_can_pause()
             time=replace(CORE, pause_ms=pause_ms),
         ).run(coming)  # fmt: skip
         longest[pause_ms], ttft_ms[pause_ms] = max(outcome.gaps_ms), fmean(outcome.ttft_ms)
-    assert longest[None] > LONGEST_STEP_MS
-    # A hand-off, a mixed step that has begun, and its own one.
-    assert longest[8.0] < LONGEST_STEP_MS / 2
+    # A hand-off, a mixed step that has begun, and its own one; or a step of prompts before it.
+    assert longest[8.0] < LONGEST_STEP_MS / 2 < longest[None] / 2
+    # Between two pauses prompts go on.
     assert ttft_ms[8.0] < 1.05 * ttft_ms[None]
