@@ -353,7 +353,13 @@ class MixedSimulation:
             transferred_tokens=moved,
             transferred_hit_tokens=answer.num_held if moved else 0,
         )
-        learn_prefill(route, usage, timings, num_beside=answer.booking.num_beside)
+        learn_prefill(
+            route,
+            usage,
+            timings,
+            num_beside=answer.booking.num_beside,
+            answer_tokens=self._book.answer_tokens,
+        )
         answer.booking.release()
         learn_decode(route, answer.booking, timings, num_output_tokens=num_out)
         self._let_in()
