@@ -8,7 +8,7 @@ from benchmarks.pareto.measures import columns, goodput
 from benchmarks.pareto.results import Places, Row
 from benchmarks.routing.mixed import MixedSimulation
 from benchmarks.routing.step_time import DEVICE, StepTime
-from benchmarks.routing.workloads import BLOCK_SIZE, arrivals
+from benchmarks.routing.workloads import Scale, arrivals
 from services.router.routing.places.mode import PlacementMode
 
 if TYPE_CHECKING:
@@ -53,20 +53,21 @@ def simulate(
     """Run one cell by a simulated clock: the same numbers every time."""
     mode, span_s = PlacementMode(system), choice.span_s
     rate_ms = case.load * capacity_ms(num_workers)
+    scale = choice.scale(case.workload) if choice.size != 1.0 else Scale()
     coming = arrivals(
         case.workload,
         rate_ms=rate_ms,
         span_s=span_s,
         work_ms=time.work_ms,
         seed=case.seed,
-        scale=choice.scale(case.workload) if choice.size != 1.0 else None,
+        scale=scale,
     )
     num_prefill = 0 if mode is PlacementMode.AGGREGATED else num_workers // 2
     simulation = MixedSimulation(
         mode,
         num_prefill=num_prefill,
         num_decode=num_workers - num_prefill,
-        block_size=BLOCK_SIZE,
+        block_size=scale.block_size,
         time=time,
         seed=case.seed,
     )

@@ -12,7 +12,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from benchmarks.routing.cluster import AdapterMemory, Result, ServiceTime, Simulation
-from benchmarks.routing.mixed import MixedSimulation, Outcome, percentile
+from benchmarks.routing.mixed import MixedSimulation
+from benchmarks.routing.outcome import Outcome, percentile
 from benchmarks.routing.step_time import StepTime
 from benchmarks.routing.traces import NAMES, at_rate, hot_prefix, read_trace, zipf_adapters
 from benchmarks.routing.workloads import BLOCK_SIZE as MIXED_BLOCK_SIZE

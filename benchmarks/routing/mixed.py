@@ -2,10 +2,11 @@
 
 A step lasts what `StepTime` says of its sequences and prompt tokens. Beside sequences that decode,
 prompt tokens stretch a step as the engine's rule allows: by `PROMPT_STRETCH` of what the worker
-prefers. A step of prompts alone ends within `LONGEST_STEP_MS`. Prompts are computed in the order of
-their coming. What is handed over arrives after `exposed_ms`; until then its second token waits.
-Prompts wait in the router while no worker has room, as there. The router learns from the same
-numbers that answers carry.
+prefers. A step of prompts alone ends within `LONGEST_STEP_MS`. If it can pause, the sequences that
+came meanwhile get a step of their own in each pause, and the prompts then go on for as long as they
+may stretch that step. Prompts are computed in the order of their coming. What is handed over
+arrives after `exposed_ms`; until then its second token waits. Prompts wait in the router while no
+worker has room, as there. The router learns from the same numbers that answers carry.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import heapq
 import itertools
 import random
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from benchmarks.routing.block_cache import BlockCache
+from benchmarks.routing.outcome import Outcome
 from benchmarks.routing.step_time import StepTime
 from services.router.routing.base import RoutingRequest
 from services.router.routing.book import Book
@@ -67,28 +69,8 @@ class _Answer:
     last_ms: float = 0.0
 
 
-@dataclass(slots=True)
-class Outcome:
-    """What one run gave. Milliseconds."""
-
-    ttft_ms: list[float] = field(default_factory=list)
-    gaps_ms: list[float] = field(default_factory=list)
-    #: Mean time between tokens of each answer of more than one.
-    itl_ms: list[float] = field(default_factory=list)
-    num_handed_over: int = 0
-    num_here: int = 0
-    num_split: int = 0
-    end_ms: float = 0.0
-
-    def goodput(self, ttft_ms: float, itl_ms: float) -> float:
-        """Share of answers within both bounds."""
-        pairs = zip(self.ttft_ms, self.itl_ms, strict=True)
-        return sum(t <= ttft_ms and i <= itl_ms for t, i in pairs) / len(self.ttft_ms)
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Nearest rank."""
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+#: A prompt, and how many of its tokens a step computes.
+_Chunk = tuple[_Answer, int]
 
 
 class MixedWorker:
@@ -102,15 +84,23 @@ class MixedWorker:
         self.is_busy = False
         self.cache = BlockCache(num_blocks)
 
-    def plan(self) -> tuple[float, list[_Answer], list[tuple[_Answer, int]]]:
-        """Return the next step: its time, its sequences, and its chunks."""
+    def plain(self) -> tuple[float, list[_Answer]]:
+        """Return the time of a step without prompts, and its sequences."""
         batch = self.decoding[:MAX_SEQUENCES]
-        took_ms = self.time.each_ms / 2
-        room_ms = LONGEST_STEP_MS - took_ms
-        if batch:
-            held = sum(each.arrival.num_tokens + each.num_tokens for each in batch)
-            took_ms = self.time.decode_ms(len(batch), held)
-            room_ms = (PROMPT_STRETCH[self.endpoint.preference] - 1) * took_ms
+        held = sum(each.arrival.num_tokens + each.num_tokens for each in batch)
+        return self.time.decode_ms(len(batch), held), batch
+
+    def beside_ms(self, plain_ms: float) -> float:
+        """Return how long prompts may take for each step of sequences that takes `plain_ms`."""
+        return (PROMPT_STRETCH[self.endpoint.preference] - 1) * plain_ms
+
+    def plan(self) -> tuple[float, list[_Answer], list[_Chunk]]:
+        """Return the next step: its time, its sequences, and its chunks."""
+        took_ms, batch = self.plain()
+        room_ms = self.beside_ms(took_ms)
+        if not batch:
+            took_ms = self.time.each_ms / 2
+            room_ms = LONGEST_STEP_MS - took_ms
         budget = MAX_BATCHED_TOKENS - len(batch)
         chunks = []
         for prompt in self.prompts:
@@ -239,7 +229,34 @@ class MixedSimulation:
             if prompt.begun_ms < 0:
                 prompt.begun_ms = self._now_ms
         worker.is_busy = True
-        self._at(took_ms, lambda: self._end_step(worker, batch, chunks))
+        if batch or self._time.pause_ms is None:
+            self._at(took_ms, lambda: self._end_step(worker, batch, chunks))
+        else:
+            self._go_on(worker, chunks, took_ms)
+
+    def _go_on(
+        self, worker: MixedWorker, chunks: list[_Chunk], left_ms: float, sure_ms: float = 0.0
+    ) -> None:
+        """Compute prompts alone, for `left_ms` in all and `sure_ms` before the next pause."""
+        if left_ms <= 0:
+            self._end_step(worker, [], chunks)
+        elif worker.decoding and sure_ms < (self._time.pause_ms or 0):
+            took_ms, batch = worker.plain()
+            self._at(took_ms, lambda: self._resume(worker, batch, chunks, left_ms, took_ms))
+        else:
+            ms = min(left_ms, self._time.pause_ms or left_ms)
+            self._at(ms, lambda: self._go_on(worker, chunks, left_ms - ms, sure_ms - ms))
+
+    def _resume(
+        self,
+        worker: MixedWorker,
+        batch: list[_Answer],
+        chunks: list[_Chunk],
+        left_ms: float,
+        took_ms: float,
+    ) -> None:
+        self._tokens(worker, batch)
+        self._go_on(worker, chunks, left_ms, worker.beside_ms(took_ms))
 
     def _look_up(self, worker: MixedWorker, prompt: _Answer) -> None:
         if prompt.num_computed:
@@ -249,14 +266,15 @@ class MixedSimulation:
         prompt.num_held = min(worker.cache.num_held(full) * self._block_size, num_tokens - 1)
         prompt.num_computed = prompt.num_held
 
-    def _end_step(
-        self, worker: MixedWorker, batch: list[_Answer], chunks: list[tuple[_Answer, int]]
-    ) -> None:
+    def _tokens(self, worker: MixedWorker, batch: list[_Answer]) -> None:
         for answer in batch:
             self._token(answer)
             if answer.num_tokens >= answer.arrival.num_output_tokens:
                 worker.decoding.remove(answer)
                 self._end(worker, answer)
+
+    def _end_step(self, worker: MixedWorker, batch: list[_Answer], chunks: list[_Chunk]) -> None:
+        self._tokens(worker, batch)
         for prompt, num in chunks:
             prompt.num_computed += num
             if prompt.num_computed < prompt.target:
@@ -335,7 +353,13 @@ class MixedSimulation:
             transferred_tokens=moved,
             transferred_hit_tokens=answer.num_held if moved else 0,
         )
-        learn_prefill(route, usage, timings, num_beside=answer.booking.num_beside)
+        learn_prefill(
+            route,
+            usage,
+            timings,
+            num_beside=answer.booking.num_beside,
+            answer_tokens=self._book.answer_tokens,
+        )
         answer.booking.release()
         learn_decode(route, answer.booking, timings, num_output_tokens=num_out)
         self._let_in()

@@ -23,6 +23,8 @@ class StepTime:
     per_pair_ms: float = 1e-6
     exposed_each_ms: float = 3.0
     exposed_per_token_ms: float = 0.002
+    #: Between two places where a step of prompts alone may pause; None: it cannot.
+    pause_ms: float | None = None
 
     def decode_ms(self, num_sequences: int, num_held: int) -> float:
         """Of a step without prompt tokens."""
@@ -63,4 +65,5 @@ CORE = StepTime(
     per_pair_ms=1e-4,
     exposed_each_ms=8.0,
     exposed_per_token_ms=0.01,
+    pause_ms=8.0,
 )

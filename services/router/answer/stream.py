@@ -163,7 +163,13 @@ class AnswerStream:
         if usage is None or timings is None or call.request.num_resumed_tokens:
             return
         if not call.follows:
-            learn_prefill(call.route, usage, timings, num_beside=booking.num_beside)
+            learn_prefill(
+                call.route,
+                usage,
+                timings,
+                num_beside=booking.num_beside,
+                answer_tokens=call.book.answer_tokens,
+            )
         # The time of a slow grammar or of a load does not show the worker's step time.
         if usage.completion_tokens == self.num_tokens and not _waits_apart(call):
             learn_decode(call.route, booking, timings, num_output_tokens=self.num_tokens)

@@ -77,6 +77,8 @@ class Candidate:
     #: Expected delay of the sequence by prompts that must be computed beside it, weighed: it takes
     #: the place where they would have been alone.
     spoil_ms: float = 0.0
+    #: Delay of the prompts that wait there by the steps that the answer adds.
+    drag_ms: float = 0.0
     #: Penalty for use of the worker in the role that it is not preferred for.
     preference_ms: float = 0.0
     #: Penalty for more than an equal share of the work; offsets the gain by what is held there.

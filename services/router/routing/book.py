@@ -45,6 +45,8 @@ class ArrivalRate:
 
 #: Tokens of an answer, before any has ended.
 ANSWER_TOKENS_PRIOR = 100.0
+#: Weight of that in answers: little, since the first one that ends knows better.
+ANSWER_PRIOR_WEIGHT = 0.2
 #: Least weight of an answer that ends in the mean; the first ones weigh more.
 ANSWER_WEIGHT = 0.05
 
@@ -63,7 +65,7 @@ class Book:
         self.arrivals = ArrivalRate()
         #: Mean number of tokens of an answer, lately.
         self.answer_tokens = ANSWER_TOKENS_PRIOR
-        self._num_answers = 1
+        self._num_answers = ANSWER_PRIOR_WEIGHT
         #: Called when a prompt has left a worker's queue.
         self.on_prompt_end: Callable[[], None] | None = None
         self._keys = itertools.count()

@@ -104,6 +104,7 @@ class Estimator:
             itl_ms = profile.itl_ms(work.num_decoding + work.num_coming + 1, num_held)
             # The rest of its time is that of prompts.
             candidate.itl_ms = itl_ms / (1 - work.prompt_share(now_s))
+            _add_drag(candidate, min(self._book.answer_tokens, request.max_tokens))
             _add_preference(candidate, Role.DECODE, profile.prefill_ms(num_tokens, 0))
             num_over = num_held - record.num_blocks * record.block_size
             if num_over > 0:
@@ -245,6 +246,19 @@ def _add_beside(candidate: Candidate, answer_tokens: float) -> None:
     candidate.stretch_ms, candidate.step_ms = there.stretch_ms, there.step_ms
     candidate.fits_bound = there.fits
     candidate.harm_ms = HARM_WEIGHT * work.num_unbounded * there.delay_ms
+
+
+def _add_drag(candidate: Candidate, num_tokens: float) -> None:
+    """Add the delay of all prompts that wait there by the steps of an answer of `num_tokens`.
+
+    Beside others that decode, it only makes their steps longer.
+    """
+    work, profile = candidate.endpoint.work, candidate.endpoint.profile
+    num = work.num_decoding + work.num_coming
+    step_ms = profile.itl_ms(num + 1, work.num_held_tokens)
+    if num:
+        step_ms -= profile.itl_ms(num, work.num_held_tokens)
+    candidate.drag_ms = work.num_prompts * num_tokens * step_ms
 
 
 def _add_preference(candidate: Candidate, role: Role, prefill_ms: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from services.router.routing.places.steps import alone_ms
@@ -17,10 +18,18 @@ if TYPE_CHECKING:
 LEAST_OWN_SHARE = 0.3
 
 
-def learn_prefill(route: Route, usage: Usage, timings: Timings, *, num_beside: float = 0) -> None:
+def learn_prefill(
+    route: Route,
+    usage: Usage,
+    timings: Timings,
+    *,
+    num_beside: float = 0,
+    answer_tokens: float = math.inf,
+) -> None:
     """Teach the profiles of the workers that computed and moved the prompt what that took.
 
-    `num_beside`: sequences that decoded beside the prompt.
+    `num_beside`: sequences that decoded beside the prompt. `answer_tokens`: the steps that they
+    did so at most, as the estimate expects (see `beside`).
     """
     if timings.prefill_place == "split":
         return  # two workers' time
@@ -30,7 +39,7 @@ def learn_prefill(route: Route, usage: Usage, timings: Timings, *, num_beside: f
         route.decode.profile.observe_prefill(
             usage.prompt_tokens,
             usage.local_hit_tokens,
-            _alone_ms(route.decode, timings.prefill_ms, num_beside),
+            _alone_ms(route.decode, timings.prefill_ms, num_beside, answer_tokens),
         )
         return
     name = timings.prefill_worker
@@ -40,7 +49,7 @@ def learn_prefill(route: Route, usage: Usage, timings: Timings, *, num_beside: f
     num_held = usage.local_hit_tokens + usage.transferred_hit_tokens
     # Usage does not report a prefill worker's hit that is no longer than the decode worker's.
     if usage.transferred_hit_tokens or not usage.local_hit_tokens:
-        took_ms = _alone_ms(endpoint, timings.prefill_ms, num_beside)
+        took_ms = _alone_ms(endpoint, timings.prefill_ms, num_beside, answer_tokens)
         endpoint.profile.observe_prefill(usage.prompt_tokens, num_held, took_ms)
     route.decode.profile.observe_exposed(usage.transferred_tokens, timings.transfer_exposed_ms)
     # A transfer lasts as long as the computation that it overlaps with. Its time shows the speed of
@@ -68,7 +77,7 @@ def learn_decode(
         )
 
 
-def _alone_ms(endpoint: Endpoint, took_ms: float, num_beside: float) -> float:
+def _alone_ms(endpoint: Endpoint, took_ms: float, num_beside: float, answer_tokens: float) -> float:
     """Return what the prompt would have taken without sequences beside it."""
     work = endpoint.work
     itl_ms = endpoint.profile.itl_ms(num_beside, work.num_held_tokens)
@@ -79,4 +88,5 @@ def _alone_ms(endpoint: Endpoint, took_ms: float, num_beside: float) -> float:
         itl_ms=itl_ms,
         bound_ms=work.bound_ms,
         stretch=PROMPT_STRETCH[endpoint.preference],
+        num_left=answer_tokens,
     )

@@ -112,7 +112,8 @@ class DecodeLoad:
 
     def cost_ms(self, request: RoutingRequest, candidate: Candidate) -> float:
         """See Scorer."""
-        return self._num_tokens * candidate.itl_ms + candidate.preemption_ms + candidate.spoil_ms
+        decode_ms = self._num_tokens * candidate.itl_ms + candidate.preemption_ms
+        return decode_ms + candidate.spoil_ms + candidate.drag_ms
 
 
 class MissingPrefix:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import fmean
 
 import pytest
 
-from benchmarks.routing.mixed import MixedSimulation, percentile
-from benchmarks.routing.step_time import StepTime
-from benchmarks.routing.workloads import BLOCK_SIZE, arrivals
+from benchmarks.routing.mixed import MixedSimulation
+from benchmarks.routing.outcome import percentile
+from benchmarks.routing.step_time import CORE, StepTime
+from benchmarks.routing.workloads import BLOCK_SIZE, Scale, arrivals
 from services.router.routing.places.mode import PlacementMode
+from shared.engine.timing.step_bound import LONGEST_STEP_MS
 
 
 @pytest.mark.parametrize(
@@ -26,7 +29,7 @@ def test_elastic_placement_is_about_as_good_as_the_better_fixed_one(
     workload: str, load: float, span_s: float, longest_gap: float
 ) -> None:
     time = StepTime()
-    coming = arrivals(workload, rate_ms=load * 4000, span_s=span_s, work_ms=time.work_ms, seed=1)
+    coming = arrivals(workload, rate_ms=load * 4000, span_s=span_s, work_ms=time.work_ms, seed=3)
     ttft_ms, gaps_ms = {}, {}
     for mode, num_prefill in (
         (PlacementMode.AGGREGATED, 0),
@@ -42,3 +45,21 @@ def test_elastic_placement_is_about_as_good_as_the_better_fixed_one(
     for times_ms, bar in ((ttft_ms, 1.1), (gaps_ms, longest_gap)):
         mine = times_ms.pop(PlacementMode.ELASTIC)
         assert mine <= bar * min(times_ms.values())
+
+
+def test_an_answer_that_is_handed_over_does_not_wait_for_a_step_that_can_pause() -> None:
+    scale = Scale(prompt=1 / 16, answer=1 / 2)
+    coming = arrivals(
+        "long-short", rate_ms=1200, span_s=60, work_ms=CORE.work_ms, seed=1, scale=scale
+    )
+    longest, ttft_ms = {}, {}
+    for pause_ms in (None, 8.0):
+        outcome = MixedSimulation(
+            PlacementMode.ELASTIC, num_prefill=1, num_decode=1, block_size=BLOCK_SIZE,
+            time=replace(CORE, pause_ms=pause_ms),
+        ).run(coming)  # fmt: skip
+        longest[pause_ms], ttft_ms[pause_ms] = max(outcome.gaps_ms), fmean(outcome.ttft_ms)
+    # A hand-off, a mixed step that has begun, and its own one; or a step of prompts before it.
+    assert longest[8.0] < LONGEST_STEP_MS / 2 < longest[None] / 2
+    # Between two pauses prompts go on.
+    assert ttft_ms[8.0] < 1.05 * ttft_ms[None]

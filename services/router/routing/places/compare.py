@@ -106,6 +106,7 @@ def _terms(placement: Placement) -> dict[str, float]:
         "harm": reader.harm_ms,
         "preference": reader.preference_ms,
         "spoil": writer.spoil_ms,
+        "drag": writer.drag_ms,
         "decode": DECODE_WEIGHT_TOKENS * writer.itl_ms + writer.preemption_ms,
     }
     if placement.place is Place.HERE:
@@ -132,6 +133,7 @@ def _split_terms(placement: Placement, split: Split) -> dict[str, float]:
         "harm": of_reader * reader.harm_ms + of_writer * writer.harm_ms,
         "preference": reader.preference_ms + writer.preference_ms,
         "spoil": writer.spoil_ms,
+        "drag": writer.drag_ms,
         "decode": DECODE_WEIGHT_TOKENS * writer.itl_ms + writer.preemption_ms,
     }
 

@@ -55,6 +55,7 @@ def alone_ms(
     itl_ms: float,
     bound_ms: float | None,
     stretch: float,
+    num_left: float = math.inf,
 ) -> float:
     """Return what a prompt that took `took_ms` in such steps takes alone: the inverse."""
     if not num_decoding:
@@ -62,7 +63,7 @@ def alone_ms(
     limit_ms = _limit_ms(num_unbounded, itl_ms, bound_ms, stretch)
     if limit_ms <= itl_ms:
         return took_ms
-    num_steps = max(1.0, took_ms / limit_ms)
+    num_steps = min(max(1.0, took_ms / limit_ms), num_left)
     return max(took_ms - num_steps * itl_ms, 0.0)
 
 

@@ -82,6 +82,14 @@ def test_a_booking_moves_from_prefill_to_decode_and_ends_once() -> None:
     assert _numbers(decode.work) == (0, 0, 0, 0)
 
 
+def test_the_first_answer_that_ends_says_how_long_they_are() -> None:
+    book = Book()
+    book.note_answer(4)
+    assert 4 < book.answer_tokens < 25
+    book.note_answer(6)
+    assert 4 < book.answer_tokens < 15
+
+
 def test_a_further_answer_has_no_prompt_to_compute() -> None:
     decode = endpoint("d", Role.DECODE)
     booking = Book().begin_follower(Route(decode), num_prompt_tokens=10)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from services.router.routing.places.mode import PlacementMode
 from services.router.routing.places.placement import Place, Placement
 from services.router.routing.places.split import MIN_PART_TOKENS
 from services.router.routing.places.steps import alone_ms, beside
+from services.router.routing.scorers import DecodeLoad
 from services.router.usage import Timings, Usage
 from services.router.workers.endpoint import WorkerSoftware
 from shared.directory.base import WorkerLoad
@@ -76,13 +78,28 @@ def test_more_sequences_never_make_a_prompt_cheaper(
     assert few.fits or not many.fits
 
 
-@given(prefill=ms, itl=ms, num=st.integers(1, 64), free=counts, bound=bounds, stretch=stretches)
+@given(
+    prefill=ms,
+    itl=ms,
+    num=st.integers(1, 64),
+    free=counts,
+    bound=bounds,
+    stretch=stretches,
+    left=st.floats(1.0, 1e3),
+)
 def test_no_step_is_expected_to_exceed_its_limit(
-    *, prefill: float, itl: float, num: int, free: int, bound: float | None, stretch: float
+    *,
+    prefill: float,
+    itl: float,
+    num: int,
+    free: int,
+    bound: float | None,
+    stretch: float,
+    left: float,
 ) -> None:
     facts: dict[str, Any] = {
         "num_decoding": num, "num_unbounded": min(num, free), "itl_ms": itl, "bound_ms": bound,
-        "stretch": stretch,
+        "stretch": stretch, "num_left": left,
     }  # fmt: skip
     there = beside(prefill, **facts)
     if not there.fits:
@@ -229,7 +246,8 @@ def test_a_preference_that_changes_counts_at_once() -> None:
     assert mine.writer.preference_ms > 0
 
 
-def test_what_is_learned_beside_others_is_what_it_takes_alone() -> None:
+@pytest.mark.parametrize("answer_tokens", [math.inf, 3.0])
+def test_what_is_learned_beside_others_is_what_it_takes_alone(answer_tokens: float) -> None:
     decode, rng = _both("d"), random.Random(1)
     cluster = _cluster(decode)
     decode.work.num_held_tokens = 400
@@ -239,10 +257,13 @@ def test_what_is_learned_beside_others_is_what_it_takes_alone() -> None:
         tokens = rng.randint(100, 4000)
         took_ms = 0.1 * tokens + beside(
             0.1 * tokens, num_decoding=4, num_unbounded=4, itl_ms=20.0, bound_ms=None,
-            stretch=PROMPT_STRETCH[decode.preference],
+            stretch=PROMPT_STRETCH[decode.preference], num_left=answer_tokens,
         ).stretch_ms  # fmt: skip
         usage, timings = Usage(prompt_tokens=tokens), Timings(prefill_ms=took_ms)
-        learn_prefill(cluster.chooser.route(REQUEST), usage, timings, num_beside=4)
+        learn_prefill(
+            cluster.chooser.route(REQUEST), usage, timings, num_beside=4,
+            answer_tokens=answer_tokens,
+        )  # fmt: skip
     assert decode.profile.prefill_ms(2000, 0) == pytest.approx(200, rel=0.05)
 
 
@@ -354,3 +375,32 @@ def test_a_prompt_counts_the_answers_that_begin_before_it() -> None:
         booking.release()
     assert _here_of(cluster).terms_ms["harm"] == 0.0
     assert decode.work.num_coming == 0
+
+
+def test_answers_gather_where_others_decode_if_prompts_wait() -> None:
+    first, second = _both("d"), _both("e")
+    cluster = _cluster(first, second, endpoint("p"))
+    for worker in (first, second):
+        worker.work.add_prompt(1, 10, 500.0, cluster.clock())
+
+    def drag_ms(worker: Endpoint) -> float:
+        placements = cluster.chooser.decide(REQUEST).placements
+        return next(p for p in placements if p.writer.endpoint is worker).terms_ms["drag"]
+
+    profile, num_tokens = first.profile, REQUEST.max_tokens
+    assert drag_ms(first) == pytest.approx(num_tokens * profile.itl_ms(1, 0))
+    _decodes(second, 4)
+    one_more_ms = profile.itl_ms(5, 400) - profile.itl_ms(4, 400)
+    assert drag_ms(second) == pytest.approx(num_tokens * one_more_ms)
+    assert _place(cluster) == ("p", "e")
+    # The policy, too, which says which writers are compared.
+    written = [p.writer for p in cluster.chooser.decide(REQUEST).placements]
+    assert {DecodeLoad(0).cost_ms(REQUEST, writer) == writer.drag_ms for writer in written} == {
+        True
+    }
+    # Each prompt waits for all of the answer's steps; without any there is nothing to delay.
+    second.work.add_prompt(2, 10, 1.0, cluster.clock())
+    assert drag_ms(second) == pytest.approx(2 * num_tokens * one_more_ms)
+    for worker in (first, second):
+        worker.work.end_prompt(1, cluster.clock())
+    assert drag_ms(first) == 0
