@@ -123,9 +123,9 @@ class Parts:
         self._num_left = 4
         self.hidden: Any = None
 
-    def advance(self, least_ms: float) -> bool:
+    def advance(self, room_ms: float) -> bool:
         self._num_left -= 1
-        if self._num_left and least_ms < math.inf:
+        if self._num_left and room_ms < math.inf:
             return False
         self.hidden = self._forward()
         return True

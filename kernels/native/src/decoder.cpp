@@ -49,11 +49,12 @@ class TypedDecoder final : public Decoder {
   }
 
   bool advance(const Batch& batch, const KvMemory& kv, const Ranks& ranks, float* hidden, bool begins,
-               int64_t least_ns) override {
+               int64_t room_ns) override {
     ranks_ = ranks;
     if (begins) begin(batch);
     const int tokens = batch.num_tokens;
-    const auto until = end_of(least_ns);
+    const auto until = end_of(room_ns);
+    auto layer = Clock::now();
     const size_t first = next_;
     // The part's own, so that the loop has them in registers; kept between two parts.
     int rows = rows_;
@@ -61,11 +62,15 @@ class TypedDecoder final : public Decoder {
     const int64_t* kept = is_narrowed_ ? batch.wanted : nullptr;  // the token of each row, if wanted ones are left
     for (; next_ < program_.size(); ++next_) {
       const Operation& now = program_[next_];
-      if (now.op == Op::kCapture && next_ > first && next_ + 1 < program_.size() && is_past(until)) {
-        rows_ = rows;
-        narrow_ = narrow;
-        is_narrowed_ = kept != nullptr;
-        return false;
+      if (now.op == Op::kCapture && next_ > first && next_ + 1 < program_.size()) {
+        const auto at = Clock::now();
+        if (until - at < at - layer) {  // the next one may take as long
+          rows_ = rows;
+          narrow_ = narrow;
+          is_narrowed_ = kept != nullptr;
+          return false;
+        }
+        layer = at;
       }
       switch (now.op) {
         case Op::kCapture:
@@ -212,14 +217,10 @@ class TypedDecoder final : public Decoder {
     narrow_ = is_narrowed_ = false;
   }
 
-  // When a part of at least that long is over; the latest time there is: never.
-  static Clock::time_point end_of(int64_t least_ns) {
-    if (least_ns < 0) return Clock::time_point::max();
-    return Clock::now() + std::chrono::nanoseconds(least_ns);
-  }
-
-  static bool is_past(Clock::time_point until) {
-    return until != Clock::time_point::max() && Clock::now() >= until;
+  // When a part that has so much room is over; the latest time there is: never.
+  static Clock::time_point end_of(int64_t room_ns) {
+    if (room_ns < 0) return Clock::time_point::max();
+    return Clock::now() + std::chrono::nanoseconds(room_ns);
   }
 
   void resize(int tokens) {

@@ -168,11 +168,11 @@ class Decoder {
   // Writes the tokens' keys and values into `kv`, and float32 hidden states [wanted][hidden]
   // behind the last norm to `hidden`. Of a stage before the last one they are of all tokens.
   //
-  // It returns between two layers once `least_ns` have passed (negative: never), and true at the end. The next
-  // call goes on with the same arguments, unless it `begins` another step. No other call may come in between:
-  // another decoder of the same matrices may compute.
+  // It computes a layer, and more as long as one like the last is over within `room_ns` of the call (negative: all).
+  // It returns true at the end. The next call goes on with the same arguments, unless it `begins` another step. No
+  // other call may come in between: another decoder of the same matrices may compute.
   virtual bool advance(const Batch& batch, const KvMemory& kv, const Ranks& ranks, float* hidden, bool begins,
-                       int64_t least_ns) = 0;
+                       int64_t room_ns) = 0;
   // float32 [count][hidden]: the embeddings of tokens.
   virtual void embeddings(const int64_t* token_ids, int count, const Ranks& ranks, float* out) = 0;
   // float32 [rows][vocab] of float32 [rows][hidden].

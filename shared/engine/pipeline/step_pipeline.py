@@ -250,14 +250,14 @@ class StepPipeline:
             and all(seq.num_pending_tokens > 1 for seq in num_new_tokens)
         )
 
-    def _compute_part(self, parted: PartedStep, least_ms: float | None = None) -> list[EngineEvent]:
-        """Compute a part of the step, by default as long as others wait; collect it at its end."""
-        if least_ms is None:
-            room_ms = self._output.room_ms
-            least_ms = PART_MS if room_ms is None else max(0.0, room_ms)
+    def _compute_part(self, parted: PartedStep, room_ms: float | None = None) -> list[EngineEvent]:
+        """Compute a part of the step, by default until others wait; collect it at its end."""
+        if room_ms is None:
+            ours = self._output.room_ms
+            room_ms = PART_MS if ours is None else max(0.0, ours)
         start_s = self._clock()
         try:
-            running = parted.parts.advance(least_ms)
+            running = parted.parts.advance(room_ms)
         except Exception as error:  # an error of the batch; the engine continues
             log.exception("step_failed", request_ids=_ids(parted.num_new_tokens))
             self._parted = None

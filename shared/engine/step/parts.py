@@ -27,8 +27,8 @@ class ForwardParts(Protocol):
         """What `forward` returns; complete when it is over."""
         ...
 
-    def advance(self, least_ms: float) -> bool:
-        """Compute layers for at least this time; return whether it is over.
+    def advance(self, room_ms: float) -> bool:
+        """Compute a layer and those that this time has room for; return whether it is over.
 
         An error ends it.
         """
@@ -83,13 +83,13 @@ class StepInParts:
         self._lent = lent
 
     @torch.inference_mode()
-    def advance(self, least_ms: float) -> RunningStep | None:
-        """Compute for at least this time; return the step if it is over.
+    def advance(self, room_ms: float) -> RunningStep | None:
+        """Compute a layer and those that this time has room for; return the step if it is over.
 
         An error of the model ends it, and is raised.
         """
         try:
-            if not self._forward.advance(least_ms):
+            if not self._forward.advance(room_ms):
                 return None
             step = self._end(self._forward.hidden)
         except BaseException:

@@ -15,6 +15,6 @@ PROMPT_STRETCH: Final[Mapping[Role, float]] = {Role.DECODE: 2.0, Role.PREFILL: 4
 #: The longest step of prompts alone. A sequence that is handed over, a more urgent prompt or an end
 #: waits for a step that has begun, and a prompt in the same step as others waits for all of them.
 LONGEST_STEP_MS: Final = 200.0
-#: A step of prompts alone that is computed in parts looks for other work where a layer ends, this
-#: long after the last look.
+#: Between two looks for other work, a step of prompts alone that is computed in parts computes the
+#: layers that this time has room for, and one at least.
 PART_MS: Final = 5.0

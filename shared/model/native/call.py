@@ -49,8 +49,9 @@ class DecoderCall:
         self.hidden = hidden
         self.is_over = False
 
-    def advance(self, least_ms: float = math.inf) -> bool:
-        """Compute layers for at least this time, by default to the end; return whether it is over.
+    def advance(self, room_ms: float = math.inf) -> bool:
+        """Compute a layer and those that this time has room for, by default all; return whether it
+        is over.
 
         Raises:
             MemoryError: there is no memory for the step, which is over.
@@ -62,7 +63,7 @@ class DecoderCall:
             self._group,
             self.hidden.data_ptr(),
             not self._has_begun,
-            -1 if least_ms == math.inf else int(least_ms * 1e6),
+            -1 if room_ms == math.inf else int(room_ms * 1e6),
         )
         self._has_begun = True
         self.is_over = outcome != Outcome.UNFINISHED

@@ -162,7 +162,7 @@ class Noting(ModelInParts):
     def __init__(self, model: Any, clock: Clock | None = None) -> None:
         super().__init__(model)
         self._clock = clock or Clock()
-        self.least_ms: list[float] = []
+        self.room_ms: list[float] = []
 
     def begin_forward(self, *args: Any) -> Parts:
         parts = super().begin_forward(*args)
@@ -172,8 +172,8 @@ class Noting(ModelInParts):
     def _advance(self, parts: Parts, end: Any, num: int) -> Any:
         left = [num]
 
-        def advance(least_ms: float) -> bool:
-            self.least_ms.append(least_ms)
+        def advance(room_ms: float) -> bool:
+            self.room_ms.append(room_ms)
             self._clock.now_s += 0.01
             left[0] -= 1
             return bool(end(float("inf"))) if not left[0] else False
@@ -213,10 +213,10 @@ def test_prompts_get_what_they_would_have_in_a_step_with_those_that_decode(role:
     engine.add(make_request("long", LONG, max_tokens=1))
     step(engine, run)
     handed_over(engine, run, max_tokens=4)
-    assert set(noting.least_ms) == {PART_MS}
-    noting.least_ms.clear()
+    assert set(noting.room_ms) == {PART_MS}
+    noting.room_ms.clear()
     drain(engine, run)
-    beside = noting.least_ms[:3]
+    beside = noting.room_ms[:3]
     plain_ms = cost.step_ms(StepWork(1, len(SHORT)))
     assert beside == pytest.approx([(PROMPT_STRETCH[role] - 1) * plain_ms] * 3, rel=0.05)
-    assert set(noting.least_ms[3:]) == {PART_MS}
+    assert set(noting.room_ms[3:]) == {PART_MS}
