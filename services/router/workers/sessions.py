@@ -184,7 +184,8 @@ class Session:
         # Copied as lists: to go through a message's own field costs several times as much.
         plain_ids, token_ids = message.plain_answer_ids[:], message.plain_token_ids[:]
         events = message.events
-        self.has_heartbeats = self.has_heartbeats or not (events or plain_ids)
+        # A worker that sends plain tokens has heartbeats, too.
+        self.has_heartbeats = self.has_heartbeats or not events
         for answer_id, token_id in zip(plain_ids, token_ids, strict=False):
             answer = self._answers.get(answer_id)
             if answer is not None:
