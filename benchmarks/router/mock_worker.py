@@ -179,7 +179,8 @@ def _record(worker: WorkerId, port: int, model: str) -> WorkerRecord:
         model=model,
         namespace="00" * 32,
         block_size=16,
-        num_blocks=1024,
+        # Room for all of the streams: a worker that is full would have some of them wait.
+        num_blocks=2**16,
         max_model_len=MAX_MODEL_LEN,
     )
 

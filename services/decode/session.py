@@ -18,13 +18,17 @@ from shared.rpc.cancellation import run_to_end
 from shared.rpc.interceptors import describe_error
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
     Generate = Callable[[decode_pb2.DecodeRequest], AsyncGenerator[decode_pb2.DecodeResponse, None]]
 
 _METHOD = "/baton.v1.Decode/Session"
 #: Where a message is cut: far below what channels accept, far above what a step's tokens need.
 MAX_MESSAGE_BYTES = 2**20
+#: Of a token and its answer's id.
+MAX_PLAIN_BYTES = 15
+#: Longer pieces are smaller as events.
+MAX_PLAIN_TOKENS = 16
 #: After so long without anything else, an empty message says that the worker is there.
 HEARTBEAT_S = 1.0
 
@@ -41,6 +45,8 @@ class AnswerSession:
         self._has_news = asyncio.Event()
         self._num_messages = 0
         self._is_quiet = False
+        #: Whether the router reads the tokens of a step from two lists.
+        self._packs = False
 
     async def run(
         self, requests: AsyncIterator[decode_pb2.SessionRequest]
@@ -87,6 +93,7 @@ class AnswerSession:
 
     async def _read(self, requests: AsyncIterator[decode_pb2.SessionRequest]) -> None:
         async for request in requests:
+            self._packs = self._packs or request.reads_plain_tokens
             running = self._answers.get(request.answer_id)
             if not request.HasField("start"):
                 if running is not None:
@@ -126,12 +133,21 @@ class AnswerSession:
     def _next_message(self) -> decode_pb2.SessionResponse:
         events = self._events
         self._num_messages += 1
-        message = decode_pb2.SessionResponse(events=(events.popleft(),))
-        num_bytes = message.ByteSize()
+        message = decode_pb2.SessionResponse()
+        num_bytes = 0
+        #: Answers with an event in the message: plain tokens would be read before it.
+        told: set[int] = set()
         while events and num_bytes < MAX_MESSAGE_BYTES:
             event = events.popleft()
-            num_bytes += event.ByteSize()
-            message.events.append(event)
+            plain = _plain_tokens(event) if self._packs and event.answer_id not in told else ()
+            if plain:
+                num_bytes += len(plain) * MAX_PLAIN_BYTES
+                message.plain_answer_ids.extend([event.answer_id] * len(plain))
+                message.plain_token_ids.extend(plain)
+            else:
+                told.add(event.answer_id)
+                num_bytes += event.ByteSize()
+                message.events.append(event)
         return message
 
     async def _close(self, *others: asyncio.Task[Any]) -> None:
@@ -139,6 +155,13 @@ class AnswerSession:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _plain_tokens(event: decode_pb2.AnswerEvent) -> Sequence[int]:
+    """Return the tokens of an event that has a few tokens and nothing else; empty of any other."""
+    token_ids = event.piece.token_ids
+    is_plain = 0 < len(token_ids) <= MAX_PLAIN_TOKENS and len(event.piece.ListFields()) == 1
+    return token_ids if is_plain else ()
 
 
 def _failed(answer_id: int, error: Exception) -> decode_pb2.AnswerEvent:

@@ -26,6 +26,8 @@ PROTOCOL_MAJOR = 1
 #: 8: (splits) a decode worker has the beginning of a prompt computed elsewhere, and computes the
 #: rest.
 #: 8: (landing) a worker tells how many blocks it receives in host memory while its pool is full.
+#: 8: (plain tokens) a decode worker sends the tokens of a step in two lists, to a router that reads
+#: them.
 PROTOCOL_MINOR = 8
 
 #: First minor versions with a feature.

@@ -261,10 +261,15 @@ class SessionRequest(_message.Message):
     ANSWER_ID_FIELD_NUMBER: _builtins.int
     START_FIELD_NUMBER: _builtins.int
     CANCEL_FIELD_NUMBER: _builtins.int
+    READS_PLAIN_TOKENS_FIELD_NUMBER: _builtins.int
     answer_id: _builtins.int
     """Chosen by the caller; unique in its session."""
     cancel: _builtins.bool
     """True: cancel the answer, and free its resources. Unknown ids are ignored."""
+    reads_plain_tokens: _builtins.bool
+    """The caller reads `plain_token_ids` of this session's messages. Since minor version 8: older workers
+    ignore it.
+    """
     @_builtins.property
     def start(self) -> Global___DecodeRequest:
         """Begin the answer."""
@@ -275,10 +280,11 @@ class SessionRequest(_message.Message):
         answer_id: _builtins.int = ...,
         start: Global___DecodeRequest | None = ...,
         cancel: _builtins.bool = ...,
+        reads_plain_tokens: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "cancel", b"cancel", "start", b"start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "answer_id", b"answer_id", "cancel", b"cancel", "start", b"start"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "answer_id", b"answer_id", "cancel", b"cancel", "reads_plain_tokens", b"reads_plain_tokens", "start", b"start"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_action: _TypeAlias = _typing.Literal["start", "cancel"]  # noqa: Y015
     _WhichOneofArgType_action: _TypeAlias = _typing.Literal["action", b"action"]  # noqa: Y015
@@ -384,18 +390,30 @@ class SessionResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     EVENTS_FIELD_NUMBER: _builtins.int
+    PLAIN_ANSWER_IDS_FIELD_NUMBER: _builtins.int
+    PLAIN_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[Global___AnswerEvent]:
         """Of any answers of the session."""
 
+    @_builtins.property
+    def plain_answer_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Pieces that have tokens and nothing else, as most have: of each token its answer, and the token, in
+        order. They come before `events` of the same answers. Empty unless the caller reads them.
+        """
+
+    @_builtins.property
+    def plain_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
         events: _abc.Iterable[Global___AnswerEvent] | None = ...,
+        plain_answer_ids: _abc.Iterable[_builtins.int] | None = ...,
+        plain_token_ids: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["events", b"events", "plain_answer_ids", b"plain_answer_ids", "plain_token_ids", b"plain_token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -39,6 +39,10 @@ class AnswerCost:
                 self._usage = message.usage
         if message.HasField("timings") and not self._is_settled:
             self._timings = message.timings
+        self.note_arrival()
+
+    def note_arrival(self) -> None:
+        """Record that a piece has come from the worker; it ends the delay of a replay."""
         if self._lost_s is not None:
             self._replay_s += time.monotonic() - self._lost_s
             self._lost_s = None

@@ -217,13 +217,14 @@ class Pipeline:
             return
         losses = Losses()
         while True:
-            num_tokens = len(stream.token_ids)
+            num_tokens, is_held = len(stream.token_ids), False
             call = self._call(job, stream, route, losses.num, follows=follows and not losses.num)
             try:
                 async with aclosing(stream.pieces(call)) as pieces:
                     async for piece in pieces:
-                        if stream.token_ids:
+                        if not is_held and stream.token_ids:
                             job.pin.hold(route.decode.record)
+                            is_held = True
                         yield piece
                 return
             except BatonError as error:

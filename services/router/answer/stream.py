@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from baton.v1 import decode_pb2
 from services.router.answer.cost import AnswerCost
 from services.router.answer.pin import written_by
 from services.router.answer.wire import prompt_details, token_detail
 from services.router.request.generation import AnswerPiece
 from services.router.request.resume import PARAM
 from services.router.routing.learn import learn_decode, learn_prefill
-from services.router.workers.pieces import is_full, merge_into
+from services.router.workers.pieces import PlainPiece, is_full, merged
 from shared.directory.generations import identity_of
 from shared.errors import BatonError, InvalidRequestError
 from shared.request.repetition import repeats_as, text_end
@@ -23,9 +24,9 @@ from shared.text.answer_text import AnswerText
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from baton.v1 import decode_pb2
     from services.router.routing.base import Route
     from services.router.routing.book import Book, Booking
+    from services.router.workers.pieces import Piece
     from services.router.workers.sessions import AnswerCall, SessionPool
     from shared.generation.params import GenerationParams
     from shared.request.answer import FinishReason
@@ -116,8 +117,11 @@ class AnswerStream:
         self._running = answer
         try:
             while True:
-                for message in _merged(await answer.read()):
-                    piece = self._piece(message)
+                for news in _merged(await answer.read()):
+                    if isinstance(news, PlainPiece):
+                        piece = self._plain_piece(news)
+                    else:
+                        piece = self._piece(news)
                     if identity:
                         piece = msgspec.structs.replace(piece, identity=identity)
                         identity = ""
@@ -174,18 +178,21 @@ class AnswerStream:
         if usage.completion_tokens == self.num_tokens and not _waits_apart(call):
             learn_decode(call.route, booking, timings, num_output_tokens=self.num_tokens)
 
+    def _plain_piece(self, plain: PlainPiece) -> AnswerPiece:
+        """Return the piece of nearly all steps; `_piece` makes the same of a message."""
+        self.cost.note_arrival()
+        token_ids = tuple(plain.token_ids)
+        self.token_ids += token_ids
+        text = self._text.feed(token_ids)
+        if not text.has_ended:
+            return AnswerPiece(index=self.index, text=text.text, token_ids=token_ids)
+        return self._rich_piece(decode_pb2.DecodeResponse(), token_ids, text, None)
+
     def _piece(self, message: decode_pb2.DecodeResponse) -> AnswerPiece:
         self.cost.note(message)
         token_ids = tuple(message.token_ids)
         self.token_ids += token_ids
         reason = finish_reason_from_wire(message.finish_reason)
-        is_rich = message.logprobs or message.hidden_states or message.HasField("prompt_logprobs")
-        if reason is None and not is_rich:
-            # The fast path, for nearly all pieces.
-            text = self._text.feed(token_ids)
-            if not text.has_ended:
-                return AnswerPiece(index=self.index, text=text.text, token_ids=token_ids)
-            return self._rich_piece(message, token_ids, text, None)
         stop_token_id = message.stop_token_id if message.HasField("stop_token_id") else None
         text = self._text.feed(token_ids, final=reason is not None, stop_token_id=stop_token_id)
         return self._rich_piece(message, token_ids, text, reason)
@@ -241,12 +248,12 @@ def new_text(
     )
 
 
-def _merged(messages: Sequence[decode_pb2.DecodeResponse]) -> list[decode_pb2.DecodeResponse]:
+def _merged(pieces: Sequence[Piece]) -> list[Piece]:
     """Return the pieces since the last read as one, or as several that are full."""
-    merged = [messages[0]]
-    for message in messages[1:]:
-        if is_full(merged[-1].hidden_states):
-            merged.append(message)
+    found = [pieces[0]]
+    for piece in pieces[1:]:
+        if is_full(found[-1].hidden_states):
+            found.append(piece)
         else:
-            merge_into(merged[-1], message)
-    return merged
+            found[-1] = merged(found[-1], piece)
+    return found

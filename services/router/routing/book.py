@@ -190,7 +190,8 @@ class Booking:
     def add_tokens(self, count: int) -> None:
         """Record `count` new tokens; the first ones end the computation of the prompt."""
         if self._open and count:
-            self._end_prompt(computed=True)
+            if self._key is not None:
+                self._end_prompt(computed=True)
             self._num_tokens += count
             self._decode.num_held_tokens += count
 

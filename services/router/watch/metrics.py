@@ -47,13 +47,11 @@ class TokenCount:
         self.num_tokens = 0
         self._gaps_s = PlainHistogram(ITL_S)
 
-    def add_tokens(self, count: int) -> None:
-        """Count tokens that were sent."""
+    def add(self, count: int, gap_s: float | None) -> None:
+        """Count tokens that were sent, `gap_s` after the last ones of the same answer."""
         self.num_tokens += count
-
-    def add_gap(self, gap_s: float) -> None:
-        """Record the time between two pieces of one answer."""
-        self._gaps_s.add(gap_s)
+        if gap_s is not None:
+            self._gaps_s.add(gap_s)
 
     @property
     def gaps(self) -> tuple[int, float]:
@@ -191,13 +189,7 @@ class RequestMeter:
         self, request: GenerationRequest, began_s: float
     ) -> tuple[GenerationRequest, RequestWatch]:
         """See RequestObserver."""
-        return request, _Metered(self, request, began_s)
-
-    def count_tokens(self, count: int, gap_s: float | None) -> None:
-        """Count tokens that were sent, `gap_s` after the last ones of the same answer."""
-        self._tokens.add_tokens(count)
-        if gap_s is not None:
-            self._tokens.add_gap(gap_s)
+        return request, _Metered(self, self._tokens, request, began_s)
 
     def first_token(self, ttft_s: float) -> None:
         """Record a request's time to first token."""
@@ -233,8 +225,15 @@ class RequestMeter:
 class _Metered:
     """See RequestWatch."""
 
-    def __init__(self, meter: RequestMeter, request: GenerationRequest, began_s: float) -> None:
+    def __init__(
+        self,
+        meter: RequestMeter,
+        tokens: TokenCount,
+        request: GenerationRequest,
+        began_s: float,
+    ) -> None:
         self._meter = meter
+        self._tokens = tokens
         self._params = request.params
         self._began_s = began_s
         #: By answer: the tokens that have left.
@@ -247,11 +246,10 @@ class _Metered:
             last_s = self._last_s.get(piece.index)
             if not self._last_s:
                 self._meter.first_token(now_s - self._began_s)
-            self._meter.count_tokens(
-                len(piece.token_ids), None if last_s is None else now_s - last_s
-            )
+            num_tokens = len(piece.token_ids)
+            self._tokens.add(num_tokens, None if last_s is None else now_s - last_s)
             self._last_s[piece.index] = now_s
-            self._num_tokens[piece.index] += len(piece.token_ids)
+            self._num_tokens[piece.index] += num_tokens
         if piece.finish_reason is not None:
             self._meter.finished(piece.finish_reason)
         if piece.usage is not None and piece.timings is not None:

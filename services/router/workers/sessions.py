@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 import grpc
 
 from baton.v1 import common_pb2, decode_pb2, decode_pb2_grpc
-from services.router.workers.pieces import is_full, merge_into
+from services.router.workers.pieces import PlainPiece, is_full, merged
 from shared.errors import (
     BatonError,
     DeadlineError,
@@ -24,6 +24,7 @@ from shared.errors import (
 from shared.rpc.status import from_rpc_error, from_status
 
 if TYPE_CHECKING:
+    from services.router.workers.pieces import Piece
     from shared.rpc.channel import ChannelPool
 
 #: Pieces kept for a slow reader. Later ones are merged into the last, where a token takes a few
@@ -120,7 +121,9 @@ class Session:
         answer = AnswerCall(self, self._num_started, timeout_s=timeout_s, peer=peer)
         self._answers[answer.answer_id] = answer
         self._outgoing.put_nowait(
-            decode_pb2.SessionRequest(answer_id=answer.answer_id, start=request)
+            decode_pb2.SessionRequest(
+                answer_id=answer.answer_id, start=request, reads_plain_tokens=True
+            )
         )
         return answer
 
@@ -163,16 +166,7 @@ class Session:
         try:
             while (read := await self._call.read()) is not grpc.aio.EOF:
                 self._num_messages += 1
-                events = cast("decode_pb2.SessionResponse", read).events
-                self.has_heartbeats = self.has_heartbeats or not events
-                for event in events:
-                    answer = self._answers.get(event.answer_id)
-                    if answer is None:
-                        continue
-                    if event.HasField("piece"):
-                        answer.push(event.piece)
-                    else:
-                        answer.fail(_meaning(event.error, answer.peer))
+                self._take(cast("decode_pb2.SessionResponse", read))
         except grpc.RpcError as error:
             reason = error
         except asyncio.CancelledError:
@@ -184,6 +178,26 @@ class Session:
             self._end()
             for answer in list(self._answers.values()):
                 answer.fail(self._why_ended(reason, answer.peer))
+
+    def _take(self, message: decode_pb2.SessionResponse) -> None:
+        """Give each answer what the message says of it."""
+        # Copied as lists: to go through a message's own field costs several times as much.
+        plain_ids, token_ids = message.plain_answer_ids[:], message.plain_token_ids[:]
+        events = message.events
+        # A worker that sends plain tokens has heartbeats, too.
+        self.has_heartbeats = self.has_heartbeats or not events
+        for answer_id, token_id in zip(plain_ids, token_ids, strict=False):
+            answer = self._answers.get(answer_id)
+            if answer is not None:
+                answer.push(PlainPiece(token_id))
+        for event in events:
+            answer = self._answers.get(event.answer_id)
+            if answer is None:
+                continue
+            if event.HasField("piece"):
+                answer.push(event.piece)
+            else:
+                answer.fail(_meaning(event.error, answer.peer))
 
     def _why_ended(self, error: grpc.RpcError | None, peer: str) -> BatonError:
         if self._silent:
@@ -210,14 +224,14 @@ class AnswerCall:
         self._loop = asyncio.get_running_loop()
         # One timer per answer, none per token.
         self._timer = self._loop.call_later(timeout_s, self._expire)
-        self._pieces: list[decode_pb2.DecodeResponse] = []
+        self._pieces: list[Piece] = []
         self._num_pushed = 0
         self._num_pushed_before = 0
         self._num_idle_looks = 0
         self._error: BatonError | None = None
         self._reader: asyncio.Future[None] | None = None
 
-    async def read(self) -> list[decode_pb2.DecodeResponse]:
+    async def read(self) -> list[Piece]:
         """Wait for at least one piece; return all pieces since the last read, in order.
 
         Raises:
@@ -243,23 +257,23 @@ class AnswerCall:
         self._end(cancel=True)
         self.push(decode_pb2.DecodeResponse(finish_reason=common_pb2.FINISH_REASON_ABORT))
 
-    def push(self, piece: decode_pb2.DecodeResponse) -> None:
+    def push(self, piece: Piece) -> None:
         """Add a piece that has arrived.
 
         At most `MAX_PIECES` wait for a late reader; later ones are merged into the last, unless it
-        is full of hidden states. A piece keeps its whole message in memory, with pieces of all
-        answers: all but the first are copies.
+        is full of hidden states. A piece that is a part of a message keeps all of it in memory,
+        with pieces of all answers: all but the first are copies.
         """
         self._num_pushed += 1
         if len(self._pieces) < MAX_PIECES or is_full(self._pieces[-1].hidden_states):
-            if self._pieces:
+            if self._pieces and not isinstance(piece, PlainPiece):
                 own = decode_pb2.DecodeResponse()
                 own.CopyFrom(piece)
                 self._pieces.append(own)
             else:
                 self._pieces.append(piece)
         else:
-            merge_into(self._pieces[-1], piece)
+            self._pieces[-1] = merged(self._pieces[-1], piece)
         if piece.finish_reason:
             self._end(cancel=False)
         self._wake()

@@ -87,7 +87,6 @@ class EventStream(Response):
         self._writer = writer
         self._edge = edge
         self._request_id = request_id
-        self._last = b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the whole response."""
@@ -104,26 +103,22 @@ class EventStream(Response):
         )
         # The response has begun, so no middleware has to add anything.
         send = scope.get("extensions", {}).get(DIRECT_SEND, send)
-        event: bytes | None = self._first
-        while event is not None:
+        event = self._first
+        last: bytes | None = None
+        while last is None:
             if event:
                 await send({"type": "http.response.body", "body": event, "more_body": True})
-            event = await self._next_event()
+            try:
+                event = self._writer.event(*await anext(self._parts))
+            except StopAsyncIteration:
+                last = self._writer.last_event()
+            except Exception as error:  # noqa: BLE001 the process edge: becomes an event
+                # The status has been sent, so the error becomes an event.
+                logger.warning("stream_failed", status=error_status(error), error=repr(error))
+                last = self._edge.failed(error, request_id=self._request_id)
         await send(
-            {"type": "http.response.body", "body": self._last + self._edge.done, "more_body": False}
+            {"type": "http.response.body", "body": last + self._edge.done, "more_body": False}
         )
-
-    async def _next_event(self) -> bytes | None:
-        """Return the next piece's event; None after the last one: `_last` then has what follows."""
-        try:
-            return self._writer.event(*await anext(self._parts))
-        except StopAsyncIteration:
-            self._last = self._writer.last_event()
-        except Exception as error:  # noqa: BLE001 the process edge: becomes an event
-            # The status has been sent, so the error becomes an event.
-            logger.warning("stream_failed", status=error_status(error), error=repr(error))
-            self._last = self._edge.failed(error, request_id=self._request_id)
-        return None
 
 
 async def stream_events(
