@@ -434,7 +434,7 @@ class Engine:
 
     def settle(self) -> None:
         """Compute what is in flight to its end; its events come with the next step."""
-        self._events += self._guarded(self._steps.settle, "compute")
+        self._events += self._guarded(self._settle, "compute")
 
     def take_cache_changes(self) -> list[CacheChange]:
         """Return the changes of prefix lookup since the last call, by tier."""
@@ -514,6 +514,11 @@ class Engine:
     def _finish(self) -> list[EngineEvent]:
         events = self._steps.finish()
         self.cached.after_step(*self._steps.computed)
+        return events
+
+    def _settle(self) -> list[EngineEvent]:
+        events = self._steps.settle()
+        self.cached.after_step((), 0.0)  # what is final now is stored
         return events
 
     def _schedule(self) -> list[EngineEvent]:

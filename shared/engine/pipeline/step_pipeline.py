@@ -108,11 +108,6 @@ class StepPipeline:
         """Whether a step in parts is under way."""
         return self._parted is not None
 
-    @property
-    def scheduled(self) -> Mapping[Sequence, int]:
-        """Number of new tokens by sequence in the last scheduled step."""
-        return self._output.num_new_tokens
-
     def schedule(self) -> tuple[list[EngineEvent], bool]:
         """Schedule a step; return the events known before its computation, and whether it is not
         empty.

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 #: Without a bound of its own, a sequence waits for a step with prompts at most this multiple of the
 #: time of the same step without them, by what its worker prefers.
 PROMPT_STRETCH: Final[Mapping[Role, float]] = {Role.DECODE: 2.0, Role.PREFILL: 4.0}
-#: The longest step of prompts alone. A sequence that is handed over, a more urgent prompt or an end
-#: waits for a step that has begun, and a prompt in the same step as others waits for all of them.
+#: The longest computation of a step of prompts alone. A more urgent prompt waits for its end, a
+#: prompt in it for all of them; so does what is handed over, unless the step has parts.
 LONGEST_STEP_MS: Final = 200.0
 #: Between two looks for other work, a step of prompts alone that is computed in parts computes the
 #: layers that this time has room for, and one at least.

@@ -188,7 +188,8 @@ class NativeCausalLM:
         While it is not over the model's other calls compute beside it, with memory of their own.
         The tensors must not change until then.
         """
-        if self._in_parts is not None and self._in_parts() is not None:
+        before = None if self._in_parts is None else self._in_parts()
+        if before is not None and not before.is_over:
             raise InternalError("a step in parts begins beside another one")
         call = self._call(token_ids, positions, kv_caches, metadata, given)
         self._in_parts = weakref.ref(call)

@@ -1,4 +1,4 @@
-"""Steps of prompts in parts: others decode between them, and nobody's answer changes."""
+"""Steps of prompts in parts: others decode between them, and no answer changes."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from shared.engine.step import step_memory
 from shared.model.checkpoint.config import load_spec
 from shared.model.checkpoint.loading.heap import large_blocks_apart
 from shared.model.loader import load_model
+from shared.model.native.call import DecoderCall
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from tests.fakes.family_cases import FULL, SLIDING
 from tests.fakes.group_kinds import LINEAR, SPECS
@@ -94,6 +95,22 @@ def test_few_layers_tell_what_all_take(loaded: LoadedModel) -> None:
     # Activations alone: the feed-forward's inner rows, and the logits.
     assert predicted > 768 * 2048 * 4 + 64 * 8192 * 4
     assert 0.6 * actual - MIB < predicted < 1.6 * actual + 8 * MIB
+
+
+def test_a_step_beside_the_largest_one_counts(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded, decoders = load_model(folder, attention_backend="native"), {}
+    advance = DecoderCall.advance
+
+    def noting(self: DecoderCall, *args: float) -> bool:
+        decoders[self._batch.num_tokens] = self._decoder
+        return advance(self, *args)
+
+    monkeypatch.setattr(DecoderCall, "advance", noting)
+    step_memory.largest_step_bytes(loaded, read_layout(loaded, CONFIG), CONFIG, 2048)
+    assert decoders.keys() == {768, 64}
+    assert decoders[768] != decoders[64]
 
 
 @pytest.fixture(scope="module")

@@ -111,7 +111,7 @@ def test_a_prompt_that_others_left_without_a_block_goes_first_in_the_next_step(
         request = make_request(f"s{number}", text(9, start=number + 4), max_tokens=4)
         engine.add(request)
         admitted = {e.request_id for e in engine.step() if isinstance(e, Admitted)}
-        computed.append(admitted | {seq.request_id for seq in engine._steps.scheduled})
+        computed.append(admitted | {seq.request_id for seq in engine._steps._output.num_new_tokens})
         assert engine.stats().counters["num_preemptions"] == 0
         short_of.clear()
     assert "s0" in computed[0]

@@ -86,7 +86,10 @@ def test_one_step_in_parts_at_a_time_and_one_that_is_dropped(tmp_path: Path) -> 
     other.score(PROMPTS[1])
     with pytest.raises(InternalError, match="beside another one"):
         other.score(PROMPTS[1])
+    # One that is over may be kept, as an error keeps the one that it has ended.
     begun[0].drop()
+    other.score(PROMPTS[1])
+    begun[1].drop()
     assert torch.equal(driver.score(PROMPTS[-1]), expected)
     # And one that is only forgotten.
     other.score(PROMPTS[1])
