@@ -48,9 +48,11 @@ IN_GROUPS = {
 }
 
 
-def answers(loaded: LoadedModel) -> Answers:
+def answers(
+    loaded: LoadedModel, prompts: list[list[int]] = PROMPTS, num_tokens: int = _NUM_TOKENS
+) -> Answers:
     driver = PagedDriver(loaded.model, block_size=8, chunk=13)  # type: ignore[arg-type]
-    return driver.generate(PROMPTS, _NUM_TOKENS)
+    return driver.generate(prompts, num_tokens)
 
 
 def adapted(loaded: LoadedModel) -> Answers:
@@ -85,7 +87,12 @@ def check_equal(found: list[Answers], expected: Answers, tolerance: float = 5e-4
         assert tokens == expected[0]
         for ours, theirs in zip(logits, expected[1], strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=tolerance)
-    for _, logits in found[1:]:  # all ranks choose from the same numbers
+    check_ranks(found)
+
+
+def check_ranks(found: list[Answers]) -> None:
+    """All ranks choose from the same numbers."""
+    for _, logits in found[1:]:
         assert all(map(torch.equal, logits, found[0][1]))
 
 

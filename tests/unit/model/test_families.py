@@ -30,6 +30,8 @@ BLOCK_SIZE, CHUNK, NUM_TOKENS = 8, 13, 9
 PROMPT_LENGTHS = (1, BLOCK_SIZE - 1, BLOCK_SIZE + 1, WINDOW - 1, WINDOW, WINDOW + 1, 2 * CHUNK + 9)
 #: Seeds of the weights for which no choice is a close one; 0 where not named.
 SEEDS: dict[str, int] = {"qwen3_next": 4, "qwen3_5": 1, "qwen3_5_moe": 1}
+#: How far logits may be off. These are as far from double precision in transformers, too.
+ATOL = {"gemma4-shared": 2e-3}
 #: What the native kernels do not compute, and a part of what they say.
 NOT_NATIVE = {
     "opt-350m": "do not know norms of sums, the lack of a last norm, the projection",
@@ -88,7 +90,7 @@ def test_greedy_answers_equal_those_of_transformers(
     for prompt, answer, ours in zip(prompts, answers, logits, strict=True):
         theirs = logits_of(case, tuple(prompt), tuple(answer))
         assert answer == theirs.argmax(dim=-1).tolist()
-        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=5e-4)
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=ATOL.get(case, 5e-4))
         # The order of additions decides nothing.
         best = theirs.topk(2).values
         assert (best[:, 0] - best[:, 1]).min() > 4 * (ours - theirs).abs().max()

