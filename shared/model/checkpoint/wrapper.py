@@ -100,6 +100,7 @@ def _with_defaults(text: dict[str, Any]) -> dict[str, Any]:
     import transformers  # noqa: PLC0415 - takes seconds, and few models need it
 
     try:
-        return transformers.AutoConfig.for_model(**text).to_dict()
+        full: dict[str, Any] = transformers.AutoConfig.for_model(**text).to_dict()
+        return full
     except (TypeError, ValueError) as error:
         raise ModelLoadError(f"text_config: {error}") from error

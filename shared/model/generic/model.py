@@ -50,7 +50,7 @@ class TransformersCausalLM:
         self.backend_name = backend.name
         self._decoder: nn.Module = getattr(module, module.base_model_prefix)
         self._head = _head_of(module)
-        self.dtype = module.dtype
+        self.dtype: torch.dtype = module.dtype
         #: Of the layers as the module computes them.
         self.spec = replace(spec, layers=observe(module, self._decoder, spec))
         #: Made for the first adapter.
