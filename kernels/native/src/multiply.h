@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "amx.h"
 #include "codes.h"
 #include "matrix.h"
 #include "operands.h"
@@ -24,6 +25,15 @@ template <class Dot>
 void multiply_panel(const Rows& rows, int first, int count, const uint32_t* panel, int words,
                     typename Dot::Accumulator* sums) {
   const uint32_t* start = rows.words + size_t(first) * rows.stride;
+#if defined(BATON_HAS_AMX)
+  if constexpr (std::is_same_v<Dot, BFloat16Dot> || std::is_same_v<Dot, Int8Dot>) {
+    const bool is_exact = std::is_same_v<Dot, Int8Dot>;
+    if ((!is_exact || count >= kLeastAmxRows) && may_use_amx()) {
+      multiply_by_amx<Dot>(start, rows.stride, count, panel, words, sums);
+      return;
+    }
+  }
+#endif
   if (count <= kTileRows) {
     multiply_rows<Dot, 2>(count, start, rows.stride, panel, words, sums, true,
                           panel + kAheadWords * kPanel);

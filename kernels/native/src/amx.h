@@ -1,0 +1,152 @@
+// Rows times a panel by the processor's matrix unit: tiles of 16 rows of 64 bytes (Intel's AMX).
+//
+// A word of a row and a line of the panel have the order that tiles want, so nothing is packed for them. Sums
+// of integers are exact: they equal those of vectors. Sums of bfloat16 are in another order than those of
+// vectors, but for any number of rows in the same one, so all products go one way.
+#pragma once
+
+#include <algorithm>
+#include <type_traits>
+
+#include "rows.h"
+
+namespace baton {
+
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__AMX_INT8__) && defined(__AVX512BF16__)
+#define BATON_HAS_AMX 1
+
+// Whether the kernel lets this process use tiles. It is asked once.
+bool may_use_amx();
+
+// From so many rows on tiles are the faster way for integers.
+constexpr int kLeastAmxRows = 4;
+
+namespace amx {
+
+constexpr int kRows = 16;   // of a tile
+constexpr int kWords = 16;  // of a row of a tile: 64 bytes
+// Words that are fetched ahead of those that a step takes.
+constexpr int kAheadWords = 2 * kWords;
+// Words of a panel that all rows go through before the next ones: they stay in the first-level cache.
+constexpr int kPieceWords = 12 * kWords;
+
+struct alignas(64) Shapes {
+  uint8_t palette = 1, start = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {};
+  uint8_t rows[16] = {};
+};
+
+// Tiles 0 and 1 have the sums of the upper rows, 2 and 3 those of the lower ones; 4 and 5 have these rows, 6
+// and 7 both halves of the panel.
+inline void shape_tiles(int upper, int lower) {
+  const int rows[8] = {upper, upper, lower, lower, upper, lower, kWords, kWords};
+  Shapes shapes;
+  for (int tile = 0; tile < 8; ++tile) {
+    shapes.rows[tile] = uint8_t(rows[tile]);
+    shapes.row_bytes[tile] = rows[tile] ? 4 * kWords : 0;
+  }
+  _tile_loadconfig(&shapes);
+}
+
+// Adds the products of kWords words. The compiler knows of no memory that tiles read: all was written before.
+template <class Dot, bool kHasLower>
+inline void add_step(const uint32_t* upper, const uint32_t* lower, size_t stride, const uint32_t* panel) {
+  _tile_loadd(6, panel, 4 * kPanel);
+  _tile_loadd(7, panel + kHalfPanel, 4 * kPanel);
+  _tile_loadd(4, upper, 4 * stride);
+  if constexpr (std::is_same_v<Dot, Int8Dot>) {
+    _tile_dpbusd(0, 4, 6);
+    _tile_dpbusd(1, 4, 7);
+  } else {
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+  }
+  if constexpr (kHasLower) {
+    _tile_loadd(5, lower, 4 * stride);
+    if constexpr (std::is_same_v<Dot, Int8Dot>) {
+      _tile_dpbusd(2, 5, 6);
+      _tile_dpbusd(3, 5, 7);
+    } else {
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+    }
+  }
+}
+
+// The last words of a panel, and zeros behind them.
+struct PanelEnd {
+  alignas(64) uint32_t words[kWords * kPanel] = {};
+  int count;
+
+  PanelEnd(const uint32_t* panel, int count) : count(count) { std::copy_n(panel, count * kPanel, words); }
+};
+
+// sums: [upper + lower][kPanel] of rows that are `stride` words apart; they are continued unless `is_first`.
+// end: null, or the last words of the panel, which `words` does not count.
+template <class Dot, bool kHasLower>
+inline void multiply_rows(const uint32_t* rows, size_t stride, int upper, int lower, const uint32_t* panel,
+                          int words, const PanelEnd* end, bool fetches, bool is_first,
+                          typename Dot::Accumulator* sums) {
+  shape_tiles(upper, lower);  // and they are zeros
+  uint32_t* to = reinterpret_cast<uint32_t*>(sums);
+  uint32_t* to_lower = to + upper * kPanel;
+  if (!is_first) {
+    _tile_loadd(0, to, 4 * kPanel);
+    _tile_loadd(1, to + kHalfPanel, 4 * kPanel);
+    if constexpr (kHasLower) {
+      _tile_loadd(2, to_lower, 4 * kPanel);
+      _tile_loadd(3, to_lower + kHalfPanel, 4 * kPanel);
+    }
+  }
+  const uint32_t* below = rows + upper * stride;
+  for (int word = 0; word < words; word += kWords) {
+    const uint32_t* here = panel + size_t(word) * kPanel;
+    if (fetches)
+      for (int line = 0; line < kWords * kPanel / kLineWords; ++line)
+        prefetch(here + kAheadWords * kPanel + line * kLineWords);
+    add_step<Dot, kHasLower>(rows + word, below + word, stride, here);
+  }
+  if (end) {
+    alignas(64) uint32_t own[2 * kRows][kWords] = {};
+    for (int r = 0; r < upper + lower; ++r) std::copy_n(rows + r * stride + words, end->count, own[r]);
+    asm volatile("" ::: "memory");
+    add_step<Dot, kHasLower>(own[0], own[upper], kWords, end->words);
+  }
+  _tile_stored(0, to, 4 * kPanel);
+  _tile_stored(1, to + kHalfPanel, 4 * kPanel);
+  if constexpr (kHasLower) {
+    _tile_stored(2, to_lower, 4 * kPanel);
+    _tile_stored(3, to_lower + kHalfPanel, 4 * kPanel);
+  }
+}
+
+}  // namespace amx
+
+// sums: [count][kPanelVectors] of rows that are `stride` words apart against the whole panel.
+template <class Dot>
+void multiply_by_amx(const uint32_t* rows, size_t stride, int count, const uint32_t* panel, int words,
+                     typename Dot::Accumulator* sums) {
+  const int whole = words / amx::kWords * amx::kWords;
+  const amx::PanelEnd end(panel + size_t(whole) * kPanel, words - whole);
+  const int piece = count > 2 * amx::kRows ? amx::kPieceWords : whole + amx::kWords;
+  for (int word = 0; word < words; word += piece) {
+    const int here = std::min(piece, whole - word);
+    const bool is_last = end.count > 0 && word + piece > whole;
+    for (int row = 0; row < count; row += 2 * amx::kRows) {
+      const int upper = std::min(amx::kRows, count - row), lower = std::min(amx::kRows, count - row - upper);
+      auto multiply = [&]<bool kHasLower>() {
+        amx::multiply_rows<Dot, kHasLower>(rows + row * stride + word, stride, upper, lower,
+                                           panel + size_t(word) * kPanel, here, is_last ? &end : nullptr,
+                                           row == 0, word == 0, sums + row * kPanelVectors);
+      };
+      if (lower)
+        multiply.template operator()<true>();
+      else
+        multiply.template operator()<false>();
+    }
+  }
+  _tile_release();
+}
+#endif
+
+}  // namespace baton
