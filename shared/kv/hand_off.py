@@ -102,6 +102,14 @@ class HandOff:
         """
         return self.layout.moved(first_block * self.receiver_units, num_tokens)
 
+    def sender_blocks(self, moved: tuple[range, ...]) -> tuple[range, ...]:
+        """Return by group the sender's blocks that have these units."""
+        return tuple(_blocks(units, self.sender_units) for units in moved)
+
+    def receiver_blocks(self, moved: tuple[range, ...]) -> tuple[range, ...]:
+        """Return by group the receiver's blocks that have these units."""
+        return tuple(_blocks(units, self.receiver_units) for units in moved)
+
     def stream(self, pair: Pair, moved: tuple[range, ...], num_tokens: int) -> Stream:
         """Return what a pair moves; of the last unit the tokens that it has."""
         units: list[tuple[int, int]] = []
@@ -185,6 +193,12 @@ def _check_states(layout: KVLayout) -> None:
                 f"KV group {number}: the parts of a state have {known} of its "
                 f"{group.state_size} numbers"
             )
+
+
+def _blocks(units: range, units_per_block: int) -> range:
+    """Return the blocks that have these units."""
+    first = units.start // units_per_block
+    return range(first, -(-units.stop // units_per_block) if units else first)
 
 
 def _common(one: range, other: range) -> range:

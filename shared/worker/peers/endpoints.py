@@ -11,7 +11,7 @@ from shared.errors import ConfigError, IncompatiblePeerError
 from shared.kv.hand_off import HandOff, Holder
 from shared.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from shared.rpc.wire import worker_id_to_wire
-from shared.worker.peers.ranks import RankEndpoint, RankGroup, group_to_wire, rank_id
+from shared.worker.peers.ranks import RankEndpoint, RankGroup, group_to_wire, holder_of, rank_id
 from shared.worker.peers.wire import layout_to_wire, offer_to_wire
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Endpoints:
             )
             for rank in range(self.num_ranks)
         )
-        return RankGroup(self.holder.split, tuple(ranks))
+        return RankGroup(self.holder.split, tuple(ranks), self.holder.layout.block_size)
 
     def describe(self, *, model_fingerprint: str, namespace: bytes) -> transfer_pb2.PeerInfo:
         """Return what peers compare. A single rank is described as before there were several."""
@@ -80,11 +80,11 @@ class Endpoints:
         Raises:
             IncompatiblePeerError: they cannot hand over to each other.
         """
-        return self._hand_off(self.holder, self._holder_of(peer), peer)
+        return self._hand_off(self.holder, holder_of(peer, self.holder.layout), peer)
 
     def hand_off_from(self, peer: RankGroup) -> HandOff | None:
         """Return the same in the other direction."""
-        return self._hand_off(self._holder_of(peer), self.holder, peer)
+        return self._hand_off(holder_of(peer, self.holder.layout), self.holder, peer)
 
     async def reaching(self, peer: RankGroup, hand_off: HandOff | None) -> list[str]:
         """Return the connectors by which our ranks reach the peer's, the best one first.
@@ -98,9 +98,6 @@ class Endpoints:
         """Return whether a hand-off to us may come by the connector of this name."""
         ours = self.connectors.get(name, ())
         return bool(ours) and (hand_off is None or all(one.takes_parts for one in ours))
-
-    def _holder_of(self, peer: RankGroup) -> Holder:
-        return Holder(self.holder.layout, peer.split)
 
     def _hand_off(self, sender: Holder, receiver: Holder, peer: RankGroup) -> HandOff | None:
         if sender.split.size == receiver.split.size == 1:

@@ -88,7 +88,7 @@ def divided(size: int = 2, stages: tuple[tuple[int, ...], ...] = ((1,), (3,))) -
     worker = WorkerId("prefill-0", "abc")
     offer = Offer(connector="zmq", address="tcp://host:1", params={"boot_id": "b"})
     ranks = (RankEndpoint(rank_id(worker, rank), (offer,)) for rank in range(size * len(stages)))
-    return RankGroup(KVSplit(size, stages), tuple(ranks))
+    return RankGroup(KVSplit(size, stages), tuple(ranks), LAYOUT.block_size)
 
 
 def peer_of(group: RankGroup) -> transfer_pb2.PeerInfo:
@@ -106,7 +106,7 @@ def test_a_peer_may_be_divided_in_another_way() -> None:
     assert group_of(theirs, LAYOUT) == divided()
     names = [rank.worker.name for rank in group_of(theirs, LAYOUT).ranks]
     assert names == ["prefill-0", "prefill-0.1", "prefill-0.2", "prefill-0.3"]
-    holder = holder_of(divided(), LAYOUT, 32)
+    holder = holder_of(replace(divided(), block_size=32), LAYOUT)
     assert [layout.num_layers for layout in holder.rank_layouts] == [1, 1, 3, 3]
     assert holder.layout.block_size == 32
 

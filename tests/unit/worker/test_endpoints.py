@@ -81,7 +81,7 @@ def endpoints(*ranks: list[FakeConnector]) -> Endpoints:
 
 def peer(*ranks: list[Offer], worker: WorkerId = PEER) -> RankGroup:
     each = (RankEndpoint(rank_id(worker, n), tuple(offers)) for n, offers in enumerate(ranks))
-    return RankGroup(KVSplit.of(LAYOUT, len(ranks)), tuple(each))
+    return RankGroup(KVSplit.of(LAYOUT, len(ranks)), tuple(each), LAYOUT.block_size)
 
 
 def _offer(name: str, address: str = "a") -> Offer:
@@ -160,7 +160,7 @@ async def test_states_that_nobody_can_divide_are_refused_by_name() -> None:
         await Recipients(ours).meet(there)
 
 
-MOVED = (range(3),)
+#: Of three blocks.
 NUM_TOKENS = 11
 
 
@@ -189,11 +189,11 @@ async def test_tickets_are_those_of_ranks_that_have_been_met(
     recipients = Recipients(endpoints([FakeConnector("shm", "a")]))
     message = message_of((0, 0), (0, 1))
     with pytest.raises(TransferError, match=f"no handshake with the ranks of {PEER}") as error:
-        recipients.order(message, MOVED, NUM_TOKENS)
+        recipients.order_prompt(message, 0, NUM_TOKENS)
     assert error.value.reason is TransferFailure.UNKNOWN_TICKET
     there = peer([_offer("shm")], [_offer("shm")])
     assert await recipients.meet(there) == ["shm"]
-    order = recipients.order(message, MOVED, NUM_TOKENS)
+    order = recipients.order_prompt(message, 0, NUM_TOKENS)
     assert isinstance(order, GroupOrder)
     assert sorted(order.tickets) == [(0, 0), (0, 1)]
     # A next life of the peer, and one peer too many, make it unknown.
@@ -203,34 +203,34 @@ async def test_tickets_are_those_of_ranks_that_have_been_met(
     ]
     await recipients.meet(replace(there, ranks=tuple(born_again)))
     with pytest.raises(TransferError, match="no handshake"):
-        recipients.order(message, MOVED, NUM_TOKENS)
+        recipients.order_prompt(message, 0, NUM_TOKENS)
     monkeypatch.setattr(outgoing, "_MOST_PEERS", 1)
     await recipients.meet(there)
-    recipients.order(message, MOVED, NUM_TOKENS)
+    recipients.order_prompt(message, 0, NUM_TOKENS)
     await recipients.meet(
-        RankGroup(KVSplit.of(LAYOUT), (RankEndpoint(WorkerId("other", "1"), ()),))
+        RankGroup(KVSplit.of(LAYOUT), (RankEndpoint(WorkerId("other", "1"), ()),), 4)
     )
     with pytest.raises(TransferError, match="no handshake"):
-        recipients.order(message, MOVED, NUM_TOKENS)
+        recipients.order_prompt(message, 0, NUM_TOKENS)
 
 
 async def test_tickets_that_do_not_fit_are_refused() -> None:
     recipients = Recipients(endpoints([FakeConnector("shm", "a")]))
     await recipients.meet(peer([_offer("shm")], [_offer("shm")]))
     with pytest.raises(InvalidRequestError, match="3] blocks by group"):
-        recipients.order(message_of((0, 0), (0, 1)), (range(2),), NUM_TOKENS)
+        recipients.order_prompt(message_of((0, 0), (0, 1)), 0, 8)
     old = message_of((0, 0), (0, 1))
     old.rank_tickets[1].ticket.sender.incarnation = "0"
     with pytest.raises(TransferError, match="names worker@0, this is worker@1"):
-        recipients.order(old, MOVED, NUM_TOKENS)
+        recipients.order_prompt(old, 0, NUM_TOKENS)
     two = message_of((0, 0), (0, 1))
     two.rank_tickets[1].ticket.connector = "zmq"
     with pytest.raises(InvalidRequestError, match="tickets of zmq and shm"):
-        recipients.order(two, MOVED, NUM_TOKENS)
+        recipients.order_prompt(two, 0, NUM_TOKENS)
     for pairs, num_blocks in [(((0, 0),), 3), (((0, 0), (0, 1)), 2), (((0, 0), (1, 7)), 3)]:
         message = message_of(*pairs)
         message.rank_tickets[-1].ticket.num_blocks = num_blocks
-        order = recipients.order(message, MOVED, NUM_TOKENS)
+        order = recipients.order_prompt(message, 0, NUM_TOKENS)
         with pytest.raises(TransferError, match="tickets for ranks") as error:
             await order.connect(1.0)
         assert error.value.reason is TransferFailure.OUT_OF_RANGE
@@ -241,7 +241,7 @@ def test_a_group_takes_no_ticket_for_one_rank() -> None:
     recipients = Recipients(endpoints([FakeConnector("shm")], [FakeConnector("shm")]))
     message = ticket_to_wire(ticket_of((0, 0)), [3])
     with pytest.raises(TransferError, match="a ticket for one rank, worker@1 has 2"):
-        recipients.order(message, MOVED, NUM_TOKENS)
+        recipients.order_prompt(message, 0, NUM_TOKENS)
 
 
 @dataclass
