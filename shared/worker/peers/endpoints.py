@@ -75,7 +75,8 @@ class Endpoints:
                     connector.meet(rank.worker, offer)
 
     def hand_off_to(self, peer: RankGroup) -> HandOff | None:
-        """Return what each rank has for each of the peer's; None from one rank to one.
+        """Return what each rank has for each of the peer's; None if whole blocks move, from one
+        rank to one.
 
         Raises:
             IncompatiblePeerError: they cannot hand over to each other.
@@ -92,15 +93,20 @@ class Endpoints:
         hand_off: from us to the peer; the ranks that have something for each other matter.
         """
         pairs = ((0, 0),) if hand_off is None else hand_off.pairs
-        return [name for name, ours in self.connectors.items() if await _reach(ours, peer, pairs)]
+        return [
+            name
+            for name, ours in self.connectors.items()
+            if self.moves(name, hand_off) and await _reach(ours, peer, pairs)
+        ]
 
-    def receives(self, name: str, hand_off: HandOff | None) -> bool:
-        """Return whether a hand-off to us may come by the connector of this name."""
+    def moves(self, name: str, hand_off: HandOff | None) -> bool:
+        """Return whether a hand-off, in either direction, may go by the connector of this name."""
         ours = self.connectors.get(name, ())
         return bool(ours) and (hand_off is None or all(one.takes_parts for one in ours))
 
     def _hand_off(self, sender: Holder, receiver: Holder, peer: RankGroup) -> HandOff | None:
-        if sender.split.size == receiver.split.size == 1:
+        sizes = sender.layout.block_size, receiver.layout.block_size
+        if sender.split.size == receiver.split.size == 1 and sizes[0] == sizes[1]:
             return None
         try:
             return HandOff(sender, receiver)

@@ -131,8 +131,15 @@ class Recipients:
         moved = layout.needed(first_block, num_blocks)
         if not message.rank_tickets:
             return self._whole_order(message, moved)
+        hand_off = self._hand_off(message)
+        if hand_off.sender_units != hand_off.receiver_units:
+            raise InvalidRequestError(
+                f"request {message.request_id}: hashes are of blocks of {layout.block_size} tokens "
+                f"here, and of {hand_off.receiver.layout.block_size} there",
+                param="block_hashes",
+            )
         num_tokens = (first_block + num_blocks) * layout.block_size
-        return self._order(message, self._hand_off(message), moved, num_tokens)
+        return self._order(message, hand_off, moved, num_tokens)
 
     def _whole_order(
         self, message: transfer_pb2.TransferTicket, moved: tuple[range, ...]

@@ -145,9 +145,40 @@ async def test_a_connector_must_reach_every_rank_that_gets_something() -> None:
 def test_whole_blocks_alone_are_not_enough_between_groups() -> None:
     ours = endpoints([FakeConnector("zmq", takes_parts=False), FakeConnector("nixl")])
     several = ours.hand_off_from(peer([], []))
-    assert [ours.receives(name, None) for name in ("zmq", "nixl", "shm")] == [True, True, False]
-    assert [ours.receives(name, several) for name in ("zmq", "nixl")] == [False, True]
+    assert [ours.moves(name, None) for name in ("zmq", "nixl", "shm")] == [True, True, False]
+    assert [ours.moves(name, several) for name in ("zmq", "nixl")] == [False, True]
     assert ours.hand_off_from(peer([])) is None
+
+
+async def test_single_ranks_with_blocks_of_another_size_move_parts() -> None:
+    ours = endpoints([FakeConnector("zmq", "a", takes_parts=False), FakeConnector("shm", "a")])
+    there = replace(peer([_offer("zmq"), _offer("shm")]), block_size=8)
+    to, back = ours.hand_off_to(there), ours.hand_off_from(there)
+    assert to is not None
+    assert back is not None
+    assert (
+        (to.sender_units, to.receiver_units) == (back.receiver_units, back.sender_units) == (1, 2)
+    )
+    assert await ours.reaching(there, to) == ["shm"]
+    assert await ours.reaching(replace(there, block_size=4), None) == ["zmq", "shm"]
+    with pytest.raises(IncompatiblePeerError, match=r"layout\.block_size"):
+        ours.hand_off_to(replace(there, block_size=6))
+
+
+async def test_a_prompt_is_ordered_by_the_receivers_blocks_and_a_prefix_not_at_all() -> None:
+    recipients = Recipients(endpoints([FakeConnector("shm", "a")]))
+    await recipients.meet(replace(peer([_offer("shm")]), block_size=8))
+    message = message_of((0, 0))
+    message.num_blocks = message.group_blocks[0] = 1
+    # Of 11 tokens the receiver has 8: what is left are units of 4 tokens.
+    order = recipients.order_prompt(message, 1, 11)
+    assert isinstance(order, GroupOrder)
+    assert (order.units, order.moved) == ((range(2, 3),), (range(2, 3),))
+    with pytest.raises(InvalidRequestError, match="blocks of 4 tokens here, and of 8 there"):
+        recipients.order_prefix(message, 1, 1)
+    whole = ticket_to_wire(replace(ticket_of((0, 0)), layout=replace(LAYOUT, block_size=8)), [3])
+    with pytest.raises(TransferError, match="layout_mismatch"):
+        recipients.order_prompt(whole, 0, 11)
 
 
 async def test_states_that_nobody_can_divide_are_refused_by_name() -> None:
