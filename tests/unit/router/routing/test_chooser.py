@@ -9,11 +9,13 @@ from services.router.routing.base import RoutingRequest
 from shared.directory.base import WorkerLoad
 from shared.errors import NoWorkerError, OverloadedError
 from shared.identity import Role
-from tests.unit.router.routing.workers import BLOCK_SIZE, Cluster, endpoint, hashes
+from tests.unit.router.routing.workers import BLOCK_SIZE, SPACE, Cluster, endpoint, hashes
 
 REQUEST = RoutingRequest(num_prompt_tokens=10, max_tokens=10)
 LONG = hashes(*range(1, 101))
-LONG_REQUEST = RoutingRequest(num_prompt_tokens=100 * BLOCK_SIZE, max_tokens=10, block_hashes=LONG)
+LONG_REQUEST = RoutingRequest(
+    num_prompt_tokens=100 * BLOCK_SIZE, max_tokens=10, block_hashes={SPACE: LONG}
+)
 
 
 def _prefill(cluster: Cluster, request: RoutingRequest = REQUEST) -> list[str]:
@@ -76,7 +78,7 @@ def test_what_was_just_sent_counts_before_it_is_reported() -> None:
     workers = [endpoint(name) for name in "pqrs"]
     cluster = Cluster(endpoint("d", Role.DECODE), *workers)
     route = cluster.chooser.route(LONG_REQUEST)
-    booking = cluster.book.begin(route, num_prompt_tokens=1600, block_hashes=LONG)
+    booking = cluster.book.begin(route, num_prompt_tokens=1600, block_hashes={SPACE: LONG})
     booking.add_tokens(1)
     assert cluster.chooser.route(LONG_REQUEST).prefill[0] is route.prefill[0]
     again = cluster.chooser.decide(LONG_REQUEST)
@@ -185,12 +187,12 @@ def test_nobody_at_all_is_said_plainly() -> None:
 
 def test_prompts_are_hashed_only_if_somebody_looks() -> None:
     workers = [endpoint("d", Role.DECODE), endpoint("p")]
-    assert Cluster(*workers).chooser.hash_space() == (b"\xab", BLOCK_SIZE)
-    assert Cluster(workers[0]).chooser.hash_space() is None
-    assert Cluster(*workers, policy="random").chooser.hash_space() is None
-    assert Cluster(*(endpoint(n, namespace="odd") for n in "ab")).chooser.hash_space() is None
+    assert Cluster(*workers).chooser.hash_spaces() == {SPACE: BLOCK_SIZE}
+    assert Cluster(workers[0]).chooser.hash_spaces() == {}
+    assert Cluster(*workers, policy="random").chooser.hash_spaces() == {}
+    assert Cluster(*(endpoint(n, namespace="odd") for n in "ab")).chooser.hash_spaces() == {}
     mixed = [*workers, endpoint("q", namespace="cd")]
-    assert Cluster(*mixed).chooser.hash_space() == (b"\xab", BLOCK_SIZE)
+    assert Cluster(*mixed).chooser.hash_spaces() == {SPACE: BLOCK_SIZE}
 
 
 def test_a_request_nobody_can_serve_in_time_is_refused_with_the_time_to_wait() -> None:
@@ -216,7 +218,7 @@ def test_who_meets_the_bound_comes_before_who_costs_less() -> None:
     slow.work.add_prompt(1, 10, 5000.0, cluster.clock())
     assert _prefill(cluster, LONG_REQUEST) == ["q", "p"]
     bounded = RoutingRequest(
-        num_prompt_tokens=1600, max_tokens=10, block_hashes=LONG, max_ttft_ms=1000.0
+        num_prompt_tokens=1600, max_tokens=10, block_hashes={SPACE: LONG}, max_ttft_ms=1000.0
     )
     assert _prefill(cluster, bounded) == ["p", "q"]
 
