@@ -11,7 +11,7 @@ from services.router.routing.base import Estimate, PrefixSource, Route
 from services.router.routing.book import Book
 from services.router.routing.eligible import FILTERS, Candidates, Eligible
 from services.router.routing.estimator import Estimator, Holdings
-from services.router.routing.filters import SharesBlocksWith
+from services.router.routing.filters import handing_to
 from services.router.routing.hashes import NO_SPACES, spaces_of
 from services.router.routing.newest import Newest
 from services.router.routing.places.compare import compared
@@ -210,8 +210,7 @@ class WorkerChooser:
             return
         decode.candidates = meets_itl(request, decode.candidates)
         chosen = decode.candidates[0]
-        shares = SharesBlocksWith(chosen.endpoint)
-        compatible = self._eligible.kept(request, readers, prefill, (shares,))
+        compatible = self._eligible.kept(request, readers, prefill, handing_to(chosen.endpoint))
         if readers and not compatible:
             # The decode worker has to compute the prompt, which is not in its estimate.
             chosen = self._estimator.decode(request, [chosen.endpoint], holdings, computes=True)[0]
