@@ -265,7 +265,7 @@ class BlockManager:
             for group, table in enumerate(seq.tables):
                 if group in self._stateful:
                     continue
-                blocks = table[first:end]
+                blocks: Seq[int] = table[first:end]
                 if group in late_groups:
                     blocks = _without_first(blocks)
                 self._publish(seq, group, blocks, hashes, first)
