@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 #: No worker's KV pool is too small in these runs.
 PLENTY = 1_000_000
+#: Of all workers.
+NAMESPACE = "00"
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +237,7 @@ class Simulation:
         request = RoutingRequest(
             num_prompt_tokens=arrival.num_tokens,
             max_tokens=arrival.num_output_tokens,
-            block_hashes=hashes if self._scheduler.policy.uses_prefixes else (),
+            block_hashes={NAMESPACE: hashes} if self._scheduler.policy.uses_prefixes else {},
             adapter=AdapterRef("a", arrival.adapter, "/a") if arrival.adapter else None,
         )
         route = self._scheduler.route(request)
@@ -331,7 +333,7 @@ def _endpoint(name: str, role: Role, fleet: WorkerProfile | None, times: LoadTim
         role=role,
         address=f"{name}:1",
         model="simulated",
-        namespace="00",
+        namespace=NAMESPACE,
         block_size=BLOCK_SIZE,
         num_blocks=PLENTY,
         max_model_len=PLENTY * BLOCK_SIZE,

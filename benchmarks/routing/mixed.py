@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 #: No worker's KV pool is too small in these runs.
 PLENTY = 1_000_000
+#: Of all workers.
+NAMESPACE = "00"
 #: Prompt tokens of a step, and its sequences.
 MAX_BATCHED_TOKENS = 2048
 MAX_SEQUENCES = 64
@@ -194,10 +196,12 @@ class MixedSimulation:
         request = RoutingRequest(
             num_prompt_tokens=arrival.num_tokens,
             max_tokens=arrival.num_output_tokens,
-            block_hashes=full,
+            block_hashes={NAMESPACE: full},
         )
         route = self._chooser.route(request)
-        booking = self._book.begin(route, num_prompt_tokens=arrival.num_tokens, block_hashes=full)
+        booking = self._book.begin(
+            route, num_prompt_tokens=arrival.num_tokens, block_hashes=request.block_hashes
+        )
         computing = route.prefill[0] if route.prefill else route.decode
         if route.num_handed_tokens:
             self.outcome.num_split += 1
@@ -373,7 +377,7 @@ def _endpoint(
         role=role,
         address=f"{name}:1",
         model="simulated",
-        namespace="00",
+        namespace=NAMESPACE,
         block_size=block_size,
         num_blocks=PLENTY,
         max_model_len=PLENTY * block_size,

@@ -215,7 +215,10 @@ class DecodeCall:
             await self._engine.complete_transfer(self._request.request_id, num_tokens=num_part)
         elif report.succeeded:
             await self._engine.complete_transfer(
-                self._request.request_id, first_token, report.states_from
+                self._request.request_id,
+                first_token,
+                report.states_from,
+                late_groups=report.late_groups,
             )
         else:
             await self._engine.fail_transfer(self._request.request_id, first_token)

@@ -265,7 +265,7 @@ class HandOff:
             embeds=request.embeds,
             adapter=request.adapter if request.HasField("adapter") else None,
         )
-        if to.first_block:
+        if to.first_block and peer.shares_prefixes:
             # The KV of a chat's earlier answer is on this worker alone.
             message.prefix_sources.append(self._own_source(to.first_block))
         metadata = None if span is None else tuple(span.headers.items())

@@ -61,6 +61,8 @@ class HandOffReport:
     exposed_ms: float = 0.0
     #: Position of the first token of the prompt whose hidden states have come, if any have.
     states_from: int | None = None
+    #: See `HandOff.late_groups`.
+    late_groups: tuple[int, ...] = ()
 
     @property
     def succeeded(self) -> bool:
@@ -90,6 +92,10 @@ class PrefillAttempt:
         self._peer = peer
         self._request_id = request_id
         self._to = to
+        hand_off = peer.hand_off
+        self._moved = (
+            to.moved if hand_off is None else hand_off.moved(to.first_block, to.num_tokens)
+        )
         self._timeout_s = timeout_s
         # A worker of an older version is silent while it works.
         bound_s = min(stall_s, timeout_s) if peer.reports_progress else timeout_s
@@ -137,6 +143,8 @@ class PrefillAttempt:
                     break
             receipt = await self._stall.wait(arrival, lambda: inbound.num_blocks_received)
             report.receipt = _verify(receipt, report.done, self._request_id)
+            if peer.hand_off is not None:
+                report.late_groups = peer.hand_off.late_groups(self._moved)
             if states is not None and report.done is not None:
                 report.states_from = await states.collect(report.done)
             report.exposed_ms = (time.monotonic() - (self._first_token_s or 0.0)) * 1e3
@@ -147,7 +155,7 @@ class PrefillAttempt:
             self._peer,
             request_id=self._request_id,
             tables=self._to.tables,
-            moved=self._to.moved,
+            moved=self._moved,
             num_tokens=self._to.num_tokens,
             memory=self._to.memory,
         )

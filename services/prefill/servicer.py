@@ -146,14 +146,13 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServicer):
         return await self._reuse.submit(ready, sources=sources)
 
     def _order(self, request: prefill_pb2.PrefillRequest) -> SendOrder:
-        """Return the order of the prompt's blocks, after `first_block` of them.
+        """Return the order of the prompt's blocks, after `first_block` of the receiver's.
 
         Raises:
-            InvalidRequestError, TransferError: see `Recipients.order`.
+            InvalidRequestError, TransferError: see `Recipients.order_prompt`.
         """
-        num_tokens = len(request.token_ids)
-        moved = self._layout.moved(request.first_block, num_tokens)
-        return self._recipients.order(request.ticket, moved, num_tokens)
+        ticket, num_tokens = request.ticket, len(request.token_ids)
+        return self._recipients.order_prompt(ticket, request.first_block, num_tokens)
 
     def _wish(self, request: prefill_pb2.PrefillRequest) -> HiddenWish | None:
         """Return which hidden states to keep, if any. Between groups of ranks none move."""

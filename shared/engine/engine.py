@@ -340,6 +340,7 @@ class Engine:
         first_token: int | None = None,
         states_from: int | None = None,
         num_tokens: int | None = None,
+        late_groups: Seq[int] = (),
     ) -> None:
         """Continue a request whose prompt's KV has arrived and was verified.
 
@@ -347,11 +348,13 @@ class Engine:
         prompt token is computed again. Hidden states have arrived from position `states_from` on.
         With `num_tokens`, whole blocks, only the KV of so many leading tokens has arrived: the rest
         is computed here, and there is no first token. Not for models with windows or states.
+        `late_groups`: those whose first block has arrived without tokens in front of the window, so
+        that no other sequence may use it.
 
         Raises:
             RequestCancelledError: the request has ended.
         """
-        self._end_transfer(request_id, True, first_token, states_from, num_tokens)
+        self._end_transfer(request_id, True, first_token, states_from, num_tokens, late_groups)
 
     def fail_transfer(self, request_id: str, first_token: int | None = None) -> None:
         """Compute the prompt here: nothing received may be used.
@@ -540,13 +543,18 @@ class Engine:
         first_token: int | None,
         states_from: int | None,
         num_tokens: int | None = None,
+        late_groups: Seq[int] = (),
     ) -> None:
         seq = find_receiving(self._scheduler.sequences, request_id)
         placed = seq.hidden
         if first_token is not None:
             self._validator.check_first_token(seq, first_token)
         self._scheduler.end_transfer(
-            seq, received=received, first_token=first_token, num_received=num_tokens
+            seq,
+            received=received,
+            first_token=first_token,
+            num_received=num_tokens,
+            late_groups=late_groups,
         )
         self._counters["transfers_completed" if received else "transfers_unused"] += 1
         self._stalled = False

@@ -137,10 +137,13 @@ class EngineThread:
         first_token: int | None = None,
         states_from: int | None = None,
         num_tokens: int | None = None,
+        late_groups: Sequence[int] = (),
     ) -> None:
         """See `Engine.complete_transfer`."""
         complete = self._engine.complete_transfer
-        await self._call(partial(complete, request_id, first_token, states_from, num_tokens))
+        await self._call(
+            partial(complete, request_id, first_token, states_from, num_tokens, late_groups)
+        )
 
     async def fail_transfer(self, request_id: str, first_token: int | None = None) -> None:
         """See `Engine.fail_transfer`."""

@@ -62,6 +62,12 @@ class Stream:
         return sum(sizes[number] for number in self.which)
 
 
+def fit(one_block_size: int, other_block_size: int) -> bool:
+    """Return whether blocks of one of these sizes consist of whole blocks of the other."""
+    small, large = sorted((one_block_size, other_block_size))
+    return small > 0 and large % small == 0
+
+
 class HandOff:
     """The map between two workers."""
 
@@ -76,10 +82,10 @@ class HandOff:
         for holder in (sender, receiver):
             holder.split.check(holder.layout)
             _check_states(holder.layout)
-        small, large = sorted((sender.layout.block_size, receiver.layout.block_size))
-        if large % small:
-            sizes = receiver.layout.block_size, sender.layout.block_size
+        sizes = receiver.layout.block_size, sender.layout.block_size
+        if not fit(*sizes):
             raise IncompatiblePeerError("layout.block_size", ours=sizes[0], theirs=sizes[1])
+        small = min(sizes)
         #: That of the tickets: with the smaller block size.
         self.layout = replace(receiver.layout, block_size=small)
         theirs = replace(sender.layout, block_size=small)
@@ -101,6 +107,27 @@ class HandOff:
         first_block: of the receiver's.
         """
         return self.layout.moved(first_block * self.receiver_units, num_tokens)
+
+    def sender_blocks(self, moved: tuple[range, ...]) -> tuple[range, ...]:
+        """Return by group the sender's blocks that have these units."""
+        return tuple(_blocks(units, self.sender_units) for units in moved)
+
+    def receiver_blocks(self, moved: tuple[range, ...]) -> tuple[range, ...]:
+        """Return by group the receiver's blocks that have these units."""
+        return tuple(_blocks(units, self.receiver_units) for units in moved)
+
+    def late_groups(self, moved: tuple[range, ...]) -> tuple[int, ...]:
+        """Return the groups of which the receiver's first block lacks tokens in front of a window.
+
+        The sequence does not read them, but another one could that finds the block in the cache.
+        """
+        size = self.receiver_units
+        groups = zip(self.layout.groups, moved, strict=True)
+        return tuple(
+            number
+            for number, (group, units) in enumerate(groups)
+            if units and units.start % size and group.kind is not GroupKind.STATE
+        )
 
     def stream(self, pair: Pair, moved: tuple[range, ...], num_tokens: int) -> Stream:
         """Return what a pair moves; of the last unit the tokens that it has."""
@@ -185,6 +212,12 @@ def _check_states(layout: KVLayout) -> None:
                 f"KV group {number}: the parts of a state have {known} of its "
                 f"{group.state_size} numbers"
             )
+
+
+def _blocks(units: range, units_per_block: int) -> range:
+    """Return the blocks that have these units."""
+    first = units.start // units_per_block
+    return range(first, -(-units.stop // units_per_block) if units else first)
 
 
 def _common(one: range, other: range) -> range:

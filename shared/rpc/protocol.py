@@ -28,7 +28,8 @@ PROTOCOL_MAJOR = 1
 #: 8: (landing) a worker tells how many blocks it receives in host memory while its pool is full.
 #: 8: (plain tokens) a decode worker sends the tokens of a step in two lists, to a router that reads
 #: them.
-PROTOCOL_MINOR = 8
+#: 9: workers hand over whose block sizes differ, if one is a multiple of the other.
+PROTOCOL_MINOR = 9
 
 #: First minor versions with a feature.
 REPORTING_MINOR = 1
@@ -43,3 +44,4 @@ POOLING_MINOR = 7
 ADAPTED_VECTORS_MINOR = 8
 RANKS_MINOR = 8
 SPLIT_MINOR = 8
+BLOCK_SIZES_MINOR = 9

@@ -160,6 +160,7 @@ RANKS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "1 : 2": (_ALONE, _TWO),
     "2 : 2": (_TWO, _TWO),
     "1 : 2 stages": (_ALONE, ("--pipeline-parallel-size", "2")),
+    "1 : 1, blocks 8 : 16": (("--block-size", "8"), _ALONE),
 }
 REQUESTS: Mapping[str, Mapping[str, Any]] = {
     "greedy": {"temperature": 0.0},

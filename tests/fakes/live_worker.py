@@ -114,6 +114,7 @@ class LiveWorker:
         prefill: LiveWorker | Sequence[LiveWorker] | None = None,
         adapter: common_pb2.Adapter | None = None,
         max_itl_ms: float = 0.0,
+        num_handed_tokens: int = 0,
         **sampling: Any,
     ) -> AsyncIterator[decode_pb2.DecodeResponse]:
         """One answer as it comes, greedy unless `sampling` says more; `prefill` computes the
@@ -131,6 +132,7 @@ class LiveWorker:
             cache_salt=cache_salt,
             adapter=adapter,
             max_itl_ms=max_itl_ms,
+            num_handed_tokens=num_handed_tokens,
         )
         stub: decode_pb2_grpc.DecodeAsyncStub = decode_pb2_grpc.DecodeStub(
             self.parts.channels.get(self.address)
@@ -150,7 +152,7 @@ class LiveWorker:
     def hashes(self, prompt: Sequence[int]) -> list[bytes]:
         """Of the prompt's full blocks."""
         namespace = bytes.fromhex(self.parts.peer_info.namespace)
-        return KVIdentity(namespace).hash_blocks(prompt, BLOCK_SIZE)
+        return KVIdentity(namespace).hash_blocks(prompt, self.parts.layout.block_size)
 
     async def cached_bytes(self, prompt: Sequence[int]) -> np.ndarray:
         """The bytes of the prompt's leading blocks that are in the cache [blocks, block bytes]."""

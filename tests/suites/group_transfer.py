@@ -206,9 +206,12 @@ class GroupSuite:
         return CASES
 
     async def test_stages_kinds_scales_and_blocks_of_two_sizes(self, harness: Harness) -> None:
-        """There from small blocks into large ones, in 8 bits; and back."""
-        splits = KVSplit(2, ((1, 0, 2, 1), (3, 2, 0, 1))), KVSplit(3, ((4, 2, 2, 2),))
-        for dtype, sizes in self.formats():
+        """There from small blocks into large ones, in 8 bits; and back, also between two ranks."""
+        staged = KVSplit(2, ((1, 0, 2, 1), (3, 2, 0, 1)))
+        divided, whole = (KVSplit(size, ((4, 2, 2, 2),)) for size in (3, 1))
+        for splits, (dtype, sizes) in itertools.product(
+            ((staged, divided), (whole, whole)), self.formats()
+        ):
             layouts = [every_kind(size, dtype) for size in sizes]
             holders = [Holder(layout, split) for layout, split in zip(layouts, splits, strict=True)]
             async with groups(harness, *holders) as (sender, receiver):

@@ -86,7 +86,9 @@ class PrefillRequest(_message.Message):
     request_id: _builtins.str
     """Set by the router; the same on every worker that works on the request."""
     first_block: _builtins.int
-    """Index in the prompt of the ticket's first block: the caller holds those before it."""
+    """Index in the prompt of the ticket's first block: the caller holds those before it. They are of the
+    caller's block size.
+    """
     cache_salt: _builtins.bytes
     """Isolates the prefix cache between tenants."""
     priority: _builtins.int

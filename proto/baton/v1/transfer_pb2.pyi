@@ -279,7 +279,7 @@ class PeerInfo(_message.Message):
     model_fingerprint: _builtins.str
     """Must be equal: digest of architecture, weights and dtype."""
     namespace: _builtins.str
-    """Must be equal: root of the block hashes."""
+    """Root of the block hashes. Must be equal if the block sizes are."""
     tensor_parallel_size: _builtins.int
     """Number of ranks. Peers before minor version 8 refuse another one than theirs."""
     @_builtins.property
@@ -292,7 +292,9 @@ class PeerInfo(_message.Message):
 
     @_builtins.property
     def layout(self) -> Global___KVLayout:
-        """Must be equal."""
+        """Must be equal, but for the block size: one must be a multiple of the other. Peers before minor version
+        9 refuse another block size than theirs.
+        """
 
     @_builtins.property
     def offers(self) -> _containers.RepeatedCompositeFieldContainer[Global___ConnectorOffer]:
@@ -358,18 +360,19 @@ class TransferTicket(_message.Message):
 
     @_builtins.property
     def layout(self) -> Global___KVLayout:
-        """Layout of a block."""
+        """Layout of a block; of a hand-off between two block sizes, that with the smaller one."""
 
     @_builtins.property
     def group_blocks(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """By group of the layout: its number of blocks. Empty: all are the first group's, or
-        they hold no KV. Since minor version 4.
+        """By group of the layout: its number of blocks, those of the receiver. Empty: all are the first group's,
+        or they hold no KV. Since minor version 4.
         """
 
     @_builtins.property
     def rank_tickets(self) -> _containers.RepeatedCompositeFieldContainer[Global___RankTicket]:
-        """Of a hand-off between workers of which one has several ranks: the ticket of each pair of ranks that have
-        something to move. This message then only says what they have in common. Since minor version 8.
+        """Of a hand-off between workers of which one has several ranks, or of two block sizes: the ticket of each
+        pair of ranks that have something to move. This message then only says what they have in common. Since
+        minor version 8.
         """
 
     def __init__(

@@ -11,11 +11,10 @@ from services.router.usage import Timings, Usage
 from shared.errors import DeadlineError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from services.router.answer.stream import AnswerStream
     from services.router.answer.ttft_margin import TtftMargin
     from services.router.request.generation import AnswerPiece, GenerationRequest
+    from services.router.routing.hashes import BlockHashes
     from shared.request.sampling_params import SamplingParams
 
 
@@ -41,7 +40,7 @@ class Job:
     first_token_s: float | None = None
     last_token_s: float | None = None
     #: Hashes of the prompt's blocks; None until routing needs them.
-    block_hashes: Sequence[bytes] | None = None
+    block_hashes: BlockHashes | None = None
     #: The weights that its answers are pinned to.
     pin: Pin = field(default_factory=Pin)
     streams: list[AnswerStream] = field(default_factory=list)

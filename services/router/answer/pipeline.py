@@ -21,6 +21,7 @@ from services.router.answer.wire import candidate_to_wire, prefix_sources_to_wir
 from services.router.request.embeds_policy import NO_EMBEDS, EmbedsPolicy
 from services.router.request.generation import AnswerPiece
 from services.router.request.no_answers import no_answers
+from services.router.routing.hashes import NO_HASHES
 from shared.errors import (
     BatonError,
     DeadlineError,
@@ -319,7 +320,7 @@ class Pipeline:
             sessions=self._sessions,
             request=request,
             timeout_s=job.remaining_s(),
-            block_hashes=job.block_hashes or (),
+            block_hashes=job.block_hashes or NO_HASHES,
             follows=follows,
             span=span,
         )

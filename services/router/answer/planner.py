@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from services.router.answer.job import Job
@@ -14,6 +15,7 @@ from services.router.request.resume import check_resumed, resumed_identity
 from services.router.routing.base import PrefixSource, RoutingRequest
 from services.router.routing.chooser import MAX_SOURCES
 from services.router.routing.explain import explain
+from services.router.routing.hashes import NO_HASHES, hashed
 from shared.errors import BatonError, InvalidRequestError, NoWorkerError, UnsupportedError
 from shared.request.beam_search import check_beam_search
 from shared.request.hidden_states import NO_HIDDEN_STATES
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from services.router.routing.base import Route
     from services.router.routing.chooser import WorkerChooser
     from services.router.routing.explain import Explanation
+    from services.router.routing.hashes import BlockHashes
     from shared.generation.resolver import SamplingResolver
     from shared.identity import WorkerId
     from shared.request.hidden_states import HiddenStatesPolicy
@@ -202,29 +205,26 @@ class AnswerPlanner:
             ttft_margin=self.margin.factor,
         )
 
-    def _block_hashes(self, job: Job, token_ids: Sequence[int]) -> Sequence[bytes]:
+    def _block_hashes(self, job: Job, token_ids: Sequence[int]) -> BlockHashes:
         """Return block hashes of the prompt and `token_ids`; the prompt's are computed once."""
         if token_ids:
             return self._hashed(job, (*job.request.prompt_token_ids, *token_ids))
         if job.block_hashes is None:
             # Prompt logprobs require the prompt's computation: they turn reuse off.
             wanted = job.sampling.prompt_logprobs is None
-            job.block_hashes = self._hashed(job, job.request.prompt_token_ids) if wanted else ()
+            prompt = job.request.prompt_token_ids
+            job.block_hashes = self._hashed(job, prompt) if wanted else NO_HASHES
         return job.block_hashes
 
-    def _hashed(self, job: Job, token_ids: Sequence[int]) -> Sequence[bytes]:
-        space = self._chooser.hash_space()
-        if space is None:
-            return ()
-        namespace, block_size = space
+    def _hashed(self, job: Job, token_ids: Sequence[int]) -> BlockHashes:
         request = job.request
-        identity = identity_of(
-            namespace,
+        identify = partial(
+            identity_of,
             salt=request.cache_salt,
             embeds=request.embeds,
             adapter=b"" if request.adapter is None else request.adapter.digest,
         )
-        return identity.hash_blocks(token_ids, block_size)
+        return hashed(self._chooser.hash_spaces(), token_ids, identify)
 
 
 def _from_drained(route: Route, losses: Losses, *, num_tokens: int) -> Route:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from services.router.routing.base import Route
     from services.router.routing.book import Book, Booking
+    from services.router.routing.hashes import BlockHashes
     from services.router.workers.pieces import Piece
     from services.router.workers.sessions import AnswerCall, SessionPool
     from shared.generation.params import GenerationParams
@@ -45,7 +46,7 @@ class Call:
     request: decode_pb2.DecodeRequest
     timeout_s: float
     #: Hashes of the prompt's blocks, for the book; empty if routing does not use them.
-    block_hashes: Sequence[bytes] = ()
+    block_hashes: BlockHashes = field(default_factory=dict)
     #: The worker has the prompt's KV already, from another answer.
     follows: bool = False
     #: Span of this call alone, ended by `pieces`. None unless the router traces.

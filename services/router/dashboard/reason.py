@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from services.router.routing.explain import CandidateCost, cost_of
+from services.router.routing.hashes import NO_HASHES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,7 +71,7 @@ def kept_part(trail: Trail) -> Kept | None:
         return None
     return Kept(
         trail.policy,
-        replace(trail.request, block_hashes=()),
+        replace(trail.request, block_hashes=NO_HASHES),
         _best(trail.decision.decode),
         _best(trail.decision.prefill),
         trail.num_decisions,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from services.router.routing.hashes import BlockHashes
     from services.router.workers.endpoint import Endpoint
     from shared.identity import WorkerId
     from shared.pooling.facts import PoolTask
@@ -20,8 +21,8 @@ class RoutingRequest:
 
     num_prompt_tokens: int
     max_tokens: int
-    #: Hashes of the prompt's full blocks, in order; empty: no cache is looked up.
-    block_hashes: Sequence[bytes] = ()
+    #: Hashes of the prompt's full blocks; empty: no cache is looked up.
+    block_hashes: BlockHashes = field(default_factory=dict)
     #: None: the model itself.
     adapter: AdapterRef | None = None
     #: Workers that failed this request before.

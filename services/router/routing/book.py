@@ -7,13 +7,15 @@ import math
 import time
 from typing import TYPE_CHECKING
 
+from services.router.routing.hashes import NO_HASHES
 from services.router.routing.predicted import PredictedBlocks
 from services.router.workers.recent import Recent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from services.router.routing.base import Route
+    from services.router.routing.hashes import BlockHashes
     from services.router.workers.adapter_use import AdapterUse
     from services.router.workers.endpoint import Endpoint
 
@@ -75,7 +77,7 @@ class Book:
         route: Route,
         *,
         num_prompt_tokens: int,
-        block_hashes: Sequence[bytes] = (),
+        block_hashes: BlockHashes = NO_HASHES,
         waits_apart: bool = False,
         adapter: bytes = b"",
         max_itl_ms: float | None = None,
@@ -113,7 +115,13 @@ class Book:
     ) -> Booking:
         """Book a further answer to a prompt whose KV the decode worker holds already."""
         return Booking(
-            self, route, num_prompt_tokens, (), None, adapter=adapter, max_itl_ms=max_itl_ms
+            self,
+            route,
+            num_prompt_tokens,
+            NO_HASHES,
+            None,
+            adapter=adapter,
+            max_itl_ms=max_itl_ms,
         )
 
 
@@ -125,7 +133,7 @@ class Booking:
         book: Book,
         route: Route,
         num_prompt_tokens: int,
-        block_hashes: Sequence[bytes],
+        block_hashes: BlockHashes,
         key: int | None,
         *,
         waits_apart: bool = False,
@@ -166,7 +174,8 @@ class Booking:
         if self._computing is not self._decode:
             self._computing.num_requests += 1
         for endpoint in {computing, route.decode}:
-            prediction = book.predicted.add(endpoint.record.worker, block_hashes, now_s)
+            own = block_hashes.get(endpoint.record.namespace, ())
+            prediction = book.predicted.add(endpoint.record.worker, own, now_s)
             if prediction is not None:
                 self._predictions.append(prediction)
 

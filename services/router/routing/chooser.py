@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,8 @@ from services.router.routing.base import Estimate, PrefixSource, Route
 from services.router.routing.book import Book
 from services.router.routing.eligible import FILTERS, Candidates, Eligible
 from services.router.routing.estimator import Estimator, Holdings
-from services.router.routing.filters import SharesBlocksWith
+from services.router.routing.filters import handing_to
+from services.router.routing.hashes import NO_SPACES, spaces_of
 from services.router.routing.newest import Newest
 from services.router.routing.places.compare import compared
 from services.router.routing.places.mode import PlacementMode
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         RoutingRequest,
         Scorer,
     )
+    from services.router.routing.hashes import HashSpaces
     from services.router.routing.trail import Trail
     from services.router.workers.endpoint import Endpoint
     from shared.identity import WorkerId
@@ -87,22 +88,12 @@ class WorkerChooser:
         self._eligible = Eligible(endpoints, newest, mode=mode, filters=filters)
         self._max_prefill_candidates = max_prefill_candidates
 
-    def hash_space(self) -> tuple[bytes, int] | None:
-        """Return the namespace and block size to hash prompts with: those of most usable workers.
-
-        None if routing would not use the hashes, or if the namespace is not hexadecimal.
-        """
+    def hash_spaces(self) -> HashSpaces:
+        """Return what to hash prompts with; empty if routing would not use the hashes."""
         if self._prefixes is None or not self.policy.uses_prefixes:
-            return None
-        usable = [e for e in self._everyone() if e.usable]
-        if len(usable) < 2:
-            return None
-        spaces = Counter((e.record.namespace, e.record.block_size) for e in usable)
-        (namespace, block_size), _ = spaces.most_common(1)[0]
-        try:
-            return bytes.fromhex(namespace), block_size
-        except ValueError:
-            return None
+            return NO_SPACES
+        usable = [e.record for e in self._everyone() if e.usable]
+        return spaces_of(usable) if len(usable) > 1 else NO_SPACES
 
     def route(self, request: RoutingRequest, trail: Trail | None = None) -> Route:
         """Return the route of a request, which the caller books; note the decision in `trail`.
@@ -219,8 +210,7 @@ class WorkerChooser:
             return
         decode.candidates = meets_itl(request, decode.candidates)
         chosen = decode.candidates[0]
-        shares = SharesBlocksWith(chosen.endpoint)
-        compatible = self._eligible.kept(request, readers, prefill, (shares,))
+        compatible = self._eligible.kept(request, readers, prefill, handing_to(chosen.endpoint))
         if readers and not compatible:
             # The decode worker has to compute the prompt, which is not in its estimate.
             chosen = self._estimator.decode(request, [chosen.endpoint], holdings, computes=True)[0]
@@ -253,8 +243,11 @@ class WorkerChooser:
         return self._ordered(request, candidates, policy.prefill_scorers, policy.prefill_picker)
 
     def _holdings(self, request: RoutingRequest) -> Holdings:
-        reported = self._prefixes.lookup(request.block_hashes) if self._prefixes is not None else {}
-        return Holdings(reported, request.block_hashes)
+        prefixes = self._prefixes
+        if prefixes is None:
+            return Holdings({}, request.block_hashes)
+        hashes = request.block_hashes
+        return Holdings({space: prefixes.lookup(own) for space, own in hashes.items()}, hashes)
 
     def _route(self, placement: Placement, holdings: Holdings, *, has_others: bool) -> Route:
         writer, reader, split = placement.writer, placement.reader, placement.split
@@ -282,13 +275,13 @@ class WorkerChooser:
         Predicted blocks do not count: they cannot be fetched yet.
         """
         own = reader.endpoint.record
-        num_own = reader.num_held_blocks
-        if not any(num_blocks > num_own for num_blocks in holdings.reported.values()):
+        num_own, reported = reader.num_held_blocks, holdings.reported_in(own.namespace)
+        if not any(num_blocks > num_own for num_blocks in reported.values()):
             return ()
         peers = [
             PrefixSource(endpoint, num_blocks)
             for endpoint in self._everyone()
-            if (num_blocks := holdings.reported.get(endpoint.record.worker, 0)) > num_own
+            if (num_blocks := reported.get(endpoint.record.worker, 0)) > num_own
             and endpoint.ready
             and endpoint.record.namespace == own.namespace
         ]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from services.router.routing.base import RoutingRequest
     from services.router.routing.book import Book
+    from services.router.routing.hashes import BlockHashes
     from services.router.workers.endpoint import Endpoint
     from shared.identity import WorkerId
 
@@ -41,9 +42,13 @@ PREFERENCE_SHARE = 1.0
 class Holdings:
     """How much of one prompt each worker holds."""
 
-    #: Number of leading blocks that each worker has reported.
-    reported: Mapping[WorkerId, int]
-    hashes: Sequence[bytes]
+    #: By namespace: number of leading blocks that each worker has reported.
+    reported: Mapping[str, Mapping[WorkerId, int]]
+    hashes: BlockHashes
+
+    def reported_in(self, namespace: str) -> Mapping[WorkerId, int]:
+        """Return the numbers of a namespace's workers."""
+        return self.reported.get(namespace, {})
 
 
 class Estimator:
@@ -59,11 +64,15 @@ class Estimator:
     ) -> list[Candidate]:
         """Return candidates with estimates for the case that they compute the prompt."""
         now_s = self._book.clock()
-        longest = max(holdings.reported.values(), default=0)
+        longest = {
+            namespace: max(numbers.values(), default=0)
+            for namespace, numbers in holdings.reported.items()
+        }
         candidates = []
         for endpoint in endpoints:
             candidate = self._candidate(request, endpoint, holdings, now_s)
-            self._add_prompt(candidate, request, longest, now_s)
+            there = longest.get(endpoint.record.namespace, 0)
+            self._add_prompt(candidate, request, there, now_s)
             _add_beside(candidate, self._book.answer_tokens)
             _add_preference(candidate, Role.PREFILL, candidate.prefill_ms)
             candidates.append(candidate)
@@ -114,10 +123,11 @@ class Estimator:
     def _candidate(
         self, request: RoutingRequest, endpoint: Endpoint, holdings: Holdings, now_s: float
     ) -> Candidate:
-        hashes, record = holdings.hashes, endpoint.record
+        record = endpoint.record
+        hashes = holdings.hashes.get(record.namespace)
         if not hashes:
             return Candidate(endpoint)
-        num_blocks = holdings.reported.get(record.worker, 0)
+        num_blocks = holdings.reported_in(record.namespace).get(record.worker, 0)
         if num_blocks < len(hashes):
             predicted = self._book.predicted.held(record.worker, hashes, now_s)
             num_blocks = max(num_blocks, predicted)

@@ -95,7 +95,7 @@ class Explanation(msgspec.Struct, kw_only=True):
 
     policy: str
     num_prompt_tokens: int
-    #: Full blocks of the prompt that were hashed.
+    #: Full blocks of the prompt that were hashed; where block sizes differ, the smallest ones.
     num_blocks: int
     decode: RoleView
     prefill: RoleView
@@ -118,7 +118,7 @@ def explain(policy: Policy, request: RoutingRequest, decision: Decision) -> Expl
     return Explanation(
         policy=policy.name,
         num_prompt_tokens=request.num_prompt_tokens,
-        num_blocks=len(request.block_hashes),
+        num_blocks=max(map(len, request.block_hashes.values()), default=0),
         decode=_role(request, decision.decode, policy.decode_scorers),
         prefill=_role(request, decision.prefill, policy.prefill_scorers),
         route=_route(decision),
@@ -143,7 +143,7 @@ def explain_readers(policy: Policy, request: RoutingRequest, readers: Candidates
     return Explanation(
         policy=policy.name,
         num_prompt_tokens=request.num_prompt_tokens,
-        num_blocks=len(request.block_hashes),
+        num_blocks=max(map(len, request.block_hashes.values()), default=0),
         decode=RoleView(candidates=[], left_out={}),
         prefill=_role(request, readers, policy.prefill_scorers),
         route=route,

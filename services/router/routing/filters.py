@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shared.directory.generations import identity_of
+from shared.kv.hand_off import fit
+from shared.rpc.protocol import BLOCK_SIZES_MINOR
 
 if TYPE_CHECKING:
-    from services.router.routing.base import RoutingRequest
+    from services.router.routing.base import Filter, RoutingRequest
     from services.router.workers.endpoint import Endpoint
 
 
@@ -115,8 +117,8 @@ class Makes:
         return vectors is not None and request.pool_task in vectors.facts.tasks
 
 
-class SharesBlocksWith:
-    """The worker computes blocks that the decode worker can use."""
+class SharesKVWith:
+    """The worker computes keys and values that the decode worker can use."""
 
     reason = "incompatible with the decode worker's blocks"
 
@@ -125,9 +127,45 @@ class SharesBlocksWith:
 
     def keeps(self, request: RoutingRequest, endpoint: Endpoint) -> bool:
         """See Filter."""
-        record = endpoint.record
-        return (
-            record.namespace == self._decode.namespace
-            and record.block_size == self._decode.block_size
-            and record.model == self._decode.model
+        ours, theirs = endpoint.record, self._decode
+        if ours.model != theirs.model:
+            return False
+        if ours.block_size == theirs.block_size:
+            return ours.namespace == theirs.namespace
+        # The block size is in the namespace. Workers that name no identity know their own only.
+        return bool(ours.identity) and ours.identity == theirs.identity
+
+
+class FitsBlocksOf:
+    """The worker's blocks consist of whole ones of the decode worker, or the other way round."""
+
+    def __init__(self, decode: Endpoint) -> None:
+        self._decode = decode
+        self.reason = (
+            f"of a block size that neither divides the {decode.record.block_size} tokens of "
+            f"{decode.name} nor is a multiple of them"
         )
+
+    def keeps(self, request: RoutingRequest, endpoint: Endpoint) -> bool:
+        """See Filter."""
+        return fit(endpoint.record.block_size, self._decode.record.block_size)
+
+
+class KnowsBlocksOf:
+    """Both workers know what to do with blocks of another size, if theirs differ."""
+
+    reason = "too old for the decode worker's block size, or that worker for its own"
+
+    def __init__(self, decode: Endpoint) -> None:
+        self._decode = decode
+
+    def keeps(self, request: RoutingRequest, endpoint: Endpoint) -> bool:
+        """See Filter."""
+        return endpoint.record.block_size == self._decode.record.block_size or all(
+            each.software.protocol_minor >= BLOCK_SIZES_MINOR for each in (endpoint, self._decode)
+        )
+
+
+def handing_to(decode: Endpoint) -> tuple[Filter, ...]:
+    """Return the filters of workers that compute prompts for a decode worker."""
+    return SharesKVWith(decode), FitsBlocksOf(decode), KnowsBlocksOf(decode)

@@ -5,23 +5,26 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from services.router.answer.retry import RetryPolicy
 from services.router.routing.base import RoutingRequest
 from services.router.routing.explain import explain_readers
+from services.router.routing.hashes import NO_HASHES, hashed
 from services.router.vectors.attempts import Attempts
 from shared.errors import RequestCancelledError
 from shared.request.prompt_embeds import identity_of
 from shared.rpc.protocol import ADAPTED_VECTORS_MINOR, POOLING_MINOR
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Collection, Sequence
+    from collections.abc import AsyncGenerator, Collection
 
     from services.router.admission.entrance import Entrance
     from services.router.admission.tenant import Tenant
     from services.router.routing.chooser import WorkerChooser
     from services.router.routing.explain import Explanation
+    from services.router.routing.hashes import BlockHashes
     from services.router.vectors.call import PoolCaller
     from services.router.vectors.request import FoundVector, VectorRequest
     from services.router.workers.endpoints import EndpointPool
@@ -142,11 +145,9 @@ class VectorPipeline:
             pool_task=request.task,
         )
 
-    def _hashes(self, request: VectorRequest, text: VectorInput) -> Sequence[bytes]:
-        space = self._chooser.hash_space() if request.is_causal else None
-        if space is None:
-            return ()
-        namespace, block_size = space
+    def _hashes(self, request: VectorRequest, text: VectorInput) -> BlockHashes:
+        if not request.is_causal:
+            return NO_HASHES
         adapter = b"" if request.adapter is None else request.adapter.digest
-        identity = identity_of(namespace, salt=request.cache_salt, embeds=None, adapter=adapter)
-        return identity.hash_blocks(text.token_ids, block_size)
+        identify = partial(identity_of, salt=request.cache_salt, embeds=None, adapter=adapter)
+        return hashed(self._chooser.hash_spaces(), text.token_ids, identify)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from shared.engine.offload.load_plan import NO_LOAD
 from shared.engine.prompt_hidden import PlacedHidden
 from shared.engine.schedule.block_tables import BlockTables
+from shared.engine.sequence.sequence import NO_BLOCK
 from shared.errors import InternalError
 from shared.kv.identity import block_key, block_keys
 
@@ -252,17 +253,22 @@ class BlockManager:
         if num_needed < seq.num_blocks:
             self._tables.shorten(seq, num_needed)
 
-    def publish(self, seq: Sequence) -> None:
+    def publish(self, seq: Sequence, late_groups: Seq[int] = ()) -> None:
         """Let lookups find the blocks that became full and final, after the step.
 
-        Blocks in front of a window that no later token reads are released.
+        Blocks in front of a window that no later token reads are released. `late_groups`: those
+        whose first block lacks tokens that the sequence itself does not read.
         """
         first, end = seq.num_published_blocks, seq.num_computed_tokens // self.block_size
         if first < end and self._cache.enabled:
             hashes = seq.full_block_hashes(seq.num_computed_tokens, self.block_size)
             for group, table in enumerate(seq.tables):
-                if group not in self._stateful:
-                    self._publish(seq, group, table[first:end], hashes, first)
+                if group in self._stateful:
+                    continue
+                blocks: Seq[int] = table[first:end]
+                if group in late_groups:
+                    blocks = _without_first(blocks)
+                self._publish(seq, group, blocks, hashes, first)
             seq.num_published_blocks = end
             if self._offload is not None:
                 self._offload.stores.note_final(self._keys(hashes[first:]))
@@ -350,3 +356,9 @@ class BlockManager:
 
     def _num_blocks(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
+
+
+def _without_first(blocks: Seq[int]) -> list[int]:
+    """Return the blocks with none in the place of the first one."""
+    first = next((place for place, block in enumerate(blocks) if block >= 0), -1)
+    return [NO_BLOCK if place == first else block for place, block in enumerate(blocks)]

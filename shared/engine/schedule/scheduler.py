@@ -28,6 +28,7 @@ from shared.errors import InternalError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from collections.abc import Sequence as Seq
 
     from shared.engine.offload.load_plan import LoadPlan
     from shared.engine.schedule.adapter_gate import AdapterGate
@@ -147,6 +148,7 @@ class Scheduler:
         received: bool,
         first_token: int | None,
         num_received: int | None = None,
+        late_groups: Seq[int] = (),
     ) -> None:
         """End a sequence's transfer, after the last write to its blocks: let the sequence run, or
         wait for blocks of the pool if it landed in the host tier.
@@ -154,7 +156,8 @@ class Scheduler:
         If all blocks were `received` and verified, their KV is final, except that without a first
         token the last token is computed again, to sample from. Otherwise nothing received is used.
         A first token was sampled and passed on elsewhere; the sequence's grammar allows it.
-        `num_received`: only so many leading tokens were to come, in whole blocks.
+        `num_received`: only so many leading tokens were to come, in whole blocks. `late_groups`:
+        see `BlockManager.publish`.
         """
         if seq.status is Status.LANDING:
             self.landings.end(
@@ -170,7 +173,7 @@ class Scheduler:
             if num_received is not None:
                 num_final = min(num_received, num_final)
             seq.num_computed_tokens = num_final
-            self.blocks.publish(seq)
+            self.blocks.publish(seq, late_groups)
         if first_token is not None:
             seq.append_token(first_token)
         if received or first_token is not None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from shared.errors import IncompatiblePeerError
-from shared.rpc.protocol import RANKS_MINOR
+from shared.kv.hand_off import fit
+from shared.rpc.protocol import BLOCK_SIZES_MINOR, RANKS_MINOR
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +21,8 @@ _LAYOUT = ("num_layers", "num_kv_heads", "head_dim", "dtype", "scales", "block_s
 def check_compatible(ours: transfer_pb2.PeerInfo, theirs: transfer_pb2.PeerInfo) -> None:
     """Check that two workers may exchange blocks; their minor versions may differ.
 
-    So may their ranks, if both know of such peers.
+    So may their ranks, and their block sizes if one is a multiple of the other, if both know of
+    such peers.
 
     Raises:
         IncompatiblePeerError: naming the first field that differs.
@@ -36,18 +38,29 @@ def _compared(
 ) -> Iterator[tuple[str, object, object]]:
     yield "protocol.major", ours.protocol.major, theirs.protocol.major
     yield "model_fingerprint", ours.model_fingerprint, theirs.model_fingerprint
+    has_other_blocks = ours.layout.block_size != theirs.layout.block_size and _fit(ours, theirs)
     for name in _LAYOUT:
-        yield f"layout.{name}", getattr(ours.layout, name), getattr(theirs.layout, name)
+        if name != "block_size" or not has_other_blocks:
+            yield f"layout.{name}", getattr(ours.layout, name), getattr(theirs.layout, name)
     yield "layout.groups", list(ours.layout.groups), list(theirs.layout.groups)
     if not _know_ranks(ours, theirs):
         yield "tensor_parallel_size", ours.tensor_parallel_size, theirs.tensor_parallel_size
-    yield "namespace", ours.namespace, theirs.namespace
+    # The block size is in it, and nothing else that has not been compared.
+    if not has_other_blocks:
+        yield "namespace", ours.namespace, theirs.namespace
+
+
+def _fit(*peers: transfer_pb2.PeerInfo) -> bool:
+    """Return whether blocks of one of both consist of the other's, and both know what to do."""
+    return _know(BLOCK_SIZES_MINOR, *peers) and fit(*(peer.layout.block_size for peer in peers))
+
+
+def _know(minor: int, *peers: transfer_pb2.PeerInfo) -> bool:
+    return all(peer.protocol.minor >= minor for peer in peers)
 
 
 def _know_ranks(*peers: transfer_pb2.PeerInfo) -> bool:
     """Return whether each peer says how it is divided, if it is, and knows what that means."""
-    return all(
-        peer.protocol.minor >= RANKS_MINOR
-        and (peer.tensor_parallel_size == 1) != peer.HasField("rank_group")
-        for peer in peers
+    return _know(RANKS_MINOR, *peers) and all(
+        (peer.tensor_parallel_size == 1) != peer.HasField("rank_group") for peer in peers
     )

@@ -11,7 +11,7 @@ from shared.errors import ConfigError, IncompatiblePeerError
 from shared.kv.hand_off import HandOff, Holder
 from shared.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from shared.rpc.wire import worker_id_to_wire
-from shared.worker.peers.ranks import RankEndpoint, RankGroup, group_to_wire, rank_id
+from shared.worker.peers.ranks import RankEndpoint, RankGroup, group_to_wire, holder_of, rank_id
 from shared.worker.peers.wire import layout_to_wire, offer_to_wire
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Endpoints:
             )
             for rank in range(self.num_ranks)
         )
-        return RankGroup(self.holder.split, tuple(ranks))
+        return RankGroup(self.holder.split, tuple(ranks), self.holder.layout.block_size)
 
     def describe(self, *, model_fingerprint: str, namespace: bytes) -> transfer_pb2.PeerInfo:
         """Return what peers compare. A single rank is described as before there were several."""
@@ -75,16 +75,17 @@ class Endpoints:
                     connector.meet(rank.worker, offer)
 
     def hand_off_to(self, peer: RankGroup) -> HandOff | None:
-        """Return what each rank has for each of the peer's; None from one rank to one.
+        """Return what each rank has for each of the peer's; None if whole blocks move, from one
+        rank to one.
 
         Raises:
             IncompatiblePeerError: they cannot hand over to each other.
         """
-        return self._hand_off(self.holder, self._holder_of(peer), peer)
+        return self._hand_off(self.holder, holder_of(peer, self.holder.layout), peer)
 
     def hand_off_from(self, peer: RankGroup) -> HandOff | None:
         """Return the same in the other direction."""
-        return self._hand_off(self._holder_of(peer), self.holder, peer)
+        return self._hand_off(holder_of(peer, self.holder.layout), self.holder, peer)
 
     async def reaching(self, peer: RankGroup, hand_off: HandOff | None) -> list[str]:
         """Return the connectors by which our ranks reach the peer's, the best one first.
@@ -92,18 +93,20 @@ class Endpoints:
         hand_off: from us to the peer; the ranks that have something for each other matter.
         """
         pairs = ((0, 0),) if hand_off is None else hand_off.pairs
-        return [name for name, ours in self.connectors.items() if await _reach(ours, peer, pairs)]
+        return [
+            name
+            for name, ours in self.connectors.items()
+            if self.moves(name, hand_off) and await _reach(ours, peer, pairs)
+        ]
 
-    def receives(self, name: str, hand_off: HandOff | None) -> bool:
-        """Return whether a hand-off to us may come by the connector of this name."""
+    def moves(self, name: str, hand_off: HandOff | None) -> bool:
+        """Return whether a hand-off, in either direction, may go by the connector of this name."""
         ours = self.connectors.get(name, ())
         return bool(ours) and (hand_off is None or all(one.takes_parts for one in ours))
 
-    def _holder_of(self, peer: RankGroup) -> Holder:
-        return Holder(self.holder.layout, peer.split)
-
     def _hand_off(self, sender: Holder, receiver: Holder, peer: RankGroup) -> HandOff | None:
-        if sender.split.size == receiver.split.size == 1:
+        sizes = sender.layout.block_size, receiver.layout.block_size
+        if sender.split.size == receiver.split.size == 1 and sizes[0] == sizes[1]:
             return None
         try:
             return HandOff(sender, receiver)

@@ -41,8 +41,8 @@ async def open_incoming(
 ) -> Incoming:
     """Let a peer fill blocks: the whole ones, or the parts that its ranks have for ours.
 
-    tables: by KV group, the blocks that move; `moved` says which of a sequence of `num_tokens`
-    tokens they are. memory: see `Connector.open`.
+    tables: by KV group, the blocks that move. moved: which of a sequence of `num_tokens` tokens
+    they are, or in which units what `Peer.hand_off` moves is. memory: see `Connector.open`.
     """
     sizes = [len(table) for table in tables]
     if peer.hand_off is None:

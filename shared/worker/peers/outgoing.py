@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from shared.connector.group.base import SequenceOutbound
     from shared.identity import WorkerId
     from shared.kv.hand_off import HandOff, Pair
+    from shared.kv.layout import KVLayout
     from shared.worker.peers.endpoints import Endpoints
     from shared.worker.peers.ranks import RankGroup
 
@@ -34,6 +35,7 @@ class WholeOrder:
 
     ticket: Ticket
     connector: Connector
+    #: By group: the blocks of our table that move.
     moved: Sequence[range]
 
     async def connect(self, timeout_s: float) -> SequenceOutbound:
@@ -54,8 +56,14 @@ class GroupOrder:
     hand_off: HandOff
     tickets: Mapping[Pair, Ticket]
     connectors: Sequence[Connector]
-    moved: tuple[range, ...]
+    #: By group; see `HandOff.moved`.
+    units: tuple[range, ...]
     num_tokens: int
+
+    @property
+    def moved(self) -> Sequence[range]:
+        """By group: the blocks of our table that move, in part at least."""
+        return self.hand_off.sender_blocks(self.units)
 
     async def connect(self, timeout_s: float) -> SequenceOutbound:
         """See `WholeOrder.connect`."""
@@ -63,7 +71,7 @@ class GroupOrder:
             self.hand_off,
             tickets=self.tickets,
             connectors=self.connectors,
-            moved=self.moved,
+            moved=self.units,
             num_tokens=self.num_tokens,
             timeout_s=timeout_s,
         )
@@ -94,22 +102,60 @@ class Recipients:
             self._met.popitem(last=False)
         return await self._endpoints.reaching(peer, hand_off)
 
-    def order(
-        self, message: transfer_pb2.TransferTicket, moved: tuple[range, ...], num_tokens: int
+    def order_prompt(
+        self, message: transfer_pb2.TransferTicket, first_block: int, num_tokens: int
     ) -> SendOrder:
-        """Return what a ticket for KV orders: by group, the blocks `moved` of so many tokens.
+        """Return what a ticket for a prompt orders: what follows `first_block` blocks of the
+        receiver's.
 
         Raises:
             InvalidRequestError: the ticket is for other blocks.
             TransferError: the ticket is for another worker or another incarnation of this one, for
                 another layout or other ranks, or for a connector that is not here.
         """
-        sizes = [len(blocks) for blocks in moved]
         if not message.rank_tickets:
-            ticket, connector = self.whole(message)
-            check_group_blocks(message, sizes)
-            return WholeOrder(ticket, connector, moved)
-        hand_off, tickets = self._hand_off(message), tickets_from_wire(message.rank_tickets)
+            moved = self._endpoints.holder.layout.moved(first_block, num_tokens)
+            return self._whole_order(message, moved)
+        hand_off = self._hand_off(message)
+        return self._order(message, hand_off, hand_off.moved(first_block, num_tokens), num_tokens)
+
+    def order_prefix(
+        self, message: transfer_pb2.TransferTicket, first_block: int, num_blocks: int
+    ) -> SendOrder:
+        """Return what a ticket for so many cached blocks of a prefix orders.
+
+        Raises:
+            InvalidRequestError, TransferError: see `order_prompt`.
+        """
+        layout = self._endpoints.holder.layout
+        moved = layout.needed(first_block, num_blocks)
+        if not message.rank_tickets:
+            return self._whole_order(message, moved)
+        hand_off = self._hand_off(message)
+        if hand_off.sender_units != hand_off.receiver_units:
+            raise InvalidRequestError(
+                f"request {message.request_id}: hashes are of blocks of {layout.block_size} tokens "
+                f"here, and of {hand_off.receiver.layout.block_size} there",
+                param="block_hashes",
+            )
+        num_tokens = (first_block + num_blocks) * layout.block_size
+        return self._order(message, hand_off, moved, num_tokens)
+
+    def _whole_order(
+        self, message: transfer_pb2.TransferTicket, moved: tuple[range, ...]
+    ) -> WholeOrder:
+        ticket, connector = self.whole(message)
+        check_group_blocks(message, [len(blocks) for blocks in moved])
+        return WholeOrder(ticket, connector, moved)
+
+    def _order(
+        self,
+        message: transfer_pb2.TransferTicket,
+        hand_off: HandOff,
+        units: tuple[range, ...],
+        num_tokens: int,
+    ) -> GroupOrder:
+        tickets = tickets_from_wire(message.rank_tickets)
         for (sender, _), ticket in tickets.items():
             if ticket.connector != message.connector:
                 raise InvalidRequestError(
@@ -117,16 +163,16 @@ class Recipients:
                     f"{message.connector}",
                     param="rank_tickets",
                 )
-            self._check(ticket, sender)
-        check_group_blocks(message, sizes)
+            self._check(ticket, sender, hand_off.layout)
+        check_group_blocks(message, [len(blocks) for blocks in hand_off.receiver_blocks(units)])
         connectors = self._endpoints.connectors[message.connector]
-        return GroupOrder(hand_off, tickets, connectors, moved, num_tokens)
+        return GroupOrder(hand_off, tickets, connectors, units, num_tokens)
 
     def whole(self, message: transfer_pb2.TransferTicket) -> tuple[Ticket, Connector]:
         """Return a ticket for whole blocks, and the connector for it.
 
         Raises:
-            TransferError: see `order`.
+            TransferError: see `order_prompt`.
         """
         ticket = ticket_from_wire(message)
         if self._endpoints.num_ranks > 1:
@@ -135,7 +181,7 @@ class Recipients:
                 f"request {ticket.request_id}: a ticket for one rank, {self._endpoints.worker} has "
                 f"{self._endpoints.num_ranks}",
             )
-        self._check(ticket, 0)
+        self._check(ticket, 0, self._endpoints.holder.layout)
         return ticket, self._endpoints.connectors[ticket.connector][0]
 
     def _hand_off(self, message: transfer_pb2.TransferTicket) -> HandOff:
@@ -148,7 +194,7 @@ class Recipients:
             )
         return hand_off
 
-    def _check(self, ticket: Ticket, rank: int) -> None:
+    def _check(self, ticket: Ticket, rank: int, layout: KVLayout) -> None:
         ours = self._endpoints
         sender = rank_id(ours.worker, rank)
         if ticket.sender != sender:
@@ -156,11 +202,10 @@ class Recipients:
                 TransferFailure.UNKNOWN_TICKET,
                 f"request {ticket.request_id}: the ticket names {ticket.sender}, this is {sender}",
             )
-        if ticket.layout != ours.holder.layout:
+        if ticket.layout != layout:
             raise TransferError(
                 TransferFailure.LAYOUT_MISMATCH,
-                f"request {ticket.request_id}: blocks are {ticket.layout} there and "
-                f"{ours.holder.layout} here",
+                f"request {ticket.request_id}: blocks are {ticket.layout} there and {layout} here",
             )
         if ticket.connector not in ours.connectors:
             raise TransferError(

@@ -40,12 +40,14 @@ class Peer:
     #: Name of the connector by which it reaches us, and ours of that name by rank.
     connector: str
     connectors: Sequence[Connector]
-    #: What each of its ranks has for each of ours; None from one rank to one.
+    #: What each of its ranks has for each of ours; None if whole blocks move, from one rank to one.
     hand_off: HandOff | None
+    #: Whether we may fetch prefixes from it, and it from us: blocks of one size have one hash.
+    shares_prefixes: bool = True
     #: Whether its silence is a failure: it reports that it still works, if requested.
     reports_progress: bool = True
     #: Whether it sends hidden states of the prompts that it computes: whole blocks, so that neither
-    #: side may have several ranks.
+    #: side may have several ranks, and both have blocks of one size.
     sends_states: bool = True
     #: Its ranks: one, unless it is divided.
     group: RankGroup
@@ -117,7 +119,7 @@ class PeerBook:
         hand_off = ours.hand_off_from(group)
         ours.meet(group)
         for name in response.reachable:
-            if ours.receives(name, hand_off):
+            if ours.moves(name, hand_off):
                 return Peer(
                     worker=worker,
                     address=address,
@@ -125,6 +127,7 @@ class PeerBook:
                     connector=name,
                     connectors=ours.connectors[name],
                     hand_off=hand_off,
+                    shares_prefixes=group.block_size == ours.holder.layout.block_size,
                     group=group,
                     reports_progress=response.peer.protocol.minor >= REPORTING_MINOR,
                     sends_states=response.peer.protocol.minor >= STATES_MINOR and hand_off is None,
@@ -132,7 +135,7 @@ class PeerBook:
                 )
         raise IncompatiblePeerError(
             "connectors",
-            ours=sorted(name for name in ours.connectors if ours.receives(name, hand_off)),
+            ours=sorted(name for name in ours.connectors if ours.moves(name, hand_off)),
             theirs=list(response.reachable),
             peer=address,
         )

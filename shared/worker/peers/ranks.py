@@ -36,10 +36,12 @@ class RankEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class RankGroup:
-    """A worker's ranks, by rank, and how its KV is divided among them."""
+    """A worker's ranks, by rank, and how its KV is divided among them, and into blocks."""
 
     split: KVSplit
     ranks: tuple[RankEndpoint, ...]
+    #: Tokens of a block.
+    block_size: int
 
 
 def rank_id(worker: WorkerId, rank: int) -> WorkerId:
@@ -64,7 +66,8 @@ def group_to_wire(group: RankGroup) -> transfer_pb2.RankGroup:
 def group_of(info: transfer_pb2.PeerInfo, layout: KVLayout) -> RankGroup:
     """Return a peer's ranks; one that names none is a single rank, as peers of old versions are.
 
-    layout: of the whole model; the peer's is equal, which has been checked.
+    layout: of the whole model; the peer's differs in the block size at most, which has been
+    checked.
 
     Raises:
         InvalidRequestError: the ranks do not have all layers, or not each an endpoint.
@@ -72,7 +75,7 @@ def group_of(info: transfer_pb2.PeerInfo, layout: KVLayout) -> RankGroup:
     if not info.HasField("rank_group"):
         offers = tuple(map(offer_from_wire, info.offers))
         single = RankEndpoint(worker_id_from_wire(info.worker), offers)
-        return RankGroup(KVSplit.of(layout), (single,))
+        return RankGroup(KVSplit.of(layout), (single,), info.layout.block_size)
     message = info.rank_group
     stages = tuple(tuple(stage.group_layers) for stage in message.stages)
     split = KVSplit(message.tensor_parallel_size, stages)
@@ -96,12 +99,12 @@ def group_of(info: transfer_pb2.PeerInfo, layout: KVLayout) -> RankGroup:
             raise InvalidRequestError(
                 f"{worker}: rank {number} says that it is {rank.worker}", param="rank_group"
             )
-    return RankGroup(split, ranks)
+    return RankGroup(split, ranks, info.layout.block_size)
 
 
-def holder_of(group: RankGroup, layout: KVLayout, block_size: int) -> Holder:
+def holder_of(group: RankGroup, layout: KVLayout) -> Holder:
     """Return what a map to or from these ranks needs. layout: of the whole model, here."""
-    return Holder(replace(layout, block_size=block_size), group.split)
+    return Holder(replace(layout, block_size=group.block_size), group.split)
 
 
 def tickets_to_wire(tickets: Mapping[Pair, Ticket]) -> list[transfer_pb2.RankTicket]:

@@ -65,12 +65,7 @@ class TransferServicer(transfer_pb2_grpc.TransferServicer):
     ) -> transfer_pb2.SendResponse:
         """Push cached blocks into the caller's ticket: all of them, or none."""
         hashes, first = hashes_from_wire(request.block_hashes), request.first_block
-        layout = self._endpoints.holder.layout
-        order = self._recipients.order(
-            request.ticket,
-            layout.needed(first, len(hashes)),
-            num_tokens=(first + len(hashes)) * layout.block_size,
-        )
+        order = self._recipients.order_prefix(request.ticket, first, len(hashes))
         # Blocks of lower tiers are loaded into the pool, from which connectors send.
         await self._engine.promote(hashes, first_block=first)
         pin, found = await self._engine.pin_cached(hashes, first_block=first)

@@ -102,7 +102,7 @@ class PeerAttempts:
             attempt.outcome = FetchOutcome.STALE
             self._breaker.failed(source.worker)
             return None
-        if not self._pays(attempt, peer):
+        if not (peer.shares_prefixes and self._pays(attempt, peer)):
             self._metrics.declined(attempt.connector)
             return None
         fetched = await self._fetch(attempt, peer)

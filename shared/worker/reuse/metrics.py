@@ -47,7 +47,9 @@ class ReuseMetrics:
             "_seconds", "What attempts delayed their requests.", "outcome", "connector"
         )
         self._declined = counter(
-            "_declined", "Prefixes that were cheaper to compute than to move.", "connector"
+            "_declined",
+            "Prefixes that were cheaper to compute than to move, or in blocks of another size.",
+            "connector",
         )
         self._joined = counter("_joined", "Requests that waited for another one's fetch.")
 
@@ -61,7 +63,7 @@ class ReuseMetrics:
             self._bytes.labels(connector).inc(num_bytes)
 
     def declined(self, connector: str) -> None:
-        """Count a fetch that the cost model declined."""
+        """Count a fetch that the cost model declined, or that blocks of another size rule out."""
         self._declined.labels(connector).inc()
 
     def joined(self) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
-from functools import partial
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 
+from shared.engine.llm import LLM
 from shared.request.sampling_params import SamplingParams
+from tests.fakes.live_worker import BLOCK_SIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
+    from pathlib import Path
 
-    from shared.engine.llm import LLM
     from tests.fakes.live_worker import LiveWorker
 
 
@@ -26,6 +29,23 @@ def expect(oracle: LLM, prompt: list[int], max_tokens: int = 8) -> tuple[int, ..
     """The tokens of one greedy answer."""
     sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
     return tuple(oracle.generate([prompt], sampling)[0].outputs[0].token_ids)
+
+
+@contextmanager
+def engines_in(folder: Path) -> Iterator[Callable[[str, str], LLM]]:
+    """By checkpoint and KV cache: an engine that computes every prompt from its start."""
+    made: list[LLM] = []
+
+    @cache
+    def make(name: str, kv: str) -> LLM:
+        settings: dict[str, Any] = {"dtype": "float32", "kv_cache_dtype": kv}
+        settings |= {"num_blocks": 256, "enable_prefix_caching": False}
+        made.append(LLM(folder / name, block_size=BLOCK_SIZE, **settings))
+        return made[-1]
+
+    yield make
+    for llm in made:
+        llm.close()
 
 
 async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:

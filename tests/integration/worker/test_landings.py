@@ -31,14 +31,19 @@ PROMPTS = [prompt_of(70 + seed, seed=seed) for seed in range(3)]
 
 @asynccontextmanager
 async def full_worker(
-    checkpoint: Path, runtime_dir: Path, connector: str = "shm", **settings: Any
+    checkpoint: Path,
+    runtime_dir: Path,
+    connector: str = "shm",
+    *,
+    prefill_block_size: int = BLOCK_SIZE,
+    **settings: Any,
 ) -> AsyncIterator[tuple[LiveWorker, LiveWorker, asyncio.Event]]:
     """A prefill worker, and a decode worker of whose pool 10 of 12 blocks are pinned until the
     event is set.
     """
     options: dict[str, Any] = {"connector": connector, "runtime_dir": runtime_dir}
     async with (
-        live_worker(checkpoint, "p", **options) as prefill,
+        live_worker(checkpoint, "p", block_size=prefill_block_size, **options) as prefill,
         live_worker(
             checkpoint,
             "d",
@@ -81,9 +86,12 @@ def landings(worker: LiveWorker, outcome: str) -> float:
 async def test_prefill_workers_compute_while_the_pool_is_full(
     checkpoint: Path, oracle: LLM, tmp_path: Path
 ) -> None:
-    """By each connector. A plain request beside them waits, and its tokens are the same."""
-    for connector in ("shm", "zmq"):
-        async with full_worker(checkpoint, tmp_path, connector) as (prefill, decode, room):
+    """By each connector, from blocks of one's own size and of half of it. A plain request beside
+    them waits, and its tokens are the same.
+    """
+    for connector, size in (("shm", BLOCK_SIZE), ("zmq", BLOCK_SIZE // 2)):
+        workers = full_worker(checkpoint, tmp_path, connector, prefill_block_size=size)
+        async with workers as (prefill, decode, room):
             records = [worker.parts.record("a") for worker in (prefill, decode)]
             assert [each.num_landing_blocks for each in records] == [0, HOST_BLOCKS // 2]
             plain = asyncio.create_task(decode.ask(PROMPTS[0][:40], request_id="plain"))

@@ -7,7 +7,6 @@ engine. Of some groups, ranks from 1 on are remote: their connectors are served 
 from __future__ import annotations
 
 import asyncio
-import functools
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,6 @@ from services.prefill.publisher import Publisher
 from shared.connector.group.outbound import GroupOutbound
 from shared.connector.instrumented import Direction
 from shared.connector.protocol.inbound import Inbound
-from shared.engine.llm import LLM
 from shared.errors import TransferFailure
 from shared.kv.group_rules import GroupKind
 from shared.model.random_checkpoint import write_random_checkpoint
@@ -27,13 +25,14 @@ from tests.fakes.group_kinds import SPECS
 from tests.fakes.live_worker import BLOCK_SIZE, LiveWorker, live_worker
 from tests.fakes.rank_arenas import own_heads
 from tests.fakes.scattered_ranks import scattered_hand_offs
-from tests.integration.worker.asking import assert_idle, eventually, expect, prompt_of
+from tests.integration.worker.asking import assert_idle, engines_in, eventually, expect, prompt_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
     from shared.connector.protocol.frame import Frame
+    from shared.engine.llm import LLM
     from shared.kv.layout import KVGroup, KVLayout
 
 #: A checkpoint, its KV cache, sending and receiving ranks, and the connector.
@@ -59,23 +58,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def alone(folder: Path) -> Iterator[Callable[[str, str], LLM]]:
-    """By checkpoint and KV cache: an engine that computes every prompt from its start."""
-    made: list[LLM] = []
-
-    @functools.cache
-    def make(name: str, kv: str) -> LLM:
-        settings = {"dtype": "float32", "kv_cache_dtype": kv, "enable_prefix_caching": False}
-        made.append(LLM(folder / name, block_size=BLOCK_SIZE, num_blocks=256, **settings))
-        return made[-1]
-
-    yield make
-    for llm in made:
-        llm.close()
+    with engines_in(folder) as make:
+        yield make
 
 
 @asynccontextmanager
 async def two_groups(
-    model: Path, runtime_dir: Path, connector: str, sizes: tuple[int, int], **settings: Any
+    model: Path,
+    runtime_dir: Path,
+    connector: str,
+    sizes: tuple[int, int],
+    block_sizes: tuple[int, int] = (BLOCK_SIZE, BLOCK_SIZE),
+    **settings: Any,
 ) -> AsyncIterator[tuple[LiveWorker, LiveWorker]]:
     """Workers `w0` and `w1` of so many ranks."""
     async with AsyncExitStack() as stack:
@@ -88,10 +82,11 @@ async def two_groups(
                     connector=connector,
                     runtime_dir=runtime_dir,
                     num_ranks=size,
+                    block_size=block_size,
                     **settings,
                 )
             )
-            for number, size in enumerate(sizes)
+            for number, (size, block_size) in enumerate(zip(sizes, block_sizes, strict=True))
         ]
         yield first, second
 
@@ -108,7 +103,7 @@ def moved_bytes(layout: KVLayout, num_receivers: int, blocks: tuple[range, ...],
             state = sum(rows * copies(heads) * size for rows, heads, size in parts)
             return len(places) * group.num_layers * state * 4
         row = group.head_dim * layout.element_bytes + (4 if layout.has_token_scales else 0)
-        num_tokens = end - places.start * BLOCK_SIZE
+        num_tokens = end - places.start * layout.block_size
         rows = group.num_layers * group.num_kinds * copies(group.num_kv_heads)
         return num_tokens * rows * row
 

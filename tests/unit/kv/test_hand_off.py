@@ -149,6 +149,33 @@ def _tables(holder: Holder, num_tokens: int) -> list[list[int]]:
     ]
 
 
+def test_blocks_of_two_sizes_have_each_others_units() -> None:
+    """And a window that begins within a block leaves its beginning out."""
+    layouts = [
+        KVLayout.of(
+            (GROUPS["full"], GROUPS["window"], GROUPS["state"]), block_size=size, dtype="int8"
+        )
+        for size in (4, 12)
+    ]
+    small, large = (Holder(layout, KVSplit.of(layout)) for layout in layouts)
+    there, back = HandOff(small, large), HandOff(large, small)
+    # 35 tokens, of which the receiver has one block; a token behind 34 reads from 28 on.
+    moved = there.moved(1, 35)
+    assert moved == (range(3, 9), range(7, 9), range(8, 9))
+    assert there.sender_blocks(moved) == moved
+    assert there.receiver_blocks(moved) == (range(1, 3), range(2, 3), range(2, 3))
+    assert there.late_groups(moved) == (1,)
+    assert there.late_groups(there.moved(0, 33)) == ()
+    assert there.late_groups(there.moved(2, 35)) == (1,)
+    moved = back.moved(4, 35)
+    assert moved == (range(4, 9), range(7, 9), range(8, 9))
+    assert back.sender_blocks(moved) == (range(1, 3), range(2, 3), range(2, 3))
+    assert back.receiver_blocks(moved) == moved
+    assert back.late_groups(moved) == there.late_groups(there.moved(3, 35)) == ()
+    # Nothing moves, whatever a peer names as its first block.
+    assert [len(blocks) for blocks in back.sender_blocks((range(11, 9),))] == [0]
+
+
 def test_a_cut_joins_what_lies_together() -> None:
     cut = Cut.of([(0, 4), (4, 4), (9, 0), (10, 2)])
     assert cut.ranges == ((0, 8), (10, 2))

@@ -11,7 +11,12 @@ from shared.connector.base import Offer, Ticket
 from shared.errors import IncompatiblePeerError, InvalidRequestError
 from shared.identity import WorkerId
 from shared.kv.split import KVSplit
-from shared.rpc.protocol import PROTOCOL_MAJOR, PROTOCOL_MINOR, RANKS_MINOR
+from shared.rpc.protocol import (
+    BLOCK_SIZES_MINOR,
+    PROTOCOL_MAJOR,
+    PROTOCOL_MINOR,
+    RANKS_MINOR,
+)
 from shared.worker.peers.compatibility import check_compatible
 from shared.worker.peers.ranks import (
     RankEndpoint,
@@ -61,7 +66,8 @@ def test_another_minor_version_is_compatible(minor: int) -> None:
         ("layout.head_dim", 64),
         ("layout.dtype", "float32"),
         ("layout.scales", "f00d"),
-        ("layout.block_size", 32),
+        ("layout.block_size", 24),
+        ("layout.block_size", 0),
         ("layout.version", 2),
         ("tensor_parallel_size", 2),
         ("namespace", "other"),
@@ -80,6 +86,41 @@ def test_a_difference_is_refused_by_name(field: str, value: object) -> None:
     assert str(value) in str(refusal.value)
 
 
+def with_blocks_of(block_size: int, minor: int = PROTOCOL_MINOR) -> transfer_pb2.PeerInfo:
+    """A peer whose block size is in its namespace."""
+    info = peer()
+    info.protocol.minor, info.layout.block_size = minor, block_size
+    info.namespace = f"{block_size:04x}"
+    return info
+
+
+def test_blocks_may_have_other_sizes_if_one_divides_the_other() -> None:
+    for one, other in [(8, 16), (16, 48), (16, 16), (1, 5)]:
+        check_compatible(with_blocks_of(one), with_blocks_of(other))
+        check_compatible(with_blocks_of(other), with_blocks_of(one))
+    assert group_of(with_blocks_of(8), LAYOUT).block_size == 8
+    # Then the namespaces differ in any case; else they must not.
+    foreign = with_blocks_of(16)
+    foreign.namespace = "other"
+    with pytest.raises(IncompatiblePeerError, match="namespace"):
+        check_compatible(with_blocks_of(16), foreign)
+
+
+@pytest.mark.parametrize(("one", "other"), [(8, 12), (16, 24), (16, 0)])
+def test_blocks_that_do_not_consist_of_each_other_are_refused(one: int, other: int) -> None:
+    with pytest.raises(IncompatiblePeerError, match=r"layout\.block_size") as refusal:
+        check_compatible(with_blocks_of(one), with_blocks_of(other))
+    assert refusal.value.field == "layout.block_size"
+
+
+def test_peers_before_other_block_sizes_refuse_them() -> None:
+    old = with_blocks_of(8, BLOCK_SIZES_MINOR - 1)
+    for pair in [(old, with_blocks_of(16)), (with_blocks_of(16), old)]:
+        with pytest.raises(IncompatiblePeerError, match=r"layout\.block_size"):
+            check_compatible(*pair)
+    check_compatible(old, with_blocks_of(8))
+
+
 LAYOUT = layout_from_wire(peer().layout)
 
 
@@ -88,7 +129,7 @@ def divided(size: int = 2, stages: tuple[tuple[int, ...], ...] = ((1,), (3,))) -
     worker = WorkerId("prefill-0", "abc")
     offer = Offer(connector="zmq", address="tcp://host:1", params={"boot_id": "b"})
     ranks = (RankEndpoint(rank_id(worker, rank), (offer,)) for rank in range(size * len(stages)))
-    return RankGroup(KVSplit(size, stages), tuple(ranks))
+    return RankGroup(KVSplit(size, stages), tuple(ranks), LAYOUT.block_size)
 
 
 def peer_of(group: RankGroup) -> transfer_pb2.PeerInfo:
@@ -106,7 +147,7 @@ def test_a_peer_may_be_divided_in_another_way() -> None:
     assert group_of(theirs, LAYOUT) == divided()
     names = [rank.worker.name for rank in group_of(theirs, LAYOUT).ranks]
     assert names == ["prefill-0", "prefill-0.1", "prefill-0.2", "prefill-0.3"]
-    holder = holder_of(divided(), LAYOUT, 32)
+    holder = holder_of(replace(divided(), block_size=32), LAYOUT)
     assert [layout.num_layers for layout in holder.rank_layouts] == [1, 1, 3, 3]
     assert holder.layout.block_size == 32
 

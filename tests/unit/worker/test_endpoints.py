@@ -81,7 +81,7 @@ def endpoints(*ranks: list[FakeConnector]) -> Endpoints:
 
 def peer(*ranks: list[Offer], worker: WorkerId = PEER) -> RankGroup:
     each = (RankEndpoint(rank_id(worker, n), tuple(offers)) for n, offers in enumerate(ranks))
-    return RankGroup(KVSplit.of(LAYOUT, len(ranks)), tuple(each))
+    return RankGroup(KVSplit.of(LAYOUT, len(ranks)), tuple(each), LAYOUT.block_size)
 
 
 def _offer(name: str, address: str = "a") -> Offer:
@@ -145,9 +145,40 @@ async def test_a_connector_must_reach_every_rank_that_gets_something() -> None:
 def test_whole_blocks_alone_are_not_enough_between_groups() -> None:
     ours = endpoints([FakeConnector("zmq", takes_parts=False), FakeConnector("nixl")])
     several = ours.hand_off_from(peer([], []))
-    assert [ours.receives(name, None) for name in ("zmq", "nixl", "shm")] == [True, True, False]
-    assert [ours.receives(name, several) for name in ("zmq", "nixl")] == [False, True]
+    assert [ours.moves(name, None) for name in ("zmq", "nixl", "shm")] == [True, True, False]
+    assert [ours.moves(name, several) for name in ("zmq", "nixl")] == [False, True]
     assert ours.hand_off_from(peer([])) is None
+
+
+async def test_single_ranks_with_blocks_of_another_size_move_parts() -> None:
+    ours = endpoints([FakeConnector("zmq", "a", takes_parts=False), FakeConnector("shm", "a")])
+    there = replace(peer([_offer("zmq"), _offer("shm")]), block_size=8)
+    to, back = ours.hand_off_to(there), ours.hand_off_from(there)
+    assert to is not None
+    assert back is not None
+    assert (
+        (to.sender_units, to.receiver_units) == (back.receiver_units, back.sender_units) == (1, 2)
+    )
+    assert await ours.reaching(there, to) == ["shm"]
+    assert await ours.reaching(replace(there, block_size=4), None) == ["zmq", "shm"]
+    with pytest.raises(IncompatiblePeerError, match=r"layout\.block_size"):
+        ours.hand_off_to(replace(there, block_size=6))
+
+
+async def test_a_prompt_is_ordered_by_the_receivers_blocks_and_a_prefix_not_at_all() -> None:
+    recipients = Recipients(endpoints([FakeConnector("shm", "a")]))
+    await recipients.meet(replace(peer([_offer("shm")]), block_size=8))
+    message = message_of((0, 0))
+    message.num_blocks = message.group_blocks[0] = 1
+    # Of 11 tokens the receiver has 8: what is left are units of 4 tokens.
+    order = recipients.order_prompt(message, 1, 11)
+    assert isinstance(order, GroupOrder)
+    assert (order.units, order.moved) == ((range(2, 3),), (range(2, 3),))
+    with pytest.raises(InvalidRequestError, match="blocks of 4 tokens here, and of 8 there"):
+        recipients.order_prefix(message, 1, 1)
+    whole = ticket_to_wire(replace(ticket_of((0, 0)), layout=replace(LAYOUT, block_size=8)), [3])
+    with pytest.raises(TransferError, match="layout_mismatch"):
+        recipients.order_prompt(whole, 0, 11)
 
 
 async def test_states_that_nobody_can_divide_are_refused_by_name() -> None:
@@ -160,7 +191,7 @@ async def test_states_that_nobody_can_divide_are_refused_by_name() -> None:
         await Recipients(ours).meet(there)
 
 
-MOVED = (range(3),)
+#: Of three blocks.
 NUM_TOKENS = 11
 
 
@@ -189,11 +220,11 @@ async def test_tickets_are_those_of_ranks_that_have_been_met(
     recipients = Recipients(endpoints([FakeConnector("shm", "a")]))
     message = message_of((0, 0), (0, 1))
     with pytest.raises(TransferError, match=f"no handshake with the ranks of {PEER}") as error:
-        recipients.order(message, MOVED, NUM_TOKENS)
+        recipients.order_prompt(message, 0, NUM_TOKENS)
     assert error.value.reason is TransferFailure.UNKNOWN_TICKET
     there = peer([_offer("shm")], [_offer("shm")])
     assert await recipients.meet(there) == ["shm"]
-    order = recipients.order(message, MOVED, NUM_TOKENS)
+    order = recipients.order_prompt(message, 0, NUM_TOKENS)
     assert isinstance(order, GroupOrder)
     assert sorted(order.tickets) == [(0, 0), (0, 1)]
     # A next life of the peer, and one peer too many, make it unknown.
@@ -203,34 +234,34 @@ async def test_tickets_are_those_of_ranks_that_have_been_met(
     ]
     await recipients.meet(replace(there, ranks=tuple(born_again)))
     with pytest.raises(TransferError, match="no handshake"):
-        recipients.order(message, MOVED, NUM_TOKENS)
+        recipients.order_prompt(message, 0, NUM_TOKENS)
     monkeypatch.setattr(outgoing, "_MOST_PEERS", 1)
     await recipients.meet(there)
-    recipients.order(message, MOVED, NUM_TOKENS)
+    recipients.order_prompt(message, 0, NUM_TOKENS)
     await recipients.meet(
-        RankGroup(KVSplit.of(LAYOUT), (RankEndpoint(WorkerId("other", "1"), ()),))
+        RankGroup(KVSplit.of(LAYOUT), (RankEndpoint(WorkerId("other", "1"), ()),), 4)
     )
     with pytest.raises(TransferError, match="no handshake"):
-        recipients.order(message, MOVED, NUM_TOKENS)
+        recipients.order_prompt(message, 0, NUM_TOKENS)
 
 
 async def test_tickets_that_do_not_fit_are_refused() -> None:
     recipients = Recipients(endpoints([FakeConnector("shm", "a")]))
     await recipients.meet(peer([_offer("shm")], [_offer("shm")]))
     with pytest.raises(InvalidRequestError, match="3] blocks by group"):
-        recipients.order(message_of((0, 0), (0, 1)), (range(2),), NUM_TOKENS)
+        recipients.order_prompt(message_of((0, 0), (0, 1)), 0, 8)
     old = message_of((0, 0), (0, 1))
     old.rank_tickets[1].ticket.sender.incarnation = "0"
     with pytest.raises(TransferError, match="names worker@0, this is worker@1"):
-        recipients.order(old, MOVED, NUM_TOKENS)
+        recipients.order_prompt(old, 0, NUM_TOKENS)
     two = message_of((0, 0), (0, 1))
     two.rank_tickets[1].ticket.connector = "zmq"
     with pytest.raises(InvalidRequestError, match="tickets of zmq and shm"):
-        recipients.order(two, MOVED, NUM_TOKENS)
+        recipients.order_prompt(two, 0, NUM_TOKENS)
     for pairs, num_blocks in [(((0, 0),), 3), (((0, 0), (0, 1)), 2), (((0, 0), (1, 7)), 3)]:
         message = message_of(*pairs)
         message.rank_tickets[-1].ticket.num_blocks = num_blocks
-        order = recipients.order(message, MOVED, NUM_TOKENS)
+        order = recipients.order_prompt(message, 0, NUM_TOKENS)
         with pytest.raises(TransferError, match="tickets for ranks") as error:
             await order.connect(1.0)
         assert error.value.reason is TransferFailure.OUT_OF_RANGE
@@ -241,7 +272,7 @@ def test_a_group_takes_no_ticket_for_one_rank() -> None:
     recipients = Recipients(endpoints([FakeConnector("shm")], [FakeConnector("shm")]))
     message = ticket_to_wire(ticket_of((0, 0)), [3])
     with pytest.raises(TransferError, match="a ticket for one rank, worker@1 has 2"):
-        recipients.order(message, MOVED, NUM_TOKENS)
+        recipients.order_prompt(message, 0, NUM_TOKENS)
 
 
 @dataclass

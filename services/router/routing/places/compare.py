@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from services.router.routing.filters import SharesBlocksWith
+from services.router.routing.filters import handing_to
 from services.router.routing.places.placement import Place, Placement
 from services.router.routing.places.split import splits_of
 from services.router.routing.policies.cost import DECODE_WEIGHT_TOKENS
@@ -64,11 +64,12 @@ def _others(
     request: RoutingRequest, writer: Candidate, readers: Sequence[Candidate]
 ) -> list[Candidate]:
     """Return the readers that may hand over to the writer."""
-    shares = SharesBlocksWith(writer.endpoint)
+    filters = handing_to(writer.endpoint)
     return [
         reader
         for reader in readers
-        if reader.endpoint is not writer.endpoint and shares.keeps(request, reader.endpoint)
+        if reader.endpoint is not writer.endpoint
+        and all(each.keeps(request, reader.endpoint) for each in filters)
     ]
 
 

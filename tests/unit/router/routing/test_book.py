@@ -9,7 +9,7 @@ from services.router.routing.book import ArrivalRate, Book, Booking
 from services.router.routing.predicted import PredictedBlocks
 from services.router.workers.work import LATE_SHARE, Work
 from shared.identity import Role
-from tests.unit.router.routing.workers import Clock, endpoint, hashes
+from tests.unit.router.routing.workers import SPACE, Clock, endpoint, hashes
 
 ACTIONS = st.lists(
     st.tuples(
@@ -34,7 +34,9 @@ def test_the_book_never_goes_below_zero_and_returns_to_it(
         route = Route(decode, (prefill,) if action == "begin" else (), (), estimate)
         if action in ("begin", "begin local"):
             prompt = hashes(*range(number))
-            bookings.append(book.begin(route, num_prompt_tokens=number, block_hashes=prompt))
+            bookings.append(
+                book.begin(route, num_prompt_tokens=number, block_hashes={SPACE: prompt})
+            )
         elif action == "follow":
             bookings.append(book.begin_follower(route, num_prompt_tokens=number))
         elif action == "wait":
@@ -140,12 +142,12 @@ def test_a_cancelled_prompt_is_not_predicted_and_a_computed_one_is_for_a_while()
     def held() -> int:
         return book.predicted.held(prefill.record.worker, hashes(1, 2, 3, 4), clock())
 
-    booking = book.begin(route, num_prompt_tokens=50, block_hashes=prompt)
+    booking = book.begin(route, num_prompt_tokens=50, block_hashes={SPACE: prompt})
     clock.now_s += 60
     assert held() == 3
     booking.release()
     assert held() == 0
-    booking = book.begin(route, num_prompt_tokens=50, block_hashes=prompt)
+    booking = book.begin(route, num_prompt_tokens=50, block_hashes={SPACE: prompt})
     booking.add_tokens(1)
     booking.release()
     assert held() == 3

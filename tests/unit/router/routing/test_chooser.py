@@ -1,19 +1,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from services.router.routing.base import RoutingRequest
+from services.router.routing.places.mode import PlacementMode
+from services.router.workers.endpoint import WorkerSoftware
 from shared.directory.base import WorkerLoad
 from shared.errors import NoWorkerError, OverloadedError
 from shared.identity import Role
-from tests.unit.router.routing.workers import BLOCK_SIZE, Cluster, endpoint, hashes
+from shared.rpc.protocol import BLOCK_SIZES_MINOR
+from tests.unit.router.routing.workers import BLOCK_SIZE, SPACE, Cluster, endpoint, hashes
+
+if TYPE_CHECKING:
+    from services.router.workers.endpoint import Endpoint
 
 REQUEST = RoutingRequest(num_prompt_tokens=10, max_tokens=10)
 LONG = hashes(*range(1, 101))
-LONG_REQUEST = RoutingRequest(num_prompt_tokens=100 * BLOCK_SIZE, max_tokens=10, block_hashes=LONG)
+LONG_REQUEST = RoutingRequest(
+    num_prompt_tokens=100 * BLOCK_SIZE, max_tokens=10, block_hashes={SPACE: LONG}
+)
 
 
 def _prefill(cluster: Cluster, request: RoutingRequest = REQUEST) -> list[str]:
@@ -76,7 +84,7 @@ def test_what_was_just_sent_counts_before_it_is_reported() -> None:
     workers = [endpoint(name) for name in "pqrs"]
     cluster = Cluster(endpoint("d", Role.DECODE), *workers)
     route = cluster.chooser.route(LONG_REQUEST)
-    booking = cluster.book.begin(route, num_prompt_tokens=1600, block_hashes=LONG)
+    booking = cluster.book.begin(route, num_prompt_tokens=1600, block_hashes={SPACE: LONG})
     booking.add_tokens(1)
     assert cluster.chooser.route(LONG_REQUEST).prefill[0] is route.prefill[0]
     again = cluster.chooser.decide(LONG_REQUEST)
@@ -160,6 +168,73 @@ def test_prefill_workers_with_other_blocks_are_left_out(other: dict[str, Any]) -
     assert route.estimate.prefill_ms == decode.profile.prefill_ms(10, 0)
 
 
+def of_size(name: str, block_size: int, role: Role = Role.PREFILL, **changes: Any) -> Endpoint:
+    """A worker with the same weights as others, and blocks of its own."""
+    facts = {"identity": "w", "block_size": block_size, "namespace": f"{block_size:02x}"}
+    made = endpoint(name, role, **(facts | changes))
+    made.software = WorkerSoftware(protocol_minor=BLOCK_SIZES_MINOR)
+    return made
+
+
+@pytest.mark.parametrize("mode", [PlacementMode.DISAGGREGATED, PlacementMode.ELASTIC])
+def test_blocks_of_another_size_are_handed_over_if_one_divides_the_other(
+    mode: PlacementMode,
+) -> None:
+    decode = of_size("d", 16, Role.DECODE)
+    small, large, odd = of_size("s", 8), of_size("l", 48), of_size("o", 24)
+    old, foreign = of_size("a", 8), of_size("f", 8, identity="v")
+    old.software = WorkerSoftware(protocol_minor=BLOCK_SIZES_MINOR - 1)
+    decision = Cluster(decode, small, large, odd, old, foreign, mode=mode).chooser.decide(REQUEST)
+    if mode is PlacementMode.ELASTIC:
+        handed = {p.reader.endpoint.name for p in decision.placements if p.readers}
+        assert handed == {"s", "l"}
+        return
+    assert decision.route is not None
+    assert {each.name for each in decision.route.prefill} == {"s", "l"}
+    reasons = {worker.name: reason for worker, reason in decision.prefill.left_out}
+    assert reasons == {
+        "o": "of a block size that neither divides the 16 tokens of d nor is a multiple of them",
+        "a": "too old for the decode worker's block size, or that worker for its own",
+        "f": "incompatible with the decode worker's blocks",
+    }
+    decode.software = old.software
+    assert Cluster(decode, small).chooser.route(REQUEST).prefill == ()
+
+
+def test_each_worker_is_looked_up_by_its_own_blocks() -> None:
+    """Of a prompt of 480 tokens, a worker with large blocks has half as many as one with small."""
+    decode = of_size("d", 16, Role.DECODE)
+    small, other, large = of_size("s", 8), of_size("t", 8), of_size("l", 16)
+    spaces = {"08": hashes(*range(1, 61)), "10": hashes(*range(101, 131))}
+    request = RoutingRequest(num_prompt_tokens=481, max_tokens=10, block_hashes=spaces)
+    cluster = Cluster(decode, small, other, large, peer_fetch=True)
+    cluster.holders.hold(small, spaces["08"][:30])
+    cluster.holders.hold(other, spaces["08"][:40])
+    cluster.holders.hold(decode, spaces["10"][:25])
+    decision = cluster.chooser.decide(request)
+    [writer] = decision.decode.candidates
+    assert (writer.num_held_blocks, writer.num_held_tokens) == (25, 400)
+    by_name = {c.endpoint.name: c for c in decision.prefill.candidates}
+    assert [by_name[name].num_held_tokens for name in "stl"] == [240, 320, 0]
+    # Prefixes come from workers with blocks of the same size alone.
+    fetched = [by_name[name].num_fetched_tokens for name in "stl"]
+    assert fetched == [80, 0, 400]
+    route = decision.route
+    assert route is not None
+    assert all(s.endpoint.record.block_size == 8 for s in route.sources)
+    # What is sent there is predicted by the same hashes, on both workers.
+    cluster.book.begin(route, num_prompt_tokens=481, block_hashes=spaces)
+    now_s = cluster.clock()
+    chosen = route.prefill[0].record
+    predicted = cluster.book.predicted
+    assert (
+        predicted.held(chosen.worker, spaces[chosen.namespace], now_s) == 480 // chosen.block_size
+    )
+    assert predicted.held(decode.record.worker, spaces["10"], now_s) == 30
+    assert predicted.held(decode.record.worker, spaces["08"], now_s) == 0
+    assert cluster.chooser.decide(request).decode.candidates[0].num_held_tokens == 480
+
+
 def test_who_cannot_serve_is_left_out_and_why() -> None:
     draining, starting, failed = (endpoint(name, Role.DECODE) for name in "abd")
     small = endpoint("c", Role.DECODE, max_model_len=19)
@@ -185,12 +260,12 @@ def test_nobody_at_all_is_said_plainly() -> None:
 
 def test_prompts_are_hashed_only_if_somebody_looks() -> None:
     workers = [endpoint("d", Role.DECODE), endpoint("p")]
-    assert Cluster(*workers).chooser.hash_space() == (b"\xab", BLOCK_SIZE)
-    assert Cluster(workers[0]).chooser.hash_space() is None
-    assert Cluster(*workers, policy="random").chooser.hash_space() is None
-    assert Cluster(*(endpoint(n, namespace="odd") for n in "ab")).chooser.hash_space() is None
+    assert Cluster(*workers).chooser.hash_spaces() == {SPACE: BLOCK_SIZE}
+    assert Cluster(workers[0]).chooser.hash_spaces() == {}
+    assert Cluster(*workers, policy="random").chooser.hash_spaces() == {}
+    assert Cluster(*(endpoint(n, namespace="odd") for n in "ab")).chooser.hash_spaces() == {}
     mixed = [*workers, endpoint("q", namespace="cd")]
-    assert Cluster(*mixed).chooser.hash_space() == (b"\xab", BLOCK_SIZE)
+    assert Cluster(*mixed).chooser.hash_spaces() == {SPACE: BLOCK_SIZE}
 
 
 def test_a_request_nobody_can_serve_in_time_is_refused_with_the_time_to_wait() -> None:
@@ -216,7 +291,7 @@ def test_who_meets_the_bound_comes_before_who_costs_less() -> None:
     slow.work.add_prompt(1, 10, 5000.0, cluster.clock())
     assert _prefill(cluster, LONG_REQUEST) == ["q", "p"]
     bounded = RoutingRequest(
-        num_prompt_tokens=1600, max_tokens=10, block_hashes=LONG, max_ttft_ms=1000.0
+        num_prompt_tokens=1600, max_tokens=10, block_hashes={SPACE: LONG}, max_ttft_ms=1000.0
     )
     assert _prefill(cluster, bounded) == ["p", "q"]
 

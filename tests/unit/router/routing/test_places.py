@@ -27,14 +27,14 @@ from shared.directory.base import WorkerLoad
 from shared.engine.timing.step_bound import PROMPT_STRETCH
 from shared.identity import Role
 from shared.rpc.protocol import SPLIT_MINOR
-from tests.unit.router.routing.workers import BLOCK_SIZE, Cluster, endpoint, hashes
+from tests.unit.router.routing.workers import BLOCK_SIZE, SPACE, Cluster, endpoint, hashes
 
 if TYPE_CHECKING:
     from services.router.workers.endpoint import Endpoint
 
 LONG = hashes(*range(1, 101))
 BOTH = frozenset({Role.PREFILL, Role.DECODE})
-REQUEST = RoutingRequest(num_prompt_tokens=1600, max_tokens=100, block_hashes=LONG)
+REQUEST = RoutingRequest(num_prompt_tokens=1600, max_tokens=100, block_hashes={SPACE: LONG})
 
 ms = st.floats(0.1, 1e4)
 counts = st.integers(0, 64)

@@ -12,13 +12,15 @@ from services.router.routing.policies import find, least_loaded
 from services.router.routing.policies.find import OURS, find_policy
 from shared.errors import ConfigError
 from shared.identity import Role
-from tests.unit.router.routing.workers import BLOCK_SIZE, Cluster, endpoint, hashes
+from tests.unit.router.routing.workers import BLOCK_SIZE, SPACE, Cluster, endpoint, hashes
 
 if TYPE_CHECKING:
     from services.router.workers.endpoint import Endpoint
 
 PROMPT = hashes(*range(1, 41))
-REQUEST = RoutingRequest(num_prompt_tokens=40 * BLOCK_SIZE, max_tokens=10, block_hashes=PROMPT)
+REQUEST = RoutingRequest(
+    num_prompt_tokens=40 * BLOCK_SIZE, max_tokens=10, block_hashes={SPACE: PROMPT}
+)
 
 
 def _cluster(policy: str) -> tuple[Cluster, list[Endpoint]]:

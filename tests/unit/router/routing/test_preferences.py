@@ -96,6 +96,6 @@ def test_any_worker_that_can_makes_the_vector_that_no_prefill_worker_can() -> No
 
 def test_each_worker_counts_once_for_the_hash_space() -> None:
     alone = Cluster(worker("a", Role.PREFILL))
-    assert alone.chooser.hash_space() is None
+    assert alone.chooser.hash_spaces() == {}
     two = Cluster(worker("a", Role.PREFILL), worker("b", Role.DECODE))
-    assert two.chooser.hash_space() is not None
+    assert two.chooser.hash_spaces()

@@ -18,13 +18,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 BLOCK_SIZE = 16
+#: The namespace of workers.
+SPACE = "ab"
 
 
 def endpoint(name: str, role: Role = Role.PREFILL, **changes: Any) -> Endpoint:
     facts: dict[str, Any] = {
         "address": f"{name}:1",
         "model": "tiny",
-        "namespace": "ab",
+        "namespace": SPACE,
         "block_size": BLOCK_SIZE,
         "num_blocks": 10_000,
         "max_model_len": 100_000,
