@@ -20,6 +20,8 @@ bool may_use_amx();
 
 // From so many rows on tiles are the faster way for integers.
 constexpr int kLeastAmxRows = 4;
+// Panels that one task of many rows takes: its rows come from a cache further away, and tiles outrun it.
+constexpr int kMostPanels = 8;
 
 namespace amx {
 
@@ -73,24 +75,31 @@ inline void add_step(const uint32_t* upper, const uint32_t* lower, size_t stride
   }
 }
 
-// The last words of a panel, and zeros behind them.
-struct PanelEnd {
-  alignas(64) uint32_t words[kWords * kPanel] = {};
-  int count;
-
-  PanelEnd(const uint32_t* panel, int count) : count(count) { std::copy_n(panel, count * kPanel, words); }
-};
+// The same for the last words, fewer than kWords.
+template <class Dot, bool kHasLower>
+inline void add_end(const uint32_t* rows, size_t stride, int upper, int lower, const uint32_t* panel, int words) {
+  alignas(64) uint32_t own[2 * kRows][kWords] = {};
+  alignas(64) uint32_t end[kWords * kPanel] = {};
+  for (int r = 0; r < upper + lower; ++r) std::copy_n(rows + r * stride, words, own[r]);
+  std::copy_n(panel, words * kPanel, end);
+  asm volatile("" ::: "memory");
+  add_step<Dot, kHasLower>(own[0], own[upper], kWords, end);
+}
 
 // sums: [upper + lower][kPanel] of rows that are `stride` words apart; they are continued unless `is_first`.
-// end: null, or the last words of the panel, which `words` does not count.
 template <class Dot, bool kHasLower>
 inline void multiply_rows(const uint32_t* rows, size_t stride, int upper, int lower, const uint32_t* panel,
-                          int words, const PanelEnd* end, bool fetches, bool is_first,
-                          typename Dot::Accumulator* sums) {
-  shape_tiles(upper, lower);  // and they are zeros
+                          int words, bool fetches, bool is_first, typename Dot::Accumulator* sums) {
   uint32_t* to = reinterpret_cast<uint32_t*>(sums);
   uint32_t* to_lower = to + upper * kPanel;
-  if (!is_first) {
+  if (is_first) {
+    _tile_zero(0);
+    _tile_zero(1);
+    if constexpr (kHasLower) {
+      _tile_zero(2);
+      _tile_zero(3);
+    }
+  } else {
     _tile_loadd(0, to, 4 * kPanel);
     _tile_loadd(1, to + kHalfPanel, 4 * kPanel);
     if constexpr (kHasLower) {
@@ -99,19 +108,16 @@ inline void multiply_rows(const uint32_t* rows, size_t stride, int upper, int lo
     }
   }
   const uint32_t* below = rows + upper * stride;
-  for (int word = 0; word < words; word += kWords) {
+  int word = 0;
+  for (; word + kWords <= words; word += kWords) {
     const uint32_t* here = panel + size_t(word) * kPanel;
     if (fetches)
       for (int line = 0; line < kWords * kPanel / kLineWords; ++line)
         prefetch(here + kAheadWords * kPanel + line * kLineWords);
     add_step<Dot, kHasLower>(rows + word, below + word, stride, here);
   }
-  if (end) {
-    alignas(64) uint32_t own[2 * kRows][kWords] = {};
-    for (int r = 0; r < upper + lower; ++r) std::copy_n(rows + r * stride + words, end->count, own[r]);
-    asm volatile("" ::: "memory");
-    add_step<Dot, kHasLower>(own[0], own[upper], kWords, end->words);
-  }
+  if (word < words)
+    add_end<Dot, kHasLower>(rows + word, stride, upper, lower, panel + size_t(word) * kPanel, words - word);
   _tile_stored(0, to, 4 * kPanel);
   _tile_stored(1, to + kHalfPanel, 4 * kPanel);
   if constexpr (kHasLower) {
@@ -122,31 +128,37 @@ inline void multiply_rows(const uint32_t* rows, size_t stride, int upper, int lo
 
 }  // namespace amx
 
-// sums: [count][kPanelVectors] of rows that are `stride` words apart against the whole panel.
+// sums: [panel][count][kPanelVectors] of rows that are `stride` words apart against whole panels of `words`;
+// they are continued unless `is_first`. Panels of sums are `apart` rows apart. fetches: panels come from memory.
 template <class Dot>
-void multiply_by_amx(const uint32_t* rows, size_t stride, int count, const uint32_t* panel, int words,
-                     typename Dot::Accumulator* sums) {
-  const int whole = words / amx::kWords * amx::kWords;
-  const amx::PanelEnd end(panel + size_t(whole) * kPanel, words - whole);
-  const int piece = count > 2 * amx::kRows ? amx::kPieceWords : whole + amx::kWords;
+void multiply_by_amx(const uint32_t* rows, size_t stride, int count, const uint32_t* panels, int num_panels,
+                     int words, typename Dot::Accumulator* sums, int apart, bool is_first, bool fetches) {
+  const int piece = count > 2 * amx::kRows ? amx::kPieceWords : words;
   for (int word = 0; word < words; word += piece) {
-    const int here = std::min(piece, whole - word);
-    const bool is_last = end.count > 0 && word + piece > whole;
+    int shaped = 0;
     for (int row = 0; row < count; row += 2 * amx::kRows) {
       const int upper = std::min(amx::kRows, count - row), lower = std::min(amx::kRows, count - row - upper);
-      auto multiply = [&]<bool kHasLower>() {
-        amx::multiply_rows<Dot, kHasLower>(rows + row * stride + word, stride, upper, lower,
-                                           panel + size_t(word) * kPanel, here, is_last ? &end : nullptr,
-                                           row == 0, word == 0, sums + row * kPanelVectors);
-      };
-      if (lower)
-        multiply.template operator()<true>();
-      else
-        multiply.template operator()<false>();
+      if (upper + lower != shaped) amx::shape_tiles(upper, lower);
+      shaped = upper + lower;
+      for (int panel = 0; panel < num_panels; ++panel) {
+        auto multiply = [&]<bool kHasLower>() {
+          amx::multiply_rows<Dot, kHasLower>(rows + row * stride + word, stride, upper, lower,
+                                             panels + (size_t(panel) * words + word) * kPanel,
+                                             std::min(piece, words - word), fetches && row == 0,
+                                             is_first && word == 0,
+                                             sums + (size_t(panel) * apart + row) * kPanelVectors);
+        };
+        if (lower)
+          multiply.template operator()<true>();
+        else
+          multiply.template operator()<false>();
+      }
     }
   }
   _tile_release();
 }
+#else
+constexpr int kMostPanels = 1;
 #endif
 
 }  // namespace baton

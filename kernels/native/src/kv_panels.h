@@ -5,6 +5,7 @@
 // packed here is fetched there, line for line, since a burst of fetches would only wait for itself.
 #pragma once
 
+#include "amx.h"
 #include "kv_chunk.h"
 
 namespace baton {
@@ -190,6 +191,14 @@ class PanelChunk {
   static void multiply(int num_rows, const uint32_t* rows, int words, const uint32_t* panels,
                        int num_panels, float* sums, int rows_apart, bool first) {
     auto* vectors = reinterpret_cast<Floats*>(sums);
+#if defined(BATON_HAS_AMX)
+    if constexpr (std::is_same_v<Packed, BFloat16Dot>)
+      if (may_use_amx()) {
+        multiply_by_amx<Packed>(rows, words, num_rows, panels, num_panels, words, vectors, rows_apart, first,
+                                false);
+        return;
+      }
+#endif
     for (int panel = 0; panel < num_panels; ++panel)
       for_row_groups(num_rows, [&](int row, int n) {
         multiply_rows<Packed, 0>(n, rows + size_t(row) * words, words,

@@ -29,7 +29,7 @@ void multiply_panel(const Rows& rows, int first, int count, const uint32_t* pane
   if constexpr (std::is_same_v<Dot, BFloat16Dot> || std::is_same_v<Dot, Int8Dot>) {
     const bool is_exact = std::is_same_v<Dot, Int8Dot>;
     if ((!is_exact || count >= kLeastAmxRows) && may_use_amx()) {
-      multiply_by_amx<Dot>(start, rows.stride, count, panel, words, sums);
+      multiply_by_amx<Dot>(start, rows.stride, count, panel, 1, words, sums, count, true, true);
       return;
     }
   }
@@ -68,11 +68,9 @@ void multiply_panel(const Rows& rows, int first, int count, const uint32_t* pane
   }
 }
 
-// multiply_panel for int8: sums are exact, then scaled.
-inline void multiply_int8(const Rows& rows, int first, int count, const Matrix& matrix, int panel,
-                          Floats* sums) {
-  alignas(64) Ints exact[kTaskRows * kPanelVectors];
-  multiply_panel<Int8Dot>(rows, first, count, matrix.panel(panel), matrix.words, exact);
+// Scales the exact sums of int8 of a panel. Both may be the same memory.
+inline void scale_exact(const Rows& rows, int first, int count, const Matrix& matrix, int panel,
+                        const Ints* exact, Floats* sums) {
   for (int v = 0; v < kPanelVectors; ++v) {
     const size_t column = size_t(panel) * kPanel + v * kLanes;
     const Ints total = load<Ints>(matrix.totals.data() + column);
@@ -83,6 +81,14 @@ inline void multiply_int8(const Rows& rows, int first, int count, const Matrix& 
           __builtin_convertvector(sum, Floats) * (scale * rows.scales[first + r]);
     }
   }
+}
+
+// multiply_panel for int8.
+inline void multiply_int8(const Rows& rows, int first, int count, const Matrix& matrix, int panel,
+                          Floats* sums) {
+  Ints* exact = reinterpret_cast<Ints*>(sums);
+  multiply_panel<Int8Dot>(rows, first, count, matrix.panel(panel), matrix.words, exact);
+  scale_exact(rows, first, count, matrix, panel, exact, sums);
 }
 
 // multiply_panel for stored codes. The rows are elements, unless they are rounded.
@@ -138,6 +144,31 @@ __attribute__((noinline)) void multiply_kind(const Rows& rows, int first, int co
 extern template void multiply_kind<float>(const Rows&, int, int, const Matrix&, int, Floats*);
 extern template void multiply_kind<uint16_t>(const Rows&, int, int, const Matrix&, int, Floats*);
 
+// sums: [num_panels][count][kPanelVectors]. Several panels only where Tasks takes them together.
+template <class Element>
+inline void multiply_panels(const Rows& rows, int first, int count, const Matrix& matrix, int panel,
+                            int num_panels, Floats* sums) {
+#if defined(BATON_HAS_AMX)
+  if (num_panels > 1) {
+    auto multiply = [&]<class Dot>(auto* to) {
+      multiply_by_amx<Dot>(rows.words + size_t(first) * rows.stride, rows.stride, count, matrix.panel(panel),
+                           num_panels, matrix.words, to, count, true, true);
+    };
+    if (matrix.kind == Kind::kBFloat16) {
+      multiply.template operator()<BFloat16Dot>(sums);
+      return;
+    }
+    multiply.template operator()<Int8Dot>(reinterpret_cast<Ints*>(sums));
+    for (int p = 0; p < num_panels; ++p) {
+      Floats* own = sums + size_t(p) * count * kPanelVectors;
+      scale_exact(rows, first, count, matrix, panel + p, reinterpret_cast<const Ints*>(own), own);
+    }
+    return;
+  }
+#endif
+  multiply_kind<Element>(rows, first, count, matrix, panel, sums);
+}
+
 // What is added to the sums of some rows with a panel.
 struct Added {
   virtual ~Added() = default;
@@ -147,23 +178,26 @@ struct Added {
   virtual void add(int first, int count, int panel, Floats* sums) const = 0;
 };
 
-// One block of the rows times one panel. added: or null.
+// One block of the rows times some panels. added: or null.
 template <class Dot, class Put>
-void multiply_block(const Rows& rows, const Matrix& matrix, int panel, int block, Put&& put,
+void multiply_block(const Rows& rows, const Matrix& matrix, int panel, int num_panels, int block, Put&& put,
                     const Added* added = nullptr) {
   const int blocks = blocks_of(rows);
   const int first = int(int64_t(rows.count) * block / blocks);
   const int count = int(int64_t(rows.count) * (block + 1) / blocks) - first;
-  alignas(64) Floats sums[kTaskRows * kPanelVectors];
+  alignas(64) Floats all[kMostPanels * kTaskRows * kPanelVectors];
   if (added) added->prefetch_panel(first, count, panel);
-  multiply_kind<typename Dot::Element>(rows, first, count, matrix, panel, sums);
-  if (added) added->add(first, count, panel, sums);
-  const float* bias = matrix.bias.data() + size_t(panel) * kPanel;
-  for (int r = 0; r < count; ++r) {
-    Floats values[kPanelVectors];
-    for (int v = 0; v < kPanelVectors; ++v)
-      values[v] = sums[r * kPanelVectors + v] + load<Floats>(bias + v * kLanes);
-    put(first + r, panel * kPanel, values);
+  multiply_panels<typename Dot::Element>(rows, first, count, matrix, panel, num_panels, all);
+  Floats* sums = all;
+  for (const int end = panel + num_panels; panel < end; ++panel, sums += count * kPanelVectors) {
+    if (added) added->add(first, count, panel, sums);
+    const float* bias = matrix.bias.data() + size_t(panel) * kPanel;
+    for (int r = 0; r < count; ++r) {
+      Floats values[kPanelVectors];
+      for (int v = 0; v < kPanelVectors; ++v)
+        values[v] = sums[r * kPanelVectors + v] + load<Floats>(bias + v * kLanes);
+      put(first + r, panel * kPanel, values);
+    }
   }
 }
 
@@ -175,8 +209,8 @@ void multiply(Pool& pool, const Rows& rows, const Matrix& matrix, Put&& put,
               const Added* added = nullptr) {
   const Tasks tasks(pool, rows, matrix, 0);
   pool.run(tasks.count(), [&](int task, int) {
-    tasks.take(task, [&](int panel, int block) {
-      multiply_block<Dot>(rows, matrix, panel, block, put, added);
+    tasks.take(task, [&](int panel, int num_panels, int block) {
+      multiply_block<Dot>(rows, matrix, panel, num_panels, block, put, added);
     });
   });
 }
@@ -205,8 +239,8 @@ void multiply_each(Pool& pool, const std::vector<Product>& products, Put&& put) 
   pool.run(total, [&](int task, int) {
     const size_t index = std::upper_bound(ends.begin(), ends.end(), task) - ends.begin();
     const Product& product = products[index];
-    tasks[index].take(task - (index ? ends[index - 1] : 0), [&](int panel, int block) {
-      multiply_block<Dot>(product.rows, *product.matrix, panel, block,
+    tasks[index].take(task - (index ? ends[index - 1] : 0), [&](int panel, int num_panels, int block) {
+      multiply_block<Dot>(product.rows, *product.matrix, panel, num_panels, block,
                           [&](int row, int column, const Floats* values) {
                             put(product.first + row, column, values);
                           },

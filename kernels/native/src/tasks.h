@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "amx.h"
 #include "matrix.h"
 #include "operands.h"
 #include "pool.h"
@@ -24,29 +25,43 @@ class Tasks {
       const int start = first(), left = panels - start;
       starts_[++num_runs_] = start + std::clamp((left + behind) / parts, 1, left);
     }
-    count_ = num_runs_ + (panels - first()) * blocks_;
+    if (blocks_ > 1 && takes_panels_together(matrix))
+      together_ = std::clamp(panels * blocks_ / (2 * parts), 1, kMostPanels);
+    end_ = panels;
+    count_ = num_runs_ + (panels - first() + together_ - 1) / together_ * blocks_;
   }
 
   int count() const { return count_; }
 
-  // Calls body(panel, block) for what task `task` takes.
+  // Calls body(panel, num_panels, block) for what task `task` takes.
   template <class Body>
   void take(int task, Body&& body) const {
     if (task < num_runs_) {
-      for (int panel = starts_[task]; panel < starts_[task + 1]; ++panel) body(panel, 0);
+      for (int panel = starts_[task]; panel < starts_[task + 1]; ++panel) body(panel, 1, 0);
       return;
     }
     const int own = task - num_runs_;
-    body(first() + own / blocks_, own % blocks_);
+    const int panel = first() + own / blocks_ * together_;
+    body(panel, std::min(together_, end_ - panel), own % blocks_);
   }
 
  private:
   static constexpr int kMostRuns = 64;
 
+  static bool takes_panels_together([[maybe_unused]] const Matrix& matrix) {
+#if defined(BATON_HAS_AMX)
+    return (matrix.kind == Kind::kBFloat16 || matrix.kind == Kind::kInt8) && may_use_amx();
+#else
+    return false;
+#endif
+  }
+
   // The first panel behind the runs.
   int first() const { return starts_[num_runs_]; }
 
   int blocks_;
+  int together_ = 1;
+  int end_;
   int num_runs_ = 0;  // with several blocks none, nor without rows
   int count_;
   int starts_[kMostRuns + 1] = {};
