@@ -46,8 +46,8 @@ MODELS = {
 ORDERS = {
     "plain": ("alone", "tp 2", "alone"),
     "window": ("tp 2", "alone", "pp 2", "tp 2"),
-    "state": ("tp 2, pp 2", "alone", "tp 2", "pp 2", "tp 2, pp 2"),
-    "latent": ("pp 2", "tp 2", "alone"),
+    "state": ("tp 2, pp 2", "alone", "pp 2", "tp 2, pp 2"),
+    "latent": ("pp 2", "tp 2"),
 }
 SIZES = {
     "tp 2": RankSettings(tensor_parallel_size=2),
@@ -200,6 +200,27 @@ def test_a_load_goes_on_when_its_request_is_aborted(
         engine.check_integrity()
         assert engine.stats().num_free_blocks == stats.num_blocks
         assert ask(engine, 0) == (answers[0], NUM_BLOCKS)
+
+
+@pytest.mark.parametrize(("name", "group"), [("window", "tp 2"), ("state", "pp 2")])
+def test_what_a_peer_asks_for_is_loaded_into_all_ranks(
+    name: str, group: str, folder: Path, leaders: Leaders, tmp_path: Path
+) -> None:
+    """Connectors send from the pool of each rank."""
+    with group_of(leaders[group], folder / name, **tiers(tmp_path)) as home:
+        engine, told = home.engine, []
+        answers = [ask(engine, number)[0] for number in range(4)]
+        identity = make_request("a", PROMPTS[0]).identity(engine.namespace)
+        hashes = identity.hash_blocks(PROMPTS[0], BLOCK_SIZE)
+        assert not engine.prefix_cache.match(hashes).num_blocks
+        engine.cached.promote(hashes, lambda: told.append(True))
+        settle(engine)
+        assert told == [True]
+        assert engine.prefix_cache.match(hashes).num_blocks == NUM_BLOCKS
+        before = counters(engine)[0]["loads"]
+        # From the pool, as a peer would get it.
+        assert ask(engine, 0) == (answers[0], NUM_BLOCKS)
+        assert counters(engine)[0]["loads"] == before
 
 
 def test_what_a_lost_group_has_kept_is_good(
