@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -35,6 +34,7 @@ from tests.fakes.warm_process import COLD_RANKS, WarmProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from shared.engine.engine_home import EngineHome
     from shared.engine.ranks.orders import Order

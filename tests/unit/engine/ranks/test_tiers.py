@@ -27,7 +27,7 @@ from tests.fakes.offload import Gate, offload_of, settle
 from tests.fakes.rank_engines import group_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from shared.engine.engine import Engine
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 BLOCK_SIZE = 16
 NUM_BLOCKS = 4
-PROMPTS = [[(7 * p + 31 * n) % 290 + 3 for p in range(NUM_BLOCKS * BLOCK_SIZE + 5)] for n in range(6)]
+NUM_TOKENS = NUM_BLOCKS * BLOCK_SIZE + 5
+PROMPTS = [[(7 * p + 31 * n) % 290 + 3 for p in range(NUM_TOKENS)] for n in range(6)]
 MODELS = {
     "plain": CheckpointSpec(num_layers=2, vocab_size=300),
     **{name: SPECS[name] for name in ("window", "state", "latent")},
