@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shared.engine.offload import offload
 from shared.engine.offload.landings import LandingRefusal
 from shared.engine.rank_settings import RankSettings
 from shared.engine.ranks.leader import RankLeader
@@ -50,10 +51,14 @@ ORDERS = {
     "state": ("tp 2, pp 2", "alone", "pp 2", "tp 2, pp 2"),
     "latent": ("pp 2", "tp 2"),
 }
+#: Four ranks share two cores with other tests: none is lost because it is late.
+PATIENCE_S = 90
 SIZES = {
-    "tp 2": RankSettings(tensor_parallel_size=2),
-    "pp 2": RankSettings(pipeline_parallel_size=2),
-    "tp 2, pp 2": RankSettings(tensor_parallel_size=2, pipeline_parallel_size=2),
+    "tp 2": RankSettings(tensor_parallel_size=2, distributed_timeout_seconds=PATIENCE_S),
+    "pp 2": RankSettings(pipeline_parallel_size=2, distributed_timeout_seconds=PATIENCE_S),
+    "tp 2, pp 2": RankSettings(
+        tensor_parallel_size=2, pipeline_parallel_size=2, distributed_timeout_seconds=PATIENCE_S
+    ),
 }
 SETTINGS: dict[str, Any] = {
     "block_size": BLOCK_SIZE,
@@ -69,6 +74,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, spec in MODELS.items():
         write_random_checkpoint(path / name, spec)
     return path
+
+
+@pytest.fixture(autouse=True)
+def _all_is_written_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offload, "_FLUSH_S", float(PATIENCE_S))
 
 
 @pytest.fixture(scope="module")
