@@ -48,13 +48,6 @@ class Rule:
         )
 
 
-#: With blocks of more than one kind.
-_SEVERAL_GROUPS = (
-    "gemma3, two groups",
-    "llama4, chunks",
-    "gemma4, shared KV",
-    "qwen3_5, states",
-)
 #: Workers whose ranks divide each layer, on either side.
 DIVIDED = ("ranks, prefill : decode", ("2 : 1", "1 : 2", "2 : 2"))
 #: Decode workers whose ranks have some of the layers each.
@@ -242,13 +235,6 @@ RULES = (
         ("speculation", ("draft model", "eagle", "eagle3", "medusa", "mtp")),
         "what guesses needs the whole model on one rank",
         refused="needs the whole model on one rank",
-    ),
-    Rule(
-        SPREAD,
-        ("offload", ("host", "disk")),
-        "a tier has whole blocks, and ranks divide those of several groups of layers differently",
-        refused="groups of layers, whose blocks several ranks divide differently",
-        third=("family", _SEVERAL_GROUPS),
     ),
     Rule(
         STAGED,

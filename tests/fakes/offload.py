@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ from tests.fakes.engines import BLOCK_SIZE, make_engine
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
     from shared.engine.engine import Engine
     from shared.engine.offload.block_folder import BlockFolder
@@ -66,6 +69,23 @@ def settle(engine: Engine) -> None:
     while offload.is_busy:
         offload.settle()
         offload.stores.start()
+
+
+class Gate:
+    """Holds the copying thread back before it writes to the pool."""
+
+    def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.open = threading.Event()
+        self.reached = threading.Event()
+        copies = offload_of(engine)._threads._copies
+        to_device = copies.to_device
+
+        def wait(slots: list[int], blocks: list[int], groups: list[int]) -> object:
+            self.reached.set()
+            assert self.open.wait(30)
+            return to_device(slots, blocks, groups)
+
+        monkeypatch.setattr(copies, "to_device", wait)
 
 
 class _SteppedResults:

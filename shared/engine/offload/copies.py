@@ -29,11 +29,18 @@ class BlockCopies(Protocol):
         """The region, for peers to fill; None if they must not, because they send parts."""
         ...
 
-    def to_host(self, blocks: Sequence[int], slots: Sequence[int]) -> NDArray[np.uint64]:
-        """Copy the engine's `blocks` to `slots`; return the checksums of the copies."""
+    def to_host(
+        self, blocks: Sequence[int], slots: Sequence[int], groups: Sequence[int]
+    ) -> NDArray[np.uint64]:
+        """Copy the engine's `blocks` to `slots`; return the checksums of the copies.
+
+        groups: by block, the group of layers that it has.
+        """
         ...
 
-    def to_device(self, slots: Sequence[int], blocks: Sequence[int]) -> NDArray[np.uint64]:
+    def to_device(
+        self, slots: Sequence[int], blocks: Sequence[int], groups: Sequence[int]
+    ) -> NDArray[np.uint64]:
         """Copy `slots` to the engine's `blocks`; return the checksums of the copied bytes."""
         ...
 
@@ -65,11 +72,15 @@ class MemoryCopies:
         """See `BlockCopies`."""
         return self._memory
 
-    def to_host(self, blocks: Sequence[int], slots: Sequence[int]) -> NDArray[np.uint64]:
+    def to_host(
+        self, blocks: Sequence[int], slots: Sequence[int], _groups: Sequence[int]
+    ) -> NDArray[np.uint64]:
         """See `BlockCopies`."""
         return copy_blocks([self._host[s] for s in slots], [self._device[b] for b in blocks])
 
-    def to_device(self, slots: Sequence[int], blocks: Sequence[int]) -> NDArray[np.uint64]:
+    def to_device(
+        self, slots: Sequence[int], blocks: Sequence[int], _groups: Sequence[int]
+    ) -> NDArray[np.uint64]:
         """See `BlockCopies`."""
         return copy_blocks([self._device[b] for b in blocks], [self._host[s] for s in slots])
 
@@ -96,12 +107,16 @@ class StagedCopies:
         """See `BlockCopies`."""
         return self._staging.memory
 
-    def to_host(self, blocks: Sequence[int], slots: Sequence[int]) -> NDArray[np.uint64]:
+    def to_host(
+        self, blocks: Sequence[int], slots: Sequence[int], _groups: Sequence[int]
+    ) -> NDArray[np.uint64]:
         """See `BlockCopies`."""
         self._staging.to_host(blocks, slots)
         return checksum_blocks([self._host[s] for s in slots])
 
-    def to_device(self, slots: Sequence[int], blocks: Sequence[int]) -> NDArray[np.uint64]:
+    def to_device(
+        self, slots: Sequence[int], blocks: Sequence[int], _groups: Sequence[int]
+    ) -> NDArray[np.uint64]:
         """See `BlockCopies`. The checksums are those of the slots."""
         self._staging.to_device(slots, blocks)
         return checksum_blocks([self._host[s] for s in slots])

@@ -1,26 +1,35 @@
 """Copies between the blocks of a group's ranks and a host tier of whole blocks.
 
-What the tier keeps does not depend on the number of ranks: other groups read its files.
+What the tier keeps does not depend on the number of ranks: other groups read its files. Behind
+what a group of layers uses of a slot, bytes of an earlier block may be left, which nothing reads.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from shared.connector.protocol.block_copy import block_ranges, checksum_blocks, copy_ranges
-from shared.errors import ConfigError
 from shared.kv.hand_off import HandOff, Holder
 from shared.kv.memory import KVMemory
 from shared.kv.split import KVSplit
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
 
     from shared.kv.cut import Cut
     from shared.kv.layout import KVLayout
+
+
+class _Part(NamedTuple):
+    """What moves between the blocks of one rank and whole blocks, of one group of layers."""
+
+    rank: int
+    #: Of the rank's block, and of the whole block.
+    own: Cut
+    whole: Cut
 
 
 class GroupCopies:
@@ -32,21 +41,22 @@ class GroupCopies:
         """Allocate. layout: of whole blocks. memories: by rank; they stay the caller's.
 
         Raises:
-            ConfigError: the memory cannot be allocated, or the blocks are of several kinds.
+            ConfigError: the memory cannot be allocated.
         """
-        if layout.num_groups > 1:
-            raise ConfigError(
-                f"kv_offload_host_gib: the model has {layout.num_groups} groups of layers, whose "
-                "blocks several ranks divide differently: leave it out, or take one rank"
-            )
         self._memory = KVMemory(layout, num_slots)
         self._host = self._memory.blocks
         self._ranks = [memory.blocks for memory in memories]
-        whole, group = Holder(layout, KVSplit.of(layout)), Holder(layout, split)
-        #: By rank: the ranges of its block and those of the whole block that they are.
-        self._gathered = [(pair[0], *cuts) for pair, cuts in _block_cuts(HandOff(group, whole))]
+        tier, ranks = Holder(layout, KVSplit.of(layout)), Holder(layout, split)
+        gathers, scatters = HandOff(ranks, tier), HandOff(tier, ranks)
+        groups = range(layout.num_groups)
+        #: By group. What several ranks have alike comes from one of them, and goes to all.
+        self._gathered = [
+            [_Part(pair[0], here, there) for pair, here, there in _block_cuts(gathers, group)]
+            for group in groups
+        ]
         self._scattered = [
-            (pair[1], there, here) for pair, (here, there) in _block_cuts(HandOff(whole, group))
+            [_Part(pair[1], there, here) for pair, here, there in _block_cuts(scatters, group)]
+            for group in groups
         ]
 
     @property
@@ -59,22 +69,28 @@ class GroupCopies:
         """See `BlockCopies`."""
         return None
 
-    def to_host(self, blocks: Sequence[int], slots: Sequence[int]) -> NDArray[np.uint64]:
+    def to_host(
+        self, blocks: Sequence[int], slots: Sequence[int], groups: Sequence[int]
+    ) -> NDArray[np.uint64]:
         """See `BlockCopies`."""
-        for rank, theirs, whole in self._gathered:
-            copy_ranges(
-                block_ranges(self._host, slots, [whole] * len(slots)),
-                block_ranges(self._ranks[rank], blocks, [theirs] * len(blocks)),
-            )
+        for group, own, whole in _by_group(blocks, slots, groups):
+            for part in self._gathered[group]:
+                copy_ranges(
+                    block_ranges(self._host, whole, [part.whole] * len(whole)),
+                    block_ranges(self._ranks[part.rank], own, [part.own] * len(own)),
+                )
         return checksum_blocks([self._host[slot] for slot in slots])
 
-    def to_device(self, slots: Sequence[int], blocks: Sequence[int]) -> NDArray[np.uint64]:
+    def to_device(
+        self, slots: Sequence[int], blocks: Sequence[int], groups: Sequence[int]
+    ) -> NDArray[np.uint64]:
         """See `BlockCopies`. The checksums are those of the slots."""
-        for rank, theirs, whole in self._scattered:
-            copy_ranges(
-                block_ranges(self._ranks[rank], blocks, [theirs] * len(blocks)),
-                block_ranges(self._host, slots, [whole] * len(slots)),
-            )
+        for group, own, whole in _by_group(blocks, slots, groups):
+            for part in self._scattered[group]:
+                copy_ranges(
+                    block_ranges(self._ranks[part.rank], own, [part.own] * len(own)),
+                    block_ranges(self._host, whole, [part.whole] * len(whole)),
+                )
         return checksum_blocks([self._host[slot] for slot in slots])
 
     def close(self) -> None:
@@ -84,11 +100,23 @@ class GroupCopies:
         self._memory.close()
 
 
-def _block_cuts(hand_off: HandOff) -> list[tuple[tuple[int, int], tuple[Cut, Cut]]]:
-    """Return what moves of one full block, by pair of ranks."""
-    found = []
+def _by_group(
+    blocks: Sequence[int], slots: Sequence[int], groups: Sequence[int]
+) -> Iterator[tuple[int, list[int], list[int]]]:
+    """Yield each group with its blocks and their slots."""
+    for group in set(groups):
+        places = [place for place, each in enumerate(groups) if each == group]
+        yield group, [blocks[place] for place in places], [slots[place] for place in places]
+
+
+def _block_cuts(hand_off: HandOff, group: int) -> Iterator[tuple[tuple[int, int], Cut, Cut]]:
+    """Yield what moves of one full block of a group, by pair of ranks.
+
+    Ranks of a stage without layers of the group have nothing of it.
+    """
+    numbers = range(hand_off.layout.num_groups)
+    moved = tuple(range(1 if number == group else 0) for number in numbers)
     for pair in hand_off.pairs:
-        stream = hand_off.stream(pair, (range(1),), hand_off.layout.block_size)
-        [here], [there] = stream.sender_cuts, stream.receiver_cuts
-        found.append((pair, (here, there)))
-    return found
+        stream = hand_off.stream(pair, moved, hand_off.layout.block_size)
+        for here, there in zip(stream.sender_cuts, stream.receiver_cuts, strict=True):
+            yield pair, here, there

@@ -18,10 +18,11 @@ from shared.connector.protocol.block_copy import checksum_blocks
 from shared.engine.offload.block_file import CorruptBlockError
 from shared.engine.offload.jobs import LandJob, LoadJob, RemoveJob, StoreJob, WriteJob
 from shared.errors import InternalError
+from shared.kv.identity import group_of
 from shared.kv.tier import BlockTier
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from shared.engine.offload.block_folder import BlockFolder
     from shared.engine.offload.copies import BlockCopies
@@ -173,7 +174,8 @@ class TierThreads:
 
     def _store(self, job: StoreJob) -> None:
         start_s = time.monotonic()
-        self._checksums[list(job.slots)] = self._copies.to_host(job.blocks, job.slots)
+        checksums = self._copies.to_host(job.blocks, job.slots, _groups(job.keys))
+        self._checksums[list(job.slots)] = checksums
         job.seconds = time.monotonic() - start_s
 
     def _seal(self, job: LandJob) -> None:
@@ -202,7 +204,7 @@ class TierThreads:
                 break
             num += 1
         slots = job.slots[:num]
-        actual = self._copies.to_device(slots, job.blocks[:num])
+        actual = self._copies.to_device(slots, job.blocks[:num], _groups(job.keys[:num]))
         wrong = np.flatnonzero(actual != self._checksums[list(slots)])
         if len(wrong):
             num = int(wrong[0])
@@ -214,3 +216,7 @@ class TierThreads:
     def _tell(self, job: Job) -> None:
         self.done.put(job)
         self.on_done()
+
+
+def _groups(keys: Iterable[bytes]) -> list[int]:
+    return [group_of(key) for key in keys]

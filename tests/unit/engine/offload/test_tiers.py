@@ -24,6 +24,7 @@ from tests.fakes.model import FakeLoadedModel, FakeModel, make_spec
 from tests.fakes.offload import (
     BLOCK_BYTES,
     FILE_BYTES,
+    Gate,
     make_tiered_engine,
     offload_of,
     settle,
@@ -61,23 +62,6 @@ def test_what_left_host_memory_comes_back_from_disk(
     stats = engine.stats().tiers
     assert stats[BlockTier.HOST].num_blocks <= 12
     assert stats[BlockTier.DISK].num_bytes == len(list(tmp_path.glob("*/*/*.kv"))) * FILE_BYTES
-
-
-class Gate:
-    """Holds the copying thread back before it writes to the pool."""
-
-    def __init__(self, engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.open = threading.Event()
-        self.reached = threading.Event()
-        copies = offload_of(engine)._threads._copies
-        to_device = copies.to_device
-
-        def wait(slots: list[int], blocks: list[int]) -> object:
-            self.reached.set()
-            assert self.open.wait(30)
-            return to_device(slots, blocks)
-
-        monkeypatch.setattr(copies, "to_device", wait)
 
 
 def test_others_run_while_one_loads(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -11,18 +10,13 @@ import subprocess
 import sys
 import threading
 import time
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cli.doctor.finding import Level
 from cli.doctor.ranks import Ranks, check_ranks
-from shared.engine.config import EngineConfig
-from shared.engine.engine_home import EngineHome
 from shared.engine.llm import LLM
-from shared.engine.offload.landings import LandingRefusal
 from shared.engine.rank_settings import RankSettings
 from shared.engine.ranks import leader as leader_module
 from shared.engine.ranks import processes
@@ -35,12 +29,14 @@ from shared.worker.health.rank_metrics import RankCollector
 from tests.fakes.engines import drain, generate, make_request
 from tests.fakes.every_kind import ALL_KINDS, SHORT_OF_BLOCKS, assert_same, run
 from tests.fakes.lora_folders import write_lora
-from tests.fakes.offload import offload_of, settle
+from tests.fakes.rank_engines import group_of, is_running
 from tests.fakes.warm_process import COLD_RANKS, WarmProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
+    from shared.engine.engine_home import EngineHome
     from shared.engine.ranks.orders import Order
     from shared.model.loader import LoadedModel
     from shared.request.adapter_ref import AdapterRef
@@ -76,23 +72,6 @@ def stages() -> Iterator[RankLeader]:
     yield found
     found.close()
     assert not any(is_running(pid) for pid in found.pids)
-
-
-def is_running(pid: int) -> bool:
-    with contextlib.suppress(FileNotFoundError):
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")")[-1].split()[0] != "Z"
-    return False
-
-
-@contextlib.contextmanager
-def group_of(
-    leader: RankLeader, model: Path, backend: str = "torch", **settings: Any
-) -> Iterator[EngineHome]:
-    """An engine of the two ranks."""
-    load = partial(leader.load, dtype="float32", attention_backend=backend)
-    home = EngineHome(model, EngineConfig(**settings), load, leader)
-    yield home
-    home.close()
 
 
 @pytest.mark.parametrize(
@@ -155,51 +134,11 @@ def test_ranks_take_adapters_and_other_weights(
         home.wake_up()
         return [*found, answer(home)]
 
-    load = partial(load_model, dtype="float32", attention_backend=backend)
-    alone = EngineHome(model, EngineConfig(**settings), load)
-    want = answers(alone)
-    alone.close()
+    with group_of(None, model, backend, **settings) as alone:
+        want = answers(alone)
     assert len({tuple(tokens) for tokens in want}) == 5
     with group_of(leader, model, backend, **settings) as home:
         assert answers(home) == want
-
-
-def test_tiers_are_those_of_any_number_of_ranks(
-    model: Path, leader: RankLeader, tmp_path: Path
-) -> None:
-    """What a group leaves on disk, one process goes on with, and the other way round."""
-    settings = SHORT_OF_BLOCKS | {"kv_offload_always_load": True, "kv_offload_host_gib": 0.001}
-    settings |= {"kv_offload_disk_gib": 0.01, "num_blocks": 8}
-    prompts = [[n, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16] for n in range(20, 26)]
-
-    def ask(home: EngineHome) -> list[tuple[list[int], int]]:
-        """Answers, and tokens of the prompts that tiers had."""
-        found = []
-        for prompt in prompts:
-            run = generate(home.engine, make_request("one", prompt, max_tokens=6))
-            # What waits for a copy may lose its block to the next prompt.
-            settle(home.engine)
-            found.append((run.tokens("one"), run.admitted("one")[-1].num_cached_tokens))
-        return found
-
-    load = partial(load_model, dtype="float32", attention_backend="torch")
-    want = None
-    for folder, is_group in (("a", True), ("a", False), ("b", False), ("b", True)):
-        config = settings | {"kv_offload_disk_dir": str(tmp_path / folder)}
-        if is_group:
-            with group_of(leader, model, **config) as home:
-                found = ask(home) + ask(home)
-                assert offload_of(home.engine).landings.refusal is LandingRefusal.RANKS
-        else:
-            alone = EngineHome(model, EngineConfig(**config), load)
-            found = ask(alone) + ask(alone)
-            alone.close()
-        want = want or [tokens for tokens, _ in found]
-        assert [tokens for tokens, _ in found] == want, (folder, is_group)
-        cached = [num for _, num in found]
-        assert cached[len(prompts) :] == [12] * len(prompts)
-        is_later = (folder, is_group) in (("a", False), ("b", True))
-        assert cached[: len(prompts)] == [12 if is_later else 0] * len(prompts)
 
 
 def test_a_rank_may_be_late_where_no_step_waits(
@@ -329,10 +268,8 @@ def test_a_stage_may_have_states_alone(stages: RankLeader, tmp_path: Path) -> No
         group_of(stages, path, **SHORT_OF_BLOCKS, speculative_config=NGRAM),
     ):
         pass
-    load = partial(load_model, dtype="float32", attention_backend="torch")
-    alone = EngineHome(path, EngineConfig(**SHORT_OF_BLOCKS), load)
-    want = answer(alone)
-    alone.close()
+    with group_of(None, path, **SHORT_OF_BLOCKS) as alone:
+        want = answer(alone)
     with group_of(stages, path, **SHORT_OF_BLOCKS) as home:
         assert answer(home) == want
 
