@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kernels.native.kinds import Kind
 from kernels.native.linear import PackedLinear
 
-#: Rows around the register tile (14), four of them, a task (168), and tiles of the matrix unit (16).
+#: Rows around the register tile (14), four of them, a task (168), and the unit's tiles (16).
 ROWS = (1, 2, 13, 14, 15, 16, 17, 29, 33, 56, 57, 168, 169, 400)
 
 
