@@ -129,7 +129,7 @@ def test_every_name_of_the_model_is_served(up: tuple[int, int]) -> None:
 
 
 def test_chat_through_the_sdk(up: tuple[int, int]) -> None:
-    chat = baton("chat", "--address", f"127.0.0.1:{up[1]}", "-m", "Hello", "--max-tokens", "4")
+    chat = baton("chat", "--address", f"127.0.0.1:{up[1]}", "-m", "Hello", "--max-tokens", "24")
     assert chat.returncode == 0, chat.stderr
     assert chat.stdout.strip()
     assert "first token" in chat.stderr

@@ -90,7 +90,7 @@ class TestGroups(GroupSuite):
 
             first, second = receiver.connectors
             num_cancelled = 0
-            for num_turns in range(0, 40, 3):
+            for num_turns in range(0, 40, 2):
                 opening = begin()
                 for _ in range(num_turns):
                     await asyncio.sleep(0)
