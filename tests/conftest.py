@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # A busy machine makes examples slow, not wrong; pytest's own timeout ends what hangs.
 # Other examples come in each run, so few of them do for one.
-settings.register_profile("baton", deadline=None, max_examples=examples(25, 250))
+settings.register_profile("baton", deadline=None, max_examples=examples(20, 250))
 settings.load_profile("baton")
 
 HERE = Path(__file__).parent
