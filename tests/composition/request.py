@@ -34,8 +34,9 @@ NUM_BEAM_TOKENS = 24
 #: By executor: what PyTorch computes is several times slower, and as long under way.
 NUM_LONG_TOKENS = {"native": 480, "torch": 240, "transformers": 240}
 NUM_OTHER_TOKENS = 48
-#: Tokens whose log probabilities differ by less may change places by rounding to bfloat16.
-NEAR = 0.2
+#: Tokens whose log probabilities differ by less may change places by rounding to bfloat16: four of
+#: its steps between 8 and 16. PyTorch sums a batch in another order on each kind of processor.
+NEAR = 0.25
 NUM_SHARED = 70
 PROMPT = prompt_of(NUM_SHARED, seed=11)
 LETTERS = "([a-z]{7} ){30}"
@@ -216,7 +217,8 @@ def check_until_tie(engine: LLM, stream: Stream) -> None:
     (request,) = engine.generate([prompt], sampling, adapter=stream.adapter)
     (position,) = request.outputs[0].logprobs
     likely = {candidate.token_id: candidate.logprob for candidate in position.top}
-    assert likely[wanted[first]] - likely.get(got[first], -99.0) < NEAR
+    gap = likely[wanted[first]] - likely.get(got[first], -99.0)
+    assert gap < NEAR, f"token {first} of {stream.name}: {gap} less likely"
 
 
 def refusal_of_beams(cluster: Cluster) -> str:
