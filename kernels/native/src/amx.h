@@ -18,8 +18,8 @@ namespace baton {
 // Whether the kernel lets this process use tiles. It is asked once.
 bool may_use_amx();
 
-// From so many rows on tiles are the faster way for integers.
-constexpr int kLeastAmxRows = 4;
+// From so many rows on tiles are the faster way for integers, with whose sums vectors agree.
+constexpr int kLeastAmxRows = 12;
 // Panels that one task of many rows takes: its rows come from a cache further away, and tiles outrun it.
 constexpr int kMostPanels = 8;
 
@@ -51,6 +51,7 @@ inline void shape_tiles(int upper, int lower) {
 }
 
 // Adds the products of kWords words. The compiler knows of no memory that tiles read: all was written before.
+// The numbers of tiles are part of an instruction's name, so they stand here as such.
 template <class Dot, bool kHasLower>
 inline void add_step(const uint32_t* upper, const uint32_t* lower, size_t stride, const uint32_t* panel) {
   _tile_loadd(6, panel, 4 * kPanel);

@@ -19,16 +19,15 @@ class Tasks {
  public:
   // behind: panels of the products that follow this one.
   Tasks(const Pool& pool, const Rows& rows, const Matrix& matrix, int behind)
-      : blocks_(blocks_of(rows)) {
-    const int panels = matrix.num_panels(), parts = 2 * pool.width();
-    while (blocks_ == 1 && num_runs_ < kMostRuns && first() < panels) {
-      const int start = first(), left = panels - start;
+      : blocks_(blocks_of(rows)), panels_(matrix.num_panels()) {
+    const int parts = 2 * pool.width();
+    while (blocks_ == 1 && num_runs_ < kMostRuns && first() < panels_) {
+      const int start = first(), left = panels_ - start;
       starts_[++num_runs_] = start + std::clamp((left + behind) / parts, 1, left);
     }
     if (blocks_ > 1 && takes_panels_together(matrix))
-      together_ = std::clamp(panels * blocks_ / (2 * parts), 1, kMostPanels);
-    end_ = panels;
-    count_ = num_runs_ + (panels - first() + together_ - 1) / together_ * blocks_;
+      together_ = std::clamp(panels_ * blocks_ / (2 * parts), 1, kMostPanels);
+    count_ = num_runs_ + (panels_ - first() + together_ - 1) / together_ * blocks_;
   }
 
   int count() const { return count_; }
@@ -42,7 +41,7 @@ class Tasks {
     }
     const int own = task - num_runs_;
     const int panel = first() + own / blocks_ * together_;
-    body(panel, std::min(together_, end_ - panel), own % blocks_);
+    body(panel, std::min(together_, panels_ - panel), own % blocks_);
   }
 
  private:
@@ -60,8 +59,8 @@ class Tasks {
   int first() const { return starts_[num_runs_]; }
 
   int blocks_;
-  int together_ = 1;
-  int end_;
+  int panels_;
+  int together_ = 1;  // panels of a task behind the runs
   int num_runs_ = 0;  // with several blocks none, nor without rows
   int count_;
   int starts_[kMostRuns + 1] = {};

@@ -10,7 +10,7 @@ import pytest
 
 from shared.connector.instrumented import Direction
 from shared.errors import IncompatiblePeerError
-from shared.model.random_checkpoint import write_random_checkpoint
+from tests.fakes.checkpoint_folder import write_checkpoints
 from tests.fakes.group_kinds import SPECS
 from tests.integration.worker.asking import assert_idle, engines_in, expect, prompt_of
 from tests.integration.worker.test_rank_groups import moved_bytes, two_groups
@@ -37,10 +37,9 @@ CASES = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("sizes")
-    for name in {case[0] for case in CASES}:
-        write_random_checkpoint(path / name, SPECS[name])
-    return path
+    return write_checkpoints(
+        tmp_path_factory.mktemp("sizes"), {case[0]: SPECS[case[0]] for case in CASES}
+    )
 
 
 @pytest.fixture(scope="module")

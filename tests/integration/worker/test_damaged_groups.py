@@ -9,7 +9,7 @@ import pytest
 
 from shared.engine.llm import LLM
 from shared.errors import TransferFailure
-from shared.model.random_checkpoint import write_random_checkpoint
+from tests.fakes.checkpoint_folder import write_checkpoints
 from tests.fakes.damage import lose_a_piece, send_no_end_of
 from tests.fakes.group_kinds import CASES, SPECS
 from tests.fakes.live_worker import BLOCK_SIZE, live_pair
@@ -25,10 +25,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("groups")
-    for name, spec in SPECS.items():
-        write_random_checkpoint(path / name, spec)
-    return path
+    return write_checkpoints(tmp_path_factory.mktemp("groups"), SPECS)
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from shared.connector.instrumented import Direction
 from shared.connector.protocol.inbound import Inbound
 from shared.errors import TransferFailure
 from shared.kv.group_rules import GroupKind
-from shared.model.random_checkpoint import write_random_checkpoint
+from tests.fakes.checkpoint_folder import write_checkpoints
 from tests.fakes.group_kinds import SPECS
 from tests.fakes.live_worker import BLOCK_SIZE, LiveWorker, live_worker
 from tests.fakes.rank_arenas import own_heads
@@ -50,10 +50,9 @@ REMOTE = [("window", "auto", 2, 1, "zmq"), ("state", "auto", 1, 2, "zmq")]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("ranks")
-    for name in {case[0] for case in CASES}:
-        write_random_checkpoint(path / name, SPECS[name])
-    return path
+    return write_checkpoints(
+        tmp_path_factory.mktemp("ranks"), {case[0]: SPECS[case[0]] for case in CASES}
+    )
 
 
 @pytest.fixture(scope="module")

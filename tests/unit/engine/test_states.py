@@ -14,6 +14,7 @@ from shared.model.causal_lm import CausalLM
 from shared.model.drafts.random_heads import HeadSpec, write_random_head
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
+from tests.fakes.checkpoint_folder import write_checkpoints
 from tests.fakes.engines import BLOCK_SIZE, StepMode, drain, make_engine, make_request
 from tests.fakes.family_cases import FULL
 
@@ -54,10 +55,7 @@ PROMPTS = [[(7 * i + n // 3) % 200 + 3 for i in range(9 + 14 * (n % 3))] for n i
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("states")
-    for name, spec in CHECKPOINTS.items():
-        write_random_checkpoint(path / name, spec)
-    return path
+    return write_checkpoints(tmp_path_factory.mktemp("states"), CHECKPOINTS)
 
 
 def run(engine: Engine, names: Iterable[str] = "ab") -> dict[str, list[int]]:

@@ -13,6 +13,7 @@ from shared.model.attention.registry import get_backend
 from shared.model.drafts.mtp import load_mtp
 from shared.model.loader import LoadedModel, load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
+from tests.fakes.checkpoint_folder import write_checkpoints
 from tests.fakes.mtp import SPECS, VOCAB, MtpReference
 from tests.fakes.paged_driver import make_metadata, poisoned_cache
 from tests.fakes.stored.base import quantise_checkpoint
@@ -36,10 +37,7 @@ def _one_thread() -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("mtp")
-    for family, spec in SPECS.items():
-        write_random_checkpoint(path / family, spec)
-    return path
+    return write_checkpoints(tmp_path_factory.mktemp("mtp"), SPECS)
 
 
 def load(target: LoadedModel) -> MtpHead:

@@ -10,7 +10,7 @@ import pytest
 
 from shared.kv.tier import BlockTier
 from shared.model.loader import load_model
-from shared.model.random_checkpoint import write_random_checkpoint
+from tests.fakes.checkpoint_folder import write_checkpoints
 from tests.fakes.engines import generate, make_engine, make_request
 from tests.fakes.group_kinds import CASES, SPECS
 from tests.fakes.offload import settle
@@ -28,10 +28,7 @@ PROMPT = [(7 * place) % 300 + 3 for place in range(6 * BLOCK_SIZE + 5)]
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("groups")
-    for name, spec in SPECS.items():
-        write_random_checkpoint(path / name, spec)
-    return path
+    return write_checkpoints(tmp_path_factory.mktemp("groups"), SPECS)
 
 
 def restart(model: LoadedModel, disk: Path) -> Engine:

@@ -20,8 +20,9 @@ from shared.engine.ranks.leader import RankLeader
 from shared.engine.sequence.events import Failed
 from shared.errors import RankError
 from shared.kv.tier import BlockTier
-from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
+from shared.model.random_checkpoint import CheckpointSpec
 from shared.request.answer import FinishReason
+from tests.fakes.checkpoint_folder import write_checkpoints
 from tests.fakes.engines import drain, generate, make_request
 from tests.fakes.group_kinds import SPECS
 from tests.fakes.offload import Gate, offload_of, settle
@@ -70,10 +71,7 @@ SETTINGS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("tiers")
-    for name, spec in MODELS.items():
-        write_random_checkpoint(path / name, spec)
-    return path
+    return write_checkpoints(tmp_path_factory.mktemp("tiers"), MODELS)
 
 
 @pytest.fixture(autouse=True)
