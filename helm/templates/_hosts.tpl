@@ -20,18 +20,15 @@
 {{- if ne .pool.autoscaling.kind "none" -}}
 {{- fail (printf "%s: groups of pods have no autoscaler: pools.%s.autoscaling.kind must be none" $at .name) -}}
 {{- end -}}
-{{- if and (not .pool.leaderWorkerSet.enabled) (semverCompare "<1.28.0-0" .root.Capabilities.KubeVersion.Version) -}}
-{{- fail (printf "%s: Kubernetes numbers the pods of a StatefulSet from 1.28 on; before it take leaderWorkerSet.enabled" $at) -}}
-{{- end -}}
 {{- end -}}
 {{- end -}}
 
-{{/* dict "label" NAME "address" TEXT: a pod's number in its group is in a label */}}
+{{/* dict "variable" NAME "field" PATH "address" TEXT: what has a pod's number in its group */}}
 {{- define "baton.hosts.env" -}}
-- name: BATON_NODE_RANK
+- name: {{ .variable }}
   valueFrom:
     fieldRef:
-      fieldPath: metadata.labels['{{ .label }}']
+      fieldPath: {{ .field }}
 {{- with .address }}
 - name: BATON_MASTER_ADDR
   value: {{ . }}

@@ -135,15 +135,22 @@ class RankSettings:
         return f"pipeline_parallel_size {self.pipeline_parallel_size}"
 
 
-def placed_ranks(ranks: RankSettings, environ: Mapping[str, str]) -> RankSettings:
-    """Return the settings, with the place that torchrun's variables give an external rank.
+#: The name of a pod of a Kubernetes StatefulSet, which ends with the pod's number.
+POD_VARIABLE = "STATEFULSET_POD_NAME"
 
-    They count where the settings name no number of nodes. Where torchrun's own store has the port,
-    the next one is taken.
+
+def placed_ranks(ranks: RankSettings, environ: Mapping[str, str]) -> RankSettings:
+    """Return the settings, with the place that variables of the surroundings give this program.
+
+    A pod of a StatefulSet has its number as a host at the end of its name. An external rank has the
+    place of torchrun's variables, if the settings name no number of nodes; where torchrun's own
+    store has the port, the next one is taken.
 
     Raises:
-        ConfigError: neither does, or a variable is no number.
+        ConfigError: an external rank has no place, or a variable is no number.
     """
+    if ranks.nnodes > 1 and (pod := environ.get(POD_VARIABLE)):
+        return replace(ranks, node_rank=_number_of(pod))
     if not ranks.is_external or ranks.size == 1 or ranks.nnodes > 1:
         return ranks
     wanted = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -164,6 +171,13 @@ def placed_ranks(ranks: RankSettings, environ: Mapping[str, str]) -> RankSetting
     return replace(
         ranks, nnodes=ranks.size, node_rank=numbers[0], master_addr=addr, master_port=own_port
     )
+
+
+def _number_of(pod: str) -> int:
+    number = pod.rpartition("-")[2]
+    if not number.isdecimal():
+        raise ConfigError(f"{POD_VARIABLE} ends with the number of the host, not as {pod!r} does")
+    return int(number)
 
 
 def _check_devices(ranks: RankSettings, config: EngineConfig) -> None:

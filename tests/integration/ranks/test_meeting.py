@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shared.engine.rank_settings import RankSettings, placed_ranks
+from shared.engine.rank_settings import POD_VARIABLE, RankSettings, placed_ranks
 from shared.engine.ranks import handshake
 from shared.engine.ranks.handshake import OwnNode, show
 from shared.engine.ranks.leader import RankLeader
@@ -160,6 +160,18 @@ def test_addresses_that_cannot_be_used_are_named(waiting: Waiting) -> None:
 def test_sizes_that_do_not_fit_are_refused(settings: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         RankSettings(tensor_parallel_size=2, pipeline_parallel_size=2, **settings)
+
+
+def test_a_host_s_number_is_at_the_end_of_its_pod_s_name() -> None:
+    settings = RankSettings(tensor_parallel_size=2, nnodes=2)
+    for pod, number in (("r-baton-decode-3-0", 0), ("r-baton-decode-3-1", 1)):
+        assert placed_ranks(settings, {POD_VARIABLE: pod}).node_rank == number
+    with pytest.raises(ConfigError, match="node_rank must be 0 to 1, not 2"):
+        placed_ranks(settings, {POD_VARIABLE: "r-baton-decode-3-2"})
+    with pytest.raises(ConfigError, match="ends with the number of the host, not as 'decode'"):
+        placed_ranks(settings, {POD_VARIABLE: "decode"})
+    alone = RankSettings(tensor_parallel_size=2)
+    assert placed_ranks(alone, {POD_VARIABLE: "r-baton-decode-3-1"}) == alone
 
 
 def test_external_ranks_find_their_place_in_torchrun_s_variables() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from services.worker.config import WorkerProgramConfig
 from shared.config import load_config
+from shared.engine.rank_settings import POD_VARIABLE, placed_ranks
 from tests.unit.helm.chart import CHART, NEWEST, Rendered, case_flags, env, helm, render
 from tests.unit.helm.test_schemas import _validator
 
@@ -53,13 +54,14 @@ def test_a_worker_is_a_stateful_set_whose_pods_know_the_first(stateful: Rendered
         selected = service["spec"]["selector"].items()
         assert selected <= spec["template"]["metadata"]["labels"].items()
         [container] = spec["template"]["spec"]["containers"]
-        places = [config_of(container, BATON_NODE_RANK=str(n)).ranks for n in range(2)]
+        assert field_of(container, POD_VARIABLE) == "metadata.name"
+        ranks = config_of(container).ranks
+        pods = [f"{each['metadata']['name']}-{n}" for n in range(2)]
+        places = [placed_ranks(ranks, {POD_VARIABLE: pod}) for pod in pods]
         assert [each.node_rank for each in places] == [0, 1]
         first = f"{each['metadata']['name']}-0.{spec['serviceName']}.here.svc"
         assert {place.master_addr for place in places} == {first}
         assert places[0].size == 4
-        label = "metadata.labels['apps.kubernetes.io/pod-index']"
-        assert field_of(container, "BATON_NODE_RANK") == label
         # Both kinds of pod answer there.
         assert container["readinessProbe"]["httpGet"] == {"path": "/health", "port": "metrics"}
         errors = list(_validator(NEWEST, "apps/v1", "StatefulSet").iter_errors(each))
@@ -127,9 +129,3 @@ def test_groups_that_cannot_be_are_refused(flags: tuple[str, ...], reason: str) 
     done = helm("template", "r", str(CHART), *case_flags("hosts"), "--set", ",".join(words))
     assert done.returncode
     assert reason in done.stderr
-
-
-def test_an_old_kubernetes_does_not_number_pods() -> None:
-    flags = (*case_flags("hosts"), *STATEFUL, "--kube-version", "1.27.0")
-    done = helm("template", "r", str(CHART), *flags)
-    assert "Kubernetes numbers the pods of a StatefulSet from 1.28 on" in done.stderr
