@@ -16,8 +16,12 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import structlog
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+log = structlog.get_logger(__name__)
 
 SOURCES = Path(__file__).parent / "src"
 #: Without errno and traps, selects and conversions can be vectors; results do not change.
@@ -33,7 +37,8 @@ FLAGS = (
     "-pthread",
 )
 _COMPILERS = ("g++", "clang++", "c++")
-_COMPILE_TIMEOUT_S = 300.0
+#: Beside other work a slow machine takes several minutes.
+_COMPILE_TIMEOUT_S = 900.0
 
 
 class NativeUnavailableError(Exception):
@@ -55,6 +60,8 @@ def build_library() -> Path:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with (target.parent / "native.lock").open("w") as lock:
+            # A start that says nothing for a minute looks like one that hangs.
+            log.info("kernels_not_compiled_yet", folder=str(target.parent), takes="a minute")
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not target.is_file():
                 _compile(compiler, target)
