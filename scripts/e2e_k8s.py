@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +19,10 @@ from scripts.e2e.kubernetes import (
     helm,
     helm_refuses,
     helm_test,
+    kernel_cache,
     kubectl,
     own_namespace,
+    pod_uids,
     pods,
     server_version,
     wait_until_gone,
@@ -28,7 +30,7 @@ from scripts.e2e.kubernetes import (
 from scripts.e2e.load_pod import Load, right_answers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
 CHART = ROOT / "helm"
@@ -64,6 +66,8 @@ CHANGES = {
 RANKS = (
     "--set", "pools.prefill.replicas=2,pools.decode.settings.tensor_parallel_size=2",
 )  # fmt: skip
+#: Decode workers are groups of two pods, a rank in each.
+HOSTS = (*RANKS, "--set", "pools.decode.settings.nnodes=2")
 #: The same checkpoint under another name, with workers of its own: values of the chart.
 SECOND_MODEL = {
     "models.second.source": {
@@ -111,6 +115,27 @@ def try_ranks(flags: Sequence[str], image: str) -> None:
     for what, change in (("of two ranks", same_size), ("from two ranks to one", one_rank)):
         with load.running(f"upgrade of decode {what}"), replacing("decode"):
             helm("upgrade", RELEASE, str(CHART), "--reuse-values", "--set", change, *TIMEOUT)
+    helm("uninstall", RELEASE, "--wait")
+    wait_until_gone()
+
+
+def try_hosts(flags: Sequence[str], image: str) -> None:
+    """A decode worker on two pods is replaced under load, then loses its second pod."""
+    group = f"{RELEASE}-decode-0"
+    helm("install", RELEASE, str(CHART), *flags, *HOSTS, *TIMEOUT)
+    load = Load(image, f"{RELEASE}-router-pydoc", f"{RELEASE}-api-keys", right_answers())
+    first = pod_uids(*SELECTORS["decode"])
+    change = CHANGES["decode"]
+    with load.running("upgrade of a worker on two pods"):
+        helm("upgrade", RELEASE, str(CHART), "--reuse-values", "--set", change, *TIMEOUT)
+    second = pod_uids(*SELECTORS["decode"])
+    assert len(first) == len(second) == 2, (first, second)
+    assert not first & second, "a pod was not replaced"
+    with load.running("loss of a worker's second pod"):
+        kubectl("delete", f"pod/{group}-1", "--grace-period=0", "--force")
+        kubectl("rollout", "status", f"statefulset/{group}", "--timeout=600s")
+    assert len(second & pod_uids(*SELECTORS["decode"])) == 1, "the first pod stays, a new one comes"
+    helm_test(RELEASE, TEST_POD)
     helm("uninstall", RELEASE, "--wait")
     wait_until_gone()
 
@@ -184,14 +209,34 @@ def main() -> int:
         action="store_true",
         help="only ask the API server whether it would take the objects of every case in helm/ci",
     )
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=("release", "ranks", "hosts", "models"),
+        help="this trial; may be given more than once",
+    )
+    parser.add_argument(
+        "--cache-folder",
+        type=Path,
+        metavar="PATH",
+        help="a folder of the node, which user 10001 may write, for compiled kernels; without it "
+        "each pod compiles them",
+    )
     options, more = parser.parse_known_args()
     flags = [*SMALL, *_image("router", options.router_image)]
     flags += [*_image("worker", options.worker_image), *more]
-    with own_namespace():
-        if not options.dry_run:
-            try_release(flags, options.router_image)
-            try_ranks(flags, options.router_image)
-            try_two_models_with_tls(flags)
+    folder = options.cache_folder
+    with own_namespace(), kernel_cache(folder) if folder else nullcontext(()) as cache:
+        flags += cache
+        trials: dict[str, Callable[[], None]] = {
+            "release": lambda: try_release(flags, options.router_image),
+            "ranks": lambda: try_ranks(flags, options.router_image),
+            "hosts": lambda: try_hosts(flags, options.router_image),
+            "models": lambda: try_two_models_with_tls(flags),
+        }
+        for name, trial in trials.items():
+            if not options.dry_run and name in (options.only or trials):
+                trial()
         try_every_object()
     return 0
 

@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
 NAMESPACE = "baton-e2e"
 #: From 1.23 on a cluster refuses pods that are not "restricted" there.
 LABELS = {"pod-security.kubernetes.io/enforce": "restricted"}
+#: Of compiled kernels, if a folder of the node is given for them.
+CACHE = "baton-e2e-cache"
 #: What Kubernetes itself puts into each namespace, and what only tells of other objects.
-OWN = {"serviceaccount/default", "configmap/kube-root-ca.crt"}
+OWN = {"serviceaccount/default", "configmap/kube-root-ca.crt", f"persistentvolumeclaim/{CACHE}"}
 OWN_PREFIXES = ("secret/default-token-", "event/", "event.events.k8s.io/")
 
 
@@ -102,9 +105,30 @@ def own_namespace() -> Iterator[None]:
         run("kubectl", "delete", "namespace", NAMESPACE, "--wait=false")
 
 
+@contextmanager
+def kernel_cache(folder: Path) -> Iterator[Sequence[str]]:
+    """Claim a folder of the node for compiled kernels; yields the chart's flags for it."""
+    size, access = {"storage": "2Gi"}, {"accessModes": ["ReadWriteMany"], "storageClassName": CACHE}
+    volume = {"capacity": size, "hostPath": {"path": str(folder)}, **access}
+    claim = {"resources": {"requests": size}, "volumeName": CACHE, **access}
+    for kind, spec in (("PersistentVolume", volume), ("PersistentVolumeClaim", claim)):
+        content = {"apiVersion": "v1", "kind": kind, "metadata": {"name": CACHE}, "spec": spec}
+        kubectl("apply", "-f", "-", text=json.dumps(content))
+    try:
+        yield ("--set", f"workers.cacheClaim={CACHE}")
+    finally:
+        run("kubectl", "delete", "persistentvolume", CACHE, "--wait=false")
+
+
 def pods(*selector: str) -> Sequence[str]:
     """Names of the pods that have these labels, in the form `pod/NAME`."""
     return kubectl("get", "pods", "-o", "name", "-l", ",".join(selector), quiet=True).split()
+
+
+def pod_uids(*selector: str) -> set[str]:
+    """Of the pods that have these labels. Names say less: a StatefulSet uses them again."""
+    path = "jsonpath={.items[*].metadata.uid}"
+    return set(kubectl("get", "pods", "-o", path, "-l", ",".join(selector), quiet=True).split())
 
 
 def left_behind() -> Sequence[str]:
