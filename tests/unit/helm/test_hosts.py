@@ -129,3 +129,11 @@ def test_groups_that_cannot_be_are_refused(flags: tuple[str, ...], reason: str) 
     done = helm("template", "r", str(CHART), *case_flags("hosts"), "--set", ",".join(words))
     assert done.returncode
     assert reason in done.stderr
+
+
+def test_an_old_kubernetes_takes_the_stateful_sets_of_hosts() -> None:
+    rendered = render(*case_flags("hosts"), *STATEFUL, version="1.21.0")
+    groups = rendered.of("StatefulSet", pool="decode")
+    assert len(groups) == 2
+    # A field from 1.22 on.
+    assert all("minReadySeconds" not in each["spec"] for each in groups)
