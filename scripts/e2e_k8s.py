@@ -38,7 +38,7 @@ CASES = sorted((CHART / "ci").glob("*-values.yaml"))
 RELEASE = "baton"
 TEST_POD = f"{RELEASE}-test-pydoc"
 #: Kinds that are there only with an operator.
-CUSTOM = ("cert-manager.io/", "keda.sh/", "monitoring.coreos.com/")
+CUSTOM = ("cert-manager.io/", "keda.sh/", "leaderworkerset.x-k8s.io/", "monitoring.coreos.com/")
 #: Small enough for one node with two cores. In float32 an answer's tokens do not depend on which
 #: others are computed beside it; no prompt is too short for a prefill worker; and workers have too
 #: little grace for the longest answers, which must go on elsewhere.
