@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import logging
 import os
 import platform
 import shutil
@@ -16,12 +17,10 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import structlog
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-log = structlog.get_logger(__name__)
+log = logging.getLogger(__name__)
 
 SOURCES = Path(__file__).parent / "src"
 #: Without errno and traps, selects and conversions can be vectors; results do not change.
@@ -61,7 +60,7 @@ def build_library() -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         with (target.parent / "native.lock").open("w") as lock:
             # A start that says nothing for a minute looks like one that hangs.
-            log.info("kernels_not_compiled_yet", folder=str(target.parent), takes="a minute")
+            log.info("CPU kernels are compiled once, in a minute: %s", target.parent)
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not target.is_file():
                 _compile(compiler, target)
