@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scripts.e2e.certificates import given_certificates
+from scripts.e2e.follower import Follower
 from scripts.e2e.kubernetes import (
     helm,
     helm_refuses,
@@ -68,6 +69,15 @@ RANKS = (
 )  # fmt: skip
 #: Decode workers are groups of two pods, a rank in each.
 HOSTS = (*RANKS, "--set", "pools.decode.settings.nnodes=2")
+#: A planner that needs no minutes, and may want no worker at all; twelve sequences are too many for
+#: one worker.
+PLANNER = (
+    "--set", "router.settings.planner=act,router.settings.planner_max_workers=4",
+    "--set", "workers.settings.max_num_seqs=8",
+    "--set", "router.settings.planner_min_prefill=0,router.settings.planner_min_decode=0",
+    "--set", "router.settings.planner_startup_s=20,router.settings.planner_cooldown_s=15",
+    "--set", "router.settings.worker_wait_s=300,router.settings.open_metrics=true",
+)  # fmt: skip
 #: The same checkpoint under another name, with workers of its own: values of the chart.
 SECOND_MODEL = {
     "models.second.source": {
@@ -136,6 +146,30 @@ def try_hosts(flags: Sequence[str], image: str) -> None:
         kubectl("rollout", "status", f"statefulset/{group}", "--timeout=600s")
     assert len(second & pod_uids(*SELECTORS["decode"])) == 1, "the first pod stays, a new one comes"
     helm_test(RELEASE, TEST_POD)
+    helm("uninstall", RELEASE, "--wait")
+    wait_until_gone()
+
+
+def try_planner(flags: Sequence[str], image: str) -> None:
+    """Workers come and go as the planner wants them, under load; none stay, and they come back."""
+    router = f"{RELEASE}-router-pydoc"
+    helm("install", RELEASE, str(CHART), *flags, *PLANNER, *TIMEOUT)
+    load = Load(image, router, f"{RELEASE}-api-keys", right_answers())
+    with Follower(RELEASE, router) as follower:
+        with load.running("load for more workers", num_clients=4):
+            follower.wait_until(
+                "more workers", lambda wanted, run: wanted == run and sum(run.values()) >= 3, 300
+            )
+        with load.running("light load", num_clients=1, pause_s=4):
+            follower.wait_until(
+                "fewer workers", lambda wanted, run: wanted == run and sum(run.values()) == 2, 300
+            )
+        follower.wait_until("no worker", lambda wanted, run: not any(run.values()), 600)
+        with load.running("load without a worker"):
+            follower.wait_until(
+                "workers again", lambda wanted, run: wanted == run and all(run.values()), 300
+            )
+        print(f"  wanted, by the second: {follower.history}", flush=True)
     helm("uninstall", RELEASE, "--wait")
     wait_until_gone()
 
@@ -212,7 +246,7 @@ def main() -> int:
     parser.add_argument(
         "--only",
         action="append",
-        choices=("release", "ranks", "hosts", "models"),
+        choices=("release", "ranks", "hosts", "planner", "models"),
         help="this trial; may be given more than once",
     )
     parser.add_argument(
@@ -232,6 +266,7 @@ def main() -> int:
             "release": lambda: try_release(flags, options.router_image),
             "ranks": lambda: try_ranks(flags, options.router_image),
             "hosts": lambda: try_hosts(flags, options.router_image),
+            "planner": lambda: try_planner(flags, options.router_image),
             "models": lambda: try_two_models_with_tls(flags),
         }
         for name, trial in trials.items():

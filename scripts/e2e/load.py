@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 
 #: Tokens of an answer. Streams take longer than a worker that drains waits for them.
 NUM_TOKENS = {"whole": 64, "stream": 600, "sdk": 600}
-CLIENTS_PER_KIND = 2
+#: Of each kind, and seconds from an answer to the next question.
+NUM_CLIENTS = int(os.environ.get("NUM_CLIENTS", "2"))
+PAUSE_S = float(os.environ.get("PAUSE_S", "0"))
 TIMEOUT_S = 300.0
 STOP = Path("/tmp/stop")
 #: There is an answer: the pod is ready.
@@ -159,6 +161,7 @@ def ask_again_and_again(
         tally.workers |= {timings.get("prefill_worker") or "", timings.get("decode_worker") or ""}
         if tokens != known["token_ids"][: NUM_TOKENS[kind]]:
             tally.wrong.append(f"{kind}, {known['prompt']!r}: {tokens}")
+        time.sleep(PAUSE_S)
 
 
 def main() -> None:
@@ -171,7 +174,7 @@ def main() -> None:
         kinds = {"whole": http.whole, "stream": http.stream, "sdk": over_sdk(baton)}
         threads = [
             threading.Thread(target=ask_again_and_again, args=(kind, number, ask, oracle, tally))
-            for number, (kind, ask) in enumerate(list(kinds.items()) * CLIENTS_PER_KIND)
+            for number, (kind, ask) in enumerate(list(kinds.items()) * NUM_CLIENTS)
         ]
         for thread in threads:
             thread.start()

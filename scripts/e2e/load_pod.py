@@ -50,14 +50,18 @@ class Load:
         self._oracle = json.dumps(oracle)
 
     @contextmanager
-    def running(self, what: str) -> Iterator[None]:
+    def running(self, what: str, *, num_clients: int = 2, pause_s: float = 0.0) -> Iterator[None]:
         """Load while the block runs; afterwards nothing may have failed.
+
+        `num_clients`: of each kind; they pause for `pause_s` behind an answer. The block begins
+        with the first answer.
 
         Raises:
             AssertionError: a request failed, or an answer was another than the oracle's.
         """
-        kubectl("apply", "-f", "-", text=json.dumps(self._pod()), quiet=True)
-        kubectl("wait", "--for=condition=Ready", f"pod/{POD}", "--timeout=120s", quiet=True)
+        pod = self._pod(NUM_CLIENTS=num_clients, PAUSE_S=pause_s)
+        kubectl("apply", "-f", "-", text=json.dumps(pod), quiet=True)
+        kubectl("wait", "--for=condition=Ready", f"pod/{POD}", "--timeout=300s", quiet=True)
         yield
         kubectl("exec", POD, "--", "touch", "/tmp/stop", quiet=True)
         kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", f"pod/{POD}",
@@ -66,7 +70,7 @@ class Load:
         kubectl("delete", f"pod/{POD}", "--wait", quiet=True)
         _judge(what, result)
 
-    def _pod(self) -> dict[str, Any]:
+    def _pod(self, **settings: float) -> dict[str, Any]:
         key = {"secretKeyRef": {"name": self._api_keys, "key": "client-key"}}
         container = {
             "name": "load",
@@ -78,6 +82,7 @@ class Load:
                 {"name": "GRPC", "value": f"{self._router}:50051"},
                 {"name": "ORACLE", "value": self._oracle},
                 {"name": "BATON_API_KEY", "valueFrom": key},
+                *({"name": name, "value": str(value)} for name, value in settings.items()),
             ],
             # Ready once it asks.
             "readinessProbe": {"exec": {"command": ["ls", "/tmp/asking"]}, "periodSeconds": 2},
