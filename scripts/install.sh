@@ -11,20 +11,22 @@ _uv_flags() {
     done
 }
 
-# install_packages ENVIRONMENT ARGUMENT…
+# install_packages ENVIRONMENT ARGUMENT… with the installers of `installers`, another environment, or
+# of its own.
 install_packages() {
-    local python=$1/bin/python attempt flags
+    local python=$1/bin/python own=${installers:-$1}/bin/python attempt flags
     shift
-    "$python" -c 'import uv' 2>/dev/null ||
-        "$python" -m pip install --disable-pip-version-check -q uv 2>/dev/null || true
-    if "$python" -c 'import uv' 2>/dev/null; then
-        mapfile -t flags < <(_uv_flags "$python")
+    "$own" -c 'import uv' 2>/dev/null ||
+        "$own" -m pip install --disable-pip-version-check -q uv 2>/dev/null || true
+    if "$own" -c 'import uv' 2>/dev/null; then
+        mapfile -t flags < <(_uv_flags "$own")
         [ -z "${PIP_CERT:-}" ] || export SSL_CERT_FILE=${SSL_CERT_FILE:-$PIP_CERT}
-        "$python" -m uv pip install --python "$python" ${flags[@]+"${flags[@]}"} "$@" && return
+        "$own" -m uv pip install --python "$python" ${flags[@]+"${flags[@]}"} "$@" && return
     fi
     # A download that breaks off is tried again; pip keeps what it has.
     for attempt in 1 2 3; do
-        "$python" -m pip install --disable-pip-version-check --retries 5 "$@" && return
+        "$own" -m pip --python "$python" install --disable-pip-version-check --retries 5 "$@" &&
+            return
         [ "$attempt" = 3 ] || { echo "That failed; trying again"; sleep $((attempt * 3)); }
     done
     return 1

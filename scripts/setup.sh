@@ -51,7 +51,7 @@ install_torch() {
     say "Installing $torch (the largest part)"
     if ! command -v nvidia-smi >/dev/null 2>&1; then
         "$venv/bin/python" -m pip install --disable-pip-version-check --retries 0 --timeout 10 \
-            --index-url https://download.pytorch.org/whl/cpu "$torch" 2>/dev/null && return
+            --no-compile --index-url https://download.pytorch.org/whl/cpu "$torch" 2>/dev/null && return
     fi
     # By pip: it may know of wheels that uv does not look for, such as one on this disk.
     "$venv/bin/python" -m pip install --disable-pip-version-check --retries 5 --no-compile "$torch" ||

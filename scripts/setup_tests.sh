@@ -19,8 +19,8 @@ for extra in nixl clients; do
     install_packages "$venv" -r "$venv/requirements-$extra.txt" || lacking "$extra"
 done
 # LiteLLM pins older versions of what Baton needs, so it gets an environment of its own.
-[ -x "$venv/litellm/bin/python" ] || "$venv/bin/python" -m venv "$venv/litellm"
+[ -x "$venv/litellm/bin/python" ] || "$venv/bin/python" -m venv --without-pip "$venv/litellm"
 needs litellm >"$venv/requirements-litellm.txt"
-install_packages "$venv/litellm" -r "$venv/requirements-litellm.txt" || lacking LiteLLM
+installers=$venv install_packages "$venv/litellm" -r "$venv/requirements-litellm.txt" || lacking LiteLLM
 command -v helm >/dev/null || "$venv/bin/python" "$root/scripts/get_helm.py" || lacking helm
 touch "$venv/.ready-test"

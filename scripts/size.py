@@ -6,6 +6,7 @@ Limits and exceptions, each with its reason, stand in pyproject.toml under [tool
 from __future__ import annotations
 
 import ast
+import os
 import sys
 import tomllib
 from collections import Counter
@@ -37,15 +38,19 @@ def read_limits(pyproject: Path) -> Limits:
 
 
 def sources(root: Path) -> Iterator[Path]:
-    """Python files that people wrote."""
-    for path in sorted(root.rglob("*.py")):
-        parts = path.relative_to(root).parts
-        hidden = any(part.startswith(".") or part in SKIPPED_PARTS for part in parts)
-        in_environment = any(
-            (parent / "pyvenv.cfg").exists() for parent in path.parents if parent != root.parent
-        )
-        if not hidden and not in_environment and not path.name.endswith(GENERATED_SUFFIXES):
-            yield path
+    """Python files that people wrote, folder by folder."""
+    for folder, folders, files in os.walk(root):
+        if "pyvenv.cfg" in files:
+            folders.clear()
+            continue
+        folders[:] = sorted(each for each in folders if _is_ours(each))
+        for name in sorted(files):
+            if name.endswith(".py") and _is_ours(name) and not name.endswith(GENERATED_SUFFIXES):
+                yield Path(folder, name)
+
+
+def _is_ours(name: str) -> bool:
+    return not name.startswith(".") and name not in SKIPPED_PARTS
 
 
 def long_files(root: Path, limits: Limits) -> list[str]:
@@ -64,8 +69,9 @@ def violations(root: Path, limits: Limits) -> list[str]:
     for path in sources(root):
         name = path.relative_to(root).as_posix()
         if not any(Path(name).match(pattern) for pattern in limits.function_exempt):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            found |= _long_functions(name, tree, limits.function_lines)
+            text = path.read_text(encoding="utf-8")
+            if len(text.splitlines()) > limits.function_lines:
+                found |= _long_functions(name, ast.parse(text), limits.function_lines)
     stale = [
         f"pyproject.toml: exception {key!r} is not needed any more"
         for key in limits.exceptions

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -96,12 +97,16 @@ class CausalLM(nn.Module):
             self.project_in = _projection(width, spec.hidden_size, dtype)
         if spec.embedding_size is not None and spec.ends:
             self.project_out = _projection(spec.hidden_size, width, dtype)
-        #: By rotation of the decoder.
-        self.cos_sin = [table.to(self.embedding.device) for table in rotation_tables(spec, dtype)]
         self._needs_positions = spec.has_temperatures
         self._narrowing = _last_keeping(spec, spec.computed) if spec.ends else -1
         self._captured: dict[int, Tensor] = {}
         self._captured_layers: frozenset[int] = frozenset()
+
+    @cached_property
+    def cos_sin(self) -> list[Tensor]:
+        """By rotation of the decoder. Native kernels have tables of their own."""
+        device = self.embedding.device
+        return [table.to(device) for table in rotation_tables(self.spec, self.dtype)]
 
     @property
     def num_weight_bytes(self) -> int:

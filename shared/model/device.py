@@ -1,6 +1,8 @@
-"""The device of a setting, if it is available here."""
+"""The device of a setting, if it is available here, and tensors that are made on a device."""
 
 from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
@@ -34,3 +36,11 @@ def _check_cuda(device: torch.device) -> None:
     num_devices = torch.cuda.device_count()
     if (device.index or 0) >= num_devices:
         raise ConfigError(f"device is {device}, but there are {num_devices} CUDA devices here")
+
+
+def made_on(device: torch.device) -> AbstractContextManager[object]:
+    """Make tensors that name no device on this one.
+
+    PyTorch's own context looks at every call, in Python: it is left out where it changes nothing.
+    """
+    return nullcontext() if torch.get_default_device() == device else device

@@ -26,7 +26,7 @@ from shared.model.checks import (
     rounds_inputs_of_int4,
     uses_transformers,
 )
-from shared.model.device import read_device
+from shared.model.device import made_on, read_device
 from shared.model.linear.base import DENSE, UnlikeInputsError
 from shared.model.linear.narrow import Narrow, check_quantization
 from shared.model.linear.stored import AsStored
@@ -246,7 +246,7 @@ class _Wanted:
     def load(self, method: LinearMethod) -> LoadedModel:
         """Load a model of a family."""
         spec, dtype, start = self.spec, DTYPES[self.dtype], monotonic()
-        with torch.device(self.place if method is DENSE else "cpu"):
+        with made_on(self.place if method is DENSE else torch.device("cpu")):
             model = self._make(dtype, method).eval()
         with open_origin(self.made_from) as origin:
             # Packed weights are in memory of the library, and the C library's has one at a time.
@@ -375,7 +375,7 @@ def _computing(
         return NativeCausalLM(model, method)
     if method is not DENSE:
         model.to(place)
-        model.cos_sin = [table.to(place) for table in model.cos_sin]
+    model.cos_sin = [table.to(place) for table in model.cos_sin]
     return model
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from shared.model.device import made_on
 from shared.model.rope import (
     PROPORTIONAL,
     linear_factor,
@@ -39,7 +40,7 @@ def cos_sin_table(rope: RopeConfig, num_positions: int, dtype: torch.dtype) -> T
     Numbers that are not rotated have the angle 0: see `head_order`. Computed on the host, so that
     all devices rotate by the same angles.
     """
-    with torch.device("cpu"):
+    with made_on(torch.device("cpu")):
         frequencies, factor = inverse_frequencies(rope)
         table = torch.empty(num_positions, rope.head_dim, dtype=dtype)
         cosines, sines = table[:, : rope.head_dim // 2], table[:, rope.head_dim // 2 :]

@@ -3,6 +3,10 @@
 A file stays on one worker, so that what its tests share is made once. End-to-end tests wait more
 than they compute, and unit tests do the opposite: every second worker begins with the former, the
 others with the latter, and they meet in the middle, where the smallest files are.
+
+xdist asks behind each message which tests are left, and counts all that a worker was ever given.
+It looks for each test's number among all tests. Here complete files are forgotten, and numbers are
+in a table.
 """
 
 from __future__ import annotations
@@ -14,6 +18,8 @@ from xdist.scheduler import LoadFileScheduling
 from tests.accounting.tiers import tier_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from xdist.workermanage import WorkerController
 
 _FIRST = ("e2e", "composition", "fuzz", "gpu", "")
@@ -28,6 +34,22 @@ class MeetingInTheMiddle(LoadFileScheduling):  # type: ignore[misc] # xdist has 
         self.config.option.loadscopereorder = True
         super().schedule()
 
+    def add_node_collection(self, node: WorkerController, collection: Sequence[str]) -> None:
+        """What a worker has found."""
+        super().add_node_collection(node, collection)
+        if node in self.registered_collections:
+            self.registered_collections[node] = Numbered(collection)
+
+    def mark_test_complete(
+        self, node: WorkerController, item_index: int, duration: float = 0
+    ) -> None:
+        """A worker has run a test."""
+        scope = self._split_scope(self.registered_collections[node][item_index])
+        super().mark_test_complete(node, item_index, duration)
+        files = self.assigned_work.get(node, {})
+        if scope in files and all(files[scope].values()):
+            del files[scope]
+
     def _assign_work_unit(self, node: WorkerController) -> None:
         scope = (min if _begins_with_e2e(node) else max)(self.workqueue, key=self._place)
         self.workqueue.move_to_end(scope, last=False)
@@ -39,6 +61,18 @@ class MeetingInTheMiddle(LoadFileScheduling):  # type: ignore[misc] # xdist has 
         if tier in _LAST:
             return 1 + _LAST.index(tier), num_tests
         return -_FIRST[::-1].index(tier), -num_tests
+
+
+class Numbered(list[str]):
+    """A list that knows the place of each name; it does not change."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__(names)
+        self._places = {name: len(self) - 1 - at for at, name in enumerate(reversed(self))}
+
+    def index(self, name: str, *_: object) -> int:  # type: ignore[override]
+        """The first one's."""
+        return self._places[name]
 
 
 def _begins_with_e2e(node: WorkerController) -> bool:

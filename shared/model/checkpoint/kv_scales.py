@@ -18,6 +18,7 @@ import torch
 from shared.errors import ModelLoadError
 from shared.model.checkpoint.files.tensor_files import open_tensors
 from shared.model.checkpoint.formats.kv_scheme import KVScheme, find_kv_scheme
+from shared.model.checkpoint.formats.registry import find_format
 from shared.model.checkpoint.headers.contents import read_contents
 from shared.model.checkpoint.wrapper import own_name
 from shared.model.mixers import LatentAttentionSpec
@@ -159,6 +160,8 @@ def read_kv_scales(files: CheckpointFiles, spec: DecoderSpec) -> StoredKVScales 
     Raises:
         ModelLoadError: a file is damaged.
     """
+    if find_format(spec.raw) is None:  # only formats have them
+        return None
     contents = read_contents(files.shards, spec)
     if not contents.kv_scales:
         return None

@@ -56,7 +56,6 @@ class Packing(Matrices):
         """Return all weights of a model loaded with this method; it is empty afterwards."""
         self._scratch = Scratch()
         spec = model.spec
-        model.cos_sin = []  # no two sets of tables at a time
         tables = [self._keep(table) for table in rotation_tables(spec, torch.float32)]
         layers = tuple(self._pack_layer(layer, spec, tables) for layer in model.decoder_layers)
         head = self._head(model)

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
 import execnet
 import pytest
 
 from tests.accounting.reports import PackedReports
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-def report_of(outcome: str) -> pytest.TestReport:
-    return pytest.TestReport(
-        nodeid="a.py::test_x[1]", location=("a.py", 3, "test_x[1]"), keywords={"slow": 1},
-        outcome=outcome, longrepr=None, when="call", sections=[("Captured stdout call", "said")],
-        duration=0.5, user_properties=[("size", 3)],
-    )  # fmt: skip
+
+SAID = [("Captured stdout call", "said")]
+
+
+def report_of(outcome: str, **changes: Any) -> pytest.TestReport:
+    fields = {
+        "nodeid": "a.py::test_x[1]", "location": ("a.py", 3, "test_x[1]"), "keywords": {"slow": 1},
+        "outcome": outcome, "longrepr": None, "when": "call", "sections": SAID, "duration": 0.5,
+        "user_properties": [("size", 3)],
+    }  # fmt: skip
+    return pytest.TestReport(**{**fields, **changes})
 
 
 def test_a_report_of_a_passed_test_is_the_same_behind_the_way() -> None:
@@ -29,3 +39,38 @@ def test_other_reports_are_left_to_pytest() -> None:
     plugin = PackedReports()
     assert plugin.pytest_report_to_serializable(report_of("failed")) is None
     assert plugin.pytest_report_from_serializable({"$report_type": "TestReport"}) is None
+
+
+class Interactor:
+    """xdist's part of a worker, and the number of what it has sent of each kind."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+    def sendevent(self, name: str, **fields: object) -> None:
+        assert fields
+        self.sent.append(name)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "changes", "goes"),
+    [
+        ("passed", {"when": "setup", "sections": [], "duration": 0.001}, False),
+        ("passed", {"when": "teardown", "sections": [], "duration": 0.001}, False),
+        ("passed", {"when": "call", "sections": [], "duration": 0.001}, True),
+        ("passed", {"when": "setup", "sections": [], "duration": 0.006}, True),
+        ("passed", {"when": "teardown", "sections": SAID, "duration": 0.001}, True),
+        ("failed", {"when": "teardown", "sections": [], "duration": 0.001}, True),
+        ("skipped", {"when": "setup", "sections": [], "duration": 0.001}, True),
+    ],
+)
+def test_what_nothing_shows_does_not_go(
+    outcome: str, changes: Mapping[str, Any], goes: bool
+) -> None:
+    plugin, manager, interactor = PackedReports(), pytest.PytestPluginManager(), Interactor()
+    manager.register(interactor)
+    plugin.pytest_sessionstart(SimpleNamespace(config=SimpleNamespace(pluginmanager=manager)))  # type: ignore[arg-type]
+    data = plugin.pytest_report_to_serializable(report_of(outcome, **changes)) or {"left": 1}
+    interactor.sendevent("logstart", nodeid="a.py::test_x[1]")
+    interactor.sendevent("testreport", data={**data, "item_index": 3})
+    assert interactor.sent == ["logstart", *["testreport"] * goes]

@@ -1,4 +1,4 @@
-"""A device that is not there is named at once, in a sentence."""
+"""A device that is not there is named in a sentence; tensors are made where they belong."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 
 from shared.engine.llm import LLM
 from shared.errors import ConfigError
+from shared.model.device import made_on
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from tests.fakes.warm_process import WarmProcess
 
@@ -51,3 +52,17 @@ def test_a_worker(checkpoint: Path, tmp_path: Path) -> None:
     said = log.read_text()
     assert "Traceback" not in said
     assert "prefill worker cannot start: device is cuda:99, but" in said
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("around", ["cpu", "meta"])
+def test_tensors_are_made_on_the_device_whatever_the_usual_one_is(device: str, around: str) -> None:
+    with torch.device(around):
+        with made_on(torch.device(device)):
+            assert torch.empty(1).device.type == device
+        assert torch.empty(1).device.type == around
+
+
+def test_where_a_device_is_the_usual_one_no_call_is_looked_at() -> None:
+    with made_on(torch.device("cpu")):
+        assert torch.overrides._len_torch_function_stack() == 0

@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
 from shared.engine.speculation.draft_files import require_same_tokens
 from shared.engine.speculation_config import SpeculationConfig
 from shared.errors import ConfigError, ModelLoadError
 from shared.gguf.folder import model_folder
 from shared.model.attention.registry import default_backend, get_backend
 from shared.model.causal_lm import CausalLM
+from shared.model.device import made_on
 from shared.model.drafts.eagle import load_eagle
 from shared.model.drafts.eagle3 import load_eagle3
 from shared.model.drafts.medusa import load_medusa
@@ -69,7 +68,7 @@ def load_feature_head(context: ProposerContext) -> FeatureHead:
     load = load_eagle3 if context.config.method == "eagle3" else load_eagle
     path, backend = _head_directory(context), _backend(context)
     try:
-        with torch.device(context.arena.device):
+        with made_on(context.arena.device):
             return load(path, context.target.model, backend)
     except ModelLoadError as error:
         raise ConfigError(f"speculative_config: model: {error}") from error
@@ -100,7 +99,7 @@ def load_medusa_heads(context: ProposerContext) -> MedusaHeads:
     """Return Medusa heads, at least one per draft token. Raises as `load_draft`."""
     path, wanted = _head_directory(context), context.config.max_draft_tokens
     try:
-        with torch.device(context.arena.device):
+        with made_on(context.arena.device):
             heads = load_medusa(path, context.target.model)
     except ModelLoadError as error:
         raise ConfigError(f"speculative_config: model: {error}") from error

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import mmap
 import weakref
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     Bytes: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
+
+#: Pages of smaller tensors stay until the map ends: to follow a view costs more than they do.
+_FOLLOWED_BYTES: Final = 1 << 16
 
 
 class FileMap:
@@ -36,7 +40,7 @@ def dropped_last(tensor: Tensor) -> Tensor:
     # Only here, so that headers are checked before torch is imported.
     import torch  # noqa: PLC0415
 
-    if not tensor.numel():
+    if tensor.nbytes < _FOLLOWED_BYTES:
         return tensor
     raw = _dropped_last(tensor.flatten().view(torch.uint8).numpy())
     return torch.from_numpy(raw).view(tensor.dtype).view(tensor.shape)
@@ -44,7 +48,8 @@ def dropped_last(tensor: Tensor) -> Tensor:
 
 def _dropped_last(view: Bytes) -> Bytes:
     # Tensors and arrays of the same bytes refer to this one.
-    weakref.finalize(view, _drop_pages, view.ctypes.data, view.nbytes).atexit = False
+    if view.nbytes >= _FOLLOWED_BYTES:
+        weakref.finalize(view, _drop_pages, view.ctypes.data, view.nbytes).atexit = False
     return view
 
 
@@ -57,5 +62,10 @@ def _drop_pages(address: int, num_bytes: int) -> None:
     end = (address + num_bytes) // mmap.PAGESIZE * mmap.PAGESIZE
     if first < end:
         with suppress(AttributeError, OSError):
-            madvise = ctypes.CDLL(None).madvise
-            madvise(ctypes.c_void_p(first), ctypes.c_size_t(end - first), mmap.MADV_DONTNEED)
+            length = ctypes.c_size_t(end - first)
+            _libc().madvise(ctypes.c_void_p(first), length, mmap.MADV_DONTNEED)
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -62,9 +63,14 @@ def _blocks_apart_from(num_bytes: int) -> Iterator[None]:
 def give_back_free() -> None:
     """Return freed memory from the C library to the system. Does nothing without glibc."""
     with suppress(AttributeError, OSError):
-        ctypes.CDLL(None).malloc_trim(0)
+        _libc().malloc_trim(0)
 
 
 def _set(what: int, num_bytes: int) -> None:
     with suppress(AttributeError, OSError):
-        ctypes.CDLL(None).mallopt(what, num_bytes)
+        _libc().mallopt(what, num_bytes)
+
+
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)

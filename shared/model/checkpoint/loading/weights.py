@@ -140,7 +140,8 @@ def fill(
         cut = WHOLE if slices is None else slices.cut(part)
         if cut.is_elsewhere:
             continue
-        target = tensor_of(model, part)
+        owner = model.get_submodule(part.module)
+        target = _tensor_in(owner, part)
         if slices is None:
             copy_stored(target, _arranged(piece, stored, target.ndim), path, name)
         elif cut.is_zero:
@@ -148,7 +149,6 @@ def fill(
         else:
             own = slices.of_tensor(piece, stored, cut, target.ndim)
             copy_stored(_room(target, own), own, path, name)
-        owner = model.get_submodule(part.module)
         if isinstance(owner, FusedLinear):
             owner.filled(part.index)
     return 0
@@ -168,14 +168,14 @@ def fill_slice(model: ShardedCausalLM, name: str, values: Tensor | float) -> Non
     if isinstance(values, float):
         model.get_parameter(name).fill_(values)
         return
-    target = tensor_of(model, part)
+    owner = model.get_submodule(module)
+    target = _tensor_in(owner, part)
     if cut.is_zero:
         target.zero_()
     else:
         stored = Stored(part, tuple(values.shape))
         own = slices.of_tensor(values, stored, cut, target.ndim)
         _room(target, own).copy_(own)
-    owner = model.get_submodule(module)
     if isinstance(owner, FusedLinear):
         owner.filled(None)
 
@@ -199,7 +199,7 @@ def _fill_matrix(model: nn.Module, stored: Stored, matrix: AnyMatrix, slices: Sl
         elif isinstance(model, CausalLM) and _keeps_head(model, part, own):
             model.stored_head, is_exact = own, False
         else:
-            target = tensor_of(model, part)
+            target = _tensor_in(owner, part)
             own.write(target[: _room_for(target, own.shape[0])])
             is_exact = True
         num_exact += is_exact and own.inputs is not None
@@ -232,7 +232,10 @@ def _arranged(tensor: Tensor, stored: Stored, num_dims: int) -> Tensor:
 
 def tensor_of(model: nn.Module, part: WeightPart) -> Tensor:
     """Return a part of a model, or of any module with these paths. A view, if it is fused."""
-    owner = model.get_submodule(part.module)
+    return _tensor_in(model.get_submodule(part.module), part)
+
+
+def _tensor_in(owner: nn.Module, part: WeightPart) -> Tensor:
     if not isinstance(owner, FusedLinear):
         found: Tensor = getattr(owner, part.kind.value)
         return found

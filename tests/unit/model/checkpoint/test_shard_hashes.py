@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from shared.model.causal_lm import CausalLM
     from shared.model.checkpoint.files.checkpoint_files import CheckpointFiles
 
-NUM_SHARDS, SHARD_BYTES = 4, 3 << 20
+NUM_SHARDS = 4
+#: Of shards that are hashed in threads, and of some that are not.
+SHARD_BYTES = {"large": 3 << 20, "small": 16 << 10}
 LARGE_SHARD_BYTES = 50 << 20
 #: So long after a change that its stamp can be believed.
 LATER_NS = 10_000_000_000
@@ -48,9 +50,9 @@ def write_shards(folder: Path, num_bytes: int) -> list[Path]:
     return paths
 
 
-@pytest.fixture
-def shards(tmp_path: Path) -> list[Path]:
-    return write_shards(tmp_path, SHARD_BYTES)
+@pytest.fixture(params=SHARD_BYTES)
+def shards(request: pytest.FixtureRequest, tmp_path: Path) -> list[Path]:
+    return write_shards(tmp_path, SHARD_BYTES[request.param])
 
 
 @pytest.fixture
@@ -154,7 +156,7 @@ def test_a_file_that_keeps_size_and_mtime_is_read_again(
 ) -> None:
     before = digests(shards, cache)
     status = shards[0].stat()
-    flip(shards[0], SHARD_BYTES - 1)
+    flip(shards[0], status.st_size - 1)
     os.utime(shards[0], ns=(status.st_atime_ns, status.st_mtime_ns))
     assert shards[0].stat().st_mtime_ns == status.st_mtime_ns
     assert digests(shards, cache) != before
