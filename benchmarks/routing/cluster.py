@@ -7,7 +7,7 @@ decision. One decode worker writes all answers, without limits: these runs are a
 
 An adapter that a prefill worker does not have in its memory, which holds a fixed number of them, is
 loaded before the prompt is computed, one after the other, while other prompts are computed. Of
-those that no prompt waits for, the least recently used one makes room. Workers report their
+those that no prompt waits for, the least used one makes room. Workers report their
 adapters at a fixed interval, as by heartbeats.
 """
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-from collections import OrderedDict, deque
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,7 @@ from services.router.workers.adapter_use import AdapterUse, LoadTimes
 from services.router.workers.endpoint import Endpoint
 from services.router.workers.profile import WorkerProfile
 from shared.directory.base import AdapterPlace, AdapterState, WorkerLoad, WorkerRecord
+from shared.engine.adapters.recent_uses import RecentUses
 from shared.identity import Role, WorkerId
 from shared.request.adapter_ref import AdapterRef
 
@@ -90,13 +91,13 @@ class SimWorker:
         self.busy_ms = 0.0
         self.num_requests = 0
         self.cache = BlockCache(num_blocks)
-        #: Adapters, least recently used first.
-        self._held: OrderedDict[bytes, None] = OrderedDict()
+        self._held: dict[bytes, None] = {}
+        self._uses = RecentUses(adapters.num_adapters)
 
     def use(self, adapter: bytes) -> bool:
-        """Return whether a prompt with the adapter can be computed now; it is used if it can."""
-        if adapter in self._held:
-            self._held.move_to_end(adapter)
+        """Count a prompt with the adapter; return whether it can be computed now."""
+        if adapter:
+            self._uses.add(adapter)
         return not adapter or adapter in self._held
 
     def keep(self, adapter: bytes) -> None:
@@ -107,10 +108,10 @@ class SimWorker:
         needed = {each.arrival.adapter for each in self.waiting}
         if self.computing is not None:
             needed.add(self.computing.arrival.adapter)
-        for other in [each for each in self._held if each not in needed and each != adapter]:
-            if len(self._held) <= self.adapters.num_adapters:
-                break
-            del self._held[other]
+        num_over = max(0, len(self._held) - self.adapters.num_adapters)
+        victims = [each for each in self._held if each not in needed and each != adapter]
+        for victim in sorted(victims, key=self._uses.of)[:num_over]:
+            del self._held[victim]
 
     def load(self) -> WorkerLoad:
         """Return what it reports."""

@@ -50,7 +50,7 @@ class AdapterRequests:
         if store is not None:
             if not isinstance(model, AdapterModel):
                 raise ConfigError("enable_lora: this implementation of the model has no adapters")
-            self.slots = AdapterSlots(model, config.max_loras)
+            self.slots = AdapterSlots(model, config.max_loras, store.least_used)
             self.gate = AdapterGate(
                 store, self.slots, num_slots=config.max_loras, patience=config.max_num_seqs
             )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from shared.errors import InternalError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from shared.engine.adapters.base import Adapter, AdapterModel
 
@@ -16,12 +15,18 @@ if TYPE_CHECKING:
 class AdapterSlots:
     """Used in the engine's thread. An adapter stays in its slot until another one needs it."""
 
-    def __init__(self, model: AdapterModel, num_slots: int) -> None:
-        """Use a model whose slots are empty."""
+    def __init__(
+        self,
+        model: AdapterModel,
+        num_slots: int,
+        least_used: Callable[[Collection[bytes]], bytes],
+    ) -> None:
+        """Use a model whose slots are empty. `least_used`: which of some loses its slot."""
         self._model = model
+        self._least_used = least_used
         self._free = list(range(num_slots - 1, -1, -1))
-        #: By digest, least recently placed or used first.
-        self._slots: OrderedDict[bytes, int] = OrderedDict()
+        #: By digest.
+        self._slots: dict[bytes, int] = {}
 
     def __contains__(self, digest: bytes) -> bool:
         return digest in self._slots
@@ -36,22 +41,21 @@ class AdapterSlots:
         return frozenset(self._slots)
 
     def use(self, digest: bytes, adapter: Adapter | None, used: Collection[bytes]) -> None:
-        """Give an adapter a slot if it has none: that of the least recent one not in `used`.
+        """Give an adapter a slot if it has none: that of the least used one not in `used`.
 
         Raises:
             InternalError: there is no slot, or the adapter is not in memory.
         """
         if digest in self._slots:
-            self._slots.move_to_end(digest)
             return
         if adapter is None:
             raise InternalError(f"adapter {digest.hex()} is not in memory")
         if self._free:
             slot = self._free.pop()
         else:
-            victim = next((each for each in self._slots if each not in used), None)
-            if victim is None:
+            victims = [each for each in self._slots if each not in used]
+            if not victims:
                 raise InternalError(f"adapter {digest.hex()} has no slot: all are in use")
-            slot = self._slots.pop(victim)
+            slot = self._slots.pop(self._least_used(victims))
         self._model.set_adapter(slot, adapter.weights)
         self._slots[digest] = slot

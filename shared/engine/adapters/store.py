@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from shared.engine.adapters.recent_uses import RecentUses
 from shared.errors import (
     AdapterNotLoadedError,
     BatonError,
@@ -66,11 +67,13 @@ class AdapterStore:
         self._changed = threading.Condition()
         self._names: dict[str, bytes] = {}
         self._known: dict[bytes, KnownAdapter] = {}
-        #: In host memory, least recently used first.
-        self._contents: OrderedDict[bytes, Adapter] = OrderedDict()
+        #: In host memory.
+        self._contents: dict[bytes, Adapter] = {}
         self._loading: set[bytes] = set()
         self._failures: dict[bytes, BatonError] = {}
         self._users: Counter[bytes] = Counter()
+        #: Of those that are known. An order to load is a use, too: it announces some.
+        self._uses = RecentUses(max_host)
         #: Digests that the engine uses or waits for: they stay in memory.
         self._wanted: dict[bytes, None] = {}
         self._pinned: set[bytes] = set()
@@ -124,6 +127,7 @@ class AdapterStore:
             self._forgotten.pop((name, adapter.digest), None)
             self._names[name] = adapter.digest
             self._known[adapter.digest] = known
+            self._uses.add(adapter.digest)
             replaced = None
             if before is not None:
                 replaced = AdapterRef(name, before, self._known[before].ref.path)
@@ -232,6 +236,7 @@ class AdapterStore:
                     f"adapter {ref.name!r} ({ref.digest.hex()[:12]}) is not loaded here"
                 )
             self._users[ref.digest] += 1
+            self._uses.add(ref.digest)
 
     def leave(self, digest: bytes) -> None:
         """Count a user's end; the last one of an adapter without a name frees it."""
@@ -246,10 +251,12 @@ class AdapterStore:
     def content(self, digest: bytes) -> Adapter | None:
         """Return an adapter if it is in memory."""
         with self._changed:
-            adapter = self._contents.get(digest)
-            if adapter is not None:
-                self._contents.move_to_end(digest)
-            return adapter
+            return self._contents.get(digest)
+
+    def least_used(self, digests: Collection[bytes]) -> bytes:
+        """Return the one of some adapters that was used least of late."""
+        with self._changed:
+            return min(digests, key=self._uses.of)
 
     def plan(self, used: Collection[bytes], wanted: Iterable[bytes]) -> None:
         """Keep those that are used in memory, and read those that are wanted, the first ones first.
@@ -336,6 +343,7 @@ class AdapterStore:
         if digest not in self._users:
             self._known.pop(digest, None)
             self._contents.pop(digest, None)
+            self._uses.forget(digest)
 
     def _keep(self, adapter: Adapter) -> None:
         """Put an adapter that was read into memory if there is room; it is known in any case."""
@@ -349,19 +357,16 @@ class AdapterStore:
         return self._trim(self.max_host - len(self._loading) - 1)
 
     def _trim(self, num: int | None = None) -> bool:
-        """Drop the least recent ones until at most `num` are left; return whether that is done."""
+        """Drop the least used ones until at most `num` are left; return whether that is done."""
         num = self.max_host if num is None else num
         named = set(self._names.values())
         kept = self._wanted.keys() | self._pinned
         held = [digest for digest in self._contents if digest in named]
+        num_over = max(0, len(held) - num)
         victims = [digest for digest in held if digest not in kept]
-        num_left = len(held)
-        for victim in victims:
-            if num_left <= num:
-                break
+        for victim in sorted(victims, key=self._uses.of)[:num_over]:
             del self._contents[victim]
-            num_left -= 1
-        return num_left <= num
+        return len(victims) >= num_over
 
     # Without the lock.
 

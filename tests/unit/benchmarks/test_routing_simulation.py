@@ -17,6 +17,7 @@ from benchmarks.routing.traces import (
     read_trace,
     zipf_adapters,
 )
+from shared.engine.adapters import recent_uses
 
 SLICE = 1500
 
@@ -74,6 +75,19 @@ def test_requests_go_where_their_adapter_is_and_a_hot_adapter_to_several() -> No
     # The most popular one is asked for by a fifth of all requests: more than one worker's share.
     assert cost.peak_load <= 1.25
     assert cost.num_loads > 100
+
+
+def test_a_full_memory_keeps_what_is_asked_for_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = zipf_adapters(num_requests=2000)
+    arrivals = at_rate(trace, ServiceTime().no_cache_s(trace) / 0.7, 8)
+
+    def num_loads() -> int:
+        return Simulation("cost", num_workers=8, adapters=AdapterMemory(8)).run(arrivals).num_loads
+
+    by_use = num_loads()
+    # Where a use is forgotten at the next one, the least recently used one goes.
+    monkeypatch.setattr(recent_uses, "HALF_LIFE_PER_PLACE", 0.01)
+    assert by_use <= 0.95 * num_loads()
 
 
 @pytest.mark.parametrize("offered", [0.5, 1.1])

@@ -56,7 +56,7 @@ class Site:
     def __init__(self, rank: Callable[[Sequence], Rank] | None = None) -> None:
         self.lanes = AdapterLanes(rank)
         self.store = InMemory(AdapterFolders(), max_host=NUM_SLOTS)
-        slots = AdapterSlots(AdaptedFakeModel(), NUM_SLOTS)
+        slots = AdapterSlots(AdaptedFakeModel(), NUM_SLOTS, self.store.least_used)
         self.gate = AdapterGate(self.store, slots, num_slots=NUM_SLOTS, patience=PATIENCE)
         self.running: list[Sequence] = []
         self.admitted: list[Sequence] = []

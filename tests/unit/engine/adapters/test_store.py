@@ -7,10 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from shared.engine.adapters.slots import AdapterSlots
 from shared.engine.adapters.store import AdapterStore
 from shared.errors import AdapterNotLoadedError, InvalidRequestError, UnavailableError
 from shared.request.adapter_ref import AdapterRef
-from tests.fakes.adapted_model import FakeAdapter, digest_of, make_store, read_fake, write_fake
+from tests.fakes.adapted_model import (
+    AdaptedFakeModel,
+    FakeAdapter,
+    digest_of,
+    make_store,
+    read_fake,
+    write_fake,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,11 +48,18 @@ def settle(store: AdapterStore) -> None:
         store.wait(10)
 
 
-def test_the_least_recent_ones_leave_memory(store: AdapterStore, refs: list[AdapterRef]) -> None:
+def use(store: AdapterStore, ref: AdapterRef) -> None:
+    store.enter(ref)
+    store.leave(ref.digest)
+
+
+def test_the_least_used_ones_leave_memory(store: AdapterStore, refs: list[AdapterRef]) -> None:
     for ref in refs[:3]:
         store.load(ref.name, ref.path)
     assert values(store, refs) == {1, 2}
     assert store.content(refs[1].digest) == FakeAdapter(1)
+    for number in (1, 1, 2):
+        use(store, refs[number])
     store.load(refs[3].name, refs[3].path)
     assert values(store, refs) == {1, 3}
     # What is wanted is read again, first things first, and what is used stays.
@@ -54,6 +69,55 @@ def test_the_least_recent_ones_leave_memory(store: AdapterStore, refs: list[Adap
     store.load(refs[4].name, refs[4].path)
     assert values(store, refs) == {2, 3}
     assert [known.ref.name for known in store.names()] == ["a0", "a1", "a2", "a3", "a4"]
+
+
+def test_an_order_to_load_is_a_use(store: AdapterStore, refs: list[AdapterRef]) -> None:
+    for number in (0, 1, 0, 2):
+        store.load(refs[number].name, refs[number].path)
+    assert values(store, refs) == {0, 2}
+
+
+def test_what_was_popular_leaves_for_what_is(store: AdapterStore, refs: list[AdapterRef]) -> None:
+    old, rare, new = refs[:3]
+    store.load(old.name, old.path)
+    for _ in range(50):
+        use(store, old)
+    store.load(rare.name, rare.path)
+    store.load(new.name, new.path)
+    assert values(store, refs) == {0, 2}
+    for _ in range(20):
+        use(store, new)
+    store.load(rare.name, rare.path)
+    assert values(store, refs) == {1, 2}
+
+
+def test_what_is_loaded_anew_has_no_uses_of_before(
+    store: AdapterStore, refs: list[AdapterRef]
+) -> None:
+    gone, other, third = refs[:3]
+    store.load(gone.name, gone.path)
+    for _ in range(9):
+        use(store, gone)
+    store.unload(gone.name)
+    store.load(other.name, other.path)
+    use(store, other)
+    store.load(gone.name, gone.path)
+    store.load(third.name, third.path)
+    assert values(store, refs) == {1, 2}
+
+
+def test_the_least_used_one_loses_its_slot(store: AdapterStore, refs: list[AdapterRef]) -> None:
+    slots = AdapterSlots(AdaptedFakeModel(), 2, store.least_used)
+    for number, num_uses in enumerate((3, 1, 1)):
+        store.load(refs[number].name, refs[number].path)
+        for _ in range(num_uses):
+            use(store, refs[number])
+        slots.use(refs[number].digest, store.content(refs[number].digest), ())
+    assert slots.digests == {refs[0].digest, refs[2].digest}
+    # One that runs keeps its slot, however rare it is.
+    use(store, refs[0])
+    slots.use(refs[1].digest, FakeAdapter(1), {refs[2].digest})
+    assert slots.digests == {refs[1].digest, refs[2].digest}
 
 
 def test_a_user_keeps_what_has_lost_its_name(store: AdapterStore, refs: list[AdapterRef]) -> None:
