@@ -86,19 +86,38 @@ void shape_tiles(int rows) {
   _tile_loadconfig(&shapes);
 }
 
-// exact: [units][amx::kRows][kPanel], of as many rows as tiles are shaped for.
+// exact: [units][amx::kRows][kPanel], of as many rows as tiles are shaped for. A tile is stored while the next unit
+// is multiplied: a product takes long to be ready.
 template <int kWords>
 void multiply_units_by_amx(const uint32_t* rows, size_t stride, const uint32_t* codes, int units, int32_t* exact) {
-  for (int u = 0; u < units; ++u, rows += kWords, codes += kWords * kPanel, exact += amx::kRows * kPanel) {
-    _tile_loadd(4, rows, 4 * stride);
-    _tile_loadd(6, codes, 4 * kPanel);
-    _tile_loadd(7, codes + kHalfPanel, 4 * kPanel);
-    _tile_zero(0);
-    _tile_dpbssd(0, 4, 6);
-    _tile_zero(1);
-    _tile_dpbssd(1, 4, 7);
+  constexpr int kCodes = kWords * kPanel, kSums = amx::kRows * kPanel;
+  for (int u = 0;; u += 2, rows += 2 * kWords, codes += 2 * kCodes, exact += 2 * kSums) {
+    if (u < units) {
+      _tile_loadd(4, rows, 4 * stride);
+      _tile_loadd(6, codes, 4 * kPanel);
+      _tile_loadd(7, codes + kHalfPanel, 4 * kPanel);
+      _tile_zero(0);
+      _tile_dpbssd(0, 4, 6);
+      _tile_zero(1);
+      _tile_dpbssd(1, 4, 7);
+    }
+    if (u > 0) {
+      _tile_stored(2, exact - kSums, 4 * kPanel);
+      _tile_stored(3, exact - kSums + kHalfPanel, 4 * kPanel);
+    }
+    if (u >= units) return;
+    if (u + 1 < units) {
+      _tile_loadd(5, rows + kWords, 4 * stride);
+      _tile_loadd(6, codes + kCodes, 4 * kPanel);
+      _tile_loadd(7, codes + kCodes + kHalfPanel, 4 * kPanel);
+      _tile_zero(2);
+      _tile_dpbssd(2, 5, 6);
+      _tile_zero(3);
+      _tile_dpbssd(3, 5, 7);
+    }
     _tile_stored(0, exact, 4 * kPanel);
     _tile_stored(1, exact + kHalfPanel, 4 * kPanel);
+    if (u + 1 == units) return;
   }
 }
 
