@@ -142,6 +142,8 @@ void reserve_scales(Pool& pool, GroupScales& to, const Codes& codes, size_t padd
   to.less = codes.offsets != nullptr ? Less::kOffsets : Less::kStart;
   if (codes.zeros == nullptr) return;
   to.zero += codes.zeros[0];
+  const auto [low, high] = std::minmax_element(codes.zeros, codes.zeros + count);
+  to.fits_bytes = codes.least - *high >= -128 && codes.most - *low <= 127;
   const bool vary = std::any_of(codes.zeros, codes.zeros + count, [&](int8_t z) { return z != codes.zeros[0]; });
   if (vary) to.zeros.reserve(room);
   if (vary || (codes.kind == Kind::kFours && !fits_dot(15, to.zero, kPiece / 4, 128))) to.less = Less::kZeros;

@@ -60,6 +60,7 @@ struct GroupScales {
   Less less = Less::kStart;
   bool is_narrow = false;   // codes begin at 0, and sums of a unit fit 16 bits
   bool has_halves = false;  // exact sums are those of half a piece
+  bool fits_bytes = true;   // codes less their zeros are integers of 8 bits
 
   // The zero with which sums begin.
   int start() const { return less == Less::kZeros ? 0 : zero; }

@@ -8,6 +8,7 @@
 #include "codes.h"
 #include "matrix.h"
 #include "operands.h"
+#include "piece_tiles.h"
 #include "pieces.h"
 #include "rows.h"
 #include "tasks.h"
@@ -111,6 +112,12 @@ template <class Element>
 __attribute__((noinline)) void multiply_kind(const Rows& rows, int first, int count,
                                              const Matrix& matrix, int panel, Floats* sums) {
   if (row_form(matrix) == RowForm::kPieces) {
+#if defined(BATON_HAS_AMX)
+    if (count >= kLeastPieceRows && has_piece_tiles(matrix)) {
+      multiply_pieces_by_amx(rows, first, count, matrix, panel, sums);
+      return;
+    }
+#endif
     multiply_integers(rows, first, count, matrix, panel, sums);
     return;
   }

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 COLUMNS, INNER = 72, 136
-#: One row, a tile, more than a tile, more than a task.
-NUM_ROWS = (1, 3, 4, 41, 200)
+#: One row, a tile, the matrix unit's least, more than its tile, more than a tile, than a task.
+NUM_ROWS = (1, 3, 4, 12, 17, 41, 200)
 
 
 def make_matrix(
