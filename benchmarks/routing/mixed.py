@@ -71,6 +71,11 @@ class _Answer:
     last_ms: float = 0.0
 
 
+def _has_waited(answer: _Answer) -> bool:
+    """Return whether its prompt was computed elsewhere, and its second token is next."""
+    return answer.num_tokens == 1 and bool(answer.route.prefill)
+
+
 #: A prompt, and how many of its tokens a step computes.
 _Chunk = tuple[_Answer, int]
 
@@ -99,7 +104,7 @@ class MixedWorker:
     def plan(self) -> tuple[float, list[_Answer], list[_Chunk]]:
         """Return the next step: its time, its sequences, and its chunks."""
         took_ms, batch = self.plain()
-        room_ms = self.beside_ms(took_ms)
+        room_ms = 0.0 if any(map(_has_waited, batch)) else self.beside_ms(took_ms)
         if not batch:
             took_ms = self.time.each_ms / 2
             room_ms = LONGEST_STEP_MS - took_ms

@@ -3,9 +3,10 @@
 Every sequence that decodes gets its next token when the step is over, so prompts in it keep it
 waiting. Each of these sequences has a limit for the time of a step: the bound of its request, or
 without one a multiple of the step without prompts, by the role that the worker prefers. The
-tightest holds. A step of prompts alone has a limit, too, if the worker has a preference: others may
-hand over to it at any time. At least a block of prompt tokens is computed in every step, so that
-prompts always go on.
+tightest holds. One that was handed over has waited for the end of a step already, so the step with
+its second token is not stretched. A step of prompts alone has a limit, too, if the worker has a
+preference: others may hand over to it at any time. At least a block of prompt tokens is computed in
+every step, so that prompts always go on.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from shared.engine.sequence.request import KVSource
 from shared.engine.timing.step_bound import LONGEST_STEP_MS, PROMPT_STRETCH
 from shared.engine.timing.step_work import StepWork
 
@@ -40,7 +42,8 @@ class ChunkLimit:
         self.preference: Role | None = None
         #: Whether any sequence has had a bound.
         self._has_bounds = False
-        self._left_ms = math.inf
+        #: What the step has for prompts, and what is left of it. [ms]
+        self._room_ms = self._left_ms = math.inf
         self._is_closed = False
         #: Tokens that are computed in any case.
         self._num_sure = 0
@@ -58,13 +61,14 @@ class ChunkLimit:
 
     def open(self, decoding: Iterable[Sequence], step: Mapping[Sequence, int]) -> None:
         """Begin a step. `decoding`: all sequences that decode; `step`: what it computes of them."""
-        self._left_ms, self._num_sure, self.has_cut = math.inf, self._block_size, False
-        self._is_closed = False
+        self._room_ms = self._left_ms = math.inf
+        self._num_sure, self.has_cut, self._is_closed = self._block_size, False, False
         stretch = math.inf if self.preference is None else PROMPT_STRETCH[self.preference]
         if not self._has_bounds and stretch == math.inf:
             return
-        bound_ms, is_unbound = math.inf, False
+        bound_ms, is_unbound, has_waited = math.inf, False, False
         for seq in decoding:
+            has_waited = has_waited or _has_waited(seq)
             if seq.request.max_itl_ms:
                 bound_ms = min(bound_ms, seq.request.max_itl_ms)
             else:
@@ -79,12 +83,17 @@ class ChunkLimit:
             limit_ms = min(limit_ms, stretch * plain_ms)
         elif bound_ms == math.inf:
             limit_ms = LONGEST_STEP_MS / self._num_stages
-        self._left_ms = limit_ms - plain_ms
+        self._room_ms = self._left_ms = limit_ms - plain_ms
+        if has_waited:
+            self._left_ms = min(self._left_ms, 0.0)
 
     def close(self) -> float:
-        """Let the step compute no prompts; return the milliseconds that it had for them."""
+        """Let the step compute no prompts; return the milliseconds that it had for them.
+
+        These come behind the step, so no token in it waits for them.
+        """
         self._is_closed = True
-        return self._left_ms
+        return self._room_ms
 
     def most(self, num_tokens: int, context: int) -> int:
         """Return how many of a prompt's next tokens, behind `context`, the step may compute."""
@@ -102,3 +111,9 @@ class ChunkLimit:
         if not self.is_open:
             self._left_ms -= self._model.cost.more_ms(num_tokens, context)
             self._num_sure = max(0, self._num_sure - num_tokens)
+
+
+def _has_waited(seq: Sequence) -> bool:
+    """Return whether its first token came from a peer, and its second is next."""
+    is_first = seq.num_tokens == seq.num_prompt_tokens + 1
+    return is_first and seq.request.kv_source is KVSource.TRANSFER

@@ -10,18 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.engine.choices import SchedulingPolicy
+from shared.engine.schedule.chunk_limit import ChunkLimit
 from shared.engine.sequence.events import Admitted, NewTokens
 from shared.engine.sequence.request import KVSource
+from shared.engine.sequence.sequence import Sequence
 from shared.engine.timing.step_bound import LONGEST_STEP_MS, PROMPT_STRETCH
-from shared.engine.timing.step_model import StepCost
+from shared.engine.timing.step_model import StepCost, StepModel
+from shared.engine.timing.step_work import StepWork
 from shared.errors import InvalidRequestError
 from shared.identity import Role
 from tests.accounting.effort import examples
-from tests.fakes.engines import StepMode, drain, expected_tokens, make_request
+from tests.fakes.engines import StepMode, drain, expected_tokens, generate, make_request
 from tests.fakes.timed_model import Clock, TimedModel, timed_engine
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Sequence as Seq
     from typing import Any
 
     from shared.engine.engine import Engine
@@ -30,12 +33,12 @@ COST = StepCost(2.0, 0.1, 2e-4, 0.3, 1e-4)
 BLOCK = 4
 
 
-def text(num: int, start: int = 1) -> Sequence[int]:
+def text(num: int, start: int = 1) -> Seq[int]:
     return [(start * 7 + 3 * i) % 90 for i in range(num)]
 
 
 def start(
-    bounds: Sequence[float], mode: StepMode = StepMode.SYNCHRONOUS, **fields: Any
+    bounds: Seq[float], mode: StepMode = StepMode.SYNCHRONOUS, **fields: Any
 ) -> tuple[Engine, TimedModel, Clock]:
     """An engine that knows its steps, and has a sequence that decodes for each bound."""
     fields = {"num_blocks": 600, "max_num_batched_tokens": 400, "max_num_seqs": 8} | fields
@@ -53,7 +56,7 @@ def start(
     return engine, model, clock
 
 
-def gaps_ms(engine: Engine, clock: Clock, names: Sequence[str]) -> dict[str, list[float]]:
+def gaps_ms(engine: Engine, clock: Clock, names: Seq[str]) -> dict[str, list[float]]:
     """Run to the end; return the times between the tokens of some sequences."""
     last: dict[str, float] = {}
     gaps = defaultdict(list)
@@ -168,6 +171,47 @@ def test_who_is_computed_elsewhere_does_not_wait_for_the_room_of_those_computed_
     run = drain(engine)
     for name in "ab":
         assert run.tokens(name) == expected_tokens(text(200, start=ord(name)), 1)
+
+
+def test_the_second_token_of_what_was_handed_over_waits_for_no_prompt() -> None:
+    sender, _, _ = start([])
+    engine, model, _ = start([0.0] * 3)
+    engine.prefer(Role.PREFILL)
+    engine.add(make_request("long", text(900), max_tokens=1))
+    for number in (1, 2):
+        prompt, name = text(BLOCK, start=20 + number), f"moved{number}"
+        sent = generate(sender, make_request(name, prompt, hold_blocks=True))
+        engine.add(make_request(name, prompt, max_tokens=5, kv_source=KVSource.TRANSFER))
+        run = drain(engine, until=lambda run, name=name: bool(run.admitted(name)))
+        [theirs], [ours] = sent.admitted(name)[0].tables, run.admitted(name)[0].tables
+        assert sender.kv_memory is not None
+        assert engine.kv_memory is not None
+        engine.kv_memory.blocks[ours[0]] = sender.kv_memory.blocks[theirs[0]]
+        engine.complete_transfer(name, sent.tokens(name)[0])
+        model.steps.clear()
+        for _ in range(3):
+            engine.step()
+        first, *others = [work.num_prompt for work, _ in model.steps]
+        assert first == BLOCK
+        assert min(others) > 4 * BLOCK
+    drain(engine)
+
+
+@pytest.mark.parametrize("source", list(KVSource))
+def test_only_what_was_handed_over_has_waited_and_only_for_its_second_token(
+    source: KVSource,
+) -> None:
+    limit = ChunkLimit(StepModel(COST), block_size=BLOCK)
+    limit.preference = Role.PREFILL
+    request = make_request("a", text(40), kv_source=source)
+    seq = Sequence(request, arrival=0, identity=request.identity(b""), num_groups=1)
+    for number in range(2):
+        seq.append_token(1)
+        limit.open([seq], {seq: 1})
+        is_held_back = source is KVSource.TRANSFER and not number
+        assert (limit.most(100, 0) == BLOCK) is is_held_back
+        # Prompts in parts get their share behind the step, whatever is in it.
+        assert limit.close() == pytest.approx(3 * COST.step_ms(StepWork(1, seq.num_tokens)))
 
 
 def test_a_prompt_is_not_started_from_blocks_of_a_step_that_it_is_no_part_of() -> None:
