@@ -30,9 +30,11 @@ install_vllm() {
         echo "install: vLLM is faster with tcmalloc; on Debian: apt-get install libtcmalloc-minimal4" >&2
 }
 
-# Compiled for this machine's own instructions.
+# Compiled for this machine's own instructions, but for the matrix unit: with quantised files this version crashes there.
 install_llamacpp() {
-    CMAKE_ARGS="-DGGML_NATIVE=ON" "$1/bin/pip" install -q \
+    local flags=""
+    grep -qw amx_tile /proc/cpuinfo && flags="-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
+    CMAKE_ARGS="-DGGML_NATIVE=ON -DCMAKE_C_FLAGS='$flags' -DCMAKE_CXX_FLAGS='$flags'" "$1/bin/pip" install -q \
         "llama-cpp-python==$llamacpp_version" gguf safetensors numpy
 }
 
