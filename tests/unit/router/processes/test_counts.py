@@ -169,7 +169,9 @@ def test_counts_keep_the_limit_and_come_back_whatever_is_killed(
                 check()
         await settled(*processes)
         alive = [each for each in processes if not each.is_dead]
-        assert admission.num_inside == sum(each.num_inside for each in alive)
+        # With none alive nothing asks the hub, so that it may not know yet; see below.
+        if alive:
+            assert admission.num_inside == sum(each.num_inside for each in alive)
         # All that stay leave: those that wait get in.
         for each in alive:
             for visit in each.visits:
