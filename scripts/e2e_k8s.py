@@ -31,7 +31,7 @@ from scripts.e2e.kubernetes import (
 from scripts.e2e.load_pod import Load, right_answers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
 CHART = ROOT / "helm"
@@ -174,7 +174,7 @@ def try_planner(flags: Sequence[str], image: str) -> None:
     wait_until_gone()
 
 
-def try_two_models_with_tls(flags: Sequence[str]) -> None:
+def try_two_models_with_tls(flags: Sequence[str], _image: str) -> None:
     """A second model comes by a command; nobody gets in without a certificate."""
     values = ["--set", "tls.enabled=true,tls.requireClientCertificates=true"]
     for name, value in SECOND_MODEL.items():
@@ -233,6 +233,16 @@ def try_every_object() -> None:
         try_objects(values)
 
 
+#: By name, in their order: the chart's flags and the router's image.
+TRIALS: Mapping[str, Callable[[Sequence[str], str], None]] = {
+    "release": try_release,
+    "ranks": try_ranks,
+    "hosts": try_hosts,
+    "planner": try_planner,
+    "models": try_two_models_with_tls,
+}
+
+
 def main() -> int:
     """Exit code 0 if all went well; otherwise an exception says what did not."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -246,7 +256,7 @@ def main() -> int:
     parser.add_argument(
         "--only",
         action="append",
-        choices=("release", "ranks", "hosts", "planner", "models"),
+        choices=TRIALS,
         help="this trial; may be given more than once",
     )
     parser.add_argument(
@@ -262,16 +272,9 @@ def main() -> int:
     folder = options.cache_folder
     with own_namespace(), kernel_cache(folder) if folder else nullcontext(()) as cache:
         flags += cache
-        trials: dict[str, Callable[[], None]] = {
-            "release": lambda: try_release(flags, options.router_image),
-            "ranks": lambda: try_ranks(flags, options.router_image),
-            "hosts": lambda: try_hosts(flags, options.router_image),
-            "planner": lambda: try_planner(flags, options.router_image),
-            "models": lambda: try_two_models_with_tls(flags),
-        }
-        for name, trial in trials.items():
-            if not options.dry_run and name in (options.only or trials):
-                trial()
+        for name, trial in TRIALS.items():
+            if not options.dry_run and name in (options.only or TRIALS):
+                trial(flags, options.router_image)
         try_every_object()
     return 0
 

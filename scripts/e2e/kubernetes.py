@@ -126,7 +126,7 @@ def pods(*selector: str) -> Sequence[str]:
 
 
 def pod_uids(*selector: str) -> set[str]:
-    """Of the pods that have these labels. Names say less: a StatefulSet uses them again."""
+    """Return the UIDs of the pods with these labels: a StatefulSet uses a pod's name again."""
     path = "jsonpath={.items[*].metadata.uid}"
     return set(kubectl("get", "pods", "-o", path, "-l", ",".join(selector), quiet=True).split())
 

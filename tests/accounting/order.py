@@ -35,7 +35,7 @@ class MeetingInTheMiddle(LoadFileScheduling):  # type: ignore[misc] # xdist has 
         super().schedule()
 
     def add_node_collection(self, node: WorkerController, collection: Sequence[str]) -> None:
-        """What a worker has found."""
+        """Keep what a worker has found."""
         super().add_node_collection(node, collection)
         if node in self.registered_collections:
             self.registered_collections[node] = Numbered(collection)
@@ -43,7 +43,7 @@ class MeetingInTheMiddle(LoadFileScheduling):  # type: ignore[misc] # xdist has 
     def mark_test_complete(
         self, node: WorkerController, item_index: int, duration: float = 0
     ) -> None:
-        """A worker has run a test."""
+        """Note that a worker has run a test."""
         scope = self._split_scope(self.registered_collections[node][item_index])
         super().mark_test_complete(node, item_index, duration)
         files = self.assigned_work.get(node, {})
@@ -71,7 +71,7 @@ class Numbered(list[str]):
         self._places = {name: len(self) - 1 - at for at, name in enumerate(reversed(self))}
 
     def index(self, name: str, *_: object) -> int:  # type: ignore[override]
-        """The first one's."""
+        """Return the place of the first one with this name."""
         return self._places[name]
 
 

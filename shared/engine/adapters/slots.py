@@ -21,7 +21,7 @@ class AdapterSlots:
         num_slots: int,
         least_used: Callable[[Collection[bytes]], bytes],
     ) -> None:
-        """Use a model whose slots are empty. `least_used`: which of some loses its slot."""
+        """Use a model whose slots are empty. `least_used` chooses the slot to empty."""
         self._model = model
         self._least_used = least_used
         self._free = list(range(num_slots - 1, -1, -1))
