@@ -11,6 +11,9 @@ class Kind(IntEnum):
     FLOAT32 = 0
     BFLOAT16 = 1
     INT8 = 2
+    #: FLOAT32 for products of many rows: with a matrix unit it takes 6 bytes a number, in the order
+    #: of that unit; without one it is FLOAT32.
+    FLOAT_PARTS = 8
 
 
 class CodeKind(IntEnum):

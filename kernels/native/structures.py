@@ -320,6 +320,20 @@ class Texts(ctypes.Structure):
     )
 
 
+class Gates(ctypes.Structure):
+    """See `Gates` of gates.h."""
+
+    _fields_ = (
+        ("kind", c_int),
+        ("gates", c_void_p),
+        ("ups", c_void_p),
+        ("stride", c_int64),
+        ("out", c_void_p),
+        ("count", c_int),
+        ("size", c_int),
+    )
+
+
 class CollectiveShape(ctypes.Structure):
     """`baton::CollectiveShape`."""
 

@@ -68,6 +68,7 @@ class LLM:
         num_threads: int | None = None,
         cpu_threads_bind: str | None = None,
         cpu_int4_compute: str = "auto",
+        for_vectors: bool = False,
         generation_config: str = "auto",
         change_folder: Callable[[Path], Path] = lambda folder: folder,
         ranks: RankSettings | None = None,
@@ -78,7 +79,8 @@ class LLM:
         `engine_settings`: fields of `EngineConfig`; `speculative_config` may be a mapping.
         `generation_config`: whose default sampling values apply: `auto` the model's, `vllm` none,
         or a folder's. `change_folder` returns what is read in place of a folder with weights.
-        `ranks`: of several, this process is the first, and starts the others.
+        `for_vectors`: it is to write no answers. `ranks`: of several, this process is the first,
+        and starts the others.
 
         Raises:
             ConfigError, ModelLoadError: the model cannot be run like this.
@@ -97,7 +99,7 @@ class LLM:
         options |= {"attention_backend": attention_backend, "model_impl": model_impl}
         options |= {"trust_remote_code": trust_remote_code, "quantization": quantization}
         options |= {"num_threads": num_threads, "bind": cpu_threads_bind}
-        options |= {"cpu_int4_compute": cpu_int4_compute}
+        options |= {"cpu_int4_compute": cpu_int4_compute, "for_vectors": for_vectors}
         #: Owns the engine, and changes its weights.
         self.home = self._open_home(folder, config, ranks, change_folder, options)
         #: Compiler of the sequences' grammars; made from the tokenizer on first use.
@@ -350,6 +352,7 @@ def _loader(
     seed: int,
     num_threads: int | None,
     bind: str | None,
+    for_vectors: bool,
     **kept: Any,
 ) -> Callable[[Path], LoadedModel]:
     """Return what loads a folder's weights; it checks first whether they can be run."""
@@ -358,7 +361,8 @@ def _loader(
     def load(path: Path) -> LoadedModel:
         folder = change_folder(path)
         _check(config, folder, **kept)
-        return load_on_ranks(folder, seed=seed, num_threads=num_threads, bind=bind, **kept)
+        own = {"seed": seed, "num_threads": num_threads, "bind": bind, "for_vectors": for_vectors}
+        return load_on_ranks(folder, **own, **kept)
 
     return load
 

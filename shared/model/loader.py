@@ -10,6 +10,7 @@ import structlog
 import torch
 from torch import nn
 
+from kernels.native.kinds import Kind
 from shared.errors import ConfigError, InternalError
 from shared.model.attention.registry import default_backend, get_backend
 from shared.model.causal_lm import CausalLM
@@ -124,6 +125,7 @@ def load_model(
     model_impl: str = "auto",
     trust_remote_code: bool = False,
     cpu_int4_compute: str = "auto",
+    for_vectors: bool = False,
     split: Split | None = None,
     seat: tuple[int, int] | None = None,
     collective: Collective | None = None,
@@ -138,10 +140,12 @@ def load_model(
     `rounds_inputs_of_int4`), otherwise PyTorch or Triton. A draft is loaded `beside` its target,
     with whose steps it takes turns: they share threads, and its KV is one group. `model_impl`:
     `transformers` has its modules compute, which `auto` does for models without a family; with
-    `trust_remote_code` a module of the model's own directory. `split`: only a rank's part is read,
-    whose sums with those of the other ranks of its stage `collective` makes, and whose results move
-    to the next stage by `pipe`; all of them load at the same time. `seat`: the rank's number among
-    those of its host, which divide threads and cores, and how many these are; None: of all ranks.
+    `trust_remote_code` a module of the model's own directory. `for_vectors`: it writes no answers,
+    so that products have many rows, and float32 is kept for these. `split`: only a rank's part is
+    read, whose sums with those of the other ranks of its stage `collective` makes, and whose
+    results move to the next stage by `pipe`; all of them load at the same time. `seat`: the rank's
+    number among those of its host, which divide threads and cores, and how many these are; None: of
+    all ranks.
 
     Raises:
         ConfigError: an unknown name, or a device or native kernels that are not there; says why.
@@ -188,6 +192,7 @@ def load_model(
             None if load_format == "dummy" else model_dir,
             quantization,
         ),
+        for_vectors,
     )
     check_quantization(quantization, place)
     if uses_transformers(model_dir, model_impl):
@@ -222,6 +227,7 @@ class _Wanted:
     int4_compute: str
     #: A rank's part; None: all of it.
     part: tuple[Shards, Collective, Pipe | None] | None = None
+    for_vectors: bool = False
 
     @property
     def weights(self) -> str:
@@ -233,7 +239,10 @@ class _Wanted:
         rounds = rounds_inputs_of_int4(self.int4_compute, self.dtype)
         if self.quantization == "int4":
             return PackingFours(threads, WEIGHT_KINDS[self.dtype], rounds_inputs=rounds)
-        return Packing(threads, WEIGHT_KINDS[self.weights], rounds_inputs=rounds)
+        kind = WEIGHT_KINDS[self.weights]
+        if self.for_vectors and kind is Kind.FLOAT32:
+            kind = Kind.FLOAT_PARTS
+        return Packing(threads, kind, rounds_inputs=rounds)
 
     def method(self) -> LinearMethod:
         """Return the format's method for PyTorch and Triton."""

@@ -19,8 +19,9 @@ from shared.offline.lora import Adapters
 from shared.offline.pooling.vectors import EnginePool, OfflineVectors
 from shared.offline.running import RunningRequest
 from shared.offline.thinking import bound_thinking
-from shared.pooling.choice import makes_vectors
+from shared.pooling.choice import makes_vectors, runner_of
 from shared.pooling.loading import read_decoder_head
+from shared.pooling.runner import Runner
 from shared.request.repetition import repeats_as
 from shared.text.answer_text import AnswerText
 from shared.text.generation_defaults import GenerationDefaults
@@ -68,6 +69,7 @@ class LoadedModel:
             num_threads=settings.num_threads,
             cpu_threads_bind=settings.cpu_threads_bind,
             cpu_int4_compute=model.cpu_int4_compute,
+            for_vectors=runner_of(settings.pooling, model.folder) is Runner.POOLING,
             ranks=settings.ranks,
             **{
                 each.name: getattr(settings.engine, each.name)

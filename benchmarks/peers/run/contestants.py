@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import httpx
 
-from benchmarks.peers.engines.process import PeerError
+from benchmarks.peers.engines.process import PeerError, PeerUnavailableError
 from benchmarks.peers.engines.systems import start
 from benchmarks.peers.measures import probe, prompts_for, wake, warm_up
 from benchmarks.peers.serving.base import wait_for
@@ -93,11 +93,21 @@ class EngineContestant:
         return self.system.missing()
 
     def load(self, launch: Launch, model: str) -> dict[str, Any]:
-        """Every shape is run once; first tokens of fixed prompts are kept for comparison."""
+        """Every shape is run once; first tokens of fixed prompts are kept for comparison.
+
+        Raises:
+            PeerUnavailableError: all prompts have the same answer. A model whose numbers are no
+                numbers reads a few experts, and would look fast.
+        """
         self.process = start(self.system, launch)
         facts = self.process.wait_ready(START_TIMEOUT_S)
         warm_up(self.process, prompts_for(model, seed=1))
-        facts["first_tokens"] = probe(self.process, prompts_for(model, seed=0))
+        tokens = probe(self.process, prompts_for(model, seed=0))
+        if len(set(tokens)) == 1:
+            raise PeerUnavailableError(
+                f"token {tokens[0]} answers all {len(tokens)} prompts: it does not compute {model}"
+            )
+        facts["first_tokens"] = tokens
         return facts
 
     def takes(self, measure: Measure) -> bool:

@@ -6,6 +6,7 @@
 #include "collective.h"
 #include "cores.h"
 #include "decoder.h"
+#include "gates.h"
 #include "linear.h"
 #include "plan_ring.h"
 #include "spin.h"
@@ -71,8 +72,7 @@ void baton_matrix_round_rows(Matrix* matrix, const Rounding* rounding) {
   matrix->rounding = *rounding;
 }
 size_t baton_matrix_bytes(const Matrix* matrix) {
-  return matrix->panels.size() * 4 + matrix->bias.size() * 4 + matrix->scales.size() * 8 +
-         matrix->groups.bytes() + matrix->order.size() * 4;
+  return matrix->bytes();
 }
 int baton_matrix_multiply(Pool* pool, const Matrix* matrix, const float* rows, int count,
                           float* out) try {
@@ -81,13 +81,16 @@ int baton_matrix_multiply(Pool* pool, const Matrix* matrix, const float* rows, i
 } catch (const std::bad_alloc&) {
   return 1;
 }
+void baton_matrix_delete(Matrix* matrix) { delete matrix; }
+
+void baton_gate_rows(Pool* pool, const Gates* gates) { gate_rows(*pool, *gates); }
+
 int baton_whole_attention(Pool* pool, const Texts* texts) try {
   attend_whole(*pool, *texts);
   return 0;
 } catch (const std::bad_alloc&) {
   return 1;
 }
-void baton_matrix_delete(Matrix* matrix) { delete matrix; }
 
 void baton_checksum_blocks(const void* const* from, int count, size_t size, uint64_t* checksums) {
   for (int i = 0; i < count; ++i) checksums[i] = checksum(from[i], size);

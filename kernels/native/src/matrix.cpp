@@ -82,6 +82,21 @@ void for_columns(Pool& pool, Matrix& matrix, int columns, const float* bias, boo
   });
 }
 
+// Brings the parts of a weight of float32 to their places.
+void put_parts(Pool& pool, Matrix& matrix, const float* weight, int columns, const float* bias, bool paired) {
+  for_columns(pool, matrix, columns, bias, paired, [&](int column, int to) {
+    std::vector<uint32_t> words(matrix.words);
+    split(weight + size_t(column) * matrix.inner, matrix.inner, words.data());
+    uint32_t* panel = matrix.panels.data() + size_t(to / kPanel) * matrix.words * kPanel;
+    for (int word = 0; word < matrix.words; ++word) panel[place_of_part(word, to % kPanel)] = words[word];
+  });
+}
+
+int words_of(Kind kind, int inner) {
+  const int elements = elements_per_word(kind);
+  return kind == Kind::kFloatParts ? words_of_parts(inner) : (inner + elements - 1) / elements;
+}
+
 // Copies a weight that is stored as its matrix keeps it.
 void copy_weight(Pool& pool, Matrix& matrix, const void* weight, int columns, bool paired) {
   const size_t row_bytes = size_t(matrix.inner) * 4 / elements_per_word(matrix.kind);
@@ -339,13 +354,17 @@ Matrix* pack_codes(Pool& pool, const Codes& codes, const float* bias, bool paire
 
 Matrix* pack_matrix(Pool& pool, Kind kind, const void* weight, Kind stored, int columns, int inner,
                     const float* bias, bool paired, const float* peaks) {
-  const int elements = elements_per_word(kind);
-  const int words = (inner + elements - 1) / elements;
+  if (kind == Kind::kFloatParts && (!has_parts() || stored != Kind::kFloat32)) kind = Kind::kFloat32;
+  const int words = words_of(kind, inner);
   const int packed = packed_columns(columns, paired);
   const size_t padded = size_t(panels_of(packed)) * kPanel;
   auto matrix = std::unique_ptr<Matrix>(new Matrix{
       kind, packed, inner, words, HugeBuffer<uint32_t>(padded * words), Buffer<float>(padded), {}, {}, {}});
   if (kind == Kind::kInt8) reserve_columns(*matrix, padded);
+  if (kind == Kind::kFloatParts) {
+    put_parts(pool, *matrix, static_cast<const float*>(weight), columns, bias, paired);
+    return matrix.release();
+  }
   const bool is_copied = kind == stored;
   if (is_copied) copy_weight(pool, *matrix, weight, columns, paired);
   for_columns(pool, *matrix, columns, bias, paired, [&](int column, int to) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "block_rows.h"
+#include "float_parts.h"
 #include "group_floats.h"
 #include "memory.h"
 #include "pool.h"
@@ -20,9 +21,10 @@ enum class Kind : int {
   kFloat8s = 5,  // E4M3
   kLooked = 6,   // places of 4 bits in a table of integers
   kSixes = 7,    // integers of 6 bits, only for rows of bytes in pieces: see `join_sixes`
+  kFloatParts = 8,  // float32 for the matrix unit, in its own order: see float_parts.h
 };
 
-inline bool is_coded(Kind kind) { return kind >= Kind::kFours; }
+inline bool is_coded(Kind kind) { return kind >= Kind::kFours && kind != Kind::kFloatParts; }
 
 // Whether there are two codes in a byte.
 inline bool is_packed(Kind kind) { return kind == Kind::kFours || kind == Kind::kLooked; }
@@ -83,10 +85,14 @@ struct Matrix {
   Buffer<int32_t> order;
 
   int num_panels() const { return panels_of(columns); }
+  size_t bytes() const {
+    return panels.size() * 4 + bias.size() * 4 + scales.size() * 8 + groups.bytes() + order.size() * 4;
+  }
   const uint32_t* panel(int index) const { return panels.data() + size_t(index) * words * kPanel; }
 };
 
-// Packs weight [columns, inner], row-major, float32 or bfloat16 as `stored` says, into `kind`.
+// Packs weight [columns, inner], row-major, float32 or bfloat16 as `stored` says, into `kind`. kFloatParts is made of
+// float32, and is kFloat32 where no matrix unit may be used.
 //
 // int8 takes one scale per column, so that its largest value becomes 127. With `paired` the first and
 // the second half of the columns alternate in groups of kHalfPanel: a panel then holds the gates and the
@@ -149,7 +155,7 @@ inline int packed_columns(int columns, bool paired) {
   return paired ? (columns / 2 + kHalfPanel - 1) / kHalfPanel * kPanel : columns;
 }
 
-// One column as float32 [inner]: a row of an embedding that is also the output head.
+// One column as float32 [inner]: a row of an embedding that is also the output head. Not of kFloatParts.
 void unpack_column(const Matrix& matrix, int column, float* to);
 
 }  // namespace baton

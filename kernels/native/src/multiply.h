@@ -144,6 +144,10 @@ __attribute__((noinline)) void multiply_kind(const Rows& rows, int first, int co
       return;
     case Kind::kBFloat16:
       multiply_panel<BFloat16Dot>(rows, first, count, matrix.panel(panel), matrix.words, sums);
+      return;
+    case Kind::kFloatParts:
+      multiply_parts(rows.words + size_t(first) * rows.stride, rows.stride, count, matrix.panel(panel), 1, matrix.words,
+                     sums, count);
   }
 }
 
@@ -161,6 +165,11 @@ inline void multiply_panels(const Rows& rows, int first, int count, const Matrix
       multiply_by_amx<Dot>(rows.words + size_t(first) * rows.stride, rows.stride, count, matrix.panel(panel),
                            num_panels, matrix.words, to, count, true, true);
     };
+    if (matrix.kind == Kind::kFloatParts) {
+      multiply_parts(rows.words + size_t(first) * rows.stride, rows.stride, count, matrix.panel(panel), num_panels,
+                     matrix.words, sums, count);
+      return;
+    }
     if (matrix.kind == Kind::kBFloat16) {
       multiply.template operator()<BFloat16Dot>(sums);
       return;

@@ -130,10 +130,12 @@ enum class RowForm {
   kRounded,  // float32 numbers
   kBytes,    // with one scale and one offset
   kPieces,   // bytes with scales by piece
+  kParts,    // three of bfloat16 for a number
 };
 
 inline RowForm row_form(const Matrix& matrix) {
   if (matrix.kind == Kind::kInt8) return RowForm::kBytes;
+  if (matrix.kind == Kind::kFloatParts) return RowForm::kParts;
   if (matrix.groups.rounds_rows) return RowForm::kPieces;
   return matrix.rounding.grid == Grid::kNone ? RowForm::kElements : RowForm::kRounded;
 }
@@ -160,6 +162,7 @@ class Operands {
 
   // What a row of a matrix takes at most.
   static int row_bytes(const Matrix& matrix) {
+    if (row_form(matrix) == RowForm::kParts) return matrix.words * int(sizeof(uint32_t));
     const bool is_wide = row_form(matrix) == RowForm::kRounded;
     return matrix.inner * int(is_wide ? sizeof(float) : sizeof(Element));
   }
@@ -198,6 +201,9 @@ class Operands {
           put_pieces<true>(row, reinterpret_cast<int8_t*>(to), from, matrix, range);
         else
           put_pieces<false>(row, reinterpret_cast<int8_t*>(to), from, matrix, range);
+        return;
+      case RowForm::kParts:
+        if constexpr (std::is_same_v<From, float>) split(from, inner, to);  // only models of float32 have such a matrix
     }
   }
 

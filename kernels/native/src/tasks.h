@@ -49,7 +49,9 @@ class Tasks {
 
   static bool takes_panels_together([[maybe_unused]] const Matrix& matrix) {
 #if defined(BATON_HAS_AMX)
-    return (matrix.kind == Kind::kBFloat16 || matrix.kind == Kind::kInt8) && may_use_amx();
+    const bool has_tiles =
+        matrix.kind == Kind::kBFloat16 || matrix.kind == Kind::kInt8 || matrix.kind == Kind::kFloatParts;
+    return has_tiles && may_use_amx();
 #else
     return false;
 #endif

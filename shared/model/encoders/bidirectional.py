@@ -13,9 +13,9 @@ from shared.errors import ModelLoadError
 from shared.model.attention.base import AttentionMetadata
 from shared.model.causal_lm import CausalLM
 from shared.model.checkpoint.config import parse_spec
+from shared.model.encoders.operations import TORCH
 from shared.model.encoders.whole_attention import whole_attention
 from shared.model.feed_forwards import ExpertsSpec
-from shared.model.linear.base import DENSE
 from shared.model.mixers import AttentionSpec
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from kernels.paged_attention.scores import Scores
     from kernels.rope_kv_write.norms import HeadNorms
     from shared.model.encoders.base import TextBatch
+    from shared.model.encoders.operations import Operations
     from shared.model.encoders.whole_attention import Attend
-    from shared.model.linear.base import LinearMethod
     from shared.model.spec import DecoderSpec
 
 #: Keys of configs that say that tokens see those behind them.
@@ -131,10 +131,10 @@ class BidirectionalDecoder:
         spec: DecoderSpec,
         *,
         dtype: torch.dtype,
-        method: LinearMethod = DENSE,
-        attend: Attend = whole_attention,
+        operations: Operations = TORCH,
     ) -> None:
-        self.model = CausalLM(spec=spec, backend=WholeAttention(attend), dtype=dtype, method=method)
+        backend = WholeAttention(operations.attend)
+        self.model = CausalLM(spec=spec, backend=backend, dtype=dtype, method=operations.method)
         self._caches = cast("list[PagedCache]", [None] * len(spec.kv_groups))
 
     @property

@@ -9,9 +9,8 @@ from torch import nn
 from torch.nn.functional import embedding
 
 from kernels.rotary import rotate
-from shared.model.encoders.whole_attention import whole_attention
-from shared.model.layers import NoNorm, activate, make_norm
-from shared.model.linear.base import DENSE
+from shared.model.encoders.operations import TORCH
+from shared.model.layers import NoNorm, make_norm
 from shared.model.linear.fused import FusedLinear
 from shared.model.rope_table import cos_sin_table
 
@@ -21,10 +20,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from shared.model.encoders.base import TextBatch
+    from shared.model.encoders.operations import Operations
     from shared.model.encoders.spec import EncoderLayerSpec, EncoderSpec
-    from shared.model.encoders.whole_attention import Attend
     from shared.model.layers import Norm
-    from shared.model.linear.base import LinearMethod
     from shared.model.rope import RopeConfig
 
 
@@ -37,17 +35,18 @@ class EncoderLayer(nn.Module):
         own: EncoderLayerSpec,
         *,
         dtype: torch.dtype,
-        method: LinearMethod = DENSE,
-        attend: Attend = whole_attention,
+        operations: Operations = TORCH,
     ) -> None:
         super().__init__()
-        self._spec, self._own, self._mix = spec, own, attend
+        self._spec, self._own, self._operations = spec, own, operations
         self.attention_norm: Norm = NoNorm()
         if own.has_first_norm:
             self.attention_norm = make_norm(spec.norm, size=spec.hidden_size, dtype=dtype)
         self.mlp_norm = make_norm(spec.norm, size=spec.hidden_size, dtype=dtype)
         self.qkv, self.output, self.up, self.down = (
-            FusedLinear(in_size=in_size, out_sizes=sizes, bias=bias, dtype=dtype, method=method)
+            FusedLinear(
+                in_size=in_size, out_sizes=sizes, bias=bias, dtype=dtype, method=operations.method
+            )
             for sizes, in_size, bias in map(spec.linear_sizes, ("qkv", "output", "up", "down"))
         )
 
@@ -65,15 +64,17 @@ class EncoderLayer(nn.Module):
         q, k, v = (part.unflatten(-1, (-1, head_dim)) for part in self.qkv(x))
         if cos_sin is not None:
             q, k = rotate(q, cos_sin).to(v.dtype), rotate(k, cos_sin).to(v.dtype)
-        mixed = self._mix(q, k, v, lengths, scale=head_dim**-0.5, window=self._own.window)
+        mixed = self._operations.attend(
+            q, k, v, lengths, scale=head_dim**-0.5, window=self._own.window
+        )
         out: Tensor = self.output(mixed.flatten(-2))[0]
         return out
 
     def _feed(self, x: Tensor) -> Tensor:
         kind = self._spec.feed_forward.activation
         gate, *up = self.up(x)
-        inner = activate(kind, gate)
-        out: Tensor = self.down(inner.mul_(up[0]) if up else inner)[0]
+        inner = self._operations.gate(kind, gate, up[0] if up else None)
+        out: Tensor = self.down(inner)[0]
         return out
 
 
@@ -86,12 +87,11 @@ class Encoder(nn.Module):
         *,
         weights: torch.dtype,
         dtype: torch.dtype,
-        method: LinearMethod = DENSE,
-        attend: Attend = whole_attention,
+        operations: Operations = TORCH,
     ) -> None:
-        """Build the modules. `method` is that of all linears in the layers.
+        """Build the modules. `operations` are those of the layers.
 
-        weights: dtype of the embedding; dtype: of all else but what the method keeps.
+        weights: dtype of the embedding; dtype: of all else but what the linears' method keeps.
         """
         super().__init__()
         self.spec, hidden = spec, spec.hidden_size
@@ -106,8 +106,7 @@ class Encoder(nn.Module):
             self.token_types.requires_grad_(requires_grad=False)
         self.embedding_norm = make_norm(spec.norm, size=hidden, dtype=dtype)
         self.encoder_layers = [
-            EncoderLayer(spec, own, dtype=dtype, method=method, attend=attend)
-            for own in spec.layers
+            EncoderLayer(spec, own, dtype=dtype, operations=operations) for own in spec.layers
         ]
         self.layers = nn.ModuleList(self.encoder_layers)
         self.norm: Norm = NoNorm()

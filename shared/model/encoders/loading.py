@@ -27,9 +27,8 @@ from shared.model.encoders.bidirectional import (
 )
 from shared.model.encoders.encoder import Encoder
 from shared.model.encoders.families import FAMILIES
-from shared.model.encoders.products import KINDS, NativeAttention, NativeProducts
-from shared.model.encoders.whole_attention import whole_attention
-from shared.model.linear.base import DENSE
+from shared.model.encoders.operations import TORCH, Operations
+from shared.model.encoders.products import KINDS, NativeAttention, NativeGate, NativeProducts
 from shared.model.native.choice import suits_this_cpu
 from shared.model.native.threads import LibraryThreads, plan_threads
 
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
     from shared.model.encoders.base import TextEncoder
     from shared.model.encoders.families import EncoderFamily
     from shared.model.encoders.spec import EncoderSpec
-    from shared.model.encoders.whole_attention import Attend
-    from shared.model.linear.base import LinearMethod
     from shared.model.weight_map import WeightMap
 
 log = structlog.get_logger(__name__)
@@ -104,21 +101,25 @@ class _Wanted:
     bind: str | None
     implementation: str
 
-    def dtypes(self, stored: str) -> tuple[torch.dtype, torch.dtype, LinearMethod, Attend]:
-        """Return the dtypes of weights and of what flows, and what multiplies and attends."""
+    def means(self, stored: str) -> tuple[torch.dtype, torch.dtype, Operations]:
+        """Return the dtypes of weights and of what flows, and what computes."""
         name = stored.removeprefix("torch.") if self.dtype == "auto" else self.dtype
         if name not in DTYPES:
             raise ConfigError(f"dtype {name[:80]!r} is unknown; known: auto, {', '.join(DTYPES)}")
         weights: torch.dtype = getattr(torch, name)
         if not self._is_native(weights):
             torch.set_num_threads(self.num_threads or torch.get_num_threads())
-            return weights, weights, DENSE, whole_attention
+            return weights, weights, TORCH
         plan = plan_threads(self.num_threads, self.bind)
         # As beside native decoders: PyTorch's own pool would spin on the same cores.
         torch.set_num_threads(1)
         threads = LibraryThreads(plan)
-        products = NativeProducts(threads, weights)
-        return weights, torch.float32, products, NativeAttention(threads)
+        operations = Operations(
+            method=NativeProducts(threads, weights),
+            attend=NativeAttention(threads),
+            gate=NativeGate(threads),
+        )
+        return weights, torch.float32, operations
 
     def _is_native(self, weights: torch.dtype) -> bool:
         if self.implementation not in ("auto", "native", "torch"):
@@ -145,9 +146,9 @@ def _load(wanted: _Wanted) -> LoadedEncoder:
     if raw.get("model_type") not in FAMILIES:
         decoder = describe_bidirectional(raw)
         check_headers(model_dir, decoder)
-        weights, flows, method, attend = wanted.dtypes(decoder.dtype)
+        weights, flows, operations = wanted.means(decoder.dtype)
         with open_origin(model_dir) as origin:
-            made = BidirectionalDecoder(decoder, dtype=flows, method=method, attend=attend)
+            made = BidirectionalDecoder(decoder, dtype=flows, operations=operations)
             origin.fill(made.model)
             fingerprint = origin.fingerprint(raw, f"{weights}/{flows}/whole")
         model = made
@@ -155,9 +156,9 @@ def _load(wanted: _Wanted) -> LoadedEncoder:
         family = FAMILIES[raw["model_type"]]
         spec = family.describe(raw)
         names = _check_files(model_dir, spec, family)
-        weights, flows, method, attend = wanted.dtypes(spec.dtype)
+        weights, flows, operations = wanted.means(spec.dtype)
         with open_origin(model_dir) as origin:
-            encoder = Encoder(spec, weights=weights, dtype=flows, method=method, attend=attend)
+            encoder = Encoder(spec, weights=weights, dtype=flows, operations=operations)
             _fill(encoder, model_dir, names)
             fingerprint = origin.fingerprint(raw, f"{weights}/{flows}/whole")
         model = encoder

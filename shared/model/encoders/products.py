@@ -1,4 +1,4 @@
-"""Products and attention of packed texts by the native kernels, beside PyTorch's operations."""
+"""Products, attention and gates of packed texts by the native kernels; see `Operations`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from kernels.native import kinds
 from kernels.native.kinds import Kind
-from kernels.native.structures import Texts
+from kernels.native.structures import Gates, Texts
 from shared.model.linear.base import MadeOfDense
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from shared.model.feed_forwards import Activation
     from shared.model.linear.fused import FusedLinear
     from shared.model.native.threads import LibraryThreads
 
@@ -39,7 +41,7 @@ class NativeProduct:
         kind = KINDS[weight.dtype]
         self._matrix = self._library.baton_matrix_new(
             threads.pool,
-            kind,
+            Kind.FLOAT_PARTS if kind is Kind.FLOAT32 else kind,
             weight.data_ptr(),
             kind,
             self._num_rows,
@@ -130,6 +132,29 @@ class NativeAttention:
         self._threads.take_caller()
         if self._threads.library.baton_whole_attention(self._threads.pool, byref(texts)):
             raise MemoryError(f"no memory for attention of {len(q)} tokens")
+        return out
+
+
+class NativeGate:
+    """See `Gate`; of float32."""
+
+    def __init__(self, threads: LibraryThreads) -> None:
+        self._threads = threads
+
+    def __call__(self, kind: Activation, gate: Tensor, up: Tensor | None) -> Tensor:
+        """See `Gate`."""
+        out = gate if gate.is_contiguous() else torch.empty(gate.shape)
+        gates = Gates(
+            kind=kinds.Activation[kind.name],
+            gates=gate.data_ptr(),
+            ups=None if up is None else up.data_ptr(),
+            stride=gate.stride(0),
+            out=out.data_ptr(),
+            count=gate.shape[0],
+            size=gate.shape[1],
+        )
+        self._threads.take_caller()
+        self._threads.library.baton_gate_rows(self._threads.pool, byref(gates))
         return out
 
 

@@ -59,7 +59,7 @@ class Matrices:
         self.threads = threads
         self.kind = kind
         #: The format of the output head.
-        self.head_kind = kind
+        self.head_kind = Kind.FLOAT32 if kind is Kind.FLOAT_PARTS else kind
         self._rounds_inputs = rounds_inputs
         self._library = threads.library
         self._matrices: list[int] = []

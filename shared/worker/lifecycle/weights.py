@@ -10,6 +10,8 @@ from shared.directory.base import WEIGHT_PATH, WEIGHT_VERSION
 from shared.errors import InvalidRequestError
 from shared.model.families.registry import register_named
 from shared.model.loader import load_model
+from shared.pooling.choice import runner_of
+from shared.pooling.runner import Runner
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,8 +86,9 @@ def load_weights(config: WorkerConfig, source: WeightSource, leader: RankLeader 
     load = load_model
     if leader is not None:
         load = partial(leader.load, model_class=settings.model_class)
+    folder = settings.changed(source.folder)
     loaded = load(
-        settings.changed(source.folder),
+        folder,
         dtype=settings.dtype,
         load_format=settings.load_format,
         seed=settings.model_seed,
@@ -98,5 +101,6 @@ def load_weights(config: WorkerConfig, source: WeightSource, leader: RankLeader 
         bind=config.cpu_threads_bind,
         borrows_cores=config.shares_cores,
         cpu_int4_compute=settings.cpu_int4_compute,
+        for_vectors=runner_of(config.pooling, folder) is Runner.POOLING,
     )
     return Weights(source, loaded)

@@ -56,7 +56,7 @@ async def running(
     **engine_settings: Any,
 ) -> AsyncIterator[tuple[EnginePooler, EngineThread]]:
     """Run a checkpoint. `adapters`: the test's, who closes it."""
-    loaded = load_model(folder, dtype="float32", num_threads=1)
+    loaded = load_model(folder, dtype="float32", num_threads=1, for_vectors=True)
     settled = {"num_blocks": 128, "max_model_len": 128} | engine_settings
     engine = make_engine(loaded, adapters=adapters, **settled)
     attach(adapters, loaded, EngineConfig(enable_lora=adapters is not None))
