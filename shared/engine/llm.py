@@ -52,7 +52,10 @@ if TYPE_CHECKING:
 
 
 class LLM:
-    """A model with its engine. Not thread-safe; call `close` to free the KV memory."""
+    """A model with its engine. Not thread-safe; call `close` to free the KV memory.
+
+    Of several ranks it is the first, and starts the others.
+    """
 
     def __init__(
         self,
@@ -77,10 +80,8 @@ class LLM:
         """Load the model, a Hugging Face folder or a GGUF file, and make its engine.
 
         `engine_settings`: fields of `EngineConfig`; `speculative_config` may be a mapping.
-        `generation_config`: whose default sampling values apply: `auto` the model's, `vllm` none,
-        or a folder's. `change_folder` returns what is read in place of a folder with weights.
-        `for_vectors`: it is to write no answers. `ranks`: of several, this process is the first,
-        and starts the others.
+        `generation_config`: whose sampling defaults apply: `auto` the model's, `vllm` none, or a
+        folder's. `change_folder` returns what is read instead. `for_vectors`: it writes no answers.
 
         Raises:
             ConfigError, ModelLoadError: the model cannot be run like this.
