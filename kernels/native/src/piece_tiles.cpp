@@ -85,7 +85,7 @@ void shape_tiles(int rows) {
     shapes.rows[tile] = uint8_t(tile < 6 ? rows : kWords);
     shapes.row_bytes[tile] = tile == 4 || tile == 5 ? 4 * kWords : 64;
   }
-  _tile_loadconfig(&shapes);
+  amx::load_shapes(shapes);
 }
 
 // exact: [units][amx::kRows][kPanel], of as many rows as tiles are shaped for. A tile is stored while the next unit
