@@ -66,7 +66,9 @@ def make_packing(num_threads: int = 1) -> Packing:
 
 
 def drawn(count: int) -> Tensor:
-    return torch.randn(max(NUM_ROWS), INNER, generator=torch.Generator().manual_seed(3))[:count]
+    rows = torch.randn(max(NUM_ROWS), INNER, generator=torch.Generator().manual_seed(3))
+    rows[0, PIECE : 2 * PIECE] = 0.0  # a piece without a scale
+    return rows[:count]
 
 
 def product(matrix: QuantizedMatrix, rows: Tensor) -> Tensor:
