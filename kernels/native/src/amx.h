@@ -38,6 +38,12 @@ struct alignas(64) Shapes {
   uint8_t rows[16] = {};
 };
 
+// The compiler's function says that it reads 8 bytes of them: what the others are written with could be left out.
+inline void load_shapes(const Shapes& shapes) {
+  asm volatile("" : : "m"(shapes));
+  _tile_loadconfig(&shapes);
+}
+
 // Tiles 0 and 1 have the sums of the upper rows, 2 and 3 those of the lower ones; 4 and 5 have these rows, 6
 // and 7 both halves of the panel.
 inline void shape_tiles(int upper, int lower) {
@@ -47,7 +53,7 @@ inline void shape_tiles(int upper, int lower) {
     shapes.rows[tile] = uint8_t(rows[tile]);
     shapes.row_bytes[tile] = rows[tile] ? 4 * kWords : 0;
   }
-  _tile_loadconfig(&shapes);
+  load_shapes(shapes);
 }
 
 // Adds the products of kWords words. The compiler knows of no memory that tiles read: all was written before.

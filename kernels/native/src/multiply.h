@@ -170,6 +170,11 @@ inline void multiply_panels(const Rows& rows, int first, int count, const Matrix
                      matrix.words, sums, count);
       return;
     }
+    if (row_form(matrix) == RowForm::kPieces) {
+      for (int p = 0; p < num_panels; ++p)
+        multiply_pieces_by_amx(rows, first, count, matrix, panel + p, sums + size_t(p) * count * kPanelVectors);
+      return;
+    }
     if (matrix.kind == Kind::kBFloat16) {
       multiply.template operator()<BFloat16Dot>(sums);
       return;

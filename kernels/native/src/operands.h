@@ -34,11 +34,16 @@ struct Rows {
 // codes if wanted: of 8 numbers those at even places, then the others.
 template <bool kInNibbles>
 inline void store_piece(int8_t* to, const Words* numbers) {
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if defined(__AVX2__)
+#if defined(__AVX512F__)
+  const __m256i bytes = _mm256_set_m128i(_mm512_cvtepi32_epi8((__m512i)numbers[1]),
+                                         _mm512_cvtepi32_epi8((__m512i)numbers[0]));
+#else
   const __m256i halves[2] = {_mm256_packs_epi32((__m256i)numbers[0], (__m256i)numbers[1]),
                              _mm256_packs_epi32((__m256i)numbers[2], (__m256i)numbers[3])};
   const __m256i bytes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(halves[0], halves[1]),
                                                     _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+#endif
   const __m256i order = _mm256_broadcastsi128_si256(
       _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
@@ -50,15 +55,40 @@ inline void store_piece(int8_t* to, const Words* numbers) {
 #endif
 }
 
-// How many units a piece has for a matrix.
-inline int units_of_piece(const Matrix& matrix) { return matrix.groups.has_halves ? 2 : 1; }
-
-inline RowUnit unit_of(const Matrix& matrix, const int8_t* numbers, int count, float scale) {
+// Of a piece or half of one.
+template <int kCount>
+inline RowSums sums_of(const int8_t* numbers) {
+#if defined(__AVX2__)
+  // Sums of two neighbours, those of lower bytes at even places; then of all such.
+  __m128i pairs;
+  if constexpr (kCount == kPiece) {
+    const __m256i all = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(numbers));
+    const __m256i both = _mm256_maddubs_epi16(_mm256_set1_epi8(1), all);
+    pairs = _mm_add_epi16(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1));
+  } else {
+    const __m128i all = _mm_loadu_si128(reinterpret_cast<const __m128i*>(numbers));
+    pairs = _mm_maddubs_epi16(_mm_set1_epi8(1), all);
+  }
+  pairs = _mm_add_epi16(pairs, _mm_shuffle_epi32(pairs, 0x4e));
+  pairs = _mm_add_epi16(pairs, _mm_shuffle_epi32(pairs, 0xb1));
+  const int32_t sums = _mm_cvtsi128_si32(pairs);
+  return {int16_t(sums), sums >> 16};
+#else
   RowSums sums;
-  for (int i = 0; i < count; i += 4) {
+  for (int i = 0; i < kCount; i += 4) {
     sums.lower += numbers[i] + numbers[i + 1];
     sums.upper += numbers[i + 2] + numbers[i + 3];
   }
+  return sums;
+#endif
+}
+
+// How many units a piece has for a matrix.
+inline int units_of_piece(const Matrix& matrix) { return matrix.groups.has_halves ? 2 : 1; }
+
+template <int kCount>
+inline RowUnit unit_of(const Matrix& matrix, const int8_t* numbers, float scale) {
+  const RowSums sums = sums_of<kCount>(numbers);
   const int zero = matrix.groups.start();
   const uint32_t start = has_code_dot(matrix) ? CodeDot::start(zero, sums) : ByteDot::start(zero, sums);
   return {scale, start, sums.total(), float(sums.total()) * scale};
@@ -68,11 +98,11 @@ inline RowUnit unit_of(const Matrix& matrix, const int8_t* numbers, int count, f
 inline void put_units(RowUnit* to, const Matrix& matrix, const int8_t* numbers, float low_scale,
                       float high_scale) {
   if (!matrix.groups.has_halves) {
-    to[0] = unit_of(matrix, numbers, kPiece, low_scale);
+    to[0] = unit_of<kPiece>(matrix, numbers, low_scale);
     return;
   }
-  to[0] = unit_of(matrix, numbers, kPiece / 2, low_scale);
-  to[1] = unit_of(matrix, numbers + kPiece / 2, kPiece / 2, high_scale);
+  to[0] = unit_of<kPiece / 2>(matrix, numbers, low_scale);
+  to[1] = unit_of<kPiece / 2>(matrix, numbers + kPiece / 2, high_scale);
 }
 
 // Symmetric int8 with a scale for the piece, which is returned. It begins with `count` numbers, and ends with zeros.
@@ -85,7 +115,8 @@ inline float round_piece(int8_t* to, const Element* from, int count) {
     numbers[v] = widen_some(from + v * kLanes, count - v * kLanes);
     largest = max(largest, max(numbers[v], -numbers[v]));
   }
-  const float scale = std::fmax(max_lane(largest), 1e-20f) / 127.0f;
+  // Not std::fmax, which is a call: numbers would leave their registers.
+  const float peak = max_lane(largest), scale = (peak > 1e-20f ? peak : 1e-20f) / 127.0f;
   const float inverse = 1.0f / scale;
   Words codes[kVectors];
   for (int v = 0; v < kVectors; ++v)

@@ -2,6 +2,8 @@
 
 #if defined(BATON_HAS_AMX)
 
+#include <utility>
+
 #include "pieces.h"
 
 namespace baton {
@@ -83,7 +85,7 @@ void shape_tiles(int rows) {
     shapes.rows[tile] = uint8_t(tile < 6 ? rows : kWords);
     shapes.row_bytes[tile] = tile == 4 || tile == 5 ? 4 * kWords : 64;
   }
-  _tile_loadconfig(&shapes);
+  amx::load_shapes(shapes);
 }
 
 // exact: [units][amx::kRows][kPanel], of as many rows as tiles are shaped for. A tile is stored while the next unit
@@ -121,28 +123,27 @@ void multiply_units_by_amx(const uint32_t* rows, size_t stride, const uint32_t* 
   }
 }
 
-// sums [kRows][kPanelVectors] += exact sums by unit, scaled.
-template <int kRows, Less kLess, int kWords>
+// sums [kRows][kPanelVectors] += exact sums by unit, scaled. kPlaces: 0 and so on, of all sums. They are constants:
+// with places that a loop counts, compilers copy sums to the stack and back.
+template <Less kLess, int kWords, int... kPlaces>
 __attribute__((noinline)) void add_exact(const int32_t* exact, const RowUnit* row_units, size_t stride,
-                                         const PanelUnits<kWords>& units, Floats* sums) {
-  Floats acc[kRows][kPanelVectors];
-  for (int r = 0; r < kRows; ++r)
-    for (int v = 0; v < kPanelVectors; ++v) acc[r][v] = sums[r * kPanelVectors + v];
+                                         const PanelUnits<kWords>& units, Floats* sums,
+                                         std::integer_sequence<int, kPlaces...>) {
+  Floats acc[] = {sums[kPlaces]...};
   for (int u = 0; u < units.count; ++u, exact += amx::kRows * kPanel) {
     const int at = units.groups[u];
-    for (int r = 0; r < kRows; ++r) {
-      const RowUnit& unit = row_units[r * stride + u];
-      for (int v = 0; v < kPanelVectors; ++v) {
-        const Ints own = load<Ints>(exact + r * kPanel + v * kLanes);
-        const Floats scale = load<Floats>(units.scales.scales + at + v * kLanes);
-        acc[r][v] += __builtin_convertvector(own, Floats) * scale * splat(unit.scale);
-        if constexpr (kLess == Less::kOffsets)
-          acc[r][v] -= load<Floats>(units.scales.offsets + at + v * kLanes) * splat(unit.shift);
-      }
-    }
+    auto add = [&]<int kPlace>() {
+      constexpr int kColumn = kPlace % kPanelVectors * kLanes;
+      const RowUnit& unit = row_units[kPlace / kPanelVectors * stride + u];
+      const Ints own = load<Ints>(exact + kPlace * kLanes);
+      const Floats scale = load<Floats>(units.scales.scales + at + kColumn);
+      acc[kPlace] += __builtin_convertvector(own, Floats) * scale * splat(unit.scale);
+      if constexpr (kLess == Less::kOffsets)
+        acc[kPlace] -= load<Floats>(units.scales.offsets + at + kColumn) * splat(unit.shift);
+    };
+    (add.template operator()<kPlaces>(), ...);
   }
-  for (int r = 0; r < kRows; ++r)
-    for (int v = 0; v < kPanelVectors; ++v) sums[r * kPanelVectors + v] = acc[r][v];
+  ((sums[kPlaces] = acc[kPlaces]), ...);
 }
 
 // The same for any number of rows.
@@ -151,8 +152,8 @@ void add_all(int count, const int32_t* exact, const RowUnit* row_units, size_t s
              const PanelUnits<kWords>& units, Floats* sums) {
   int row = 0;
   for (; row + kRows <= count; row += kRows)
-    add_exact<kRows, kLess>(exact + row * kPanel, row_units + row * stride, stride, units,
-                            sums + row * kPanelVectors);
+    add_exact<kLess>(exact + row * kPanel, row_units + row * stride, stride, units, sums + row * kPanelVectors,
+                     std::make_integer_sequence<int, kRows * kPanelVectors>());
   if constexpr (kRows > 1)
     add_all<kLess, kRows / 2>(count - row, exact + row * kPanel, row_units + row * stride, stride, units,
                               sums + row * kPanelVectors);

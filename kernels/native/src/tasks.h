@@ -6,6 +6,7 @@
 #include "amx.h"
 #include "matrix.h"
 #include "operands.h"
+#include "piece_tiles.h"
 #include "pool.h"
 
 namespace baton {
@@ -49,6 +50,7 @@ class Tasks {
 
   static bool takes_panels_together([[maybe_unused]] const Matrix& matrix) {
 #if defined(BATON_HAS_AMX)
+    if (row_form(matrix) == RowForm::kPieces) return has_piece_tiles(matrix);
     const bool has_tiles =
         matrix.kind == Kind::kBFloat16 || matrix.kind == Kind::kInt8 || matrix.kind == Kind::kFloatParts;
     return has_tiles && may_use_amx();

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -66,7 +67,9 @@ def make_packing(num_threads: int = 1) -> Packing:
 
 
 def drawn(count: int) -> Tensor:
-    return torch.randn(max(NUM_ROWS), INNER, generator=torch.Generator().manual_seed(3))[:count]
+    rows = torch.randn(max(NUM_ROWS), INNER, generator=torch.Generator().manual_seed(3))
+    rows[0, PIECE : 2 * PIECE] = 0.0  # a piece without a scale
+    return rows[:count]
 
 
 def product(matrix: QuantizedMatrix, rows: Tensor) -> Tensor:
@@ -90,6 +93,20 @@ def test_a_product_is_that_of_rounded_rows_whatever_is_beside_them(name: str) ->
             whole = own if whole is None else whole
             assert torch.equal(own, whole[:count])
             torch.testing.assert_close(own, product(matrix, rows), rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", ["symmetric", "offsets"])
+def test_panels_that_a_task_takes_together_have_their_own_columns(name: str) -> None:
+    one, rows = MATRICES[name], drawn(max(NUM_ROWS)).contiguous()
+    offsets = None if one.offsets is None else one.offsets.repeat(4, 1)
+    codes, scales = one.codes.repeat(4, 1), one.scales.repeat(4, 1)
+    four = replace(one, codes=codes, scales=scales, offsets=offsets)
+    linear = FusedLinear(in_size=INNER, out_sizes=(4 * COLUMNS,), bias=False, dtype=torch.float32)
+    packing = make_packing()
+    together = multiply(packing, packing.keep(four, linear).matrix, rows, 4 * COLUMNS)
+    few = multiply(packing, packing.keep(four, linear).matrix, rows[:100], 4 * COLUMNS)
+    assert torch.equal(together, together[:, :COLUMNS].repeat(1, 4))
+    assert torch.equal(together[:100], few)
 
 
 def test_extreme_codes_and_rows_do_not_overflow() -> None:
