@@ -6,7 +6,7 @@
 namespace baton {
 namespace {
 
-void put_columns(const Matrix& matrix, int row, int column, const Floats* values, float* out) {
+void store_columns(const Matrix& matrix, int row, int column, const Floats* values, float* out) {
   const int columns = std::min(kPanel, matrix.columns - column);
   std::memcpy(out + size_t(row) * matrix.columns + column, values, columns * sizeof(float));
 }
@@ -19,7 +19,7 @@ void multiply_as(Pool& pool, const Matrix& matrix, const float* rows, int count,
     std::copy_n(rows + size_t(row) * matrix.inner, matrix.inner, numbers.row(row));
   Operands<typename Dot::Element> operands;
   multiply<Dot>(pool, operands.of(pool, numbers, count, matrix, nullptr), matrix,
-                [&](int row, int column, const Floats* values) { put_columns(matrix, row, column, values, out); });
+                [&](int row, int column, const Floats* values) { store_columns(matrix, row, column, values, out); });
 }
 
 // Rows that become parts. Their memory is kept from call to call: to clear it would take as long as the product.
@@ -30,7 +30,7 @@ void multiply_in_parts(Pool& pool, const Matrix& matrix, const float* rows, int 
   run_rows(pool, count,
            [&, own](int row, int) { own->put(row, rows + size_t(row) * matrix.inner, matrix, nullptr); });
   multiply<Float32Dot>(pool, operands.some(0, count), matrix, [&](int row, int column, const Floats* values) {
-    put_columns(matrix, row, column, values, out);
+    store_columns(matrix, row, column, values, out);
   });
 }
 
@@ -38,7 +38,7 @@ void multiply_in_parts(Pool& pool, const Matrix& matrix, const float* rows, int 
 void multiply_in_place(Pool& pool, const Matrix& matrix, const float* rows, int count, float* out) {
   const Rows own{reinterpret_cast<const uint32_t*>(rows), size_t(matrix.inner), count};
   multiply<Float32Dot>(pool, own, matrix,
-                       [&](int row, int column, const Floats* values) { put_columns(matrix, row, column, values, out); });
+                       [&](int row, int column, const Floats* values) { store_columns(matrix, row, column, values, out); });
 }
 
 }  // namespace
