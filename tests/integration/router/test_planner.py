@@ -59,6 +59,8 @@ async def test_requests_count_as_they_come_and_a_move_is_an_order(bench: Bench) 
         planner.view.answered(usage)
     for _ in range(60):
         planner.view.arrived(4000)
+    # A rate is that since the last report: within 30 ms it is one that two workers cannot decode.
+    await asyncio.sleep(0.2)
     looking = asyncio.create_task(planner.look())
     orders = [asyncio.create_task(each.wait_orders(1)) for each in decoders]
     done, waiting = await asyncio.wait(orders, timeout=10, return_when=asyncio.FIRST_COMPLETED)
