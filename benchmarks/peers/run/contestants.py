@@ -96,8 +96,8 @@ class EngineContestant:
         """Every shape is run once; first tokens of fixed prompts are kept for comparison.
 
         Raises:
-            PeerUnavailableError: all prompts have the same answer. A model whose numbers are no
-                numbers reads a few experts, and would look fast.
+            PeerUnavailableError: all prompts have the same first token, as after a NaN. Their rows
+                then choose the same experts, and the system looks fast.
         """
         self.process = start(self.system, launch)
         facts = self.process.wait_ready(START_TIMEOUT_S)

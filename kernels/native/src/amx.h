@@ -56,6 +56,40 @@ inline void shape_tiles(int upper, int lower) {
   load_shapes(shapes);
 }
 
+// The sums in tiles 0 to 3 begin with zeros, or go on with [rows][kPanel] of the upper and of the lower rows.
+template <bool kHasLower>
+inline void begin_sums(bool is_first, const void* upper, const void* lower) {
+  constexpr int kHalf = 4 * kHalfPanel, kApart = 4 * kPanel;
+  const char *own = static_cast<const char*>(upper), *below = static_cast<const char*>(lower);
+  if (is_first) {
+    _tile_zero(0);
+    _tile_zero(1);
+    if constexpr (kHasLower) {
+      _tile_zero(2);
+      _tile_zero(3);
+    }
+    return;
+  }
+  _tile_loadd(0, own, kApart);
+  _tile_loadd(1, own + kHalf, kApart);
+  if constexpr (kHasLower) {
+    _tile_loadd(2, below, kApart);
+    _tile_loadd(3, below + kHalf, kApart);
+  }
+}
+
+template <bool kHasLower>
+inline void store_sums(void* upper, void* lower) {
+  constexpr int kHalf = 4 * kHalfPanel, kApart = 4 * kPanel;
+  char *own = static_cast<char*>(upper), *below = static_cast<char*>(lower);
+  _tile_stored(0, own, kApart);
+  _tile_stored(1, own + kHalf, kApart);
+  if constexpr (kHasLower) {
+    _tile_stored(2, below, kApart);
+    _tile_stored(3, below + kHalf, kApart);
+  }
+}
+
 // Adds the products of kWords words. The compiler knows of no memory that tiles read: all was written before.
 // The numbers of tiles are part of an instruction's name, so they stand here as such.
 template <class Dot, bool kHasLower>
@@ -97,23 +131,8 @@ inline void add_end(const uint32_t* rows, size_t stride, int upper, int lower, c
 template <class Dot, bool kHasLower>
 inline void multiply_rows(const uint32_t* rows, size_t stride, int upper, int lower, const uint32_t* panel,
                           int words, bool fetches, bool is_first, typename Dot::Accumulator* sums) {
-  uint32_t* to = reinterpret_cast<uint32_t*>(sums);
-  uint32_t* to_lower = to + upper * kPanel;
-  if (is_first) {
-    _tile_zero(0);
-    _tile_zero(1);
-    if constexpr (kHasLower) {
-      _tile_zero(2);
-      _tile_zero(3);
-    }
-  } else {
-    _tile_loadd(0, to, 4 * kPanel);
-    _tile_loadd(1, to + kHalfPanel, 4 * kPanel);
-    if constexpr (kHasLower) {
-      _tile_loadd(2, to_lower, 4 * kPanel);
-      _tile_loadd(3, to_lower + kHalfPanel, 4 * kPanel);
-    }
-  }
+  auto* lower_sums = sums + upper * kPanelVectors;
+  begin_sums<kHasLower>(is_first, sums, lower_sums);
   const uint32_t* below = rows + upper * stride;
   int word = 0;
   for (; word + kWords <= words; word += kWords) {
@@ -125,12 +144,7 @@ inline void multiply_rows(const uint32_t* rows, size_t stride, int upper, int lo
   }
   if (word < words)
     add_end<Dot, kHasLower>(rows + word, stride, upper, lower, panel + size_t(word) * kPanel, words - word);
-  _tile_stored(0, to, 4 * kPanel);
-  _tile_stored(1, to + kHalfPanel, 4 * kPanel);
-  if constexpr (kHasLower) {
-    _tile_stored(2, to_lower, 4 * kPanel);
-    _tile_stored(3, to_lower + kHalfPanel, 4 * kPanel);
-  }
+  store_sums<kHasLower>(sums, lower_sums);
 }
 
 }  // namespace amx

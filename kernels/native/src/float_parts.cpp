@@ -56,30 +56,11 @@ template <bool kHasLower>
 void multiply_steps(const uint32_t* rows, size_t stride, int upper, const uint32_t* panel, int steps, bool is_first,
                     float* sums) {
   float* lower_sums = sums + upper * kPanel;
-  if (is_first) {
-    _tile_zero(0);
-    _tile_zero(1);
-    if constexpr (kHasLower) {
-      _tile_zero(2);
-      _tile_zero(3);
-    }
-  } else {
-    _tile_loadd(0, sums, 4 * kPanel);
-    _tile_loadd(1, sums + kHalfPanel, 4 * kPanel);
-    if constexpr (kHasLower) {
-      _tile_loadd(2, lower_sums, 4 * kPanel);
-      _tile_loadd(3, lower_sums + kHalfPanel, 4 * kPanel);
-    }
-  }
+  amx::begin_sums<kHasLower>(is_first, sums, lower_sums);
   const uint32_t* lower = rows + upper * stride;
   for (int step = 0; step < steps; ++step, rows += kStepWords, lower += kStepWords, panel += kPanelStep)
     add_step<kHasLower>(rows, lower, stride, panel);
-  _tile_stored(0, sums, 4 * kPanel);
-  _tile_stored(1, sums + kHalfPanel, 4 * kPanel);
-  if constexpr (kHasLower) {
-    _tile_stored(2, lower_sums, 4 * kPanel);
-    _tile_stored(3, lower_sums + kHalfPanel, 4 * kPanel);
-  }
+  amx::store_sums<kHasLower>(sums, lower_sums);
 }
 
 // Some steps of all rows against one panel.

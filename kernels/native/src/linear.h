@@ -1,4 +1,4 @@
-// One product alone, for tests and measurements.
+// One product alone: those of encoders, and for tests and measurements.
 #pragma once
 
 #include "matrix.h"

@@ -11,6 +11,7 @@ from kernels.native import kinds
 from kernels.native.kinds import Kind
 from kernels.native.structures import Gates, Texts
 from shared.model.linear.base import MadeOfDense
+from shared.model.native.matrices import STORED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from shared.model.native.threads import LibraryThreads
 
 #: By dtype of a weight: how it is kept.
-KINDS = {torch.float32: Kind.FLOAT32, torch.bfloat16: Kind.BFLOAT16}
+KINDS = {torch.float32: Kind.FLOAT_PARTS, torch.bfloat16: Kind.BFLOAT16}
 
 
 class NativeProduct:
@@ -38,12 +39,11 @@ class NativeProduct:
         self._num_rows, in_size = weight.shape
         weight = weight.detach().contiguous()
         values = None if bias is None else bias.detach().float().contiguous()
-        kind = KINDS[weight.dtype]
         self._matrix = self._library.baton_matrix_new(
             threads.pool,
-            Kind.FLOAT_PARTS if kind is Kind.FLOAT32 else kind,
+            KINDS[weight.dtype],
             weight.data_ptr(),
-            kind,
+            STORED[weight.dtype],
             self._num_rows,
             in_size,
             None if values is None else values.data_ptr(),
