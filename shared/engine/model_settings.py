@@ -44,8 +44,8 @@ class ModelSettings:
     )
     quantization: str = setting(
         "none",
-        help="none, int8, fp8 or int4: weights are narrowed while they are loaded "
-        "(on a CPU fp8 is slow); or the format that the checkpoint has, as quark, which is checked",
+        help="none, int8, fp8 or int4: weights are narrowed while they are loaded; or the format "
+        "that the checkpoint has, as quark, which is checked",
     )
     cpu_int4_compute: str = setting(
         "auto",

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 DTYPES = ("float32", "bfloat16", "float16")
 LOAD_FORMATS = ("auto", "safetensors", "dummy")
 QUANTIZATIONS = ("none", "int8", "fp8", "int4")
-NATIVE_QUANTIZATIONS = ("none", "int8", "int4")
 #: What the native kernels multiply codes of 4 bits with: the inputs as they are, or in 8 bits.
 INT4_COMPUTES = ("auto", "float", "int8")
 ATTENTION_BACKENDS = ("auto", "native", "torch", "triton")
@@ -190,8 +189,6 @@ def why_not_native(spec: DecoderSpec, dtype: str, quantization: str, device: str
     """Return why the native kernels cannot compute this on any machine; None if some can."""
     if not device.startswith("cpu"):
         return f"they are for the CPU, not for {device}"
-    if quantization not in NATIVE_QUANTIZATIONS:
-        return f"they know int8 and int4 weights, not {quantization}"
     if dtype not in ("float32", "bfloat16"):
         return f"they know float32 and bfloat16, not {dtype}"
     if quantization == "int8" and dtype != "bfloat16":

@@ -33,6 +33,7 @@ from shared.model.linear.narrow import Narrow, check_quantization
 from shared.model.linear.stored import AsStored
 from shared.model.matrix.nearest import GROUP
 from shared.model.native.choice import refuse_native, wants_native, why_not_by_ranks
+from shared.model.native.float8s import PackingFloat8s
 from shared.model.native.fours import PackingFours
 from shared.model.native.model import WEIGHT_KINDS, NativeCausalLM
 from shared.model.native.packing import Packing
@@ -198,6 +199,8 @@ def load_model(
     if uses_transformers(model_dir, model_impl):
         return wanted.load_module(model_dir, trust_remote_code=trust_remote_code)
     if wants_native(wanted.spec, attention_backend, quantization, wanted.dtype, place):
+        if split is not None:
+            check_narrowing(split, quantization, natively=True)
         try:
             return wanted.load(wanted.packing(_threads(plan, beside)))
         except UnlikeInputsError as error:
@@ -208,8 +211,8 @@ def load_model(
                     "--attention-backend torch"
                 ) from error
             refuse_native(str(error), attention_backend, quantization, place)
-    if split is not None and split.num_ranks > 1:
-        check_narrowing(split, quantization)
+    if split is not None:
+        check_narrowing(split, quantization, natively=False)
     return wanted.load(wanted.method())
 
 
@@ -239,6 +242,8 @@ class _Wanted:
         rounds = rounds_inputs_of_int4(self.int4_compute, self.dtype)
         if self.quantization == "int4":
             return PackingFours(threads, WEIGHT_KINDS[self.dtype], rounds_inputs=rounds)
+        if self.quantization == "fp8":
+            return PackingFloat8s(threads, WEIGHT_KINDS[self.dtype])
         kind = WEIGHT_KINDS[self.weights]
         if self.for_vectors and kind is Kind.FLOAT32:
             kind = Kind.FLOAT_PARTS

@@ -67,12 +67,6 @@ _ROUNDED = ("stored W8A8", "stored FP8 blocks", "stored MXFP6")
 _NO_STATES = "which TransformersCausalLM does not give"
 RULES = (
     Rule(
-        ("executor", ("native",)),
-        ("weights", ("fp8",)),
-        "the native kernels make no such weights of dense ones; torch computes them",
-        refused="they know int8 and int4 weights, not",
-    ),
-    Rule(
         ("weights", ("GGUF",)),
         (
             "family",
@@ -205,9 +199,8 @@ RULES = (
     Rule(
         SPREAD,
         ("weights", ("fp8",)),
-        "PyTorch makes them of dense ones, and a part's rounding is not the whole's",
-        # The native kernels make none at all.
-        refused="ranks narrow weights to int8 or int4 in the native|they know int8 and int4",
+        "they are made of dense ones, and a part's rounding is not the whole's",
+        refused="ranks narrow weights to int8 or int4 in the native",
     ),
     Rule(
         SPREAD,

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "amx.h"
+#include "code_tiles.h"
 #include "codes.h"
 #include "matrix.h"
 #include "operands.h"
@@ -96,11 +97,17 @@ inline void multiply_int8(const Rows& rows, int first, int count, const Matrix& 
 template <class Code, class Element>
 void multiply_stored(const Rows& rows, int first, int count, const Matrix& matrix, int panel,
                      Floats* sums) {
+  const uint32_t* words = rows.words + first * rows.stride;
+#if defined(BATON_HAS_AMX)
+  if (has_code_tiles<Element>(matrix)) {
+    multiply_codes_by_amx(words, rows.stride, count, matrix, panel, sums);
+    return;
+  }
+#endif
   auto multiply = [&](auto* elements) {
     constexpr int kPerWord = sizeof(uint32_t) / sizeof(*elements);
     multiply_codes<Code>(elements, rows.stride * kPerWord, count, matrix, panel, sums);
   };
-  const uint32_t* words = rows.words + first * rows.stride;
   if (row_form(matrix) == RowForm::kRounded)
     multiply(reinterpret_cast<const float*>(words));
   else
@@ -160,6 +167,11 @@ template <class Element>
 inline void multiply_panels(const Rows& rows, int first, int count, const Matrix& matrix, int panel,
                             int num_panels, Floats* sums) {
 #if defined(BATON_HAS_AMX)
+  if (blocks_of(rows) > 1 && has_code_tiles<Element>(matrix)) {
+    multiply_block_by_amx(rows.words + size_t(first) * rows.stride, rows.stride, count, matrix, panel, num_panels,
+                          first == 0, sums);
+    return;
+  }
   if (num_panels > 1) {
     auto multiply = [&]<class Dot>(auto* to) {
       multiply_by_amx<Dot>(rows.words + size_t(first) * rows.stride, rows.stride, count, matrix.panel(panel),
@@ -228,7 +240,7 @@ void multiply_block(const Rows& rows, const Matrix& matrix, int panel, int num_p
 template <class Dot, class Put>
 void multiply(Pool& pool, const Rows& rows, const Matrix& matrix, Put&& put,
               const Added* added = nullptr) {
-  const Tasks tasks(pool, rows, matrix, 0);
+  const Tasks<typename Dot::Element> tasks(pool, rows, matrix, 0);
   pool.run(tasks.count(), [&](int task, int) {
     tasks.take(task, [&](int panel, int num_panels, int block) {
       multiply_block<Dot>(rows, matrix, panel, num_panels, block, put, added);
@@ -249,7 +261,7 @@ template <class Dot, class Put>
 void multiply_each(Pool& pool, const std::vector<Product>& products, Put&& put) {
   int behind = 0;
   for (const Product& product : products) behind += product.matrix->num_panels();
-  std::vector<Tasks> tasks;
+  std::vector<Tasks<typename Dot::Element>> tasks;
   std::vector<int> ends;
   int total = 0;
   for (const Product& product : products) {

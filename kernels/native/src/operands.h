@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "byte_dots.h"
+#include "code_tiles.h"
 #include "matrix.h"
 #include "pool.h"
 #include "rows.h"
@@ -158,7 +159,7 @@ inline void encode_pieces(const Matrix& matrix, const From* from, const Range* r
 // What a matrix is multiplied with.
 enum class RowForm {
   kElements,
-  kRounded,  // float32 numbers
+  kRounded,  // float32 numbers, or elements for `code_tiles.h`
   kBytes,    // with one scale and one offset
   kPieces,   // bytes with scales by piece
   kParts,    // three of bfloat16 for a number
@@ -223,6 +224,9 @@ class Operands {
         return;
       case RowForm::kRounded:
         round_row(matrix.rounding, from, inner, range, reinterpret_cast<float*>(to));
+        // In its place: a number is read before a smaller one is written over it.
+        if (has_code_tiles<Element>(matrix))
+          narrow_row(reinterpret_cast<Element*>(to), reinterpret_cast<const float*>(to), inner);
         return;
       case RowForm::kBytes:
         put_bytes(row, reinterpret_cast<uint8_t*>(to), from, matrix, range);

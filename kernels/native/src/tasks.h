@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "amx.h"
+#include "code_tiles.h"
 #include "matrix.h"
 #include "operands.h"
 #include "piece_tiles.h"
@@ -15,7 +16,8 @@ inline int blocks_of(const Rows& rows) { return (rows.count + kTaskRows - 1) / k
 
 // The tasks of one product. Its panels are taken in runs: what a thread fetches ahead at the end of a panel is the
 // next one of its run. A run is a part of what is left of all products, so that threads end at about the same time.
-// Blocks of a panel are neighbours: it is read from memory once.
+// Blocks of a panel are neighbours: it is read from memory once. A task of `code_tiles.h` takes all blocks.
+template <class Element>
 class Tasks {
  public:
   // behind: panels of the products that follow this one.
@@ -28,7 +30,11 @@ class Tasks {
     }
     if (blocks_ > 1 && takes_panels_together(matrix))
       together_ = std::clamp(panels_ * blocks_ / (2 * parts), 1, kMostPanels);
-    count_ = num_runs_ + (panels_ - first() + together_ - 1) / together_ * blocks_;
+    if (blocks_ > 1 && has_code_tiles<Element>(matrix)) {
+      at_once_ = blocks_;
+      together_ = std::clamp(panels_ / (2 * parts), 1, most_code_panels(matrix));
+    }
+    count_ = num_runs_ + (panels_ - first() + together_ - 1) / together_ * (blocks_ / at_once_);
   }
 
   int count() const { return count_; }
@@ -40,9 +46,10 @@ class Tasks {
       for (int panel = starts_[task]; panel < starts_[task + 1]; ++panel) body(panel, 1, 0);
       return;
     }
-    const int own = task - num_runs_;
+    const int own = (task - num_runs_) * at_once_;
     const int panel = first() + own / blocks_ * together_;
-    body(panel, std::min(together_, panels_ - panel), own % blocks_);
+    for (int block = own % blocks_, end = block + at_once_; block < end; ++block)
+      body(panel, std::min(together_, panels_ - panel), block);
   }
 
  private:
@@ -65,6 +72,7 @@ class Tasks {
   int blocks_;
   int panels_;
   int together_ = 1;  // panels of a task behind the runs
+  int at_once_ = 1;   // blocks of it
   int num_runs_ = 0;  // with several blocks none, nor without rows
   int count_;
   int starts_[kMostRuns + 1] = {};

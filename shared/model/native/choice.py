@@ -53,10 +53,6 @@ def wants_native(
     """
     if backend not in ("auto", "native"):
         return False
-    if quantization not in checks.NATIVE_QUANTIZATIONS:
-        if device.type == "cpu":
-            log.warning("slow_quantization", quantization=quantization, faster_here="int8")
-        return False
     if not checks.requires_native(backend, quantization, device.type) and not suits_this_cpu():
         return False
     reason = why_not_native(spec, dtype, quantization, device)

@@ -9,6 +9,9 @@ from shared.errors import ConfigError
 if TYPE_CHECKING:
     from shared.model.sharding.split import Split
 
+#: What the native kernels narrow to as one rank would.
+_BY_RANKS = ("int8", "int4")
+
 
 def check_ranks(split: Split, *, is_module: bool) -> None:
     """Refuse a model that is not divided; is_module: transformers' module computes it.
@@ -23,13 +26,15 @@ def check_ranks(split: Split, *, is_module: bool) -> None:
         )
 
 
-def check_narrowing(split: Split, quantization: str) -> None:
-    """Refuse what PyTorch would narrow dense weights to: a part's rounding is not the whole's.
+def check_narrowing(split: Split, quantization: str, *, natively: bool) -> None:
+    """Refuse to narrow dense weights where a part's rounding is not the whole's.
+
+    `natively`: the native kernels narrow them, otherwise PyTorch.
 
     Raises:
         ConfigError: says what to do.
     """
-    if quantization != "none":
+    if split.num_ranks > 1 and quantization not in ("none", *(_BY_RANKS if natively else ())):
         raise ConfigError(
             f"{split.description}: ranks narrow weights to int8 or int4 in the "
             f"native kernels alone, not to {quantization} here; take a checkpoint that is quantised"

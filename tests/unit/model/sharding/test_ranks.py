@@ -15,6 +15,7 @@ from shared.engine.step.followers import NO_FOLLOWERS
 from shared.engine.step.model_parts import build_model_parts
 from shared.errors import ConfigError
 from shared.model.loader import load_model
+from shared.model.sharding.checks import check_narrowing
 from shared.model.sharding.model import ShardedCausalLM
 from shared.model.sharding.split import Split
 from shared.ranks.nccl_group import NcclCollective
@@ -180,6 +181,16 @@ def test_what_ranks_cannot_divide_is_refused(
     path = checkpoint(name)
     with pytest.raises(ConfigError, match=message):
         run_ranks(size, lambda rank: loaded_by(rank, path, **settings))
+
+
+def test_ranks_narrow_only_as_one_rank_would() -> None:
+    ranks, alone = Split(rank=0, size=2), Split(rank=0, size=1)
+    for name in ("none", "int8", "int4"):
+        check_narrowing(ranks, name, natively=True)
+    check_narrowing(alone, "fp8", natively=True)
+    for name, natively in (("fp8", True), ("fp8", False), ("int8", False)):
+        with pytest.raises(ConfigError, match=f"not to {name} here"):
+            check_narrowing(ranks, name, natively=natively)
 
 
 def test_one_rank_is_the_whole_model(checkpoint: Callable[[str], Path]) -> None:
