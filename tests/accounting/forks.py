@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _MODULE = "tests.accounting.forks"
+#: Beside the socket: a line for each fork that a signal ended.
+_ENDS = "ends"
 _MAX_REQUEST_BYTES = 1 << 16
 _PR_SET_PDEATHSIG = 1
 #: In a fork it is true.
@@ -65,6 +67,15 @@ class ForkedWorkers:
             )
         for spec in specs:
             spec.python = f"'{sys.executable}' -m {stand_in.__name__} '{path}'"
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Say how workers ended that a signal ended: xdist says that one crashed."""
+        if self._folder is None:
+            return
+        path = Path(self._folder.name) / _ENDS
+        if path.exists():
+            terminalreporter.section("workers that a signal ended")
+            terminalreporter.write(path.read_text())
 
     def pytest_unconfigure(self) -> None:
         """All workers have ended."""
@@ -177,9 +188,13 @@ class Forks:
 
     def _tell_ends(self) -> None:
         while self._askers:
-            pid, status = os.waitpid(-1, os.WNOHANG)
+            pid, status, used = os.wait4(-1, os.WNOHANG)
             if pid == 0:
                 return
+            if os.WIFSIGNALED(status):
+                name, mib = signal.Signals(os.WTERMSIG(status)).name, used.ru_maxrss >> 10
+                with Path(self._listener.getsockname()).with_name(_ENDS).open("a") as ends:
+                    ends.write(f"process {pid}: {name}, at most {mib} MiB of memory\n")
             with contextlib.suppress(OSError), self._askers.pop(pid) as asker:
                 asker.sendall(CODE.pack(os.waitstatus_to_exitcode(status) & 255))
 

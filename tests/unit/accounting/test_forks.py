@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,7 @@ def test_a_fork_that_dies_is_replaced_and_a_broken_module_is_told_of(tmp_path: P
     assert "No module named 'missing_module'" in said
     assert "crashed while running 'test_good.py::test_dies'" in said
     assert "1 failed, 2 passed, 1 error" in said
+    assert re.search(r"process \d+: SIGKILL, at most \d+ MiB of memory", said)
 
 
 def test_where_imports_start_a_thread_workers_import_for_themselves(tmp_path: Path) -> None:
