@@ -159,6 +159,8 @@ class AttentionScratch {
         query(size_t(kQueryRows) * words),
         chunk(head_dim),
         scores(size_t(2) * kQueryRows * kPanel),
+        largest(round_up(kQueryRows, kLanes)),
+        shrinks(round_up(kQueryRows, kLanes)),
         weights(size_t(kQueryRows) * Chunk<Dot>::kWeightWords),
         sums(2 * Sums::num_floats(kQueryRows, panels)),
         zeros(head_dim * sizeof(typename Dot::Element)) {}
@@ -168,6 +170,8 @@ class AttentionScratch {
   Buffer<uint32_t> query;    // [rows][words]
   Chunk<Dot> chunk;
   Buffer<float> scores;      // [2 panels][rows][32 keys]
+  Buffer<float> largest;     // [rows]: of these scores
+  Buffer<float> shrinks;     // [rows]: what is multiplied with what a row has gathered
   Buffer<uint32_t> weights;  // [rows][words of keys]
   Buffer<float> sums;        // of all keys so far, and of one span
   Buffer<uint8_t> zeros;     // stands for keys and values that no row of the task sees
@@ -292,10 +296,10 @@ class AttentionKernel {
         read_scales(here.value_scales, s.value_scales);
       }
       s.chunk.template multiply_keys<Stored>(rows, s.query.data(), s.scores.data(), kQueryRows);
-      for (int row = 0; row < rows; ++row) {
-        const int position = first_position + row / task.num_heads;
-        weigh_some<Stored>(row, seen.first(position) - key, position - key, keys.end - key, sums, s);
-      }
+      if (keys.end - key > kPanel)
+        weigh<Stored, 2>(task, first_position, key, sums, s);
+      else
+        weigh<Stored, 1>(task, first_position, key, sums, s);
       s.chunk.template add_values<Stored>(rows, s.weights.data(), sums.out);
     }
   }
@@ -369,46 +373,57 @@ class AttentionKernel {
     }
   }
 
-  // The same for those of these kChunk keys that a row of the task sees: before `end`.
-  template <class Stored>
-  void weigh_some(int row, int first, int last, int end, const Sums& sums, Scratch& s) const {
-    if (end > kPanel)
-      weigh<Stored, 2>(row, first, last, sums, s);
-    else
-      weigh<Stored, 1>(row, first, last, sums, s);
+  // Turns scores into weights and scales down what rows have gathered so far. Of kChunk keys from `key` on kPanels are
+  // read. One step for all rows comes before the next one: what a row waits for, others fill.
+  template <class Stored, int kPanels>
+  void weigh(const AttentionTask& task, int first_position, int key, const Sums& sums, Scratch& s) const {
+    for (int row = 0; row < sums.rows; ++row) {
+      const int position = first_position + row / task.num_heads;
+      s.largest[row] = prepare<Stored, kPanels>(row, seen.first(position) - key, position - key, s);
+    }
+    for (int row = 0; row < sums.rows; row += kLanes) {
+      const Floats before = load<Floats>(sums.largest + row), now = max(load<Floats>(&s.largest[row]), before);
+      store(&s.shrinks[row], exp2((before - now) * steps()));
+      store(sums.largest + row, now);
+    }
+    for (int row = 0; row < sums.rows; ++row) weigh_row<Stored, kPanels>(row, sums, s);
   }
 
-  // Turns a row's scores into weights and scales down what it has gathered so far. Counted from
-  // the first key of these kChunk, the row sees those from `first` to `last`; it reads kPanels of scores.
+  static float* scores_at(int row, int vector, Scratch& s) {
+    const size_t panel = vector / kPanelVectors;
+    return s.scores.data() + (panel * kQueryRows + row) * kPanel + vector % kPanelVectors * kLanes;
+  }
+
+  // Makes a row's scores what the softmax takes, and returns the largest one. Counted from the first key, the row sees
+  // those from `first` to `last`.
   template <class Stored, int kPanels>
-  void weigh(int row, int first, int last, const Sums& sums, Scratch& s) const {
+  float prepare(int row, int first, int last, Scratch& s) const {
     constexpr int kVectors = kPanels * kPanelVectors;
-    if (last < 0 || first >= kChunk) {
-      std::memset(s.weights.data() + row * kWeightWords, 0, kWeightWords * sizeof(uint32_t));
-      return;
-    }
     const bool partial = last < kVectors * kLanes - 1 || first > 0;
-    Floats x[kVectors];
     Floats largest = splat(kMasked);
     for (int v = 0; v < kVectors; ++v) {
-      const float* from = s.scores.data() +
-                          (size_t(v / kPanelVectors) * kQueryRows + row) * kPanel +
-                          v % kPanelVectors * kLanes;
-      x[v] = load<Floats>(from);
-      if constexpr (Stored::kHasScales) x[v] *= load<Floats>(s.key_scales + v * kLanes);
-      if (cap != 0.0f) x[v] = cap * tanh(x[v] * (scale / cap));
-      if (partial) x[v] = hide(x[v], v * kLanes, first, last);
-      largest = max(largest, x[v]);
+      float* own = scores_at(row, v, s);
+      Floats x = load<Floats>(own);
+      if constexpr (Stored::kHasScales) x *= load<Floats>(s.key_scales + v * kLanes);
+      if (cap != 0.0f) x = cap * tanh(x * (scale / cap));
+      if (partial) x = hide(x, v * kLanes, first, last);
+      if (Stored::kHasScales || cap != 0.0f || partial) store(own, x);
+      largest = max(largest, x);
     }
-    const float before = sums.largest[row];
-    const float now = std::max(before, max_lane(largest));
-    // e^(scale * (x - now)) as a power of two: one multiplication for all constants.
+    return max_lane(largest);
+  }
+
+  template <class Stored, int kPanels>
+  void weigh_row(int row, const Sums& sums, Scratch& s) const {
+    constexpr int kVectors = kPanels * kPanelVectors;
+    const Floats largest = splat(sums.largest[row]), shrink = splat(s.shrinks[row]);
+    // e^(scale * (x - largest)) as a power of two: one multiplication for all constants.
     const float steps = this->steps();
     Floats total{};
     auto* weights =
         reinterpret_cast<typename Chunk<Dot>::Operand*>(s.weights.data() + row * kWeightWords);
     for (int v = 0; v < kVectors; ++v) {
-      const Floats weight = exp2((x[v] - now) * steps);
+      const Floats weight = exp2((load<Floats>(scores_at(row, v, s)) - largest) * steps);
       total += weight;
       if constexpr (Stored::kHasScales)
         narrow(weights + v * kLanes, weight * load<Floats>(s.value_scales + v * kLanes));
@@ -417,12 +432,6 @@ class AttentionKernel {
     }
     if constexpr (kVectors * kLanes < kChunk)
       std::fill(weights + kVectors * kLanes, weights + kChunk, typename Chunk<Dot>::Operand{});
-    sums.largest[row] = now;
-    if (now == before) {
-      sums.total[row] += total;
-      return;
-    }
-    const Floats shrink = exp2(splat((before - now) * steps));
     sums.total[row] = sums.total[row] * shrink + total;
     sums.scale_out(row, shrink);
   }
