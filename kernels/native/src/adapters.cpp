@@ -1,6 +1,6 @@
 #include "adapters.h"
 
-#include <cstring>
+#include <algorithm>
 
 namespace baton {
 namespace {

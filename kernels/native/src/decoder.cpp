@@ -3,6 +3,7 @@
 #include <chrono>
 #include <utility>
 
+#include "deltas.h"
 #include "multiply.h"
 #include "rows.h"
 

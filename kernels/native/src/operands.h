@@ -171,6 +171,11 @@ inline RowForm row_form(const Matrix& matrix) {
   return matrix.rounding.grid == Grid::kNone ? RowForm::kElements : RowForm::kRounded;
 }
 
+// Whether its rows are elements as they are.
+inline bool takes_elements(const Matrix& matrix) {
+  return row_form(matrix) == RowForm::kElements && matrix.order.size() == 0;
+}
+
 // Whether ranks have parts of the rows, which have one scale each.
 inline bool shares_scale(const Matrix& matrix) { return matrix.rounding.is_shared != 0; }
 
@@ -182,8 +187,7 @@ class Operands {
   // whole rows of which these are parts; or null.
   template <class From>
   Rows of(Pool& pool, Activations<From>& rows, int count, const Matrix& matrix, const Range* ranges) {
-    if (std::is_same_v<From, Element> && row_form(matrix) == RowForm::kElements &&
-        matrix.order.size() == 0)
+    if (std::is_same_v<From, Element> && takes_elements(matrix))
       return Rows{reinterpret_cast<const uint32_t*>(rows.data.data()),
                   size_t(rows.stride) * sizeof(Element) / sizeof(uint32_t), count};
     reserve(count, row_bytes(matrix));

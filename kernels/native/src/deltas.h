@@ -1,0 +1,206 @@
+// Products of low rank that adapters add to those of matrices, for ranges of rows.
+//
+// First all of a @ x is computed, in float32, for every row that has an adapter. Then the sums of a panel,
+// whatever they were made of, go on with b as further words of the inner dimension. A row's result has the same
+// bits whatever is beside it.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "adapters.h"
+#include "multiply.h"
+#include "pool.h"
+#include "rows.h"
+#include "tile.h"
+
+namespace baton {
+
+// dots[row][rank] = x[row] . a[rank], in lanes whose order is that of the inner dimension.
+template <class From, class Element, int kRows, int kRanks>
+inline void shrink_tile(const From* const* x, const Element* a, size_t stride, int inner,
+                        float (&dots)[kRows][kRanks]) {
+  Floats acc[kRows][kRanks] = {};
+  auto step = [&](int i, auto&& row) {
+    Floats held[kRows];
+    for (int r = 0; r < kRows; ++r) held[r] = row(r);
+    for (int k = 0; k < kRanks; ++k) {
+      const Floats now = widen(a + k * stride + i);
+      for (int r = 0; r < kRows; ++r) acc[r][k] += held[r] * now;
+    }
+  };
+  int i = 0;
+  for (; i + kLanes <= inner; i += kLanes) step(i, [&](int r) { return widen(x[r] + i); });
+  if (i < inner) step(i, [&](int r) { return widen_some(x[r] + i, inner - i); });
+  for (int r = 0; r < kRows; ++r)
+    for (int k = 0; k < kRanks; ++k) dots[r][k] = sum(acc[r][k]);
+}
+
+// sums[row][column] += low[row][rank] * b[rank][column]. sums: kPanel apart.
+template <class Element, int kRows, int kVectors>
+inline void expand_tile(const float* low, size_t stride, const Element* b, int ranks, Floats* sums) {
+  Floats acc[kRows][kVectors];
+  for (int r = 0; r < kRows; ++r)
+    for (int v = 0; v < kVectors; ++v) acc[r][v] = sums[r * kPanelVectors + v];
+  for (int k = 0; k < ranks; ++k, b += kVectors * kLanes) {
+    Floats held[kRows];
+    for (int r = 0; r < kRows; ++r) held[r] = splat(low[r * stride + k]);
+    for (int v = 0; v < kVectors; ++v) {
+      const Floats now = widen(b + v * kLanes);
+      for (int r = 0; r < kRows; ++r) acc[r][v] += held[r] * now;
+    }
+  }
+  for (int r = 0; r < kRows; ++r)
+    for (int v = 0; v < kVectors; ++v) sums[r * kPanelVectors + v] = acc[r][v];
+}
+
+// The same for any number of rows up to kTileRows.
+template <class Element, int kVectors, int kRows = kTileRows>
+inline void expand_rows(int num_rows, const float* low, size_t stride, const Element* b, int ranks,
+                        Floats* sums) {
+  if (num_rows == kRows)
+    expand_tile<Element, kRows, kVectors>(low, stride, b, ranks, sums);
+  else if constexpr (kRows > 1)
+    expand_rows<Element, kVectors, kRows - 1>(num_rows, low, stride, b, ranks, sums);
+}
+
+// What the adapters of a step add to one product. Memory is kept from product to product.
+template <class Element>
+class Deltas final : public Added {
+ public:
+  // Computes what b is multiplied with, for the rows of a product with a matrix, and returns whether
+  // adapters change it. from.row(index): a row before it took the matrix's form.
+  template <class Source>
+  bool plan(Pool& pool, const std::vector<AdapterRows>& segments, const Matrix& matrix,
+            Source& from) {
+    segments_.clear();
+    int ranks = 0;
+    for (const AdapterRows& each : segments) {
+      const Delta* delta = each.adapter->find(&matrix);
+      if (delta == nullptr) continue;
+      segments_.push_back({each.first, each.end, delta, each.adapter->template numbers<Element>()});
+      ranks = std::max(ranks, delta->num_ranks);
+    }
+    if (segments_.empty()) return false;
+    stride_ = round_up(ranks, kLanes);
+    low_.reserve(segments_.back().end * stride_);
+    shrink(pool, from);
+    return true;
+  }
+
+  void prefetch_panel(int first, int count, int panel) const override {
+    each_segment(first, count, [&](const Segment& own, int, int) {
+      each_block(*own.delta, panel, [&](const Delta::Block& block) {
+        const char* begin = reinterpret_cast<const char*>(own.numbers + block.begin);
+        const int size = block.num_ranks * block.num_vectors * kLanes * int(sizeof(Element));
+        for (int at = 0; at < size; at += 64) prefetch(begin + at);
+      });
+    });
+  }
+
+  void add(int first, int count, int panel, int num_panels, Floats* sums) const override {
+    each_segment(first, count, [&](const Segment& own, int row, int end) {
+      for (int p = 0; p < num_panels; ++p)
+        each_block(*own.delta, panel + p, [&](const Delta::Block& block) {
+          for_row_groups(end - row, [&](int start, int rows) {
+            expand(own, block, row + start, rows,
+                   sums + (size_t(p) * count + row + start - first) * kPanelVectors + block.first_vector);
+          });
+        });
+    });
+  }
+
+ private:
+  static constexpr int kShrinkRows = 2, kShrinkRanks = 4;
+  // Ranks and rows of a task.
+  static constexpr int kTaskRanks = 8, kRowsOfTask = 16;
+
+  struct Segment {
+    int first;
+    int end;
+    const Delta* delta;
+    const Element* numbers;
+  };
+  struct Task {
+    const Segment* segment;
+    int row;
+    int rank;
+  };
+
+  template <class Source>
+  void shrink(Pool& pool, Source& from) {
+    tasks_.clear();
+    for (const Segment& own : segments_)
+      for (int row = own.first; row < own.end; row += kRowsOfTask)
+        for (int rank = 0; rank < own.delta->num_ranks; rank += kTaskRanks)
+          tasks_.push_back({&own, row, rank});
+    pool.run(int(tasks_.size()), [&](int number, int) {
+      const Task& task = tasks_[number];
+      const Delta& delta = *task.segment->delta;
+      const int end = std::min(task.segment->end, task.row + kRowsOfTask);
+      const int last = std::min(delta.num_ranks, task.rank + kTaskRanks);
+      for (int rank = task.rank; rank < last; rank += kShrinkRanks)
+        for (int row = task.row; row < end; row += kShrinkRows)
+          shrink_some(*task.segment, from, row, std::min(kShrinkRows, end - row), rank,
+                      std::min(kShrinkRanks, last - rank));
+    });
+  }
+
+  template <class Source>
+  void shrink_some(const Segment& own, Source& from, int row, int rows, int rank, int ranks) {
+    if (rows == kShrinkRows && ranks == kShrinkRanks) {
+      shrink_as<kShrinkRows, kShrinkRanks>(own, from, row, rank);
+      return;
+    }
+    for (int r = 0; r < rows; ++r) {
+      if (ranks == kShrinkRanks)
+        shrink_as<1, kShrinkRanks>(own, from, row + r, rank);
+      else
+        for (int k = 0; k < ranks; ++k) shrink_as<1, 1>(own, from, row + r, rank + k);
+    }
+  }
+
+  template <int kRows, int kRanks, class Source>
+  void shrink_as(const Segment& own, Source& from, int row, int rank) {
+    using From = std::remove_pointer_t<decltype(from.row(row))>;
+    const Delta& delta = *own.delta;
+    const From* x[kRows];
+    for (int r = 0; r < kRows; ++r) x[r] = from.row(row + r);
+    float dots[kRows][kRanks];
+    shrink_tile<From, Element, kRows, kRanks>(
+        x, own.numbers + delta.a + size_t(rank) * delta.stride, delta.stride, delta.inner, dots);
+    for (int r = 0; r < kRows; ++r)
+      for (int k = 0; k < kRanks; ++k)
+        low_[size_t(row + r) * stride_ + rank + k] = dots[r][k] * delta.scales[rank + k];
+  }
+
+  // Calls body(segment, row, end) for the rows among first.. that adapters change.
+  template <class Body>
+  void each_segment(int first, int count, Body&& body) const {
+    auto own = std::partition_point(segments_.begin(), segments_.end(),
+                                    [&](const Segment& each) { return each.end <= first; });
+    for (; own != segments_.end() && own->first < first + count; ++own)
+      body(*own, std::max(first, own->first), std::min(first + count, own->end));
+  }
+
+  template <class Body>
+  static void each_block(const Delta& delta, int panel, Body&& body) {
+    for (int i = delta.first_blocks[panel]; i < delta.first_blocks[panel + 1]; ++i) body(delta.blocks[i]);
+  }
+
+  void expand(const Segment& own, const Delta::Block& block, int row, int rows, Floats* sums) const {
+    const float* low = low_.data() + size_t(row) * stride_ + block.first_rank;
+    const Element* b = own.numbers + block.begin;
+    if (block.num_vectors == kPanelVectors)
+      expand_rows<Element, kPanelVectors>(rows, low, stride_, b, block.num_ranks, sums);
+    else
+      expand_rows<Element, kPanelVectors / 2>(rows, low, stride_, b, block.num_ranks, sums);
+  }
+
+  std::vector<Segment> segments_;
+  std::vector<Task> tasks_;
+  Buffer<float> low_;
+  size_t stride_ = 0;
+};
+
+}  // namespace baton
