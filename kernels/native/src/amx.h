@@ -146,6 +146,24 @@ inline void multiply_rows(const uint32_t* rows, size_t stride, int upper, int lo
   store_sums<kHasLower, kHasRight>(sums, lower_sums);
 }
 
+// The same; has_right: the panel is a whole one.
+inline void multiply_bfloat16(const uint32_t* rows, size_t stride, int upper, int lower, const uint32_t* panel,
+                              bool has_right, int words, bool fetches, bool is_first, Floats* sums,
+                              int step = kWords) {
+  auto multiply = [&]<bool kHasLower, bool kHasRight>() {
+    multiply_rows<BFloat16Dot, kHasLower, kHasRight>(rows, stride, upper, lower, panel, words, fetches, is_first,
+                                                     sums, step);
+  };
+  if (lower && has_right)
+    multiply.template operator()<true, true>();
+  else if (lower)
+    multiply.template operator()<true, false>();
+  else if (has_right)
+    multiply.template operator()<false, true>();
+  else
+    multiply.template operator()<false, false>();
+}
+
 }  // namespace amx
 
 // sums: [panel][count][kPanelVectors] of rows that are `stride` words apart against whole panels of `words`;

@@ -3,6 +3,9 @@
 // First all of a @ x is computed, in float32, for every row that has an adapter. Then the sums of a panel,
 // whatever they were made of, go on with b as further words of the inner dimension. A row's result has the same
 // bits whatever is beside it.
+//
+// Where the processor has tiles, numbers of bfloat16 are multiplied by them, for any number of rows. Then x, and
+// a @ x times its scale, are bfloat16, too.
 #pragma once
 
 #include <algorithm>
@@ -69,10 +72,10 @@ template <class Element>
 class Deltas final : public Added {
  public:
   // Computes what b is multiplied with, for the rows of a product with a matrix, and returns whether
-  // adapters change it. from.row(index): a row before it took the matrix's form.
+  // adapters change it. from.row(index): a row before it took the matrix's form; operands: in this form.
   template <class Source>
-  bool plan(Pool& pool, const std::vector<AdapterRows>& segments, const Matrix& matrix,
-            Source& from) {
+  bool plan(Pool& pool, const std::vector<AdapterRows>& segments, const Matrix& matrix, Source& from,
+            const Rows& operands) {
     segments_.clear();
     int ranks = 0;
     for (const AdapterRows& each : segments) {
@@ -83,8 +86,12 @@ class Deltas final : public Added {
     }
     if (segments_.empty()) return false;
     stride_ = round_up(ranks, kLanes);
-    low_.reserve(segments_.back().end * stride_);
-    shrink(pool, from);
+    if (segments_[0].delta->by_tiles) {
+      shrink_by_tiles(pool, takes_elements(matrix) ? operands : elements_of(pool, from, matrix.inner));
+    } else {
+      low_.reserve(segments_.back().end * stride_);
+      shrink(pool, from);
+    }
     return true;
   }
 
@@ -99,6 +106,10 @@ class Deltas final : public Added {
   }
 
   void add(int first, int count, int panel, int num_panels, Floats* sums) const override {
+    if (segments_[0].delta->by_tiles) {
+      expand_by_tiles(first, count, panel, num_panels, sums);
+      return;
+    }
     each_segment(first, count, [&](const Segment& own, int row, int end) {
       for (int p = 0; p < num_panels; ++p)
         each_block(*own.delta, panel + p, [&](const Delta::Block& block) {
@@ -197,9 +208,88 @@ class Deltas final : public Added {
       expand_rows<Element, kPanelVectors / 2>(rows, low, stride_, b, block.num_ranks, sums);
   }
 
+#if defined(BATON_HAS_AMX)
+  void shrink_by_tiles(Pool& pool, const Rows& rows) {
+    narrow_low_.reserve(segments_.back().end * stride_);
+    tasks_.clear();
+    for (const Segment& own : segments_)
+      for (int row = own.first; row < own.end; row += kRowsOfTiles)
+        for (int rank = 0; rank < own.delta->num_ranks; rank += kPanel) tasks_.push_back({&own, row, rank});
+    pool.run(int(tasks_.size()), [&](int number, int) {
+      const auto [segment, row, rank] = tasks_[number];
+      const Delta& delta = *segment->delta;
+      const TileRows own(segment->end - row);
+      const int columns = delta.columns_of_a(rank);
+      alignas(64) Floats sums[kRowsOfTiles * kPanelVectors];
+      amx::shape_tiles(own.upper, own.lower);
+      amx::multiply_bfloat16(rows.words + row * rows.stride, rows.stride, own.upper, own.lower,
+                             words_of(*segment, delta.panel_of_a(rank)), columns == kPanel, delta.stride / 2,
+                             row == segment->first, true, sums);
+      _tile_release();
+      for (int r = 0; r < own.upper + own.lower; ++r)
+        for (int v = 0; v < columns / kLanes; ++v)
+          narrow(narrow_low_.data() + (row + r) * stride_ + rank + v * kLanes,
+                 sums[r * kPanelVectors + v] * load<Floats>(delta.scales.data() + rank + v * kLanes));
+    });
+  }
+
+  void expand_by_tiles(int first, int count, int panel, int num_panels, Floats* sums) const {
+    asm volatile("" ::: "memory");  // tiles read what others wrote
+    TileRows shaped(0);
+    int shaped_words = 0;
+    each_segment(first, count, [&](const Segment& own, int row, int end) {
+      for (; row < end; row += kRowsOfTiles) {
+        const TileRows rows(end - row);
+        for (int p = 0; p < num_panels; ++p)
+          each_block(*own.delta, panel + p, [&](const Delta::Block& block) {
+            const int words = block.num_ranks / 2, step = std::min(words, amx::kWords);
+            if (shaped != rows || step != shaped_words) amx::shape_tiles(rows.upper, rows.lower, step);
+            shaped = rows;
+            shaped_words = step;
+            const uint16_t* low = narrow_low_.data() + row * stride_ + block.first_rank;
+            amx::multiply_bfloat16(reinterpret_cast<const uint32_t*>(low), stride_ / 2, rows.upper, rows.lower,
+                                   words_of(own, block.begin), block.num_vectors == kPanelVectors, words, false,
+                                   false, sums + (size_t(p) * count + row - first) * kPanelVectors + block.first_vector,
+                                   step);
+          });
+      }
+    });
+    _tile_release();
+  }
+
+  static constexpr int kRowsOfTiles = 2 * amx::kRows;
+  // Up to kRowsOfTiles of some rows.
+  struct TileRows {
+    explicit TileRows(int count)
+        : upper(std::min(amx::kRows, count)), lower(std::min(amx::kRows, count - upper)) {}
+    bool operator==(const TileRows&) const = default;
+
+    int upper;
+    int lower;
+  };
+
+  static const uint32_t* words_of(const Segment& own, size_t place) {
+    return reinterpret_cast<const uint32_t*>(own.numbers + place);
+  }
+#else
+  // No adapter asks for them.
+  void shrink_by_tiles(Pool&, const Rows&) {}
+  void expand_by_tiles(int, int, int, int, Floats*) const {}
+#endif
+
+  template <class Source>
+  Rows elements_of(Pool& pool, Source& from, int inner) {
+    const int rows = segments_.back().end;
+    elements_.reserve(rows, inner * int(sizeof(Element)));
+    run_rows(pool, rows, [&](int row, int) { elements_.put_elements(row, from.row(row), inner); });
+    return elements_.some(0, rows);
+  }
+
   std::vector<Segment> segments_;
   std::vector<Task> tasks_;
   Buffer<float> low_;
+  Buffer<uint16_t> narrow_low_;  // the same for tiles
+  Operands<Element> elements_;   // for tiles, of rows that have another form
   size_t stride_ = 0;
 };
 

@@ -221,7 +221,7 @@ class Operands {
     switch (row_form(matrix)) {
       case RowForm::kElements:
         if (matrix.order.size() == 0)
-          put_elements(reinterpret_cast<Element*>(to), from, inner);
+          put_elements(row, from, inner);
         else
           put_in_order(reinterpret_cast<Element*>(to), from, matrix.order.data(), inner);
         return;
@@ -242,6 +242,17 @@ class Operands {
     }
   }
 
+  // Row `row` becomes elements.
+  template <class From>
+  void put_elements(int row, const From* from, int inner) {
+    Element* to = reinterpret_cast<Element*>(words_.data() + row * stride_);
+    if constexpr (std::is_same_v<From, Element>)
+      std::copy_n(from, inner, to);
+    else
+      narrow_row(to, from, inner);
+    std::fill(to + inner, to + round_up(inner, kLanes), Element{});
+  }
+
   // What was put.
   Rows some(int first, int count) const {
     return Rows{words_.data() + first * stride_,
@@ -254,15 +265,6 @@ class Operands {
   }
 
  private:
-  template <class From>
-  static void put_elements(Element* to, const From* from, int inner) {
-    if constexpr (std::is_same_v<From, Element>)
-      std::copy_n(from, inner, to);
-    else
-      narrow_row(to, from, inner);
-    std::fill(to + inner, to + round_up(inner, kLanes), Element{});
-  }
-
   template <bool kInNibbles, class From>
   void put_pieces(int row, int8_t* to, const From* from, const Matrix& matrix, const Range* range) {
     RowUnit* units = units_.data() + row * units_stride_;
