@@ -67,6 +67,57 @@ inline void expand_rows(int num_rows, const float* low, size_t stride, const Ele
     expand_rows<Element, kVectors, kRows - 1>(num_rows, low, stride, b, ranks, sums);
 }
 
+#if defined(BATON_HAS_AMX)
+// While it is there, numbers under the normal ones are zeros, as for tiles.
+class WithoutDenormals {
+ public:
+  WithoutDenormals() : before_(_mm_getcsr()) { set(before_ | kFlushToZero | kDenormalsAreZero); }
+  ~WithoutDenormals() { set(before_); }
+
+ private:
+  static constexpr unsigned kFlushToZero = 0x8000, kDenormalsAreZero = 0x40;
+
+  // The compiler does not move what is read and written across it.
+  static void set(unsigned to) {
+    asm volatile("" ::: "memory");
+    _mm_setcsr(to);
+    asm volatile("" ::: "memory");
+  }
+
+  unsigned before_;
+};
+
+// sums[row][column] += low[row][word] . b[word][column], to the bit as tiles of `step` words do: the products of
+// even and of odd places are added up apart, each as one step of a fused sum.
+template <int kRows, int kVectors>
+inline void expand_words(const uint32_t* low, size_t stride, const uint32_t* b, int words, int step, Floats* sums) {
+  for (int start = 0; start < words; start += step) {
+    __m512 even[kRows][kVectors] = {}, odd[kRows][kVectors] = {};
+    for (int word = start; word < std::min(start + step, words); ++word)
+      for (int v = 0; v < kVectors; ++v) {
+        const Words now = load<Words>(b + (size_t(word) * kVectors + v) * kLanes);
+        for (int r = 0; r < kRows; ++r) {
+          const Words own = splat(low[r * stride + word]);
+          even[r][v] = _mm512_fmadd_ps((__m512)(own << 16), (__m512)(now << 16), even[r][v]);
+          odd[r][v] = _mm512_fmadd_ps((__m512)(own & 0xffff0000u), (__m512)(now & 0xffff0000u), odd[r][v]);
+        }
+      }
+    for (int r = 0; r < kRows; ++r)
+      for (int v = 0; v < kVectors; ++v) sums[r * kPanelVectors + v] += (Floats)even[r][v] + (Floats)odd[r][v];
+  }
+}
+
+// The same for any number of rows up to kRows.
+template <int kVectors, int kRows>
+inline void expand_few(int num_rows, const uint32_t* low, size_t stride, const uint32_t* b, int words, int step,
+                       Floats* sums) {
+  if (num_rows == kRows)
+    expand_words<kRows, kVectors>(low, stride, b, words, step, sums);
+  else if constexpr (kRows > 1)
+    expand_few<kVectors, kRows - 1>(num_rows, low, stride, b, words, step, sums);
+}
+#endif
+
 // What the adapters of a step add to one product. Memory is kept from product to product.
 template <class Element>
 class Deltas final : public Added {
@@ -226,15 +277,16 @@ class Deltas final : public Added {
                              words_of(*segment, delta.panel_of_a(rank)), columns == kPanel, delta.stride / 2,
                              row == segment->first, true, sums);
       _tile_release();
-      for (int r = 0; r < own.upper + own.lower; ++r)
+      for (int r = 0; r < own.count(); ++r)
         for (int v = 0; v < columns / kLanes; ++v)
           narrow(narrow_low_.data() + (row + r) * stride_ + rank + v * kLanes,
                  sums[r * kPanelVectors + v] * load<Floats>(delta.scales.data() + rank + v * kLanes));
     });
   }
 
+  // Few rows go through vectors, which have their sums without new shapes of tiles.
   void expand_by_tiles(int first, int count, int panel, int num_panels, Floats* sums) const {
-    asm volatile("" ::: "memory");  // tiles read what others wrote
+    const WithoutDenormals without;
     TileRows shaped(0);
     int shaped_words = 0;
     each_segment(first, count, [&](const Segment& own, int row, int end) {
@@ -242,32 +294,51 @@ class Deltas final : public Added {
         const TileRows rows(end - row);
         for (int p = 0; p < num_panels; ++p)
           each_block(*own.delta, panel + p, [&](const Delta::Block& block) {
-            const int words = block.num_ranks / 2, step = std::min(words, amx::kWords);
+            Floats* to = sums + (size_t(p) * count + row - first) * kPanelVectors + block.first_vector;
+            const int step = std::min(block.num_ranks / 2, amx::kWords);
+            if (rows.count() <= kFewRows) {
+              expand_few(own, block, row, rows.count(), step, to);
+              return;
+            }
             if (shaped != rows || step != shaped_words) amx::shape_tiles(rows.upper, rows.lower, step);
             shaped = rows;
             shaped_words = step;
-            const uint16_t* low = narrow_low_.data() + row * stride_ + block.first_rank;
-            amx::multiply_bfloat16(reinterpret_cast<const uint32_t*>(low), stride_ / 2, rows.upper, rows.lower,
-                                   words_of(own, block.begin), block.num_vectors == kPanelVectors, words, false,
-                                   false, sums + (size_t(p) * count + row - first) * kPanelVectors + block.first_vector,
-                                   step);
+            amx::multiply_bfloat16(low_words(block, row), stride_ / 2, rows.upper, rows.lower,
+                                   words_of(own, block.begin), block.num_vectors == kPanelVectors,
+                                   block.num_ranks / 2, false, false, to, step);
           });
       }
     });
-    _tile_release();
+    if (shaped_words) _tile_release();
   }
 
+  void expand_few(const Segment& own, const Delta::Block& block, int first, int count, int step, Floats* sums) const {
+    for_row_groups<kFewAtOnce>(count, [&](int row, int rows) {
+      const uint32_t *low = low_words(block, first + row), *b = words_of(own, block.begin);
+      Floats* to = sums + row * kPanelVectors;
+      if (block.num_vectors == kPanelVectors)
+        baton::expand_few<kPanelVectors, kFewAtOnce>(rows, low, stride_ / 2, b, block.num_ranks / 2, step, to);
+      else
+        baton::expand_few<kPanelVectors / 2, kFewAtOnce>(rows, low, stride_ / 2, b, block.num_ranks / 2, step, to);
+    });
+  }
+
+  static constexpr int kFewRows = 8, kFewAtOnce = 4;
   static constexpr int kRowsOfTiles = 2 * amx::kRows;
   // Up to kRowsOfTiles of some rows.
   struct TileRows {
     explicit TileRows(int count)
         : upper(std::min(amx::kRows, count)), lower(std::min(amx::kRows, count - upper)) {}
     bool operator==(const TileRows&) const = default;
+    int count() const { return upper + lower; }
 
     int upper;
     int lower;
   };
 
+  const uint32_t* low_words(const Delta::Block& block, int row) const {
+    return reinterpret_cast<const uint32_t*>(narrow_low_.data() + row * stride_ + block.first_rank);
+  }
   static const uint32_t* words_of(const Segment& own, size_t place) {
     return reinterpret_cast<const uint32_t*>(own.numbers + place);
   }
