@@ -4,8 +4,8 @@
 // whatever they were made of, go on with b as further words of the inner dimension. A row's result has the same
 // bits whatever is beside it.
 //
-// Where the processor has tiles, numbers of bfloat16 are multiplied by them, for any number of rows. Then x, and
-// a @ x times its scale, are bfloat16, too.
+// Where the processor has tiles, numbers of bfloat16 are multiplied by them, or to the same bits by vectors. Then
+// x, and a @ x times its scale, are bfloat16, too.
 #pragma once
 
 #include <algorithm>
@@ -87,19 +87,20 @@ class WithoutDenormals {
   unsigned before_;
 };
 
-// sums[row][column] += low[row][word] . b[word][column], to the bit as tiles of `step` words do: the products of
-// even and of odd places are added up apart, each as one step of a fused sum.
+// sums[row][column] += low[row][rank] * b[rank][column], to the bit as tiles of `step` words do: the products of
+// even and of odd ranks are added up apart, each as one step of a fused sum. b: [word][column].
 template <int kRows, int kVectors>
-inline void expand_words(const uint32_t* low, size_t stride, const uint32_t* b, int words, int step, Floats* sums) {
+inline void expand_words(const float* low, size_t stride, const uint32_t* b, int words, int step, Floats* sums) {
   for (int start = 0; start < words; start += step) {
     __m512 even[kRows][kVectors] = {}, odd[kRows][kVectors] = {};
     for (int word = start; word < std::min(start + step, words); ++word)
       for (int v = 0; v < kVectors; ++v) {
         const Words now = load<Words>(b + (size_t(word) * kVectors + v) * kLanes);
+        const __m512 first = (__m512)(now << 16), second = (__m512)(now & 0xffff0000u);
         for (int r = 0; r < kRows; ++r) {
-          const Words own = splat(low[r * stride + word]);
-          even[r][v] = _mm512_fmadd_ps((__m512)(own << 16), (__m512)(now << 16), even[r][v]);
-          odd[r][v] = _mm512_fmadd_ps((__m512)(own & 0xffff0000u), (__m512)(now & 0xffff0000u), odd[r][v]);
+          const float* own = low + r * stride + 2 * word;
+          even[r][v] = _mm512_fmadd_ps(_mm512_set1_ps(own[0]), first, even[r][v]);
+          odd[r][v] = _mm512_fmadd_ps(_mm512_set1_ps(own[1]), second, odd[r][v]);
         }
       }
     for (int r = 0; r < kRows; ++r)
@@ -109,12 +110,12 @@ inline void expand_words(const uint32_t* low, size_t stride, const uint32_t* b, 
 
 // The same for any number of rows up to kRows.
 template <int kVectors, int kRows>
-inline void expand_few(int num_rows, const uint32_t* low, size_t stride, const uint32_t* b, int words, int step,
+inline void expand_word_rows(int num_rows, const float* low, size_t stride, const uint32_t* b, int words, int step,
                        Floats* sums) {
   if (num_rows == kRows)
     expand_words<kRows, kVectors>(low, stride, b, words, step, sums);
   else if constexpr (kRows > 1)
-    expand_few<kVectors, kRows - 1>(num_rows, low, stride, b, words, step, sums);
+    expand_word_rows<kVectors, kRows - 1>(num_rows, low, stride, b, words, step, sums);
 }
 #endif
 
@@ -137,12 +138,11 @@ class Deltas final : public Added {
     }
     if (segments_.empty()) return false;
     stride_ = round_up(ranks, kLanes);
-    if (segments_[0].delta->by_tiles) {
+    low_.reserve(segments_.back().end * stride_);
+    if (segments_[0].delta->by_tiles)
       shrink_by_tiles(pool, takes_elements(matrix) ? operands : elements_of(pool, from, matrix.inner));
-    } else {
-      low_.reserve(segments_.back().end * stride_);
+    else
       shrink(pool, from);
-    }
     return true;
   }
 
@@ -152,6 +152,7 @@ class Deltas final : public Added {
         const char* begin = reinterpret_cast<const char*>(own.numbers + block.begin);
         const int size = block.num_ranks * block.num_vectors * kLanes * int(sizeof(Element));
         for (int at = 0; at < size; at += 64) prefetch(begin + at);
+        asm volatile("");  // a call that only fetches would be left out
       });
     });
   }
@@ -278,9 +279,12 @@ class Deltas final : public Added {
                              row == segment->first, true, sums);
       _tile_release();
       for (int r = 0; r < own.count(); ++r)
-        for (int v = 0; v < columns / kLanes; ++v)
-          narrow(narrow_low_.data() + (row + r) * stride_ + rank + v * kLanes,
-                 sums[r * kPanelVectors + v] * load<Floats>(delta.scales.data() + rank + v * kLanes));
+        for (int v = 0; v < columns / kLanes; ++v) {
+          const int at = rank + v * kLanes;
+          uint16_t* to = narrow_low_.data() + (row + r) * stride_ + at;
+          narrow(to, sums[r * kPanelVectors + v] * load<Floats>(delta.scales.data() + at));
+          store(low_.data() + (row + r) * stride_ + at, widen(to));
+        }
     });
   }
 
@@ -303,7 +307,8 @@ class Deltas final : public Added {
             if (shaped != rows || step != shaped_words) amx::shape_tiles(rows.upper, rows.lower, step);
             shaped = rows;
             shaped_words = step;
-            amx::multiply_bfloat16(low_words(block, row), stride_ / 2, rows.upper, rows.lower,
+            const uint16_t* low = narrow_low_.data() + row * stride_ + block.first_rank;
+            amx::multiply_bfloat16(reinterpret_cast<const uint32_t*>(low), stride_ / 2, rows.upper, rows.lower,
                                    words_of(own, block.begin), block.num_vectors == kPanelVectors,
                                    block.num_ranks / 2, false, false, to, step);
           });
@@ -314,12 +319,13 @@ class Deltas final : public Added {
 
   void expand_few(const Segment& own, const Delta::Block& block, int first, int count, int step, Floats* sums) const {
     for_row_groups<kFewAtOnce>(count, [&](int row, int rows) {
-      const uint32_t *low = low_words(block, first + row), *b = words_of(own, block.begin);
+      const float* low = low_.data() + (first + row) * stride_ + block.first_rank;
+      const uint32_t* b = words_of(own, block.begin);
       Floats* to = sums + row * kPanelVectors;
       if (block.num_vectors == kPanelVectors)
-        baton::expand_few<kPanelVectors, kFewAtOnce>(rows, low, stride_ / 2, b, block.num_ranks / 2, step, to);
+        expand_word_rows<kPanelVectors, kFewAtOnce>(rows, low, stride_, b, block.num_ranks / 2, step, to);
       else
-        baton::expand_few<kPanelVectors / 2, kFewAtOnce>(rows, low, stride_ / 2, b, block.num_ranks / 2, step, to);
+        expand_word_rows<kPanelVectors / 2, kFewAtOnce>(rows, low, stride_, b, block.num_ranks / 2, step, to);
     });
   }
 
@@ -336,9 +342,6 @@ class Deltas final : public Added {
     int lower;
   };
 
-  const uint32_t* low_words(const Delta::Block& block, int row) const {
-    return reinterpret_cast<const uint32_t*>(narrow_low_.data() + row * stride_ + block.first_rank);
-  }
   static const uint32_t* words_of(const Segment& own, size_t place) {
     return reinterpret_cast<const uint32_t*>(own.numbers + place);
   }
@@ -359,7 +362,7 @@ class Deltas final : public Added {
   std::vector<Segment> segments_;
   std::vector<Task> tasks_;
   Buffer<float> low_;
-  Buffer<uint16_t> narrow_low_;  // the same for tiles
+  Buffer<uint16_t> narrow_low_;  // the same, for tiles
   Operands<Element> elements_;   // for tiles, of rows that have another form
   size_t stride_ = 0;
 };
