@@ -85,7 +85,8 @@ void fill(const Delta& delta, const AdaptedMatrix& own, Element* numbers) {
         const int offset = at - block.first_vector * kLanes;
         if (offset < 0 || offset >= block.num_vectors * kLanes) continue;
         for (int k = 0; k < part.rank; ++k)
-          numbers[delta.place_of_b(block, first_rank - block.first_rank + k, offset)] = b[size_t(column) * part.rank + k];
+          numbers[delta.place_of_b(block, first_rank - block.first_rank + k, offset)] =
+              b[size_t(column) * part.rank + k];
       }
     }
   }
