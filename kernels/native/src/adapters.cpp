@@ -1,6 +1,6 @@
 #include "adapters.h"
 
-#include <cstring>
+#include <algorithm>
 
 namespace baton {
 namespace {
@@ -20,30 +20,35 @@ struct Ranks {
   bool operator==(const Ranks& other) const { return first == other.first && end == other.end; }
 };
 
+// Ranks of a part, with those that words add.
+int ranks_of(const Delta& delta, const DeltaPart& part) { return round_up(part.rank, delta.per_word()); }
+
 // By half panel: the ranks that its columns have numbers of.
-std::vector<Ranks> ranks_of_halves(const AdaptedMatrix& own, int num_panels) {
+std::vector<Ranks> ranks_of_halves(const Delta& delta, const AdaptedMatrix& own, int num_panels) {
   std::vector<Ranks> halves(size_t(num_panels) * kHalves);
   int rank = 0;
-  for (int i = 0; i < own.num_parts; rank += own.parts[i++].rank)
+  for (int i = 0; i < own.num_parts; rank += ranks_of(delta, own.parts[i++]))
     for (int column = 0; column < own.parts[i].columns; ++column) {
       const int to = packed_column(own.parts[i].first_column + column, own.columns, own.paired != 0);
-      halves[to / kHalfPanel].take(rank, rank + own.parts[i].rank);
+      halves[to / kHalfPanel].take(rank, rank + ranks_of(delta, own.parts[i]));
     }
   return halves;
 }
 
 // Plans where the numbers of a matrix lie, from `begin` on; returns the end.
-size_t plan(Delta& to, const AdaptedMatrix& own, size_t begin) {
+size_t plan(Delta& to, const AdaptedMatrix& own, bool by_tiles, size_t begin) {
   constexpr int kHalfVectors = kPanelVectors / kHalves;
+  to.by_tiles = by_tiles;
   to.inner = own.matrix->inner;
-  to.stride = round_up(to.inner, kLanes);
+  to.stride = round_up(to.inner, by_tiles ? to.per_word() : kLanes);
   for (int i = 0; i < own.num_parts; ++i)
-    to.scales.insert(to.scales.end(), own.parts[i].rank, own.parts[i].scale);
+    to.scales.insert(to.scales.end(), ranks_of(to, own.parts[i]), own.parts[i].scale);
   to.num_ranks = int(to.scales.size());
+  to.scales.resize(round_up(to.num_ranks, kPanel));
   to.a = begin;
-  size_t end = begin + size_t(to.num_ranks) * to.stride;
+  size_t end = to.end_of_a();
   const int panels = own.matrix->num_panels();
-  const std::vector<Ranks> halves = ranks_of_halves(own, panels);
+  const std::vector<Ranks> halves = ranks_of_halves(to, own, panels);
   auto add = [&](const Ranks& ranks, int vector, int vectors) {
     if (ranks.end <= ranks.first) return;
     to.blocks.push_back({vector, vectors, ranks.first, ranks.end - ranks.first, end});
@@ -66,21 +71,22 @@ size_t plan(Delta& to, const AdaptedMatrix& own, size_t begin) {
 template <class Element>
 void fill(const Delta& delta, const AdaptedMatrix& own, Element* numbers) {
   int first_rank = 0;
-  for (int i = 0; i < own.num_parts; first_rank += own.parts[i++].rank) {
+  for (int i = 0; i < own.num_parts; first_rank += ranks_of(delta, own.parts[i++])) {
     const DeltaPart& part = own.parts[i];
     const Element *a = static_cast<const Element*>(part.a), *b = static_cast<const Element*>(part.b);
     for (int k = 0; k < part.rank; ++k)
-      std::copy_n(a + size_t(k) * delta.inner, delta.inner,
-                  numbers + delta.a + size_t(first_rank + k) * delta.stride);
+      for (int at = 0; at < delta.inner; ++at)
+        numbers[delta.place_of_a(first_rank + k, at)] = a[size_t(k) * delta.inner + at];
     for (int column = 0; column < part.columns; ++column) {
       const int to = packed_column(part.first_column + column, own.columns, own.paired != 0);
       const int panel = to / kPanel, at = to % kPanel;
       for (int n = delta.first_blocks[panel]; n < delta.first_blocks[panel + 1]; ++n) {
         const Delta::Block& block = delta.blocks[n];
-        const int width = block.num_vectors * kLanes, offset = at - block.first_vector * kLanes;
-        if (offset < 0 || offset >= width) continue;
-        Element* target = numbers + block.begin + size_t(first_rank - block.first_rank) * width + offset;
-        for (int k = 0; k < part.rank; ++k) target[size_t(k) * width] = b[size_t(column) * part.rank + k];
+        const int offset = at - block.first_vector * kLanes;
+        if (offset < 0 || offset >= block.num_vectors * kLanes) continue;
+        for (int k = 0; k < part.rank; ++k)
+          numbers[delta.place_of_b(block, first_rank - block.first_rank + k, offset)] =
+              b[size_t(column) * part.rank + k];
       }
     }
   }
@@ -90,9 +96,11 @@ void fill(const Delta& delta, const AdaptedMatrix& own, Element* numbers) {
 
 Adapter::Adapter(Kind element, const AdaptedMatrix* matrices, int count) {
   const size_t size = element == Kind::kFloat32 ? sizeof(float) : sizeof(uint16_t);
+  const size_t line = kLineWords * sizeof(uint32_t) / size;
+  const bool by_tiles = multiplies_by_tiles(element);
   size_t end = 0;
   for (int i = 0; i < count; ++i)
-    end = plan(deltas_[matrices[i].matrix], matrices[i], (end + kLineWords - 1) / kLineWords * kLineWords);
+    end = plan(deltas_[matrices[i].matrix], matrices[i], by_tiles, (end + line - 1) / line * line);
   bytes_.reserve((end + kLanes) * size);
   for (int i = 0; i < count; ++i) {
     const Delta& delta = deltas_[matrices[i].matrix];

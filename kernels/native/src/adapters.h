@@ -1,20 +1,12 @@
-// Products of low rank that adapters add to those of matrices, for ranges of rows.
-//
-// Of a row x an adapter adds scale * b @ (a @ x) to the product with a matrix. First all of a @ x is computed,
-// in float32, for every row that has an adapter. Then the sums of a panel, whatever they were made of, go on
-// with b as further words of the inner dimension. A row's result has the same bits whatever is beside it.
+// Adapters: of a row x one adds scale * b @ (a @ x) to the product with a matrix.
 #pragma once
 
-#include <algorithm>
 #include <unordered_map>
 #include <vector>
 
+#include "amx.h"
 #include "matrix.h"
 #include "memory.h"
-#include "multiply.h"
-#include "pool.h"
-#include "rows.h"
-#include "tile.h"
 
 namespace baton {
 
@@ -37,7 +29,18 @@ struct AdaptedMatrix {
   const DeltaPart* parts;
 };
 
-// The same as the kernels read it.
+// Whether adapters with such numbers are multiplied by tiles.
+inline bool multiplies_by_tiles([[maybe_unused]] Kind element) {
+#if defined(BATON_HAS_AMX)
+  return element == Kind::kBFloat16 && may_use_amx();
+#else
+  return false;
+#endif
+}
+
+// The same as the kernels read it. Vectors read a as [rank][inner] and b, by block, as [rank][column]. Tiles read two
+// numbers of a sum as one word: a in panels of ranks, [word][rank], of which the last one may be half, and b, by
+// block, as [word][column]. A part has an even number of ranks then.
 struct Delta {
   // Some columns of a panel, a half or all, and the ranks that they have numbers of.
   struct Block {
@@ -45,16 +48,37 @@ struct Delta {
     int num_vectors;
     int first_rank;
     int num_ranks;
-    size_t begin;  // of numbers [rank][column]
+    size_t begin;  // of its numbers
   };
 
+  bool by_tiles = false;
   int inner = 0;
-  int stride = 0;     // numbers from rank to rank of a: whole vectors, ending in zeros
+  int stride = 0;     // of a rank's numbers of a: whole vectors, or words, ending in zeros
   int num_ranks = 0;  // of all parts
   size_t a = 0;       // where they begin in the adapter's numbers
-  std::vector<float> scales;      // by rank
+  std::vector<float> scales;      // by rank, up to a whole panel
   std::vector<Block> blocks;      // of all panels
   std::vector<int> first_blocks;  // by panel, and the end
+
+  // Numbers of a sum that are one word.
+  int per_word() const { return by_tiles ? 2 : 1; }
+  // Of the panel of a that begins with this rank.
+  int columns_of_a(int rank) const { return num_ranks - rank > kHalfPanel ? kPanel : kHalfPanel; }
+  size_t panel_of_a(int rank) const { return a + size_t(rank) * stride; }
+  size_t end_of_a() const {
+    return a + size_t(by_tiles ? round_up(num_ranks, kHalfPanel) : num_ranks) * stride;
+  }
+
+  size_t place_of_a(int rank, int i) const {
+    if (!by_tiles) return a + size_t(rank) * stride + i;
+    const int column = rank % kPanel, first = rank - column;
+    return panel_of_a(first) + (size_t(i / 2) * columns_of_a(first) + column) * 2 + i % 2;
+  }
+  // rank: among those of the block; column: of the block.
+  size_t place_of_b(const Block& block, int rank, int column) const {
+    const int width = block.num_vectors * kLanes, words = per_word();
+    return block.begin + (size_t(rank / words) * width + column) * words + rank % words;
+  }
 };
 
 // An adapter of a model. Its numbers are elements of the decoder: float32 or bfloat16.
@@ -83,188 +107,6 @@ struct AdapterRows {
   int first;
   int end;
   const Adapter* adapter;
-};
-
-// dots[row][rank] = x[row] . a[rank], in lanes whose order is that of the inner dimension.
-template <class From, class Element, int kRows, int kRanks>
-inline void shrink_tile(const From* const* x, const Element* a, size_t stride, int inner,
-                        float (&dots)[kRows][kRanks]) {
-  Floats acc[kRows][kRanks] = {};
-  auto step = [&](int i, auto&& row) {
-    Floats held[kRows];
-    for (int r = 0; r < kRows; ++r) held[r] = row(r);
-    for (int k = 0; k < kRanks; ++k) {
-      const Floats now = widen(a + k * stride + i);
-      for (int r = 0; r < kRows; ++r) acc[r][k] += held[r] * now;
-    }
-  };
-  int i = 0;
-  for (; i + kLanes <= inner; i += kLanes) step(i, [&](int r) { return widen(x[r] + i); });
-  if (i < inner) step(i, [&](int r) { return widen_some(x[r] + i, inner - i); });
-  for (int r = 0; r < kRows; ++r)
-    for (int k = 0; k < kRanks; ++k) dots[r][k] = sum(acc[r][k]);
-}
-
-// sums[row][column] += low[row][rank] * b[rank][column]. sums: kPanel apart.
-template <class Element, int kRows, int kVectors>
-inline void expand_tile(const float* low, size_t stride, const Element* b, int ranks, Floats* sums) {
-  Floats acc[kRows][kVectors];
-  for (int r = 0; r < kRows; ++r)
-    for (int v = 0; v < kVectors; ++v) acc[r][v] = sums[r * kPanelVectors + v];
-  for (int k = 0; k < ranks; ++k, b += kVectors * kLanes) {
-    Floats held[kRows];
-    for (int r = 0; r < kRows; ++r) held[r] = splat(low[r * stride + k]);
-    for (int v = 0; v < kVectors; ++v) {
-      const Floats now = widen(b + v * kLanes);
-      for (int r = 0; r < kRows; ++r) acc[r][v] += held[r] * now;
-    }
-  }
-  for (int r = 0; r < kRows; ++r)
-    for (int v = 0; v < kVectors; ++v) sums[r * kPanelVectors + v] = acc[r][v];
-}
-
-// The same for any number of rows up to kTileRows.
-template <class Element, int kVectors, int kRows = kTileRows>
-inline void expand_rows(int num_rows, const float* low, size_t stride, const Element* b, int ranks,
-                        Floats* sums) {
-  if (num_rows == kRows)
-    expand_tile<Element, kRows, kVectors>(low, stride, b, ranks, sums);
-  else if constexpr (kRows > 1)
-    expand_rows<Element, kVectors, kRows - 1>(num_rows, low, stride, b, ranks, sums);
-}
-
-// What the adapters of a step add to one product. Memory is kept from product to product.
-template <class Element>
-class Deltas final : public Added {
- public:
-  // Computes what b is multiplied with, for the rows of a product with a matrix, and returns whether
-  // adapters change it. from.row(index): a row before it took the matrix's form.
-  template <class Source>
-  bool plan(Pool& pool, const std::vector<AdapterRows>& segments, const Matrix& matrix,
-            Source& from) {
-    segments_.clear();
-    int ranks = 0;
-    for (const AdapterRows& each : segments) {
-      const Delta* delta = each.adapter->find(&matrix);
-      if (delta == nullptr) continue;
-      segments_.push_back({each.first, each.end, delta, each.adapter->template numbers<Element>()});
-      ranks = std::max(ranks, delta->num_ranks);
-    }
-    if (segments_.empty()) return false;
-    stride_ = round_up(ranks, kLanes);
-    low_.reserve(segments_.back().end * stride_);
-    shrink(pool, from);
-    return true;
-  }
-
-  void prefetch_panel(int first, int count, int panel) const override {
-    each_block(first, count, panel, [&](const Segment& own, const Delta::Block& block, int, int) {
-      const char* begin = reinterpret_cast<const char*>(own.numbers + block.begin);
-      const int size = block.num_ranks * block.num_vectors * kLanes * int(sizeof(Element));
-      for (int at = 0; at < size; at += 64) prefetch(begin + at);
-    });
-  }
-
-  void add(int first, int count, int panel, Floats* sums) const override {
-    each_block(first, count, panel,
-               [&](const Segment& own, const Delta::Block& block, int row, int end) {
-                 for_row_groups(end - row, [&](int start, int rows) {
-                   expand(own, block, row + start, rows,
-                          sums + (row + start - first) * kPanelVectors + block.first_vector);
-                 });
-               });
-  }
-
- private:
-  static constexpr int kShrinkRows = 2, kShrinkRanks = 4;
-  // Ranks and rows of a task.
-  static constexpr int kTaskRanks = 8, kRowsOfTask = 16;
-
-  struct Segment {
-    int first;
-    int end;
-    const Delta* delta;
-    const Element* numbers;
-  };
-  struct Task {
-    const Segment* segment;
-    int row;
-    int rank;
-  };
-
-  template <class Source>
-  void shrink(Pool& pool, Source& from) {
-    tasks_.clear();
-    for (const Segment& own : segments_)
-      for (int row = own.first; row < own.end; row += kRowsOfTask)
-        for (int rank = 0; rank < own.delta->num_ranks; rank += kTaskRanks)
-          tasks_.push_back({&own, row, rank});
-    pool.run(int(tasks_.size()), [&](int number, int) {
-      const Task& task = tasks_[number];
-      const Delta& delta = *task.segment->delta;
-      const int end = std::min(task.segment->end, task.row + kRowsOfTask);
-      const int last = std::min(delta.num_ranks, task.rank + kTaskRanks);
-      for (int rank = task.rank; rank < last; rank += kShrinkRanks)
-        for (int row = task.row; row < end; row += kShrinkRows)
-          shrink_some(*task.segment, from, row, std::min(kShrinkRows, end - row), rank,
-                      std::min(kShrinkRanks, last - rank));
-    });
-  }
-
-  template <class Source>
-  void shrink_some(const Segment& own, Source& from, int row, int rows, int rank, int ranks) {
-    if (rows == kShrinkRows && ranks == kShrinkRanks) {
-      shrink_as<kShrinkRows, kShrinkRanks>(own, from, row, rank);
-      return;
-    }
-    for (int r = 0; r < rows; ++r) {
-      if (ranks == kShrinkRanks)
-        shrink_as<1, kShrinkRanks>(own, from, row + r, rank);
-      else
-        for (int k = 0; k < ranks; ++k) shrink_as<1, 1>(own, from, row + r, rank + k);
-    }
-  }
-
-  template <int kRows, int kRanks, class Source>
-  void shrink_as(const Segment& own, Source& from, int row, int rank) {
-    using From = std::remove_pointer_t<decltype(from.row(row))>;
-    const Delta& delta = *own.delta;
-    const From* x[kRows];
-    for (int r = 0; r < kRows; ++r) x[r] = from.row(row + r);
-    float dots[kRows][kRanks];
-    shrink_tile<From, Element, kRows, kRanks>(
-        x, own.numbers + delta.a + size_t(rank) * delta.stride, delta.stride, delta.inner, dots);
-    for (int r = 0; r < kRows; ++r)
-      for (int k = 0; k < kRanks; ++k)
-        low_[size_t(row + r) * stride_ + rank + k] = dots[r][k] * delta.scales[rank + k];
-  }
-
-  // Calls body(segment, block, row, end) for what adapters change of rows first.. of a panel.
-  template <class Body>
-  void each_block(int first, int count, int panel, Body&& body) const {
-    auto own = std::partition_point(segments_.begin(), segments_.end(),
-                                    [&](const Segment& each) { return each.end <= first; });
-    for (; own != segments_.end() && own->first < first + count; ++own) {
-      const int row = std::max(first, own->first), end = std::min(first + count, own->end);
-      const Delta& delta = *own->delta;
-      for (int i = delta.first_blocks[panel]; i < delta.first_blocks[panel + 1]; ++i)
-        body(*own, delta.blocks[i], row, end);
-    }
-  }
-
-  void expand(const Segment& own, const Delta::Block& block, int row, int rows, Floats* sums) const {
-    const float* low = low_.data() + size_t(row) * stride_ + block.first_rank;
-    const Element* b = own.numbers + block.begin;
-    if (block.num_vectors == kPanelVectors)
-      expand_rows<Element, kPanelVectors>(rows, low, stride_, b, block.num_ranks, sums);
-    else
-      expand_rows<Element, kPanelVectors / 2>(rows, low, stride_, b, block.num_ranks, sums);
-  }
-
-  std::vector<Segment> segments_;
-  std::vector<Task> tasks_;
-  Buffer<float> low_;
-  size_t stride_ = 0;
 };
 
 }  // namespace baton

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <utility>
 
+#include "deltas.h"
 #include "multiply.h"
 #include "rows.h"
 
@@ -250,7 +251,7 @@ class TypedDecoder final : public Decoder {
     if (shares_scale(matrix))
       ranges = share_ranges(0, rows, [&](int row) { return range_of(from.row(row), matrix.inner); });
     const Rows operands = operands_.of(pool_, from, rows, matrix, ranges);
-    const bool adapted = !adapter_rows_.empty() && deltas_.plan(pool_, adapter_rows_, matrix, from);
+    const bool adapted = !adapter_rows_.empty() && deltas_.plan(pool_, adapter_rows_, matrix, from, operands);
     multiply<Dot>(pool_, operands, matrix, put, adapted ? &deltas_ : nullptr);
   }
 
@@ -947,8 +948,8 @@ class TypedDecoder final : public Decoder {
   template <class From>
   void adapt_shared(const Experts& experts, const Matrix* const* matrices, RowsFrom<From> from) {
     if (experts.num_shared == 0 || adapter_rows_.empty()) return;
-    if (deltas_.plan(pool_, adapter_rows_, *matrices[experts.num_routed], from))
-      products_.back().added = &deltas_;
+    Product& own = products_.back();
+    if (deltas_.plan(pool_, adapter_rows_, *matrices[experts.num_routed], from, own.rows)) own.added = &deltas_;
   }
 
   void add_experts(const Operation& now, int rows) {

@@ -202,13 +202,13 @@ inline void multiply_panels(const Rows& rows, int first, int count, const Matrix
   multiply_kind<Element>(rows, first, count, matrix, panel, sums);
 }
 
-// What is added to the sums of some rows with a panel.
+// What is added to the sums of some rows with panels.
 struct Added {
   virtual ~Added() = default;
   // Fetches what `add` will read.
   virtual void prefetch_panel(int first, int count, int panel) const = 0;
-  // sums: [count][kPanelVectors] of rows first..
-  virtual void add(int first, int count, int panel, Floats* sums) const = 0;
+  // sums: [num_panels][count][kPanelVectors] of rows first..
+  virtual void add(int first, int count, int panel, int num_panels, Floats* sums) const = 0;
 };
 
 // One block of the rows times some panels. added: or null.
@@ -221,9 +221,9 @@ void multiply_block(const Rows& rows, const Matrix& matrix, int panel, int num_p
   alignas(64) Floats all[kMostPanels * kTaskRows * kPanelVectors];
   if (added) added->prefetch_panel(first, count, panel);
   multiply_panels<typename Dot::Element>(rows, first, count, matrix, panel, num_panels, all);
+  if (added) added->add(first, count, panel, num_panels, all);
   Floats* sums = all;
   for (const int end = panel + num_panels; panel < end; ++panel, sums += count * kPanelVectors) {
-    if (added) added->add(first, count, panel, sums);
     const float* bias = matrix.bias.data() + size_t(panel) * kPanel;
     for (int r = 0; r < count; ++r) {
       Floats values[kPanelVectors];

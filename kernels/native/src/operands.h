@@ -172,6 +172,11 @@ inline RowForm row_form(const Matrix& matrix) {
   return matrix.rounding.grid == Grid::kNone ? RowForm::kElements : RowForm::kRounded;
 }
 
+// Whether its rows are elements as they are.
+inline bool takes_elements(const Matrix& matrix) {
+  return row_form(matrix) == RowForm::kElements && matrix.order.size() == 0;
+}
+
 // Whether ranks have parts of the rows, which have one scale each.
 inline bool shares_scale(const Matrix& matrix) { return matrix.rounding.is_shared != 0; }
 
@@ -183,8 +188,7 @@ class Operands {
   // whole rows of which these are parts; or null.
   template <class From>
   Rows of(Pool& pool, Activations<From>& rows, int count, const Matrix& matrix, const Range* ranges) {
-    if (std::is_same_v<From, Element> && row_form(matrix) == RowForm::kElements &&
-        matrix.order.size() == 0)
+    if (std::is_same_v<From, Element> && takes_elements(matrix))
       return Rows{reinterpret_cast<const uint32_t*>(rows.data.data()),
                   size_t(rows.stride) * sizeof(Element) / sizeof(uint32_t), count};
     reserve(count, row_bytes(matrix));
@@ -218,7 +222,7 @@ class Operands {
     switch (row_form(matrix)) {
       case RowForm::kElements:
         if (matrix.order.size() == 0)
-          put_elements(reinterpret_cast<Element*>(to), from, inner);
+          put_elements(row, from, inner);
         else
           put_in_order(reinterpret_cast<Element*>(to), from, matrix.order.data(), inner);
         return;
@@ -242,6 +246,17 @@ class Operands {
     }
   }
 
+  // Row `row` becomes elements.
+  template <class From>
+  void put_elements(int row, const From* from, int inner) {
+    Element* to = reinterpret_cast<Element*>(words_.data() + row * stride_);
+    if constexpr (std::is_same_v<From, Element>)
+      std::copy_n(from, inner, to);
+    else
+      narrow_row(to, from, inner);
+    std::fill(to + inner, to + round_up(inner, kLanes), Element{});
+  }
+
   // What was put.
   Rows some(int first, int count) const {
     return Rows{words_.data() + first * stride_,
@@ -254,15 +269,6 @@ class Operands {
   }
 
  private:
-  template <class From>
-  static void put_elements(Element* to, const From* from, int inner) {
-    if constexpr (std::is_same_v<From, Element>)
-      std::copy_n(from, inner, to);
-    else
-      narrow_row(to, from, inner);
-    std::fill(to + inner, to + round_up(inner, kLanes), Element{});
-  }
-
   template <bool kInNibbles, class From>
   void put_pieces(int row, int8_t* to, const From* from, const Matrix& matrix, const Range* range) {
     RowUnit* units = units_.data() + row * units_stride_;

@@ -22,15 +22,17 @@ if TYPE_CHECKING:
 
     from shared.model.loader import LoadedModel
 
-#: Ranks on both sides of a vector's length, and parts that end within a panel.
+#: Ranks on both sides of a vector's length, and of what a tile has; parts that end within a panel.
 CONFIGS: tuple[dict[str, Any], ...] = (
     {"r": 3, "target_modules": ["q_proj", "v_proj", "down_proj"]},
     {"r": 17, "target_modules": ["k_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]},
-    {"r": 8, "target_modules": ["q_proj", "k_proj", "up_proj"]},
+    {"r": 41, "target_modules": ["q_proj", "k_proj", "up_proj"]},
 )
 LENGTHS = (1, 30, 7, 41, 16, 64)
 SLOTS = (0, None, 1, 2, None, 0)
 NUM_TOKENS = 4
+#: Rows of a step around those that vectors, one tile and two tiles take.
+BORDERS = (2, 8, 9, 15, 16, 17, 31, 32, 33)
 
 
 @pytest.fixture(autouse=True)
@@ -104,6 +106,8 @@ def test_results_have_the_same_bits_in_any_batch_and_any_chunks(
         base.run(one_thread, chunk=37),
     ):
         assert equal(together, variant)
+    for chunk in BORDERS:
+        assert equal([together[3], together[5]], base.run(loaded, which=[3, 5], chunk=chunk)), chunk
     for slot, ours, bare in zip(SLOTS, together, plain, strict=True):
         assert torch.equal(ours, bare) == (slot is None)
     # Slots that hold nothing, or that no row names, change no bit.
