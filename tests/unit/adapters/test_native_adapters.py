@@ -119,6 +119,23 @@ def test_results_have_the_same_bits_in_any_batch_and_any_chunks(
         assert torch.equal(ours, bare if slot == 0 else before)
 
 
+@pytest.mark.parametrize("slot", range(len(CONFIGS)))
+def test_few_rows_have_the_sums_of_many(slot: int, base: Base) -> None:
+    """In float32, as the last layer leaves them: logits come from numbers that were rounded."""
+    loaded = base.load(dtype="bfloat16")
+    base.place(loaded)
+    model, prompt = loaded.model, base.prompts[-1]
+    model.capture_layers((model.spec.num_layers,))
+    found = []
+    for few in range(10):
+        driver = PagedDriver(model, block_size=16, chunk=len(prompt) - few)
+        driver.generate([prompt], 1, slots=[slot])
+        found.append(model.captured()[model.spec.num_layers].clone())
+    together, *rest = found
+    for few, own in enumerate(rest, 1):
+        assert torch.equal(own, together[-few:]), few
+
+
 def test_one_adapter_in_two_slots_and_a_slot_that_is_used_again(base: Base) -> None:
     loaded = base.load(dtype="float32")
     base.place(loaded)
