@@ -42,7 +42,6 @@ def test_a_good_model_passes(model: Path) -> None:
         (("--quantization", "float5"), "quantization 'float5' is unknown"),
         (("--quantization", "awq"), "is not quantised; leave it out"),
         (("--attention-backend", "flash"), "attention backend 'flash' is unknown"),
-        (("--attention-backend", "native", "--quantization", "fp8"), "int4 weights, not fp8"),
         (("--quantization", "int8", "--dtype", "float32"), "int8 weights go with --dtype bfloat16"),
         (("--max-model-len", "99999999"), "max_model_len is 99999999, but the model ends at"),
         (("--connectors", "shm,tcp"), "unknown connector 'tcp'"),
