@@ -22,9 +22,9 @@ inline Words join_rounded(Floats low, Floats high) {
 // The numbers of words of codes, by pairs of neighbours: even ones in `low`, odd ones in `high`.
 //
 // Halves of bytes are places in a table of bfloat16 numbers.
-class HalfBytes {
+class HalfByteNumbers {
  public:
-  explicit HalfBytes(const Matrix& matrix) {
+  explicit HalfByteNumbers(const Matrix& matrix) {
     for (int i = 0; i < 2 * kLanes; ++i) {
       const int code = i % kLanes;
       const float number = matrix.kind == Kind::kLooked ? int8_t(matrix.groups.table[code]) : code;
@@ -53,8 +53,8 @@ class HalfBytes {
 };
 
 // Integers of 8 bits.
-struct WholeBytes {
-  explicit WholeBytes(const Matrix&) {}
+struct ByteNumbers {
+  explicit ByteNumbers(const Matrix&) {}
   static constexpr float kFactor = SignedBytes::kFactor;
   void take(Words words, int pair, Floats& low, Floats& high) const {
     low = SignedBytes::number(words, 2 * pair, Words{});
@@ -63,10 +63,10 @@ struct WholeBytes {
 };
 
 // E4M3, from a table of the 128 codes without a sign: bytes of bfloat16 numbers, times a scale.
-class Float8s {
+class Float8Numbers {
  public:
-  explicit Float8s(const Matrix&) : Float8s(1.0f) {}
-  explicit Float8s(float scale) {
+  explicit Float8Numbers(const Matrix&) : Float8Numbers(1.0f) {}
+  explicit Float8Numbers(float scale) {
     for (int first = 0; first < 128; first += 2 * kLanes) {
       Floats numbers[2];
       for (int i = 0; i < 2; ++i) numbers[i] = load<Floats>(plain().data() + first + i * kLanes) * scale;
@@ -116,8 +116,9 @@ class Float8s {
 };
 
 template <class Code>
-using NumbersOf = std::conditional_t<std::is_same_v<Code, Floats8>, Float8s,
-                                     std::conditional_t<std::is_same_v<Code, SignedBytes>, WholeBytes, HalfBytes>>;
+using NumbersOf =
+    std::conditional_t<std::is_same_v<Code, Floats8>, Float8Numbers,
+                       std::conditional_t<std::is_same_v<Code, SignedBytes>, ByteNumbers, HalfByteNumbers>>;
 
 // Whether a column of a matrix has one scale, and no more: it multiplies the sums.
 template <class Code>
@@ -125,8 +126,14 @@ bool scales_sums(const Matrix& matrix) {
   return std::is_same_v<Code, Floats8> && matrix.groups.num_groups == 1;
 }
 
-// Writes words of `count` pairs of E4M3 as they are in a table.
-inline void write_looked(const Float8s& table, const uint32_t* from, int count, uint32_t* to) {
+// Whether all columns of a panel have one scale.
+inline bool are_equal(const Floats (&scales)[kPanelVectors]) {
+  const __m512 first = _mm512_set1_ps(scales[0][0]);
+  return (_mm512_cmpneq_ps_mask((__m512)scales[0], first) | _mm512_cmpneq_ps_mask((__m512)scales[1], first)) == 0;
+}
+
+// Writes `count` words of E4M3 as pairs of a table's numbers.
+inline void write_tabled(const Float8Numbers& table, const uint32_t* from, int count, uint32_t* to) {
   for (int w = 0; w < count; ++w, from += kPanel, to += 2 * kPanel)
     for (int v = 0; v < kPanel; v += kLanes) {
       fetch_codes<Floats8>(from, v);
@@ -146,7 +153,7 @@ __attribute__((noinline)) void write_pairs(const NumbersOf<Code>& numbers, const
   const uint32_t* from = matrix.panel(panel) + size_t(word) * kPanel;
   if constexpr (std::is_same_v<Code, Floats8>) {
     if (scales_sums<Code>(matrix)) {
-      write_looked(numbers, from, count, to);
+      write_tabled(numbers, from, count, to);
       return;
     }
   }
@@ -160,10 +167,8 @@ __attribute__((noinline)) void write_pairs(const NumbersOf<Code>& numbers, const
       plus[v] = scale.plus;
     }
     if constexpr (std::is_same_v<Code, Floats8>) {
-      // The columns of a panel share it in blocks.
-      const __m512 shared = _mm512_set1_ps(scales[0][0]);
-      if (_mm512_cmpneq_ps_mask((__m512)scales[0], shared) == 0 && _mm512_cmpneq_ps_mask((__m512)scales[1], shared) == 0) {
-        write_looked(Float8s(scales[0][0]), own, end - first, pairs);
+      if (are_equal(scales)) {  // as in blocks
+        write_tabled(Float8Numbers(scales[0][0]), own, end - first, pairs);
         return;
       }
     }
@@ -270,7 +275,8 @@ void multiply_block_by_amx(const uint32_t* rows, size_t stride, int count, const
         write_pairs<Code>(numbers, matrix, panel + p, 0, matrix.words, &panels[size_t(p) * words * kPanel]);
     }
     multiply_by_amx<BFloat16Dot>(rows, stride, count, panels.data(), num_panels, words, sums, count, true, false);
-    for (int p = 0; p < num_panels; ++p) scale_sums<Code>(matrix, panel + p, count, sums + size_t(p) * count * kPanelVectors);
+    for (int p = 0; p < num_panels; ++p)
+      scale_sums<Code>(matrix, panel + p, count, sums + size_t(p) * count * kPanelVectors);
   });
 }
 
