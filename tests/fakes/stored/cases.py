@@ -40,6 +40,9 @@ WEIGHTS_ONLY: dict[str, Writer] = {
     "ct int4 float16": Compressed("pack-quantized", INT4, scale_dtype=torch.float16),
     "ct naive int8": Compressed("naive-quantized", _ROWS8),
     "ct naive fp8": Compressed("naive-quantized", {**FLOAT8, "strategy": "channel"}),
+    "ct naive fp8 blocks": Compressed(
+        "naive-quantized", {**FLOAT8, "strategy": "block", "block_structure": [64, 64]}
+    ),
     "ct nvfp4": Compressed("nvfp4-pack-quantized", {**FP4, **NV}),
     "ct mxfp4": Compressed("mxfp4-pack-quantized", {**FP4, **MX}),
     **{f"gptq {bits}": Gptq(bits=bits) for bits in (2, 3, 4, 8)},

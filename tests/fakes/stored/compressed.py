@@ -101,7 +101,7 @@ class Compressed:
             again["weight_scale"] = again["weight_scale"].float()
         compressor = BaseCompressor.get_value_from_registry(self.format)
         dense: Tensor = compressor.decompress(again, scheme)["weight"]
-        return dense.float()
+        return dense.float().contiguous()
 
     def round_inputs(self, x: Tensor) -> Tensor:
         """What the library rounds float32 inputs [..., columns] to."""
