@@ -1,12 +1,15 @@
-"""What each tier may cost in seconds of CPU: a run that takes half as much again fails.
+"""What each tier may cost in seconds of CPU: a run that takes twice as much fails.
 
 Seconds of CPU, of the tests' process and all that it started, because a machine with other work on
 it makes tests late, not dearer. They are those of the machine that the budgets were measured on: a
-fixed piece of work, done every now and then between tests, says how fast this one is meanwhile.
+fixed piece of work, done every now and then between tests, says how fast this one is meanwhile. A
+half of it is Python, a half is fresh memory: a virtual machine whose host is busy may compute as
+fast as ever and take three times as long for each page.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 import time
 import tomllib
@@ -24,10 +27,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 BUDGETS = Path(__file__).with_name("budgets.toml")
-#: A run fails that costs more than this times the budget.
-TOLERANCE = 1.5
+#: A run fails that costs more than this times the budget. One tree has cost 1.4 to 2.2 times as
+#: much, by tier, on one machine as on another with the same Python loop.
+TOLERANCE = 2.0
 _PROBE_EVERY_S = 20.0
-_PROBE_STEPS = 200_000
+_PROBE_STEPS = 100_000
+_PROBE_PAGES = 2_048
 _COUNTED = ("tests", "cpu_s", "wall_s", "files_cpu_s")
 #: So many of the files that cost the most are shown.
 _NUM_FILES_SHOWN = 20
@@ -68,9 +73,12 @@ class Cost:
 
         A machine with a faster loop may start processes and read memory no faster.
         """
-        if not self.probes_s:
-            return 1.0
-        return max(1.0, sum(self.probes_s) / len(self.probes_s) / reference_s)
+        return max(1.0, self.probe_s / reference_s) if self.probes_s else 1.0
+
+    @property
+    def probe_s(self) -> float:
+        """Mean time of the fixed work, in seconds of CPU; 0 before the first."""
+        return sum(self.probes_s) / max(1, len(self.probes_s))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +116,10 @@ def probe() -> float:
     table: dict[int, int] = {}
     for i in range(_PROBE_STEPS):
         table[i & 1023] = table.get((i * 7) & 1023, 0) + i
+    num_bytes = _PROBE_PAGES * mmap.PAGESIZE
+    with mmap.mmap(-1, num_bytes) as memory:
+        for at in range(0, num_bytes, mmap.PAGESIZE):
+            memory[at] = 1
     return time.process_time() - started_s
 
 
@@ -176,7 +188,8 @@ class BudgetKeeper:
         slowness = self._cost.slowness(budgets.probe_s)
         terminalreporter.section("cost of the tiers")
         terminalreporter.line(
-            f"on this machine, {slowness:.2f} times as slow as that of {BUDGETS.name}"
+            f"on this machine, {slowness:.2f} times as slow as that of {BUDGETS.name} "
+            f"(probe: {1e3 * self._cost.probe_s:.1f} ms)"
         )
         for tier, num_tests in sorted(self._cost.tests.items()):
             taken_s, budget_s = self._cost.cpu_s[tier] / slowness, budgets.cpu_s.get(tier)
