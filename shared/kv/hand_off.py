@@ -4,13 +4,15 @@ Pure arithmetic that both workers do from the two splits, so that neither descri
 other. A receiving rank gets each of its heads, of each of its layers, from one rank that keeps it.
 
 A *unit* is the smaller of both workers' blocks. Units of a sequence are numbered as its blocks are.
+A *slice* is some consecutive layers of each group: those of a slice may move before later layers
+are computed.
 """
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from itertools import cycle, islice, repeat
+from itertools import cycle, islice
 from typing import TYPE_CHECKING, TypeAlias
 
 from shared.errors import ConfigError, IncompatiblePeerError
@@ -44,16 +46,37 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
+class Run:
+    """Consecutive indices of a transfer: of one group and slice, and of consecutive units."""
+
+    group: int
+    slice: int
+    units: range
+    #: Index of the first unit.
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
 class Stream:
     """What one rank sends to one other: by index of their transfer, which bytes of which unit."""
 
-    #: By index: (group, unit).
-    units: tuple[tuple[int, int], ...]
+    #: All indices, in order.
+    runs: tuple[Run, ...]
     #: By index: which of the cuts below.
     which: tuple[int, ...]
     #: Both cuts of an entry have equally many bytes in the same order.
     sender_cuts: tuple[Cut, ...]
     receiver_cuts: tuple[Cut, ...]
+
+    @property
+    def units(self) -> Iterator[tuple[int, int]]:
+        """By index: (group, unit)."""
+        return ((run.group, unit) for run in self.runs for unit in run.units)
+
+    @property
+    def num_units(self) -> int:
+        """Number of indices."""
+        return len(self.which)
 
     @property
     def num_bytes(self) -> int:
@@ -71,8 +94,8 @@ def fit(one_block_size: int, other_block_size: int) -> bool:
 class HandOff:
     """The map between two workers."""
 
-    def __init__(self, sender: Holder, receiver: Holder) -> None:
-        """Check and make the map.
+    def __init__(self, sender: Holder, receiver: Holder, num_slices: int = 1) -> None:
+        """Check and make the map. The layers of each group move in so many slices.
 
         Raises:
             ConfigError: see `KVSplit.check`; or the parts of a state are not known.
@@ -92,11 +115,12 @@ class HandOff:
         if self.layout != theirs:
             raise IncompatiblePeerError("layout", ours=self.layout, theirs=theirs)
         self.sender, self.receiver = sender, receiver
+        self.num_slices = num_slices
         #: Units of a block on either side.
         self.sender_units = sender.layout.block_size // small
         self.receiver_units = receiver.layout.block_size // small
         self._heads = [self._group_heads(number) for number in range(self.layout.num_groups)]
-        self._made: dict[tuple[Pair, int, tuple[int, int], int], tuple[Cut, Cut]] = {}
+        self._made: dict[tuple[Pair, int, int, tuple[int, int], int], tuple[Cut, Cut]] = {}
         pairs = {pair for heads in self._heads for pair in heads}
         #: The ranks that have something for each other, in order.
         self.pairs: tuple[Pair, ...] = tuple(sorted(pairs))
@@ -129,25 +153,49 @@ class HandOff:
             if units and units.start % size and group.kind is not GroupKind.STATE
         )
 
+    def final_slices(self, group: int, num_layers: int) -> int:
+        """Return how many leading slices have none but the first `num_layers` layers of a group."""
+        ends = (self._slice(group, number).stop for number in range(self.num_slices))
+        return sum(end <= num_layers for end in ends)
+
     def stream(self, pair: Pair, moved: tuple[range, ...], num_tokens: int) -> Stream:
-        """Return what a pair moves; of the last unit the tokens that it has."""
-        units: list[tuple[int, int]] = []
+        """Return what a pair moves; of the last unit the tokens that it has.
+
+        Its order: by group, by slice, by unit.
+        """
+        runs: list[Run] = []
         which: list[int] = []
         cuts: dict[tuple[Cut, Cut], int] = {}
+        # What a unit moves repeats with the blocks; the last one may have fewer tokens.
+        period = max(self.sender_units, self.receiver_units)
         for group, places in enumerate(moved):
             if not places or pair not in self._heads[group]:
                 continue
-            units += zip(repeat(group), places)
-            # What a unit moves repeats with the blocks; the last one may have fewer tokens.
-            period = max(self.sender_units, self.receiver_units)
-            numbers = [
-                cuts.setdefault(self._cuts(pair, group, unit, num_tokens), len(cuts))
-                for unit in (*places[:-1][:period], *places[-1:])
-            ]
-            which += islice(cycle(numbers[:-1]), len(places) - 1)
-            which += numbers[-1:]
+            for number in range(self.num_slices):
+                if not self._layers(pair, group, number):
+                    continue
+                runs.append(Run(group, number, places, len(which)))
+                numbers = [
+                    cuts.setdefault(self._cuts(pair, group, number, unit, num_tokens), len(cuts))
+                    for unit in (*places[:-1][:period], *places[-1:])
+                ]
+                which += islice(cycle(numbers[:-1]), len(places) - 1)
+                which += numbers[-1:]
         here, there = zip(*cuts, strict=True) if cuts else ((), ())
-        return Stream(tuple(units), tuple(which), here, there)
+        return Stream(tuple(runs), tuple(which), here, there)
+
+    def _slice(self, group: int, number: int) -> range:
+        """Return the layers of a group that are in a slice."""
+        num_layers, num_slices = self.layout.groups[group].num_layers, self.num_slices
+        return range(num_layers * number // num_slices, num_layers * (number + 1) // num_slices)
+
+    def _layers(self, pair: Pair, group: int, number: int) -> range:
+        """Return the layers of a group in a slice that both of a pair have."""
+        ours, theirs = (
+            holder.split.layers(rank, group)
+            for holder, rank in zip((self.sender, self.receiver), pair, strict=True)
+        )
+        return _common(_common(ours, theirs), self._slice(group, number))
 
     def _group_heads(self, number: int) -> dict[Pair, _Heads]:
         """Return by pair the heads of a group that move between them."""
@@ -173,31 +221,30 @@ class HandOff:
             if _common(split.layers(rank, group), theirs):
                 yield rank, receiver
 
-    def _cuts(self, pair: Pair, group: int, unit: int, num_tokens: int) -> tuple[Cut, Cut]:
+    def _cuts(
+        self, pair: Pair, group: int, number: int, unit: int, num_tokens: int
+    ) -> tuple[Cut, Cut]:
         size = self.layout.block_size
         tokens = min(size, num_tokens - unit * size)
         at = unit % self.sender_units, unit % self.receiver_units
         if self.layout.groups[group].kind is GroupKind.STATE:
             at, tokens = (0, 0), 0
-        return self._cut_pair(pair, group, at, tokens)
+        return self._cut_pair(pair, group, number, at, tokens)
 
     def _cut_pair(
-        self, pair: Pair, group: int, at: tuple[int, int], num_tokens: int
+        self, pair: Pair, group: int, number: int, at: tuple[int, int], num_tokens: int
     ) -> tuple[Cut, Cut]:
-        """Return the cuts of the units at these places of the blocks."""
-        key = pair, group, at, num_tokens
+        """Return the cuts of a slice of the units at these places of the blocks."""
+        key = pair, group, number, at, num_tokens
         if key not in self._made:
-            holders = self.sender, self.receiver
-            layers = _common(
-                *(h.split.layers(r, group) for h, r in zip(holders, pair, strict=True))
-            )
+            layers = self._layers(pair, group, number)
             heads, size = self._heads[group][pair], self.layout.block_size
             here, there = (
                 Cut.of(
                     _ranges(holder, rank, group, layers, heads, range(first, first + num_tokens))
                 )
                 for holder, rank, first in zip(
-                    holders, pair, (at[0] * size, at[1] * size), strict=True
+                    (self.sender, self.receiver), pair, (at[0] * size, at[1] * size), strict=True
                 )
             )
             self._made[key] = here, there

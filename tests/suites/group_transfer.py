@@ -120,9 +120,9 @@ def part(receiver: Group, hand_off: HandOff, moved: tuple[range, ...]) -> list[l
     return [table[units.start // size :] for table, units in tables]
 
 
-async def begin(sender: Group, receiver: Group) -> Pushed:
+async def begin(sender: Group, receiver: Group, num_slices: int = 1) -> Pushed:
     """Open and connect all transfers."""
-    hand_off = HandOff(sender.holder, receiver.holder)
+    hand_off = HandOff(sender.holder, receiver.holder, num_slices)
     moved = hand_off.moved(0, NUM_TOKENS)
     inbound = await GroupInbound.open(
         hand_off,
@@ -151,11 +151,12 @@ async def send_all(sender: Group, outbound: GroupOutbound) -> int:
 
 
 async def push_all(sender: Group, outbound: GroupOutbound) -> None:
-    """Push every table, in two halves, the later one first."""
+    """Push every table, in two halves, the later one first, and the other slice by slice."""
     for group, table in enumerate(sender.tables):
         half = len(table) // 2
         await outbound.push(group, half, table[half:])
-        await outbound.push(group, 0, table[:half])
+        for number in range(outbound.num_slices):
+            await outbound.push(group, 0, table[:half], range(number, number + 1))
 
 
 def check_contents(pushed: Pushed, receiver: Group) -> int:
@@ -206,16 +207,18 @@ class GroupSuite:
         return CASES
 
     async def test_stages_kinds_scales_and_blocks_of_two_sizes(self, harness: Harness) -> None:
-        """There from small blocks into large ones, in 8 bits; and back, also between two ranks."""
+        """By slices of layers. There from small blocks into large ones, in 8 bits; and back, also
+        between two ranks.
+        """
         staged = KVSplit(2, ((1, 0, 2, 1), (3, 2, 0, 1)))
         divided, whole = (KVSplit(size, ((4, 2, 2, 2),)) for size in (3, 1))
-        for splits, (dtype, sizes) in itertools.product(
-            ((staged, divided), (whole, whole)), self.formats()
+        for (*splits, num_slices), (dtype, sizes) in itertools.product(
+            ((staged, divided, 2), (whole, whole, 3)), self.formats()
         ):
             layouts = [every_kind(size, dtype) for size in sizes]
             holders = [Holder(layout, split) for layout, split in zip(layouts, splits, strict=True)]
             async with groups(harness, *holders) as (sender, receiver):
-                pushed = await begin(sender, receiver)
+                pushed = await begin(sender, receiver, num_slices)
                 digest = await send_all(sender, pushed.outbound)
                 receipt = await pushed.inbound.wait(20)
                 assert receipt.digest == digest

@@ -64,10 +64,22 @@ class SequenceOutbound(Protocol):
         """See `Arrived.num_bytes`."""
         ...
 
-    async def push(self, group: int, first_block: int, blocks: Sequence[int]) -> None:
-        """Send `blocks`, which are first_block, … of a KV group's table, as far as they move.
+    @property
+    def num_slices(self) -> int:
+        """Number of slices in which the layers of each group move: see `HandOff`."""
+        ...
 
-        Blocks come once and in any order; see `OutboundTransfer.push`.
+    def final_slices(self, group: int, num_layers: int) -> int:
+        """Return how many leading slices have none but the first `num_layers` layers of a group."""
+        ...
+
+    async def push(
+        self, group: int, first_block: int, blocks: Sequence[int], slices: range | None = None
+    ) -> None:
+        """Send `blocks`, which are first_block, … of a KV group's table, as far as they move: all
+        slices of them, or some.
+
+        Each slice of a block comes once, in any order; see `OutboundTransfer.push`.
 
         Raises:
             TransferError: it failed. Call `abort`.

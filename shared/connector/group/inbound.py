@@ -106,7 +106,7 @@ class GroupInbound:
         async def give_up() -> None:
             await settle(*(transfer.abort() for transfer in opened.values()))
 
-        starts = {pair: start(pair, stream) for pair, stream in streams.items() if stream.units}
+        starts = {pair: start(pair, stream) for pair, stream in streams.items() if stream.runs}
         return cls(await all_or_none(starts, give_up))
 
     @property

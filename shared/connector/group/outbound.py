@@ -14,17 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from shared.connector.base import Connector, OutboundTransfer, Ticket
-    from shared.kv.hand_off import HandOff, Pair, Stream
+    from shared.kv.hand_off import HandOff, Pair, Run, Stream
 
 
 @dataclass(frozen=True, slots=True)
 class _Lane:
-    """One pair's transfer, and by KV group where its units begin in it."""
+    """One pair's transfer, and by KV group the runs of its units."""
 
     transfer: OutboundTransfer
     stream: Stream
-    #: By group: (first unit, one past the last, index of the first).
-    places: Mapping[int, tuple[int, int, int]]
+    runs: Mapping[int, Sequence[Run]]
 
 
 class GroupOutbound:
@@ -34,12 +33,14 @@ class GroupOutbound:
     """
 
     def __init__(
-        self, lanes: Mapping[Pair, _Lane], units_per_block: int, moved: Sequence[range]
+        self, lanes: Mapping[Pair, _Lane], hand_off: HandOff, moved: Sequence[range]
     ) -> None:
         self._lanes = lanes
-        self._units_per_block = units_per_block
+        self._units_per_block = hand_off.sender_units
         self._moved = moved
-        self.num_blocks = sum(len(lane.stream.units) for lane in lanes.values())
+        self.final_slices = hand_off.final_slices
+        self.num_slices = hand_off.num_slices
+        self.num_blocks = sum(lane.stream.num_units for lane in lanes.values())
         self.num_bytes = sum(lane.stream.num_bytes for lane in lanes.values())
 
     @classmethod
@@ -62,9 +63,9 @@ class GroupOutbound:
                 then no transfer is left open.
         """
         streams = {pair: hand_off.stream(pair, moved, num_tokens) for pair in hand_off.pairs}
-        streams = {pair: stream for pair, stream in streams.items() if stream.units}
+        streams = {pair: stream for pair, stream in streams.items() if stream.runs}
         wanted = {pair: ticket.num_blocks for pair, ticket in tickets.items()}
-        ours = {pair: len(stream.units) for pair, stream in streams.items()}
+        ours = {pair: stream.num_units for pair, stream in streams.items()}
         if wanted != ours:
             raise TransferError(
                 TransferFailure.OUT_OF_RANGE,
@@ -82,24 +83,28 @@ class GroupOutbound:
 
         await all_or_none({pair: start(pair) for pair in streams}, give_up)
         lanes = {
-            pair: _Lane(opened[pair], stream, _places(stream)) for pair, stream in streams.items()
+            pair: _Lane(opened[pair], stream, _by_group(stream)) for pair, stream in streams.items()
         }
-        return cls(lanes, hand_off.sender_units, moved)
+        return cls(lanes, hand_off, moved)
 
-    async def push(self, group: int, first_block: int, blocks: Sequence[int]) -> None:
+    async def push(
+        self, group: int, first_block: int, blocks: Sequence[int], slices: range | None = None
+    ) -> None:
         """See `SequenceOutbound.push`."""
         units = range(
             first_block * self._units_per_block,
             (first_block + len(blocks)) * self._units_per_block,
         )
-        pushes = []
-        for lane in self._lanes.values():
-            first, end, index = lane.places.get(group, (0, 0, 0))
-            some = range(max(units.start, first), min(units.stop, end))
-            if some:
-                each = [blocks[unit // self._units_per_block - first_block] for unit in some]
-                pushes.append(lane.transfer.push(index + some.start - first, each))
-        await asyncio.gather(*pushes)
+
+        async def push_to(lane: _Lane) -> None:
+            for run in lane.runs.get(group, ()):
+                some = range(max(units.start, run.units.start), min(units.stop, run.units.stop))
+                if some and (slices is None or run.slice in slices):
+                    each = [blocks[unit // self._units_per_block - first_block] for unit in some]
+                    index = run.index + some.start - run.units.start
+                    await lane.transfer.push(index, each)
+
+        await asyncio.gather(*map(push_to, self._lanes.values()))
 
     async def push_all(self, tables: Sequence[Sequence[int]]) -> None:
         """See `SequenceOutbound.push_all`."""
@@ -123,9 +128,8 @@ class GroupOutbound:
         await settle(*(lane.transfer.abort() for lane in self._lanes.values()))
 
 
-def _places(stream: Stream) -> dict[int, tuple[int, int, int]]:
-    found: dict[int, tuple[int, int, int]] = {}
-    for index, (group, unit) in enumerate(stream.units):
-        first, _, start = found.get(group, (unit, unit, index))
-        found[group] = (first, unit + 1, start)
+def _by_group(stream: Stream) -> dict[int, list[Run]]:
+    found: dict[int, list[Run]] = {}
+    for run in stream.runs:
+        found.setdefault(run.group, []).append(run)
     return found

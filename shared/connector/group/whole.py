@@ -26,7 +26,22 @@ class WholeOutbound:
         self.num_blocks = sum(sizes)
         self.num_bytes = self.num_blocks * block_bytes
 
-    async def push(self, group: int, first_block: int, blocks: Sequence[int]) -> None:
+    @property
+    def num_slices(self) -> int:
+        """See `SequenceOutbound.num_slices`."""
+        return 1
+
+    def final_slices(self, group: int, num_layers: int) -> int:
+        """See `SequenceOutbound.final_slices`: blocks are final when a step is over."""
+        return 0
+
+    async def push(
+        self,
+        group: int,
+        first_block: int,
+        blocks: Sequence[int],
+        slices: range | None = None,
+    ) -> None:
         """See `SequenceOutbound.push`."""
         moved = self._moved[group]
         num_skipped = max(0, moved.start - first_block)

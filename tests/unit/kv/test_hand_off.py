@@ -95,13 +95,18 @@ def holders(draw: st.DrawFn) -> tuple[Holder, Holder]:
     return found[0], found[1]
 
 
-@given(both=holders(), num_tokens=st.integers(1, 30), first_block=st.integers(0, 2))
+@given(
+    both=holders(),
+    num_tokens=st.integers(1, 30),
+    first_block=st.integers(0, 2),
+    num_slices=st.sampled_from([1, 1, 2, 3, 6]),
+)
 @settings(max_examples=80, deadline=None)
 def test_blocks_are_those_of_the_receivers_split(
-    both: tuple[Holder, Holder], num_tokens: int, first_block: int
+    both: tuple[Holder, Holder], num_tokens: int, first_block: int, num_slices: int
 ) -> None:
     sender, receiver = both
-    hand_off = HandOff(sender, receiver)
+    hand_off = HandOff(sender, receiver, num_slices)
     moved = hand_off.moved(first_block, num_tokens)
     contents = Contents.of(sender.layout, num_tokens)
     tables = [_tables(holder, num_tokens) for holder in both]
@@ -130,6 +135,27 @@ def test_blocks_are_those_of_the_receivers_split(
         wanted += int((other.blocks != SENTINEL).sum())
     assert num_bytes == wanted
     del rows
+
+
+@pytest.mark.parametrize("num_slices", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("name", GROUPS)
+def test_the_layers_of_a_slice_move_without_those_behind_it(name: str, num_slices: int) -> None:
+    layout = KVLayout.of((GROUPS[name],), block_size=4, dtype="float32")
+    num_layers = GROUPS[name].num_layers
+    holder = Holder(layout, KVSplit.of(layout))
+    hand_off = HandOff(holder, holder, num_slices)
+    stream = hand_off.stream((0, 0), (range(1, 3),), 12)
+    layer_bytes = layout.used_bytes(GROUPS[name]) // num_layers
+    assert [run.index for run in stream.runs] == list(range(0, stream.num_units, 2))
+    slices = [run.slice for run in stream.runs]
+    assert slices == sorted(slices)
+    sizes = [stream.sender_cuts[stream.which[run.index]].end for run in stream.runs]
+    assert sizes[-1] == num_layers * layer_bytes
+    for computed in range(num_layers + 1):
+        final = range(hand_off.final_slices(0, computed))
+        ends = [end for run, end in zip(stream.runs, sizes, strict=True) if run.slice in final]
+        assert max(ends, default=0) <= computed * layer_bytes
+    assert hand_off.final_slices(0, num_layers) == num_slices
 
 
 def _scatter(data: np.ndarray, target: np.ndarray, cut: Cut) -> None:
