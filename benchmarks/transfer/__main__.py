@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -28,6 +27,7 @@ from rich.console import Console
 from benchmarks.transfer import endpoint as endpoints
 from benchmarks.transfer import packing, rates
 from benchmarks.transfer import sender as sending
+from benchmarks.transfer.link import run_on_link
 from shared.kv.layout import KVLayout
 
 REMOTE = "shm,zmq_ipc,zmq,nixl" if find_spec("nixl") else "shm,zmq_ipc,zmq"
@@ -50,8 +50,7 @@ def run(
     so where that is faster. `zmq+endpoint` receives into the blocks of another process, told by
     this one: what its control connection adds is most of what `--total-mib 1` takes.
     """
-    if link_gbit and "BATON_SHAPED_LINK" not in os.environ:
-        _enter_shaped_link(link_gbit)
+    run_on_link("benchmarks.transfer", link_gbit)
     layout = KVLayout.single(
         num_layers=num_layers, num_kv_heads=8, block_size=16, head_dim=128, dtype="bfloat16"
     )
@@ -81,15 +80,6 @@ def packing_(
         "normal, large": packing.normal(large),
     }
     Console(width=130).print(packing.table(subjects, rounds))
-
-
-def _enter_shaped_link(gbit: float) -> None:
-    """Run this command again where the loopback device has this rate; needs root."""
-    rate = f"tc qdisc add dev lo root tbf rate {gbit}gbit burst 4mb latency 50ms"
-    script = f'ip link set lo up && {rate} && exec "$@"'
-    command = ["unshare", "--net", "sh", "-c", script, "sh", sys.executable, "-m"]
-    os.environ["BATON_SHAPED_LINK"] = "1"
-    os.execvp(command[0], [*command, "benchmarks.transfer", *sys.argv[1:]])
 
 
 @app.command(hidden=True)

@@ -75,6 +75,7 @@ _SIGNATURES = {
         c_int,
         (c_void_p, POINTER(Batch), POINTER(KvMemory), c_void_p, c_void_p, c_int, c_int64),
     ),
+    "baton_decoder_layers": (c_int, (c_void_p,)),
     "baton_decoder_embeddings": (c_int, (c_void_p, c_void_p, c_int, c_void_p, c_void_p)),
     "baton_decoder_logits": (c_int, (c_void_p, c_void_p, c_int, c_void_p, c_void_p)),
     "baton_collective_bytes": (c_size_t, (POINTER(CollectiveShape),)),

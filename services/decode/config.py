@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from shared.config import setting
 from shared.errors import ConfigError
@@ -20,6 +21,12 @@ class DecodeSettings:
     )
     transfer_stall_s: float = setting(
         4.0, help="a prefill worker that makes no progress for so long is given up"
+    )
+    transfer_by_layers: Literal["auto", "on", "off"] = setting(
+        "off",
+        help="whether a prompt's KV is received by layers, the first ones while its last step "
+        "computes the others: on, off, or auto (where the wait for KV behind the first token was "
+        "over a tenth of the computation); from workers that cannot do that it comes as a whole",
     )
     breaker_failures: int = setting(
         3, help="failures in a row after which a prefill worker is left alone; 1 if it is gone"

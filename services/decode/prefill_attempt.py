@@ -85,14 +85,21 @@ class PrefillAttempt:
         to: Destination,
         timeout_s: float,
         stall_s: float,
+        by_layers: bool = False,
         open_states: Callable[[Peer], Awaitable[HiddenInbox]] | None = None,
     ) -> None:
-        """`open_states`: request hidden states, too, if the worker's version can send them."""
+        """`open_states`: request hidden states, too, if the worker's version can send them.
+
+        `by_layers`: the same for slices of the prompt's layers.
+        """
         self._open_states = open_states if peer.sends_states else None
         self._peer = peer
         self._request_id = request_id
         self._to = to
-        hand_off = peer.hand_off
+        by_layers = by_layers and peer.sliced is not None
+        #: Whether the KV comes by layers.
+        self.by_layers = by_layers
+        hand_off = self._hand_off = peer.sliced if by_layers else peer.hand_off
         self._moved = (
             to.moved if hand_off is None else hand_off.moved(to.first_block, to.num_tokens)
         )
@@ -143,8 +150,8 @@ class PrefillAttempt:
                     break
             receipt = await self._stall.wait(arrival, lambda: inbound.num_blocks_received)
             report.receipt = _verify(receipt, report.done, self._request_id)
-            if peer.hand_off is not None:
-                report.late_groups = peer.hand_off.late_groups(self._moved)
+            if self._hand_off is not None:
+                report.late_groups = self._hand_off.late_groups(self._moved)
             if states is not None and report.done is not None:
                 report.states_from = await states.collect(report.done)
             report.exposed_ms = (time.monotonic() - (self._first_token_s or 0.0)) * 1e3
@@ -157,6 +164,7 @@ class PrefillAttempt:
             tables=self._to.tables,
             moved=self._moved,
             num_tokens=self._to.num_tokens,
+            hand_off=self._hand_off,
             memory=self._to.memory,
         )
 

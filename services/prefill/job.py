@@ -9,12 +9,18 @@ import structlog
 
 from baton.v1 import prefill_pb2
 from services.prefill.publisher import Publisher
-from shared.engine.sequence.events import Admitted, Computed, Failed, NewTokens
+from shared.engine.sequence.events import (
+    Admitted,
+    Computed,
+    Failed,
+    LayersComputed,
+    NewTokens,
+)
 from shared.errors import InternalError, TransferError
 from shared.request.wire import logprobs_to_wire, prompt_logprobs_to_wire
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
     from services.prefill.hidden_sender import HiddenSender
     from shared.connector.group.base import SequenceOutbound
@@ -100,6 +106,8 @@ class PrefillJob:
                     await self._begin(event)
                 case Computed():
                     self._advance(event.num_computed_tokens)
+                case LayersComputed():
+                    self._advance_layers(event.num_layers)
                 case NewTokens():
                     self.sampled_s = time.monotonic()
                     yield prefill_pb2.PrefillResponse(first_token=_first_token(event))
@@ -146,6 +154,10 @@ class PrefillJob:
         self._publisher.advance(num_final)
         if self._states is not None and num_computed_tokens < self.num_tokens:
             self._states.advance(num_computed_tokens)
+
+    def _advance_layers(self, num_layers: Sequence[int]) -> None:
+        if self._publisher is not None:
+            self._publisher.advance_layers(num_layers)
 
     async def _finish_states(self) -> None:
         """Send the rest of the hidden states, after the KV; a failure is logged only."""

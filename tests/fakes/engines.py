@@ -121,6 +121,8 @@ class Parts:
     def __init__(self, forward: Callable[[], Any]) -> None:
         self._forward = forward
         self._num_left = 4
+        #: All are computed by the last part.
+        self.num_layers = 0
         self.hidden: Any = None
 
     def advance(self, room_ms: float) -> bool:

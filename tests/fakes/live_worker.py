@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 BLOCK_SIZE = 16
 MAX_NUM_BATCHED_TOKENS = 64
+USUAL = {"block_size": BLOCK_SIZE, "max_num_batched_tokens": MAX_NUM_BATCHED_TOKENS}
 TIMEOUT_S = 60.0
 
 
@@ -193,14 +194,15 @@ async def live_worker(
     is_remote: bool = False,
     encrypt: bool = False,
     packing: Literal["auto", "on", "off"] = "auto",
+    by_layers: Literal["auto", "on", "off"] = "off",
     **engine: Any,
 ) -> AsyncIterator[LiveWorker]:
     """`servicer` may be one that cheats; `model_settings`: fields of `ModelSettings`; `engine`:
     fields of `EngineConfig`. With `lora_dir` it serves adapters. Of `num_ranks` and
     `is_remote` see `scattered_ranks`.
     """
-    usual = {"block_size": BLOCK_SIZE, "max_num_batched_tokens": MAX_NUM_BATCHED_TOKENS}
-    usual |= {"enable_lora": lora_dir is not None, "num_blocks": num_blocks}
+    usual = USUAL | {"enable_lora": lora_dir is not None, "num_blocks": num_blocks}
+    decode = DecodeSettings(transfer_stall_s=stall_s, transfer_by_layers=by_layers)
     config = WorkerConfig(
         model=ModelSettings(model=model, **({"dtype": "float32"} | dict(model_settings or {}))),
         name=name,
@@ -217,7 +219,6 @@ async def live_worker(
     async with _opened(config, num_ranks, is_remote=is_remote) as parts:
         server = RpcServer(())
         services = ServiceSet(server)
-        decode = DecodeSettings(transfer_stall_s=stall_s)
         add_services(WorkerProgramConfig(worker=config, decode=decode), parts, services)
         _add_worker_services(parts, services, servicer)
         _switch_to(services, server)

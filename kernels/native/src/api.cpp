@@ -151,6 +151,7 @@ int baton_decoder_advance(Decoder* decoder, const Batch* batch, const KvMemory* 
     return decoder->advance(*batch, *kv, Ranks(collective), hidden, begins != 0, room_ns) ? 0 : 3;
   });
 }
+int baton_decoder_layers(const Decoder* decoder) { return decoder->layers(); }
 int baton_decoder_embeddings(Decoder* decoder, const int64_t* token_ids, int count,
                              Collective* collective, float* out) {
   return outcome([&] {

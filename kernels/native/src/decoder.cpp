@@ -49,6 +49,9 @@ class TypedDecoder final : public Decoder {
     }
   }
 
+  // A pause, and the program's end, are where a layer's input is captured.
+  int layers() const override { return program_[std::min(next_, program_.size() - 1)].layer; }
+
   bool advance(const Batch& batch, const KvMemory& kv, const Ranks& ranks, float* hidden, bool begins,
                int64_t room_ns) override {
     ranks_ = ranks;

@@ -173,6 +173,8 @@ class Decoder {
   // other call may come in between: another decoder of the same matrices may compute.
   virtual bool advance(const Batch& batch, const KvMemory& kv, const Ranks& ranks, float* hidden, bool begins,
                        int64_t room_ns) = 0;
+  // Of the step that `advance` has begun: how many layers are computed, and their keys and values written.
+  virtual int layers() const = 0;
   // float32 [count][hidden]: the embeddings of tokens.
   virtual void embeddings(const int64_t* token_ids, int count, const Ranks& ranks, float* out) = 0;
   // float32 [rows][vocab] of float32 [rows][hidden].

@@ -340,6 +340,7 @@ class TransferTicket(_message.Message):
     LAYOUT_FIELD_NUMBER: _builtins.int
     GROUP_BLOCKS_FIELD_NUMBER: _builtins.int
     RANK_TICKETS_FIELD_NUMBER: _builtins.int
+    NUM_SLICES_FIELD_NUMBER: _builtins.int
     transfer_id: _builtins.bytes
     """16 random bytes made by the receiver."""
     connector: _builtins.str
@@ -350,6 +351,10 @@ class TransferTicket(_message.Message):
     """For logs and metrics."""
     num_blocks: _builtins.int
     """Blocks are named 0 … num_blocks-1 within the transfer: those of the first group, then the next."""
+    num_slices: _builtins.int
+    """With rank tickets: in so many slices the layers of each group move, the first ones before the last are
+    computed. 0: in one. Since minor version 10.
+    """
     @_builtins.property
     def sender(self) -> _common_pb2.WorkerId:
         """Only this worker may present the ticket."""
@@ -370,8 +375,8 @@ class TransferTicket(_message.Message):
 
     @_builtins.property
     def rank_tickets(self) -> _containers.RepeatedCompositeFieldContainer[Global___RankTicket]:
-        """Of a hand-off between workers of which one has several ranks, or of two block sizes: the ticket of each
-        pair of ranks that have something to move. This message then only says what they have in common. Since
+        """Of a hand-off between workers of which one has several ranks, or of two block sizes, or by slices: the
+        ticket of each pair of ranks that have something to move. This message then only says what they have in common. Since
         minor version 8.
         """
 
@@ -388,10 +393,11 @@ class TransferTicket(_message.Message):
         layout: Global___KVLayout | None = ...,
         group_blocks: _abc.Iterable[_builtins.int] | None = ...,
         rank_tickets: _abc.Iterable[Global___RankTicket] | None = ...,
+        num_slices: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout", "receiver", b"receiver", "sender", b"sender"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "connector", b"connector", "group_blocks", b"group_blocks", "layout", b"layout", "num_blocks", b"num_blocks", "rank_tickets", b"rank_tickets", "receiver", b"receiver", "request_id", b"request_id", "sender", b"sender", "transfer_id", b"transfer_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "connector", b"connector", "group_blocks", b"group_blocks", "layout", b"layout", "num_blocks", b"num_blocks", "num_slices", b"num_slices", "rank_tickets", b"rank_tickets", "receiver", b"receiver", "request_id", b"request_id", "sender", b"sender", "transfer_id", b"transfer_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

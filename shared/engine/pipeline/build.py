@@ -56,6 +56,7 @@ def build_pipeline(
         clock=clock,
         overlap=config.overlaps_steps,
         num_stages=parts.runner.num_stages,
+        kv_layers=parts.loaded.spec.kv_groups[: parts.loaded.spec.num_token_groups],
         speculator=_build_speculator(
             config,
             parts,

@@ -58,5 +58,7 @@ class PartedStep(StepSequences):
     """A step of prompts that is computed in parts, beside others."""
 
     parts: StepInParts
+    #: Number of its layers that prompts have been told of.
+    num_layers: int = 0
     #: Time [s] of it so far, without that of others.
     took_s: float

@@ -18,6 +18,7 @@ none of two steps' sequences wait for each other but the chunks of a prompt, whi
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ import structlog
 
 from shared.engine.pipeline.launched import LaunchedStep, PartedStep
 from shared.engine.schedule.output import SchedulerOutput
-from shared.engine.sequence.events import Failed, NewTokens
+from shared.engine.sequence.events import Failed, LayersComputed, NewTokens
 from shared.engine.sequence.sequence import Status
 from shared.engine.speculation.speculator import StepReport
 from shared.engine.step.parts import RunnerInParts
@@ -34,6 +35,7 @@ from shared.errors import InternalError, RankError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Sequence as Seq
 
     from shared.engine.pipeline.counters import EngineCounters
     from shared.engine.pipeline.planner import StepPlanner
@@ -67,11 +69,13 @@ class StepPipeline:
         clock: Callable[[], float],
         overlap: bool,
         num_stages: int = 1,
+        kv_layers: Seq[Seq[int]] = (),
         speculator: Speculator | None = None,
     ) -> None:
         """Make the pipeline. With more than one stage, steps are staged and not overlapped.
 
-        It teaches `model` what steps cost, by `clock`, which is in seconds.
+        It teaches `model` what steps cost, by `clock`, which is in seconds. kv_layers: by group of
+        layers that share a block table, those of a group without states, ascending.
         """
         self._scheduler = scheduler
         self._planner = planner
@@ -82,6 +86,7 @@ class StepPipeline:
         self._clock = clock
         self._speculator = speculator
         self._num_stages = num_stages
+        self._kv_layers = kv_layers
         # Hidden states of a step are lost when the next one is launched.
         self._overlap = overlap and not (speculator is not None and speculator.hidden_needs)
         self._output = SchedulerOutput(budget=0)
@@ -263,7 +268,7 @@ class StepPipeline:
         if running is None:
             if parted.num_new_tokens.keys() == self._output.num_new_tokens.keys():
                 self.computed = (), 0.0
-            return []
+            return self._tell_layers(parted)
         self._parted = None
         self.computed = parted.num_new_tokens.values(), parted.took_s
         return self._collect(
@@ -276,6 +281,20 @@ class StepPipeline:
                 parts_s=parted.took_s,
             )
         )
+
+    def _tell_layers(self, parted: PartedStep) -> list[EngineEvent]:
+        """Tell prompts that end with the step which layers have their KV."""
+        parted.num_layers, before = parted.parts.num_layers, parted.num_layers
+        if parted.num_layers == before:
+            return []
+        by_group = tuple(bisect_left(layers, parted.num_layers) for layers in self._kv_layers)
+        return [
+            LayersComputed(request_id=seq.request_id, num_layers=by_group)
+            for seq, num in parted.num_new_tokens.items()
+            if seq.request.hold_blocks
+            and seq.status is Status.RUNNING
+            and seq.num_computed_tokens + num == seq.num_tokens
+        ]
 
     def _num_kept(self, step: LaunchedStep) -> int:
         """Return how many steps may stay in flight behind the launch of this one."""

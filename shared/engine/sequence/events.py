@@ -65,6 +65,19 @@ class Computed:
     num_computed_tokens: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayersComputed:
+    """Of a step in flight, which ends the prompt: in some layers the KV of all its tokens is final.
+
+    Only for `hold_blocks` requests. The step may fail nevertheless.
+    """
+
+    request_id: str
+    #: By group of layers that share a block table: how many of its layers, the first ones. Those of
+    #: a group with states are never complete before the step.
+    num_layers: tuple[int, ...]
+
+
 class NewTokens(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens sampled in one step. With a `finish_reason` it is the sequence's last event.
 
@@ -108,4 +121,4 @@ class Failed:
     error: Exception
 
 
-EngineEvent = Admitted | Landing | Computed | NewTokens | PromptStates | Failed
+EngineEvent = Admitted | Landing | Computed | LayersComputed | NewTokens | PromptStates | Failed

@@ -27,6 +27,11 @@ class ForwardParts(Protocol):
         """What `forward` returns; complete when it is over."""
         ...
 
+    @property
+    def num_layers(self) -> int:
+        """Number of the decoder's layers that are computed, with their KV."""
+        ...
+
     def advance(self, room_ms: float) -> bool:
         """Compute a layer and those that this time has room for; return whether it is over.
 
@@ -81,6 +86,11 @@ class StepInParts:
         self._forward = forward
         self._end = end
         self._lent = lent
+
+    @property
+    def num_layers(self) -> int:
+        """See `ForwardParts.num_layers`."""
+        return self._forward.num_layers
 
     @torch.inference_mode()
     def advance(self, room_ms: float) -> RunningStep | None:

@@ -70,6 +70,11 @@ class DecoderCall:
         self._check(outcome, f"the activations of {self._batch.num_tokens} tokens")
         return self.is_over
 
+    @property
+    def num_layers(self) -> int:
+        """Number of the layers that have been computed, with their KV."""
+        return int(self._library.baton_decoder_layers(self._decoder)) if self._has_begun else 0
+
     def drop(self) -> None:
         """End the call, wherever it is. Nothing that it has computed may be used."""
         self.is_over = True

@@ -87,6 +87,14 @@ class Endpoints:
         """Return the same in the other direction."""
         return self._hand_off(holder_of(peer, self.holder.layout), self.holder, peer)
 
+    def slices_to(self, peer: RankGroup, num_slices: int) -> HandOff:
+        """Return what `hand_off_to` does, in so many slices of each group's layers."""
+        return HandOff(self.holder, holder_of(peer, self.holder.layout), num_slices)
+
+    def slices_from(self, peer: RankGroup, num_slices: int) -> HandOff:
+        """Return the same in the other direction."""
+        return HandOff(holder_of(peer, self.holder.layout), self.holder, num_slices)
+
     async def reaching(self, peer: RankGroup, hand_off: HandOff | None) -> list[str]:
         """Return the connectors by which our ranks reach the peer's, the best one first.
 

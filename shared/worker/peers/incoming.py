@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shared.connector.group.base import SequenceInbound
+    from shared.kv.hand_off import HandOff
     from shared.kv.memory import KVMemory
     from shared.worker.peers.peers import Peer
 
@@ -37,15 +38,17 @@ async def open_incoming(
     tables: Sequence[Sequence[int]],
     moved: tuple[range, ...],
     num_tokens: int,
+    hand_off: HandOff | None,
     memory: KVMemory | None = None,
 ) -> Incoming:
     """Let a peer fill blocks: the whole ones, or the parts that its ranks have for ours.
 
-    tables: by KV group, the blocks that move. moved: which of a sequence of `num_tokens` tokens
-    they are, or in which units what `Peer.hand_off` moves is. memory: see `Connector.open`.
+    hand_off: of the peer, `hand_off` or `sliced`. tables: by KV group, the blocks that move. moved:
+    which of a sequence of `num_tokens` tokens they are, or in which units what `hand_off` moves is.
+    memory: see `Connector.open`.
     """
     sizes = [len(table) for table in tables]
-    if peer.hand_off is None:
+    if hand_off is None:
         inbound = await peer.connectors[0].open(
             request_id=request_id,
             sender=peer.worker,
@@ -54,7 +57,7 @@ async def open_incoming(
         )
         return Incoming(inbound, ticket_to_wire(inbound.ticket, sizes))
     group = await GroupInbound.open(
-        peer.hand_off,
+        hand_off,
         request_id=request_id,
         senders=[rank.worker for rank in peer.group.ranks],
         connectors=peer.connectors,
@@ -63,7 +66,10 @@ async def open_incoming(
         num_tokens=num_tokens,
         memory=memory,
     )
-    return Incoming(group, _ticket_of(group, peer, sizes))
+    ticket = _ticket_of(group, peer, sizes)
+    if hand_off.num_slices > 1:
+        ticket.num_slices = hand_off.num_slices
+    return Incoming(group, ticket)
 
 
 def _ticket_of(

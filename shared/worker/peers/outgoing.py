@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
 from shared.connector.group.outbound import GroupOutbound
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from baton.v1 import transfer_pb2
     from shared.connector.base import Connector, Ticket
     from shared.connector.group.base import SequenceOutbound
-    from shared.identity import WorkerId
     from shared.kv.hand_off import HandOff, Pair
     from shared.kv.layout import KVLayout
     from shared.worker.peers.endpoints import Endpoints
@@ -27,6 +26,19 @@ if TYPE_CHECKING:
 
 #: Peers whose ranks are remembered. One that was forgotten shakes hands again.
 _MOST_PEERS = 4096
+#: In more slices nothing is handed over.
+MOST_SLICES = 16
+
+
+@dataclass(slots=True)
+class _Met:
+    """A peer that may order blocks."""
+
+    group: RankGroup
+    #: The map to its ranks; None from one rank to one.
+    hand_off: HandOff | None
+    #: The same by slices, by their number.
+    sliced: dict[int, HandOff] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +97,8 @@ class Recipients:
 
     def __init__(self, endpoints: Endpoints) -> None:
         self._endpoints = endpoints
-        #: By name, the latest one last: the map to the ranks of a peer; None from one rank to one.
-        self._met: OrderedDict[str, tuple[WorkerId, HandOff | None]] = OrderedDict()
+        #: By name, the latest one last.
+        self._met: OrderedDict[str, _Met] = OrderedDict()
 
     async def meet(self, peer: RankGroup) -> list[str]:
         """Remember a peer's ranks; return the connectors by which ours reach them, best first.
@@ -94,9 +106,9 @@ class Recipients:
         Raises:
             IncompatiblePeerError: its ranks and ours cannot hand over to each other.
         """
-        worker = peer.ranks[0].worker
         hand_off = self._endpoints.hand_off_to(peer)
-        self._met[worker.name] = worker, hand_off
+        worker = peer.ranks[0].worker
+        self._met[worker.name] = _Met(peer, hand_off)
         self._met.move_to_end(worker.name)
         if len(self._met) > _MOST_PEERS:
             self._met.popitem(last=False)
@@ -186,13 +198,27 @@ class Recipients:
 
     def _hand_off(self, message: transfer_pb2.TransferTicket) -> HandOff:
         receiver = worker_id_from_wire(message.receiver)
-        met, hand_off = self._met.get(receiver.name, (None, None))
-        if met != receiver or hand_off is None:
+        met = self._met.get(receiver.name)
+        hand_off = None
+        if met is not None and met.group.ranks[0].worker == receiver:
+            hand_off = self._sliced(met, message) if message.num_slices > 1 else met.hand_off
+        if hand_off is None:
             raise TransferError(
                 TransferFailure.UNKNOWN_TICKET,
                 f"request {message.request_id}: no handshake with the ranks of {receiver}",
             )
         return hand_off
+
+    def _sliced(self, met: _Met, message: transfer_pb2.TransferTicket) -> HandOff:
+        num_slices = message.num_slices
+        if num_slices > MOST_SLICES:
+            raise InvalidRequestError(
+                f"request {message.request_id}: {num_slices} slices, {MOST_SLICES} at most",
+                param="num_slices",
+            )
+        if num_slices not in met.sliced:
+            met.sliced[num_slices] = self._endpoints.slices_to(met.group, num_slices)
+        return met.sliced[num_slices]
 
     def _check(self, ticket: Ticket, rank: int, layout: KVLayout) -> None:
         ours = self._endpoints

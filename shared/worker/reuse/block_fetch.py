@@ -113,6 +113,7 @@ class BlockFetcher:
             tables=reservation.blocks.tables,
             moved=self._layout.needed(first, num_blocks),
             num_tokens=(first + num_blocks) * self._layout.block_size,
+            hand_off=peer.hand_off,
         )
         inbound = incoming.inbound
         arrival = asyncio.create_task(inbound.wait(timeout_s))

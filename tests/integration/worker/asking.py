@@ -9,6 +9,8 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from shared.engine.llm import LLM
+from shared.kv.group_rules import GroupKind
+from shared.kv.identity import block_key
 from shared.request.sampling_params import SamplingParams
 from tests.fakes.live_worker import BLOCK_SIZE
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
 
+    from shared.engine.engine import Engine
     from tests.fakes.live_worker import LiveWorker
 
 
@@ -29,6 +32,23 @@ def expect(oracle: LLM, prompt: list[int], max_tokens: int = 8) -> tuple[int, ..
     """The tokens of one greedy answer."""
     sampling = SamplingParams(max_tokens=max_tokens, temperature=0.0, ignore_eos=True)
     return tuple(oracle.generate([prompt], sampling)[0].outputs[0].token_ids)
+
+
+async def kept_blocks(worker: LiveWorker, tokens: list[int]) -> list[bytes]:
+    """The bytes of the prompt's whole blocks that a worker has, of all groups with tokens."""
+    hashes, layout = worker.hashes(tokens), worker.parts.layout
+
+    def read(engine: Engine) -> list[bytes]:
+        memory, found = engine.kv_memory, []
+        assert memory is not None
+        for number, group in enumerate(layout.groups):
+            for key in hashes:
+                block = engine._pool.find(block_key(key, number))
+                if block is not None and group.kind is not GroupKind.STATE:
+                    found.append(memory.blocks[block, : layout.used_bytes(group)].tobytes())
+        return found
+
+    return await worker.parts.engine.call(read)
 
 
 @contextmanager

@@ -8,42 +8,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shared.connector.instrumented import Direction
-from shared.kv.group_rules import GroupKind
-from shared.kv.identity import block_key
 from shared.model.random_checkpoint import write_random_checkpoint
 from tests.fakes.group_kinds import SPECS
 from tests.fakes.live_worker import live_worker
-from tests.integration.worker.asking import assert_idle, prompt_of
+from tests.integration.worker.asking import assert_idle, kept_blocks, prompt_of
 
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import Literal
-
-    from shared.engine.engine import Engine
-    from tests.fakes.live_worker import LiveWorker
 
     Modes = tuple[Literal["on", "off"], Literal["on", "off"]]
 
 #: More than a step of 64 tokens; two chunks of the first group's blocks.
 LENGTHS = (64, 233)
 INBOUND = ("zmq", Direction.INBOUND)
-
-
-async def kept(worker: LiveWorker, tokens: list[int]) -> list[bytes]:
-    """The bytes of the prompt's whole blocks that a worker has, of all groups with tokens."""
-    hashes, layout = worker.hashes(tokens), worker.parts.layout
-
-    def read(engine: Engine) -> list[bytes]:
-        memory, found = engine.kv_memory, []
-        assert memory is not None
-        for number, group in enumerate(layout.groups):
-            for key in hashes:
-                block = engine._pool.find(block_key(key, number))
-                if block is not None and group.kind is not GroupKind.STATE:
-                    found.append(memory.blocks[block, : layout.used_bytes(group)].tobytes())
-        return found
-
-    return await worker.parts.engine.call(read)
 
 
 @pytest.mark.parametrize("name", ["window", "latent", "state"])
@@ -73,7 +51,7 @@ async def test_answers_and_blocks_are_those_of_plain_hand_offs(name: str, tmp_pa
                 reply = await decode.ask(prompt, max_tokens=12, prefill=prefill)
                 assert reply.timings.prefill_worker == "w0"
                 answers.append(reply.token_ids)
-                blocks.append(await kept(decode, prompt))
+                blocks.append(await kept_blocks(decode, prompt))
             found[packing] = answers, blocks
             counters = decode.parts.transfers
             assert counters.num_bytes[INBOUND] > 0

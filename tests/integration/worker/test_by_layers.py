@@ -1,0 +1,95 @@
+"""Hand-offs by layers: answers and blocks are those of whole ones; the first layers go early."""
+
+from __future__ import annotations
+
+import time
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from shared.connector.group.outbound import GroupOutbound
+from shared.engine.pipeline import step_pipeline
+from shared.engine.step.parts import StepInParts
+from shared.identity import Role
+from shared.model.random_checkpoint import write_random_checkpoint
+from shared.worker.peers import peers
+from tests.fakes.group_kinds import SPECS
+from tests.fakes.live_worker import live_worker
+from tests.integration.worker.asking import assert_idle, kept_blocks, prompt_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from typing import Literal
+
+    Mode = Literal["auto", "on", "off"]
+
+#: Of one step, of several, and of a part of a block.
+LENGTHS = (40, 64, 233)
+
+
+@pytest.fixture
+def early(monkeypatch: pytest.MonkeyPatch) -> list[range]:
+    """The slices that left before the others. A part is a layer, and the loop has time for it."""
+    pushed: list[range] = []
+    push, advance = GroupOutbound.push, StepInParts.advance
+
+    async def noting(self: GroupOutbound, *args: Any) -> None:
+        if len(args[-1]) < self.num_slices:
+            pushed.append(args[-1])
+        await push(self, *args)
+
+    def slowly(self: StepInParts, room_ms: float) -> Any:
+        time.sleep(0.01)
+        return advance(self, room_ms)
+
+    monkeypatch.setattr(step_pipeline, "PART_MS", 0.0)
+    monkeypatch.setattr(GroupOutbound, "push", noting)
+    monkeypatch.setattr(StepInParts, "advance", slowly)
+    return pushed
+
+
+async def ask(folder: Path, tmp_path: Path, modes: tuple[Mode, Mode], **options: Any) -> list[Any]:
+    """Answers and blocks of all lengths."""
+    async with AsyncExitStack() as stack:
+        prefill, decode = [
+            await stack.enter_async_context(
+                live_worker(folder, f"w{number}", runtime_dir=tmp_path, by_layers=mode, **options)
+            )
+            for number, mode in enumerate(modes)
+        ]
+        await prefill.parts.engine.call(lambda engine: engine.prefer(Role.PREFILL))
+        found: list[Any] = []
+        for length in LENGTHS:
+            prompt = prompt_of(length, seed=length)
+            reply = await decode.ask(prompt, max_tokens=8, prefill=prefill)
+            assert reply.timings.prefill_worker == "w0"
+            found += [reply.token_ids, await kept_blocks(decode, prompt)]
+        assert found[-1]
+        await assert_idle(prefill, decode)
+        return found
+
+
+@pytest.mark.parametrize(
+    ("name", "connector"),
+    [("shared", "zmq"), ("latent", "shm"), ("state", "zmq_ipc"), ("window", "shm")],
+)
+async def test_answers_and_blocks_are_those_of_whole_hand_offs(
+    name: str, connector: str, tmp_path: Path, early: list[range]
+) -> None:
+    write_random_checkpoint(tmp_path / name, SPECS[name])
+    options = {"connector": connector, "model_settings": {"dtype": "bfloat16"}}
+    whole = await ask(tmp_path / name, tmp_path, ("on", "off"), **options)
+    assert not early
+    assert await ask(tmp_path / name, tmp_path, ("off", "on"), **options) == whole
+    assert any(slices.start == 0 for slices in early)
+    assert any(slices.start > 0 for slices in early)
+
+
+async def test_a_worker_of_an_older_version_sends_it_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, early: list[range]
+) -> None:
+    monkeypatch.setattr(peers, "SLICES_MINOR", 99)
+    write_random_checkpoint(tmp_path / "m", SPECS["window"])
+    await ask(tmp_path / "m", tmp_path, ("on", "on"), connector="shm")
+    assert not early
