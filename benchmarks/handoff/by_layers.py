@@ -54,20 +54,24 @@ def main(
     table = Table("KV", "TTFT p50 ms", "first to second token p50 ms", "sum p50 ms")
     for way, one in seen.items():
         both = [sum(pair) for pair in zip(one.first, one.second, strict=True)]
-        table.add_row(way, *(f"{median(times):.1f}" for times in (one.first, one.second, both)))
+        table.add_row(
+            "as a whole" if way else "by layers",
+            *(f"{median(times):.1f}" for times in (one.first, one.second, both)),
+        )
     Console(width=110).print(table)
 
 
 async def _compare(
     model: Path, input_len: int, chunk: int, rounds: int, connector: str
 ) -> dict[str, Seen]:
-    seen = {"off": Seen(), "on": Seen()}
+    #: By prefix of the flag.
+    seen = {"no-": Seen(), "": Seen()}
     vocab_size = load_spec(model).vocab_size
     rng = random.Random(1)
     async with AsyncExitStack() as stack:
         ways = {
             way: await stack.enter_async_context(
-                disaggregated(model, chunk, connector, "--transfer-by-layers", way)
+                disaggregated(model, chunk, connector, f"--{way}transfer-by-layers")
             )
             for way in seen
         }
@@ -75,7 +79,7 @@ async def _compare(
             prompt = [rng.randrange(10, vocab_size) for _ in range(input_len)]
             order = list(ways) if number % 2 else list(ways)[::-1]
             for way in order:
-                times = await _ask(ways[way], f"{way}-{number}", prompt)
+                times = await _ask(ways[way], f"{way}{number}", prompt)
                 if number >= 2:
                     seen[way].first.append(times[0])
                     seen[way].second.append(times[1])

@@ -90,16 +90,15 @@ class PrefillAttempt:
     ) -> None:
         """`open_states`: request hidden states, too, if the worker's version can send them.
 
-        `by_layers`: the same for slices of the prompt's layers.
+        `by_layers`: have the KV in slices of layers, if the worker can send them early.
         """
         self._open_states = open_states if peer.sends_states else None
         self._peer = peer
         self._request_id = request_id
         self._to = to
-        by_layers = by_layers and peer.sliced is not None
-        #: Whether the KV comes by layers.
-        self.by_layers = by_layers
-        hand_off = self._hand_off = peer.sliced if by_layers else peer.hand_off
+        # A step whose hidden states are kept is computed as a whole.
+        sliced = peer.sliced if by_layers and self._open_states is None else None
+        hand_off = self._hand_off = peer.hand_off if sliced is None else sliced
         self._moved = (
             to.moved if hand_off is None else hand_off.moved(to.first_block, to.num_tokens)
         )

@@ -35,6 +35,7 @@ from shared.engine.sequence.events import Failed
 from shared.engine.sequence.sequence import Sequence, Status
 from shared.engine.step.followers import NO_FOLLOWERS
 from shared.engine.step.model_parts import build_model_parts
+from shared.engine.step.parts import ModelInParts
 from shared.engine.step.step_memory import largest_step_bytes
 from shared.engine.timing.step_model import StepModel
 from shared.engine.validation import RequestValidator, find_receiving
@@ -434,6 +435,11 @@ class Engine:
     def is_in_parts(self) -> bool:
         """Whether a part of a step has been computed, and not all of it."""
         return self._steps.is_in_parts
+
+    @property
+    def may_part(self) -> bool:
+        """Whether steps of prompts may be computed in parts: see `LayersComputed`."""
+        return self._steps.may_part and isinstance(self._parts.loaded.model, ModelInParts)
 
     def settle(self) -> None:
         """Compute what is in flight to its end; its events come with the next step."""

@@ -29,8 +29,7 @@ PROTOCOL_MAJOR = 1
 #: 8: (plain tokens) a decode worker sends the tokens of a step in two lists, to a router that reads
 #: them.
 #: 9: workers hand over whose block sizes differ, if one is a multiple of the other.
-#: 10: a prefill worker sends slices of a prompt's layers while it computes the others.
-PROTOCOL_MINOR = 10
+PROTOCOL_MINOR = 9
 
 #: First minor versions with a feature.
 REPORTING_MINOR = 1
@@ -46,4 +45,3 @@ ADAPTED_VECTORS_MINOR = 8
 RANKS_MINOR = 8
 SPLIT_MINOR = 8
 BLOCK_SIZES_MINOR = 9
-SLICES_MINOR = 10

@@ -271,7 +271,9 @@ def _peers(
     channels = ChannelPool(token=token, certificates=certificates)
     stack.push_async_callback(channels.close)
     info = endpoints.describe(
-        model_fingerprint=engine.model_fingerprint, namespace=engine.namespace
+        model_fingerprint=engine.model_fingerprint,
+        namespace=engine.namespace,
+        sends_layers=engine.may_part,
     )
     return channels, PeerBook(info=info, endpoints=endpoints, channels=channels)
 

@@ -194,7 +194,7 @@ async def live_worker(
     is_remote: bool = False,
     encrypt: bool = False,
     packing: Literal["auto", "on", "off"] = "auto",
-    by_layers: Literal["auto", "on", "off"] = "off",
+    by_layers: bool = False,
     **engine: Any,
 ) -> AsyncIterator[LiveWorker]:
     """`servicer` may be one that cheats; `model_settings`: fields of `ModelSettings`; `engine`:

@@ -150,10 +150,12 @@ class _Outbound(GroupOutbound):
         outbound._scattered = _SCATTERED.get(id(kwargs["connectors"]))
         return outbound
 
-    async def push(self, group: int, first_block: int, blocks: Sequence[int]) -> None:
+    async def push(
+        self, group: int, first_block: int, blocks: Sequence[int], slices: range | None = None
+    ) -> None:
         if self._scattered is not None:
             self._scattered.scatter(group, blocks)
-        await super().push(group, first_block, blocks)
+        await super().push(group, first_block, blocks, slices)
 
     async def push_all(self, tables: Sequence[Sequence[int]]) -> None:
         if self._scattered is not None:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from baton.v1 import common_pb2 as baton_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x62\x61ton/v1/transfer.proto\x12\x08\x62\x61ton.v1\x1a\x15\x62\x61ton/v1/common.proto\"w\n\x07KVGroup\x12\x12\n\nnum_layers\x18\x01 \x01(\r\x12\x14\n\x0cnum_kv_heads\x18\x02 \x01(\r\x12\x10\n\x08head_dim\x18\x03 \x01(\r\x12\x0c\n\x04kind\x18\x04 \x01(\t\x12\x0e\n\x06window\x18\x05 \x01(\r\x12\x12\n\nstate_size\x18\x06 \x01(\r\"\xad\x01\n\x08KVLayout\x12\x12\n\nnum_layers\x18\x01 \x01(\r\x12\x14\n\x0cnum_kv_heads\x18\x02 \x01(\r\x12\x12\n\nblock_size\x18\x03 \x01(\r\x12\x10\n\x08head_dim\x18\x04 \x01(\r\x12\r\n\x05\x64type\x18\x05 \x01(\t\x12\x0f\n\x07version\x18\x06 \x01(\r\x12!\n\x06groups\x18\x07 \x03(\x0b\x32\x11.baton.v1.KVGroup\x12\x0e\n\x06scales\x18\x08 \x01(\t\"\x99\x01\n\x0e\x43onnectorOffer\x12\x11\n\tconnector\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x34\n\x06params\x18\x03 \x03(\x0b\x32$.baton.v1.ConnectorOffer.ParamsEntry\x1a-\n\x0bParamsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"#\n\x0bStageLayers\x12\x14\n\x0cgroup_layers\x18\x01 \x03(\r\"\\\n\x0cRankEndpoint\x12\"\n\x06worker\x18\x01 \x01(\x0b\x32\x12.baton.v1.WorkerId\x12(\n\x06offers\x18\x02 \x03(\x0b\x32\x18.baton.v1.ConnectorOffer\"w\n\tRankGroup\x12\x1c\n\x14tensor_parallel_size\x18\x01 \x01(\r\x12%\n\x06stages\x18\x02 \x03(\x0b\x32\x15.baton.v1.StageLayers\x12%\n\x05ranks\x18\x03 \x03(\x0b\x32\x16.baton.v1.RankEndpoint\"\x9e\x02\n\x08PeerInfo\x12+\n\x08protocol\x18\x01 \x01(\x0b\x32\x19.baton.v1.ProtocolVersion\x12\"\n\x06worker\x18\x02 \x01(\x0b\x32\x12.baton.v1.WorkerId\x12\x19\n\x11model_fingerprint\x18\x03 \x01(\t\x12\"\n\x06layout\x18\x04 \x01(\x0b\x32\x12.baton.v1.KVLayout\x12\x11\n\tnamespace\x18\x05 \x01(\t\x12(\n\x06offers\x18\x06 \x03(\x0b\x32\x18.baton.v1.ConnectorOffer\x12\x1c\n\x14tensor_parallel_size\x18\x07 \x01(\r\x12\'\n\nrank_group\x18\x08 \x01(\x0b\x32\x13.baton.v1.RankGroup\"\xb5\x02\n\x0eTransferTicket\x12\x13\n\x0btransfer_id\x18\x01 \x01(\x0c\x12\x11\n\tconnector\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\"\n\x06sender\x18\x05 \x01(\x0b\x32\x12.baton.v1.WorkerId\x12$\n\x08receiver\x18\x06 \x01(\x0b\x32\x12.baton.v1.WorkerId\x12\x12\n\nnum_blocks\x18\x07 \x01(\r\x12\"\n\x06layout\x18\x08 \x01(\x0b\x32\x12.baton.v1.KVLayout\x12\x14\n\x0cgroup_blocks\x18\t \x03(\r\x12*\n\x0crank_tickets\x18\n \x03(\x0b\x32\x14.baton.v1.RankTicket\x12\x12\n\nnum_slices\x18\x0b \x01(\r\"b\n\nRankTicket\x12\x13\n\x0bsender_rank\x18\x01 \x01(\r\x12\x15\n\rreceiver_rank\x18\x02 \x01(\r\x12(\n\x06ticket\x18\x03 \x01(\x0b\x32\x18.baton.v1.TransferTicket\"4\n\x10HandshakeRequest\x12 \n\x04peer\x18\x01 \x01(\x0b\x32\x12.baton.v1.PeerInfo\"H\n\x11HandshakeResponse\x12 \n\x04peer\x18\x01 \x01(\x0b\x32\x12.baton.v1.PeerInfo\x12\x11\n\treachable\x18\x02 \x03(\t\"v\n\x0bSendRequest\x12(\n\x06ticket\x18\x01 \x01(\x0b\x32\x18.baton.v1.TransferTicket\x12\x14\n\x0c\x62lock_hashes\x18\x02 \x03(\x0c\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x13\n\x0b\x66irst_block\x18\x04 \x01(\r\"E\n\x0cSendResponse\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x06\x12\x12\n\nnum_blocks\x18\x02 \x01(\r\x12\x11\n\tnum_bytes\x18\x03 \x01(\x04\":\n\rLookupRequest\x12\x14\n\x0c\x62lock_hashes\x18\x01 \x03(\x0c\x12\x13\n\x0b\x66irst_block\x18\x02 \x01(\r\"$\n\x0eLookupResponse\x12\x12\n\nnum_blocks\x18\x01 \x01(\r2\xc4\x01\n\x08Transfer\x12\x44\n\tHandshake\x12\x1a.baton.v1.HandshakeRequest\x1a\x1b.baton.v1.HandshakeResponse\x12;\n\x06Lookup\x12\x17.baton.v1.LookupRequest\x1a\x18.baton.v1.LookupResponse\x12\x35\n\x04Send\x12\x15.baton.v1.SendRequest\x1a\x16.baton.v1.SendResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x62\x61ton/v1/transfer.proto\x12\x08\x62\x61ton.v1\x1a\x15\x62\x61ton/v1/common.proto\"w\n\x07KVGroup\x12\x12\n\nnum_layers\x18\x01 \x01(\r\x12\x14\n\x0cnum_kv_heads\x18\x02 \x01(\r\x12\x10\n\x08head_dim\x18\x03 \x01(\r\x12\x0c\n\x04kind\x18\x04 \x01(\t\x12\x0e\n\x06window\x18\x05 \x01(\r\x12\x12\n\nstate_size\x18\x06 \x01(\r\"\xad\x01\n\x08KVLayout\x12\x12\n\nnum_layers\x18\x01 \x01(\r\x12\x14\n\x0cnum_kv_heads\x18\x02 \x01(\r\x12\x12\n\nblock_size\x18\x03 \x01(\r\x12\x10\n\x08head_dim\x18\x04 \x01(\r\x12\r\n\x05\x64type\x18\x05 \x01(\t\x12\x0f\n\x07version\x18\x06 \x01(\r\x12!\n\x06groups\x18\x07 \x03(\x0b\x32\x11.baton.v1.KVGroup\x12\x0e\n\x06scales\x18\x08 \x01(\t\"\x99\x01\n\x0e\x43onnectorOffer\x12\x11\n\tconnector\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x34\n\x06params\x18\x03 \x03(\x0b\x32$.baton.v1.ConnectorOffer.ParamsEntry\x1a-\n\x0bParamsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"#\n\x0bStageLayers\x12\x14\n\x0cgroup_layers\x18\x01 \x03(\r\"\\\n\x0cRankEndpoint\x12\"\n\x06worker\x18\x01 \x01(\x0b\x32\x12.baton.v1.WorkerId\x12(\n\x06offers\x18\x02 \x03(\x0b\x32\x18.baton.v1.ConnectorOffer\"w\n\tRankGroup\x12\x1c\n\x14tensor_parallel_size\x18\x01 \x01(\r\x12%\n\x06stages\x18\x02 \x03(\x0b\x32\x15.baton.v1.StageLayers\x12%\n\x05ranks\x18\x03 \x03(\x0b\x32\x16.baton.v1.RankEndpoint\"\xb4\x02\n\x08PeerInfo\x12+\n\x08protocol\x18\x01 \x01(\x0b\x32\x19.baton.v1.ProtocolVersion\x12\"\n\x06worker\x18\x02 \x01(\x0b\x32\x12.baton.v1.WorkerId\x12\x19\n\x11model_fingerprint\x18\x03 \x01(\t\x12\"\n\x06layout\x18\x04 \x01(\x0b\x32\x12.baton.v1.KVLayout\x12\x11\n\tnamespace\x18\x05 \x01(\t\x12(\n\x06offers\x18\x06 \x03(\x0b\x32\x18.baton.v1.ConnectorOffer\x12\x1c\n\x14tensor_parallel_size\x18\x07 \x01(\r\x12\'\n\nrank_group\x18\x08 \x01(\x0b\x32\x13.baton.v1.RankGroup\x12\x14\n\x0csends_layers\x18\t \x01(\x08\"\xb5\x02\n\x0eTransferTicket\x12\x13\n\x0btransfer_id\x18\x01 \x01(\x0c\x12\x11\n\tconnector\x18\x02 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\x12\n\nrequest_id\x18\x04 \x01(\t\x12\"\n\x06sender\x18\x05 \x01(\x0b\x32\x12.baton.v1.WorkerId\x12$\n\x08receiver\x18\x06 \x01(\x0b\x32\x12.baton.v1.WorkerId\x12\x12\n\nnum_blocks\x18\x07 \x01(\r\x12\"\n\x06layout\x18\x08 \x01(\x0b\x32\x12.baton.v1.KVLayout\x12\x14\n\x0cgroup_blocks\x18\t \x03(\r\x12*\n\x0crank_tickets\x18\n \x03(\x0b\x32\x14.baton.v1.RankTicket\x12\x12\n\nnum_slices\x18\x0b \x01(\r\"b\n\nRankTicket\x12\x13\n\x0bsender_rank\x18\x01 \x01(\r\x12\x15\n\rreceiver_rank\x18\x02 \x01(\r\x12(\n\x06ticket\x18\x03 \x01(\x0b\x32\x18.baton.v1.TransferTicket\"4\n\x10HandshakeRequest\x12 \n\x04peer\x18\x01 \x01(\x0b\x32\x12.baton.v1.PeerInfo\"H\n\x11HandshakeResponse\x12 \n\x04peer\x18\x01 \x01(\x0b\x32\x12.baton.v1.PeerInfo\x12\x11\n\treachable\x18\x02 \x03(\t\"v\n\x0bSendRequest\x12(\n\x06ticket\x18\x01 \x01(\x0b\x32\x18.baton.v1.TransferTicket\x12\x14\n\x0c\x62lock_hashes\x18\x02 \x03(\x0c\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x13\n\x0b\x66irst_block\x18\x04 \x01(\r\"E\n\x0cSendResponse\x12\x0e\n\x06\x64igest\x18\x01 \x01(\x06\x12\x12\n\nnum_blocks\x18\x02 \x01(\r\x12\x11\n\tnum_bytes\x18\x03 \x01(\x04\":\n\rLookupRequest\x12\x14\n\x0c\x62lock_hashes\x18\x01 \x03(\x0c\x12\x13\n\x0b\x66irst_block\x18\x02 \x01(\r\"$\n\x0eLookupResponse\x12\x12\n\nnum_blocks\x18\x01 \x01(\r2\xc4\x01\n\x08Transfer\x12\x44\n\tHandshake\x12\x1a.baton.v1.HandshakeRequest\x1a\x1b.baton.v1.HandshakeResponse\x12;\n\x06Lookup\x12\x17.baton.v1.LookupRequest\x1a\x18.baton.v1.LookupResponse\x12\x35\n\x04Send\x12\x15.baton.v1.SendRequest\x1a\x16.baton.v1.SendResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -49,23 +49,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RANKGROUP']._serialized_start=644
   _globals['_RANKGROUP']._serialized_end=763
   _globals['_PEERINFO']._serialized_start=766
-  _globals['_PEERINFO']._serialized_end=1052
-  _globals['_TRANSFERTICKET']._serialized_start=1055
-  _globals['_TRANSFERTICKET']._serialized_end=1364
-  _globals['_RANKTICKET']._serialized_start=1366
-  _globals['_RANKTICKET']._serialized_end=1464
-  _globals['_HANDSHAKEREQUEST']._serialized_start=1466
-  _globals['_HANDSHAKEREQUEST']._serialized_end=1518
-  _globals['_HANDSHAKERESPONSE']._serialized_start=1520
-  _globals['_HANDSHAKERESPONSE']._serialized_end=1592
-  _globals['_SENDREQUEST']._serialized_start=1594
-  _globals['_SENDREQUEST']._serialized_end=1712
-  _globals['_SENDRESPONSE']._serialized_start=1714
-  _globals['_SENDRESPONSE']._serialized_end=1783
-  _globals['_LOOKUPREQUEST']._serialized_start=1785
-  _globals['_LOOKUPREQUEST']._serialized_end=1843
-  _globals['_LOOKUPRESPONSE']._serialized_start=1845
-  _globals['_LOOKUPRESPONSE']._serialized_end=1881
-  _globals['_TRANSFER']._serialized_start=1884
-  _globals['_TRANSFER']._serialized_end=2080
+  _globals['_PEERINFO']._serialized_end=1074
+  _globals['_TRANSFERTICKET']._serialized_start=1077
+  _globals['_TRANSFERTICKET']._serialized_end=1386
+  _globals['_RANKTICKET']._serialized_start=1388
+  _globals['_RANKTICKET']._serialized_end=1486
+  _globals['_HANDSHAKEREQUEST']._serialized_start=1488
+  _globals['_HANDSHAKEREQUEST']._serialized_end=1540
+  _globals['_HANDSHAKERESPONSE']._serialized_start=1542
+  _globals['_HANDSHAKERESPONSE']._serialized_end=1614
+  _globals['_SENDREQUEST']._serialized_start=1616
+  _globals['_SENDREQUEST']._serialized_end=1734
+  _globals['_SENDRESPONSE']._serialized_start=1736
+  _globals['_SENDRESPONSE']._serialized_end=1805
+  _globals['_LOOKUPREQUEST']._serialized_start=1807
+  _globals['_LOOKUPREQUEST']._serialized_end=1865
+  _globals['_LOOKUPRESPONSE']._serialized_start=1867
+  _globals['_LOOKUPRESPONSE']._serialized_end=1903
+  _globals['_TRANSFER']._serialized_start=1906
+  _globals['_TRANSFER']._serialized_end=2102
 # @@protoc_insertion_point(module_scope)

@@ -276,12 +276,15 @@ class PeerInfo(_message.Message):
     OFFERS_FIELD_NUMBER: _builtins.int
     TENSOR_PARALLEL_SIZE_FIELD_NUMBER: _builtins.int
     RANK_GROUP_FIELD_NUMBER: _builtins.int
+    SENDS_LAYERS_FIELD_NUMBER: _builtins.int
     model_fingerprint: _builtins.str
     """Must be equal: digest of architecture, weights and dtype."""
     namespace: _builtins.str
     """Root of the block hashes. Must be equal if the block sizes are."""
     tensor_parallel_size: _builtins.int
     """Number of ranks. Peers before minor version 8 refuse another one than theirs."""
+    sends_layers: _builtins.bool
+    """It sends the KV of some layers of a prompt before it has computed the others."""
     @_builtins.property
     def protocol(self) -> _common_pb2.ProtocolVersion:
         """Compatible if `major` is equal."""
@@ -315,10 +318,11 @@ class PeerInfo(_message.Message):
         offers: _abc.Iterable[Global___ConnectorOffer] | None = ...,
         tensor_parallel_size: _builtins.int = ...,
         rank_group: Global___RankGroup | None = ...,
+        sends_layers: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout", "protocol", b"protocol", "rank_group", b"rank_group", "worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout", "model_fingerprint", b"model_fingerprint", "namespace", b"namespace", "offers", b"offers", "protocol", b"protocol", "rank_group", b"rank_group", "tensor_parallel_size", b"tensor_parallel_size", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout", "model_fingerprint", b"model_fingerprint", "namespace", b"namespace", "offers", b"offers", "protocol", b"protocol", "rank_group", b"rank_group", "sends_layers", b"sends_layers", "tensor_parallel_size", b"tensor_parallel_size", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -353,7 +357,7 @@ class TransferTicket(_message.Message):
     """Blocks are named 0 … num_blocks-1 within the transfer: those of the first group, then the next."""
     num_slices: _builtins.int
     """With rank tickets: in so many slices the layers of each group move, the first ones before the last are
-    computed. 0: in one. Since minor version 10.
+    computed. 0: in one. Only for a sender that `sends_layers`.
     """
     @_builtins.property
     def sender(self) -> _common_pb2.WorkerId:

@@ -109,6 +109,11 @@ class StepPipeline:
         return self._parted is not None or bool(self._in_flight)
 
     @property
+    def may_part(self) -> bool:
+        """Whether steps of prompts alone may be computed in parts."""
+        return self._in_parts is not None
+
+    @property
     def is_in_parts(self) -> bool:
         """Whether a step in parts is under way."""
         return self._parted is not None

@@ -53,7 +53,9 @@ class Endpoints:
         )
         return RankGroup(self.holder.split, tuple(ranks), self.holder.layout.block_size)
 
-    def describe(self, *, model_fingerprint: str, namespace: bytes) -> transfer_pb2.PeerInfo:
+    def describe(
+        self, *, model_fingerprint: str, namespace: bytes, sends_layers: bool = False
+    ) -> transfer_pb2.PeerInfo:
         """Return what peers compare. A single rank is described as before there were several."""
         group = self.group
         return transfer_pb2.PeerInfo(
@@ -65,6 +67,7 @@ class Endpoints:
             offers=map(offer_to_wire, group.ranks[0].offers),
             tensor_parallel_size=self.num_ranks,
             rank_group=group_to_wire(group) if self.num_ranks > 1 else None,
+            sends_layers=sends_layers,
         )
 
     def meet(self, peer: RankGroup) -> None:

@@ -11,7 +11,7 @@ import grpc
 
 from baton.v1 import transfer_pb2, transfer_pb2_grpc
 from shared.errors import IncompatiblePeerError, WorkerLostError
-from shared.rpc.protocol import ADAPTERS_MINOR, REPORTING_MINOR, SLICES_MINOR, STATES_MINOR
+from shared.rpc.protocol import ADAPTERS_MINOR, REPORTING_MINOR, STATES_MINOR
 from shared.rpc.status import from_rpc_error
 from shared.rpc.wire import worker_id_from_wire
 from shared.worker.peers.compatibility import check_compatible
@@ -44,7 +44,7 @@ class Peer:
     connectors: Sequence[Connector]
     #: What each of its ranks has for each of ours; None if whole blocks move, from one rank to one.
     hand_off: HandOff | None
-    #: The same in `NUM_SLICES` slices; None if it cannot send them.
+    #: The same in `NUM_SLICES` slices; None if it could send none of them early.
     sliced: HandOff | None = None
     #: Whether we may fetch prefixes from it, and it from us: blocks of one size have one hash.
     shares_prefixes: bool = True
@@ -131,7 +131,7 @@ class PeerBook:
                     connector=name,
                     connectors=ours.connectors[name],
                     hand_off=hand_off,
-                    sliced=self._sliced(name, group, response.peer.protocol.minor),
+                    sliced=self._sliced(name, group, response.peer),
                     shares_prefixes=group.block_size == ours.holder.layout.block_size,
                     group=group,
                     reports_progress=response.peer.protocol.minor >= REPORTING_MINOR,
@@ -145,8 +145,9 @@ class PeerBook:
             peer=address,
         )
 
-    def _sliced(self, connector: str, group: RankGroup, minor: int) -> HandOff | None:
+    def _sliced(
+        self, connector: str, group: RankGroup, peer: transfer_pb2.PeerInfo
+    ) -> HandOff | None:
         ours = self._endpoints
-        if minor < SLICES_MINOR or not all(one.takes_parts for one in ours.connectors[connector]):
-            return None
-        return ours.slices_from(group, NUM_SLICES)
+        takes_parts = all(one.takes_parts for one in ours.connectors[connector])
+        return ours.slices_from(group, NUM_SLICES) if takes_parts and peer.sends_layers else None

@@ -13,16 +13,12 @@ from shared.engine.pipeline import step_pipeline
 from shared.engine.step.parts import StepInParts
 from shared.identity import Role
 from shared.model.random_checkpoint import write_random_checkpoint
-from shared.worker.peers import peers
 from tests.fakes.group_kinds import SPECS
 from tests.fakes.live_worker import live_worker
 from tests.integration.worker.asking import assert_idle, kept_blocks, prompt_of
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from typing import Literal
-
-    Mode = Literal["auto", "on", "off"]
 
 #: Of one step, of several, and of a part of a block.
 LENGTHS = (40, 64, 233)
@@ -49,7 +45,7 @@ def early(monkeypatch: pytest.MonkeyPatch) -> list[range]:
     return pushed
 
 
-async def ask(folder: Path, tmp_path: Path, modes: tuple[Mode, Mode], **options: Any) -> list[Any]:
+async def ask(folder: Path, tmp_path: Path, modes: tuple[bool, bool], **options: Any) -> list[Any]:
     """Answers and blocks of all lengths."""
     async with AsyncExitStack() as stack:
         prefill, decode = [
@@ -79,17 +75,18 @@ async def test_answers_and_blocks_are_those_of_whole_hand_offs(
 ) -> None:
     write_random_checkpoint(tmp_path / name, SPECS[name])
     options = {"connector": connector, "model_settings": {"dtype": "bfloat16"}}
-    whole = await ask(tmp_path / name, tmp_path, ("on", "off"), **options)
+    whole = await ask(tmp_path / name, tmp_path, (True, False), **options)
     assert not early
-    assert await ask(tmp_path / name, tmp_path, ("off", "on"), **options) == whole
+    assert await ask(tmp_path / name, tmp_path, (False, True), **options) == whole
     assert any(slices.start == 0 for slices in early)
     assert any(slices.start > 0 for slices in early)
 
 
-async def test_a_worker_of_an_older_version_sends_it_as_a_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, early: list[range]
+async def test_a_worker_that_computes_whole_steps_sends_whole_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peers, "SLICES_MINOR", 99)
+    """So does one of an older version, which says nothing."""
+    monkeypatch.setattr(GroupOutbound, "connect", None)
     write_random_checkpoint(tmp_path / "m", SPECS["window"])
-    await ask(tmp_path / "m", tmp_path, ("on", "on"), connector="shm")
-    assert not early
+    options = {"connector": "shm", "model_settings": {"attention_backend": "torch"}}
+    await ask(tmp_path / "m", tmp_path, (True, True), **options)

@@ -133,8 +133,8 @@ class StuckPublisher:
         send = Publisher._send
         stuck = self
 
-        async def send_some(self: Publisher, start: int, end: int) -> None:
-            await send(self, start, min(end, 3))
+        async def send_some(self: Publisher, start: int, end: int, slices: list[int]) -> None:
+            await send(self, start, min(end, 3), slices)
             stuck.sent.set()
             await asyncio.Event().wait()
 

@@ -267,6 +267,25 @@ async def test_tickets_that_do_not_fit_are_refused() -> None:
         assert error.value.reason is TransferFailure.OUT_OF_RANGE
 
 
+async def test_slices_are_of_peers_that_have_been_met_and_not_too_many() -> None:
+    """From one rank to one, where whole blocks move otherwise."""
+    recipients = Recipients(endpoints([FakeConnector("shm", "a")]))
+    message = message_of((0, 0))
+    message.num_slices = 3
+    with pytest.raises(TransferError, match="no handshake"):
+        recipients.order_prompt(message, 0, NUM_TOKENS)
+    await recipients.meet(peer([_offer("shm")]))
+    order = recipients.order_prompt(message, 0, NUM_TOKENS)
+    assert isinstance(order, GroupOrder)
+    assert order.hand_off.num_slices == 3
+    message.num_slices = 1
+    with pytest.raises(TransferError, match="no handshake"):
+        recipients.order_prompt(message, 0, NUM_TOKENS)
+    message.num_slices = outgoing.MOST_SLICES + 1
+    with pytest.raises(InvalidRequestError, match="17 slices, 16 at most"):
+        recipients.order_prompt(message, 0, NUM_TOKENS)
+
+
 def test_a_group_takes_no_ticket_for_one_rank() -> None:
     """Peers that know of no ranks have been refused; hidden states do not move."""
     recipients = Recipients(endpoints([FakeConnector("shm")], [FakeConnector("shm")]))
