@@ -51,6 +51,7 @@ def alone(folder: Path) -> Iterator[Callable[[str], LLM]]:
         llm.close()
 
 
+@pytest.mark.parametrize("by_layers", [False, True])
 @pytest.mark.parametrize(("name", "kind"), CASES)
 async def test_a_hand_off_that_lacks_the_end_of_a_group_is_not_used(
     name: str,
@@ -59,9 +60,14 @@ async def test_a_hand_off_that_lacks_the_end_of_a_group_is_not_used(
     alone: Callable[[str], LLM],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    by_layers: bool,
 ) -> None:
-    """Whether it was lost on its way or never sent, the ticket does not complete."""
-    async with live_pair(folder / name, tmp_path, "zmq") as (prefill, decode):
+    """Whether it was lost on its way or never sent, the ticket does not complete.
+
+    By layers, the piece is a slice of the first ones.
+    """
+    async with live_pair(folder / name, tmp_path, "zmq", by_layers=by_layers) as both:
+        prefill, decode = both
         groups = decode.parts.layout.groups
         group = [each.kind for each in groups].index(kind)
 
