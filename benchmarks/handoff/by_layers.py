@@ -64,14 +64,13 @@ def main(
 async def _compare(
     model: Path, input_len: int, chunk: int, rounds: int, connector: str
 ) -> dict[str, Seen]:
-    #: By prefix of the flag.
-    seen = {"no-": Seen(), "": Seen()}
+    seen = {"off": Seen(), "on": Seen()}
     vocab_size = load_spec(model).vocab_size
     rng = random.Random(1)
     async with AsyncExitStack() as stack:
         ways = {
             way: await stack.enter_async_context(
-                disaggregated(model, chunk, connector, f"--{way}transfer-by-layers")
+                disaggregated(model, chunk, connector, "--transfer-by-layers", way)
             )
             for way in seen
         }
@@ -79,7 +78,7 @@ async def _compare(
             prompt = [rng.randrange(10, vocab_size) for _ in range(input_len)]
             order = list(ways) if number % 2 else list(ways)[::-1]
             for way in order:
-                times = await _ask(ways[way], f"{way}{number}", prompt)
+                times = await _ask(ways[way], f"{way}-{number}", prompt)
                 if number >= 2:
                     seen[way].first.append(times[0])
                     seen[way].second.append(times[1])

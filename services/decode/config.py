@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from shared.config import setting
 from shared.errors import ConfigError
@@ -21,10 +22,11 @@ class DecodeSettings:
     transfer_stall_s: float = setting(
         4.0, help="a prefill worker that makes no progress for so long is given up"
     )
-    transfer_by_layers: bool = setting(
-        True,
-        help="receive a prompt's KV by layers, the first ones while its last step computes the "
-        "others, from prefill workers that compute steps in parts",
+    transfer_by_layers: Literal["auto", "on", "off"] = setting(
+        "auto",
+        help="whether a prompt's KV is received by layers, the first ones while its last step "
+        "computes the others, from prefill workers that compute steps in parts: on, off, or auto "
+        "(where the wait for KV behind the first token was over a tenth of the computation)",
     )
     breaker_failures: int = setting(
         3, help="failures in a row after which a prefill worker is left alone; 1 if it is gone"

@@ -12,6 +12,7 @@ from prometheus_client import Counter
 
 from baton.v1 import prefill_pb2, prefill_pb2_grpc
 from services.decode.hidden import HiddenInbox
+from services.decode.layer_choice import LayerChoice, LayerMode
 from services.decode.prefill_attempt import PrefillAttempt
 from services.decode.tracing import trace_transfer, under
 from shared.errors import (
@@ -81,7 +82,7 @@ class HandOff:
         timeout_s: float,
         stall_s: float,
         max_attempts: int,
-        by_layers: bool = False,
+        layers: LayerMode = LayerMode.OFF,
         hidden: HiddenPolicy | None = None,
     ) -> None:
         """`own_source` returns this worker as the holder of a number of a prompt's blocks.
@@ -96,7 +97,7 @@ class HandOff:
         self._timeout_s = timeout_s
         self._stall_s = stall_s
         self._max_attempts = max_attempts
-        self._by_layers = by_layers
+        self._layers = LayerChoice(layers)
         #: Whether hidden states are asked for; None: never.
         self.hidden = hidden
         self._retries = RetryBudget()
@@ -177,7 +178,7 @@ class HandOff:
                 to=to,
                 timeout_s=timeout_s,
                 stall_s=self._stall_s,
-                by_layers=self._by_layers,
+                by_layers=peer.sliced is not None and self._layers.wants_layers(worker),
                 open_states=self._states_opener(request, to.hidden, timeout_s),
             )
 
@@ -189,6 +190,7 @@ class HandOff:
                     if span is not None:
                         span.event("first_token", time.monotonic())
                     yield token
+            self._layers.learn(worker, report, by_layers=attempt.by_layers)
             if self.hidden is not None and report.done is not None and not to.is_part:
                 self.hidden.computed(len(request.token_ids), report.done)
             if span is not None:

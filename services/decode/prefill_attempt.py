@@ -98,6 +98,8 @@ class PrefillAttempt:
         self._to = to
         # A step whose hidden states are kept is computed as a whole.
         sliced = peer.sliced if by_layers and self._open_states is None else None
+        #: Whether the KV comes by layers.
+        self.by_layers = sliced is not None
         hand_off = self._hand_off = peer.hand_off if sliced is None else sliced
         self._moved = (
             to.moved if hand_off is None else hand_off.moved(to.first_block, to.num_tokens)

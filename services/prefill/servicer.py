@@ -192,5 +192,6 @@ def _engine_request(request: prefill_pb2.PrefillRequest, wish: HiddenWish | None
         cache_salt=request.cache_salt,
         adapter=_adapter(request),
         hold_blocks=True,
+        num_layer_notices=request.ticket.num_slices,
         hidden=wish,
     )

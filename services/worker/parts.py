@@ -10,6 +10,7 @@ from services.decode.answer import DecodeCall
 from services.decode.decider import Decider
 from services.decode.hand_off import HandOff
 from services.decode.hidden import HiddenPolicy, states_counter
+from services.decode.layer_choice import LayerMode
 from services.decode.metrics import DecodeMetrics
 from services.decode.servicer import DecodeServicer
 from services.prefill.metrics import PoolMetrics, PrefillMetrics
@@ -89,7 +90,7 @@ def _add_decode(config: WorkerProgramConfig, parts: WorkerParts, services: Servi
         timeout_s=config.worker.transfer_timeout_s,
         stall_s=settings.transfer_stall_s,
         max_attempts=settings.max_prefill_attempts,
-        by_layers=settings.transfer_by_layers,
+        layers=LayerMode(settings.transfer_by_layers),
         hidden=_hidden_policy(config, parts),
     )
     answer = partial(

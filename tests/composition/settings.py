@@ -186,7 +186,7 @@ def worker_flags(row: Row, models: Models, folder: Path) -> list[str]:
     # What is of bfloat16 is packed wherever it can be: by zmq, and on disk.
     flags += ["--connectors", row["connector"], "--transfer-packing", "on"]
     # Whole blocks by shm, and slices of layers by the others that can.
-    flags.append(f"--{'no-' * (row['connector'] == 'shm')}transfer-by-layers")
+    flags += ["--transfer-by-layers", "off" if row["connector"] == "shm" else "on"]
     if grammar := GRAMMARS[row["grammar"]]:
         flags += ["--structured-outputs-backend", grammar[0]]
     if names := set(filter(None, ADAPTERS[row["adapter"]])):

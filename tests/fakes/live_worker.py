@@ -194,7 +194,7 @@ async def live_worker(
     is_remote: bool = False,
     encrypt: bool = False,
     packing: Literal["auto", "on", "off"] = "auto",
-    by_layers: bool = False,
+    by_layers: Literal["on", "off"] = "off",
     **engine: Any,
 ) -> AsyncIterator[LiveWorker]:
     """`servicer` may be one that cheats; `model_settings`: fields of `ModelSettings`; `engine`:
@@ -217,8 +217,7 @@ async def live_worker(
         engine=EngineConfig(**(usual | engine)),
     )
     async with _opened(config, num_ranks, is_remote=is_remote) as parts:
-        server = RpcServer(())
-        services = ServiceSet(server)
+        services = ServiceSet(server := RpcServer(()))
         add_services(WorkerProgramConfig(worker=config, decode=decode), parts, services)
         _add_worker_services(parts, services, servicer)
         _switch_to(services, server)

@@ -290,13 +290,16 @@ class StepPipeline:
     def _tell_layers(self, parted: PartedStep) -> list[EngineEvent]:
         """Tell prompts that end with the step which layers have their KV."""
         parted.num_layers, before = parted.parts.num_layers, parted.num_layers
-        if parted.num_layers == before:
-            return []
+        total = 1 + max((layers[-1] for layers in self._kv_layers), default=0)
+
+        def is_due(num_notices: int) -> bool:
+            return parted.num_layers * num_notices // total > before * num_notices // total
+
         by_group = tuple(bisect_left(layers, parted.num_layers) for layers in self._kv_layers)
         return [
             LayersComputed(request_id=seq.request_id, num_layers=by_group)
             for seq, num in parted.num_new_tokens.items()
-            if seq.request.hold_blocks
+            if is_due(seq.request.num_layer_notices)
             and seq.status is Status.RUNNING
             and seq.num_computed_tokens + num == seq.num_tokens
         ]

@@ -69,7 +69,7 @@ class Computed:
 class LayersComputed:
     """Of a step in flight, which ends the prompt: in some layers the KV of all its tokens is final.
 
-    Only for `hold_blocks` requests. The step may fail nevertheless.
+    Only for requests with `num_layer_notices`. The step may fail nevertheless.
     """
 
     request_id: str

@@ -56,6 +56,9 @@ class EngineRequest:
     #: A prefill for a peer: sample exactly one token with these parameters, whatever `max_tokens`
     #: is, and keep the blocks until `release`, because they are being sent.
     hold_blocks: bool = False
+    #: How often it is told at most of layers that are complete before its prompt's last step is
+    #: over: see `LayersComputed`.
+    num_layer_notices: int = 0
     #: Blocks for the prompt's hidden states, in addition to those for its KV, if enough are free:
     #: with `KVSource.TRANSFER` a peer fills them, with `hold_blocks` the engine.
     hidden: HiddenWish | None = None

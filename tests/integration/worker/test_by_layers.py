@@ -45,7 +45,7 @@ def early(monkeypatch: pytest.MonkeyPatch) -> list[range]:
     return pushed
 
 
-async def ask(folder: Path, tmp_path: Path, modes: tuple[bool, bool], **options: Any) -> list[Any]:
+async def ask(folder: Path, tmp_path: Path, modes: tuple[str, str], **options: Any) -> list[Any]:
     """Answers and blocks of all lengths."""
     async with AsyncExitStack() as stack:
         prefill, decode = [
@@ -75,9 +75,9 @@ async def test_answers_and_blocks_are_those_of_whole_hand_offs(
 ) -> None:
     write_random_checkpoint(tmp_path / name, SPECS[name])
     options = {"connector": connector, "model_settings": {"dtype": "bfloat16"}}
-    whole = await ask(tmp_path / name, tmp_path, (True, False), **options)
+    whole = await ask(tmp_path / name, tmp_path, ("on", "off"), **options)
     assert not early
-    assert await ask(tmp_path / name, tmp_path, (False, True), **options) == whole
+    assert await ask(tmp_path / name, tmp_path, ("off", "on"), **options) == whole
     assert any(slices.start == 0 for slices in early)
     assert any(slices.start > 0 for slices in early)
 
@@ -89,4 +89,4 @@ async def test_a_worker_that_computes_whole_steps_sends_whole_blocks(
     monkeypatch.setattr(GroupOutbound, "connect", None)
     write_random_checkpoint(tmp_path / "m", SPECS["window"])
     options = {"connector": "shm", "model_settings": {"attention_backend": "torch"}}
-    await ask(tmp_path / "m", tmp_path, (True, True), **options)
+    await ask(tmp_path / "m", tmp_path, ("on", "on"), **options)

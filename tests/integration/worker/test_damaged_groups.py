@@ -51,7 +51,7 @@ def alone(folder: Path) -> Iterator[Callable[[str], LLM]]:
         llm.close()
 
 
-@pytest.mark.parametrize("by_layers", [False, True])
+@pytest.mark.parametrize("by_layers", ["off", "on"])
 @pytest.mark.parametrize(("name", "kind"), CASES)
 async def test_a_hand_off_that_lacks_the_end_of_a_group_is_not_used(
     name: str,
@@ -60,7 +60,7 @@ async def test_a_hand_off_that_lacks_the_end_of_a_group_is_not_used(
     alone: Callable[[str], LLM],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    by_layers: bool,
+    by_layers: str,
 ) -> None:
     """Whether it was lost on its way or never sent, the ticket does not complete.
 

@@ -46,7 +46,7 @@ def test_what_is_said_to_be_final_stays_as_it_is(
     loaded = load_model(tmp_path / name, dtype="float32", attention_backend="native")
     run, told = Run(), []
     with closing(make_engine(loaded, StepMode.PARTED, num_blocks=400)) as engine:
-        engine.add(make_request("long", PROMPT, hold_blocks=True))
+        engine.add(make_request("long", PROMPT, hold_blocks=True, num_layer_notices=9))
         engine.add(make_request("plain", PROMPT[3:41], max_tokens=1))
         while not run.tokens("long"):
             for event in engine.step():
