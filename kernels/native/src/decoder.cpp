@@ -260,7 +260,8 @@ class TypedDecoder final : public Decoder {
     if (shares_scale(matrix))
       ranges = share_ranges(0, rows, [&](int row) { return range_of(from.row(row), matrix.inner); });
     const Operation* const joined = std::exchange(joined_norm_, nullptr);
-    const Rows operands = joined ? norm_operands(*joined, matrix, rows) : operands_.of(pool_, from, rows, matrix, ranges);
+    const Rows operands =
+        joined ? norm_operands(*joined, matrix, rows) : operands_.of(pool_, from, rows, matrix, ranges);
     const bool adapted = !adapter_rows_.empty() && deltas_.plan(pool_, adapter_rows_, matrix, from, operands);
     multiply<Dot>(pool_, operands, matrix, put, adapted ? &deltas_ : nullptr, whole);
   }

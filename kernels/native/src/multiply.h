@@ -227,8 +227,9 @@ void multiply_block(const Rows& rows, const Matrix& matrix, int panel, int num_p
     for (int p = 0; p < num_panels; ++p) {
       const Floats* sums = all + (size_t(p) * count + r) * kPanelVectors;
       const int column = (panel + p) * kPanel;
+      const float* bias = matrix.bias.data() + column;
       Floats values[kPanelVectors];
-      for (int v = 0; v < kPanelVectors; ++v) values[v] = sums[v] + load<Floats>(matrix.bias.data() + column + v * kLanes);
+      for (int v = 0; v < kPanelVectors; ++v) values[v] = sums[v] + load<Floats>(bias + v * kLanes);
       put(first + r, column, values);
     }
 }
