@@ -22,7 +22,7 @@ struct AdapterRows;
 
 // Query rows of one task: the packing of a chunk is shared by all of them.
 #if defined(__AVX512F__)
-constexpr int kQueryRows = 8 * kTileRows;
+constexpr int kQueryRows = 96;  // whole pairs of the matrix unit's tiles
 #else
 constexpr int kQueryRows = 32 * kTileRows;
 #endif
@@ -452,6 +452,11 @@ class AttentionKernel {
       const float factor = share(task, sums, row);
       for (int dim = 0; dim < cache.head_dim; dim += kNumbers) {
         const Floats* apart = sums.out_row(dim / kPanel, row) + dim % kPanel / kLanes;
+        if constexpr (kApart == 1)
+          if (dim + kLanes <= cache.head_dim) {
+            narrow(to + dim, *apart * factor);
+            continue;
+          }
         float numbers[kNumbers];
         for (int i = 0; i < kNumbers; ++i) numbers[i] = apart[i % kApart][i / kApart] * factor;
         narrow_row(to + dim, numbers, std::min(kNumbers, cache.head_dim - dim));

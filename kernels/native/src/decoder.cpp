@@ -41,8 +41,9 @@ class TypedDecoder final : public Decoder {
         add_plan(one);
         last_attend_ = &one;
       }
+    for (size_t place = 0; place < program_.size(); ++place) joined_.push_back(may_join_norm(place));
     for (int thread = 0; thread < pool.num_threads(); ++thread) {
-      float_rows_.emplace_back(size_t(std::max(gated_.stride, attended_.stride)));
+      float_rows_.emplace_back(size_t(std::max({gated_.stride, attended_.stride, operand_.stride})));
       merits_.emplace_back(size_t(scores_.stride));
       for (const Operation& one : program_)
         if (one.recurrent) recurrent_scratch_[thread].reserve(*one.recurrent);
@@ -81,10 +82,18 @@ class TypedDecoder final : public Decoder {
           if (rows == tokens) capture(batch, now.layer);
           break;
         case Op::kNorm:
-          norm_rows(now, rows);
+          if (joined_[next_] && adapter_rows_.empty())
+            joined_norm_ = &now;
+          else
+            norm_rows(now, rows);
           break;
         case Op::kProject:
-          multiply_to(product_, *now.matrix, rows);
+          if (next_ + 1 < program_.size() && may_rotate_at_once(now, program_[next_ + 1], rows)) {
+            ++next_;
+            project_heads(now, program_[next_], batch, kv, rows, kept);
+          } else {
+            multiply_to(product_, *now.matrix, rows);
+          }
           break;
         case Op::kRotate:
           rotate_and_store(now, batch, kv, rows, kept);
@@ -249,13 +258,15 @@ class TypedDecoder final : public Decoder {
   // Rows times a matrix, which says in which form it takes them, and what adapters add to that. put: see
   // `multiply`.
   template <class From, class Put>
-  void multiply_rows_with(const Matrix& matrix, Activations<From>& from, int rows, Put&& put) {
+  void multiply_rows_with(const Matrix& matrix, Activations<From>& from, int rows, Put&& put, int whole = 1) {
     const Range* ranges = nullptr;
     if (shares_scale(matrix))
       ranges = share_ranges(0, rows, [&](int row) { return range_of(from.row(row), matrix.inner); });
-    const Rows operands = operands_.of(pool_, from, rows, matrix, ranges);
+    const Operation* const joined = std::exchange(joined_norm_, nullptr);
+    const Rows operands =
+        joined ? norm_operands(*joined, matrix, rows) : operands_.of(pool_, from, rows, matrix, ranges);
     const bool adapted = !adapter_rows_.empty() && deltas_.plan(pool_, adapter_rows_, matrix, from, operands);
-    multiply<Dot>(pool_, operands, matrix, put, adapted ? &deltas_ : nullptr);
+    multiply<Dot>(pool_, operands, matrix, put, adapted ? &deltas_ : nullptr, whole);
   }
 
   // By row, the ranges of rows of which each rank has a part; of rows from `first` on, others are not there.
@@ -549,15 +560,60 @@ class TypedDecoder final : public Decoder {
     if (bias != nullptr) add_row(to, 1.0f, bias, size);
   }
 
+  void norm_row(const Operation& now, int row, float* to) {
+    if (now.first != nullptr)
+      norm(x_.row(row), now.first, now.second, shape_.hidden_size, to);
+    else
+      std::memcpy(to, x_.row(row), shape_.hidden_size * sizeof(float));
+  }
+
   void norm_rows(const Operation& now, int rows) {
-    const int size = shape_.hidden_size;
-    rows_of(rows, [&](int row, int) {
-      float* to = operand_.row(row);
-      if (now.first != nullptr)
-        norm(x_.row(row), now.first, now.second, size, to);
-      else
-        std::memcpy(to, x_.row(row), size * sizeof(float));
+    rows_of(rows, [&](int row, int) { norm_row(now, row, operand_.row(row)); });
+  }
+
+  // The same as rows of a product, without those of `operand_`.
+  Rows norm_operands(const Operation& now, const Matrix& matrix, int rows) {
+    operands_.reserve(rows, operands_.row_bytes(matrix));
+    rows_of(rows, [&](int row, int thread) {
+      float* numbers = float_rows_[thread].data();
+      norm_row(now, row, numbers);
+      operands_.put(row, numbers, matrix, nullptr);
     });
+    return operands_.some(0, rows);
+  }
+
+  // Whether the rows of a norm become operands of the product behind it, and nothing else.
+  bool may_join_norm(size_t place) const {
+    if (program_[place].op != Op::kNorm || place + 1 == program_.size()) return false;
+    const Operation& next = program_[place + 1];
+    if (next.op != Op::kProject && next.op != Op::kGate) return false;
+    if (shares_scale(*next.matrix)) return false;
+    if (std::is_same_v<float, Element> && takes_elements(*next.matrix)) return false;
+    for (size_t i = place + 2; i < program_.size() && program_[i].op != Op::kNorm; ++i)
+      if (reads_operand(program_[i])) return false;
+    return true;
+  }
+
+  static bool reads_operand(const Operation& now) {
+    switch (now.op) {
+      case Op::kCapture:
+      case Op::kRotate:
+      case Op::kNarrow:
+      case Op::kOutput:
+      case Op::kDown:
+      case Op::kAdd:
+      case Op::kWeigh:
+      case Op::kScale:
+      case Op::kKeep:
+      case Op::kMerge:
+      case Op::kSum:
+      case Op::kSquares:
+        return false;
+      case Op::kAttend:
+        return now.matrix != nullptr;
+      default:
+        return true;
+    }
   }
 
   void add_apart(const Operation& now, int rows) {
@@ -643,48 +699,112 @@ class TypedDecoder final : public Decoder {
     weigh_row(x, factor, weight, size, x);
   }
 
+  // How the numbers of heads become queries, and keys and values of the cache.
+  struct Rotation {
+    const Operation& now;
+    const Batch& batch;
+    const Cache<Element> cache;
+    const int64_t* tokens;  // that of each row, or null if they are all
+
+    int64_t token(int row) const { return tokens ? tokens[row] : row; }
+    int64_t position(int row) const { return batch.positions[token(row)]; }
+    const float* cos_sin(int row) const { return now.cos_sin + size_t(position(row)) * now.heads.dim; }
+    // The weight of a head's own norm, or null; first: that of the first head.
+    const float* weight(const float* first, int head) const {
+      if (first == nullptr || now.head_norm == HeadNorm::kWhole) return nullptr;
+      return first + (now.head_norm == HeadNorm::kEachHead ? head * now.heads.dim : 0);
+    }
+    int64_t slot(int row) const { return batch.slots[now.kv_group][token(row)]; }
+    void fetch(int row, int kind, int head) const {
+      const int64_t at = slot(row);
+      fetch_row(cache, int(at / cache.block_size), now.kv_place, kind, head, int(at % cache.block_size));
+    }
+    void store(int row, int kind, int head, const float* x) const {
+      const int64_t at = slot(row);
+      store_row(cache, int(at / cache.block_size), now.kv_place, kind, head, int(at % cache.block_size), x);
+    }
+  };
+
+  // A head of queries; x is changed.
+  void put_query(const Rotation& by, int row, int head, float* x) {
+    const int dim = by.now.heads.dim;
+    if (const float* weight = by.weight(by.now.first, head)) norm(x, weight, nullptr, dim, x);
+    rotate(x, by.cos_sin(row), dim);
+    const float heat = query_factor(by.now, int(by.position(row)));
+    if (heat != 1.0f) scale_row(x, heat, dim);
+    narrow_row(query_.row(row) + head * dim, x, dim);
+  }
+
+  // The same of keys.
+  void put_key(const Rotation& by, int row, int head, float* x) const {
+    const int dim = by.now.heads.dim;
+    if (const float* weight = by.weight(by.now.second, head)) norm(x, weight, nullptr, dim, x);
+    rotate(x, by.cos_sin(row), dim);
+    by.store(row, 0, head, x);
+  }
+
+  // normed: memory for a head. x may be what keys are made of, and stays.
+  void put_value(const Rotation& by, int row, int head, const float* x, float* normed) const {
+    if (by.now.third) norm(x, by.now.third, nullptr, by.now.heads.dim, normed);
+    by.store(row, 1, head, by.now.third ? normed : x);
+  }
+
   // tokens: that of each row, or null if they are all.
   void rotate_and_store(const Operation& now, const Batch& batch, const KvMemory& kv, int rows,
                         const int64_t* tokens) {
-    const Cache<Element> cache = cache_of(now, kv);
+    const Rotation by{now, batch, cache_of(now, kv), tokens};
     const int dim = now.heads.dim, heads = now.heads.num, kv_heads = now.heads.num_kv;
-    const int64_t* slots = batch.slots[now.kv_group];
     const bool whole = now.head_norm == HeadNorm::kWhole;
-    const float* query_norm = whole ? nullptr : now.first;
-    const float* key_norm = whole ? nullptr : now.second;
-    // How far a head's weight is from that of the head before.
-    const int step = now.head_norm == HeadNorm::kEachHead ? dim : 0;
     rows_of(rows, [&](int row, int thread) {
       float* x = product_.row(row);
-      const int64_t token = tokens ? tokens[row] : row, position = batch.positions[token];
-      const float* cos_sin = now.cos_sin + size_t(position) * dim;
-      const float heat = query_factor(now, int(position));
       float* keys = keys_of(now, row);
+      // Lines of the cache are far away, in as many pages as there are heads: they come while queries are computed.
+      if (now.num_parts > 1)
+        for (int head = 0; head < kv_heads; ++head)
+          for (int kind = 0; kind < by.cache.kinds; ++kind) by.fetch(row, kind, head);
       if (!now.whole) clip(now, row);
       if (whole) norm_whole(now, row, x, 0, now.first, heads * dim);
-      for (int head = 0; head < heads; ++head, x += dim) {
-        if (query_norm) norm(x, query_norm + head * step, nullptr, dim, x);
-        rotate(x, cos_sin, dim);
-        if (heat != 1.0f) scale_row(x, heat, dim);
-        narrow_row(query_.row(row) + head * dim, x, dim);
-      }
+      for (int head = 0; head < heads; ++head) put_query(by, row, head, x + head * dim);
       if (now.num_parts == 1) return;
-      const int block = int(slots[token] / cache.block_size);
-      const int slot = int(slots[token] % cache.block_size);
       // Values first: keys may be what they are made of.
-      const float* value = now.num_parts == 2 ? keys : keys + kv_heads * dim;
+      const float* values = now.num_parts == 2 ? keys : keys + kv_heads * dim;
       float* normed = float_rows_[thread].data();
-      for (int head = 0; head < kv_heads; ++head, value += dim) {
-        if (now.third) norm(value, now.third, nullptr, dim, normed);
-        store_row(cache, block, now.kv_place, 1, head, slot, now.third ? normed : value);
-      }
+      for (int head = 0; head < kv_heads; ++head) put_value(by, row, head, values + head * dim, normed);
       if (whole) norm_whole(now, row, keys, 1, now.second, kv_heads * dim);
-      for (int head = 0; head < kv_heads; ++head, keys += dim) {
-        if (key_norm) norm(keys, key_norm + head * step, nullptr, dim, keys);
-        rotate(keys, cos_sin, dim);
-        store_row(cache, block, now.kv_place, 0, head, slot, keys);
-      }
+      for (int head = 0; head < kv_heads; ++head) put_key(by, row, head, keys + head * dim);
     });
+  }
+
+  // Whether heads of queries, keys and values can be rotated where their product is computed: what they are written to
+  // and read from again does not fit into a core's caches.
+  static bool may_rotate_at_once(const Operation& project, const Operation& now, int rows) {
+    if (now.op != Op::kRotate || now.num_parts != 3 || now.has_gate) return false;
+    if (now.head_norm == HeadNorm::kWhole || now.limit != 0.0f || now.heads.dim % kPanel != 0) return false;
+    return Tasks<Element>::may_stay_whole(Rows{nullptr, 0, rows}, *project.matrix, now.heads.dim / kPanel);
+  }
+
+  void project_heads(const Operation& project, const Operation& now, const Batch& batch, const KvMemory& kv, int rows,
+                     const int64_t* tokens) {
+    constexpr int kAheadRows = 4;
+    const Rotation by{now, batch, cache_of(now, kv), tokens};
+    const int dim = now.heads.dim, heads = now.heads.num, kv_heads = now.heads.num_kv;
+    auto put = [&](int row, int column, const Floats* values) {
+      // Panels of a head follow each other in one thread.
+      alignas(64) static thread_local float numbers[kMostPanels * kPanel], normed[kMostPanels * kPanel];
+      const int head = column / dim, start = column % dim, kv_head = (head - heads) % kv_heads;
+      const bool is_key = head < heads + kv_heads;
+      if (head >= heads + 2 * kv_heads) return;  // behind the last column
+      std::memcpy(numbers + start, values, kPanel * sizeof(float));
+      if (start == 0 && head >= heads && row + kAheadRows < rows) by.fetch(row + kAheadRows, is_key ? 0 : 1, kv_head);
+      if (start + kPanel < dim) return;
+      if (head < heads)
+        put_query(by, row, head, numbers);
+      else if (is_key)
+        put_key(by, row, kv_head, numbers);
+      else
+        put_value(by, row, kv_head, numbers, normed);
+    };
+    multiply_rows_with(*project.matrix, operand_, rows, put, dim / kPanel);
   }
 
   void attend(const Operation& now, const Batch& batch, const KvMemory& kv) {
@@ -1004,6 +1124,8 @@ class TypedDecoder final : public Decoder {
   size_t next_ = 0;
   int rows_ = 0;
   bool narrow_ = false, is_narrowed_ = false;
+  std::vector<bool> joined_;  // by operation: see `may_join_norm`
+  const Operation* joined_norm_ = nullptr;  // of the next product
   const Shape shape_;
   const std::vector<Operation> program_;
   const Weights weights_;

@@ -183,6 +183,13 @@ inline void store_codes(const Cache<Element>& cache, int block, int layer, int k
     quantize_kv_by<Kv>(values, *cache.scales(kind, head, head_values), x, cache.head_dim);
 }
 
+// Fetches what `store_row` will write.
+template <class Element>
+inline void fetch_row(const Cache<Element>& cache, int block, int layer, int kind, int head, int slot) {
+  const uint8_t* row = cache.bytes(block, layer, kind, head) + slot * cache.row_bytes();
+  for (size_t at = 0; at < cache.row_bytes(); at += 64) __builtin_prefetch(row + at, 1, 2);
+}
+
 // Keeps a head's key or value.
 template <class Element>
 inline void store_row(const Cache<Element>& cache, int block, int layer, int kind, int head, int slot,

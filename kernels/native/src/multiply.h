@@ -222,25 +222,25 @@ void multiply_block(const Rows& rows, const Matrix& matrix, int panel, int num_p
   if (added) added->prefetch_panel(first, count, panel);
   multiply_panels<typename Dot::Element>(rows, first, count, matrix, panel, num_panels, all);
   if (added) added->add(first, count, panel, num_panels, all);
-  Floats* sums = all;
-  for (const int end = panel + num_panels; panel < end; ++panel, sums += count * kPanelVectors) {
-    const float* bias = matrix.bias.data() + size_t(panel) * kPanel;
-    for (int r = 0; r < count; ++r) {
+  // Row by row: what is written to a row lies together.
+  for (int r = 0; r < count; ++r)
+    for (int p = 0; p < num_panels; ++p) {
+      const Floats* sums = all + (size_t(p) * count + r) * kPanelVectors;
+      const int column = (panel + p) * kPanel;
+      const float* bias = matrix.bias.data() + column;
       Floats values[kPanelVectors];
-      for (int v = 0; v < kPanelVectors; ++v)
-        values[v] = sums[r * kPanelVectors + v] + load<Floats>(bias + v * kLanes);
-      put(first + r, panel * kPanel, values);
+      for (int v = 0; v < kPanelVectors; ++v) values[v] = sums[v] + load<Floats>(bias + v * kLanes);
+      put(first + r, column, values);
     }
-  }
 }
 
 // Calls put(row, column, values) with float32 results, bias added: values[v] are the columns from
 // column + v * kLanes on. The columns past the matrix's last one are zero. Each (row, panel) once,
-// from any thread.
+// from any thread. whole: see Tasks; of so many panels from a multiple of it on, a row's are put one after the other.
 template <class Dot, class Put>
 void multiply(Pool& pool, const Rows& rows, const Matrix& matrix, Put&& put,
-              const Added* added = nullptr) {
-  const Tasks<typename Dot::Element> tasks(pool, rows, matrix, 0);
+              const Added* added = nullptr, int whole = 1) {
+  const Tasks<typename Dot::Element> tasks(pool, rows, matrix, 0, whole);
   pool.run(tasks.count(), [&](int task, int) {
     tasks.take(task, [&](int panel, int num_panels, int block) {
       multiply_block<Dot>(rows, matrix, panel, num_panels, block, put, added);

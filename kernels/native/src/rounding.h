@@ -190,15 +190,42 @@ inline void round_row(const Rounding& own, const From* from, int size, const Ran
   std::fill(to + size, to + round_up(size, kLanes), 0.0f);
 }
 
+// Quotients by one number, rounded as `Rounder` says, without a division for each.
+class Quotients {
+ public:
+  Quotients(const Rounder& rounder, const InputScale& by)
+      : rounder_(rounder), by_(by), inverse_(by.scale >= kLeastDivisor ? 1.0f / by.scale : 0.0f) {}
+
+  // The same as of x / scale + zero: a product with the inverse is some 1e-4 off at most, so that both are rounded to
+  // the same integer unless it lies so near to the middle of two.
+  Floats round(Floats x) const {
+    if (inverse_ == 0.0f) return exact(x);
+    const Floats near = rounder_.clamp(x * inverse_ + by_.zero), code = rounder_.round(near);
+    const Floats off = near - code;
+    if (lanes_where(max(off, -off) > 0.5f - kDoubt) != 0) return exact(x);
+    return code;
+  }
+
+ private:
+  static constexpr float kDoubt = 0x1p-11f;
+  // Inverses of smaller numbers may be infinite.
+  static constexpr float kLeastDivisor = 1e-30f;
+
+  Floats exact(Floats x) const { return rounder_.round(rounder_.clamp(x / by_.scale + by_.zero)); }
+
+  const Rounder rounder_;
+  const InputScale by_;
+  const float inverse_;
+};
+
 // The integers that a row is rounded to, with 128 added, in whole vectors; the whole row is one group. range: see
 // `round_row`.
 template <class From>
 inline InputScale encode_row(const Rounding& own, const From* from, int size, const Range* range, uint8_t* to) {
-  const Rounder rounder(own);
   const InputScale by = group_scale(own, from, size, range);
+  const Quotients quotients(Rounder(own), by);
   for (int i = 0; i < size; i += kLanes) {
-    const Floats scaled = widen_some(from + i, size - i) / by.scale + by.zero;
-    const Floats code = rounder.round(rounder.clamp(scaled)) + 128.0f;
+    const Floats code = quotients.round(widen_some(from + i, size - i)) + 128.0f;
     store(to + i, low_bytes(reinterpret_cast<Words>(__builtin_convertvector(code, Ints))));
   }
   return by;

@@ -37,7 +37,8 @@ struct RowsFrom {
   T* row(int index) { return rows.row(first + index); }
 };
 
-// Rows are padded to whole vectors with zeros; sizes below are rounded up by the loops.
+// Rows are padded to whole vectors with zeros; sizes below are rounded up by the loops. Loops whose pointers may be
+// equal are written in vectors: compilers would look for overlaps in each call.
 
 inline float sum_of_squares(const float* x, int size) {
   Floats total{};
@@ -59,7 +60,9 @@ inline float norm_factor(float total, int count, float eps) {
 
 // to = x * factor * weight, in place if wanted.
 inline void weigh_row(const float* x, float factor, const float* weight, int size, float* to) {
-  for (int i = 0; i < size; ++i) to[i] = x[i] * factor * weight[i];
+  int i = 0;
+  for (; i + kLanes <= size; i += kLanes) store(to + i, load<Floats>(x + i) * factor * load<Floats>(weight + i));
+  for (; i < size; ++i) to[i] = x[i] * factor * weight[i];
 }
 
 // to = x / rms(x) * weight, in place if wanted.
@@ -80,7 +83,9 @@ inline void center(const float* x, int size, float* to) {
 
 // x += factor * other
 inline void add_row(float* x, float factor, const float* other, int size) {
-  for (int i = 0; i < size; ++i) x[i] += factor * other[i];
+  int i = 0;
+  for (; i + kLanes <= size; i += kLanes) store(x + i, load<Floats>(x + i) + factor * load<Floats>(other + i));
+  for (; i < size; ++i) x[i] += factor * other[i];
 }
 
 inline void scale_row(float* x, float factor, int size) {
@@ -151,7 +156,14 @@ inline Floats gated(Activation kind, Floats gate, Floats up) {
 // Rotates the pairs (i, i + half) by the angles whose cosines and sines come one after the other.
 inline void rotate(float* x, const float* cos_sin, int head_dim) {
   const int half = head_dim / 2;
-  for (int i = 0; i < half; ++i) {
+  int i = 0;
+  for (; i + kLanes <= half; i += kLanes) {
+    const Floats a = load<Floats>(x + i), b = load<Floats>(x + i + half);
+    const Floats c = load<Floats>(cos_sin + i), s = load<Floats>(cos_sin + i + half);
+    store(x + i, a * c - b * s);
+    store(x + i + half, b * c + a * s);
+  }
+  for (; i < half; ++i) {
     const float a = x[i], b = x[i + half], c = cos_sin[i], s = cos_sin[i + half];
     x[i] = a * c - b * s;
     x[i + half] = b * c + a * s;

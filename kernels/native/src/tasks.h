@@ -20,8 +20,9 @@ inline int blocks_of(const Rows& rows) { return (rows.count + kTaskRows - 1) / k
 template <class Element>
 class Tasks {
  public:
-  // behind: panels of the products that follow this one.
-  Tasks(const Pool& pool, const Rows& rows, const Matrix& matrix, int behind)
+  // behind: panels of the products that follow this one. whole: so many neighbouring panels are not taken apart; above
+  // 1 only where `may_stay_whole`.
+  Tasks(const Pool& pool, const Rows& rows, const Matrix& matrix, int behind, int whole = 1)
       : blocks_(blocks_of(rows)), panels_(matrix.num_panels()) {
     const int parts = 2 * pool.width();
     while (blocks_ == 1 && num_runs_ < kMostRuns && first() < panels_) {
@@ -29,7 +30,7 @@ class Tasks {
       starts_[++num_runs_] = start + std::clamp((left + behind) / parts, 1, left);
     }
     if (blocks_ > 1 && takes_panels_together(matrix))
-      together_ = std::clamp(panels_ * blocks_ / (2 * parts), 1, kMostPanels);
+      together_ = std::max(1, std::clamp(panels_ * blocks_ / (2 * parts), 1, kMostPanels) / whole) * whole;
     if (blocks_ > 1 && has_code_tiles<Element>(matrix)) {
       at_once_ = blocks_;
       together_ = std::clamp(panels_ / (2 * parts), 1, most_code_panels(matrix));
@@ -38,6 +39,12 @@ class Tasks {
   }
 
   int count() const { return count_; }
+
+  // Whether the tasks of a product can have `whole` panels at least.
+  static bool may_stay_whole(const Rows& rows, const Matrix& matrix, int whole) {
+    return blocks_of(rows) > 1 && whole <= kMostPanels && takes_panels_together(matrix) &&
+           !has_code_tiles<Element>(matrix);
+  }
 
   // Calls body(panel, num_panels, block) for what task `task` takes.
   template <class Body>
