@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from services.router.routing.base import Candidate
 from services.router.routing.places.steps import beside
 from services.router.workers.work import RECENT_WINDOW_S
-from shared.engine.timing.step_bound import PROMPT_STRETCH
 from shared.identity import Role
 
 if TYPE_CHECKING:
@@ -250,7 +249,7 @@ def _add_beside(candidate: Candidate, answer_tokens: float) -> None:
         num_unbounded=work.num_unbounded,
         itl_ms=endpoint.profile.itl_ms(num_decoding, work.num_held_tokens),
         bound_ms=work.bound_ms,
-        stretch=PROMPT_STRETCH[endpoint.preference],
+        least_ms=endpoint.profile.itl_ms(1, 0),
         num_left=answer_tokens,
     )
     candidate.stretch_ms, candidate.step_ms = there.stretch_ms, there.step_ms
