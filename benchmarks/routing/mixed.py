@@ -1,12 +1,12 @@
 """Simulated workers that compute prompts and decode in the same steps, behind the real chooser.
 
 A step lasts what `StepTime` says of its sequences and prompt tokens. Beside sequences that decode,
-prompt tokens stretch a step as the engine's rule allows: by `PROMPT_STRETCH` of what the worker
-prefers. A step of prompts alone ends within `LONGEST_STEP_MS`. If it can pause, the sequences that
-came meanwhile get a step of their own in each pause, and the prompts then go on for as long as they
-may stretch that step. Prompts are computed in the order of their coming. What is handed over
-arrives after `exposed_ms`; until then its second token waits. Prompts wait in the router while no
-worker has room, as there. The router learns from the same numbers that answers carry.
+prompt tokens stretch a step as the engine's rule allows: by `prompt_room_ms`. A step of prompts
+alone ends within `LONGEST_STEP_MS`. If it can pause, the sequences that came meanwhile get a step
+of their own in each pause, and the prompts then go on for as long as they may stretch that step.
+Prompts are computed in the order of their coming. What is handed over arrives after `exposed_ms`;
+until then its second token waits. Prompts wait in the router while no worker has room, as there.
+The router learns from the same numbers that answers carry.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from services.router.usage import Timings, Usage
 from services.router.workers.endpoint import Endpoint, WorkerSoftware
 from services.router.workers.profile import WorkerProfile
 from shared.directory.base import WorkerLoad, WorkerRecord
-from shared.engine.timing.step_bound import LONGEST_STEP_MS, PROMPT_STRETCH
+from shared.engine.timing.step_bound import LONGEST_STEP_MS, prompt_room_ms
 from shared.identity import Role, WorkerId
 from shared.rpc.protocol import PROTOCOL_MINOR
 
@@ -99,7 +99,7 @@ class MixedWorker:
 
     def beside_ms(self, plain_ms: float) -> float:
         """Return how long prompts may take for each step of sequences that takes `plain_ms`."""
-        return (PROMPT_STRETCH[self.endpoint.preference] - 1) * plain_ms
+        return prompt_room_ms(plain_ms, self.time.each_ms)
 
     def plan(self) -> tuple[float, list[_Answer], list[_Chunk]]:
         """Return the next step: its time, its sequences, and its chunks."""

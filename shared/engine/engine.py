@@ -310,8 +310,8 @@ class Engine:
     def prefer(self, role: Role | None) -> None:
         """Set what the worker prefers, from the next step on; running sequences go on.
 
-        Prompts stretch a step of sequences without a bound of their own at most by its
-        `PROMPT_STRETCH`. Without a preference they may fill the step.
+        With one, prompts have `prompt_room_ms` in a step of sequences without a bound of their
+        own. Without one they may fill the step.
         """
         self._scheduler.limit.preference = role
 

@@ -16,6 +16,7 @@ import structlog
 
 from shared.engine.command import Command, call_all, resolve
 from shared.engine.cores import NO_LEASE
+from shared.engine.priority import give_way
 from shared.engine.progress import EngineProgress
 from shared.engine.request_stream import RequestStream, is_last
 from shared.engine.sequence.events import Failed
@@ -260,6 +261,7 @@ class EngineThread:
 
     def _run(self) -> None:
         """Run the engine's thread."""
+        give_way()
         try:
             while self._turn():
                 pass

@@ -16,6 +16,7 @@ from services.router.routing.hashes import NO_SPACES, spaces_of
 from services.router.routing.newest import Newest
 from services.router.routing.places.compare import compared
 from services.router.routing.places.mode import PlacementMode
+from services.router.routing.places.pair import Pair, PairSigns, is_pair, signs_of
 from services.router.routing.places.placement import Place, Placement
 from services.router.routing.policies.cost import policy as cost_policy
 from services.router.routing.slo import meets_itl, meets_ttft, refuse
@@ -56,6 +57,8 @@ class Decision:
     route: Route | None = None
     #: The placements that were compared, best first; empty if there was nothing to compare.
     placements: list[Placement] = field(default_factory=list)
+    #: What it found at two workers that may do both; None: there are others.
+    signs: PairSigns | None = None
 
 
 class WorkerChooser:
@@ -87,6 +90,7 @@ class WorkerChooser:
         newest = Newest(self.book, max_worker_queue_ms=max_worker_queue_ms)
         self._eligible = Eligible(endpoints, newest, mode=mode, filters=filters)
         self._max_prefill_candidates = max_prefill_candidates
+        self._pair = Pair()
 
     def hash_spaces(self) -> HashSpaces:
         """Return what to hash prompts with; empty if routing would not use the hashes."""
@@ -110,6 +114,8 @@ class WorkerChooser:
         if decision.route is None or placement is None:
             raise decision.decode.refusal(Role.DECODE)
         refuse(request, placement)
+        if decision.signs is not None:
+            self._pair.note(decision.signs)
         self.policy.decode_picker.chosen(placement.writer)
         if placement.readers:
             self.policy.prefill_picker.chosen(placement.reader)
@@ -181,8 +187,19 @@ class WorkerChooser:
         decision: Decision,
     ) -> None:
         """Decide by the costs of placements: any worker may compute, and any may write."""
+        of_pair = is_pair(writers, readers)
+        is_alike = of_pair and self._pair.is_alike
+        alone = self._by_policy_writers(
+            request, writers, holdings, computes=True, by_role=not is_alike
+        )
+        if of_pair:
+            decision.signs = signs_of(request, alone, self.book.answer_tokens)
+        if is_alike:
+            decision.placements = compared(request, writers=(), readers=(), alone=alone)
+            decision.placement = decision.placements[0]
+            decision.decode.candidates = [each.writer for each in decision.placements]
+            return
         only = self._by_policy_writers(request, writers, holdings, computes=False)
-        alone = self._by_policy_writers(request, writers, holdings, computes=True)
         reading = self._by_policy_readers(request, readers, holdings)
         decision.placements = compared(request, writers=only, readers=reading, alone=alone)
         placement = decision.placement = decision.placements[0]
@@ -230,8 +247,11 @@ class WorkerChooser:
         holdings: Holdings,
         *,
         computes: bool,
+        by_role: bool = True,
     ) -> list[Candidate]:
-        candidates = self._estimator.decode(request, writers, holdings, computes=computes)
+        candidates = self._estimator.decode(
+            request, writers, holdings, computes=computes, by_role=by_role
+        )
         policy = self.policy
         return self._ordered(request, candidates, policy.decode_scorers, policy.decode_picker)
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from services.router.routing.base import Candidate
 from services.router.routing.places.steps import beside
 from services.router.workers.work import RECENT_WINDOW_S
-from shared.engine.timing.step_bound import PROMPT_STRETCH
 from shared.identity import Role
 
 if TYPE_CHECKING:
@@ -60,7 +59,12 @@ class Estimator:
         self._peer_fetch = peer_fetch
 
     def prefill(
-        self, request: RoutingRequest, endpoints: Sequence[Endpoint], holdings: Holdings
+        self,
+        request: RoutingRequest,
+        endpoints: Sequence[Endpoint],
+        holdings: Holdings,
+        *,
+        by_role: bool = True,
     ) -> list[Candidate]:
         """Return candidates with estimates for the case that they compute the prompt."""
         now_s = self._book.clock()
@@ -74,11 +78,12 @@ class Estimator:
             there = longest.get(endpoint.record.namespace, 0)
             self._add_prompt(candidate, request, there, now_s)
             _add_beside(candidate, self._book.answer_tokens)
-            _add_preference(candidate, Role.PREFILL, candidate.prefill_ms)
+            if by_role:
+                _add_preference(candidate, Role.PREFILL, candidate.prefill_ms)
             candidates.append(candidate)
         self._add_adapter(candidates, request, now_s)
         self._add_crowding(candidates, now_s)
-        self._add_heat(candidates, request, now_s)
+        self._add_heat(candidates, request, now_s, by_role=by_role)
         return candidates
 
     def decode(
@@ -88,19 +93,21 @@ class Estimator:
         holdings: Holdings,
         *,
         computes: bool,
+        by_role: bool = True,
     ) -> list[Candidate]:
         """Return candidates with estimates for writing the answer.
 
-        `computes`: they compute the prompt, too.
+        `computes`: they compute the prompt, too. Without `by_role` no preference counts.
         """
         now_s = self._book.clock()
         if computes:
-            candidates = self.prefill(request, endpoints, holdings)
+            candidates = self.prefill(request, endpoints, holdings, by_role=by_role)
         else:
             candidates = [self._candidate(request, e, holdings, now_s) for e in endpoints]
             self._add_adapter(candidates, request, now_s)
             self._add_batch_heat(candidates, request)
-        self._add_spoils(candidates, request, now_s)
+        if by_role:
+            self._add_spoils(candidates, request, now_s)
         num_tokens = request.num_prompt_tokens
         for candidate in candidates:
             record, work = candidate.endpoint.record, candidate.endpoint.work
@@ -113,8 +120,9 @@ class Estimator:
             itl_ms = profile.itl_ms(work.num_decoding + work.num_coming + 1, num_held)
             # The rest of its time is that of prompts.
             candidate.itl_ms = itl_ms / (1 - work.prompt_share(now_s))
-            _add_drag(candidate, min(self._book.answer_tokens, request.max_tokens))
-            _add_preference(candidate, Role.DECODE, profile.prefill_ms(num_tokens, 0))
+            if by_role:
+                _add_drag(candidate, min(self._book.answer_tokens, request.max_tokens))
+                _add_preference(candidate, Role.DECODE, profile.prefill_ms(num_tokens, 0))
             num_over = num_held - record.num_blocks * record.block_size
             if num_over > 0:
                 candidate.preemption_ms = profile.prefill_ms(num_over, 0)
@@ -192,14 +200,18 @@ class Estimator:
             itl_ms = candidate.endpoint.profile.itl_ms(work.num_decoding + 1, work.num_held_tokens)
             candidate.spoil_ms = HARM_WEIGHT * share * num_tokens * itl_ms
 
-    def _add_heat(self, candidates: list[Candidate], request: RoutingRequest, now_s: float) -> None:
+    def _add_heat(
+        self, candidates: list[Candidate], request: RoutingRequest, now_s: float, *, by_role: bool
+    ) -> None:
         """Add a penalty to busy workers, so that a popular prefix is computed on others, too.
 
         The queue's cost alone does that only when it exceeds what the holder saves. Until then one
         worker would stay nearly saturated while the others have little to do.
         """
-        for role in Role:
-            alike = [each for each in candidates if each.endpoint.preference is role]
+        groups = [candidates]
+        if by_role:
+            groups = [[c for c in candidates if c.endpoint.preference is role] for role in Role]
+        for alike in groups:
             if len(alike) > 1:
                 self._add_heat_among(alike, request, now_s)
 
@@ -250,7 +262,7 @@ def _add_beside(candidate: Candidate, answer_tokens: float) -> None:
         num_unbounded=work.num_unbounded,
         itl_ms=endpoint.profile.itl_ms(num_decoding, work.num_held_tokens),
         bound_ms=work.bound_ms,
-        stretch=PROMPT_STRETCH[endpoint.preference],
+        least_ms=endpoint.profile.itl_ms(1, 0),
         num_left=answer_tokens,
     )
     candidate.stretch_ms, candidate.step_ms = there.stretch_ms, there.step_ms

@@ -6,7 +6,6 @@ import math
 from typing import TYPE_CHECKING
 
 from services.router.routing.places.steps import alone_ms
-from shared.engine.timing.step_bound import PROMPT_STRETCH
 
 if TYPE_CHECKING:
     from services.router.routing.base import Route
@@ -87,6 +86,6 @@ def _alone_ms(endpoint: Endpoint, took_ms: float, num_beside: float, answer_toke
         num_unbounded=num_beside if work.bound_ms is None else work.num_unbounded,
         itl_ms=itl_ms,
         bound_ms=work.bound_ms,
-        stretch=PROMPT_STRETCH[endpoint.preference],
+        least_ms=endpoint.profile.itl_ms(1, 0),
         num_left=answer_tokens,
     )

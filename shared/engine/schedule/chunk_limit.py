@@ -2,8 +2,8 @@
 
 Every sequence that decodes gets its next token when the step is over, so prompts in it keep it
 waiting. Each of these sequences has a limit for the time of a step: the bound of its request, or
-without one a multiple of the step without prompts, by the role that the worker prefers. The
-tightest holds. One that was handed over has waited for the end of a step already, so the step with
+without one a multiple of the step without prompts, if the worker has a preference. The tightest
+holds. One that was handed over has waited for the end of a step already, so the step with
 its second token is not stretched. A step of prompts alone has a limit, too, if the worker has a
 preference: others may hand over to it at any time. At least a block of prompt tokens is computed in
 every step, so that prompts always go on.
@@ -15,7 +15,7 @@ import math
 from typing import TYPE_CHECKING
 
 from shared.engine.sequence.request import KVSource
-from shared.engine.timing.step_bound import LONGEST_STEP_MS, PROMPT_STRETCH
+from shared.engine.timing.step_bound import LONGEST_STEP_MS, prompt_room_ms
 from shared.engine.timing.step_work import StepWork
 
 if TYPE_CHECKING:
@@ -63,8 +63,8 @@ class ChunkLimit:
         """Begin a step. `decoding`: all sequences that decode; `step`: what it computes of them."""
         self._room_ms = self._left_ms = math.inf
         self._num_sure, self.has_cut, self._is_closed = self._block_size, False, False
-        stretch = math.inf if self.preference is None else PROMPT_STRETCH[self.preference]
-        if not self._has_bounds and stretch == math.inf:
+        is_shared = self.preference is not None
+        if not self._has_bounds and not is_shared:
             return
         bound_ms, is_unbound, has_waited = math.inf, False, False
         for seq in decoding:
@@ -73,14 +73,15 @@ class ChunkLimit:
                 bound_ms = min(bound_ms, seq.request.max_itl_ms)
             else:
                 is_unbound = True
-        if bound_ms == math.inf and stretch == math.inf:
+        if bound_ms == math.inf and not is_shared:
             return
         work = StepWork(sum(step.values()), sum(seq.num_tokens for seq in step))
         plain_ms = self._model.cost.step_ms(work)
         reserve = _RESERVE_SHARE + _RESERVE_ERRORS * self._model.median_error
         limit_ms = bound_ms / self._num_stages / (1 + reserve)
-        if is_unbound:
-            limit_ms = min(limit_ms, stretch * plain_ms)
+        if is_unbound and is_shared:
+            room_ms = prompt_room_ms(plain_ms, self._model.cost.per_step)
+            limit_ms = min(limit_ms, plain_ms + room_ms)
         elif bound_ms == math.inf:
             limit_ms = LONGEST_STEP_MS / self._num_stages
         self._room_ms = self._left_ms = limit_ms - plain_ms

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import threading
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shared.engine.engine_thread import EngineThread
+from shared.engine.priority import GIVES_WAY_BY
 from shared.engine.sequence.events import Admitted, Failed, NewTokens
 from shared.engine.sequence.request import KVSource
 from shared.errors import InternalError, InvalidRequestError, RankError, UnavailableError
@@ -105,6 +107,16 @@ async def test_cores_are_taken_for_steps_and_lent_when_there_are_none() -> None:
     assert taken
     assert all(taken)
     assert cores.turns == [True, False, True, False]
+
+
+async def test_steps_give_way_to_what_passes_their_tokens_on() -> None:
+    def niceness() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    before = niceness()
+    async with running() as thread:
+        assert await thread.call(lambda _: niceness()) == min(19, before + GIVES_WAY_BY)
+    assert niceness() == before
 
 
 async def test_many_requests_at_a_time() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from shared.engine.sequence.events import NewTokens
 from shared.engine.sequence.request import KVSource
-from shared.engine.timing.step_bound import PART_MS, PROMPT_STRETCH
+from shared.engine.timing.step_bound import PART_MS, prompt_room_ms
 from shared.engine.timing.step_model import StepCost
 from shared.engine.timing.step_work import StepWork
 from shared.identity import Role
@@ -218,5 +218,5 @@ def test_prompts_get_what_they_would_have_in_a_step_with_those_that_decode(role:
     drain(engine, run)
     beside = noting.room_ms[:3]
     plain_ms = cost.step_ms(StepWork(1, len(SHORT)))
-    assert beside == pytest.approx([(PROMPT_STRETCH[role] - 1) * plain_ms] * 3, rel=0.05)
+    assert beside == pytest.approx([prompt_room_ms(plain_ms, cost.per_step)] * 3, rel=0.05)
     assert set(noting.room_ms[3:]) == {PART_MS}

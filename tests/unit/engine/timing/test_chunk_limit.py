@@ -14,9 +14,13 @@ from shared.engine.schedule.chunk_limit import ChunkLimit
 from shared.engine.sequence.events import Admitted, NewTokens
 from shared.engine.sequence.request import KVSource
 from shared.engine.sequence.sequence import Sequence
-from shared.engine.timing.step_bound import LONGEST_STEP_MS, PROMPT_STRETCH
+from shared.engine.timing.step_bound import (
+    LEAST_PROMPTS,
+    LONGEST_STEP_MS,
+    PROMPT_STRETCH,
+    prompt_room_ms,
+)
 from shared.engine.timing.step_model import StepCost, StepModel
-from shared.engine.timing.step_work import StepWork
 from shared.errors import InvalidRequestError
 from shared.identity import Role
 from tests.accounting.effort import examples
@@ -48,7 +52,7 @@ def start(
         engine.step()
     drain(engine)
     for number, bound in enumerate(bounds):
-        request = make_request(f"d{number}", [number, 1], max_tokens=60, max_itl_ms=bound)
+        request = make_request(f"d{number}", [number % 90, 1], max_tokens=60, max_itl_ms=bound)
         engine.add(request)
     for _ in range(6):
         engine.step()
@@ -103,11 +107,11 @@ def test_the_bound_ends_with_its_sequence() -> None:
 
 @pytest.mark.parametrize("mode", [StepMode.SYNCHRONOUS, StepMode.STAGED])
 @pytest.mark.parametrize("role", [Role.DECODE, Role.PREFILL])
-def test_a_worker_stretches_steps_by_the_factor_of_what_it_prefers(
-    role: Role, mode: StepMode
+@pytest.mark.parametrize("num", [2, 30, 110])
+def test_a_worker_stretches_short_steps_more_than_long_ones(
+    num: int, role: Role, mode: StepMode
 ) -> None:
-    stretch = PROMPT_STRETCH[role]
-    engine, model, _ = start([0.0] * 6, mode)
+    engine, model, _ = start([0.0] * num, mode, num_blocks=2000, max_num_seqs=120)
     engine.prefer(role)
     engine.add(make_request("long", text(900), max_tokens=1))
     for _ in range(12):
@@ -115,14 +119,28 @@ def test_a_worker_stretches_steps_by_the_factor_of_what_it_prefers(
     shared = [(work, ms) for work, ms in model.steps if work.num_prompt and work.num_decoding]
     assert len(shared) > 5
     for work, ms in shared[3:]:
-        plain_ms = ms - COST.per_prompt * work.num_prompt - COST.per_pair * work.num_pairs
-        assert ms <= max(1.15 * stretch * plain_ms, plain_ms + 1.1 * COST.more_ms(4, 900))
+        added_ms = COST.per_prompt * work.num_prompt + COST.per_pair * work.num_pairs
+        plain_ms = ms - added_ms
+        least_ms = COST.more_ms(BLOCK, 900)
+        # Of a few sequences about as much as the step, of many a third of it, else the fixed part.
+        room_ms = {2: plain_ms, 30: COST.per_step, 110: max(2.0, plain_ms / 3)}[num]
+        assert added_ms <= max(1.6 * room_ms, 1.1 * least_ms)
+        assert added_ms >= 0.6 * room_ms or work.num_prompt == BLOCK
     # From the next step on it is another worker.
     engine.prefer(None)
     for _ in range(1 + mode.lag):
         engine.step()
-    assert model.steps[-1][0].num_prompt > 390
+    assert model.steps[-1][0].num_prompt > 250
     drain(engine)
+
+
+@given(least=st.floats(0.1, 1e3), plain=st.floats(0.1, 1e3), more=st.floats(0.0, 1e3))
+def test_more_sequences_leave_no_less_time_for_prompts(
+    least: float, plain: float, more: float
+) -> None:
+    room_ms = prompt_room_ms(plain, least)
+    assert LEAST_PROMPTS * plain <= room_ms <= (PROMPT_STRETCH - 1) * plain
+    assert prompt_room_ms(plain + more, least) >= room_ms
 
 
 def test_prompts_alone_take_no_long_step_where_others_hand_over() -> None:
@@ -193,7 +211,7 @@ def test_the_second_token_of_what_was_handed_over_waits_for_no_prompt() -> None:
             engine.step()
         first, *others = [work.num_prompt for work, _ in model.steps]
         assert first == BLOCK
-        assert min(others) > 4 * BLOCK
+        assert min(others) > BLOCK
     drain(engine)
 
 
@@ -211,7 +229,7 @@ def test_only_what_was_handed_over_has_waited_and_only_for_its_second_token(
         is_held_back = source is KVSource.TRANSFER and not number
         assert (limit.most(100, 0) == BLOCK) is is_held_back
         # Prompts in parts get their share behind the step, whatever is in it.
-        assert limit.close() == pytest.approx(3 * COST.step_ms(StepWork(1, seq.num_tokens)))
+        assert limit.close() == pytest.approx(COST.per_step)
 
 
 def test_a_prompt_is_not_started_from_blocks_of_a_step_that_it_is_no_part_of() -> None:

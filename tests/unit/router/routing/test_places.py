@@ -24,7 +24,7 @@ from services.router.routing.scorers import DecodeLoad
 from services.router.usage import Timings, Usage
 from services.router.workers.endpoint import WorkerSoftware
 from shared.directory.base import WorkerLoad
-from shared.engine.timing.step_bound import PROMPT_STRETCH
+from shared.engine.timing.step_bound import PROMPT_STRETCH, prompt_room_ms
 from shared.identity import Role
 from shared.rpc.protocol import SPLIT_MINOR
 from tests.unit.router.routing.workers import BLOCK_SIZE, SPACE, Cluster, endpoint, hashes
@@ -39,7 +39,6 @@ REQUEST = RoutingRequest(num_prompt_tokens=1600, max_tokens=100, block_hashes={S
 ms = st.floats(0.1, 1e4)
 counts = st.integers(0, 64)
 bounds = st.none() | st.floats(1.0, 1e3)
-stretches = st.sampled_from(list(PROMPT_STRETCH.values()))
 
 
 def _both(name: str, role: Role = Role.DECODE, **changes: Any) -> Endpoint:
@@ -64,12 +63,12 @@ def _place(cluster: Cluster, request: RoutingRequest = REQUEST) -> tuple[str, st
     return placement.reader.endpoint.name, placement.writer.endpoint.name
 
 
-@given(prefill=ms, itl=ms, more=ms, num=counts, extra=counts, bound=bounds, stretch=stretches)
+@given(prefill=ms, itl=ms, more=ms, num=counts, extra=counts, bound=bounds, least=ms)
 def test_more_sequences_never_make_a_prompt_cheaper(
     *, prefill: float, itl: float, more: float, num: int, extra: int, bound: float | None,
-    stretch: float,
+    least: float,
 ) -> None:  # fmt: skip
-    facts = {"bound_ms": bound, "stretch": stretch}
+    facts = {"bound_ms": bound, "least_ms": least}
     few = beside(prefill, num_decoding=num, num_unbounded=num, itl_ms=itl, **facts)
     many = beside(
         prefill, num_decoding=num + extra, num_unbounded=num + extra, itl_ms=itl + more, **facts
@@ -84,7 +83,7 @@ def test_more_sequences_never_make_a_prompt_cheaper(
     num=st.integers(1, 64),
     free=counts,
     bound=bounds,
-    stretch=stretches,
+    least=ms,
     left=st.floats(1.0, 1e3),
 )
 def test_no_step_is_expected_to_exceed_its_limit(
@@ -94,12 +93,12 @@ def test_no_step_is_expected_to_exceed_its_limit(
     num: int,
     free: int,
     bound: float | None,
-    stretch: float,
+    least: float,
     left: float,
 ) -> None:
     facts: dict[str, Any] = {
         "num_decoding": num, "num_unbounded": min(num, free), "itl_ms": itl, "bound_ms": bound,
-        "stretch": stretch, "num_left": left,
+        "least_ms": least, "num_left": left,
     }  # fmt: skip
     there = beside(prefill, **facts)
     if not there.fits:
@@ -108,7 +107,8 @@ def test_no_step_is_expected_to_exceed_its_limit(
         return
     assert bound is None or there.step_ms <= bound * (1 + 1e-9)
     if free:
-        assert there.step_ms <= stretch * itl * (1 + 1e-9)
+        assert there.step_ms <= (itl + prompt_room_ms(itl, least)) * (1 + 1e-9)
+        assert there.step_ms <= PROMPT_STRETCH * itl * (1 + 1e-9)
     # What a prompt was seen to take in such steps is what it takes alone.
     took_ms = prefill + there.stretch_ms
     assert alone_ms(took_ms, **facts) == pytest.approx(prefill, rel=1e-6, abs=1e-6)
@@ -257,7 +257,7 @@ def test_what_is_learned_beside_others_is_what_it_takes_alone(answer_tokens: flo
         tokens = rng.randint(100, 4000)
         took_ms = 0.1 * tokens + beside(
             0.1 * tokens, num_decoding=4, num_unbounded=4, itl_ms=20.0, bound_ms=None,
-            stretch=PROMPT_STRETCH[decode.preference], num_left=answer_tokens,
+            least_ms=decode.profile.itl_ms(1, 0), num_left=answer_tokens,
         ).stretch_ms  # fmt: skip
         usage, timings = Usage(prompt_tokens=tokens), Timings(prefill_ms=took_ms)
         learn_prefill(
