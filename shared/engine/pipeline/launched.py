@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from shared.engine.sequence.events import LayersComputed
+from shared.engine.sequence.sequence import Status
 from shared.engine.timing.step_work import StepWork
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from collections.abc import Sequence as Seq
 
+    from shared.engine.sequence.events import EngineEvent
     from shared.engine.sequence.sequence import Sequence
     from shared.engine.step.model_runner import RunningStep
     from shared.engine.step.parts import StepInParts
@@ -60,5 +65,27 @@ class PartedStep(StepSequences):
     parts: StepInParts
     #: Number of its layers that prompts have been told of.
     num_layers: int = 0
+
+    def layer_notices(self, kv_layers: Seq[Seq[int]]) -> list[EngineEvent]:
+        """Return what prompts that end with the step are told of the layers computed since the
+        last call, if that is due.
+
+        kv_layers: by group of layers that share a block table, those of a group without states.
+        """
+        self.num_layers, before = self.parts.num_layers, self.num_layers
+        total = 1 + max((layers[-1] for layers in kv_layers), default=0)
+
+        def is_due(num_notices: int) -> bool:
+            return self.num_layers * num_notices // total > before * num_notices // total
+
+        by_group = tuple(bisect_left(layers, self.num_layers) for layers in kv_layers)
+        return [
+            LayersComputed(request_id=seq.request_id, num_layers=by_group)
+            for seq, num in self.num_new_tokens.items()
+            if is_due(seq.request.num_layer_notices)
+            and seq.status is Status.RUNNING
+            and seq.num_computed_tokens + num == seq.num_tokens
+        ]
+
     #: Time [s] of it so far, without that of others.
     took_s: float

@@ -18,7 +18,6 @@ none of two steps' sequences wait for each other but the chunks of a prompt, whi
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,7 @@ import structlog
 
 from shared.engine.pipeline.launched import LaunchedStep, PartedStep
 from shared.engine.schedule.output import SchedulerOutput
-from shared.engine.sequence.events import Failed, LayersComputed, NewTokens
+from shared.engine.sequence.events import Failed, NewTokens
 from shared.engine.sequence.sequence import Status
 from shared.engine.speculation.speculator import StepReport
 from shared.engine.step.parts import RunnerInParts
@@ -273,7 +272,7 @@ class StepPipeline:
         if running is None:
             if parted.num_new_tokens.keys() == self._output.num_new_tokens.keys():
                 self.computed = (), 0.0
-            return self._tell_layers(parted)
+            return parted.layer_notices(self._kv_layers)
         self._parted = None
         self.computed = parted.num_new_tokens.values(), parted.took_s
         return self._collect(
@@ -286,23 +285,6 @@ class StepPipeline:
                 parts_s=parted.took_s,
             )
         )
-
-    def _tell_layers(self, parted: PartedStep) -> list[EngineEvent]:
-        """Tell prompts that end with the step which layers have their KV."""
-        parted.num_layers, before = parted.parts.num_layers, parted.num_layers
-        total = 1 + max((layers[-1] for layers in self._kv_layers), default=0)
-
-        def is_due(num_notices: int) -> bool:
-            return parted.num_layers * num_notices // total > before * num_notices // total
-
-        by_group = tuple(bisect_left(layers, parted.num_layers) for layers in self._kv_layers)
-        return [
-            LayersComputed(request_id=seq.request_id, num_layers=by_group)
-            for seq, num in parted.num_new_tokens.items()
-            if is_due(seq.request.num_layer_notices)
-            and seq.status is Status.RUNNING
-            and seq.num_computed_tokens + num == seq.num_tokens
-        ]
 
     def _num_kept(self, step: LaunchedStep) -> int:
         """Return how many steps may stay in flight behind the launch of this one."""
