@@ -12,8 +12,7 @@ _MOST: Final = 19
 
 
 def give_way() -> None:
-    """Let threads of other work on the same cores go before the calling thread, and before those
-    that it starts.
+    """Let threads of other work on the same cores go before the calling thread.
 
     That work takes microseconds, and answers wait for it: a token is on its way, a request comes.
     A step takes milliseconds, and loses no more than the work takes in any case.
