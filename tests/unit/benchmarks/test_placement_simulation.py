@@ -55,11 +55,11 @@ def test_an_answer_that_is_handed_over_does_not_wait_for_a_step_that_can_pause()
     longest, ttft_ms = {}, {}
     for pause_ms in (None, 8.0):
         outcome = MixedSimulation(
-            PlacementMode.ELASTIC, num_prefill=1, num_decode=1, block_size=BLOCK_SIZE,
+            PlacementMode.ELASTIC, num_prefill=1, num_decode=2, block_size=BLOCK_SIZE,
             time=replace(CORE, pause_ms=pause_ms),
         ).run(coming)  # fmt: skip
         longest[pause_ms], ttft_ms[pause_ms] = max(outcome.gaps_ms), fmean(outcome.ttft_ms)
     # A hand-off, a mixed step that has begun, and its own one; or a step of prompts before it.
-    assert longest[8.0] < LONGEST_STEP_MS / 2 < longest[None] / 1.5
+    assert longest[8.0] < LONGEST_STEP_MS / 2 < longest[None] / 2
     # Between two pauses prompts go on.
     assert ttft_ms[8.0] < 1.05 * ttft_ms[None]
