@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from shared.model.encoders.products import NativeProduct
 from shared.model.loader import load_model
-from shared.model.native.threads import LibraryThreads, ThreadPlan
+from tests.fakes.matrix_unit import has_matrix_unit
 from tests.fakes.paged_driver import PagedDriver
 from tests.fakes.transformers_models import random_prompt
 
@@ -46,11 +45,6 @@ def driver_of(folder: Path, num_threads: int) -> PagedDriver:
         cpu_int4_compute="float",
     )
     return PagedDriver(loaded.model, block_size=16, chunk=16)
-
-
-def has_matrix_unit() -> bool:
-    weight = torch.zeros(32, 32)
-    return NativeProduct(LibraryThreads(ThreadPlan(1)), weight, None).num_bytes > 5 * weight.numel()
 
 
 @pytest.mark.parametrize(("family", "case"), CASES)
