@@ -1,4 +1,4 @@
-"""The priority of a thread that computes among threads that pass its results on."""
+"""The priority of threads that compute among threads that others wait for."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ import os
 import threading
 from typing import Final
 
+#: The most that a thread can be given: the lowest priority.
+MOST_NICENESS: Final = 19
 #: Added to the niceness of a thread that gives way.
 GIVES_WAY_BY: Final = 5
-_MOST: Final = 19
+
+
+def set_niceness(niceness: int) -> None:
+    """Set the niceness of the calling thread alone."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
 
 
 def give_way() -> None:
@@ -17,6 +23,5 @@ def give_way() -> None:
     That work takes microseconds, and answers wait for it: a token is on its way, a request comes.
     A step takes milliseconds, and loses no more than the work takes in any case.
     """
-    thread = threading.get_native_id()
-    niceness = os.getpriority(os.PRIO_PROCESS, thread) + GIVES_WAY_BY
-    os.setpriority(os.PRIO_PROCESS, thread, min(_MOST, niceness))
+    niceness = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    set_niceness(min(MOST_NICENESS, niceness + GIVES_WAY_BY))

@@ -380,8 +380,8 @@ class TransferTicket(_message.Message):
     @_builtins.property
     def rank_tickets(self) -> _containers.RepeatedCompositeFieldContainer[Global___RankTicket]:
         """Of a hand-off between workers of which one has several ranks, or of two block sizes, or by slices: the
-        ticket of each pair of ranks that have something to move. This message then only says what they have in common. Since
-        minor version 8.
+        ticket of each pair of ranks that have something to move. This message then only says what they have in
+        common. Since minor version 8.
         """
 
     def __init__(

@@ -63,6 +63,8 @@ class PartedStep(StepSequences):
     """A step of prompts that is computed in parts, beside others."""
 
     parts: StepInParts
+    #: Time [s] of it so far, without that of others.
+    took_s: float
     #: Number of its layers that prompts have been told of.
     num_layers: int = 0
 
@@ -86,6 +88,3 @@ class PartedStep(StepSequences):
             and seq.status is Status.RUNNING
             and seq.num_computed_tokens + num == seq.num_tokens
         ]
-
-    #: Time [s] of it so far, without that of others.
-    took_s: float

@@ -32,6 +32,7 @@ from shared.engine.grammar.host.messages import (
     receive,
     send,
 )
+from shared.engine.priority import MOST_NICENESS, set_niceness
 from shared.errors import ConfigError, InvalidRequestError, UnsupportedError
 from shared.request.grammar.checks import check_spec
 from shared.request.grammar.spec import GrammarKind, GrammarSpec
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 
 #: A mask that takes more CPU time makes its grammar a slow one.
 SLOW_NS = 2_000_000
-LOWEST_PRIORITY = 19
 
 
 class _Served:
@@ -96,7 +96,7 @@ class HostServer:
         """Serve until the worker is gone; then the process ends, with any running threads."""
         _start(self._compile_all)
         _start(lambda: self._follow_all(self._quick, priority=None))
-        _start(lambda: self._follow_all(self._slow, priority=LOWEST_PRIORITY))
+        _start(lambda: self._follow_all(self._slow, priority=MOST_NICENESS))
         try:
             while True:
                 self._take(receive(self._sock, ToHost))  # type: ignore[arg-type]  # a union
@@ -130,7 +130,7 @@ class HostServer:
 
     def _follow_all(self, work: queue.SimpleQueue[_Follower], *, priority: int | None) -> None:
         if priority is not None:
-            lower_priority(priority)
+            set_niceness(priority)
         while True:
             follower = work.get()
             with self._lock:
@@ -172,7 +172,7 @@ class HostServer:
         return bits.numpy().tobytes()
 
     def _compile_all(self) -> None:
-        lower_priority(LOWEST_PRIORITY)
+        set_niceness(MOST_NICENESS)
         while True:
             message = self._compiling.get()
             began_s = time.thread_time()
@@ -227,11 +227,6 @@ class HostServer:
                 send(self._sock, message)
         except OSError:
             os._exit(0)  # the reader is gone
-
-
-def lower_priority(niceness: int) -> None:
-    """Set the niceness of the calling thread alone."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
 
 
 def _start(target: Callable[[], Any]) -> None:
