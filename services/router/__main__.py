@@ -36,6 +36,7 @@ from services.router.watch.metrics import observe_state
 from shared.config import load_config
 from shared.ending import end_process
 from shared.errors import ConfigError
+from shared.rpc.cancellation import running
 from shared.rpc.server import RpcServer
 from shared.rpc.tls.files import open_certificates
 from shared.rpc.tls.https import open_https
@@ -105,6 +106,7 @@ async def serve(
         doors = _doors(config, parts, security, certificates, tracer, keeper, stopping, process)
         if process is not None:
             await catch_up(process, parts.usable_workers, stopping=stopping)
+            await stack.enter_async_context(running(doors.readiness.tell_others()))
         rpc, http = doors.rpc, doors.http
         await rpc.start(*config.grpc_addresses, serving=False)
         stack.push_async_callback(rpc.stop, 0)
@@ -159,7 +161,8 @@ def _doors(
     page = DashboardState(parts, name=_instance(), version=VERSION, process=process)
     dashboard = Dashboard(page)
     front = Front(config, parts, metrics, tracer=tracer, page=page, keeper=keeper, process=process)
-    catalogue, readiness = front.catalogue(), Readiness(parts.pools)
+    catalogue = front.catalogue()
+    readiness = Readiness(parts.pools, None if process is None else process.others)
     cluster = OperatedCluster(config, parts, process)
     rpc = _rpc_server(config, parts, catalogue, cluster, security, certificates, tracer, process)
     http = HttpServer(

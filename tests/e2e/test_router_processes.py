@@ -125,6 +125,12 @@ class Asker:
         assert not self.thread.is_alive()
 
     @property
+    def has_begun(self) -> bool:
+        assert self.status in {0, 200}, self.status
+        assert self.error is None, self.error
+        return self.num_seen > 0
+
+    @property
     def is_whole(self) -> bool:
         return self.error is None and self.usage.get("completion_tokens") == NUM_TOKENS
 
@@ -248,7 +254,7 @@ def flood_and_kill(
     """Fill all places and the queue from both processes; kill the one of `theirs`."""
     watch = ours.pop()
     running = [theirs[0].start(), ours[0].start()]
-    until(lambda: all(each.num_seen for each in running), "both processes answer")
+    until(lambda: all(each.has_begun for each in running), "both processes answer")
     with frozen(cluster):
         running += [theirs[1].start(), theirs[2].start()]
         until(lambda: counts(watch) == (MAX_RUNNING, 0), "all places are taken")
@@ -307,7 +313,7 @@ def test_a_stop_lets_the_requests_of_both_processes_finish(cluster: WarmCluster)
     streams = [own for [own] in askers(cluster, 1).values()]
     for each in streams:
         each.start()
-    until(lambda: all(each.num_seen for each in streams), "both processes answer")
+    until(lambda: all(each.has_begun for each in streams), "both processes answer")
     router = cluster.routers[0]
     all_of_them = processes(cluster)
     assert len(all_of_them) == 3

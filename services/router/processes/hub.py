@@ -104,6 +104,9 @@ class Hub:
             Told.WORK: lambda link, process, body: self._tell_others(
                 link, Told.WORK, [process, body]
             ),
+            Told.SERVES: lambda link, process, body: self._tell_others(
+                link, Told.SERVES, [process, body]
+            ),
             Told.ORDER: lambda link, _, body: self._tell_others(link, Told.ORDER, body),
             Told.HOLD: lambda _, __, body: self._hold(body, holds=True),
             Told.RELEASE: lambda _, __, body: self._hold(body, holds=False),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from services.router.processes.link import Link, answered
 from services.router.processes.merge import Shown, added, snapshot
+from services.router.processes.readiness import SharedReadiness
 from services.router.processes.wire import Asked, Told
 from shared.errors import InternalError
 
@@ -30,6 +31,7 @@ class RouterProcess:
 
     def __init__(self) -> None:
         self.link = Link(self)
+        self.others = SharedReadiness(self.link)
         #: Set when the hub has ended: no request can be let in any more.
         self.is_cut_off = asyncio.Event()
         self._entrances: dict[str, SharedEntrance] = {}
@@ -41,6 +43,7 @@ class RouterProcess:
         self._takes: dict[str, Callable[[Any], None]] = {
             Told.HELD: self._hold,
             Told.WORK: self._take_work,
+            Told.SERVES: lambda body: self.others.take(*body),
             Told.JOINED: self._tell_newcomer,
             Told.GONE: self._forget,
             Told.ORDER: self._carry_out,
@@ -118,10 +121,12 @@ class RouterProcess:
     def _tell_newcomer(self, _: Any) -> None:
         for work in self._works:
             work.tell_all()
+        self.others.say_again()
 
     def _forget(self, body: Any) -> None:
         for work in self._works:
             work.drop(*body)
+        self.others.drop(*body)
 
     def _carry_out(self, body: Any) -> None:
         order, content = body

@@ -29,7 +29,9 @@ class Told(StrEnum):
     UNLOCK = "unlock"
     #: To the hub: {worker: report}. To the others: [process, the same].
     WORK = "work"
-    #: To the others: [name, body], see `Siblings`.
+    #: To the hub: whether requests can be served here. To the others: [process, the same].
+    SERVES = "serves"
+    #: To the others: [name, body], see `RouterProcess.order`.
     ORDER = "order"
     #: From the hub. [models that are held]
     HELD = "held"
