@@ -84,7 +84,11 @@ def test_a_lone_prompt_is_computed_where_the_explanation_says(
         elastic.wait_idle()
 
 
-def test_the_next_turn_is_computed_where_its_blocks_are(elastic: Cluster, oracle: LLM) -> None:
+def test_the_next_turn_computes_what_is_new(elastic: Cluster, oracle: LLM) -> None:
+    """It stays where its blocks are, or they follow it: two alike differ by noise.
+
+    `unit/router/routing/test_places` has the choice with given speeds.
+    """
     prompt = prompt_of(500, seed=9)
     first = ask(elastic, prompt, max_tokens=20, **GREEDY)
     home = first.timings.decode_worker
@@ -92,11 +96,15 @@ def test_the_next_turn_is_computed_where_its_blocks_are(elastic: Cluster, oracle
     until(lambda: _held(elastic, prompt, home) >= 496)
     second = ask(elastic, prompt, max_tokens=4, **GREEDY)
     assert second.token_ids == expect(oracle, prompt, max_tokens=4, temperature=0.0)
-    assert _places(second) == (home, home)
-    assert second.timings.prefill_place == "local_chosen"
-    # Far more than a decode worker's threshold is left: milliseconds decide.
-    assert second.usage.sources.computed > 16
-    assert second.usage.cached_tokens >= 496
+    sources = second.usage.sources
+    assert 496 <= second.usage.cached_tokens <= 520
+    if _places(second) == (home, home):
+        assert second.timings.prefill_place == "local_chosen"
+        assert sources.local_hit == second.usage.cached_tokens
+        # Far more than a decode worker's threshold is left: milliseconds decide.
+        assert sources.computed > 16
+    else:
+        assert sources.local_hit + sources.transferred_hit == second.usage.cached_tokens
 
 
 def _held(cluster: Cluster, prompt: list[int], worker: str) -> int:
