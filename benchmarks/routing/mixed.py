@@ -4,8 +4,8 @@ A step lasts what `StepTime` says of its sequences and prompt tokens. Beside seq
 prompt tokens stretch a step as the engine's rule allows: by `prompt_room_ms`. A step of prompts
 alone ends within `LONGEST_STEP_MS`. If it can pause, the sequences that came meanwhile get a step
 of their own in each pause, and the prompts then go on for as long as they may stretch that step.
-Prompts are computed in the order of their coming. What is handed over arrives after `exposed_ms`;
-until then its second token waits. Prompts wait in the router while no worker has room, as there.
+Prompts are computed in the order of their coming. Each step's tokens are sent while the next one
+computes, so what a hand-off lets wait is the last step's; until then its second token waits. Prompts wait in the router while no worker has room, as there.
 The router learns from the same numbers that answers carry.
 """
 
@@ -65,10 +65,14 @@ class _Answer:
     target: int = 0
     num_held: int = 0
     num_computed: int = 0
+    #: Tokens of the prompt that the last step computed.
+    num_last: int = 0
     num_tokens: int = 0
     begun_ms: float = -1.0
     first_ms: float = 0.0
     last_ms: float = 0.0
+    #: Time for which its second token waited for blocks.
+    exposed_ms: float = 0.0
 
 
 def _has_waited(answer: _Answer) -> bool:
@@ -286,6 +290,7 @@ class MixedSimulation:
         self._tokens(worker, batch)
         for prompt, num in chunks:
             prompt.num_computed += num
+            prompt.num_last = num
             if prompt.num_computed < prompt.target:
                 continue
             worker.prompts.remove(prompt)
@@ -307,7 +312,7 @@ class MixedSimulation:
         num_blocks = prompt.target // self._block_size
         worker.cache.touch(prompt.arrival.hashes[:num_blocks])
         writer = self._by_id[prompt.route.decode.record.worker]
-        exposed_ms = self._time.exposed_ms(prompt.target)
+        exposed_ms = self._exposed_ms(prompt, prompt.target)
         prompt.target = prompt.arrival.num_tokens
 
         def land() -> None:
@@ -315,6 +320,13 @@ class MixedSimulation:
             self._start(writer)
 
         self._at(exposed_ms, land)
+
+    def _exposed_ms(self, prompt: _Answer, num_moved: int) -> float:
+        """Return the time from the end of the last step until all blocks are there."""
+        # The first steps' tokens and those of the cache, while the steps compute.
+        before_ms = self._time.per_moved_ms * (num_moved - prompt.num_last)
+        late_ms = max(0.0, before_ms - (self._now_ms - prompt.begun_ms))
+        return late_ms + self._time.exposed_ms(prompt.num_last)
 
     def _computed(self, worker: MixedWorker, answer: _Answer) -> None:
         arrival = answer.arrival
@@ -326,7 +338,8 @@ class MixedSimulation:
         if writer is worker:  # it computed all of the prompt, or the rest
             self._land(writer, answer)
         else:
-            self._at(self._time.exposed_ms(arrival.num_tokens), lambda: self._land(writer, answer))
+            answer.exposed_ms = self._exposed_ms(answer, arrival.num_tokens)
+            self._at(answer.exposed_ms, lambda: self._land(writer, answer))
         self._let_in()
 
     def _land(self, worker: MixedWorker, answer: _Answer) -> None:
@@ -346,14 +359,13 @@ class MixedSimulation:
         self.outcome.ttft_ms.append(answer.first_ms - arrival.at_s * 1000)
         self.outcome.itl_ms.append(decode_ms / (num_out - 1) if num_out > 1 else 0.0)
         moved = arrival.num_tokens if route.prefill else 0
-        exposed_ms = self._time.exposed_ms(moved) if moved else 0.0
         timings = Timings(
             prefill_ms=answer.first_ms - answer.begun_ms,
             decode_ms=decode_ms,
             prefill_place="split" if route.num_handed_tokens else "",
             prefill_worker=route.prefill[0].name if route.prefill else "",
-            transfer_exposed_ms=exposed_ms,
-            transfer_ms=exposed_ms,
+            transfer_exposed_ms=answer.exposed_ms,
+            transfer_ms=answer.exposed_ms,
             transfer_bytes=moved * 16_384,
         )
         usage = Usage(

@@ -22,7 +22,7 @@ class StepTime:
     per_prompt_token_ms: float = 0.05
     per_pair_ms: float = 1e-6
     exposed_each_ms: float = 3.0
-    exposed_per_token_ms: float = 0.002
+    per_moved_ms: float = 0.002
     #: Between two places where a step of prompts alone may pause; None: it cannot.
     pause_ms: float | None = None
 
@@ -42,8 +42,8 @@ class StepTime:
         return int(room_ms / (self.per_prompt_token_ms + self.per_pair_ms * num_before))
 
     def exposed_ms(self, num_tokens: int) -> float:
-        """Of a hand-off of that many tokens."""
-        return self.exposed_each_ms + self.exposed_per_token_ms * num_tokens
+        """Of a hand-off of that many tokens, from their computation to the next token."""
+        return self.exposed_each_ms + self.per_moved_ms * num_tokens
 
     def work_ms(self, arrival: Arrival) -> float:
         """A request's share of a worker's time, without hits, in a batch of `USUAL_BATCH`."""
@@ -64,6 +64,6 @@ CORE = StepTime(
     per_prompt_token_ms=3.0,
     per_pair_ms=1e-4,
     exposed_each_ms=8.0,
-    exposed_per_token_ms=0.01,
+    per_moved_ms=0.01,
     pause_ms=8.0,
 )

@@ -10,6 +10,7 @@ import pytest
 from benchmarks.routing.mixed import MixedSimulation
 from benchmarks.routing.outcome import percentile
 from benchmarks.routing.step_time import CORE, StepTime
+from benchmarks.routing.traces import Arrival
 from benchmarks.routing.workloads import BLOCK_SIZE, Scale, arrivals
 from services.router.routing.places.mode import PlacementMode
 from shared.engine.timing.step_bound import LONGEST_STEP_MS
@@ -21,8 +22,7 @@ from shared.engine.timing.step_bound import LONGEST_STEP_MS
         ("chat", 0.3, 40, 1.1),
         ("short-long", 0.6, 12, 1.05),
         ("bursts", 0.6, 15, 1.05),
-        # One gap in forty is that of a hand-off, which workers without hand-offs have not.
-        ("long-short", 0.3, 30, 1.25),
+        ("long-short", 0.3, 30, 1.05),
     ],
 )
 def test_elastic_placement_is_about_as_good_as_the_better_fixed_one(
@@ -45,6 +45,24 @@ def test_elastic_placement_is_about_as_good_as_the_better_fixed_one(
     for times_ms, bar in ((ttft_ms, 1.1), (gaps_ms, longest_gap)):
         mine = times_ms.pop(PlacementMode.ELASTIC)
         assert mine <= bar * min(times_ms.values())
+
+
+@pytest.mark.parametrize("per_moved_ms", [0.002, 0.1])
+def test_a_hand_off_waits_for_the_last_step_and_for_what_a_slow_link_has_left(
+    per_moved_ms: float,
+) -> None:
+    time = StepTime(per_moved_ms=per_moved_ms)
+    arrival = Arrival(0.0, 5000, 3, tuple(bytes([i]) for i in range(5000 // BLOCK_SIZE)))
+    outcome = MixedSimulation(
+        PlacementMode.DISAGGREGATED, num_prefill=1, num_decode=1, block_size=BLOCK_SIZE, time=time
+    ).run([arrival])
+    # Three steps, of 2,048 tokens at most.
+    last = 5000 - 2 * 2048
+    [ttft_ms] = outcome.ttft_ms
+    late_ms = max(0.0, per_moved_ms * 2 * 2048 - ttft_ms)
+    waited_ms = time.exposed_each_ms + per_moved_ms * last + late_ms
+    assert outcome.gaps_ms[0] - outcome.gaps_ms[1] == pytest.approx(waited_ms, abs=0.01)
+    assert (late_ms > 0) == (per_moved_ms > 0.05)
 
 
 def test_an_answer_that_is_handed_over_does_not_wait_for_a_step_that_can_pause() -> None:
