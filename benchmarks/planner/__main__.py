@@ -6,13 +6,15 @@ import bisect
 import json
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path  # noqa: TC003 read at run time by typer
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as Shown
 
+from benchmarks.planner.hindsight import Follower, Table, lowest
 from benchmarks.routing.traces import DATA
 from cli.plan.advice import demand_of, fewest
 from cli.plan.simulation import ClusterSimulation
@@ -64,7 +66,7 @@ def compare(
     Fixed counts are found with hindsight: all near divisions of each number are tried. Planned
     workers count from their order on, so that their start costs, too.
     """
-    table = Table("workload", "fixed P:D", "met %", "start-up s", "planner", "met %", "worker-s",
+    table = Shown("workload", "fixed P:D", "met %", "start-up s", "planner", "met %", "worker-s",
                   "counts changed", "moves", "peak")  # fmt: skip
     rows = []
     for case in _cases():
@@ -104,6 +106,36 @@ def compare(
 
 
 @app.command()
+def hindsight(
+    segment_s: Annotated[float, typer.Option(min=1, help="Counts may change so often.")] = 120.0,
+    startup_s: Annotated[float, typer.Option(help="Of a worker.")] = 30.0,
+    only: Annotated[str, typer.Option(help="Cases whose names have this in them.")] = "",
+) -> None:
+    """Search the fewest worker-seconds of any table of counts, knowing all requests. Minutes."""
+    for case in _cases():
+        fixed = _best_fixed(case) if only in case.name else None
+        if fixed is None:
+            continue
+        span_s = max(case.requests[-1].at_s, 1.0)
+        counts = Counts(fixed.prefill, fixed.decode)
+        start = Table((counts,) * math.ceil(span_s / segment_s), segment_s)
+        table, outcome = lowest(start, partial(_followed, case, startup_s))
+        share = outcome.worker_s / (counts.total * span_s)
+        typer.echo(
+            f"{case.name}: {share:.2f} x the worker-seconds of {counts.prefill}:{counts.decode}, "
+            f"{100 * outcome.attainment:.1f} % met; "
+            + " ".join(f"{each.prefill}:{each.decode}" for each in table.counts)
+        )
+
+
+def _followed(case: Case, startup_s: float, table: Table) -> Outcome:
+    follower = Follower(case.bounds, table, startup_s=startup_s)
+    return ClusterSimulation(
+        case.speed, case.bounds, table.counts[0], planner=follower, startup_s=startup_s
+    ).run(case.requests)
+
+
+@app.command()
 def shift(
     num_workers: Annotated[int, typer.Option(help="Of both kinds together, fixed.")] = 6,
     period_s: Annotated[float, typer.Option(help="From one kind of requests to the other.")] = 300,
@@ -111,7 +143,7 @@ def shift(
     """Moves alone: a fixed number of workers, long prompts and long answers by turns."""
     requests = _by_turns(num_workers, period_s)
     bounds = Bounds(max_ttft_ms=2000, max_itl_ms=40)
-    table = Table("workers", "met %", "goodput/s", "moves")
+    table = Shown("workers", "met %", "goodput/s", "moves")
     for prefill in range(1, num_workers):
         counts = Counts(prefill, num_workers - prefill)
         outcome = ClusterSimulation(FAST, bounds, counts).run(requests)
