@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
@@ -15,11 +16,21 @@ from shared.identity import Role
 from shared.model.random_checkpoint import write_random_checkpoint
 from tests.fakes.group_kinds import SPECS
 from tests.fakes.live_worker import live_worker
-from tests.integration.worker.asking import assert_idle, kept_blocks, prompt_of
+from tests.integration.worker.asking import (
+    assert_idle,
+    eventually,
+    expect,
+    kept_blocks,
+    prompt_of,
+)
+from tests.integration.worker.test_landings import PROMPTS, full_worker, has_received
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from shared.engine.llm import LLM
+
+Mode = Literal["on", "off"]
 #: Of one step, of several, and of a part of a block.
 LENGTHS = (40, 64, 233)
 
@@ -45,7 +56,7 @@ def early(monkeypatch: pytest.MonkeyPatch) -> list[range]:
     return pushed
 
 
-async def ask(folder: Path, tmp_path: Path, modes: tuple[str, str], **options: Any) -> list[Any]:
+async def ask(folder: Path, tmp_path: Path, modes: tuple[Mode, Mode], **options: Any) -> list[Any]:
     """Answers and blocks of all lengths."""
     async with AsyncExitStack() as stack:
         prefill, decode = [
@@ -90,3 +101,19 @@ async def test_a_worker_that_computes_whole_steps_sends_whole_blocks(
     write_random_checkpoint(tmp_path / "m", SPECS["window"])
     options = {"connector": "shm", "model_settings": {"attention_backend": "torch"}}
     await ask(tmp_path / "m", tmp_path, ("on", "on"), **options)
+
+
+async def test_layers_land_in_host_memory_while_the_pool_is_full(
+    checkpoint: Path, oracle: LLM, tmp_path: Path, early: list[range]
+) -> None:
+    async with full_worker(checkpoint, tmp_path, "zmq", by_layers="on") as (prefill, decode, room):
+        await prefill.parts.engine.call(lambda engine: engine.prefer(Role.PREFILL))
+        answer = decode.pieces(PROMPTS[0], request_id="r", prefill=prefill)
+        pieces = [await anext(answer)]
+        await eventually(partial(has_received, decode, 1))
+        assert any(slices.start == 0 for slices in early)
+        room.set()
+        pieces += [piece async for piece in answer]
+        tokens = [token for piece in pieces for token in piece.token_ids]
+        assert tuple(tokens) == expect(oracle, PROMPTS[0])
+        assert pieces[-1].usage.sources.transferred == len(PROMPTS[0])

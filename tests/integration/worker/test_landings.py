@@ -101,7 +101,7 @@ async def test_prefill_workers_compute_while_the_pool_is_full(
             ]
             # Their first tokens come from the prefill worker.
             pieces = [await anext(answer) for answer in answers]
-            await eventually(partial(_has_received, decode, 3))
+            await eventually(partial(has_received, decode, 3))
             load = await decode.load()
             assert load.num_running == 0
             assert load.num_free_blocks == NUM_BLOCKS - 10
@@ -121,7 +121,7 @@ async def test_prefill_workers_compute_while_the_pool_is_full(
             assert computed <= 40 + sum(len(prompt) % BLOCK_SIZE for prompt in PROMPTS)
 
 
-async def _has_received(worker: LiveWorker, num: int) -> bool:
+async def has_received(worker: LiveWorker, num: int) -> bool:
     return landings(worker, "received") == num
 
 
@@ -157,7 +157,7 @@ async def test_a_cancelled_answer_gives_its_slots_back(
                 await stuck.sent.wait()
                 assert (await decode.load()).num_open_transfers == 1
             else:
-                await eventually(partial(_has_received, decode, 1))
+                await eventually(partial(has_received, decode, 1))
             answer.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await answer
@@ -187,7 +187,7 @@ async def test_a_sender_that_is_lost_while_it_writes_to_slots_costs_no_token(
                 stuck = StuckPublisher(patched)
                 answer = asyncio.create_task(decode.ask(PROMPTS[0], prefill=[lost, prefill]))
                 await stuck.sent.wait()
-        await eventually(partial(_has_received, decode, 1))
+        await eventually(partial(has_received, decode, 1))
         room.set()
         reply = await answer
         assert reply.token_ids == expect(oracle, PROMPTS[0])
