@@ -5,8 +5,9 @@ prompt tokens stretch a step as the engine's rule allows: by `prompt_room_ms`. A
 alone ends within `LONGEST_STEP_MS`. If it can pause, the sequences that came meanwhile get a step
 of their own in each pause, and the prompts then go on for as long as they may stretch that step.
 Prompts are computed in the order of their coming. Each step's tokens are sent while the next one
-computes, so what a hand-off lets wait is the last step's; until then its second token waits. Prompts wait in the router while no worker has room, as there.
-The router learns from the same numbers that answers carry.
+computes, so what a hand-off lets wait is the last step's; until then its second token waits.
+Prompts wait in the router while no worker has room, as there. The router learns from the same
+numbers that answers carry.
 """
 
 from __future__ import annotations
@@ -15,10 +16,9 @@ import heapq
 import itertools
 import random
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from benchmarks.routing.block_cache import BlockCache
+from benchmarks.routing.mixed_worker import Answer, MixedWorker
 from benchmarks.routing.outcome import Outcome
 from benchmarks.routing.step_time import StepTime
 from services.router.routing.base import RoutingRequest
@@ -32,98 +32,21 @@ from services.router.usage import Timings, Usage
 from services.router.workers.endpoint import Endpoint, WorkerSoftware
 from services.router.workers.profile import WorkerProfile
 from shared.directory.base import WorkerLoad, WorkerRecord
-from shared.engine.timing.step_bound import LONGEST_STEP_MS, prompt_room_ms
 from shared.identity import Role, WorkerId
 from shared.rpc.protocol import PROTOCOL_MINOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from benchmarks.routing.mixed_worker import Chunk
     from benchmarks.routing.traces import Arrival
-    from services.router.routing.base import Route
-    from services.router.routing.book import Booking
 
 #: No worker's KV pool is too small in these runs.
 PLENTY = 1_000_000
 #: Of all workers.
 NAMESPACE = "00"
-#: Prompt tokens of a step, and its sequences.
-MAX_BATCHED_TOKENS = 2048
-MAX_SEQUENCES = 64
 MAX_QUEUE_MS = 500.0
 BOTH = frozenset({Role.PREFILL, Role.DECODE})
-
-
-@dataclass(slots=True, eq=False)
-class _Answer:
-    """A request on its way."""
-
-    arrival: Arrival
-    route: Route
-    booking: Booking
-    #: Tokens of the prompt that its present worker computes.
-    target: int = 0
-    num_held: int = 0
-    num_computed: int = 0
-    #: Tokens of the prompt that the last step computed.
-    num_last: int = 0
-    num_tokens: int = 0
-    begun_ms: float = -1.0
-    first_ms: float = 0.0
-    last_ms: float = 0.0
-    #: Time for which its second token waited for blocks.
-    exposed_ms: float = 0.0
-
-
-def _has_waited(answer: _Answer) -> bool:
-    """Return whether its prompt was computed elsewhere, and its second token is next."""
-    return answer.num_tokens == 1 and bool(answer.route.prefill)
-
-
-#: A prompt, and how many of its tokens a step computes.
-_Chunk = tuple[_Answer, int]
-
-
-class MixedWorker:
-    """One worker. A step is under way while `is_busy`."""
-
-    def __init__(self, endpoint: Endpoint, time: StepTime, num_blocks: int) -> None:
-        self.endpoint = endpoint
-        self.time = time
-        self.prompts: deque[_Answer] = deque()
-        self.decoding: list[_Answer] = []
-        self.is_busy = False
-        self.cache = BlockCache(num_blocks)
-
-    def plain(self) -> tuple[float, list[_Answer]]:
-        """Return the time of a step without prompts, and its sequences."""
-        batch = self.decoding[:MAX_SEQUENCES]
-        held = sum(each.arrival.num_tokens + each.num_tokens for each in batch)
-        return self.time.decode_ms(len(batch), held), batch
-
-    def beside_ms(self, plain_ms: float) -> float:
-        """Return how long prompts may take for each step of sequences that takes `plain_ms`."""
-        return prompt_room_ms(plain_ms, self.time.each_ms)
-
-    def plan(self) -> tuple[float, list[_Answer], list[_Chunk]]:
-        """Return the next step: its time, its sequences, and its chunks."""
-        took_ms, batch = self.plain()
-        room_ms = 0.0 if any(map(_has_waited, batch)) else self.beside_ms(took_ms)
-        if not batch:
-            took_ms = self.time.each_ms / 2
-            room_ms = LONGEST_STEP_MS - took_ms
-        budget = MAX_BATCHED_TOKENS - len(batch)
-        chunks = []
-        for prompt in self.prompts:
-            left = prompt.target - prompt.num_computed
-            num = min(left, budget)
-            num = min(num, self.time.most_tokens(room_ms, prompt.num_computed))
-            if num <= 0:
-                break
-            ms = self.time.prompt_ms(num, prompt.num_computed)
-            took_ms, room_ms, budget = took_ms + ms, room_ms - ms, budget - num
-            chunks.append((prompt, num))
-        return took_ms, batch, chunks
 
 
 class MixedSimulation:
@@ -220,7 +143,7 @@ class MixedSimulation:
             self.outcome.num_here += 1
         worker = self._by_id[computing.record.worker]
         target = route.num_handed_tokens or arrival.num_tokens
-        worker.prompts.append(_Answer(arrival, route, booking, target))
+        worker.prompts.append(Answer(arrival, route, booking, target))
         self._start(worker)
 
     def _at(self, after_ms: float, event: Callable[[], None]) -> None:
@@ -248,7 +171,7 @@ class MixedSimulation:
             self._go_on(worker, chunks, took_ms)
 
     def _go_on(
-        self, worker: MixedWorker, chunks: list[_Chunk], left_ms: float, sure_ms: float = 0.0
+        self, worker: MixedWorker, chunks: list[Chunk], left_ms: float, sure_ms: float = 0.0
     ) -> None:
         """Compute prompts alone, for `left_ms` in all and `sure_ms` before the next pause."""
         if left_ms <= 0:
@@ -263,15 +186,15 @@ class MixedSimulation:
     def _resume(
         self,
         worker: MixedWorker,
-        batch: list[_Answer],
-        chunks: list[_Chunk],
+        batch: list[Answer],
+        chunks: list[Chunk],
         left_ms: float,
         took_ms: float,
     ) -> None:
         self._tokens(worker, batch)
         self._go_on(worker, chunks, left_ms, worker.beside_ms(took_ms))
 
-    def _look_up(self, worker: MixedWorker, prompt: _Answer) -> None:
+    def _look_up(self, worker: MixedWorker, prompt: Answer) -> None:
         if prompt.num_computed:
             return
         num_tokens = prompt.arrival.num_tokens
@@ -279,14 +202,14 @@ class MixedSimulation:
         prompt.num_held = min(worker.cache.num_held(full) * self._block_size, num_tokens - 1)
         prompt.num_computed = prompt.num_held
 
-    def _tokens(self, worker: MixedWorker, batch: list[_Answer]) -> None:
+    def _tokens(self, worker: MixedWorker, batch: list[Answer]) -> None:
         for answer in batch:
             self._token(answer)
             if answer.num_tokens >= answer.arrival.num_output_tokens:
                 worker.decoding.remove(answer)
                 self._end(worker, answer)
 
-    def _end_step(self, worker: MixedWorker, batch: list[_Answer], chunks: list[_Chunk]) -> None:
+    def _end_step(self, worker: MixedWorker, batch: list[Answer], chunks: list[Chunk]) -> None:
         self._tokens(worker, batch)
         for prompt, num in chunks:
             prompt.num_computed += num
@@ -301,13 +224,13 @@ class MixedSimulation:
         worker.is_busy = False
         self._start(worker)
 
-    def _token(self, answer: _Answer) -> None:
+    def _token(self, answer: Answer) -> None:
         self.outcome.gaps_ms.append(self._now_ms - answer.last_ms)
         answer.last_ms = self._now_ms
         answer.num_tokens += 1
         answer.booking.add_tokens(1)
 
-    def _hand_on(self, worker: MixedWorker, prompt: _Answer) -> None:
+    def _hand_on(self, worker: MixedWorker, prompt: Answer) -> None:
         """Move the beginning of a split prompt to the worker that computes the rest."""
         num_blocks = prompt.target // self._block_size
         worker.cache.touch(prompt.arrival.hashes[:num_blocks])
@@ -321,14 +244,14 @@ class MixedSimulation:
 
         self._at(exposed_ms, land)
 
-    def _exposed_ms(self, prompt: _Answer, num_moved: int) -> float:
+    def _exposed_ms(self, prompt: Answer, num_moved: int) -> float:
         """Return the time from the end of the last step until all blocks are there."""
         # The first steps' tokens and those of the cache, while the steps compute.
         before_ms = self._time.per_moved_ms * (num_moved - prompt.num_last)
         late_ms = max(0.0, before_ms - (self._now_ms - prompt.begun_ms))
         return late_ms + self._time.exposed_ms(prompt.num_last)
 
-    def _computed(self, worker: MixedWorker, answer: _Answer) -> None:
+    def _computed(self, worker: MixedWorker, answer: Answer) -> None:
         arrival = answer.arrival
         worker.cache.touch(arrival.hashes[: arrival.num_tokens // self._block_size])
         answer.first_ms = answer.last_ms = self._now_ms
@@ -342,7 +265,7 @@ class MixedSimulation:
             self._at(answer.exposed_ms, lambda: self._land(writer, answer))
         self._let_in()
 
-    def _land(self, worker: MixedWorker, answer: _Answer) -> None:
+    def _land(self, worker: MixedWorker, answer: Answer) -> None:
         arrival = answer.arrival
         worker.cache.touch(arrival.hashes[: arrival.num_tokens // self._block_size])
         if answer.num_tokens >= arrival.num_output_tokens:
@@ -351,7 +274,7 @@ class MixedSimulation:
         worker.decoding.append(answer)
         self._start(worker)
 
-    def _end(self, worker: MixedWorker, answer: _Answer) -> None:
+    def _end(self, worker: MixedWorker, answer: Answer) -> None:
         arrival, route = answer.arrival, answer.route
         num_out = arrival.num_output_tokens
         worker.cache.touch(arrival.hashes)

@@ -89,9 +89,7 @@ class Readiness:
             pool.endpoints.wake()
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        waits = [
-            asyncio.create_task(pool.endpoints.wait_until(condition)) for pool in self._pools
-        ]
+        waits = [asyncio.create_task(pool.endpoints.wait_until(condition)) for pool in self._pools]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
