@@ -18,7 +18,7 @@ import random
 from collections import deque
 from typing import TYPE_CHECKING
 
-from benchmarks.routing.mixed_worker import Answer, MixedWorker
+from benchmarks.routing.mixed_worker import MAX_SEQUENCES, Answer, MixedWorker
 from benchmarks.routing.outcome import Outcome
 from benchmarks.routing.step_time import StepTime
 from services.router.routing.base import RoutingRequest
@@ -321,6 +321,7 @@ def _endpoint(
         block_size=block_size,
         num_blocks=PLENTY,
         max_model_len=PLENTY * block_size,
+        max_num_seqs=MAX_SEQUENCES,
         serves=serves,
     )
     software = WorkerSoftware(protocol_minor=PROTOCOL_MINOR)

@@ -56,6 +56,8 @@ class WorkerRecord:
     serves: frozenset[Role] = frozenset()
     #: Blocks of host memory for prompts from prefill workers while its pool is full.
     num_landing_blocks: int = 0
+    #: Sequences that run at a time; others wait. 0: the worker is too old to tell.
+    max_num_seqs: int = 0
 
     @property
     def served(self) -> frozenset[Role]:

@@ -73,6 +73,7 @@ def record_to_wire(record: WorkerRecord) -> directory_pb2.WorkerRecord:
         joined_ms=record.joined_ms,
         serves=roles_to_wire(record.serves),
         num_landing_blocks=record.num_landing_blocks,
+        max_num_seqs=record.max_num_seqs,
     )
 
 
@@ -106,6 +107,7 @@ def record_from_wire(message: directory_pb2.WorkerRecord) -> WorkerRecord:
         # Roles of later versions are passed over.
         serves=frozenset(filter(None, map(role_from_wire, message.serves))),
         num_landing_blocks=message.num_landing_blocks,
+        max_num_seqs=message.max_num_seqs,
     )
 
 

@@ -136,6 +136,7 @@ class WorkerParts:
             block_size=self.layout.block_size,
             num_blocks=self.engine.stats().num_blocks,
             num_landing_blocks=self.num_landing_blocks,
+            max_num_seqs=self.config.engine.max_num_seqs,
             max_model_len=self.max_model_len,
             identity=model_identity(self.peer_info.model_fingerprint, self.layout.format).hex(),
             generation=self.weights.generation,

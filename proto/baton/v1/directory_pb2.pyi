@@ -118,6 +118,7 @@ class WorkerRecord(_message.Message):
     JOINED_MS_FIELD_NUMBER: _builtins.int
     SERVES_FIELD_NUMBER: _builtins.int
     NUM_LANDING_BLOCKS_FIELD_NUMBER: _builtins.int
+    MAX_NUM_SEQS_FIELD_NUMBER: _builtins.int
     role: _common_pb2.Role.ValueType
     """The role that it started with."""
     address: _builtins.str
@@ -152,6 +153,8 @@ class WorkerRecord(_message.Message):
     """Blocks of host memory in which it receives prompts from prefill workers while its pool is full. 0: it
     does not. Since minor version 8.
     """
+    max_num_seqs: _builtins.int
+    """Sequences that run at a time; others wait. 0: a worker that is older than the field."""
     @_builtins.property
     def worker(self) -> _common_pb2.WorkerId:
         """Its id."""
@@ -185,10 +188,11 @@ class WorkerRecord(_message.Message):
         joined_ms: _builtins.int = ...,
         serves: _abc.Iterable[_common_pb2.Role.ValueType] | None = ...,
         num_landing_blocks: _builtins.int = ...,
+        max_num_seqs: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["worker", b"worker"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "block_size", b"block_size", "generation", b"generation", "generation_identity", b"generation_identity", "identity", b"identity", "joined_ms", b"joined_ms", "labels", b"labels", "max_model_len", b"max_model_len", "model", b"model", "namespace", b"namespace", "num_blocks", b"num_blocks", "num_landing_blocks", b"num_landing_blocks", "probe", b"probe", "role", b"role", "serves", b"serves", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "block_size", b"block_size", "generation", b"generation", "generation_identity", b"generation_identity", "identity", b"identity", "joined_ms", b"joined_ms", "labels", b"labels", "max_model_len", b"max_model_len", "max_num_seqs", b"max_num_seqs", "model", b"model", "namespace", b"namespace", "num_blocks", b"num_blocks", "num_landing_blocks", b"num_landing_blocks", "probe", b"probe", "role", b"role", "serves", b"serves", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -35,6 +35,7 @@ class PoolView:
         self._book = book
         self._meter = DemandMeter(max_ttft_ms=bounds.max_ttft_ms, clock=book.clock)
         self._kv_tokens = KV_TOKENS_PRIOR
+        self._max_sequences = Speed.prior().max_sequences
 
     def arrived(self, num_prompt_tokens: int) -> None:
         """Count a request that came."""
@@ -73,9 +74,13 @@ class PoolView:
         if rooms:
             # The last known one while there is no worker.
             self._kv_tokens = sum(rooms) // len(rooms)
+            told = [record.max_num_seqs for record in records if record.max_num_seqs]
+            if told:
+                self._max_sequences = sum(told) // len(told)
         fleets = [self._endpoints.fleet(role) for role in Role]
         return Speed(
             prefill=max(fleets, key=lambda p: p.num_measurements).prefill_coefficients,
             decode=max(fleets, key=lambda p: p.num_decode_measurements).decode_coefficients,
             kv_tokens=self._kv_tokens,
+            max_sequences=self._max_sequences,
         )

@@ -88,6 +88,8 @@ class Candidate:
     itl_ms: float = 0.0
     #: Time to recompute sequences that are preempted because the KV pool is too small for all.
     preemption_ms: float = 0.0
+    #: Wait for a place in the worker's batch, between the first token and the second.
+    place_ms: float = 0.0
 
     @property
     def ttft_ms(self) -> float:

@@ -117,11 +117,15 @@ class Estimator:
                 candidate.transfer_ms = profile.transfer_ms(num_moved)
                 candidate.exposed_ms = profile.exposed_ms(num_moved)
             num_held = work.num_held_tokens + num_tokens
-            itl_ms = profile.itl_ms(work.num_decoding + work.num_coming + 1, num_held)
+            num_there = work.num_decoding + work.num_coming + 1
+            step_ms = candidate.endpoint.step_ms(num_there, num_held)
             # The rest of its time is that of prompts.
-            candidate.itl_ms = itl_ms / (1 - work.prompt_share(now_s))
+            step_ms /= 1 - work.prompt_share(now_s)
+            answer_tokens = min(self._book.answer_tokens, request.max_tokens)
+            candidate.place_ms = _place_ms(candidate.endpoint, num_there, answer_tokens * step_ms)
+            candidate.itl_ms = step_ms + candidate.place_ms / max(1.0, answer_tokens)
             if by_role:
-                _add_drag(candidate, min(self._book.answer_tokens, request.max_tokens))
+                _add_drag(candidate, answer_tokens)
                 _add_preference(candidate, Role.DECODE, profile.prefill_ms(num_tokens, 0))
             num_over = num_held - record.num_blocks * record.block_size
             if num_over > 0:
@@ -281,6 +285,15 @@ def _add_drag(candidate: Candidate, num_tokens: float) -> None:
     if num:
         step_ms -= profile.itl_ms(num, work.num_held_tokens)
     candidate.drag_ms = work.num_prompts * num_tokens * step_ms
+
+
+def _place_ms(endpoint: Endpoint, num_sequences: float, answer_ms: float) -> float:
+    """Return the wait of the last of these sequences for a place in the worker's batch.
+
+    Places become free evenly, each once in `answer_ms`.
+    """
+    num_places = endpoint.num_running(num_sequences)
+    return (num_sequences - num_places) / num_places * answer_ms
 
 
 def _add_preference(candidate: Candidate, role: Role, prefill_ms: float) -> None:

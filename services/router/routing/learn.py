@@ -69,10 +69,11 @@ def learn_decode(
     """
     if num_output_tokens > 1:
         own_ms = max(timings.decode_ms - booking.prompts_ms, LEAST_OWN_SHARE * timings.decode_ms)
+        num, num_held = booking.num_decoding, route.decode.work.num_held_tokens
+        # The wait for a place in the batch is no part of a step.
+        part = route.decode.num_running(num) / num if num else 1.0
         route.decode.profile.observe_decode(
-            booking.num_decoding,
-            route.decode.work.num_held_tokens,
-            own_ms / (num_output_tokens - 1),
+            part * num, part * num_held, part * own_ms / (num_output_tokens - 1)
         )
 
 

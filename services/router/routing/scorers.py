@@ -113,6 +113,7 @@ class DecodeLoad:
     def cost_ms(self, request: RoutingRequest, candidate: Candidate) -> float:
         """See Scorer."""
         decode_ms = self._num_tokens * candidate.itl_ms + candidate.preemption_ms
+        decode_ms += candidate.place_ms
         return decode_ms + candidate.spoil_ms + candidate.drag_ms
 
 

@@ -85,6 +85,19 @@ class Endpoint:
         """Return whether the worker has the service of the role."""
         return role in self.record.served
 
+    def num_running(self, num_sequences: float) -> float:
+        """Return how many of its sequences are in a step; the others wait for a place."""
+        most = self.record.max_num_seqs
+        return min(num_sequences, most) if most else num_sequences
+
+    def step_ms(self, num_sequences: float, num_tokens: float) -> float:
+        """Return the time of a step, of those of its sequences that have a place.
+
+        `num_tokens`: of all sequences.
+        """
+        part = self.num_running(num_sequences) / num_sequences if num_sequences else 1.0
+        return self.profile.itl_ms(part * num_sequences, part * num_tokens)
+
     @property
     def draining(self) -> bool:
         """Whether it takes no new work."""

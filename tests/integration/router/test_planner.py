@@ -44,7 +44,7 @@ async def test_requests_count_as_they_come_and_a_move_is_an_order(bench: Bench) 
     await bench.add_worker(name="p", role=Role.PREFILL, serves=BOTH)
     decoders = [await bench.add_worker(say(70, 71), name=f"d{i}", serves=BOTH) for i in range(3)]
     for each in bench.parts.endpoints.everyone():
-        each.record = replace(each.record, num_blocks=100_000)
+        each.record = replace(each.record, num_blocks=100_000, max_num_seqs=48)
     planner = planner_of(bench)
     registry = CollectorRegistry()
     observe_state(bench.parts.router, registry)
@@ -99,6 +99,7 @@ def check_what_operators_see(bench: Bench, last: ShownDecision) -> None:
     assert live.counts == Counts(2, 2)
     assert live.bounds.max_ttft_ms == 500.0
     assert live.speed.kv_tokens == 1_600_000
+    assert live.speed.max_sequences == 48
 
 
 async def test_without_a_planner_nothing_is_counted(bench: Bench) -> None:

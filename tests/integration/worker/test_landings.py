@@ -90,10 +90,13 @@ async def test_prefill_workers_compute_while_the_pool_is_full(
     them waits, and its tokens are the same.
     """
     for connector, size in (("shm", BLOCK_SIZE), ("zmq", BLOCK_SIZE // 2)):
-        workers = full_worker(checkpoint, tmp_path, connector, prefill_block_size=size)
+        workers = full_worker(
+            checkpoint, tmp_path, connector, prefill_block_size=size, max_num_seqs=5
+        )
         async with workers as (prefill, decode, room):
             records = [worker.parts.record("a") for worker in (prefill, decode)]
             assert [each.num_landing_blocks for each in records] == [0, HOST_BLOCKS // 2]
+            assert [each.max_num_seqs for each in records] == [64, 5]
             plain = asyncio.create_task(decode.ask(PROMPTS[0][:40], request_id="plain"))
             answers = [
                 decode.pieces(prompt, request_id=f"r{n}", prefill=prefill)

@@ -27,6 +27,8 @@ WHOLE = replace(
     generation_identity="ef" * 32,
     joined_ms=1_764_000_000_000,
     serves=frozenset({Role.PREFILL, Role.DECODE}),
+    num_landing_blocks=7,
+    max_num_seqs=9,
 )
 
 

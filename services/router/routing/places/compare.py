@@ -108,6 +108,8 @@ def _terms(placement: Placement) -> dict[str, float]:
         "preference": reader.preference_ms,
         "spoil": writer.spoil_ms,
         "drag": writer.drag_ms,
+        # Places become free meanwhile.
+        "place": max(0.0, writer.place_ms - placement.ttft_ms),
         "decode": DECODE_WEIGHT_TOKENS * writer.itl_ms + writer.preemption_ms,
     }
     if placement.place is Place.HERE:
@@ -135,6 +137,8 @@ def _split_terms(placement: Placement, split: Split) -> dict[str, float]:
         "preference": reader.preference_ms + writer.preference_ms,
         "spoil": writer.spoil_ms,
         "drag": writer.drag_ms,
+        # Places become free meanwhile.
+        "place": max(0.0, writer.place_ms - placement.ttft_ms),
         "decode": DECODE_WEIGHT_TOKENS * writer.itl_ms + writer.preemption_ms,
     }
 
