@@ -159,7 +159,6 @@ class AttentionScratch {
         query(size_t(kQueryRows) * words),
         chunk(head_dim),
         scores(size_t(2) * kQueryRows * kPanel),
-        largest(round_up(kQueryRows, kLanes)),
         shrinks(round_up(kQueryRows, kLanes)),
         weights(size_t(kQueryRows) * Chunk<Dot>::kWeightWords),
         sums(2 * Sums::num_floats(kQueryRows, panels)),
@@ -170,7 +169,6 @@ class AttentionScratch {
   Buffer<uint32_t> query;    // [rows][words]
   Chunk<Dot> chunk;
   Buffer<float> scores;      // [2 panels][rows][32 keys]
-  Buffer<float> largest;     // [rows]: of these scores
   Buffer<float> shrinks;     // [rows]: what is multiplied with what a row has gathered
   Buffer<uint32_t> weights;  // [rows][words of keys]
   Buffer<float> sums;        // of all keys so far, and of one span
@@ -377,12 +375,14 @@ class AttentionKernel {
   // read. One step for all rows comes before the next one: what a row waits for, others fill.
   template <class Stored, int kPanels>
   void weigh(const AttentionTask& task, int first_position, int key, const Sums& sums, Scratch& s) const {
-    for (int row = 0; row < sums.rows; ++row) {
-      const int position = first_position + row / task.num_heads;
-      s.largest[row] = prepare<Stored, kPanels>(row, seen.first(position) - key, position - key, s);
-    }
+    int position = first_position, head = 0;
     for (int row = 0; row < sums.rows; row += kLanes) {
-      const Floats before = load<Floats>(sums.largest + row), now = max(load<Floats>(&s.largest[row]), before);
+      Floats largest[kLanes] = {};
+      for (int i = 0; i < std::min(kLanes, sums.rows - row); ++i) {
+        largest[i] = prepare<Stored, kPanels>(row + i, seen.first(position) - key, position - key, s);
+        if (++head == task.num_heads) ++position, head = 0;
+      }
+      const Floats before = load<Floats>(sums.largest + row), now = max(max_of_each(largest), before);
       store(&s.shrinks[row], exp2((before - now) * steps()));
       store(sums.largest + row, now);
     }
@@ -394,10 +394,10 @@ class AttentionKernel {
     return s.scores.data() + (panel * kQueryRows + row) * kPanel + vector % kPanelVectors * kLanes;
   }
 
-  // Makes a row's scores what the softmax takes, and returns the largest one. Counted from the first key, the row sees
-  // those from `first` to `last`.
+  // Makes a row's scores what the softmax takes, and returns the largest one of each lane. Counted from the first key,
+  // the row sees those from `first` to `last`.
   template <class Stored, int kPanels>
-  float prepare(int row, int first, int last, Scratch& s) const {
+  Floats prepare(int row, int first, int last, Scratch& s) const {
     constexpr int kVectors = kPanels * kPanelVectors;
     const bool partial = last < kVectors * kLanes - 1 || first > 0;
     Floats largest = splat(kMasked);
@@ -410,20 +410,23 @@ class AttentionKernel {
       if (Stored::kHasScales || cap != 0.0f || partial) store(own, x);
       largest = max(largest, x);
     }
-    return max_lane(largest);
+    return largest;
   }
 
   template <class Stored, int kPanels>
   void weigh_row(int row, const Sums& sums, Scratch& s) const {
     constexpr int kVectors = kPanels * kPanelVectors;
+    using Operand = typename Chunk<Dot>::Operand;
+    constexpr bool kIsRounded = !std::is_same_v<Operand, float>;
     const Floats largest = splat(sums.largest[row]), shrink = splat(s.shrinks[row]);
     // e^(scale * (x - largest)) as a power of two: one multiplication for all constants.
     const float steps = this->steps();
+    const Floats most = largest * steps;
     Floats total{};
-    auto* weights =
-        reinterpret_cast<typename Chunk<Dot>::Operand*>(s.weights.data() + row * kWeightWords);
+    auto* weights = reinterpret_cast<Operand*>(s.weights.data() + row * kWeightWords);
     for (int v = 0; v < kVectors; ++v) {
-      const Floats weight = exp2((load<Floats>(scores_at(row, v, s)) - largest) * steps);
+      const Floats score = load<Floats>(scores_at(row, v, s));
+      const Floats weight = kIsRounded ? exp2_to_round(score * steps - most) : exp2((score - largest) * steps);
       total += weight;
       if constexpr (Stored::kHasScales)
         narrow(weights + v * kLanes, weight * load<Floats>(s.value_scales + v * kLanes));
@@ -431,7 +434,7 @@ class AttentionKernel {
         narrow(weights + v * kLanes, weight);
     }
     if constexpr (kVectors * kLanes < kChunk)
-      std::fill(weights + kVectors * kLanes, weights + kChunk, typename Chunk<Dot>::Operand{});
+      std::fill(weights + kVectors * kLanes, weights + kChunk, Operand{});
     sums.total[row] = sums.total[row] * shrink + total;
     sums.scale_out(row, shrink);
   }
