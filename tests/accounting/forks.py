@@ -117,18 +117,13 @@ def import_tests(arguments: Sequence[str]) -> bool:
 
 
 def _collect_constants() -> None:
-    """Hypothesis reads those of all modules before its first example: a second of CPU."""
+    """Hypothesis reads those of all modules when tests are collected: a second of CPU."""
     if "hypothesis" not in sys.modules:
         return
-    # Before pytest it must not be imported.
-    from hypothesis import given, settings, strategies
+    # Before pytest it must not be imported. The plugin of Hypothesis calls the same.
+    from hypothesis.internal.conjecture.providers import _get_local_constants
 
-    @settings(max_examples=1, database=None)
-    @given(strategies.just(None))
-    def first_example(_: None) -> None:
-        pass
-
-    first_example()
+    _get_local_constants()
 
 
 class Forks:

@@ -2,7 +2,8 @@
 
 xdist writes each field of a report as an object of its own, in Python, at both ends: more work than
 most tests are. Reports with a failure stay as they are. Those of set-ups and tear-downs that passed
-in no time and wrote nothing do not go at all: nothing shows them.
+in no time and wrote nothing do not go at all: nothing shows them. Nor does, unless names of tests
+are to be shown (`-v`), that a test begins and ends.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 _PACKED = "packed"
 #: Of a report that does not go.
 _UNTOLD: dict[str, Any] = {"untold": True}
+#: Events that only `-v` shows.
+_STEPS = frozenset({"logstart", "logfinish"})
 #: pytest lists no shorter durations.
 _SHOWN_S = 0.005
 
@@ -27,9 +30,10 @@ class PackedReports:
 
     def pytest_sessionstart(self, session: pytest.Session) -> None:
         """At a worker: what must not go is stopped where all events go through."""
+        hidden = frozenset() if session.config.get_verbosity() > 0 else _STEPS
         for plugin in session.config.pluginmanager.get_plugins():
             if hasattr(plugin, "sendevent"):
-                plugin.sendevent = _without_untold(plugin.sendevent)
+                plugin.sendevent = _without_untold(plugin.sendevent, hidden)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_to_serializable(self, report: object) -> dict[str, Any] | None:
@@ -48,8 +52,10 @@ class PackedReports:
         return pytest.TestReport._from_json(pickle.loads(data[_PACKED]))
 
 
-def _without_untold(send: Callable[..., None]) -> Callable[..., None]:
+def _without_untold(send: Callable[..., None], hidden: frozenset[str]) -> Callable[..., None]:
     def chosen(name: str, **fields: Any) -> None:
+        if name in hidden:
+            return
         if not (name == "testreport" and fields["data"].keys() >= _UNTOLD.keys()):
             send(name, **fields)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +16,7 @@ from tests.fakes.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
+    from pathlib import Path
 
 BLOCK_SIZE = 16
 #: Small chunks, so that a prompt of some hundred tokens is computed and sent in several.
@@ -54,7 +54,7 @@ def pytest_runtest_teardown(
 ) -> Generator[None, Any, Any]:
     """See `session_clusters`."""
     result = yield
-    stop_behind(Path(__file__).parent, ("cluster", "guarded"), item, nextitem)
+    stop_behind(("cluster", "guarded"), item, nextitem)
     return result
 
 

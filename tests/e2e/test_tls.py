@@ -41,6 +41,8 @@ NUM_TOKENS = 24
 PROMPT_TOKENS = 5 * BLOCK_SIZE + 3
 #: So many requests use the certificates of each renewal.
 NUM_AFTER = 8
+#: Between two requests of a client, three of which would keep a core busy while certificates age.
+PAUSE_S = 0.05
 
 
 @dataclass
@@ -198,6 +200,7 @@ def test_certificates_are_renewed_under_load_and_no_request_fails(
             except grpc.RpcError as error:
                 reply = error
             answers.append((number, reply))
+            over.wait(PAUSE_S)
 
     threads = [threading.Thread(target=load, args=(i,)) for i in range(3)]
     for thread in threads:

@@ -160,16 +160,19 @@ class FakeModel:
         block, offset = metadata.slot_mapping // block_size, metadata.slot_mapping % block_size
         kv_cache[block, 0, 0, 0, offset, 0] = token_ids.to(kv_cache.dtype)
         kv_cache[block, 0, 1, 0, offset, 1] = positions.to(kv_cache.dtype)
+        # A hundred small tensors per step would cost more than the engine.
+        ids_at, places_at = (kv_cache[:, 0, kind, 0, :, kind].numpy() for kind in range(2))
+        tables = metadata.block_tables.numpy()
         found = []
         for row, (num_new, length) in enumerate(
             zip(metadata.query_lens_list, metadata.seq_lens_list, strict=True)
         ):
             scores = Scores(scale=1.0, window=window, is_chunked=isinstance(window, Chunk))
             first = max(0, scores.first_seen(length - num_new))
-            table = metadata.block_tables[row, : -(-length // block_size)].long()
-            ids = kv_cache[table, 0, 0, 0, :, 0].reshape(-1)[:length]
-            places = kv_cache[table, 0, 1, 0, :, 1].reshape(-1)[:length]
-            assert places.tolist()[first:] == list(range(first, length)), "KV of other positions"
+            table = tables[row, : -(-length // block_size)]
+            ids = ids_at[table].reshape(-1)[:length]
+            places = places_at[table].reshape(-1)[first:length]
+            assert places.tolist() == list(range(first, length)), "KV of other positions"
             found.append(ids.tolist()[first:])
         return found
 

@@ -23,7 +23,7 @@ def pytest_runtest_teardown(
 ) -> Generator[None, Any, Any]:
     """See `session_clusters`."""
     result = yield
-    stop_behind(Path(__file__).parent, ("served",), item, nextitem)
+    stop_behind(("served",), item, nextitem)
     return result
 
 

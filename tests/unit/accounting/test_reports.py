@@ -52,6 +52,17 @@ class Interactor:
         self.sent.append(name)
 
 
+def sent_by(plugin: PackedReports, verbosity: int, **events: Mapping[str, Any]) -> list[str]:
+    """What goes of these events."""
+    manager, interactor = pytest.PytestPluginManager(), Interactor()
+    manager.register(interactor)
+    config = SimpleNamespace(pluginmanager=manager, get_verbosity=lambda: verbosity)
+    plugin.pytest_sessionstart(SimpleNamespace(config=config))  # type: ignore[arg-type]
+    for name, fields in events.items():
+        interactor.sendevent(name, **fields)
+    return interactor.sent
+
+
 @pytest.mark.parametrize(
     ("outcome", "changes", "goes"),
     [
@@ -67,10 +78,15 @@ class Interactor:
 def test_what_nothing_shows_does_not_go(
     outcome: str, changes: Mapping[str, Any], goes: bool
 ) -> None:
-    plugin, manager, interactor = PackedReports(), pytest.PytestPluginManager(), Interactor()
-    manager.register(interactor)
-    plugin.pytest_sessionstart(SimpleNamespace(config=SimpleNamespace(pluginmanager=manager)))  # type: ignore[arg-type]
+    plugin = PackedReports()
     data = plugin.pytest_report_to_serializable(report_of(outcome, **changes)) or {"left": 1}
-    interactor.sendevent("logstart", nodeid="a.py::test_x[1]")
-    interactor.sendevent("testreport", data={**data, "item_index": 3})
-    assert interactor.sent == ["logstart", *["testreport"] * goes]
+    number = {"item_index": 3}
+    sent = sent_by(plugin, 0, testreport={"data": data | number}, runtest_protocol_complete=number)
+    assert sent == [*["testreport"] * goes, "runtest_protocol_complete"]
+
+
+@pytest.mark.parametrize("verbosity", [-1, 0, 1])
+def test_that_a_test_begins_and_ends_goes_where_names_are_shown(verbosity: int) -> None:
+    name = {"nodeid": "a.py::test_x[1]"}
+    sent = sent_by(PackedReports(), verbosity, logstart=name, logfinish=name)
+    assert sent == ["logstart", "logfinish"] * (verbosity > 0)

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
     import transformers
 
+    from shared.model.causal_lm import CausalLM
+    from shared.model.native.model import NativeCausalLM
+
 PAGE = Path(__file__).parents[3] / "docs" / "models.md"
 BLOCK_SIZE, CHUNK, NUM_TOKENS = 8, 13, 9
 #: One token, around a block and a window, and three chunks, which are three windows.
@@ -75,17 +78,30 @@ def logits_of(
     return ask
 
 
+@pytest.fixture(scope="module")
+def on_torch(
+    oracle: Callable[[str], tuple[transformers.PreTrainedModel, Path]],
+) -> Callable[[str], CausalLM | NativeCausalLM]:
+    """Our model of each case, loaded once."""
+    return functools.cache(
+        lambda case: load_model(oracle(case)[1], attention_backend="torch").model
+    )
+
+
 @pytest.mark.parametrize(("case", "backend"), RUNS)
 def test_greedy_answers_equal_those_of_transformers(
     case: str,
     backend: str,
     oracle: Callable[[str], tuple[transformers.PreTrainedModel, Path]],
+    on_torch: Callable[[str], CausalLM | NativeCausalLM],
     logits_of: Callable[[str, tuple[int, ...], tuple[int, ...]], torch.Tensor],
 ) -> None:
-    _, checkpoint = oracle(case)
+    if backend == "torch":
+        model = on_torch(case)
+    else:
+        model = load_model(oracle(case)[1], attention_backend=backend).model
     prompts = [random_prompt(n, vocab_size=321, seed=n) for n in PROMPT_LENGTHS]
-    loaded = load_model(checkpoint, attention_backend=backend)
-    driver = PagedDriver(loaded.model, block_size=BLOCK_SIZE, chunk=CHUNK)
+    driver = PagedDriver(model, block_size=BLOCK_SIZE, chunk=CHUNK)
     answers, logits = driver.generate(prompts, NUM_TOKENS)
     for prompt, answer, ours in zip(prompts, answers, logits, strict=True):
         theirs = logits_of(case, tuple(prompt), tuple(answer))
@@ -98,10 +114,9 @@ def test_greedy_answers_equal_those_of_transformers(
 
 @pytest.mark.parametrize("case", CASES)
 def test_wanted_tokens_alone_have_the_logits_that_they_have_beside_all(
-    case: str, oracle: Callable[[str], tuple[transformers.PreTrainedModel, Path]]
+    case: str, on_torch: Callable[[str], CausalLM | NativeCausalLM]
 ) -> None:
-    loaded = load_model(oracle(case)[1], attention_backend="torch")
-    driver = PagedDriver(loaded.model, block_size=BLOCK_SIZE, chunk=CHUNK)
+    driver = PagedDriver(on_torch(case), block_size=BLOCK_SIZE, chunk=CHUNK)
     tokens = random_prompt(2 * WINDOW + 5, vocab_size=321, seed=3)
     wanted = [2, WINDOW, len(tokens) - 2, len(tokens) - 1]
     found, every = driver.score(tokens, wanted=wanted), driver.score(tokens)

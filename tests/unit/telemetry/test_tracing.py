@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,8 +13,10 @@ from shared.telemetry.trace_context import headers_in, metadata_in
 from shared.telemetry.tracing import CLOSING_THREAD
 from shared.telemetry.tracing_settings import is_wanted, open_tracer
 from tests.fakes.otlp_collector import OtlpCollector
+from tests.fakes.program import run_warm
 
-ROOT = Path(__file__).parents[3]
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.parametrize(
@@ -48,9 +48,9 @@ def test_what_is_not_there_is_said_at_the_start(environ: dict[str, str]) -> None
         open_tracer("router", instance="r", environ=environ)
 
 
-def test_nobody_pays_for_what_is_off() -> None:
+def test_nobody_pays_for_what_is_off(tmp_path: Path) -> None:
     code = (
-        f"import sys; sys.path[:0] = ['{ROOT}', '{ROOT / 'proto'}']\n"
+        "import sys\n"
         "import services.router.__main__, services.decode.servicer, services.prefill.servicer\n"
         "from shared.telemetry.tracing_settings import open_tracer\n"
         "assert open_tracer('router', instance='r', environ={}) is None\n"
@@ -59,8 +59,8 @@ def test_nobody_pays_for_what_is_off() -> None:
         "loaded = [name for name in ours if name in sys.modules]\n"
         "assert not loaded, loaded"
     )
-    result = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
+    exit_code, said = run_warm(code, tmp_path)
+    assert exit_code == 0, said
 
 
 async def test_spans_reach_a_collector_with_their_times_and_parents() -> None:
