@@ -94,8 +94,8 @@ def openai_stream() -> Work:
     finish = _module("shared.request.answer", "shared.engine.events").FinishReason
 
     class Script:
-        async def generate(self, request: object) -> AsyncIterator[Any]:
-            del request
+        async def generate(self, request: object, outlet: object = None) -> AsyncIterator[Any]:
+            del request, outlet
             for number in range(NUM_CHUNKS):
                 last = finish.LENGTH if number == NUM_CHUNKS - 1 else None
                 yield generation.AnswerPiece(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable
 
     from services.router.request.generation import GenerationRequest
+    from services.router.request.outlet import Outlet
     from shared.text.tokenizer import Tokenizer
 
 #: A step that never ends, except by closing the iterator.
@@ -34,7 +35,9 @@ class ScriptedGenerator:
         self.hanging = threading.Semaphore(0)
         self.closed = threading.Semaphore(0)
 
-    async def generate(self, request: GenerationRequest) -> AsyncIterator[AnswerPiece]:
+    async def generate(
+        self, request: GenerationRequest, outlet: Outlet | None = None
+    ) -> AsyncIterator[AnswerPiece]:
         """Play the script."""
         self.requests.append(request)
         self.num_open += 1

@@ -16,15 +16,18 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from services.router.request.generation import GenerationRequest, Generator
+    from services.router.request.outlet import Outlet
     from services.router.usage import Timings, Usage
 
 
-def chosen_answers(generator: Generator, request: GenerationRequest) -> AsyncGenerator[AnswerPiece]:
+def chosen_answers(
+    generator: Generator, request: GenerationRequest, outlet: Outlet | None = None
+) -> AsyncGenerator[AnswerPiece]:
     """Return the answers as they come, or the best ones if the request asks for a choice."""
     if request.params.best_of is not None:
         return best_answers(generator, request)
     # The contract promises an iterator with `aclose`, which its type cannot express.
-    return cast("AsyncGenerator[AnswerPiece]", generator.generate(request))
+    return cast("AsyncGenerator[AnswerPiece]", generator.generate(request, outlet))
 
 
 async def best_answers(

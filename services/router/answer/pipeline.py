@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from services.router.answer.job import Job
     from services.router.answer.planner import AnswerPlanner
     from services.router.request.generation import GenerationRequest
+    from services.router.request.outlet import Outlet
     from services.router.routing.base import Route
     from services.router.routing.book import Book
     from services.router.workers.endpoints import EndpointPool
@@ -92,7 +93,9 @@ class Pipeline:
         #: By unique id.
         self._running: dict[str, Job] = {}
 
-    async def generate(self, request: GenerationRequest) -> AsyncGenerator[AnswerPiece, None]:
+    async def generate(
+        self, request: GenerationRequest, outlet: Outlet | None = None
+    ) -> AsyncGenerator[AnswerPiece, None]:
         """See Generator."""
         if self._endpoints.makes_only_vectors:
             raise no_answers(request.model)
@@ -109,7 +112,7 @@ class Pipeline:
             entry = self._admission.enter(
                 num_tokens, priority=priority, tenant=tenant, max_wait_s=job.ttft_left_s()
             )
-            async with entry as place, aclosing(self._pieces(job)) as pieces:
+            async with entry as place, aclosing(self._pieces(job, outlet)) as pieces:
                 job.queue_ms = place.queue_ms
                 try:
                     async for piece in pieces:
@@ -133,11 +136,12 @@ class Pipeline:
             job.abort()
         return len(found)
 
-    def _pieces(self, job: Job) -> AsyncGenerator[AnswerPiece, None]:
+    def _pieces(self, job: Job, outlet: Outlet | None) -> AsyncGenerator[AnswerPiece, None]:
         """Return the answers in pieces of the length that the client or the operator wants."""
         interval = max(self._stream_interval, job.request.params.stream_interval or 1)
-        answers = self._answers(job)
-        return answers if interval == 1 else in_intervals(answers, interval)
+        if interval == 1:
+            return self._answers(job, outlet)
+        return in_intervals(self._answers(job, None), interval)
 
     def _unique_id(self, request_id: str) -> str:
         """Return the id, with a suffix if a running request has it: workers need unique ids."""
@@ -147,7 +151,7 @@ class Pipeline:
             unique = f"{request_id}~{suffix}"
         return unique
 
-    async def _answers(self, job: Job) -> AsyncGenerator[AnswerPiece, None]:
+    async def _answers(self, job: Job, outlet: Outlet | None) -> AsyncGenerator[AnswerPiece, None]:
         """Yield the pieces of all answers, interleaved; the last one has usage and timings."""
         self._retries.budget.earn()
         streams = list(self._streams(job))
@@ -156,7 +160,8 @@ class Pipeline:
         if job.request.params.beams is not None:
             source = BeamAnswers(job, self._tokenizer, self._attempts).pieces(route)
         elif num_unfinished == 1:
-            source = self._attempts(job, streams[0], route)
+            passing = None if outlet is None else outlet.behind(job.note)
+            source = self._attempts(job, streams[0], route, outlet=passing)
         else:
             source = self._several(job, streams, route)
         async with aclosing(source) as pieces:
@@ -209,7 +214,13 @@ class Pipeline:
                 yield piece
 
     async def _attempts(
-        self, job: Job, stream: AnswerStream, route: Route, *, follows: bool = False
+        self,
+        job: Job,
+        stream: AnswerStream,
+        route: Route,
+        *,
+        follows: bool = False,
+        outlet: Outlet | None = None,
     ) -> AsyncGenerator[AnswerPiece, None]:
         """Yield one answer's pieces; replay it on another worker after each loss, if possible."""
         job.streams.append(stream)
@@ -221,7 +232,7 @@ class Pipeline:
             num_tokens, is_held = len(stream.token_ids), False
             call = self._call(job, stream, route, losses.num, follows=follows and not losses.num)
             try:
-                async with aclosing(stream.pieces(call)) as pieces:
+                async with aclosing(stream.pieces(call, outlet)) as pieces:
                     async for piece in pieces:
                         if not is_held and stream.token_ids:
                             job.pin.hold(route.decode.record)

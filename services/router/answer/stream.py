@@ -24,11 +24,12 @@ from shared.text.answer_text import AnswerText
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
+    from services.router.request.outlet import Outlet
     from services.router.routing.base import Route
     from services.router.routing.book import Book, Booking
     from services.router.routing.hashes import BlockHashes
     from services.router.workers.pieces import Piece
-    from services.router.workers.sessions import AnswerCall, SessionPool
+    from services.router.workers.sessions import AnswerCall, SessionPool, Take
     from shared.generation.params import GenerationParams
     from shared.request.answer import FinishReason
     from shared.telemetry.tracing import Span
@@ -98,10 +99,14 @@ class AnswerStream:
         if self._running is not None:
             self._running.abort()
 
-    async def pieces(self, call: Call) -> AsyncGenerator[AnswerPiece, None]:
+    async def pieces(
+        self, call: Call, outlet: Outlet | None = None
+    ) -> AsyncGenerator[AnswerPiece, None]:
         """Yield the worker's output as pieces; the last one has a finish reason.
 
-        All output since the last read is one piece. Closing the iterator cancels the answer.
+        All output since the last read is one piece. Closing the iterator cancels the answer. The
+        first piece from a worker is yielded, and so are all until the answer has tokens; later
+        plain ones go to the outlet while it is open.
 
         Raises:
             BatonError: the worker's error; WorkerLostError if the worker is gone.
@@ -116,13 +121,12 @@ class AnswerStream:
             peer=str(route.decode),
         )
         self._running = answer
+        passage = _Passage(self, booking, outlet)
+        take: Take | None = None
         try:
             while True:
-                for news in _merged(await answer.read()):
-                    if isinstance(news, PlainPiece):
-                        piece = self._plain_piece(news)
-                    else:
-                        piece = self._piece(news)
+                for news in _merged(await answer.read(take)):
+                    piece = passage.last or self._made(news)
                     if identity:
                         piece = msgspec.structs.replace(piece, identity=identity)
                         identity = ""
@@ -134,6 +138,7 @@ class AnswerStream:
                     yield piece
                     if piece.finish_reason is not None:
                         return
+                take = passage.taker
         except BatonError as error:
             if call.span is not None:
                 call.span.fail(error)
@@ -179,10 +184,15 @@ class AnswerStream:
         if usage.completion_tokens == self.num_tokens and not _waits_apart(call):
             learn_decode(call.route, booking, timings, num_output_tokens=self.num_tokens)
 
-    def _plain_piece(self, plain: PlainPiece) -> AnswerPiece:
+    def _made(self, news: Piece) -> AnswerPiece:
+        if isinstance(news, PlainPiece):
+            return self.plain_piece(news.token_ids)
+        return self._piece(news)
+
+    def plain_piece(self, plain_ids: Sequence[int]) -> AnswerPiece:
         """Return the piece of nearly all steps; `_piece` makes the same of a message."""
         self.cost.note_arrival()
-        token_ids = tuple(plain.token_ids)
+        token_ids = tuple(plain_ids)
         self.token_ids += token_ids
         text = self._text.feed(token_ids)
         if not text.has_ended:
@@ -225,6 +235,36 @@ class AnswerStream:
                 else None
             ),
         )
+
+
+class _Passage:
+    """The way of one call's plain pieces to an outlet."""
+
+    __slots__ = ("_booking", "_outlet", "_stream", "last")
+
+    def __init__(self, stream: AnswerStream, booking: Booking, outlet: Outlet | None) -> None:
+        self._stream = stream
+        self._booking = booking
+        self._outlet = outlet
+        #: The piece with which the text has ended. It is to be yielded.
+        self.last: AnswerPiece | None = None
+
+    @property
+    def taker(self) -> Take | None:
+        """What to offer plain tokens to; None until the answer has tokens, or without an outlet."""
+        return self._take if self._outlet is not None and self._stream.token_ids else None
+
+    def _take(self, token_ids: Sequence[int]) -> bool:
+        outlet = self._outlet
+        if outlet is None or not outlet.is_open():
+            return False
+        piece = self._stream.plain_piece(token_ids)
+        if piece.finish_reason is not None:
+            self.last = piece
+            return False
+        self._booking.add_tokens(len(token_ids))
+        outlet.give(piece)
+        return True
 
 
 def _waits_apart(call: Call) -> bool:

@@ -17,6 +17,7 @@ from services.router.openai.reading.arrival import arrived_s
 from services.router.openai.reading.as_chat import chat_body, params_named, refuse_fields
 from services.router.openai.reading.body import parse_body, read_body
 from services.router.openai.replies.answers import stream_answers
+from services.router.openai.replies.client_tap import ClientTap
 from services.router.openai.replies.responses import json_response
 
 if TYPE_CHECKING:
@@ -50,8 +51,11 @@ class Messages:
             model=chat.generation.model,
             num_prompt_tokens=len(chat.generation.prompt_token_ids),
         )
-        parts = stream_answers(self._backend.generator, [chat.generation])
-        response = await answer(request, parts, reply, stream=bool(body.stream), edge=reply)
+        tap = ClientTap()
+        parts = stream_answers(self._backend.generator, [chat.generation], tap.outlet())
+        response = await answer(
+            request, parts, reply, stream=bool(body.stream), edge=reply, tap=tap
+        )
         return _with_id(response, request)
 
     async def count(self, request: Request) -> Response:

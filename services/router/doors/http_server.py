@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from services.router.doors.direct_body import DirectBody
 from services.router.doors.http_protocol import limited_protocol
 from services.router.doors.slow_clients import STALL_S, SlowClients
-from services.router.openai.replies.sse import DIRECT_SEND
+from services.router.openai.replies.sse import DIRECT_BODY, DIRECT_SEND
 from shared.errors import ConfigError
 from shared.generation.limits import DEFAULT_LIMITS, RequestLimits
 
@@ -114,7 +115,7 @@ def _listen(host: str, port: int, *, share: bool) -> socket.socket:
 
 
 def _with_direct_send(app: ASGIApp) -> ASGIApp:
-    """Give streams the server's own `send`.
+    """Give streams the server's own `send`, and its connection.
 
     Every layer of the framework wraps `send` to see the beginning of a response; events of a stream
     do not need these layers.
@@ -126,11 +127,15 @@ def _with_direct_send(app: ASGIApp) -> ASGIApp:
             return
         extensions = scope.setdefault("extensions", {})
         extensions[DIRECT_SEND] = send
+        body = DirectBody.of(send)
+        if body is not None:
+            extensions[DIRECT_BODY] = body
         try:
             await app(scope, receive, send)
         finally:
             # `send` refers to the server's object of this request, which refers to the scope. This
             # cycle would keep the whole request until the next full garbage collection.
             del extensions[DIRECT_SEND]
+            extensions.pop(DIRECT_BODY, None)
 
     return with_direct_send

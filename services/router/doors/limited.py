@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from services.router.admission.entrance import Quotas
     from services.router.admission.tenant_metrics import TenantMetrics
     from services.router.request.generation import AnswerPiece, GenerationRequest, Generator
+    from services.router.request.outlet import Outlet
 
 
 class LimitedGenerator:
@@ -32,22 +33,32 @@ class LimitedGenerator:
         self._metrics = metrics
         self._max_model_len = max_model_len
 
-    async def generate(self, request: GenerationRequest) -> AsyncGenerator[AnswerPiece, None]:
+    async def generate(
+        self, request: GenerationRequest, outlet: Outlet | None = None
+    ) -> AsyncGenerator[AnswerPiece, None]:
         """See Generator."""
         tenant = request.tenant
         note_tenant(tenant)
         num_prompt_tokens = len(request.prompt_token_ids)
         num_tokens, begun = 0, False
+
+        def count(piece: AnswerPiece) -> None:
+            nonlocal num_tokens, begun
+            begun = True
+            num_tokens += len(piece.token_ids)
+
+        outlet = None if outlet is None else outlet.behind(count)
         try:
             async with self._limits.enter(tenant, self._most_tokens(request)) as permit:
                 # The prompt counts, unless an error before the first piece ends the request.
                 permit.num_tokens = num_prompt_tokens
-                answers = cast("AsyncGenerator[AnswerPiece]", self._generator.generate(request))
+                answers = cast(
+                    "AsyncGenerator[AnswerPiece]", self._generator.generate(request, outlet)
+                )
                 try:
                     async with aclosing(answers) as pieces:
                         async for piece in pieces:
-                            begun = True
-                            num_tokens += len(piece.token_ids)
+                            count(piece)
                             yield piece
                 except BatonError:
                     if not begun:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from services.router.request.generation import AnswerPiece, GenerationRequest, Generator
+    from services.router.request.outlet import Outlet
 
 
 class StallGuard:
@@ -26,13 +27,16 @@ class StallGuard:
         self._generator = generator
         self._max_stall_s = max_stall_s
 
-    async def generate(self, request: GenerationRequest) -> AsyncGenerator[AnswerPiece, None]:
+    async def generate(
+        self, request: GenerationRequest, outlet: Outlet | None = None
+    ) -> AsyncGenerator[AnswerPiece, None]:
         """Yield the answers of the wrapped Generator.
 
         Raises:
             DeadlineError: the client did not read a piece for `max_stall_s`.
         """
-        answers = cast("AsyncGenerator[AnswerPiece]", self._generator.generate(request))
+        # A piece that goes to the outlet has been taken: the reader waits before it and after it.
+        answers = cast("AsyncGenerator[AnswerPiece]", self._generator.generate(request, outlet))
         watch = _Watch(answers, self._max_stall_s)
         try:
             async with aclosing(answers):

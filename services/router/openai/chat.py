@@ -21,6 +21,7 @@ from services.router.openai.reading.request_id import generation_ids, request_na
 from services.router.openai.reading.tools import read_tools
 from services.router.openai.replies.answers import stream_answers
 from services.router.openai.replies.chat_reply import ChatHead, ChatReply
+from services.router.openai.replies.client_tap import ClientTap
 from services.router.openai.schema.chat import ChatBody
 from services.router.parsers.budget import bound_thinking
 from services.router.request.generation import GenerationRequest
@@ -72,9 +73,10 @@ class ChatCompletions:
         body = parse_body(request, ChatBody, raw, backend.unknown_fields)
         body = with_defaults(body, backend.answers)
         chat = await self.prepare(request, body, raw, arrival_s)
-        parts = stream_answers(backend.generator, [chat.generation])
+        tap = ClientTap()
+        parts = stream_answers(backend.generator, [chat.generation], tap.outlet())
         return await answer(
-            request, parts, self.reply(request, body, chat), stream=bool(body.stream)
+            request, parts, self.reply(request, body, chat), stream=bool(body.stream), tap=tap
         )
 
     def reply(self, request: Request, body: ChatBody, chat: PreparedChat) -> ChatReply:

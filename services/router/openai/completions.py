@@ -23,6 +23,7 @@ from services.router.openai.reading.prompt_only import without_answers
 from services.router.openai.reading.prompts import Prompt, check_prompt
 from services.router.openai.reading.request_id import generation_ids, request_names, response_id
 from services.router.openai.replies.answers import stream_answers
+from services.router.openai.replies.client_tap import ClientTap
 from services.router.openai.replies.completion_reply import CompletionReply, EchoedPrompt
 from services.router.openai.schema.completion import DEFAULT_MAX_TOKENS, CompletionBody
 from services.router.parsers.budget import bound_thinking, end_of
@@ -62,10 +63,13 @@ class Completions:
             body=body,
             prompts=[self._echoed(prompt, body) for prompt in prompts],
         )
-        parts = stream_answers(backend.generator, generations)
+        stream = bool(body.stream)
         if body.max_tokens == 0:
-            parts = without_answers(parts)
-        return await answer(request, parts, reply, stream=bool(body.stream))
+            parts = without_answers(stream_answers(backend.generator, generations))
+            return await answer(request, parts, reply, stream=stream)
+        tap = ClientTap()
+        parts = stream_answers(backend.generator, generations, tap.outlet())
+        return await answer(request, parts, reply, stream=stream, tap=tap)
 
     async def read(
         self, request: Request, body: CompletionBody, raw: bytes, arrival_s: float

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
+    from services.router.openai.replies.client_tap import ClientTap
     from services.router.openai.replies.sse import StreamEdge
     from services.router.request.generation import AnswerPiece
 
@@ -53,10 +54,14 @@ async def answer(
     *,
     stream: bool,
     edge: StreamEdge = DATA_EDGE,
+    tap: ClientTap | None = None,
 ) -> Response:
-    """Return the response for the pipeline's pieces. Cancels them when the client disconnects."""
+    """Return the response for the pipeline's pieces. Cancels them when the client disconnects.
+
+    `tap`: the end of the outlet for pieces that are not in `parts`.
+    """
     if stream:
-        return await stream_events(request, parts, reply, edge=edge)
+        return await stream_events(request, parts, reply, edge=edge, tap=tap)
 
     async def collect() -> Any:
         async with aclosing(parts):

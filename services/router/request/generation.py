@@ -15,6 +15,7 @@ from shared.request.prompt_embeds import known_tokens, shown_ids
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection
 
+    from services.router.request.outlet import Outlet
     from services.router.request.resume import AnswerSoFar
     from services.router.request.trace import RequestTrace
     from services.router.routing.explain import Explanation
@@ -121,8 +122,12 @@ class AnswerPiece(msgspec.Struct, frozen=True, kw_only=True):
 class Generator(Protocol):
     """Answers requests. services/router/answer/pipeline.py is the implementation."""
 
-    def generate(self, request: GenerationRequest) -> AsyncIterator[AnswerPiece]:
+    def generate(
+        self, request: GenerationRequest, outlet: Outlet | None = None
+    ) -> AsyncIterator[AnswerPiece]:
         """Stream the answers. Closing the iterator cancels the request on every worker.
+
+        Some pieces may be given to `outlet` instead of being yielded.
 
         Raises, before the first piece or between pieces:
             InvalidRequestError: a parameter is wrong; `param` names it.

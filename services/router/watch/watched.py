@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from services.router.request.generation import AnswerPiece, GenerationRequest, Generator
+    from services.router.request.outlet import Outlet
     from services.router.watch.observer import RequestObserver, RequestWatch
 
 
@@ -25,21 +26,29 @@ class WatchedGenerator:
         self._generator = generator
         self._observers = tuple(observers)
 
-    async def generate(self, request: GenerationRequest) -> AsyncGenerator[AnswerPiece, None]:
+    async def generate(
+        self, request: GenerationRequest, outlet: Outlet | None = None
+    ) -> AsyncGenerator[AnswerPiece, None]:
         """See Generator."""
         began_s = request.arrival_s or time.monotonic()
         watches: list[RequestWatch] = []
         for observer in self._observers:
             request, watch = observer.began(request, began_s)
             watches.append(watch)
+        looks = [watch.piece for watch in watches]
+
+        def look(piece: AnswerPiece) -> None:
+            now_s = time.monotonic()
+            for each in looks:
+                each(piece, now_s)
+
+        outlet = None if outlet is None else outlet.behind(look)
         last: AnswerPiece | None = None
-        answers = cast("AsyncGenerator[AnswerPiece]", self._generator.generate(request))
+        answers = cast("AsyncGenerator[AnswerPiece]", self._generator.generate(request, outlet))
         try:
             async with aclosing(answers) as pieces:
                 async for piece in pieces:
-                    now_s = time.monotonic()
-                    for watch in watches:
-                        watch.piece(piece, now_s)
+                    look(piece)
                     if piece.timings is not None:
                         last = piece
                     yield piece

@@ -21,9 +21,9 @@ class PlainPiece:
     finish_reason = common_pb2.FINISH_REASON_UNSPECIFIED
     hidden_states: Sequence[bytes] = ()
 
-    def __init__(self, token_id: int) -> None:
-        """Make a piece of one token; `merged` adds others."""
-        self.token_ids = [token_id]
+    def __init__(self, token_ids: list[int]) -> None:
+        """Make a piece that owns the list; `merged` adds to it."""
+        self.token_ids = token_ids
 
 
 #: What a worker says of one answer at a time.

@@ -24,8 +24,13 @@ from shared.errors import (
 from shared.rpc.status import from_rpc_error, from_status
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
     from services.router.workers.pieces import Piece
     from shared.rpc.channel import ChannelPool
+
+    #: Takes an answer's plain tokens at once; returns whether it took them.
+    Take = Callable[[Sequence[int]], bool]
 
 #: Pieces kept for a slow reader. Later ones are merged into the last, where a token takes a few
 #: bytes instead of a few hundred.
@@ -186,10 +191,12 @@ class Session:
         events = message.events
         # A worker that sends plain tokens has heartbeats, too.
         self.has_heartbeats = self.has_heartbeats or not events
-        for answer_id, token_id in zip(plain_ids, token_ids, strict=False):
+        #: Answers with something else behind their plain tokens: both become one piece.
+        told = {event.answer_id for event in events} if events else frozenset()
+        for answer_id, own_ids in _by_answer(plain_ids, token_ids):
             answer = self._answers.get(answer_id)
             if answer is not None:
-                answer.push(PlainPiece(token_id))
+                answer.push_tokens(own_ids, is_alone=answer_id not in told)
         for event in events:
             answer = self._answers.get(event.answer_id)
             if answer is None:
@@ -230,19 +237,23 @@ class AnswerCall:
         self._num_idle_looks = 0
         self._error: BatonError | None = None
         self._reader: asyncio.Future[None] | None = None
+        self._take: Take | None = None
 
-    async def read(self) -> list[Piece]:
+    async def read(self, take: Take | None = None) -> list[Piece]:
         """Wait for at least one piece; return all pieces since the last read, in order.
+
+        Plain tokens that come meanwhile are offered to `take` first, and what it raises is raised
+        here.
 
         Raises:
             BatonError: the worker's error; WorkerLostError if the worker is gone.
         """
         if not self._pieces and self._error is None:
-            self._reader = self._loop.create_future()
+            self._reader, self._take = self._loop.create_future(), take
             try:
                 await self._reader
             finally:
-                self._reader = None
+                self._reader = self._take = None
         if not self._pieces and self._error is not None:
             raise self._error
         pieces, self._pieces = self._pieces, []
@@ -256,6 +267,18 @@ class AnswerCall:
         """Cancel the answer; its reader gets what has arrived, and the reason `abort`."""
         self._end(cancel=True)
         self.push(decode_pb2.DecodeResponse(finish_reason=common_pb2.FINISH_REASON_ABORT))
+
+    def push_tokens(self, token_ids: list[int], *, is_alone: bool) -> None:
+        """Add plain tokens of one message. `is_alone`: the message has no more of this answer."""
+        if self._take is not None and is_alone:
+            try:
+                if self._take(token_ids):
+                    self._num_pushed += 1
+                    return
+            except Exception as error:  # noqa: BLE001 the session has other answers
+                self._fail_reader(error)
+                return
+        self.push(PlainPiece(token_ids))
 
     def push(self, piece: Piece) -> None:
         """Add a piece that has arrived.
@@ -307,8 +330,26 @@ class AnswerCall:
         self._session.forget(self.answer_id, cancel=cancel)
 
     def _wake(self) -> None:
+        self._take = None
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
+
+    def _fail_reader(self, error: Exception) -> None:
+        self._take = None
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_exception(error)
+
+
+def _by_answer(
+    answer_ids: Sequence[int], token_ids: Sequence[int]
+) -> Iterable[tuple[int, list[int]]]:
+    """Return the tokens of each answer, in the order of the answers."""
+    if len(set(answer_ids)) == len(answer_ids):
+        return zip(answer_ids, ([token_id] for token_id in token_ids), strict=False)
+    own: dict[int, list[int]] = {}
+    for answer_id, token_id in zip(answer_ids, token_ids, strict=False):
+        own.setdefault(answer_id, []).append(token_id)
+    return own.items()
 
 
 def _meaning(error: decode_pb2.AnswerError, peer: str) -> BatonError:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from services.router.request.generation import AnswerPiece, GenerationRequest, Generator
+    from services.router.request.outlet import Outlet
     from tests.fakes.scripted_decode import ScriptedDecode
     from tests.integration.router.conftest import Bench
 
@@ -102,7 +103,9 @@ class Recorded:
         self._pipeline = pipeline
         self.params = GenerationParams()
 
-    def generate(self, request: GenerationRequest) -> AsyncIterator[AnswerPiece]:
+    def generate(
+        self, request: GenerationRequest, outlet: Outlet | None = None
+    ) -> AsyncIterator[AnswerPiece]:
         """See Generator."""
         self.params = request.params
         return self._pipeline.generate(request)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from baton.v1 import decode_pb2
     from services.router.request.generation import AnswerPiece, GenerationRequest, Generator
+    from services.router.request.outlet import Outlet
     from tests.integration.router.conftest import Bench
 
 FULL = OverloadedError("no place", reason=RefusalReason.WORKER_FULL)
@@ -107,7 +108,9 @@ class OfOneTenant:
         self._generator = generator
         self._tenant = tenant
 
-    def generate(self, request: GenerationRequest) -> AsyncIterator[AnswerPiece]:
+    def generate(
+        self, request: GenerationRequest, outlet: Outlet | None = None
+    ) -> AsyncIterator[AnswerPiece]:
         return self._generator.generate(replace(request, tenant=self._tenant))
 
 

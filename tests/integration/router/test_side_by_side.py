@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from baton.v1 import decode_pb2
     from services.router.request.generation import AnswerPiece, GenerationRequest, Generator
+    from services.router.request.outlet import Outlet
     from shared.text.tokenizer import Tokenizer
     from tests.fakes.scripted_decode import Script
     from tests.integration.router.conftest import Bench
@@ -75,7 +76,9 @@ class Worker:
             self.gates.append(gates)
         return script
 
-    async def generate(self, request: GenerationRequest) -> AsyncIterator[AnswerPiece]:
+    async def generate(
+        self, request: GenerationRequest, outlet: Outlet | None = None
+    ) -> AsyncIterator[AnswerPiece]:
         """See Generator."""
         async for piece in self.pipeline.generate(request):
             yield piece

@@ -17,6 +17,8 @@ from shared.generation.params import GenerationParams
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
 
+    from services.router.request.outlet import Outlet
+
 MINUTE = 1000
 TENANT = Tenant(name="a", max_tokens_per_minute=MINUTE, max_concurrent_requests=1)
 
@@ -29,7 +31,9 @@ class Three:
         self._fail_at = fail_at
         self._error = error
 
-    async def generate(self, request: GenerationRequest) -> AsyncIterator[AnswerPiece]:
+    async def generate(
+        self, request: GenerationRequest, outlet: Outlet | None = None
+    ) -> AsyncIterator[AnswerPiece]:
         self.num_asked += 1
         for i in range(3):
             if i == self._fail_at and self._error is not None:

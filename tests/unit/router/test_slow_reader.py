@@ -14,6 +14,8 @@ from shared.generation.params import GenerationParams
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
+    from services.router.request.outlet import Outlet
+
 REQUEST = GenerationRequest(
     request_id="r", model="m", prompt_token_ids=(1,), params=GenerationParams()
 )
@@ -27,7 +29,9 @@ class Counts:
         self._num = num
         self._pause_s = pause_s
 
-    async def generate(self, request: GenerationRequest) -> AsyncGenerator[AnswerPiece]:
+    async def generate(
+        self, request: GenerationRequest, outlet: Outlet | None = None
+    ) -> AsyncGenerator[AnswerPiece]:
         try:
             for i in range(self._num):
                 await asyncio.sleep(self._pause_s)

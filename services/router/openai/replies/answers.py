@@ -12,18 +12,24 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
     from services.router.request.generation import AnswerPiece, GenerationRequest, Generator
+    from services.router.request.outlet import Outlet
 
     #: The prompt's index in the request, and a piece of one of its answers.
     Part = tuple[int, AnswerPiece]
 
 
 def stream_answers(
-    generator: Generator, requests: Sequence[GenerationRequest]
+    generator: Generator,
+    requests: Sequence[GenerationRequest],
+    outlet: Outlet | None = None,
 ) -> AsyncGenerator[Part]:
-    """Run all requests at once. Closing the stream, or an error of a request, cancels all."""
+    """Run all requests at once. Closing the stream, or an error of a request, cancels all.
+
+    Pieces of a request that is alone may go to `outlet`.
+    """
     if len(requests) == 1:
         # The usual case needs no queue.
-        return _answers(generator, requests[0], 0)
+        return _answers(generator, requests[0], 0, outlet)
     return _merged(generator, requests)
 
 
@@ -39,8 +45,8 @@ async def _merged(
 
 
 async def _answers(
-    generator: Generator, request: GenerationRequest, place: int
+    generator: Generator, request: GenerationRequest, place: int, outlet: Outlet | None = None
 ) -> AsyncGenerator[Part]:
-    async with aclosing(chosen_answers(generator, request)) as pieces:
+    async with aclosing(chosen_answers(generator, request, outlet)) as pieces:
         async for piece in pieces:
             yield place, piece

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
     from services.router.openai.replies.answers import Part
+    from services.router.openai.replies.client_tap import ClientTap, ResponseBody
     from services.router.request.generation import AnswerPiece
 
 logger = structlog.get_logger(__name__)
@@ -28,8 +30,9 @@ _HEADERS = {
     "x-accel-buffering": "no",
 }
 
-#: ASGI extension with the server's own `send`.
+#: ASGI extensions: the server's own `send`, and the ResponseBody of a response that has begun.
 DIRECT_SEND = "baton.direct_send"
+DIRECT_BODY = "baton.direct_body"
 
 
 class EventWriter(Protocol):
@@ -79,7 +82,9 @@ class EventStream(Response):
         *,
         edge: StreamEdge,
         request_id: str,
+        tap: ClientTap | None = None,
     ) -> None:
+        """Begin with the event `first`. `tap`: the end of the outlet of `parts`."""
         super().__init__(headers=_HEADERS)
         del self.headers["content-length"]
         self._first = first
@@ -87,6 +92,10 @@ class EventStream(Response):
         self._writer = writer
         self._edge = edge
         self._request_id = request_id
+        self._tap = tap
+        #: Set if a piece from the tap could not be written.
+        self._failure: Exception | None = None
+        self._sending: asyncio.Task[None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the whole response."""
@@ -102,23 +111,56 @@ class EventStream(Response):
             {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         )
         # The response has begun, so no middleware has to add anything.
-        send = scope.get("extensions", {}).get(DIRECT_SEND, send)
+        extensions = scope.get("extensions", {})
+        send = extensions.get(DIRECT_SEND, send)
+        self._sending = asyncio.current_task()
+        if self._tap is not None and DIRECT_BODY in extensions:
+            self._tap.open(extensions[DIRECT_BODY], self._write)
+        try:
+            last = await self._send_pieces(send)
+        finally:
+            self._sending = None
+            if self._tap is not None:
+                self._tap.close()
+        await send(
+            {"type": "http.response.body", "body": last + self._edge.done, "more_body": False}
+        )
+
+    async def _send_pieces(self, send: Send) -> bytes:
+        """Send the events of all pieces; return the last event."""
         event = self._first
-        last: bytes | None = None
-        while last is None:
+        while True:
             if event:
                 await send({"type": "http.response.body", "body": event, "more_body": True})
             try:
                 event = self._writer.event(*await anext(self._parts))
             except StopAsyncIteration:
-                last = self._writer.last_event()
+                return self._writer.last_event()
+            except asyncio.CancelledError:
+                if self._failure is None:
+                    raise
+                return self._failed(self._failure)
             except Exception as error:  # noqa: BLE001 the process edge: becomes an event
-                # The status has been sent, so the error becomes an event.
-                logger.warning("stream_failed", status=error_status(error), error=repr(error))
-                last = self._edge.failed(error, request_id=self._request_id)
-        await send(
-            {"type": "http.response.body", "body": last + self._edge.done, "more_body": False}
-        )
+                return self._failed(error)
+
+    def _failed(self, error: Exception) -> bytes:
+        """Return the event of an error: the status has been sent."""
+        logger.warning("stream_failed", status=error_status(error), error=repr(error))
+        return self._edge.failed(error, request_id=self._request_id)
+
+    def _write(self, body: ResponseBody, piece: AnswerPiece) -> None:
+        """Write a piece from the tap, which comes while `_send_pieces` waits for the next one."""
+        try:
+            event = self._writer.event(0, piece)
+        except Exception as error:  # noqa: BLE001 the process edge: `_send_pieces` sends it
+            self._failure = error
+            if self._tap is not None:
+                self._tap.close()
+            if self._sending is not None:
+                self._sending.cancel()
+            return
+        if event:
+            body.write(event)
 
 
 async def stream_events(
@@ -127,6 +169,7 @@ async def stream_events(
     writer: EventWriter,
     *,
     edge: StreamEdge = DATA_EDGE,
+    tap: ClientTap | None = None,
 ) -> Response:
     """Return a streamed response. An error before the first token gets a status of its own."""
     try:
@@ -135,7 +178,8 @@ async def stream_events(
     except BaseException:
         await parts.aclose()
         raise
-    return EventStream(first, parts, writer, edge=edge, request_id=request.state.request_id)
+    request_id = request.state.request_id
+    return EventStream(first, parts, writer, edge=edge, request_id=request_id, tap=tap)
 
 
 async def _first(parts: AsyncGenerator[Part]) -> Part:

@@ -14,6 +14,7 @@ from services.router.openai.reading.arrival import arrived_s
 from services.router.openai.reading.as_chat import chat_body, params_named, refuse_fields
 from services.router.openai.reading.body import parse_body, read_body
 from services.router.openai.replies.answers import stream_answers
+from services.router.openai.replies.client_tap import ClientTap
 from services.router.openai.replies.responses import json_response
 from services.router.openai.responses_api.reply import ResponseReply
 from services.router.openai.responses_api.schema import LOGPROBS, REFUSED, ResponsesBody
@@ -59,7 +60,10 @@ class Responses:
             num_prompt_tokens=len(chat.generation.prompt_token_ids),
             stored_id=None if keeper is None else new_id(),
         )
-        parts = stream_answers(self._backend.generator, [chat.generation])
+        # An answer that is stored is recorded from all of its pieces.
+        tap = ClientTap() if keeper is None else None
+        outlet = None if tap is None else tap.outlet()
+        parts = stream_answers(self._backend.generator, [chat.generation], outlet)
         if keeper is not None:
             record = self._record(request, body, keeper)
             if body.background:
@@ -71,7 +75,7 @@ class Responses:
             # Before there is an answer that could not be stored.
             await keeper.store.check()
             parts = recorded(parts, reply, record)
-        return await answer(request, parts, reply, stream=bool(body.stream), edge=reply)
+        return await answer(request, parts, reply, stream=bool(body.stream), edge=reply, tap=tap)
 
     async def count(self, request: Request) -> Response:
         """Return the number of prompt tokens of a body."""

@@ -14,6 +14,7 @@ from services.router.openai.reading.params import check_stream_options, read_par
 from services.router.openai.reading.prompts import check_prompt
 from services.router.openai.reading.request_id import generation_ids, request_names
 from services.router.openai.replies.answers import stream_answers
+from services.router.openai.replies.client_tap import ClientTap
 from services.router.openai.schema.unsupported import refuse_unsupported
 from services.router.openai.tokens_api.reply import GenerateReply
 from services.router.openai.tokens_api.schema import REFUSED, REFUSED_SAMPLING, GenerateBody
@@ -51,8 +52,9 @@ class TokenGeneration:
             model=generation.model,
             body=body,
         )
-        parts = stream_answers(backend.generator, [generation])
-        return await answer(request, parts, reply, stream=bool(body.stream))
+        tap = ClientTap()
+        parts = stream_answers(backend.generator, [generation], tap.outlet())
+        return await answer(request, parts, reply, stream=bool(body.stream), tap=tap)
 
     def _read(self, request: Request, body: GenerateBody, arrival_s: float) -> GenerationRequest:
         backend = self._backend
