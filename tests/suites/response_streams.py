@@ -84,7 +84,7 @@ class Gate:
         self._generate = api.generator.generate
         api.generator.generate = self._gated  # type: ignore[method-assign]
 
-    async def _gated(self, request: Any) -> AsyncIterator[AnswerPiece]:
+    async def _gated(self, request: Any, outlet: Any = None) -> AsyncIterator[AnswerPiece]:
         place = 0
         async for piece in self._generate(request):
             yield piece

@@ -137,8 +137,9 @@ class EventStream(Response):
             except StopAsyncIteration:
                 return self._writer.last_event()
             except asyncio.CancelledError:
-                if self._failure is None:
+                if self._failure is None or self._sending is None:
                     raise
+                self._sending.uncancel()
                 return self._failed(self._failure)
             except Exception as error:  # noqa: BLE001 the process edge: becomes an event
                 return self._failed(error)
