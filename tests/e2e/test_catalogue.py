@@ -66,7 +66,8 @@ def cluster(
         port=free_port(),
         grpc_port=free_port(),
         worker_flags=ENGINE_FLAGS,
-        router_flags=("--placement", "disaggregated"),
+        # Requests wait for workers that sleep, too.
+        router_flags=("--placement", "disaggregated", "--max-queue-s", "3"),
     )
     with WarmCluster(spec) as made:
         made.start()
