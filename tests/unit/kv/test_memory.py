@@ -91,7 +91,7 @@ def mapped_at(address: int) -> dict[str, int]:
 
 
 def test_prepared_memory_is_in_huge_pages_and_keeps_what_it_has() -> None:
-    num_blocks = 3 * HUGE_BYTES // LAYOUT.block_bytes + 1
+    num_blocks = (3 * HUGE_BYTES + 10 * mmap.PAGESIZE) // LAYOUT.block_bytes
     memory = KVMemory(LAYOUT, num_blocks)
     memory.blocks[[0, num_blocks - 1]] = 5
     Prefault(memory.buffer).close()

@@ -55,6 +55,16 @@ def test_a_mark_past_the_end_stops_at_the_end(memory: mmap.mmap) -> None:
     ready.close()
 
 
+def test_without_huge_pages_there_are_small_ones(
+    memory: mmap.mmap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huge_map, "_COLLAPSE", 9999)
+    process = psutil.Process()
+    before = process.memory_info().rss
+    Prefault(memory).close()
+    assert process.memory_info().rss - before >= 7 * MIB
+
+
 def test_a_system_that_cannot_do_it_is_left_alone(
     memory: mmap.mmap, monkeypatch: pytest.MonkeyPatch
 ) -> None:
