@@ -109,6 +109,7 @@ def test_nothing_is_mapped_behind_its_end() -> None:
     memory = KVMemory(LAYOUT, 3)
     address = address_of(memory)
     assert address % HUGE_BYTES == 0
-    assert mapped_at(address)["Size"] * 1024 == -(-memory.num_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    num_pages = -(-memory.num_bytes // mmap.PAGESIZE)
+    assert mapped_at(address)["Size"] * 1024 == num_pages * mmap.PAGESIZE
     memory.close()
     assert mapped_at(address) == {}
