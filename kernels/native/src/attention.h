@@ -141,7 +141,7 @@ inline void for_head_parts(int group, Body&& body) {
   }
 }
 
-// With AVX-512 panels are faster than rows for many rows; few rows were not compared.
+// With AVX-512 panels are faster than rows for many rows; few rows were not compared without a matrix unit.
 #if defined(__AVX512F__)
 template <class Dot>
 using Chunk = PanelChunk<Dot>;
@@ -215,8 +215,9 @@ class AttentionKernel {
 
   int group() const { return num_heads / cache.num_kv_heads; }
 
-  void operator()(const AttentionTask& task, Scratch& s) const {
-    with_format([&](auto stored) { run<decltype(stored)>(task, s); });
+  // following: the task that this thread takes next, as far as is known, or null: its first chunk is fetched.
+  void operator()(const AttentionTask& task, const AttentionTask* following, Scratch& s) const {
+    with_format([&](auto stored) { run<decltype(stored)>(task, following, s); });
   }
 
   // Combines and writes what was left of all of these spans.
@@ -249,55 +250,73 @@ class AttentionKernel {
     bool contains(int key) const { return first <= key && key < end; }
   };
 
+  int first_position(const AttentionTask& task) const {
+    return batch.seq_lens[task.seq] - num_queries(task) + task.first_token;
+  }
+  Keys keys_of(const AttentionTask& task) const {
+    const int position = first_position(task);
+    return {std::max(0, seen.first(position)), position + task.num_tokens};
+  }
+  // The first key of what a task reads of a span.
+  static int first_key(const Keys& keys, int span) { return std::max(span * kSpan, keys.first / kChunk * kChunk); }
+
   template <class Stored>
-  void run(const AttentionTask& task, Scratch& s) const {
+  void run(const AttentionTask& task, const AttentionTask* following, Scratch& s) const {
     const int rows = task.rows();
-    const int first_position = batch.seq_lens[task.seq] - num_queries(task) + task.first_token;
-    const int end = first_position + task.num_tokens;
-    const Keys keys{std::max(0, seen.first(first_position)), end};
+    const Keys keys = keys_of(task);
     load_query<Stored>(task, s);
+    s.chunk.begin(rows, s.query.data());
     if (task.num_spans > 0) {
       const size_t size = Sums::num_floats(rows, s.panels);
       for (int i = 0; i < task.num_spans; ++i)
-        gather<Stored>(task, first_position, keys, task.first_span + i,
+        gather<Stored>(task, keys, task.first_span + i, i + 1 < task.num_spans ? nullptr : following,
                        Sums(parts + task.part + i * size, rows, s.panels), s);
+      s.chunk.end();
       return;
     }
     const Sums all(s.sums.data(), rows, s.panels);
     const Sums one(s.sums.data() + Sums::num_floats(rows, s.panels), rows, s.panels);
     const int first = keys.first / kSpan;
-    for (int span = first; span * kSpan < end; ++span) {
-      gather<Stored>(task, first_position, keys, span, span == first ? all : one, s);
+    for (int span = first; span * kSpan < keys.end; ++span) {
+      const bool is_last = (span + 1) * kSpan >= keys.end;
+      gather<Stored>(task, keys, span, is_last ? following : nullptr, span == first ? all : one, s);
       if (span > first) all.add(one, steps());
     }
+    s.chunk.end();
     write<Stored>(task, all);
   }
 
-  // What the keys of one span give.
+  // What the keys of one span give. following: whose first chunk is fetched behind them; null: that of the next span.
   template <class Stored>
-  void gather(const AttentionTask& task, int first_position, const Keys& keys, int span,
-              const Sums& sums, Scratch& s) const {
-    const int rows = task.rows();
+  void gather(const AttentionTask& task, const Keys& keys, int span, const AttentionTask* following, const Sums& sums,
+              Scratch& s) const {
+    const int rows = task.rows(), position = first_position(task);
     sums.clear();
-    const int first = std::max(span * kSpan, keys.first / kChunk * kChunk);
+    const int first = first_key(keys, span);
     const int end = std::min((span + 1) * kSpan, keys.end);
     if (first >= end) return;
     locate<Stored>(task, first, keys, s.places[0], s);
     int turn = 0;
     for (int key = first; key < end; key += kChunk, turn ^= 1) {
       const ChunkRows& here = s.places[turn];
-      locate<Stored>(task, key + kChunk, keys, s.places[turn ^ 1], s);
-      s.chunk.template read<Stored>(here, s.places[turn ^ 1], cache.row_bytes(), rows,
-                                     std::min(kChunk, keys.end - key));
+      ChunkRows& next = s.places[turn ^ 1];
+      if (following != nullptr && key + kChunk >= end) {
+        const Keys its = keys_of(*following);
+        const int its_span = following->num_spans > 0 ? following->first_span : its.first / kSpan;
+        locate<Stored>(*following, first_key(its, its_span), its, next, s);
+      } else {
+        locate<Stored>(task, key + kChunk, keys, next, s);
+      }
+      s.chunk.template read<Stored>(here, next, cache.row_bytes(), rows, std::min(kChunk, keys.end - key));
       if constexpr (Stored::kHasScales) {
         read_scales(here.key_scales, s.key_scales);
         read_scales(here.value_scales, s.value_scales);
       }
       s.chunk.template multiply_keys<Stored>(rows, s.query.data(), s.scores.data(), kQueryRows);
       if (keys.end - key > kPanel)
-        weigh<Stored, 2>(task, first_position, key, sums, s);
+        weigh<Stored, 2>(task, position, key, sums, s);
       else
-        weigh<Stored, 1>(task, first_position, key, sums, s);
+        weigh<Stored, 1>(task, position, key, sums, s);
       s.chunk.template add_values<Stored>(rows, s.weights.data(), sums.out);
     }
   }

@@ -814,8 +814,11 @@ class TypedDecoder final : public Decoder {
         cache, batch, now.kv_group, now.kv_place, plan.seen, now.scale,
         now.limit, now.first, now.heads.num, query_.row(0), size_t(query_.stride),
         attended_.row(0), size_t(attended_.stride), plan.parts.data()};
-    pool_.run(int(plan.tasks.size()),
-              [&](int task, int thread) { kernel(plan.tasks[task], *plan.scratch[thread]); });
+    const int count = int(plan.tasks.size()), apart = pool_.width();
+    pool_.run(count, [&](int task, int thread) {
+      const AttentionTask* following = task + apart < count ? &plan.tasks[task + apart] : nullptr;
+      kernel(plan.tasks[task], following, *plan.scratch[thread]);
+    });
     pool_.run(int(plan.combined.size()), [&](int i, int thread) {
       kernel.combine(plan.combined[i], *plan.scratch[thread]);
     });
