@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import mmap
 import os
 import weakref
 from typing import TYPE_CHECKING
@@ -10,12 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from shared.errors import ConfigError
-from shared.kv.huge_map import map_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from shared.kv.huge_map import Bytes
     from shared.kv.layout import KVLayout
 
 #: A mapped file must never become shorter: access beyond its end would be a SIGBUS.
@@ -68,7 +67,7 @@ class KVMemory:
         self.fd = fd
         self._close_fd = weakref.finalize(self, os.close, fd)
         try:
-            self._map: Bytes | None = map_file(fd, self.num_bytes)
+            self._map = mmap.mmap(fd, self.num_bytes)
         except OSError as error:
             self._close_fd()
             raise ConfigError(f"cannot map {self.num_bytes} bytes of KV memory: {error}") from error
@@ -76,14 +75,12 @@ class KVMemory:
     @property
     def blocks(self) -> NDArray[np.uint8]:
         """All bytes as [num_blocks, block_bytes]; writes go to the memory itself."""
-        flat = np.frombuffer(memoryview(self.buffer), dtype=np.uint8)
+        flat = np.frombuffer(self._map, dtype=np.uint8)
         return flat.reshape(self.num_blocks, self.layout.block_bytes)
 
     @property
-    def buffer(self) -> Bytes:
+    def buffer(self) -> mmap.mmap:
         """The mapping, for tensor libraries that take a writable buffer."""
-        if self._map is None:
-            raise ValueError("the KV memory is closed")
         return self._map
 
     def close(self) -> None:
@@ -92,5 +89,8 @@ class KVMemory:
             return
         self._close_fd()
         self.fd = -1
-        # What a tensor still refers to is freed with that tensor.
-        self._map = None
+        try:
+            self._map.close()
+        except BufferError:
+            # A tensor still refers to it; the mapping is freed with that tensor.
+            return

@@ -12,6 +12,7 @@ from baton.v1 import lifecycle_pb2
 from services.router.fleet.orders import QUICK_S, succeeded
 from services.router.fleet.pause import FleetPause, PauseMode
 from services.router.fleet.update import COMMIT_S, PREPARE_S, NewWeights, WeightUpdate
+from shared.directory.base import STAGE
 from shared.errors import BatonError, InvalidRequestError, UnavailableError
 from shared.identity import Role
 
@@ -35,6 +36,8 @@ log = structlog.get_logger(__name__)
 LOOK_S = 2.0
 #: Time until the router knows that a worker is back in use.
 READY_S = 60.0
+#: Time until a worker that has changed its stage is registered again.
+BACK_S = 10.0
 WEIGHTS, KV_CACHE = "weights", "kv_cache"
 TAGS = (WEIGHTS, KV_CACHE)
 _ALL = "all workers"
@@ -142,6 +145,7 @@ class Fleet:
             except BaseException:
                 await self._wake(TAGS)
                 raise
+            await self._come_back({each.name: lifecycle_pb2.STAGE_ASLEEP for each in workers})
             await self._until(lambda: all(each.record.sleeps for each in self._workers()), "asleep")
             # Requests wait for the workers to wake up, in all routers; see EndpointPool.
             self._admission.release()
@@ -262,11 +266,29 @@ class Fleet:
                 self._workers(), lambda stub: stub.WakeUp(request, timeout=PREPARE_S)
             )
         )
+        await self._come_back({worker.name: each.stage for worker, each in answers.items()})
         serve = all(each.stage == lifecycle_pb2.STAGE_SERVING for each in answers.values())
         if serve:
             await self._until(lambda: all(each.usable for each in self._workers()), "awake")
             await self._pause.end()
         return serve
+
+    async def _come_back(self, stages: Mapping[str, int]) -> None:
+        """Wait until the router knows workers, by name, at the stage that they have reached.
+
+        Between two of its lives a worker is not registered, so the next order would pass it over.
+        One that does not come back in time is left out.
+        """
+
+        def are_back() -> bool:
+            there = {each.name: _stage_of(each) for each in self._workers()}
+            return all(there.get(name) == stage for name, stage in stages.items())
+
+        try:
+            async with asyncio.timeout(BACK_S):
+                await self._endpoints.wait_until(are_back)
+        except TimeoutError:
+            log.warning("workers_not_back", workers=sorted(stages), after_s=BACK_S)
 
     async def _commit(self, update: WeightUpdate, *, keep_paused: bool) -> Mapping[str, str]:
         try:
@@ -330,3 +352,8 @@ class Fleet:
             states = (await self._states()).values()
             if not any(state.paused for state in states):
                 self._admission.release()
+
+
+def _stage_of(endpoint: Endpoint) -> int:
+    name = endpoint.record.labels.get(STAGE, "serving")
+    return lifecycle_pb2.Stage.Value(f"STAGE_{name.upper()}")

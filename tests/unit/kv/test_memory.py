@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
-import mmap
 import os
 from pathlib import Path
 
@@ -12,10 +10,8 @@ import numpy as np
 import pytest
 
 from shared.errors import ConfigError
-from shared.kv.huge_map import HUGE_BYTES, collapse
 from shared.kv.layout import KVLayout
 from shared.kv.memory import KVMemory
-from shared.kv.prefault import Prefault
 
 LAYOUT = KVLayout.single(num_layers=2, num_kv_heads=2, block_size=4, head_dim=8, dtype="float32")
 
@@ -71,45 +67,3 @@ def test_memory_that_cannot_be_had_is_a_clear_error_and_leaves_no_descriptor() -
     with pytest.raises(ConfigError, match="cannot map"):
         KVMemory(LAYOUT, 1 << 50)
     assert len([*Path("/proc/self/fd").iterdir()]) == num_before
-
-
-def address_of(memory: KVMemory) -> int:
-    return ctypes.addressof(ctypes.c_ubyte.from_buffer(memory.buffer))
-
-
-def mapped_at(address: int) -> dict[str, int]:
-    """Return kilobytes by kind of what is mapped from this address on; nothing if nothing is."""
-    found: dict[str, int] = {}
-    is_here = False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        words = line.split()
-        if not words[0].endswith(":"):
-            is_here = int(words[0].split("-")[0], 16) == address
-        elif is_here and words[-1] == "kB":
-            found[words[0].rstrip(":")] = int(words[1])
-    return found
-
-
-def test_prepared_memory_is_in_huge_pages_and_keeps_what_it_has() -> None:
-    num_blocks = (3 * HUGE_BYTES + 10 * mmap.PAGESIZE) // LAYOUT.block_bytes
-    memory = KVMemory(LAYOUT, num_blocks)
-    memory.blocks[[0, num_blocks - 1]] = 5
-    Prefault(memory.buffer).close()
-    address = address_of(memory)
-    sizes = mapped_at(address)
-    assert sizes["Rss"] == sizes["Size"]
-    assert memory.blocks[[0, num_blocks - 1]].min() == 5
-    assert memory.blocks[1:-1].max() == 0
-    if not collapse(address, HUGE_BYTES):
-        pytest.skip("no huge page could be made here")
-    assert sizes["ShmemPmdMapped"] == 3 * HUGE_BYTES // 1024
-
-
-def test_nothing_is_mapped_behind_its_end() -> None:
-    memory = KVMemory(LAYOUT, 3)
-    address = address_of(memory)
-    assert address % HUGE_BYTES == 0
-    num_pages = -(-memory.num_bytes // mmap.PAGESIZE)
-    assert mapped_at(address)["Size"] * 1024 == num_pages * mmap.PAGESIZE
-    memory.close()
-    assert mapped_at(address) == {}

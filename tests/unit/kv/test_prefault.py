@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from shared.kv import huge_map, prefault
+from shared.kv import prefault
 from shared.kv.prefault import Prefault
 
 if TYPE_CHECKING:
@@ -55,20 +55,10 @@ def test_a_mark_past_the_end_stops_at_the_end(memory: mmap.mmap) -> None:
     ready.close()
 
 
-def test_without_huge_pages_there_are_small_ones(
-    memory: mmap.mmap, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(huge_map, "_COLLAPSE", 9999)
-    process = psutil.Process()
-    before = process.memory_info().rss
-    Prefault(memory).close()
-    assert process.memory_info().rss - before >= 7 * MIB
-
-
 def test_a_system_that_cannot_do_it_is_left_alone(
     memory: mmap.mmap, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(huge_map, "_POPULATE_WRITE", 9999)
+    monkeypatch.setattr(prefault, "_POPULATE_WRITE", 9999)
     ready = Prefault(memory)
     ready.reach(64 * MIB)
     ready.close()

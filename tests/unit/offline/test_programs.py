@@ -17,7 +17,8 @@ PRINTED = {
     "llm.py": r"(Prompt: '.+', Generated text: .+\n){3}",
     # They end in any order.
     "llm_engine.py": r"(?=.*0: 'def add.*'\])(?=.*1: 'What is a tuple)(?=.*2: .* -> \[.+, .+\])",
-    "async_llm.py": r"stream-0: 40 pieces: ['\"].+stream-1: 40 pieces: ['\"].+",
+    # Where an answer ends depends on how a processor rounds.
+    "async_llm.py": r"stream-0: \d+ pieces: ['\"].+stream-1: \d+ pieces: ['\"].+",
     "prefix_caching.py": r"ms, 0 of \d+ .*Output: .*\d+ ms, 6\d\d of 6\d\d prompt tokens",
     "quantize.py": r"(Prompt: '.+', Output: .+\n){2}",
 }
