@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table as Shown
+from rich.table import Table
 
-from benchmarks.planner.hindsight import Follower, Table, lowest
+from benchmarks.planner.hindsight import CountTable, Follower, lowest
 from benchmarks.routing.traces import DATA
 from cli.plan.advice import demand_of, fewest
 from cli.plan.simulation import ClusterSimulation
@@ -66,7 +66,7 @@ def compare(
     Fixed counts are found with hindsight: all near divisions of each number are tried. Planned
     workers count from their order on, so that their start costs, too.
     """
-    table = Shown("workload", "fixed P:D", "met %", "start-up s", "planner", "met %", "worker-s",
+    table = Table("workload", "fixed P:D", "met %", "start-up s", "planner", "met %", "worker-s",
                   "counts changed", "moves", "peak")  # fmt: skip
     rows = []
     for case in _cases():
@@ -118,7 +118,7 @@ def hindsight(
             continue
         span_s = max(case.requests[-1].at_s, 1.0)
         counts = Counts(fixed.prefill, fixed.decode)
-        start = Table((counts,) * math.ceil(span_s / segment_s), segment_s)
+        start = CountTable((counts,) * math.ceil(span_s / segment_s), segment_s)
         table, outcome = lowest(start, partial(_followed, case, startup_s))
         share = outcome.worker_s / (counts.total * span_s)
         typer.echo(
@@ -128,7 +128,7 @@ def hindsight(
         )
 
 
-def _followed(case: Case, startup_s: float, table: Table) -> Outcome:
+def _followed(case: Case, startup_s: float, table: CountTable) -> Outcome:
     follower = Follower(case.bounds, table, startup_s=startup_s)
     return ClusterSimulation(
         case.speed, case.bounds, table.counts[0], planner=follower, startup_s=startup_s
@@ -143,7 +143,7 @@ def shift(
     """Moves alone: a fixed number of workers, long prompts and long answers by turns."""
     requests = _by_turns(num_workers, period_s)
     bounds = Bounds(max_ttft_ms=2000, max_itl_ms=40)
-    table = Shown("workers", "met %", "goodput/s", "moves")
+    table = Table("workers", "met %", "goodput/s", "moves")
     for prefill in range(1, num_workers):
         counts = Counts(prefill, num_workers - prefill)
         outcome = ClusterSimulation(FAST, bounds, counts).run(requests)

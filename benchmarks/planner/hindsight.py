@@ -25,7 +25,7 @@ WIDTHS = (8, 4, 2, 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class CountTable:
     """Counts by segments of equal length."""
 
     counts: tuple[Counts, ...]
@@ -35,7 +35,7 @@ class Table:
         """Return the counts of a moment; behind the last segment they stay."""
         return self.counts[min(int(at_s / self.segment_s), len(self.counts) - 1)]
 
-    def lowered(self, first: int, width: int, counts: Counts) -> Table:
+    def lowered(self, first: int, width: int, counts: Counts) -> CountTable:
         """Return a table with fewer workers, by `counts`, in some segments; one of each kind is
         left.
         """
@@ -51,7 +51,7 @@ class Table:
 class Follower(Planner):
     """Wants what a table says, and orders workers early enough. Moves none."""
 
-    def __init__(self, bounds: Bounds, table: Table, *, startup_s: float) -> None:
+    def __init__(self, bounds: Bounds, table: CountTable, *, startup_s: float) -> None:
         super().__init__(bounds, Limits(max_workers=max(each.total for each in table.counts)))
         self._table = table
         self._startup_s = startup_s
@@ -63,7 +63,7 @@ class Follower(Planner):
         return replace(super().look(seen, speed), wanted=wanted, move=None)
 
 
-def lowest(start: Table, run: Callable[[Table], Outcome]) -> tuple[Table, Outcome]:
+def lowest(start: CountTable, run: Callable[[CountTable], Outcome]) -> tuple[CountTable, Outcome]:
     """Lower counts while enough requests meet the bounds.
 
     `run` serves all requests by a table. Returns a local minimum: none of the ranges of `WIDTHS`

@@ -99,6 +99,6 @@ class Readiness:
 
 
 def _changes(value: Callable[[], bool]) -> Callable[[], bool]:
-    """Return whether the value is another one than now."""
+    """Return a condition: the value is another one than now."""
     now = value()
     return lambda: value() is not now

@@ -355,5 +355,7 @@ class Fleet:
 
 
 def _stage_of(endpoint: Endpoint) -> int:
+    """Return the stage by its record; unspecified if it is one of a later version."""
     name = endpoint.record.labels.get(STAGE, "serving")
-    return lifecycle_pb2.Stage.Value(f"STAGE_{name.upper()}")
+    stages = dict(lifecycle_pb2.Stage.items())
+    return stages.get(f"STAGE_{name.upper()}", lifecycle_pb2.STAGE_UNSPECIFIED)

@@ -191,7 +191,7 @@ class Session:
         events = message.events
         # A worker that sends plain tokens has heartbeats, too.
         self.has_heartbeats = self.has_heartbeats or not events
-        #: Answers with something else behind their plain tokens: both become one piece.
+        # Answers with something else behind their plain tokens: both become one piece.
         told = {event.answer_id for event in events} if events else frozenset()
         for answer_id, own_ids in _by_answer(plain_ids, token_ids):
             answer = self._answers.get(answer_id)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from benchmarks.planner.__main__ import FAST
-from benchmarks.planner.hindsight import Follower, Table, lowest
+from benchmarks.planner.hindsight import CountTable, Follower, lowest
 from cli.plan.simulation import ClusterSimulation
 from cli.plan.workload import wave
 from services.router.planning.base import Bounds, Counts
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 def test_counts_fall_to_what_each_segment_needs() -> None:
     needed = [(1, 1), (3, 1), (3, 2), (1, 2), (1, 1)]
-    start = Table((Counts(4, 3),) * len(needed), 60.0)
+    start = CountTable((Counts(4, 3),) * len(needed), 60.0)
 
-    def run(table: Table) -> Outcome:
+    def run(table: CountTable) -> Outcome:
         misses = sum(
             each.prefill < prefill or each.decode < decode
             for each, (prefill, decode) in zip(table.counts, needed, strict=True)
@@ -37,7 +37,7 @@ def test_workers_are_there_when_the_table_says() -> None:
     requests = wave(
         low_per_s=1, high_per_s=1, period_s=600, duration_s=600, num_tokens=100, num_output_tokens=4
     )
-    table = Table((Counts(1, 1), Counts(1, 1), Counts(3, 2)), 200.0)
+    table = CountTable((Counts(1, 1), Counts(1, 1), Counts(3, 2)), 200.0)
     follower = Follower(bounds, table, startup_s=30.0)
     outcome = ClusterSimulation(
         speed, bounds, table.counts[0], planner=follower, startup_s=30.0

@@ -106,11 +106,7 @@ def _terms(placement: Placement) -> dict[str, float]:
         "heat": reader.hot_ms,
         "harm": reader.harm_ms,
         "preference": reader.preference_ms,
-        "spoil": writer.spoil_ms,
-        "drag": writer.drag_ms,
-        # Places become free meanwhile.
-        "place": max(0.0, writer.place_ms - placement.ttft_ms),
-        "decode": DECODE_WEIGHT_TOKENS * writer.itl_ms + writer.preemption_ms,
+        **_writing_terms(placement),
     }
     if placement.place is Place.HERE:
         return terms
@@ -121,6 +117,18 @@ def _terms(placement: Placement) -> dict[str, float]:
     terms["heat"] += writer.hot_ms
     terms["preference"] += writer.preference_ms
     return terms
+
+
+def _writing_terms(placement: Placement) -> dict[str, float]:
+    """Return what the answer costs at its writer, by name."""
+    writer = placement.writer
+    return {
+        "spoil": writer.spoil_ms,
+        "drag": writer.drag_ms,
+        # Places become free meanwhile.
+        "place": max(0.0, writer.place_ms - placement.ttft_ms),
+        "decode": DECODE_WEIGHT_TOKENS * writer.itl_ms + writer.preemption_ms,
+    }
 
 
 def _split_terms(placement: Placement, split: Split) -> dict[str, float]:
@@ -135,11 +143,7 @@ def _split_terms(placement: Placement, split: Split) -> dict[str, float]:
         "heat": of_reader * reader.hot_ms + of_writer * writer.hot_ms,
         "harm": of_reader * reader.harm_ms + of_writer * writer.harm_ms,
         "preference": reader.preference_ms + writer.preference_ms,
-        "spoil": writer.spoil_ms,
-        "drag": writer.drag_ms,
-        # Places become free meanwhile.
-        "place": max(0.0, writer.place_ms - placement.ttft_ms),
-        "decode": DECODE_WEIGHT_TOKENS * writer.itl_ms + writer.preemption_ms,
+        **_writing_terms(placement),
     }
 
 
