@@ -60,7 +60,7 @@ class ServiceProcess:
     @property
     def environ(self) -> dict[str, str]:
         """Environment of the process."""
-        environ = {**python_environ(), **self._environ}
+        environ = {**python_environ(self.module), **self._environ}
         return {name: value for name, value in environ.items() if value is not None}
 
     @property

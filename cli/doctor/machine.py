@@ -45,6 +45,8 @@ PACKAGES = (
 FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 #: Compilers that kernels/native/build.py looks for.
 COMPILERS = ("g++", "clang++", "c++")
+#: Whether the kernel gives pages of 2 MiB: its choices, the one in force in brackets.
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 MIN_FILES = 1024
 MIN_MEMORY_GIB = 2.0
 
@@ -57,6 +59,8 @@ def check_machine() -> Iterator[Finding]:
     if not _ONLY_ROUTER:
         yield from check_compiler()
     yield from check_memory()
+    if not _ONLY_WORKER:
+        yield from check_huge_pages()
     yield from check_limits()
 
 
@@ -115,6 +119,20 @@ def check_memory() -> Iterator[Finding]:
         yield warn("memory", text, "give the workers fewer blocks: --num-blocks")
     else:
         yield ok("memory", text)
+
+
+def check_huge_pages() -> Iterator[Finding]:
+    """Check that the router's memory can lie in pages of 2 MiB."""
+    try:
+        choices = HUGE_PAGES.read_text(encoding="utf-8")
+    except OSError:
+        choices = ""
+    chosen = choices.partition("[")[2].partition("]")[0] or "unknown to this kernel"
+    if chosen in {"always", "madvise"}:
+        yield ok("huge pages", chosen)
+    else:
+        advice = f"echo madvise > {HUGE_PAGES}: a router of many streams is slow without them"
+        yield warn("huge pages", chosen, advice)
 
 
 def check_limits() -> Iterator[Finding]:

@@ -46,7 +46,7 @@ def become(module: str, flags: Sequence[str], extra: Extra) -> NoReturn:
     command = [*python_command(module), *flags]
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(command[0], command, python_environ())
+    os.execve(command[0], command, python_environ(module))
 
 
 def _exists(module: str) -> bool:
