@@ -130,6 +130,8 @@ class Company:
             for guest in waiting.pop(step, []):
                 engine.add(guest.request)
                 self._cancel_if_due(guest)
+            if not engine.has_work():  # a mask is awaited, which may be another process's
+                engine.wait_for_news()
             for event in engine.step():
                 self._take(here[event.request_id], event)
             step += 1
