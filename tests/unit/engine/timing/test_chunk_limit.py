@@ -140,6 +140,14 @@ def test_a_worker_stretches_short_steps_more_than_long_ones(
     drain(engine)
 
 
+@pytest.mark.parametrize(
+    ("plain_ms", "room_ms"), [(12, 12), (20, 20), (45, 20), (60, 20), (90, 30)]
+)
+def test_the_room_of_prompts_beside_steps_of_all_lengths(plain_ms: float, room_ms: float) -> None:
+    """A step of next to no sequences takes 20 ms."""
+    assert prompt_room_ms(plain_ms, least_ms=20) == pytest.approx(room_ms)
+
+
 @given(least=st.floats(0.1, 1e3), plain=st.floats(0.1, 1e3), more=st.floats(0.0, 1e3))
 def test_more_sequences_leave_no_less_time_for_prompts(
     least: float, plain: float, more: float
