@@ -16,7 +16,7 @@ from services.router.routing.hashes import NO_SPACES, spaces_of
 from services.router.routing.newest import Newest
 from services.router.routing.places.compare import compared
 from services.router.routing.places.mode import PlacementMode
-from services.router.routing.places.pair import Pair, PairSigns, is_pair, signs_of
+from services.router.routing.places.pair import Pair, gaps_alike, is_pair
 from services.router.routing.places.placement import Place, Placement
 from services.router.routing.policies.cost import policy as cost_policy
 from services.router.routing.slo import meets_itl, meets_ttft, refuse
@@ -57,8 +57,8 @@ class Decision:
     route: Route | None = None
     #: The placements that were compared, best first; empty if there was nothing to compare.
     placements: list[Placement] = field(default_factory=list)
-    #: What it found at two workers that may do both; None: there are others.
-    signs: PairSigns | None = None
+    #: `gaps_alike` of two workers that may do both; None: there are others.
+    gaps: float | None = None
 
 
 class WorkerChooser:
@@ -114,8 +114,8 @@ class WorkerChooser:
         if decision.route is None or placement is None:
             raise decision.decode.refusal(Role.DECODE)
         refuse(request, placement)
-        if decision.signs is not None:
-            self._pair.note(decision.signs)
+        if decision.gaps is not None:
+            self._pair.note(decision.gaps)
         self.policy.decode_picker.chosen(placement.writer)
         if placement.readers:
             self.policy.prefill_picker.chosen(placement.reader)
@@ -193,7 +193,7 @@ class WorkerChooser:
             request, writers, holdings, computes=True, by_role=not is_alike
         )
         if of_pair:
-            decision.signs = signs_of(request, alone, self.book.answer_tokens)
+            decision.gaps = gaps_alike(request, alone, self.book.answer_tokens)
         if is_alike:
             decision.placements = compared(request, writers=(), readers=(), alone=alone)
             decision.placement = decision.placements[0]

@@ -1,16 +1,15 @@
 """Whether two workers, of which one prefers prefill and one decode, should rather do both.
 
 With two workers preferences are coarse: one computes all prompts, the other writes all answers.
-That keeps prompts and answers out of each other's way while prompts are short. While they wait for
-one another, two workers compute them sooner than one. A mixture of both is worse than either: what
-is handed over comes into steps with prompts in them, and all answers are in these steps. So the
-two are apart or alike for all requests of a while. With more workers answers gather, and some
-workers stay free of them: each prompt is placed for itself.
+That keeps prompts and answers out of each other's way. But two workers compute and write sooner
+than one, and nothing is handed over. A mixture of both is worse than either: what is handed over
+comes into steps with prompts in them, and all answers are in these steps. So the two are apart or
+alike for all requests of a while: alike, unless gaps are longer for it. With more workers answers
+gather, and some workers stay free of them: each prompt is placed for itself.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from shared.engine.timing.step_bound import prompt_room_ms
@@ -22,26 +21,14 @@ if TYPE_CHECKING:
     from services.router.routing.base import Candidate, RoutingRequest
     from services.router.workers.endpoint import Endpoint
 
-#: Time of unfinished prompts, in steps, from which both workers compute them.
-MANY_STEPS: Final = 4.0
 #: Longest gaps alike, as a multiple of those apart, up to which they do so.
 GAPS: Final = 1.0
-#: By this factor both are beyond it to begin, and short of it to end: each change brings a mixture.
+#: By this factor they are short of it to begin, and beyond it to end: each change brings a mixture.
 FIRMNESS: Final = 1.1
 #: Weight of a request in the means; the first ones weigh more.
 WEIGHT: Final = 1 / 30
 #: In answers with fewer tokens one gap in a hundred is the first one, that of the hand-off.
 SHORT_ANSWER: Final = 100.0
-
-
-@dataclass(frozen=True, slots=True)
-class PairSigns:
-    """What one request finds at both workers."""
-
-    #: Time of the unfinished prompts with its own, in steps.
-    num_steps: float
-    #: Longest gaps if both workers do both, to those if they are apart.
-    gaps: float
 
 
 class Pair:
@@ -51,17 +38,14 @@ class Pair:
         #: Until requests show something else, preferences hold.
         self.is_alike = False
         self._num_requests = 0
-        self._num_steps = self._gaps = 0.0
+        self._gaps = 0.0
 
-    def note(self, signs: PairSigns) -> None:
-        """Count a request that is sent."""
+    def note(self, gaps: float) -> None:
+        """Count a request that is sent, by what `gaps_alike` says of it."""
         self._num_requests += 1
         weight = max(WEIGHT, 1 / self._num_requests)
-        self._num_steps += weight * (signs.num_steps - self._num_steps)
-        self._gaps += weight * (signs.gaps - self._gaps)
-        firmness = 1 / FIRMNESS if self.is_alike else FIRMNESS
-        has_many = self._num_steps >= MANY_STEPS * firmness
-        self.is_alike = has_many and self._gaps <= GAPS / firmness
+        self._gaps += weight * (gaps - self._gaps)
+        self.is_alike = self._gaps <= (GAPS * FIRMNESS if self.is_alike else GAPS / FIRMNESS)
 
 
 def is_pair(writers: Sequence[Endpoint], readers: Sequence[Endpoint]) -> bool:
@@ -73,15 +57,14 @@ def is_pair(writers: Sequence[Endpoint], readers: Sequence[Endpoint]) -> bool:
     )
 
 
-def signs_of(
+def gaps_alike(
     request: RoutingRequest, candidates: Sequence[Candidate], answer_tokens: float
-) -> PairSigns:
-    """Return what a request finds. `candidates`: both workers, as computing and writing.
+) -> float:
+    """Return the longest gaps if both workers do both, as a multiple of those if they are apart.
 
-    `answer_tokens`: of an answer, on average.
+    `candidates`: both workers, as computing and writing. `answer_tokens`: of an answer, on average.
     """
     works = [candidate.endpoint.work for candidate in candidates]
-    num_prompts = 1 + sum(work.num_prompts for work in works)
     num_answers = 1 + sum(work.num_decoding + work.num_coming for work in works)
     num_held = request.num_prompt_tokens + sum(work.num_held_tokens for work in works)
     best = min(candidates, key=lambda candidate: candidate.prefill_ms)
@@ -93,4 +76,4 @@ def signs_of(
     if min(answer_tokens, request.max_tokens) < SHORT_ANSWER:
         # What is handed over waits for the end of a step, and has its own.
         apart_ms += apart_ms + profile.exposed_ms(request.num_prompt_tokens)
-    return PairSigns(num_prompts * best.prefill_ms / step_ms, alike_ms / apart_ms)
+    return alike_ms / apart_ms

@@ -1,4 +1,4 @@
-"""Two workers with a preference each compute prompts apart while these are short, else alike."""
+"""Two workers with a preference each are alike, unless gaps are longer for it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from services.router.routing.base import RoutingRequest
 from services.router.routing.places.mode import PlacementMode
-from services.router.routing.places.pair import FIRMNESS, GAPS, MANY_STEPS, Pair, PairSigns, is_pair
+from services.router.routing.places.pair import FIRMNESS, GAPS, Pair, is_pair
 from services.router.routing.places.placement import Place
 from shared.identity import Role
 from tests.unit.router.routing.workers import Cluster, endpoint
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from services.router.workers.endpoint import Endpoint
 
 BOTH = frozenset({Role.PREFILL, Role.DECODE})
-MANY = PairSigns(2 * MANY_STEPS, GAPS / 2)
 
 
 def worker(name: str, role: Role, **changes: Any) -> Endpoint:
@@ -47,37 +46,31 @@ def send(cluster: Cluster, *, num_tokens: int, max_tokens: int = 20) -> tuple[Bo
     return booking, reader.name, route.decode.name
 
 
-def noted(*signs: PairSigns) -> Pair:
+def noted(*gaps: float) -> Pair:
     pair = Pair()
-    for each in signs:
+    for each in gaps:
         pair.note(each)
     return pair
 
 
-def test_both_are_alike_while_prompts_are_many_and_gaps_no_longer_for_it() -> None:
+def test_both_are_alike_unless_gaps_are_longer_for_it() -> None:
     assert not Pair().is_alike
-    assert noted(MANY).is_alike
-    assert not noted(PairSigns(MANY_STEPS / 2, GAPS / 2)).is_alike
-    assert not noted(PairSigns(2 * MANY_STEPS, 2 * GAPS)).is_alike
-    few, long = PairSigns(0.1, GAPS / 2), PairSigns(2 * MANY_STEPS, 3 * GAPS)
-    for other in (few, long):
-        pair = noted(*[MANY] * 30)
-        pair.note(other)
-        assert pair.is_alike  # one request decides nothing
-        for _ in range(60):
-            pair.note(other)
-        assert not pair.is_alike
+    assert noted(GAPS / 2).is_alike
+    assert not noted(2 * GAPS).is_alike
+    pair = noted(*[GAPS / 2] * 30)
+    pair.note(3 * GAPS)
+    assert pair.is_alike  # one request decides nothing
+    for _ in range(60):
+        pair.note(3 * GAPS)
+    assert not pair.is_alike
 
 
-@pytest.mark.parametrize(
-    "between", [PairSigns(MANY_STEPS, GAPS / 2), PairSigns(2 * MANY_STEPS, GAPS)]
-)
-def test_what_is_between_changes_nothing(between: PairSigns) -> None:
+def test_what_is_between_changes_nothing() -> None:
     assert FIRMNESS > 1
-    alike, apart = noted(MANY), noted(PairSigns(0.1, GAPS))
+    alike, apart = noted(GAPS / 2), noted(2 * GAPS)
     for _ in range(100):
-        alike.note(between)
-        apart.note(between)
+        alike.note(GAPS * FIRMNESS**0.9)
+        apart.note(GAPS / FIRMNESS**0.9)
     assert alike.is_alike
     assert not apart.is_alike
 
@@ -91,18 +84,12 @@ def test_only_two_workers_that_may_do_both_and_differ_are_a_pair() -> None:
     assert not is_pair([d, p], [p, e])
 
 
-def test_long_prompts_are_computed_by_both_workers_and_short_ones_handed_over_again() -> None:
+@pytest.mark.parametrize("num_tokens", [16, 600])
+def test_prompts_of_short_answers_are_computed_by_both_workers(num_tokens: int) -> None:
     both = cluster()
-    sent = [send(both, num_tokens=600) for _ in range(30)]
-    assert sent[0][1:] == ("p", "d")
-    assert {reader == writer for _, reader, writer in sent[20:]} == {True}
-    assert {reader for _, reader, _ in sent[20:]} == {"p", "d"}
-    for booking, _, _ in sent:
-        booking.release()
-    for _ in range(200):
-        booking, _, _ = send(both, num_tokens=16)
-        booking.release()
-    assert send(both, num_tokens=16)[1:] == ("p", "d")
+    sent = [send(both, num_tokens=num_tokens)[1:] for _ in range(30)]
+    assert {reader == writer for reader, writer in sent[1:]} == {True}
+    assert {reader for reader, _ in sent[1:]} == {"p", "d"}
 
 
 def test_more_workers_are_placed_by_their_preferences() -> None:
@@ -117,8 +104,8 @@ def test_a_look_at_the_choice_is_no_request() -> None:
     for _ in range(40):
         both.chooser.decide(request)
     decision = both.chooser.decide(request)
-    assert decision.signs is not None
-    assert decision.signs.num_steps > MANY_STEPS
+    assert decision.gaps is not None
+    assert decision.gaps < GAPS / FIRMNESS
     assert decision.placements[0].place is Place.HANDED_OVER
 
 
@@ -131,4 +118,12 @@ def test_answers_of_which_few_gaps_are_hand_overs_stay_apart_if_steps_are_shorte
     both.book.answer_tokens = 20.0
     for _ in range(60):
         send(both, num_tokens=600)
+    assert both.chooser._pair.is_alike
+
+
+def test_answers_so_many_that_half_of_them_have_shorter_steps_are_divided() -> None:
+    both = cluster()
+    both.book.answer_tokens = 500.0
+    for _ in range(150):
+        send(both, num_tokens=16, max_tokens=500)
     assert both.chooser._pair.is_alike
