@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import mmap
 import threading
+from typing import TYPE_CHECKING
 
 import structlog
 
+if TYPE_CHECKING:
+    from shared.kv.huge_map import HugeMap
+
 log = structlog.get_logger(__name__)
 
-#: Linux 5.14's MADV_POPULATE_WRITE: as a write to every page, without a change.
-_POPULATE_WRITE = 23
 #: Prepared memory beyond the part in use: about what half a second of prefill fills.
 AHEAD_BYTES = 256 << 20
-#: Bytes per system call, which holds the interpreter's lock: half a millisecond.
+#: Bytes per system call: half a millisecond.
 _SLICE_BYTES = 1 << 20
 
 
@@ -24,9 +25,9 @@ class Prefault:
     kernel without this call allocates pages on first use, which is slower.
     """
 
-    def __init__(self, memory: mmap.mmap) -> None:
-        self._memory = memory
-        self._num_bytes = len(memory)
+    def __init__(self, mapping: HugeMap) -> None:
+        self._mapping = mapping
+        self._num_bytes = mapping.num_bytes
         self._num_ready = 0
         self._wanted = 0
         self._news = threading.Condition()
@@ -64,10 +65,10 @@ class Prefault:
             self._populate(end)
 
     def _populate(self, end: int) -> None:
-        start = self._num_ready // mmap.PAGESIZE * mmap.PAGESIZE
+        start = self._num_ready
         self._num_ready = end
         try:
-            self._memory.madvise(_POPULATE_WRITE, start, end - start)
-        except (OSError, ValueError) as error:
+            self._mapping.populate(start, end)
+        except OSError as error:
             log.debug("not_prefaulted", error=str(error))
             self._num_ready = self._num_bytes

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import mmap
+import os
 import time
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
-from shared.kv import prefault
+from shared.kv import huge_map, prefault
+from shared.kv.huge_map import HugeMap
 from shared.kv.prefault import Prefault
 
 if TYPE_CHECKING:
@@ -19,10 +20,14 @@ MIB = 1 << 20
 
 
 @pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[mmap.mmap]:
+def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[HugeMap]:
     monkeypatch.setattr(prefault, "AHEAD_BYTES", 8 * MIB)
-    with mmap.mmap(-1, 64 * MIB) as mapped:
-        yield mapped
+    fd = os.memfd_create("prepared")
+    os.ftruncate(fd, 64 * MIB)
+    mapped = HugeMap(fd, 64 * MIB)
+    os.close(fd)
+    yield mapped
+    mapped.close()
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
@@ -32,9 +37,9 @@ def wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_memory_is_backed_ahead_of_the_mark_and_no_further(memory: mmap.mmap) -> None:
+def test_memory_is_backed_ahead_of_the_mark_and_no_further(memory: HugeMap) -> None:
     process = psutil.Process()
-    memory[0:3] = b"abc"
+    memory.bytes[0:3] = b"abc"
     before = process.memory_info().rss
     ready = Prefault(memory)
     assert 7 * MIB <= process.memory_info().rss - before < 16 * MIB
@@ -43,10 +48,10 @@ def test_memory_is_backed_ahead_of_the_mark_and_no_further(memory: mmap.mmap) ->
     ready.reach(2 * MIB)
     ready.close()
     assert process.memory_info().rss - before < 48 * MIB
-    assert memory[0:3] == b"abc"
+    assert bytes(memory.bytes[0:3]) == b"abc"
 
 
-def test_a_mark_past_the_end_stops_at_the_end(memory: mmap.mmap) -> None:
+def test_a_mark_past_the_end_stops_at_the_end(memory: HugeMap) -> None:
     process = psutil.Process()
     before = process.memory_info().rss
     ready = Prefault(memory)
@@ -56,10 +61,10 @@ def test_a_mark_past_the_end_stops_at_the_end(memory: mmap.mmap) -> None:
 
 
 def test_a_system_that_cannot_do_it_is_left_alone(
-    memory: mmap.mmap, monkeypatch: pytest.MonkeyPatch
+    memory: HugeMap, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prefault, "_POPULATE_WRITE", 9999)
+    monkeypatch.setattr(huge_map, "_POPULATE_WRITE", 9999)
     ready = Prefault(memory)
     ready.reach(64 * MIB)
     ready.close()
-    memory[-1:] = b"x"
+    memory.bytes[-1] = 1
