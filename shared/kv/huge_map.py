@@ -23,6 +23,8 @@ _FIXED = 0x10
 _NO_RESERVE = 0x4000
 #: Linux 5.14's MADV_POPULATE_WRITE: as a write to every page, without a change.
 _POPULATE_WRITE = 23
+#: Linux 6.1's MADV_COLLAPSE: makes one page of many, also of a file in memory.
+_COLLAPSE = 25
 _FAILED = ctypes.c_void_p(-1).value
 
 Bytes = ctypes.Array[ctypes.c_ubyte]
@@ -79,6 +81,15 @@ class HugeMap:
             ValueError: it is closed.
         """
         self._advise(start // mmap.PAGESIZE * mmap.PAGESIZE, stop, _POPULATE_WRITE)
+
+    def collapse(self, start: int) -> None:
+        """Make a huge page, which starts here, of small ones. Some of it must have memory.
+
+        Raises:
+            OSError: the system cannot do it, EINVAL if it never can.
+            ValueError: it is closed.
+        """
+        self._advise(start, start + HUGE_BYTES, _COLLAPSE)
 
     def close(self) -> None:
         """Unmap at once, or when the last array is freed if there is one. Idempotent."""

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
+import weakref
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from structlog.testing import capture_logs
 
 from shared.kv import huge_map, prefault
 from shared.kv.huge_map import HugeMap
 from shared.kv.prefault import Prefault
+from tests.fakes.mappings import address_of, mapped_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,6 +26,7 @@ MIB = 1 << 20
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[HugeMap]:
     monkeypatch.setattr(prefault, "AHEAD_BYTES", 8 * MIB)
+    monkeypatch.setattr(prefault, "FIRST_BYTES", 4 * MIB)
     fd = os.memfd_create("prepared")
     os.ftruncate(fd, 64 * MIB)
     mapped = HugeMap(fd, 64 * MIB)
@@ -42,7 +47,9 @@ def test_memory_is_backed_ahead_of_the_mark_and_no_further(memory: HugeMap) -> N
     memory.bytes[0:3] = b"abc"
     before = process.memory_info().rss
     ready = Prefault(memory)
-    assert 7 * MIB <= process.memory_info().rss - before < 16 * MIB
+    assert process.memory_info().rss - before >= 3 * MIB
+    wait_until(lambda: process.memory_info().rss - before >= 7 * MIB)
+    assert process.memory_info().rss - before < 24 * MIB
     ready.reach(24 * MIB)
     wait_until(lambda: process.memory_info().rss - before >= 31 * MIB)
     ready.reach(2 * MIB)
@@ -58,6 +65,49 @@ def test_a_mark_past_the_end_stops_at_the_end(memory: HugeMap) -> None:
     ready.reach(1000 * MIB)
     wait_until(lambda: process.memory_info().rss - before >= 63 * MIB)
     ready.close()
+
+
+def test_what_is_prepared_is_in_huge_pages_and_keeps_its_contents(memory: HugeMap) -> None:
+    memory.bytes[5 * MIB] = memory.bytes[33 * MIB] = 9
+    ready = Prefault(memory)
+    ready.reach(64 * MIB)
+    wait_until(lambda: mapped_at(address_of(memory))["Rss"] == 64 << 10)
+    ready.close()
+    assert bytes(memory.bytes).count(9) == 2
+    assert memory.bytes[5 * MIB] == memory.bytes[33 * MIB] == 9
+    try:
+        memory.collapse(0)
+    except OSError as error:
+        pytest.skip(f"this system makes no huge pages of files in memory: {error}")
+    assert mapped_at(address_of(memory))["ShmemPmdMapped"] == 64 << 10
+
+
+def test_without_huge_pages_there_are_small_ones(
+    memory: HugeMap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huge_map, "_COLLAPSE", 9999)
+    with capture_logs() as logs:
+        ready = Prefault(memory)
+        ready.reach(64 * MIB)
+        wait_until(lambda: mapped_at(address_of(memory))["Rss"] == 64 << 10)
+    ready.close()
+    assert mapped_at(address_of(memory))["ShmemPmdMapped"] == 0
+    assert [entry["event"] for entry in logs] == ["small_pages"]
+
+
+def test_a_thread_keeps_no_memory_that_is_dropped(memory: HugeMap) -> None:
+    ready = Prefault(memory)
+    ready.reach(64 * MIB)
+    dropped = weakref.ref(ready)
+    del ready
+    wait_until(lambda: dropped() is None)
+
+
+def test_a_closed_one_starts_no_thread(memory: HugeMap) -> None:
+    ready = Prefault(memory)
+    ready.close()
+    ready.reach(64 * MIB)
+    assert not [thread for thread in threading.enumerate() if thread.name == "prefault"]
 
 
 def test_a_system_that_cannot_do_it_is_left_alone(
