@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import threading
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ AHEAD_BYTES = 256 << 20
 FIRST_BYTES = 32 << 20
 #: A thread that starts has at least this much to prepare.
 _LEAST_BYTES = 8 << 20
+_LEAST_PRIORITY = 19
 
 
 class Prefault:
@@ -65,6 +67,8 @@ class Prefault:
             thread.join()
 
     def _run(self) -> None:
+        # For this thread alone. A step that computes meanwhile has each core to itself.
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LEAST_PRIORITY)
         while True:
             with self._lock:
                 if self._closed or self._num_ready >= self._wanted:

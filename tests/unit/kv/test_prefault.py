@@ -95,6 +95,26 @@ def test_without_huge_pages_there_are_small_ones(
     assert [entry["event"] for entry in logs] == ["small_pages"]
 
 
+def test_the_thread_leaves_the_processor_to_steps(
+    memory: HugeMap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, set[int]] = {}
+    populate = HugeMap.populate
+
+    def watched(self: HugeMap, start: int, stop: int) -> None:
+        thread = threading.current_thread()
+        priority = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+        seen.setdefault(thread.name, set()).add(priority)
+        populate(self, start, stop)
+
+    monkeypatch.setattr(HugeMap, "populate", watched)
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    ready = Prefault(memory)
+    wait_until(lambda: mapped_at(address_of(memory))["Rss"] >= 8 << 10)
+    ready.close()
+    assert seen == {threading.current_thread().name: {before}, "prefault": {19}}
+
+
 def test_a_thread_keeps_no_memory_that_is_dropped(memory: HugeMap) -> None:
     ready = Prefault(memory)
     ready.reach(64 * MIB)
