@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import threading
 from typing import TYPE_CHECKING
 
@@ -17,12 +16,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 #: Prepared memory beyond the part in use: about what half a second of prefill fills.
-AHEAD_BYTES = 256 << 20
-#: Prepared before the memory is used; a thread prepares the rest while an engine starts.
-FIRST_BYTES = 32 << 20
+AHEAD_BYTES = 64 << 20
 #: A thread that starts has at least this much to prepare.
 _LEAST_BYTES = 8 << 20
-_LEAST_PRIORITY = 19
 
 
 class Prefault:
@@ -36,7 +32,7 @@ class Prefault:
         self._mapping = mapping
         self._num_bytes = mapping.num_bytes
         self._num_ready = 0
-        self._wanted = min(FIRST_BYTES, self._num_bytes)
+        self._wanted = min(AHEAD_BYTES, self._num_bytes)
         self._lock = threading.Lock()
         #: It ends when there is nothing to do, so that it keeps no memory that was dropped.
         self._thread: threading.Thread | None = None
@@ -45,7 +41,6 @@ class Prefault:
         self._refusals: set[int] = set()
         while self._num_ready < self._wanted:
             self._prepare_page()
-        self.reach(0)
 
     def reach(self, num_bytes: int) -> None:
         """Record that the first `num_bytes` are in use, or soon will be. Returns at once."""
@@ -67,8 +62,6 @@ class Prefault:
             thread.join()
 
     def _run(self) -> None:
-        # For this thread alone. A step that computes meanwhile has each core to itself.
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LEAST_PRIORITY)
         while True:
             with self._lock:
                 if self._closed or self._num_ready >= self._wanted:

@@ -26,7 +26,6 @@ MIB = 1 << 20
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[HugeMap]:
     monkeypatch.setattr(prefault, "AHEAD_BYTES", 8 * MIB)
-    monkeypatch.setattr(prefault, "FIRST_BYTES", 4 * MIB)
     fd = os.memfd_create("prepared")
     os.ftruncate(fd, 64 * MIB)
     mapped = HugeMap(fd, 64 * MIB)
@@ -47,9 +46,7 @@ def test_memory_is_backed_ahead_of_the_mark_and_no_further(memory: HugeMap) -> N
     memory.bytes[0:3] = b"abc"
     before = process.memory_info().rss
     ready = Prefault(memory)
-    assert process.memory_info().rss - before >= 3 * MIB
-    wait_until(lambda: process.memory_info().rss - before >= 7 * MIB)
-    assert process.memory_info().rss - before < 24 * MIB
+    assert 7 * MIB <= process.memory_info().rss - before < 16 * MIB
     ready.reach(24 * MIB)
     wait_until(lambda: process.memory_info().rss - before >= 31 * MIB)
     ready.reach(2 * MIB)
@@ -93,26 +90,6 @@ def test_without_huge_pages_there_are_small_ones(
     ready.close()
     assert mapped_at(address_of(memory))["ShmemPmdMapped"] == 0
     assert [entry["event"] for entry in logs] == ["small_pages"]
-
-
-def test_the_thread_leaves_the_processor_to_steps(
-    memory: HugeMap, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: dict[str, set[int]] = {}
-    populate = HugeMap.populate
-
-    def watched(self: HugeMap, start: int, stop: int) -> None:
-        thread = threading.current_thread()
-        priority = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-        seen.setdefault(thread.name, set()).add(priority)
-        populate(self, start, stop)
-
-    monkeypatch.setattr(HugeMap, "populate", watched)
-    before = os.getpriority(os.PRIO_PROCESS, 0)
-    ready = Prefault(memory)
-    wait_until(lambda: mapped_at(address_of(memory))["Rss"] >= 8 << 10)
-    ready.close()
-    assert seen == {threading.current_thread().name: {before}, "prefault": {19}}
 
 
 def test_a_thread_keeps_no_memory_that_is_dropped(memory: HugeMap) -> None:
