@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -92,6 +93,23 @@ def test_without_huge_pages_there_are_small_ones(
     assert [entry["event"] for entry in logs] == ["small_pages"]
 
 
+@pytest.mark.parametrize(("number", "num_tries"), [(errno.EAGAIN, 4), (errno.EINVAL, 1)])
+def test_after_a_refusal_it_tries_again_unless_that_is_in_vain(
+    memory: HugeMap, monkeypatch: pytest.MonkeyPatch, number: int, num_tries: int
+) -> None:
+    tries = []
+
+    def refuse(_self: HugeMap, start: int) -> None:
+        tries.append(start)
+        raise OSError(number, "refused")
+
+    monkeypatch.setattr(HugeMap, "collapse", refuse)
+    with capture_logs() as logs:
+        Prefault(memory)
+    assert tries == [2 * page * MIB for page in range(num_tries)]
+    assert [entry["event"] for entry in logs] == ["small_pages"]
+
+
 def test_a_thread_keeps_no_memory_that_is_dropped(memory: HugeMap) -> None:
     ready = Prefault(memory)
     ready.reach(64 * MIB)
@@ -100,9 +118,11 @@ def test_a_thread_keeps_no_memory_that_is_dropped(memory: HugeMap) -> None:
     wait_until(lambda: dropped() is None)
 
 
-def test_a_closed_one_starts_no_thread(memory: HugeMap) -> None:
+def test_a_closed_one_has_no_thread(memory: HugeMap) -> None:
     ready = Prefault(memory)
+    ready.reach(40 * MIB)
     ready.close()
+    assert not [thread for thread in threading.enumerate() if thread.name == "prefault"]
     ready.reach(64 * MIB)
     assert not [thread for thread in threading.enumerate() if thread.name == "prefault"]
 
@@ -111,7 +131,9 @@ def test_a_system_that_cannot_do_it_is_left_alone(
     memory: HugeMap, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(huge_map, "_POPULATE_WRITE", 9999)
-    ready = Prefault(memory)
-    ready.reach(64 * MIB)
-    ready.close()
+    with capture_logs() as logs:
+        ready = Prefault(memory)
+        ready.reach(64 * MIB)
+        ready.close()
     memory.bytes[-1] = 1
+    assert [entry["event"] for entry in logs] == ["not_prefaulted"]
