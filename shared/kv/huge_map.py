@@ -69,7 +69,7 @@ class HugeMap:
         Raises:
             ValueError: it is closed.
         """
-        array = np.frombuffer(self.bytes, dtype=np.uint8)
+        array = np.frombuffer(memoryview(self.bytes), dtype=np.uint8)
         self._arrays[id(array)] = array
         return array
 
