@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import fcntl
-import mmap
 import os
 import weakref
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from shared.errors import ConfigError
+from shared.kv.huge_map import HugeMap
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
+    from shared.kv.huge_map import Bytes
     from shared.kv.layout import KVLayout
 
 #: A mapped file must never become shorter: access beyond its end would be a SIGBUS.
@@ -67,7 +67,7 @@ class KVMemory:
         self.fd = fd
         self._close_fd = weakref.finalize(self, os.close, fd)
         try:
-            self._map = mmap.mmap(fd, self.num_bytes)
+            self.mapping = HugeMap(fd, self.num_bytes)
         except OSError as error:
             self._close_fd()
             raise ConfigError(f"cannot map {self.num_bytes} bytes of KV memory: {error}") from error
@@ -75,13 +75,12 @@ class KVMemory:
     @property
     def blocks(self) -> NDArray[np.uint8]:
         """All bytes as [num_blocks, block_bytes]; writes go to the memory itself."""
-        flat = np.frombuffer(self._map, dtype=np.uint8)
-        return flat.reshape(self.num_blocks, self.layout.block_bytes)
+        return self.mapping.array().reshape(self.num_blocks, self.layout.block_bytes)
 
     @property
-    def buffer(self) -> mmap.mmap:
-        """The mapping, for tensor libraries that take a writable buffer."""
-        return self._map
+    def buffer(self) -> Bytes:
+        """All bytes, for tensor libraries that take a writable buffer."""
+        return self.mapping.bytes
 
     def close(self) -> None:
         """Free the memory. Idempotent."""
@@ -89,8 +88,4 @@ class KVMemory:
             return
         self._close_fd()
         self.fd = -1
-        try:
-            self._map.close()
-        except BufferError:
-            # A tensor still refers to it; the mapping is freed with that tensor.
-            return
+        self.mapping.close()

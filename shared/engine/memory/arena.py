@@ -50,7 +50,7 @@ class KVArena:
         self._prefault: Prefault | None = None
         if device.type == "cpu":
             self.memory = KVMemory(layout, num_blocks)
-            self._prefault = Prefault(self.memory.buffer)
+            self._prefault = Prefault(self.memory.mapping)
             flat = torch.frombuffer(self.memory.buffer, dtype=torch.uint8).view(dtype)
         else:
             num_elements = num_blocks * layout.block_bytes // dtype.itemsize
