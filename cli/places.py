@@ -18,10 +18,6 @@ SHIPPED_MODEL = ROOT / "models" / "pydoc" / "checkpoint"
 SHIPPED_MODEL_NAME = "pydoc"
 #: Folders that processes of the repository import from.
 IMPORT_ROOTS = (ROOT, ROOT / "proto", ROOT / "client")
-#: Python's objects by malloc, and its memory in pages of 2 MiB, where the kernel gives them. A
-#: router touches the objects of every stream between two of its tokens; in small pages a virtual
-#: machine takes most of that time to look up addresses.
-HUGE_PAGES = {"PYTHONMALLOC": "malloc", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
 
 def module_name(name: str) -> str:
@@ -34,13 +30,11 @@ def python_command(module: str) -> list[str]:
     return [sys.executable, "-P", "-m", module_name(module)]
 
 
-def python_environ(module: str = "") -> dict[str, str]:
-    """Return the environment for `python_command(module)`; what the user has set stays."""
-    huge_pages = HUGE_PAGES if module == "services.router" else {}
-    environ = {**huge_pages, **os.environ}
-    if not IS_INSTALLED:
-        environ["PYTHONPATH"] = os.pathsep.join(str(path) for path in IMPORT_ROOTS)
-    return environ
+def python_environ() -> dict[str, str]:
+    """Return the environment for `python_command`. An installed Baton is found without it."""
+    if IS_INSTALLED:
+        return dict(os.environ)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(str(path) for path in IMPORT_ROOTS)}
 
 
 def log_folder() -> Path:

@@ -10,7 +10,8 @@ import time
 from typing import IO, TYPE_CHECKING
 
 from cli.errors import CommandError
-from cli.places import python_command, python_environ
+from cli.huge_pages import service_environ
+from cli.places import python_command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -60,7 +61,7 @@ class ServiceProcess:
     @property
     def environ(self) -> dict[str, str]:
         """Environment of the process."""
-        environ = {**python_environ(self.module), **self._environ}
+        environ = {**service_environ(self.module), **self._environ}
         return {name: value for name, value in environ.items() if value is not None}
 
     @property

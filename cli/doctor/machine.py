@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from cli.doctor.finding import fail, ok, warn
 from cli.extras import Extra, is_there, remedy
+from cli.huge_pages import obstacle
 from cli.places import IS_INSTALLED, ROOT
 from cli.start.ports import is_free
 
@@ -45,8 +46,6 @@ PACKAGES = (
 FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 #: Compilers that kernels/native/build.py looks for.
 COMPILERS = ("g++", "clang++", "c++")
-#: Whether the kernel gives pages of 2 MiB: its choices, the one in force in brackets.
-HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 MIN_FILES = 1024
 MIN_MEMORY_GIB = 2.0
 
@@ -122,17 +121,14 @@ def check_memory() -> Iterator[Finding]:
 
 
 def check_huge_pages() -> Iterator[Finding]:
-    """Check that the router's memory can lie in pages of 2 MiB."""
-    try:
-        choices = HUGE_PAGES.read_text(encoding="utf-8")
-    except OSError:
-        choices = ""
-    chosen = choices.partition("[")[2].partition("]")[0] or "unknown to this kernel"
-    if chosen in {"always", "madvise"}:
-        yield ok("huge pages", chosen)
+    """Check that the router's objects can lie in pages of 2 MiB."""
+    why, remedied_by = obstacle()
+    if why:
+        yield warn(
+            "huge pages", f"none: {why}", f"{remedied_by}; a router of many streams is slower"
+        )
     else:
-        advice = f"echo madvise > {HUGE_PAGES}: a router of many streams is slow without them"
-        yield warn("huge pages", chosen, advice)
+        yield ok("huge pages", "for the router's objects")
 
 
 def check_limits() -> Iterator[Finding]:

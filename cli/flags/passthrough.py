@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from cli.errors import EXIT_USAGE, CommandError
 from cli.extras import require
-from cli.places import ROOT, module_name, python_command, python_environ
+from cli.huge_pages import service_environ
+from cli.places import ROOT, module_name, python_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +47,7 @@ def become(module: str, flags: Sequence[str], extra: Extra) -> NoReturn:
     command = [*python_command(module), *flags]
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execve(command[0], command, python_environ(module))
+    os.execve(command[0], command, service_environ(module))
 
 
 def _exists(module: str) -> bool:

@@ -1,4 +1,4 @@
-"""What programs of Baton are started with."""
+"""A router's objects lie in pages of 2 MiB, where the system gives them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cli import huge_pages
 from cli.doctor import machine
 from cli.doctor.finding import Level
 from cli.extras import Extra
 from cli.flags.passthrough import become
-from cli.places import HUGE_PAGES, python_environ
+from cli.huge_pages import HUGE_PAGES, obstacle, service_environ
 from cli.processes import ServiceProcess
 
 if TYPE_CHECKING:
@@ -39,16 +40,26 @@ def kib_in_huge_pages(environ: Mapping[str, str]) -> int:
     return int(subprocess.run(command, env=environ, stdout=subprocess.PIPE, check=True).stdout)
 
 
+@pytest.fixture
+def choices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The kernel's file; it gives the pages."""
+    path = tmp_path / "enabled"
+    path.write_text("always [madvise] never\n")
+    monkeypatch.setattr(huge_pages, "_CHOICES", path)
+    monkeypatch.setattr("platform.libc_ver", lambda: ("glibc", "2.35"))
+    return path
+
+
 def test_a_router_s_objects_lie_in_huge_pages() -> None:
-    findings = list(machine.check_huge_pages())
-    if findings[0].level is not Level.OK:
-        pytest.skip(f"this kernel gives no huge pages: {findings[0].text}")
+    if why := obstacle()[0]:
+        pytest.skip(f"this system gives no huge pages: {why}")
     # The allocator's first two pages may be small ones.
-    assert kib_in_huge_pages(python_environ("services.router")) > 20_000
-    if findings[0].text == "madvise":
-        assert kib_in_huge_pages(python_environ("services.decode")) < 4_000
+    assert kib_in_huge_pages(service_environ("services.router")) > 20_000
+    if "[madvise]" in huge_pages._CHOICES.read_text():
+        assert kib_in_huge_pages(service_environ("services.decode")) < 4_000
 
 
+@pytest.mark.usefixtures("choices")
 def test_every_door_to_a_router_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`baton up`, and `baton serve router`, which is the image's command, too."""
     process = ServiceProcess("r", "services.router", (), tmp_path / "log")
@@ -65,26 +76,34 @@ def test_every_door_to_a_router_has_them(tmp_path: Path, monkeypatch: pytest.Mon
     assert HUGE_PAGES.items() <= started[0].items()
 
 
+@pytest.mark.usefixtures("choices")
 def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONMALLOC", "pymalloc")
-    assert python_environ("services.router")["PYTHONMALLOC"] == "pymalloc"
+    assert service_environ("services.router")["PYTHONMALLOC"] == "pymalloc"
 
 
 @pytest.mark.parametrize(
-    ("choices", "level", "text"),
+    ("libc", "kernel", "why"),
     [
-        ("always [madvise] never\n", Level.OK, "madvise"),
-        ("[always] madvise never\n", Level.OK, "always"),
-        ("always madvise [never]\n", Level.WARN, "never"),
-        (None, Level.WARN, "unknown to this kernel"),
+        (("glibc", "2.36"), "always [madvise] never\n", ""),
+        (("glibc", "3.0"), "[always] madvise never\n", ""),
+        (("glibc", "2.36"), "always madvise [never]\n", "kernel: never"),
+        (("glibc", "2.36"), None, "kernel: unknown"),
+        (("glibc", "2.34"), "always [madvise] never\n", "glibc 2.34"),
+        (("", ""), "always [madvise] never\n", "this C library"),
     ],
 )
-def test_a_kernel_without_them_is_told(
-    choices: str | None, level: Level, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_system_without_them_is_told_and_keeps_python_s_allocator(
+    libc: tuple[str, str],
+    kernel: str | None,
+    why: str,
+    choices: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(machine, "HUGE_PAGES", tmp_path / "enabled")
-    if choices is not None:
-        (tmp_path / "enabled").write_text(choices)
+    monkeypatch.setattr("platform.libc_ver", lambda: libc)
+    choices.unlink() if kernel is None else choices.write_text(kernel)
+    assert obstacle()[0] == why
+    assert ("PYTHONMALLOC" in service_environ("services.router")) is (not why)
     (finding,) = machine.check_huge_pages()
-    assert (finding.level, finding.text) == (level, text)
-    assert bool(finding.advice) == (level is Level.WARN)
+    assert finding.level is (Level.WARN if why else Level.OK)
+    assert (why in finding.text, bool(finding.advice)) == (True, bool(why))
