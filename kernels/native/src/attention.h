@@ -13,6 +13,7 @@
 
 #include "kv_panels.h"
 #include "kv_rows.h"
+#include "kv_tiles.h"
 #include "memory.h"
 #include "pool.h"
 
@@ -80,7 +81,10 @@ struct AttentionTask {
   int first_span = 0;
   int num_spans = 0;
   size_t part = 0;
-  int rows() const { return num_tokens * num_heads; }
+  int num_kv_heads = 1;  // from kv_head on, at most `most_heads`
+  // Rows of a key/value head, and of all, head by head.
+  int head_rows() const { return num_tokens * num_heads; }
+  int rows() const { return num_kv_heads * head_rows(); }
 };
 
 // What rows gathered from some of their keys. It owns nothing.
@@ -150,6 +154,15 @@ template <class Dot>
 using Chunk = RowChunk<Dot>;
 #endif
 
+// Key/value heads that one task can take if each has so many rows.
+template <class Dot>
+inline int most_heads(int rows, int head_dim) {
+#if defined(BATON_HAS_AMX)
+  if (Chunk<Dot>::kHasTiles && may_use_amx() && TileChunk::takes(rows, head_dim)) return kMostHeads;
+#endif
+  return 1;
+}
+
 template <class Dot>
 class AttentionScratch {
  public:
@@ -158,6 +171,9 @@ class AttentionScratch {
         panels(panels_of(head_dim)),
         query(size_t(kQueryRows) * words),
         chunk(head_dim),
+#if defined(BATON_HAS_AMX)
+        tiles(Chunk<Dot>::kHasTiles ? head_dim : 0),
+#endif
         scores(size_t(2) * kQueryRows * kPanel),
         shrinks(round_up(kQueryRows, kLanes)),
         weights(size_t(kQueryRows) * Chunk<Dot>::kWeightWords),
@@ -168,14 +184,18 @@ class AttentionScratch {
   int panels;  // of a head
   Buffer<uint32_t> query;    // [rows][words]
   Chunk<Dot> chunk;
+#if defined(BATON_HAS_AMX)
+  TileChunk tiles;           // of tasks with few rows
+#endif
   Buffer<float> scores;      // [2 panels][rows][32 keys]
   Buffer<float> shrinks;     // [rows]: what is multiplied with what a row has gathered
   Buffer<uint32_t> weights;  // [rows][words of keys]
   Buffer<float> sums;        // of all keys so far, and of one span
   Buffer<uint8_t> zeros;     // stands for keys and values that no row of the task sees
   ChunkRows places[2];       // of this chunk and of the next one
-  float key_scales[kChunk];    // of this chunk
-  float value_scales[kChunk];
+  ChunkFetch fetch;          // of the next one
+  float key_scales[kMostHeads][kChunk];    // of this chunk
+  float value_scales[kMostHeads][kChunk];
 };
 
 // Which of the keys up to its own a query sees.
@@ -265,13 +285,13 @@ class AttentionKernel {
     const int rows = task.rows();
     const Keys keys = keys_of(task);
     load_query<Stored>(task, s);
-    s.chunk.begin(rows, s.query.data());
+    begin(task, s);
     if (task.num_spans > 0) {
       const size_t size = Sums::num_floats(rows, s.panels);
       for (int i = 0; i < task.num_spans; ++i)
         gather<Stored>(task, keys, task.first_span + i, i + 1 < task.num_spans ? nullptr : following,
                        Sums(parts + task.part + i * size, rows, s.panels), s);
-      s.chunk.end();
+      end(task, s);
       return;
     }
     const Sums all(s.sums.data(), rows, s.panels);
@@ -282,7 +302,7 @@ class AttentionKernel {
       gather<Stored>(task, keys, span, is_last ? following : nullptr, span == first ? all : one, s);
       if (span > first) all.add(one, steps());
     }
-    s.chunk.end();
+    end(task, s);
     write<Stored>(task, all);
   }
 
@@ -290,45 +310,150 @@ class AttentionKernel {
   template <class Stored>
   void gather(const AttentionTask& task, const Keys& keys, int span, const AttentionTask* following, const Sums& sums,
               Scratch& s) const {
-    const int rows = task.rows(), position = first_position(task);
     sums.clear();
     const int first = first_key(keys, span);
     const int end = std::min((span + 1) * kSpan, keys.end);
     if (first >= end) return;
-    locate<Stored>(task, first, keys, s.places[0], s);
+#if defined(BATON_HAS_AMX)
+    if (is_few(task)) return gather_few<Stored>(task, keys, first, end, following, sums, s);
+#endif
+    locate<Stored>(task, 0, first, keys, s.places[0], s);
     int turn = 0;
     for (int key = first; key < end; key += kChunk, turn ^= 1) {
       const ChunkRows& here = s.places[turn];
       ChunkRows& next = s.places[turn ^ 1];
       if (following != nullptr && key + kChunk >= end) {
         const Keys its = keys_of(*following);
-        const int its_span = following->num_spans > 0 ? following->first_span : its.first / kSpan;
-        locate<Stored>(*following, first_key(its, its_span), its, next, s);
+        locate<Stored>(*following, 0, first_key(its, first_span(*following, its)), its, next, s);
       } else {
-        locate<Stored>(task, key + kChunk, keys, next, s);
+        locate<Stored>(task, 0, key + kChunk, keys, next, s);
       }
-      s.chunk.template read<Stored>(here, next, cache.row_bytes(), rows, std::min(kChunk, keys.end - key));
+      s.chunk.template read<Stored>(here, next, cache.row_bytes(), sums.rows, std::min(kChunk, keys.end - key));
       if constexpr (Stored::kHasScales) {
-        read_scales(here.key_scales, s.key_scales);
-        read_scales(here.value_scales, s.value_scales);
+        read_scales(here.key_scales, s.key_scales[0]);
+        read_scales(here.value_scales, s.value_scales[0]);
       }
-      s.chunk.template multiply_keys<Stored>(rows, s.query.data(), s.scores.data(), kQueryRows);
-      if (keys.end - key > kPanel)
-        weigh<Stored, 2>(task, position, key, sums, s);
-      else
-        weigh<Stored, 1>(task, position, key, sums, s);
-      s.chunk.template add_values<Stored>(rows, s.weights.data(), sums.out);
+      s.chunk.template multiply_keys<Stored>(sums.rows, s.query.data(), s.scores.data(), kQueryRows);
+      weigh<Stored>(task, keys, key, sums, s);
+      s.chunk.template add_values<Stored>(sums.rows, s.weights.data(), sums.out);
     }
+  }
+
+  static int first_span(const AttentionTask& task, const Keys& keys) {
+    return task.num_spans > 0 ? task.first_span : keys.first / kSpan;
+  }
+
+#if defined(BATON_HAS_AMX)
+  bool is_few(const AttentionTask& task) const {
+    return most_heads<Dot>(task.head_rows(), cache.head_dim) > 1;
+  }
+
+  // The same of the key/value heads of a task with few rows.
+  template <class Stored>
+  void gather_few(const AttentionTask& task, const Keys& keys, int first, int end, const AttentionTask* following,
+                  const Sums& sums, Scratch& s) const {
+    const int rows = task.head_rows();
+    for (int key = first; key < end; key += kChunk) {
+      if (following != nullptr && key + kChunk >= end) {
+        const Keys its = keys_of(*following);
+        aim(*following, first_key(its, first_span(*following, its)), its, s.fetch);
+      } else {
+        aim(task, key + kChunk, keys, s.fetch);
+      }
+      s.tiles.read(s.fetch, cache.row_bytes());
+      for_heads<Stored>(task, key, keys, s, [&](int head, const TileRows& its_keys, const TileRows&) {
+        s.tiles.template multiply_keys<Stored>(head, its_keys, s.scores.data() + head * rows * kPanel, kQueryRows);
+      });
+      weigh<Stored>(task, keys, key, sums, s);
+      for_heads<Stored>(task, key, keys, s, [&](int head, const TileRows&, const TileRows& values) {
+        s.tiles.template add_values<Stored>(values, s.weights.data() + head * rows * kWeightWords,
+                                            sums.out + head * rows * kPanel, sums.rows);
+      });
+      s.fetch.rest();
+    }
+  }
+
+  // Calls body(head, keys, values) for the key/value heads of a task, whose scales are read.
+  template <class Stored, class Body>
+  void for_heads(const AttentionTask& task, int first_key, const Keys& keys, Scratch& s, Body&& body) const {
+    TileRows its_keys, values;
+    const bool is_whole = cache.block_size % amx::kRows == 0 && keys.contains(first_key) &&
+                          keys.contains(first_key + kChunk - 1);
+    for (int head = 0; head < task.num_kv_heads; ++head) {
+      if (is_whole) {
+        for (int tile = 0; tile < kChunk / amx::kRows; ++tile) {
+          const int key = first_key + tile * amx::kRows, slot = key % cache.block_size;
+          const int block = table_of(task)[key / cache.block_size], kv_head = task.kv_head + head;
+          const uint8_t* head_keys = cache.bytes(block, layer, 0, kv_head);
+          const uint8_t* head_values = cache.bytes(block, layer, cache.kinds - 1, kv_head);
+          its_keys.tiles[tile] = head_keys + slot * cache.row_bytes();
+          values.tiles[tile] = head_values + slot * cache.row_bytes();
+          if constexpr (Stored::kHasScales) {
+            const int at = tile * amx::kRows;
+            store(s.key_scales[head] + at, load<Floats>(cache.scales(0, kv_head, head_keys) + slot));
+            store(s.value_scales[head] + at, load<Floats>(cache.scales(cache.kinds - 1, kv_head, head_values) + slot));
+          }
+        }
+      } else {
+        ChunkRows& here = s.places[0];
+        locate<Stored>(task, head, first_key, keys, here, s);
+        its_keys.rows = here.keys;
+        values.rows = here.values;
+        if constexpr (Stored::kHasScales) {
+          read_scales(here.key_scales, s.key_scales[head]);
+          read_scales(here.value_scales, s.value_scales[head]);
+        }
+      }
+      body(head, its_keys, values);
+    }
+  }
+
+  // What is fetched next: of a chunk, all key/value heads of a task.
+  void aim(const AttentionTask& task, int first_key, const Keys& keys, ChunkFetch& fetch) const {
+    fetch.clear();
+    const size_t head_bytes = cache.head_stride() * (cache.is_quantized() ? 1 : sizeof(Element));
+    const int end = std::min(first_key + kChunk, keys.end);
+    for (int key = std::max(first_key, keys.first); key < end;) {
+      const int slot = key % cache.block_size, count = std::min(end - key, cache.block_size - slot);
+      const int block = table_of(task)[key / cache.block_size];
+      for (int kind = 0; kind < cache.kinds; ++kind)
+        if (cache.block_size <= kChunk)
+          fetch.add(cache.bytes(block, layer, kind, task.kv_head), task.num_kv_heads * head_bytes);
+        else
+          for (int head = task.kv_head; head < task.kv_head + task.num_kv_heads; ++head) {
+            const uint8_t* rows = cache.bytes(block, layer, kind, head);
+            fetch.add(rows + slot * cache.row_bytes(), count * cache.row_bytes());
+            if (cache.holds_scales())
+              fetch.add(reinterpret_cast<const uint8_t*>(cache.scales(kind, head, rows) + slot), count * sizeof(float));
+          }
+      key += count;
+    }
+  }
+#endif
+
+  void begin([[maybe_unused]] const AttentionTask& task, [[maybe_unused]] Scratch& s) const {
+#if defined(BATON_HAS_AMX)
+    if (is_few(task)) s.tiles.begin(task.num_kv_heads, task.head_rows(), s.query.data());
+#endif
+  }
+  void end([[maybe_unused]] const AttentionTask& task, [[maybe_unused]] Scratch& s) const {
+#if defined(BATON_HAS_AMX)
+    if (is_few(task)) s.tiles.end();
+#endif
+  }
+
+  const int32_t* table_of(const AttentionTask& task) const {
+    return batch.block_tables[group_of_layers] + size_t(task.seq) * batch.max_blocks;
   }
 
   int num_queries(const AttentionTask& task) const {
     return batch.query_start_loc[task.seq + 1] - batch.query_start_loc[task.seq];
   }
   size_t head_row(const AttentionTask& task, int row) const {
-    return size_t(task.row + row / task.num_heads);
+    return size_t(task.row + row % task.head_rows() / task.num_heads);
   }
   int head(const AttentionTask& task, int row) const {
-    return task.kv_head * group() + task.first_head + row % task.num_heads;
+    return (task.kv_head + row / task.head_rows()) * group() + task.first_head + row % task.num_heads;
   }
 
   // What a difference of kept scores is multiplied with, as a power of two.
@@ -344,9 +469,10 @@ class AttentionKernel {
   }
 
   template <class Stored>
-  void locate(const AttentionTask& task, int first_key, const Keys& keys, ChunkRows& places,
+  void locate(const AttentionTask& task, int head, int first_key, const Keys& keys, ChunkRows& places,
               const Scratch& s) const {
-    const int32_t* table = batch.block_tables[group_of_layers] + size_t(task.seq) * batch.max_blocks;
+    const int32_t* table = table_of(task);
+    const int kv_head = task.kv_head + head;
     for (int i = 0; i < kChunk;) {
       const int key = first_key + i;
       if (!keys.contains(key)) {
@@ -357,8 +483,8 @@ class AttentionKernel {
       }
       const int block = table[key / cache.block_size];
       const int slot = key % cache.block_size;
-      const uint8_t* head_keys = cache.bytes(block, layer, 0, task.kv_head);
-      const uint8_t* head_values = cache.bytes(block, layer, cache.kinds - 1, task.kv_head);
+      const uint8_t* head_keys = cache.bytes(block, layer, 0, kv_head);
+      const uint8_t* head_values = cache.bytes(block, layer, cache.kinds - 1, kv_head);
       const int count =
           std::min({kChunk - i, cache.block_size - slot, keys.end - key});
       const size_t row_bytes = cache.row_bytes();
@@ -367,9 +493,9 @@ class AttentionKernel {
         places.values[i + n] = head_values + (slot + n) * row_bytes;
       }
       if constexpr (Stored::kHasScales) {
-        const float* key_scales = cache.scales(0, task.kv_head, head_keys) + slot;
+        const float* key_scales = cache.scales(0, kv_head, head_keys) + slot;
         const float* value_scales =
-            cache.scales(cache.kinds - 1, task.kv_head, head_values) + slot;
+            cache.scales(cache.kinds - 1, kv_head, head_values) + slot;
         prefetch(key_scales);
         prefetch(value_scales);
         for (int n = 0; n < count; ++n) {
@@ -390,22 +516,33 @@ class AttentionKernel {
     }
   }
 
-  // Turns scores into weights and scales down what rows have gathered so far. Of kChunk keys from `key` on kPanels are
-  // read. One step for all rows comes before the next one: what a row waits for, others fill.
+  // Turns scores into weights and scales down what rows have gathered so far. One step for all rows comes before the
+  // next one: what a row waits for, others fill.
+  template <class Stored>
+  void weigh(const AttentionTask& task, const Keys& keys, int key, const Sums& sums, Scratch& s) const {
+    if (keys.end - key > kPanel)
+      weigh_panels<Stored, 2>(task, key, sums, s);
+    else
+      weigh_panels<Stored, 1>(task, key, sums, s);
+  }
+
+  // Of kChunk keys from `key` on kPanels are read.
   template <class Stored, int kPanels>
-  void weigh(const AttentionTask& task, int first_position, int key, const Sums& sums, Scratch& s) const {
-    int position = first_position, head = 0;
+  void weigh_panels(const AttentionTask& task, int key, const Sums& sums, Scratch& s) const {
+    const int first_position = this->first_position(task);
+    int position = first_position, head = 0, kv_head = 0;
     for (int row = 0; row < sums.rows; row += kLanes) {
       Floats largest[kLanes] = {};
       for (int i = 0; i < std::min(kLanes, sums.rows - row); ++i) {
-        largest[i] = prepare<Stored, kPanels>(row + i, seen.first(position) - key, position - key, s);
+        largest[i] = prepare<Stored, kPanels>(row + i, seen.first(position) - key, position - key, kv_head, s);
         if (++head == task.num_heads) ++position, head = 0;
+        if (position == first_position + task.num_tokens) position = first_position, ++kv_head;
       }
       const Floats before = load<Floats>(sums.largest + row), now = max(max_of_each(largest), before);
       store(&s.shrinks[row], exp2((before - now) * steps()));
       store(sums.largest + row, now);
     }
-    for (int row = 0; row < sums.rows; ++row) weigh_row<Stored, kPanels>(row, sums, s);
+    for (int row = 0; row < sums.rows; ++row) weigh_row<Stored, kPanels>(row, row / task.head_rows(), sums, s);
   }
 
   static float* scores_at(int row, int vector, Scratch& s) {
@@ -414,16 +551,16 @@ class AttentionKernel {
   }
 
   // Makes a row's scores what the softmax takes, and returns the largest one of each lane. Counted from the first key,
-  // the row sees those from `first` to `last`.
+  // the row sees those from `first` to `last`. kv_head: among those of the task.
   template <class Stored, int kPanels>
-  Floats prepare(int row, int first, int last, Scratch& s) const {
+  Floats prepare(int row, int first, int last, [[maybe_unused]] int kv_head, Scratch& s) const {
     constexpr int kVectors = kPanels * kPanelVectors;
     const bool partial = last < kVectors * kLanes - 1 || first > 0;
     Floats largest = splat(kMasked);
     for (int v = 0; v < kVectors; ++v) {
       float* own = scores_at(row, v, s);
       Floats x = load<Floats>(own);
-      if constexpr (Stored::kHasScales) x *= load<Floats>(s.key_scales + v * kLanes);
+      if constexpr (Stored::kHasScales) x *= load<Floats>(s.key_scales[kv_head] + v * kLanes);
       if (cap != 0.0f) x = cap * tanh(x * (scale / cap));
       if (partial) x = hide(x, v * kLanes, first, last);
       if (Stored::kHasScales || cap != 0.0f || partial) store(own, x);
@@ -433,7 +570,7 @@ class AttentionKernel {
   }
 
   template <class Stored, int kPanels>
-  void weigh_row(int row, const Sums& sums, Scratch& s) const {
+  void weigh_row(int row, [[maybe_unused]] int kv_head, const Sums& sums, Scratch& s) const {
     constexpr int kVectors = kPanels * kPanelVectors;
     using Operand = typename Chunk<Dot>::Operand;
     constexpr bool kIsRounded = !std::is_same_v<Operand, float>;
@@ -448,7 +585,7 @@ class AttentionKernel {
       const Floats weight = kIsRounded ? exp2_to_round(score * steps - most) : exp2((score - largest) * steps);
       total += weight;
       if constexpr (Stored::kHasScales)
-        narrow(weights + v * kLanes, weight * load<Floats>(s.value_scales + v * kLanes));
+        narrow(weights + v * kLanes, weight * load<Floats>(s.value_scales[kv_head] + v * kLanes));
       else
         narrow(weights + v * kLanes, weight);
     }
