@@ -11,14 +11,15 @@
 #include <cmath>
 #include <limits>
 
+#include "attention_sums.h"
+#include "attention_task.h"
 #include "kv_panels.h"
+#include "kv_places.h"
 #include "kv_rows.h"
 #include "memory.h"
 #include "pool.h"
 
 namespace baton {
-
-struct AdapterRows;
 
 // Query rows of one task: the packing of a chunk is shared by all of them.
 #if defined(__AVX512F__)
@@ -26,109 +27,6 @@ constexpr int kQueryRows = 96;  // whole pairs of the matrix unit's tiles
 #else
 constexpr int kQueryRows = 32 * kTileRows;
 #endif
-// Keys whose weighted values are gathered apart: few enough that a short window is work for several threads.
-constexpr int kSpan = 4 * kChunk;
-constexpr float kMasked = -1e30f;
-constexpr float kNoScale = 0.0f;
-
-// One packed batch; see AttentionMetadata in Python.
-struct Batch {
-  int num_tokens;
-  int num_seqs;
-  const int64_t* token_ids;
-  const int64_t* positions;
-  const int32_t* query_start_loc;
-  const int32_t* seq_lens;
-  // By group of layers that share block tables: [num_seqs][max_blocks], and [num_tokens].
-  const int32_t* const* block_tables;
-  int max_blocks;
-  const int64_t* const* slots;
-  // Ascending tokens whose hidden states are wanted, and how many; -1: all.
-  const int64_t* wanted;
-  int num_wanted;
-  // Layers, the number of layers for what leaves the last one, whose inputs of all tokens are
-  // copied to `captured` [num_captured][num_tokens][hidden].
-  const int32_t* captured_layers;
-  int num_captured;
-  float* captured;
-  // By group of layers with states: the first block, float32 numbers from block to block, and by sequence
-  // the block that is read (-1: zeros) and the one that is written.
-  float* const* states;
-  const size_t* state_strides;
-  const int32_t* state_blocks;  // [groups][num_seqs][2]
-  // Rows [..][hidden] in place of embeddings, and by token the number of its row, -1: its embedding is
-  // read. Null: that of every token.
-  const float* given;
-  const int32_t* given_at;
-  // The rows of tokens that have an adapter.
-  const AdapterRows* adapter_rows;
-  int num_adapter_rows;
-  // Rows [num_tokens][hidden] of the residual stream, from the stage before; null: the decoder begins with
-  // embeddings.
-  const float* stream;
-};
-
-struct AttentionTask {
-  int seq;
-  int first_token;  // among the sequence's new tokens
-  int num_tokens;
-  int kv_head;
-  int first_head;  // among the query heads that share it
-  int num_heads;
-  int row;  // of the first token, among those of queries and of results
-  // The spans that the task computes, and where in `parts` it leaves their sums; none: it computes all.
-  int first_span = 0;
-  int num_spans = 0;
-  size_t part = 0;
-  int rows() const { return num_tokens * num_heads; }
-};
-
-// What rows gathered from some of their keys. It owns nothing.
-struct Sums {
-  float* largest;  // [rows]: of the scores, not scaled unless they are capped
-  Floats* total;   // [rows]: of the weights, by lane
-  float* out;      // [panel of the head][rows][32 dims]: of the weighted values
-  int rows;
-  int panels;
-
-  static size_t num_floats(int rows, int panels) {
-    return round_up(rows, kLineWords) + size_t(rows) * (kLanes + panels * kPanel);
-  }
-  Sums(float* memory, int rows, int panels)
-      : largest(memory),
-        total(reinterpret_cast<Floats*>(memory + round_up(rows, kLineWords))),
-        out(reinterpret_cast<float*>(total + rows)),
-        rows(rows),
-        panels(panels) {}
-
-  Floats* out_row(int panel, int row) const {
-    return reinterpret_cast<Floats*>(out) + (size_t(panel) * rows + row) * kPanelVectors;
-  }
-  void clear() const {
-    std::fill(largest, largest + rows, kMasked);
-    std::fill(total, total + rows, Floats{});
-    std::fill(out, out + size_t(panels) * rows * kPanel, 0.0f);
-  }
-  void scale_out(int row, Floats factor) const {
-    for (int panel = 0; panel < panels; ++panel)
-      for (int v = 0; v < kPanelVectors; ++v) out_row(panel, row)[v] *= factor;
-  }
-  // Adds what other keys of the same rows gave. `steps`: what makes a difference of scores a power of two.
-  void add(const Sums& other, float steps) const {
-    for (int row = 0; row < rows; ++row) {
-      const float now = std::max(largest[row], other.largest[row]);
-      const Floats mine = exp2(splat((largest[row] - now) * steps));
-      const Floats its = exp2(splat((other.largest[row] - now) * steps));
-      largest[row] = now;
-      total[row] = total[row] * mine + other.total[row] * its;
-      for (int panel = 0; panel < panels; ++panel)
-        for (int v = 0; v < kPanelVectors; ++v) {
-          Floats& sum = out_row(panel, row)[v];
-          sum = sum * mine + other.out_row(panel, row)[v] * its;
-        }
-    }
-  }
-};
 
 // Calls body(first_head, num_heads) for parts of the query heads that share a key/value head: all of
 // them, if a task has room for their rows.
@@ -176,19 +74,6 @@ class AttentionScratch {
   ChunkRows places[2];       // of this chunk and of the next one
   float key_scales[kChunk];    // of this chunk
   float value_scales[kChunk];
-};
-
-// Which of the keys up to its own a query sees.
-struct Seen {
-  int window;    // so many, itself among them; 0: all
-  bool chunked;  // those from the last multiple of `window` on instead
-
-  bool operator==(const Seen& other) const = default;
-  // The first one; below 0 stands for 0.
-  int first(int position) const {
-    if (window == 0) return 0;
-    return chunked ? position - position % window : position - window + 1;
-  }
 };
 
 template <class Dot>
@@ -242,14 +127,9 @@ class AttentionKernel {
     }
   }
 
-  // The keys that rows of a task may see. The table's entries and the cache's rows in front of them
-  // and behind them may be anything: they are not read.
-  struct Keys {
-    int first;
-    int end;
-    bool contains(int key) const { return first <= key && key < end; }
-  };
-
+  KvPlaces<Element> places(const Scratch& s) const {
+    return {cache, batch, group_of_layers, layer, s.zeros.data()};
+  }
   int first_position(const AttentionTask& task) const {
     return batch.seq_lens[task.seq] - num_queries(task) + task.first_token;
   }
@@ -295,7 +175,7 @@ class AttentionKernel {
     const int first = first_key(keys, span);
     const int end = std::min((span + 1) * kSpan, keys.end);
     if (first >= end) return;
-    locate<Stored>(task, first, keys, s.places[0], s);
+    places(s).template locate<Stored>(task, first, keys, s.places[0]);
     int turn = 0;
     for (int key = first; key < end; key += kChunk, turn ^= 1) {
       const ChunkRows& here = s.places[turn];
@@ -303,9 +183,9 @@ class AttentionKernel {
       if (following != nullptr && key + kChunk >= end) {
         const Keys its = keys_of(*following);
         const int its_span = following->num_spans > 0 ? following->first_span : its.first / kSpan;
-        locate<Stored>(*following, first_key(its, its_span), its, next, s);
+        places(s).template locate<Stored>(*following, first_key(its, its_span), its, next);
       } else {
-        locate<Stored>(task, key + kChunk, keys, next, s);
+        places(s).template locate<Stored>(task, key + kChunk, keys, next);
       }
       s.chunk.template read<Stored>(here, next, cache.row_bytes(), rows, std::min(kChunk, keys.end - key));
       if constexpr (Stored::kHasScales) {
@@ -340,53 +220,6 @@ class AttentionKernel {
       const Element* from =
           query + head_row(task, row) * query_stride + head(task, row) * cache.head_dim;
       Chunk<Dot>::template put_query<Stored>(s.query.data() + row * s.words, from, cache.head_dim);
-    }
-  }
-
-  template <class Stored>
-  void locate(const AttentionTask& task, int first_key, const Keys& keys, ChunkRows& places,
-              const Scratch& s) const {
-    const int32_t* table = batch.block_tables[group_of_layers] + size_t(task.seq) * batch.max_blocks;
-    for (int i = 0; i < kChunk;) {
-      const int key = first_key + i;
-      if (!keys.contains(key)) {
-        places.keys[i] = places.values[i] = s.zeros.data();
-        if constexpr (Stored::kHasScales) places.key_scales[i] = places.value_scales[i] = &kNoScale;
-        ++i;
-        continue;
-      }
-      const int block = table[key / cache.block_size];
-      const int slot = key % cache.block_size;
-      const uint8_t* head_keys = cache.bytes(block, layer, 0, task.kv_head);
-      const uint8_t* head_values = cache.bytes(block, layer, cache.kinds - 1, task.kv_head);
-      const int count =
-          std::min({kChunk - i, cache.block_size - slot, keys.end - key});
-      const size_t row_bytes = cache.row_bytes();
-      for (int n = 0; n < count; ++n) {
-        places.keys[i + n] = head_keys + (slot + n) * row_bytes;
-        places.values[i + n] = head_values + (slot + n) * row_bytes;
-      }
-      if constexpr (Stored::kHasScales) {
-        const float* key_scales = cache.scales(0, task.kv_head, head_keys) + slot;
-        const float* value_scales =
-            cache.scales(cache.kinds - 1, task.kv_head, head_values) + slot;
-        prefetch(key_scales);
-        prefetch(value_scales);
-        for (int n = 0; n < count; ++n) {
-          places.key_scales[i + n] = key_scales + n;
-          places.value_scales[i + n] = value_scales + n;
-        }
-      }
-      i += count;
-    }
-  }
-
-  static void read_scales(const float* const* from, float* to) {
-    for (int i = 0; i < kChunk; i += kLanes) {
-      if (from[i + kLanes - 1] - from[i] == kLanes - 1)  // of one block
-        store(to + i, load<Floats>(from[i]));
-      else
-        for (int lane = 0; lane < kLanes; ++lane) to[i + lane] = *from[i + lane];
     }
   }
 
