@@ -11,15 +11,15 @@
 #include <cmath>
 #include <limits>
 
+#include "attention_sums.h"
+#include "attention_task.h"
 #include "kv_panels.h"
+#include "kv_places.h"
 #include "kv_rows.h"
-#include "kv_tiles.h"
 #include "memory.h"
 #include "pool.h"
 
 namespace baton {
-
-struct AdapterRows;
 
 // Query rows of one task: the packing of a chunk is shared by all of them.
 #if defined(__AVX512F__)
@@ -27,112 +27,6 @@ constexpr int kQueryRows = 96;  // whole pairs of the matrix unit's tiles
 #else
 constexpr int kQueryRows = 32 * kTileRows;
 #endif
-// Keys whose weighted values are gathered apart: few enough that a short window is work for several threads.
-constexpr int kSpan = 4 * kChunk;
-constexpr float kMasked = -1e30f;
-constexpr float kNoScale = 0.0f;
-
-// One packed batch; see AttentionMetadata in Python.
-struct Batch {
-  int num_tokens;
-  int num_seqs;
-  const int64_t* token_ids;
-  const int64_t* positions;
-  const int32_t* query_start_loc;
-  const int32_t* seq_lens;
-  // By group of layers that share block tables: [num_seqs][max_blocks], and [num_tokens].
-  const int32_t* const* block_tables;
-  int max_blocks;
-  const int64_t* const* slots;
-  // Ascending tokens whose hidden states are wanted, and how many; -1: all.
-  const int64_t* wanted;
-  int num_wanted;
-  // Layers, the number of layers for what leaves the last one, whose inputs of all tokens are
-  // copied to `captured` [num_captured][num_tokens][hidden].
-  const int32_t* captured_layers;
-  int num_captured;
-  float* captured;
-  // By group of layers with states: the first block, float32 numbers from block to block, and by sequence
-  // the block that is read (-1: zeros) and the one that is written.
-  float* const* states;
-  const size_t* state_strides;
-  const int32_t* state_blocks;  // [groups][num_seqs][2]
-  // Rows [..][hidden] in place of embeddings, and by token the number of its row, -1: its embedding is
-  // read. Null: that of every token.
-  const float* given;
-  const int32_t* given_at;
-  // The rows of tokens that have an adapter.
-  const AdapterRows* adapter_rows;
-  int num_adapter_rows;
-  // Rows [num_tokens][hidden] of the residual stream, from the stage before; null: the decoder begins with
-  // embeddings.
-  const float* stream;
-};
-
-struct AttentionTask {
-  int seq;
-  int first_token;  // among the sequence's new tokens
-  int num_tokens;
-  int kv_head;
-  int first_head;  // among the query heads that share it
-  int num_heads;
-  int row;  // of the first token, among those of queries and of results
-  // The spans that the task computes, and where in `parts` it leaves their sums; none: it computes all.
-  int first_span = 0;
-  int num_spans = 0;
-  size_t part = 0;
-  int num_kv_heads = 1;  // from kv_head on, at most `most_heads`
-  // Rows of a key/value head, and of all, head by head.
-  int head_rows() const { return num_tokens * num_heads; }
-  int rows() const { return num_kv_heads * head_rows(); }
-};
-
-// What rows gathered from some of their keys. It owns nothing.
-struct Sums {
-  float* largest;  // [rows]: of the scores, not scaled unless they are capped
-  Floats* total;   // [rows]: of the weights, by lane
-  float* out;      // [panel of the head][rows][32 dims]: of the weighted values
-  int rows;
-  int panels;
-
-  static size_t num_floats(int rows, int panels) {
-    return round_up(rows, kLineWords) + size_t(rows) * (kLanes + panels * kPanel);
-  }
-  Sums(float* memory, int rows, int panels)
-      : largest(memory),
-        total(reinterpret_cast<Floats*>(memory + round_up(rows, kLineWords))),
-        out(reinterpret_cast<float*>(total + rows)),
-        rows(rows),
-        panels(panels) {}
-
-  Floats* out_row(int panel, int row) const {
-    return reinterpret_cast<Floats*>(out) + (size_t(panel) * rows + row) * kPanelVectors;
-  }
-  void clear() const {
-    std::fill(largest, largest + rows, kMasked);
-    std::fill(total, total + rows, Floats{});
-    std::fill(out, out + size_t(panels) * rows * kPanel, 0.0f);
-  }
-  void scale_out(int row, Floats factor) const {
-    for (int panel = 0; panel < panels; ++panel)
-      for (int v = 0; v < kPanelVectors; ++v) out_row(panel, row)[v] *= factor;
-  }
-  // Adds what other keys of the same rows gave. `steps`: what makes a difference of scores a power of two.
-  void add(const Sums& other, float steps) const {
-    for (int row = 0; row < rows; ++row) {
-      const float now = std::max(largest[row], other.largest[row]);
-      const Floats mine = exp2(splat((largest[row] - now) * steps));
-      const Floats its = exp2(splat((other.largest[row] - now) * steps));
-      largest[row] = now;
-      total[row] = total[row] * mine + other.total[row] * its;
-      for (int panel = 0; panel < panels; ++panel)
-        for (int v = 0; v < kPanelVectors; ++v) {
-          Floats& sum = out_row(panel, row)[v];
-          sum = sum * mine + other.out_row(panel, row)[v] * its;
-        }
-    }
-  }
-};
 
 // Calls body(first_head, num_heads) for parts of the query heads that share a key/value head: all of
 // them, if a task has room for their rows.
@@ -156,7 +50,7 @@ using Chunk = RowChunk<Dot>;
 
 // Key/value heads that one task can take if each has so many rows.
 template <class Dot>
-inline int most_heads(int rows, int head_dim) {
+inline int most_heads([[maybe_unused]] int rows, [[maybe_unused]] int head_dim) {
 #if defined(BATON_HAS_AMX)
   if (Chunk<Dot>::kHasTiles && may_use_amx() && TileChunk::takes(rows, head_dim)) return kMostHeads;
 #endif
@@ -194,21 +88,8 @@ class AttentionScratch {
   Buffer<uint8_t> zeros;     // stands for keys and values that no row of the task sees
   ChunkRows places[2];       // of this chunk and of the next one
   ChunkFetch fetch;          // of the next one
-  float key_scales[kMostHeads][kChunk];    // of this chunk
+  float key_scales[kMostHeads][kChunk];  // of this chunk
   float value_scales[kMostHeads][kChunk];
-};
-
-// Which of the keys up to its own a query sees.
-struct Seen {
-  int window;    // so many, itself among them; 0: all
-  bool chunked;  // those from the last multiple of `window` on instead
-
-  bool operator==(const Seen& other) const = default;
-  // The first one; below 0 stands for 0.
-  int first(int position) const {
-    if (window == 0) return 0;
-    return chunked ? position - position % window : position - window + 1;
-  }
 };
 
 template <class Dot>
@@ -262,14 +143,9 @@ class AttentionKernel {
     }
   }
 
-  // The keys that rows of a task may see. The table's entries and the cache's rows in front of them
-  // and behind them may be anything: they are not read.
-  struct Keys {
-    int first;
-    int end;
-    bool contains(int key) const { return first <= key && key < end; }
-  };
-
+  KvPlaces<Element> places(const Scratch& s) const {
+    return {cache, batch, group_of_layers, layer, s.zeros.data()};
+  }
   int first_position(const AttentionTask& task) const {
     return batch.seq_lens[task.seq] - num_queries(task) + task.first_token;
   }
@@ -277,8 +153,11 @@ class AttentionKernel {
     const int position = first_position(task);
     return {std::max(0, seen.first(position)), position + task.num_tokens};
   }
-  // The first key of what a task reads of a span.
+  // The first key of what a task reads of a span, and of all spans.
   static int first_key(const Keys& keys, int span) { return std::max(span * kSpan, keys.first / kChunk * kChunk); }
+  static int first_key(const AttentionTask& task, const Keys& keys) {
+    return first_key(keys, task.num_spans > 0 ? task.first_span : keys.first / kSpan);
+  }
 
   template <class Stored>
   void run(const AttentionTask& task, const AttentionTask* following, Scratch& s) const {
@@ -317,16 +196,16 @@ class AttentionKernel {
 #if defined(BATON_HAS_AMX)
     if (is_few(task)) return gather_few<Stored>(task, keys, first, end, following, sums, s);
 #endif
-    locate<Stored>(task, 0, first, keys, s.places[0], s);
+    places(s).template locate<Stored>(task, 0, first, keys, s.places[0]);
     int turn = 0;
     for (int key = first; key < end; key += kChunk, turn ^= 1) {
       const ChunkRows& here = s.places[turn];
       ChunkRows& next = s.places[turn ^ 1];
       if (following != nullptr && key + kChunk >= end) {
         const Keys its = keys_of(*following);
-        locate<Stored>(*following, 0, first_key(its, first_span(*following, its)), its, next, s);
+        places(s).template locate<Stored>(*following, 0, first_key(*following, its), its, next);
       } else {
-        locate<Stored>(task, 0, key + kChunk, keys, next, s);
+        places(s).template locate<Stored>(task, 0, key + kChunk, keys, next);
       }
       s.chunk.template read<Stored>(here, next, cache.row_bytes(), sums.rows, std::min(kChunk, keys.end - key));
       if constexpr (Stored::kHasScales) {
@@ -339,10 +218,6 @@ class AttentionKernel {
     }
   }
 
-  static int first_span(const AttentionTask& task, const Keys& keys) {
-    return task.num_spans > 0 ? task.first_span : keys.first / kSpan;
-  }
-
 #if defined(BATON_HAS_AMX)
   bool is_few(const AttentionTask& task) const {
     return most_heads<Dot>(task.head_rows(), cache.head_dim) > 1;
@@ -352,81 +227,28 @@ class AttentionKernel {
   template <class Stored>
   void gather_few(const AttentionTask& task, const Keys& keys, int first, int end, const AttentionTask* following,
                   const Sums& sums, Scratch& s) const {
+    const auto places = this->places(s);
     const int rows = task.head_rows();
     for (int key = first; key < end; key += kChunk) {
       if (following != nullptr && key + kChunk >= end) {
         const Keys its = keys_of(*following);
-        aim(*following, first_key(its, first_span(*following, its)), its, s.fetch);
+        places.aim(*following, first_key(*following, its), its, s.fetch);
       } else {
-        aim(task, key + kChunk, keys, s.fetch);
+        places.aim(task, key + kChunk, keys, s.fetch);
       }
       s.tiles.read(s.fetch, cache.row_bytes());
-      for_heads<Stored>(task, key, keys, s, [&](int head, const TileRows& its_keys, const TileRows&) {
+      auto for_heads = [&](auto body) {
+        places.template for_heads<Stored>(task, key, keys, s.places[0], s.key_scales, s.value_scales, body);
+      };
+      for_heads([&](int head, const TileRows& its_keys, const TileRows&) {
         s.tiles.template multiply_keys<Stored>(head, its_keys, s.scores.data() + head * rows * kPanel, kQueryRows);
       });
       weigh<Stored>(task, keys, key, sums, s);
-      for_heads<Stored>(task, key, keys, s, [&](int head, const TileRows&, const TileRows& values) {
+      for_heads([&](int head, const TileRows&, const TileRows& values) {
         s.tiles.template add_values<Stored>(values, s.weights.data() + head * rows * kWeightWords,
                                             sums.out + head * rows * kPanel, sums.rows);
       });
       s.fetch.rest();
-    }
-  }
-
-  // Calls body(head, keys, values) for the key/value heads of a task, whose scales are read.
-  template <class Stored, class Body>
-  void for_heads(const AttentionTask& task, int first_key, const Keys& keys, Scratch& s, Body&& body) const {
-    TileRows its_keys, values;
-    const bool is_whole = cache.block_size % amx::kRows == 0 && keys.contains(first_key) &&
-                          keys.contains(first_key + kChunk - 1);
-    for (int head = 0; head < task.num_kv_heads; ++head) {
-      if (is_whole) {
-        for (int tile = 0; tile < kChunk / amx::kRows; ++tile) {
-          const int key = first_key + tile * amx::kRows, slot = key % cache.block_size;
-          const int block = table_of(task)[key / cache.block_size], kv_head = task.kv_head + head;
-          const uint8_t* head_keys = cache.bytes(block, layer, 0, kv_head);
-          const uint8_t* head_values = cache.bytes(block, layer, cache.kinds - 1, kv_head);
-          its_keys.tiles[tile] = head_keys + slot * cache.row_bytes();
-          values.tiles[tile] = head_values + slot * cache.row_bytes();
-          if constexpr (Stored::kHasScales) {
-            const int at = tile * amx::kRows;
-            store(s.key_scales[head] + at, load<Floats>(cache.scales(0, kv_head, head_keys) + slot));
-            store(s.value_scales[head] + at, load<Floats>(cache.scales(cache.kinds - 1, kv_head, head_values) + slot));
-          }
-        }
-      } else {
-        ChunkRows& here = s.places[0];
-        locate<Stored>(task, head, first_key, keys, here, s);
-        its_keys.rows = here.keys;
-        values.rows = here.values;
-        if constexpr (Stored::kHasScales) {
-          read_scales(here.key_scales, s.key_scales[head]);
-          read_scales(here.value_scales, s.value_scales[head]);
-        }
-      }
-      body(head, its_keys, values);
-    }
-  }
-
-  // What is fetched next: of a chunk, all key/value heads of a task.
-  void aim(const AttentionTask& task, int first_key, const Keys& keys, ChunkFetch& fetch) const {
-    fetch.clear();
-    const size_t head_bytes = cache.head_stride() * (cache.is_quantized() ? 1 : sizeof(Element));
-    const int end = std::min(first_key + kChunk, keys.end);
-    for (int key = std::max(first_key, keys.first); key < end;) {
-      const int slot = key % cache.block_size, count = std::min(end - key, cache.block_size - slot);
-      const int block = table_of(task)[key / cache.block_size];
-      for (int kind = 0; kind < cache.kinds; ++kind)
-        if (cache.block_size <= kChunk)
-          fetch.add(cache.bytes(block, layer, kind, task.kv_head), task.num_kv_heads * head_bytes);
-        else
-          for (int head = task.kv_head; head < task.kv_head + task.num_kv_heads; ++head) {
-            const uint8_t* rows = cache.bytes(block, layer, kind, head);
-            fetch.add(rows + slot * cache.row_bytes(), count * cache.row_bytes());
-            if (cache.holds_scales())
-              fetch.add(reinterpret_cast<const uint8_t*>(cache.scales(kind, head, rows) + slot), count * sizeof(float));
-          }
-      key += count;
     }
   }
 #endif
@@ -440,10 +262,6 @@ class AttentionKernel {
 #if defined(BATON_HAS_AMX)
     if (is_few(task)) s.tiles.end();
 #endif
-  }
-
-  const int32_t* table_of(const AttentionTask& task) const {
-    return batch.block_tables[group_of_layers] + size_t(task.seq) * batch.max_blocks;
   }
 
   int num_queries(const AttentionTask& task) const {
@@ -465,54 +283,6 @@ class AttentionKernel {
       const Element* from =
           query + head_row(task, row) * query_stride + head(task, row) * cache.head_dim;
       Chunk<Dot>::template put_query<Stored>(s.query.data() + row * s.words, from, cache.head_dim);
-    }
-  }
-
-  template <class Stored>
-  void locate(const AttentionTask& task, int head, int first_key, const Keys& keys, ChunkRows& places,
-              const Scratch& s) const {
-    const int32_t* table = table_of(task);
-    const int kv_head = task.kv_head + head;
-    for (int i = 0; i < kChunk;) {
-      const int key = first_key + i;
-      if (!keys.contains(key)) {
-        places.keys[i] = places.values[i] = s.zeros.data();
-        if constexpr (Stored::kHasScales) places.key_scales[i] = places.value_scales[i] = &kNoScale;
-        ++i;
-        continue;
-      }
-      const int block = table[key / cache.block_size];
-      const int slot = key % cache.block_size;
-      const uint8_t* head_keys = cache.bytes(block, layer, 0, kv_head);
-      const uint8_t* head_values = cache.bytes(block, layer, cache.kinds - 1, kv_head);
-      const int count =
-          std::min({kChunk - i, cache.block_size - slot, keys.end - key});
-      const size_t row_bytes = cache.row_bytes();
-      for (int n = 0; n < count; ++n) {
-        places.keys[i + n] = head_keys + (slot + n) * row_bytes;
-        places.values[i + n] = head_values + (slot + n) * row_bytes;
-      }
-      if constexpr (Stored::kHasScales) {
-        const float* key_scales = cache.scales(0, kv_head, head_keys) + slot;
-        const float* value_scales =
-            cache.scales(cache.kinds - 1, kv_head, head_values) + slot;
-        prefetch(key_scales);
-        prefetch(value_scales);
-        for (int n = 0; n < count; ++n) {
-          places.key_scales[i + n] = key_scales + n;
-          places.value_scales[i + n] = value_scales + n;
-        }
-      }
-      i += count;
-    }
-  }
-
-  static void read_scales(const float* const* from, float* to) {
-    for (int i = 0; i < kChunk; i += kLanes) {
-      if (from[i + kLanes - 1] - from[i] == kLanes - 1)  // of one block
-        store(to + i, load<Floats>(from[i]));
-      else
-        for (int lane = 0; lane < kLanes; ++lane) to[i + lane] = *from[i + lane];
     }
   }
 
