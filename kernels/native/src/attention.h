@@ -11,14 +11,15 @@
 #include <cmath>
 #include <limits>
 
+#include "attention_sums.h"
+#include "attention_task.h"
 #include "kv_panels.h"
+#include "kv_places.h"
 #include "kv_rows.h"
 #include "memory.h"
 #include "pool.h"
 
 namespace baton {
-
-struct AdapterRows;
 
 // Query rows of one task: the packing of a chunk is shared by all of them.
 #if defined(__AVX512F__)
@@ -26,109 +27,6 @@ constexpr int kQueryRows = 96;  // whole pairs of the matrix unit's tiles
 #else
 constexpr int kQueryRows = 32 * kTileRows;
 #endif
-// Keys whose weighted values are gathered apart: few enough that a short window is work for several threads.
-constexpr int kSpan = 4 * kChunk;
-constexpr float kMasked = -1e30f;
-constexpr float kNoScale = 0.0f;
-
-// One packed batch; see AttentionMetadata in Python.
-struct Batch {
-  int num_tokens;
-  int num_seqs;
-  const int64_t* token_ids;
-  const int64_t* positions;
-  const int32_t* query_start_loc;
-  const int32_t* seq_lens;
-  // By group of layers that share block tables: [num_seqs][max_blocks], and [num_tokens].
-  const int32_t* const* block_tables;
-  int max_blocks;
-  const int64_t* const* slots;
-  // Ascending tokens whose hidden states are wanted, and how many; -1: all.
-  const int64_t* wanted;
-  int num_wanted;
-  // Layers, the number of layers for what leaves the last one, whose inputs of all tokens are
-  // copied to `captured` [num_captured][num_tokens][hidden].
-  const int32_t* captured_layers;
-  int num_captured;
-  float* captured;
-  // By group of layers with states: the first block, float32 numbers from block to block, and by sequence
-  // the block that is read (-1: zeros) and the one that is written.
-  float* const* states;
-  const size_t* state_strides;
-  const int32_t* state_blocks;  // [groups][num_seqs][2]
-  // Rows [..][hidden] in place of embeddings, and by token the number of its row, -1: its embedding is
-  // read. Null: that of every token.
-  const float* given;
-  const int32_t* given_at;
-  // The rows of tokens that have an adapter.
-  const AdapterRows* adapter_rows;
-  int num_adapter_rows;
-  // Rows [num_tokens][hidden] of the residual stream, from the stage before; null: the decoder begins with
-  // embeddings.
-  const float* stream;
-};
-
-struct AttentionTask {
-  int seq;
-  int first_token;  // among the sequence's new tokens
-  int num_tokens;
-  int kv_head;
-  int first_head;  // among the query heads that share it
-  int num_heads;
-  int row;  // of the first token, among those of queries and of results
-  // The spans that the task computes, and where in `parts` it leaves their sums; none: it computes all.
-  int first_span = 0;
-  int num_spans = 0;
-  size_t part = 0;
-  int rows() const { return num_tokens * num_heads; }
-};
-
-// What rows gathered from some of their keys. It owns nothing.
-struct Sums {
-  float* largest;  // [rows]: of the scores, not scaled unless they are capped
-  Floats* total;   // [rows]: of the weights, by lane
-  float* out;      // [panel of the head][rows][32 dims]: of the weighted values
-  int rows;
-  int panels;
-
-  static size_t num_floats(int rows, int panels) {
-    return round_up(rows, kLineWords) + size_t(rows) * (kLanes + panels * kPanel);
-  }
-  Sums(float* memory, int rows, int panels)
-      : largest(memory),
-        total(reinterpret_cast<Floats*>(memory + round_up(rows, kLineWords))),
-        out(reinterpret_cast<float*>(total + rows)),
-        rows(rows),
-        panels(panels) {}
-
-  Floats* out_row(int panel, int row) const {
-    return reinterpret_cast<Floats*>(out) + (size_t(panel) * rows + row) * kPanelVectors;
-  }
-  void clear() const {
-    std::fill(largest, largest + rows, kMasked);
-    std::fill(total, total + rows, Floats{});
-    std::fill(out, out + size_t(panels) * rows * kPanel, 0.0f);
-  }
-  void scale_out(int row, Floats factor) const {
-    for (int panel = 0; panel < panels; ++panel)
-      for (int v = 0; v < kPanelVectors; ++v) out_row(panel, row)[v] *= factor;
-  }
-  // Adds what other keys of the same rows gave. `steps`: what makes a difference of scores a power of two.
-  void add(const Sums& other, float steps) const {
-    for (int row = 0; row < rows; ++row) {
-      const float now = std::max(largest[row], other.largest[row]);
-      const Floats mine = exp2(splat((largest[row] - now) * steps));
-      const Floats its = exp2(splat((other.largest[row] - now) * steps));
-      largest[row] = now;
-      total[row] = total[row] * mine + other.total[row] * its;
-      for (int panel = 0; panel < panels; ++panel)
-        for (int v = 0; v < kPanelVectors; ++v) {
-          Floats& sum = out_row(panel, row)[v];
-          sum = sum * mine + other.out_row(panel, row)[v] * its;
-        }
-    }
-  }
-};
 
 // Calls body(first_head, num_heads) for parts of the query heads that share a key/value head: all of
 // them, if a task has room for their rows.
@@ -150,6 +48,15 @@ template <class Dot>
 using Chunk = RowChunk<Dot>;
 #endif
 
+// Key/value heads that one task can take if each has so many rows.
+template <class Dot>
+inline int most_heads([[maybe_unused]] int rows, [[maybe_unused]] int head_dim) {
+#if defined(BATON_HAS_AMX)
+  if (Chunk<Dot>::kHasTiles && may_use_amx() && TileChunk::takes(rows, head_dim)) return kMostHeads;
+#endif
+  return 1;
+}
+
 template <class Dot>
 class AttentionScratch {
  public:
@@ -158,6 +65,9 @@ class AttentionScratch {
         panels(panels_of(head_dim)),
         query(size_t(kQueryRows) * words),
         chunk(head_dim),
+#if defined(BATON_HAS_AMX)
+        tiles(Chunk<Dot>::kHasTiles ? head_dim : 0),
+#endif
         scores(size_t(2) * kQueryRows * kPanel),
         shrinks(round_up(kQueryRows, kLanes)),
         weights(size_t(kQueryRows) * Chunk<Dot>::kWeightWords),
@@ -168,27 +78,18 @@ class AttentionScratch {
   int panels;  // of a head
   Buffer<uint32_t> query;    // [rows][words]
   Chunk<Dot> chunk;
+#if defined(BATON_HAS_AMX)
+  TileChunk tiles;           // of tasks with few rows
+#endif
   Buffer<float> scores;      // [2 panels][rows][32 keys]
   Buffer<float> shrinks;     // [rows]: what is multiplied with what a row has gathered
   Buffer<uint32_t> weights;  // [rows][words of keys]
   Buffer<float> sums;        // of all keys so far, and of one span
   Buffer<uint8_t> zeros;     // stands for keys and values that no row of the task sees
   ChunkRows places[2];       // of this chunk and of the next one
-  float key_scales[kChunk];    // of this chunk
-  float value_scales[kChunk];
-};
-
-// Which of the keys up to its own a query sees.
-struct Seen {
-  int window;    // so many, itself among them; 0: all
-  bool chunked;  // those from the last multiple of `window` on instead
-
-  bool operator==(const Seen& other) const = default;
-  // The first one; below 0 stands for 0.
-  int first(int position) const {
-    if (window == 0) return 0;
-    return chunked ? position - position % window : position - window + 1;
-  }
+  ChunkFetch fetch;          // of the next one
+  float key_scales[kMostHeads][kChunk];  // of this chunk
+  float value_scales[kMostHeads][kChunk];
 };
 
 template <class Dot>
@@ -242,14 +143,9 @@ class AttentionKernel {
     }
   }
 
-  // The keys that rows of a task may see. The table's entries and the cache's rows in front of them
-  // and behind them may be anything: they are not read.
-  struct Keys {
-    int first;
-    int end;
-    bool contains(int key) const { return first <= key && key < end; }
-  };
-
+  KvPlaces<Element> places(const Scratch& s) const {
+    return {cache, batch, group_of_layers, layer, s.zeros.data()};
+  }
   int first_position(const AttentionTask& task) const {
     return batch.seq_lens[task.seq] - num_queries(task) + task.first_token;
   }
@@ -257,21 +153,24 @@ class AttentionKernel {
     const int position = first_position(task);
     return {std::max(0, seen.first(position)), position + task.num_tokens};
   }
-  // The first key of what a task reads of a span.
+  // The first key of what a task reads of a span, and of all spans.
   static int first_key(const Keys& keys, int span) { return std::max(span * kSpan, keys.first / kChunk * kChunk); }
+  static int first_key(const AttentionTask& task, const Keys& keys) {
+    return first_key(keys, task.num_spans > 0 ? task.first_span : keys.first / kSpan);
+  }
 
   template <class Stored>
   void run(const AttentionTask& task, const AttentionTask* following, Scratch& s) const {
     const int rows = task.rows();
     const Keys keys = keys_of(task);
     load_query<Stored>(task, s);
-    s.chunk.begin(rows, s.query.data());
+    begin(task, s);
     if (task.num_spans > 0) {
       const size_t size = Sums::num_floats(rows, s.panels);
       for (int i = 0; i < task.num_spans; ++i)
         gather<Stored>(task, keys, task.first_span + i, i + 1 < task.num_spans ? nullptr : following,
                        Sums(parts + task.part + i * size, rows, s.panels), s);
-      s.chunk.end();
+      end(task, s);
       return;
     }
     const Sums all(s.sums.data(), rows, s.panels);
@@ -282,7 +181,7 @@ class AttentionKernel {
       gather<Stored>(task, keys, span, is_last ? following : nullptr, span == first ? all : one, s);
       if (span > first) all.add(one, steps());
     }
-    s.chunk.end();
+    end(task, s);
     write<Stored>(task, all);
   }
 
@@ -290,45 +189,89 @@ class AttentionKernel {
   template <class Stored>
   void gather(const AttentionTask& task, const Keys& keys, int span, const AttentionTask* following, const Sums& sums,
               Scratch& s) const {
-    const int rows = task.rows(), position = first_position(task);
     sums.clear();
     const int first = first_key(keys, span);
     const int end = std::min((span + 1) * kSpan, keys.end);
     if (first >= end) return;
-    locate<Stored>(task, first, keys, s.places[0], s);
+#if defined(BATON_HAS_AMX)
+    if (is_few(task)) return gather_few<Stored>(task, keys, first, end, following, sums, s);
+#endif
+    places(s).template locate<Stored>(task, 0, first, keys, s.places[0]);
     int turn = 0;
     for (int key = first; key < end; key += kChunk, turn ^= 1) {
       const ChunkRows& here = s.places[turn];
       ChunkRows& next = s.places[turn ^ 1];
       if (following != nullptr && key + kChunk >= end) {
         const Keys its = keys_of(*following);
-        const int its_span = following->num_spans > 0 ? following->first_span : its.first / kSpan;
-        locate<Stored>(*following, first_key(its, its_span), its, next, s);
+        places(s).template locate<Stored>(*following, 0, first_key(*following, its), its, next);
       } else {
-        locate<Stored>(task, key + kChunk, keys, next, s);
+        places(s).template locate<Stored>(task, 0, key + kChunk, keys, next);
       }
-      s.chunk.template read<Stored>(here, next, cache.row_bytes(), rows, std::min(kChunk, keys.end - key));
+      s.chunk.template read<Stored>(here, next, cache.row_bytes(), sums.rows, std::min(kChunk, keys.end - key));
       if constexpr (Stored::kHasScales) {
-        read_scales(here.key_scales, s.key_scales);
-        read_scales(here.value_scales, s.value_scales);
+        read_scales(here.key_scales, s.key_scales[0]);
+        read_scales(here.value_scales, s.value_scales[0]);
       }
-      s.chunk.template multiply_keys<Stored>(rows, s.query.data(), s.scores.data(), kQueryRows);
-      if (keys.end - key > kPanel)
-        weigh<Stored, 2>(task, position, key, sums, s);
-      else
-        weigh<Stored, 1>(task, position, key, sums, s);
-      s.chunk.template add_values<Stored>(rows, s.weights.data(), sums.out);
+      s.chunk.template multiply_keys<Stored>(sums.rows, s.query.data(), s.scores.data(), kQueryRows);
+      weigh<Stored>(task, keys, key, sums, s);
+      s.chunk.template add_values<Stored>(sums.rows, s.weights.data(), sums.out);
     }
+  }
+
+#if defined(BATON_HAS_AMX)
+  bool is_few(const AttentionTask& task) const {
+    return most_heads<Dot>(task.head_rows(), cache.head_dim) > 1;
+  }
+
+  // The same of the key/value heads of a task with few rows.
+  template <class Stored>
+  void gather_few(const AttentionTask& task, const Keys& keys, int first, int end, const AttentionTask* following,
+                  const Sums& sums, Scratch& s) const {
+    const auto places = this->places(s);
+    const int rows = task.head_rows();
+    for (int key = first; key < end; key += kChunk) {
+      if (following != nullptr && key + kChunk >= end) {
+        const Keys its = keys_of(*following);
+        places.aim(*following, first_key(*following, its), its, s.fetch);
+      } else {
+        places.aim(task, key + kChunk, keys, s.fetch);
+      }
+      s.tiles.read(s.fetch, cache.row_bytes());
+      auto for_heads = [&](auto body) {
+        places.template for_heads<Stored>(task, key, keys, s.places[0], s.key_scales, s.value_scales, body);
+      };
+      for_heads([&](int head, const TileRows& its_keys, const TileRows&) {
+        s.tiles.template multiply_keys<Stored>(head, its_keys, s.scores.data() + head * rows * kPanel, kQueryRows);
+      });
+      weigh<Stored>(task, keys, key, sums, s);
+      for_heads([&](int head, const TileRows&, const TileRows& values) {
+        s.tiles.template add_values<Stored>(values, s.weights.data() + head * rows * kWeightWords,
+                                            sums.out + head * rows * kPanel, sums.rows);
+      });
+      s.fetch.rest();
+    }
+  }
+#endif
+
+  void begin([[maybe_unused]] const AttentionTask& task, [[maybe_unused]] Scratch& s) const {
+#if defined(BATON_HAS_AMX)
+    if (is_few(task)) s.tiles.begin(task.num_kv_heads, task.head_rows(), s.query.data());
+#endif
+  }
+  void end([[maybe_unused]] const AttentionTask& task, [[maybe_unused]] Scratch& s) const {
+#if defined(BATON_HAS_AMX)
+    if (is_few(task)) s.tiles.end();
+#endif
   }
 
   int num_queries(const AttentionTask& task) const {
     return batch.query_start_loc[task.seq + 1] - batch.query_start_loc[task.seq];
   }
   size_t head_row(const AttentionTask& task, int row) const {
-    return size_t(task.row + row / task.num_heads);
+    return size_t(task.row + row % task.head_rows() / task.num_heads);
   }
   int head(const AttentionTask& task, int row) const {
-    return task.kv_head * group() + task.first_head + row % task.num_heads;
+    return (task.kv_head + row / task.head_rows()) * group() + task.first_head + row % task.num_heads;
   }
 
   // What a difference of kept scores is multiplied with, as a power of two.
@@ -343,69 +286,33 @@ class AttentionKernel {
     }
   }
 
+  // Turns scores into weights and scales down what rows have gathered so far. One step for all rows comes before the
+  // next one: what a row waits for, others fill.
   template <class Stored>
-  void locate(const AttentionTask& task, int first_key, const Keys& keys, ChunkRows& places,
-              const Scratch& s) const {
-    const int32_t* table = batch.block_tables[group_of_layers] + size_t(task.seq) * batch.max_blocks;
-    for (int i = 0; i < kChunk;) {
-      const int key = first_key + i;
-      if (!keys.contains(key)) {
-        places.keys[i] = places.values[i] = s.zeros.data();
-        if constexpr (Stored::kHasScales) places.key_scales[i] = places.value_scales[i] = &kNoScale;
-        ++i;
-        continue;
-      }
-      const int block = table[key / cache.block_size];
-      const int slot = key % cache.block_size;
-      const uint8_t* head_keys = cache.bytes(block, layer, 0, task.kv_head);
-      const uint8_t* head_values = cache.bytes(block, layer, cache.kinds - 1, task.kv_head);
-      const int count =
-          std::min({kChunk - i, cache.block_size - slot, keys.end - key});
-      const size_t row_bytes = cache.row_bytes();
-      for (int n = 0; n < count; ++n) {
-        places.keys[i + n] = head_keys + (slot + n) * row_bytes;
-        places.values[i + n] = head_values + (slot + n) * row_bytes;
-      }
-      if constexpr (Stored::kHasScales) {
-        const float* key_scales = cache.scales(0, task.kv_head, head_keys) + slot;
-        const float* value_scales =
-            cache.scales(cache.kinds - 1, task.kv_head, head_values) + slot;
-        prefetch(key_scales);
-        prefetch(value_scales);
-        for (int n = 0; n < count; ++n) {
-          places.key_scales[i + n] = key_scales + n;
-          places.value_scales[i + n] = value_scales + n;
-        }
-      }
-      i += count;
-    }
+  void weigh(const AttentionTask& task, const Keys& keys, int key, const Sums& sums, Scratch& s) const {
+    if (keys.end - key > kPanel)
+      weigh_panels<Stored, 2>(task, key, sums, s);
+    else
+      weigh_panels<Stored, 1>(task, key, sums, s);
   }
 
-  static void read_scales(const float* const* from, float* to) {
-    for (int i = 0; i < kChunk; i += kLanes) {
-      if (from[i + kLanes - 1] - from[i] == kLanes - 1)  // of one block
-        store(to + i, load<Floats>(from[i]));
-      else
-        for (int lane = 0; lane < kLanes; ++lane) to[i + lane] = *from[i + lane];
-    }
-  }
-
-  // Turns scores into weights and scales down what rows have gathered so far. Of kChunk keys from `key` on kPanels are
-  // read. One step for all rows comes before the next one: what a row waits for, others fill.
+  // Of kChunk keys from `key` on kPanels are read.
   template <class Stored, int kPanels>
-  void weigh(const AttentionTask& task, int first_position, int key, const Sums& sums, Scratch& s) const {
-    int position = first_position, head = 0;
+  void weigh_panels(const AttentionTask& task, int key, const Sums& sums, Scratch& s) const {
+    const int first_position = this->first_position(task);
+    int position = first_position, head = 0, kv_head = 0;
     for (int row = 0; row < sums.rows; row += kLanes) {
       Floats largest[kLanes] = {};
       for (int i = 0; i < std::min(kLanes, sums.rows - row); ++i) {
-        largest[i] = prepare<Stored, kPanels>(row + i, seen.first(position) - key, position - key, s);
+        largest[i] = prepare<Stored, kPanels>(row + i, seen.first(position) - key, position - key, kv_head, s);
         if (++head == task.num_heads) ++position, head = 0;
+        if (position == first_position + task.num_tokens) position = first_position, ++kv_head;
       }
       const Floats before = load<Floats>(sums.largest + row), now = max(max_of_each(largest), before);
       store(&s.shrinks[row], exp2((before - now) * steps()));
       store(sums.largest + row, now);
     }
-    for (int row = 0; row < sums.rows; ++row) weigh_row<Stored, kPanels>(row, sums, s);
+    for (int row = 0; row < sums.rows; ++row) weigh_row<Stored, kPanels>(row, row / task.head_rows(), sums, s);
   }
 
   static float* scores_at(int row, int vector, Scratch& s) {
@@ -414,16 +321,16 @@ class AttentionKernel {
   }
 
   // Makes a row's scores what the softmax takes, and returns the largest one of each lane. Counted from the first key,
-  // the row sees those from `first` to `last`.
+  // the row sees those from `first` to `last`. kv_head: among those of the task.
   template <class Stored, int kPanels>
-  Floats prepare(int row, int first, int last, Scratch& s) const {
+  Floats prepare(int row, int first, int last, [[maybe_unused]] int kv_head, Scratch& s) const {
     constexpr int kVectors = kPanels * kPanelVectors;
     const bool partial = last < kVectors * kLanes - 1 || first > 0;
     Floats largest = splat(kMasked);
     for (int v = 0; v < kVectors; ++v) {
       float* own = scores_at(row, v, s);
       Floats x = load<Floats>(own);
-      if constexpr (Stored::kHasScales) x *= load<Floats>(s.key_scales + v * kLanes);
+      if constexpr (Stored::kHasScales) x *= load<Floats>(s.key_scales[kv_head] + v * kLanes);
       if (cap != 0.0f) x = cap * tanh(x * (scale / cap));
       if (partial) x = hide(x, v * kLanes, first, last);
       if (Stored::kHasScales || cap != 0.0f || partial) store(own, x);
@@ -433,7 +340,7 @@ class AttentionKernel {
   }
 
   template <class Stored, int kPanels>
-  void weigh_row(int row, const Sums& sums, Scratch& s) const {
+  void weigh_row(int row, [[maybe_unused]] int kv_head, const Sums& sums, Scratch& s) const {
     constexpr int kVectors = kPanels * kPanelVectors;
     using Operand = typename Chunk<Dot>::Operand;
     constexpr bool kIsRounded = !std::is_same_v<Operand, float>;
@@ -448,7 +355,7 @@ class AttentionKernel {
       const Floats weight = kIsRounded ? exp2_to_round(score * steps - most) : exp2((score - largest) * steps);
       total += weight;
       if constexpr (Stored::kHasScales)
-        narrow(weights + v * kLanes, weight * load<Floats>(s.value_scales + v * kLanes));
+        narrow(weights + v * kLanes, weight * load<Floats>(s.value_scales[kv_head] + v * kLanes));
       else
         narrow(weights + v * kLanes, weight);
     }

@@ -414,6 +414,7 @@ class TypedDecoder final : public Decoder {
     std::vector<AttentionTask> tasks;
     std::vector<AttentionTask> combined;
     Buffer<float> parts;
+    int joined = 1;  // key/value heads of a task with few rows
     std::vector<std::unique_ptr<AttentionScratch<Dot>>> scratch;  // by thread
 
     int group() const { return heads.num / heads.num_kv; }
@@ -444,6 +445,7 @@ class TypedDecoder final : public Decoder {
   void plan_all(const Batch& batch, Plan& plan) {
     const int per_task = std::max(1, kQueryRows / plan.group());
     plan.tasks.clear();
+    plan.joined = joined_heads(batch, plan);
     for (int seq = 0; seq < batch.num_seqs; ++seq) {
       const int tokens = batch.query_start_loc[seq + 1] - batch.query_start_loc[seq];
       for (int first = 0; first < tokens; first += per_task)
@@ -462,12 +464,28 @@ class TypedDecoder final : public Decoder {
     return batch.seq_lens[task.seq] - tokens + task.first_token + task.num_tokens;
   }
 
+  // Tasks for each thread, so that none waits long for the last one.
+  int wanted_tasks() const { return 8 * pool_.width(); }
+
+  // Key/value heads of a task with few rows: of one token of each sequence, fewer if tasks of single spans would be too
+  // few for all threads.
+  int joined_heads(const Batch& batch, const Plan& plan) const {
+    int heads = std::min(most_heads<Dot>(plan.group(), plan.heads.dim), plan.heads.num_kv);
+    if (pool_.width() == 1) return heads;
+    int spans = 0;
+    for (int seq = 0; seq < batch.num_seqs; ++seq) {
+      const int end = batch.seq_lens[seq];
+      spans += (end + kSpan - 1) / kSpan - std::max(0, plan.seen.first(end - 1)) / kSpan;
+    }
+    while (heads > 1 && spans * plan.heads.num_kv < wanted_tasks() * heads) heads /= 2;
+    return heads;
+  }
+
   // Too few tasks for all threads: some spans of a long one become a task.
   void split_tasks(const Batch& batch, Plan& plan) {
-    constexpr int kEnough = 8;  // for each thread
     constexpr int kMostSpans = 4;
     plan.combined.clear();
-    const int wanted = kEnough * pool_.width();
+    const int wanted = wanted_tasks();
     if (pool_.width() == 1 || int(plan.tasks.size()) >= wanted) return;
     int num_spans = 0;
     for (AttentionTask& task : plan.tasks) {
@@ -500,9 +518,12 @@ class TypedDecoder final : public Decoder {
   }
 
   static void add_tasks(Plan& plan, int seq, int first_token, int num_tokens, int row) {
-    for (int head = 0; head < plan.heads.num_kv; ++head)
+    const int joined = std::min(plan.joined, most_heads<Dot>(num_tokens * plan.group(), plan.heads.dim));
+    for (int head = 0; head < plan.heads.num_kv; head += joined)
       for_head_parts(plan.group(), [&](int first_head, int num_heads) {
-        plan.tasks.push_back({seq, first_token, num_tokens, head, first_head, num_heads, row});
+        AttentionTask task{seq, first_token, num_tokens, head, first_head, num_heads, row};
+        task.num_kv_heads = std::min(joined, plan.heads.num_kv - head);
+        plan.tasks.push_back(task);
       });
   }
 
@@ -511,6 +532,7 @@ class TypedDecoder final : public Decoder {
   void plan_wanted(const Batch& batch, bool is_moved) {
     for (Plan& plan : plans_) {
       plan.tasks.clear();
+      plan.joined = joined_heads(batch, plan);
       int seq = 0;
       for (int i = 0; i < batch.num_wanted; ++i) {
         while (batch.query_start_loc[seq + 1] <= batch.wanted[i]) ++seq;

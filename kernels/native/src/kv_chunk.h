@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <limits>
 
 #include "kv_format.h"
 #include "tile.h"
@@ -9,6 +10,8 @@
 namespace baton {
 
 constexpr int kChunk = 2 * kPanel;
+// Key/value heads of one task at most: what they have of a block is long enough for the hardware to guess.
+constexpr int kMostHeads = 4;
 
 // Where the keys and values of a chunk are, and what products with them are multiplied by.
 struct ChunkRows {
@@ -19,6 +22,36 @@ struct ChunkRows {
 };
 
 inline void fetch_line(const uint8_t* address) { __builtin_prefetch(address, 0, 2); }
+
+// Fetches what is read next, line after line in the order of memory, which the hardware guesses.
+class ChunkFetch {
+ public:
+  void clear() { count_ = run_ = 0, left_ = nullptr; }
+  void add(const uint8_t* at, size_t bytes) {
+    runs_[count_] = {at, at + bytes};
+    if (count_++ == 0) left_ = at;
+  }
+  // The next `count` lines; behind the last one none.
+  void lines(int count) {
+    for (; count > 0 && run_ < count_; --count) {
+      fetch_line(left_);
+      left_ += kLineBytes;
+      if (left_ >= runs_[run_].end && ++run_ < count_) left_ = runs_[run_].begin;
+    }
+  }
+  void rest() { lines(std::numeric_limits<int>::max()); }
+
+ private:
+  static constexpr int kLineBytes = 64;
+  struct Run {
+    const uint8_t* begin;
+    const uint8_t* end;
+  };
+  Run runs_[4 * kChunk];
+  int count_ = 0;
+  int run_ = 0;
+  const uint8_t* left_ = nullptr;
+};
 
 // Rows of what is stored, as vectors of float32. Those of kApart neighbouring vectors are taken apart: of
 // their numbers, each has every kApart-th. `load` returns one, `load_some` one of a row of `size` numbers, of

@@ -7,7 +7,6 @@
 
 #include "amx.h"
 #include "kv_chunk.h"
-#include "kv_tiles.h"
 
 namespace baton {
 
@@ -129,11 +128,11 @@ template <class Dot>
 class PanelChunk {
   using Packed = PackedDot<Dot>;
   static constexpr int kElements = Packed::kElements;  // of a word
+ public:
+  // Whether its elements are those of the processor's matrix unit.
 #if defined(BATON_HAS_AMX)
   static constexpr bool kHasTiles = std::is_same_v<Packed, BFloat16Dot>;
 #endif
-
- public:
   // What a query or a weight is in a product.
   using Operand = typename Packed::Element;
   static constexpr int kWeightWords = kChunk / kElements;
@@ -143,13 +142,7 @@ class PanelChunk {
         words_(query_words(head_dim)),
         panels_(panels_of(head_dim)),
         keys_(size_t(2) * round_up(words_, 2) * kPanel),
-        values_(size_t(panels_) * kWeightWords * kPanel)
-#if defined(BATON_HAS_AMX)
-        ,
-        tiles_(kHasTiles ? head_dim : 0)
-#endif
-  {
-  }
+        values_(size_t(panels_) * kWeightWords * kPanel) {}
 
   // See `RowChunk`: nothing is taken apart.
   template <class Stored>
@@ -166,25 +159,9 @@ class PanelChunk {
       std::memcpy(to, from, head_dim * sizeof(*from));
   }
 
-  // Before the chunks of a task, and behind them. query: [rows][query words]
-  void begin([[maybe_unused]] int num_rows, [[maybe_unused]] const uint32_t* query) {
-#if defined(BATON_HAS_AMX)
-    is_few_ = kHasTiles && may_use_amx() && TileChunk::takes(num_rows, head_dim_);
-    if (is_few_) tiles_.begin(num_rows, query);
-#endif
-  }
-  void end() {
-#if defined(BATON_HAS_AMX)
-    if (is_few_) tiles_.end();
-#endif
-  }
-
   // Packs a chunk, and fetches the next one.
   template <class Stored>
   void read(const ChunkRows& here, const ChunkRows& next, size_t row_bytes, int, int) {
-#if defined(BATON_HAS_AMX)
-    if (is_few_) return tiles_.read(here, next, row_bytes);
-#endif
     using Pack = Packing<Dot, Stored>;
     for (int i = 0; i < kChunk; i += kLanes)
       Pack::pack_keys(here.keys + i, next.keys + i, head_dim_,
@@ -202,20 +179,12 @@ class PanelChunk {
   // scores [2 panels][rows, `rows_apart` apart][kPanel keys] = query [rows][query words] . keys
   template <class Stored>
   void multiply_keys(int num_rows, const uint32_t* query, float* scores, int rows_apart) {
-#if defined(BATON_HAS_AMX)
-    if constexpr (kHasTiles)
-      if (is_few_) return tiles_.template multiply_keys<Stored>(scores, rows_apart);
-#endif
     multiply(num_rows, query, words_, keys_.data(), kChunk / kPanel, scores, rows_apart, true);
   }
 
   // out [panel of the head][rows][kPanel] += weights [rows][words of keys] . values
   template <class Stored>
   void add_values(int num_rows, const uint32_t* weights, float* out) {
-#if defined(BATON_HAS_AMX)
-    if constexpr (kHasTiles)
-      if (is_few_) return tiles_.template add_values<Stored>(weights, out);
-#endif
     multiply(num_rows, weights, kWeightWords, values_.data(), panels_, out, num_rows, false);
   }
 
@@ -247,10 +216,6 @@ class PanelChunk {
   int panels_;  // of a head
   Buffer<uint32_t> keys_;    // [2 panels][words][32 keys]
   Buffer<uint32_t> values_;  // [panel of the head][words of keys][32 dims]
-#if defined(BATON_HAS_AMX)
-  TileChunk tiles_;  // of tasks with few rows
-  bool is_few_ = false;
-#endif
 };
 
 }  // namespace baton

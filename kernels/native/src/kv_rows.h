@@ -106,10 +106,6 @@ class RowChunk {
       widen<Stored>(reinterpret_cast<const uint8_t*>(from), reinterpret_cast<float*>(to), head_dim);
   }
 
-  // See `PanelChunk`: nothing is done once for a task.
-  void begin(int, const uint32_t*) const {}
-  void end() const {}
-
   // Reads a chunk for `num_rows` rows, of which all see only the first `num_keys` keys. It must outlive the
   // products.
   template <class Stored>

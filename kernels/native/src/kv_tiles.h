@@ -1,9 +1,9 @@
 // Products of few rows with the keys and values of a chunk, by the processor's matrix unit.
 //
 // Keys are a tile as they lie in the cache, of which rows of queries are the columns, so no key is turned: its scores
-// are, which are fewer. A sum has the order that it has in `PanelChunk`, so a row gets the same bits. What is
-// fetched for the next chunk is so in the order of memory, which the hardware guesses, in small parts beside the
-// products: few lines can be on their way at once.
+// are, which are fewer. A sum has the order that it has in `PanelChunk`, so a row gets the same bits. A task has several
+// key/value heads of a sequence, which are neighbours in memory: what is fetched for its next chunk is so in the order of
+// memory, in small parts beside the products, since few lines can be on their way at once.
 #pragma once
 
 #include "amx.h"
@@ -13,56 +13,41 @@ namespace baton {
 
 #if defined(BATON_HAS_AMX)
 
-// Fetches the rows of a chunk, line after line, keys first.
-class ChunkFetch {
- public:
-  void begin(const ChunkRows& rows, size_t row_bytes) {
-    rows_ = &rows;
-    row_bytes_ = row_bytes;
-    at_ = 0;
-  }
-
-  // Of the next `count` rows; of none behind the last one.
-  void rows(int count) {
-    for (const int end = std::min(at_ + count, 2 * kChunk); at_ < end; ++at_) {
-      const uint8_t* row = at_ < kChunk ? rows_->keys[at_] : rows_->values[at_ - kChunk];
-      for (size_t at = 0; at < row_bytes_; at += 64) fetch_line(row + at);
-    }
-  }
-
- private:
-  const ChunkRows* rows_ = nullptr;
-  size_t row_bytes_ = 0;
-  int at_ = 0;
+// The rows of keys or of values of a chunk: those of a tile one behind the other, or each anywhere.
+struct TileRows {
+  const uint8_t* tiles[kChunk / amx::kRows];
+  const uint8_t* const* rows = nullptr;  // [kChunk]; null: those of `tiles`
 };
 
 class TileChunk {
   static constexpr int kKeys = amx::kRows;                  // of a tile
   static constexpr int kGroups = kChunk / kKeys;
-  static constexpr int kNumbers = 2 * amx::kWords;          // of a line of 32 elements
+  static constexpr int kNumbers = 2 * amx::kWords;          // of a line of elements
   static constexpr int kWeightWords = kChunk / 2;
   static constexpr int kNarrow = 4;                         // columns where there are few
 
  public:
-  // Of a task that is computed here.
+  // Of a head of a task that is computed here.
   static constexpr int kMostRows = amx::kRows;
   static bool takes(int num_rows, int head_dim) { return num_rows <= kMostRows && head_dim % kNumbers == 0; }
 
   explicit TileChunk(int head_dim)
       : words_(head_dim / 2),
-        query_(size_t(words_) * kMostRows),
-        keys_(size_t(2) * kKeys * words_),
-        values_(size_t(kWeightWords) * round_up(head_dim, kPanel)) {}
+        panels_(head_dim / kPanel),
+        query_(size_t(kMostHeads) * words_ * kMostRows),
+        staged_(size_t(kChunk) * words_),
+        values_(size_t(panels_) * kWeightWords * kPanel) {}
 
-  // query: [rows][words]
-  void begin(int num_rows, const uint32_t* query) {
+  // query: [heads][rows][words]
+  void begin(int num_heads, int num_rows, const uint32_t* query) {
     rows_ = num_rows;
     columns_ = num_rows <= kNarrow ? kNarrow : kMostRows;
-    for (int word = 0; word < words_; ++word)
-      for (int row = 0; row < columns_; ++row)
-        query_[size_t(word) * columns_ + row] = row < num_rows ? query[size_t(row) * words_ + word] : 0;
+    uint32_t* to = query_.data();
+    for (int head = 0; head < num_heads; ++head, query += size_t(num_rows) * words_)
+      for (int word = 0; word < words_; ++word)
+        for (int row = 0; row < columns_; ++row) *to++ = row < num_rows ? query[size_t(row) * words_ + word] : 0;
     // Tiles 0 and 1 have scores, 2 queries: a column for each row of the task. Tiles 4 and 5 have sums, 6 weights: a row
-    // for each. Tiles 3 and 7 have keys or values.
+    // for each. Tile 3 has keys or values, 7 keys.
     amx::Shapes shapes;
     for (int tile = 0; tile < 8; ++tile) {
       shapes.rows[tile] = uint8_t(tile >= 4 && tile <= 6 ? num_rows : kKeys);
@@ -72,31 +57,32 @@ class TileChunk {
   }
   static void end() { _tile_release(); }
 
-  void read(const ChunkRows& here, const ChunkRows& next, size_t row_bytes) {
-    here_ = &here;
+  // Before the products with a chunk. next: a part of it is fetched beside each of them.
+  void read(ChunkFetch& next, size_t row_bytes) {
+    next_ = &next;
     row_bytes_ = row_bytes;
-    next_.begin(next, row_bytes);
+    lines_ = int(2 * kChunk * row_bytes / 64) / (4 * panels_ + 2 * kGroups) + 1;
   }
 
   // scores [2 panels][rows, `rows_apart` apart][kPanel keys] = query . keys
   template <class Stored>
-  void multiply_keys(float* scores, int rows_apart) {
+  void multiply_keys(int head, const TileRows& keys, float* scores, int rows_apart) {
     alignas(64) float turned[kGroups][kKeys * kMostRows];
-    const size_t apart = 4 * size_t(columns_);
+    const uint32_t* query = query_.data() + size_t(head) * words_ * columns_;
+    const size_t apart = 4 * size_t(columns_), stride = 4 * size_t(words_);
+    const uint8_t* tiles[kGroups];
+    for (int group = 0; group < kGroups; ++group) tiles[group] = tile_of<Stored>(keys, group, group);
+    asm volatile("" ::: "memory");
     for (int group = 0; group < kGroups; group += 2) {
       _tile_zero(0);
       _tile_zero(1);
-      size_t stride[2];
-      const uint8_t* keys[2];
-      for (int i = 0; i < 2; ++i) keys[i] = tile_of<Stored>(group + i, stride[i], i);
-      asm volatile("" ::: "memory");
       for (int word = 0; word < words_; word += amx::kWords) {
-        _tile_loadd(2, query_.data() + size_t(word) * columns_, apart);
-        _tile_loadd(3, keys[0] + 4 * word, stride[0]);
+        _tile_loadd(2, query + size_t(word) * columns_, apart);
+        _tile_loadd(3, tiles[group] + 4 * word, stride);
         _tile_dpbf16ps(0, 3, 2);
-        _tile_loadd(7, keys[1] + 4 * word, stride[1]);
+        _tile_loadd(7, tiles[group + 1] + 4 * word, stride);
         _tile_dpbf16ps(1, 7, 2);
-        next_.rows(4);
+        next_->lines(lines_);
       }
       _tile_stored(0, turned[group], apart);
       _tile_stored(1, turned[group + 1], apart);
@@ -105,24 +91,30 @@ class TileChunk {
     for (int group = 0; group < kGroups; ++group) {
       const int key = group * kKeys;
       put_scores(turned[group], scores + size_t(key / kPanel) * rows_apart * kPanel + key % kPanel);
-      next_.rows(4);
+      next_->lines(lines_);
     }
   }
 
-  // out [panel of the head][rows][kPanel] += weights [rows][words of keys] . values
+  // out [panel of the head][rows, `rows_apart` apart][kPanel] += weights [rows][words of keys] . values
   template <class Stored>
-  void add_values(const uint32_t* weights, float* out) {
-    const int panels = 2 * words_ / kPanel;
+  void add_values(const TileRows& values, const uint32_t* weights, float* out, int rows_apart) {
     for (int word = 0; word < kWeightWords; ++word) {
-      const uint8_t* const* values = here_->values + 2 * word;
+      const uint8_t *first, *second;
+      if (values.rows) {
+        first = values.rows[2 * word];
+        second = values.rows[2 * word + 1];
+      } else {
+        first = values.tiles[word / (kKeys / 2)] + 2 * word % kKeys * row_bytes_;
+        second = first + row_bytes_;
+      }
       uint32_t* to = values_.data() + size_t(word) * kPanel;
-      for (int panel = 0; panel < panels; ++panel)
-        pair<Stored>(values[0], values[1], panel, to + size_t(panel) * kWeightWords * kPanel);
-      next_.rows(2);
+      for (int panel = 0; panel < panels_; ++panel)
+        pair<Stored>(first, second, panel, to + size_t(panel) * kWeightWords * kPanel);
+      if (word % 8 == 7) next_->lines(lines_);
     }
     asm volatile("" ::: "memory");
-    for (int panel = 0; panel < panels; ++panel) {
-      float* own = out + size_t(panel) * rows_ * kPanel;
+    for (int panel = 0; panel < panels_; ++panel) {
+      float* own = out + size_t(panel) * rows_apart * kPanel;
       const uint32_t* from = values_.data() + size_t(panel) * kWeightWords * kPanel;
       _tile_loadd(4, own, 4 * kPanel);
       _tile_loadd(5, own + kHalfPanel, 4 * kPanel);
@@ -132,7 +124,7 @@ class TileChunk {
         _tile_dpbf16ps(4, 6, 3);
         _tile_loadd(7, from + kHalfPanel, 4 * kPanel);
         _tile_dpbf16ps(5, 6, 7);
-        next_.rows(8);
+        next_->lines(lines_);
       }
       _tile_stored(4, own, 4 * kPanel);
       _tile_stored(5, own + kHalfPanel, 4 * kPanel);
@@ -141,30 +133,25 @@ class TileChunk {
   }
 
  private:
-  // Elements of a tile's keys, and the bytes from one to the next: where they lie, if that is one behind the other.
+  // Elements of a tile's rows, `words_` apart: where they lie, if they lie so.
   template <class Stored>
-  const uint8_t* tile_of(int group, size_t& stride, int place) {
-    const uint8_t* const* keys = here_->keys + group * kKeys;
-    stride = 4 * size_t(words_);
-    if constexpr (!Stored::kHasScales) {
-      bool is_whole = true;
-      for (int i = 1; i < kKeys; ++i) is_whole &= keys[i] == keys[0] + i * row_bytes_;
-      if (is_whole) return keys[0];
-    }
-    uint32_t* to = keys_.data() + size_t(place) * kKeys * words_;
+  const uint8_t* tile_of(const TileRows& from, int group, int place) {
+    if constexpr (!Stored::kHasScales)
+      if (from.rows == nullptr) return from.tiles[group];
+    uint32_t* to = staged_.data() + size_t(place) * kKeys * words_;
     for (int i = 0; i < kKeys; ++i)
-      for (int line = 0; line < words_ / amx::kWords; ++line)
-        _mm512_store_si512(to + size_t(i) * words_ + line * amx::kWords, line_of<Stored>(keys[i], line));
+      put_row<Stored>(from.rows ? from.rows[group * kKeys + i] : from.tiles[group] + i * row_bytes_, to + i * words_);
     return reinterpret_cast<const uint8_t*>(to);
   }
 
-  // 32 numbers of a key or a value, as elements.
   template <class Stored>
-  static __m512i line_of(const uint8_t* row, int line) {
+  void put_row(const uint8_t* row, uint32_t* to) const {
     if constexpr (Stored::kHasScales)
-      return (__m512i)_mm512_cvtne2ps_pbh((__m512)Stored::load(row, 2 * line + 1), (__m512)Stored::load(row, 2 * line));
+      for (int v = 0; v < words_ / kHalfPanel * 2; v += 2, to += amx::kWords)
+        _mm512_store_si512(
+            to, (__m512i)_mm512_cvtne2ps_pbh((__m512)Stored::load(row, v + 1), (__m512)Stored::load(row, v)));
     else
-      return _mm512_loadu_si512(row + 64 * line);
+      std::memcpy(to, row, row_bytes_);
   }
 
   // A panel's line of words: number i of one value below that of the next one.
@@ -179,8 +166,8 @@ class TileChunk {
     } else {
       // Instructions that pair halves take the lower and the upper half of each quarter.
       const __m512i order = _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0);
-      const __m512i a = _mm512_permutexvar_epi64(order, line_of<Stored>(first, panel));
-      const __m512i b = _mm512_permutexvar_epi64(order, line_of<Stored>(second, panel));
+      const __m512i a = _mm512_permutexvar_epi64(order, _mm512_loadu_si512(first + 64 * panel));
+      const __m512i b = _mm512_permutexvar_epi64(order, _mm512_loadu_si512(second + 64 * panel));
       _mm512_store_si512(to, _mm512_unpacklo_epi16(a, b));
       _mm512_store_si512(to + kHalfPanel, _mm512_unpackhi_epi16(a, b));
     }
@@ -209,16 +196,16 @@ class TileChunk {
     }
   }
 
-  int words_;  // of a head
+  int words_;   // of a head
+  int panels_;  // of a head
   int rows_ = 0;
   int columns_ = 0;
-  Buffer<uint32_t> query_;   // [words][columns]
-  Buffer<uint32_t> keys_;    // [2][kKeys][words]: of a chunk that does not lie as tiles take it
-  Buffer<uint32_t> values_;  // [panel of the head][words of keys][32 dims]
-  // Of the chunk that is read now:
-  const ChunkRows* here_ = nullptr;
   size_t row_bytes_ = 0;
-  ChunkFetch next_;
+  Buffer<uint32_t> query_;   // [heads][words][columns]
+  Buffer<uint32_t> staged_;  // [kChunk][words]: of tiles that do not lie as the unit takes them
+  Buffer<uint32_t> values_;  // [panels][words of keys][kPanel]
+  ChunkFetch* next_ = nullptr;
+  int lines_ = 0;  // that are fetched at a time
 };
 
 #endif
