@@ -8,8 +8,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
 #include "attention_sums.h"
 #include "attention_task.h"
@@ -18,6 +16,7 @@
 #include "kv_rows.h"
 #include "memory.h"
 #include "pool.h"
+#include "softmax.h"
 
 namespace baton {
 
@@ -57,7 +56,6 @@ class AttentionScratch {
         query(size_t(kQueryRows) * words),
         chunk(head_dim),
         scores(size_t(2) * kQueryRows * kPanel),
-        shrinks(round_up(kQueryRows, kLanes)),
         weights(size_t(kQueryRows) * Chunk<Dot>::kWeightWords),
         sums(2 * Sums::num_floats(kQueryRows, panels)),
         zeros(head_dim * sizeof(typename Dot::Element)) {}
@@ -67,7 +65,6 @@ class AttentionScratch {
   Buffer<uint32_t> query;    // [rows][words]
   Chunk<Dot> chunk;
   Buffer<float> scores;      // [2 panels][rows][32 keys]
-  Buffer<float> shrinks;     // [rows]: what is multiplied with what a row has gathered
   Buffer<uint32_t> weights;  // [rows][words of keys]
   Buffer<float> sums;        // of all keys so far, and of one span
   Buffer<uint8_t> zeros;     // stands for keys and values that no row of the task sees
@@ -80,7 +77,7 @@ template <class Dot>
 class AttentionKernel {
   using Element = typename Dot::Element;
   using Scratch = AttentionScratch<Dot>;
-  static constexpr int kWeightWords = Chunk<Dot>::kWeightWords;
+  using Operand = typename Chunk<Dot>::Operand;
 
  public:
   const Cache<Element>& cache;
@@ -170,7 +167,7 @@ class AttentionKernel {
   template <class Stored>
   void gather(const AttentionTask& task, const Keys& keys, int span, const AttentionTask* following, const Sums& sums,
               Scratch& s) const {
-    const int rows = task.rows(), position = first_position(task);
+    const int rows = task.rows();
     sums.clear();
     const int first = first_key(keys, span);
     const int end = std::min((span + 1) * kSpan, keys.end);
@@ -193,10 +190,11 @@ class AttentionKernel {
         read_scales(here.value_scales, s.value_scales);
       }
       s.chunk.template multiply_keys<Stored>(rows, s.query.data(), s.scores.data(), kQueryRows);
+      const Rows all{0, rows};
       if (keys.end - key > kPanel)
-        weigh<Stored, 2>(task, position, key, sums, s);
+        weigh<Stored, 2>(task, all, key, sums, key == first, sees_all(task, all, key), s);
       else
-        weigh<Stored, 1>(task, position, key, sums, s);
+        weigh<Stored, 1>(task, all, key, sums, key == first, false, s);
       s.chunk.template add_values<Stored>(rows, s.weights.data(), sums.out);
     }
   }
@@ -223,80 +221,28 @@ class AttentionKernel {
     }
   }
 
-  // Turns scores into weights and scales down what rows have gathered so far. Of kChunk keys from `key` on kPanels are
-  // read. One step for all rows comes before the next one: what a row waits for, others fill.
-  template <class Stored, int kPanels>
-  void weigh(const AttentionTask& task, int first_position, int key, const Sums& sums, Scratch& s) const {
-    int position = first_position, head = 0;
-    for (int row = 0; row < sums.rows; row += kLanes) {
-      Floats largest[kLanes] = {};
-      for (int i = 0; i < std::min(kLanes, sums.rows - row); ++i) {
-        largest[i] = prepare<Stored, kPanels>(row + i, seen.first(position) - key, position - key, s);
-        if (++head == task.num_heads) ++position, head = 0;
-      }
-      const Floats before = load<Floats>(sums.largest + row), now = max(max_of_each(largest), before);
-      store(&s.shrinks[row], exp2((before - now) * steps()));
-      store(sums.largest + row, now);
-    }
-    for (int row = 0; row < sums.rows; ++row) weigh_row<Stored, kPanels>(row, sums, s);
-  }
-
-  static float* scores_at(int row, int vector, Scratch& s) {
-    const size_t panel = vector / kPanelVectors;
-    return s.scores.data() + (panel * kQueryRows + row) * kPanel + vector % kPanelVectors * kLanes;
-  }
-
-  // Makes a row's scores what the softmax takes, and returns the largest one of each lane. Counted from the first key,
-  // the row sees those from `first` to `last`.
-  template <class Stored, int kPanels>
-  Floats prepare(int row, int first, int last, Scratch& s) const {
-    constexpr int kVectors = kPanels * kPanelVectors;
-    const bool partial = last < kVectors * kLanes - 1 || first > 0;
-    Floats largest = splat(kMasked);
-    for (int v = 0; v < kVectors; ++v) {
-      float* own = scores_at(row, v, s);
-      Floats x = load<Floats>(own);
-      if constexpr (Stored::kHasScales) x *= load<Floats>(s.key_scales + v * kLanes);
-      if (cap != 0.0f) x = cap * tanh(x * (scale / cap));
-      if (partial) x = hide(x, v * kLanes, first, last);
-      if (Stored::kHasScales || cap != 0.0f || partial) store(own, x);
-      largest = max(largest, x);
-    }
-    return largest;
+  // Some of a task's rows.
+  struct Rows {
+    int first;
+    int count;
+  };
+  int position(const AttentionTask& task, int row) const { return first_position(task) + row / task.num_heads; }
+  // Whether all of them see all keys of the chunk from `key` on.
+  bool sees_all(const AttentionTask& task, const Rows& rows, int key) const {
+    return position(task, rows.first) >= key + kChunk - 1 &&
+           seen.first(position(task, rows.first + rows.count - 1)) <= key;
   }
 
   template <class Stored, int kPanels>
-  void weigh_row(int row, const Sums& sums, Scratch& s) const {
-    constexpr int kVectors = kPanels * kPanelVectors;
-    using Operand = typename Chunk<Dot>::Operand;
-    constexpr bool kIsRounded = !std::is_same_v<Operand, float>;
-    const Floats largest = splat(sums.largest[row]), shrink = splat(s.shrinks[row]);
-    // e^(scale * (x - largest)) as a power of two: one multiplication for all constants.
-    const float steps = this->steps();
-    const Floats most = largest * steps;
-    Floats total{};
-    auto* weights = reinterpret_cast<Operand*>(s.weights.data() + row * kWeightWords);
-    for (int v = 0; v < kVectors; ++v) {
-      const Floats score = load<Floats>(scores_at(row, v, s));
-      const Floats weight = kIsRounded ? exp2_to_round(score * steps - most) : exp2((score - largest) * steps);
-      total += weight;
-      if constexpr (Stored::kHasScales)
-        narrow(weights + v * kLanes, weight * load<Floats>(s.value_scales + v * kLanes));
-      else
-        narrow(weights + v * kLanes, weight);
-    }
-    if constexpr (kVectors * kLanes < kChunk)
-      std::fill(weights + kVectors * kLanes, weights + kChunk, Operand{});
-    sums.total[row] = sums.total[row] * shrink + total;
-    sums.scale_out(row, shrink);
-  }
-
-  // The scores of keys from `at` on, of which the row sees those from `first` to `last`.
-  static Floats hide(Floats scores, int at, int first, int last) {
-    Ints key;
-    for (int lane = 0; lane < kLanes; ++lane) key[lane] = at + lane;
-    return (key <= last) & (key >= first) ? scores
-                                          : splat(-std::numeric_limits<float>::infinity());
+  void weigh(const AttentionTask& task, const Rows& rows, int key, const Sums& sums, bool is_first, bool sees_all,
+             Scratch& s) const {
+    const Softmax<Stored, Operand, kQueryRows> softmax{scale, cap, s.key_scales, s.value_scales};
+    auto sight = [&](int row) {
+      const int own = position(task, rows.first + row);
+      return Sight{seen.first(own) - key, own - key};
+    };
+    softmax.template weigh<kPanels>(s.scores.data(), reinterpret_cast<Operand*>(s.weights.data()), sums, is_first,
+                                    sees_all, sight);
   }
 
   template <class Stored>
