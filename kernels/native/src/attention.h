@@ -14,29 +14,12 @@
 #include "kv_panels.h"
 #include "kv_places.h"
 #include "kv_rows.h"
+#include "kv_spans.h"
 #include "memory.h"
 #include "pool.h"
 #include "softmax.h"
 
 namespace baton {
-
-// Query rows of one task: the packing of a chunk is shared by all of them.
-#if defined(__AVX512F__)
-constexpr int kQueryRows = 96;  // whole pairs of the matrix unit's tiles
-#else
-constexpr int kQueryRows = 32 * kTileRows;
-#endif
-
-// Calls body(first_head, num_heads) for parts of the query heads that share a key/value head: all of
-// them, if a task has room for their rows.
-template <class Body>
-inline void for_head_parts(int group, Body&& body) {
-  const int parts = (group + kQueryRows - 1) / kQueryRows;
-  for (int part = 0; part < parts; ++part) {
-    const int first = group * part / parts;
-    body(first, group * (part + 1) / parts - first);
-  }
-}
 
 // With AVX-512 panels are faster than rows for many rows; few rows were not compared without a matrix unit.
 #if defined(__AVX512F__)
@@ -47,30 +30,59 @@ template <class Dot>
 using Chunk = RowChunk<Dot>;
 #endif
 
+// Query rows of one task: the packing of keys and values is shared by all of them.
+template <class Dot>
+#if defined(__AVX512F__)
+constexpr int kQueryRows = Chunk<Dot>::kHasTiles ? 192 : 96;
+#else
+constexpr int kQueryRows = 32 * kTileRows;
+#endif
+
+// Calls body(first_head, num_heads) for parts of the query heads that share a key/value head: all of
+// them, if a task has room for their rows.
+template <class Dot, class Body>
+inline void for_head_parts(int group, Body&& body) {
+  const int parts = (group + kQueryRows<Dot> - 1) / kQueryRows<Dot>;
+  for (int part = 0; part < parts; ++part) {
+    const int first = group * part / parts;
+    body(first, group * (part + 1) / parts - first);
+  }
+}
+
 template <class Dot>
 class AttentionScratch {
  public:
+  static constexpr int kRows = kQueryRows<Dot>;
+  static constexpr bool kHasTiles = Chunk<Dot>::kHasTiles;
+
   AttentionScratch(int head_dim)
       : words(Chunk<Dot>::query_words(head_dim)),
         panels(panels_of(head_dim)),
-        query(size_t(kQueryRows) * words),
+        query(size_t(kRows) * words),
         chunk(head_dim),
-        scores(size_t(2) * kQueryRows * kPanel),
-        weights(size_t(kQueryRows) * Chunk<Dot>::kWeightWords),
-        sums(2 * Sums::num_floats(kQueryRows, panels)),
+#if defined(BATON_HAS_AMX)
+        spans(kHasTiles ? head_dim : 0, kSpan / kChunk),
+#endif
+        scores(size_t(2) * kRows * kPanel),
+        weights(size_t(kRows) * Chunk<Dot>::kWeightWords),
+        sums(2 * Sums::num_floats(kRows, panels)),
         zeros(head_dim * sizeof(typename Dot::Element)) {}
 
   int words;   // of a head
   int panels;  // of a head
   Buffer<uint32_t> query;    // [rows][words]
   Chunk<Dot> chunk;
+#if defined(BATON_HAS_AMX)
+  SpanTiles spans;  // of tasks with many rows
+  SpanFetch<typename Dot::Element> fetch;
+#endif
   Buffer<float> scores;      // [2 panels][rows][32 keys]
   Buffer<uint32_t> weights;  // [rows][words of keys]
   Buffer<float> sums;        // of all keys so far, and of one span
   Buffer<uint8_t> zeros;     // stands for keys and values that no row of the task sees
   ChunkRows places[2];       // of this chunk and of the next one
-  float key_scales[kChunk];    // of this chunk
-  float value_scales[kChunk];
+  float key_scales[kSpan];   // of this chunk, or of all chunks of a span
+  float value_scales[kSpan];
 };
 
 template <class Dot>
@@ -104,11 +116,9 @@ class AttentionKernel {
 
   // Combines and writes what was left of all of these spans.
   void combine(const AttentionTask& task, Scratch& s) const {
-    const size_t size = Sums::num_floats(task.rows(), s.panels);
-    const Sums all(parts + task.part, task.rows(), s.panels);
-    for (int span = 1; span < task.num_spans; ++span)
-      all.add(Sums(parts + task.part + span * size, task.rows(), s.panels), steps());
-    with_format([&](auto stored) { write<decltype(stored)>(task, all); });
+    const Sums all = part_of(task, 0, s);
+    for (int span = 1; span < task.num_spans; ++span) all.add(part_of(task, span, s), steps());
+    with_format([&](auto stored) { write<decltype(stored)>(task, 0, all); });
   }
 
  private:
@@ -137,30 +147,45 @@ class AttentionKernel {
   // The first key of what a task reads of a span.
   static int first_key(const Keys& keys, int span) { return std::max(span * kSpan, keys.first / kChunk * kChunk); }
 
+  static Keys keys_in(const Keys& keys, int span) {
+    return {first_key(keys, span), std::min((span + 1) * kSpan, keys.end)};
+  }
+  static int first_span(const AttentionTask& task, const Keys& keys) {
+    return task.num_spans > 0 ? task.first_span : keys.first / kSpan;
+  }
+  static int end_span(const AttentionTask& task, const Keys& keys) {
+    return task.num_spans > 0 ? task.first_span + task.num_spans : (keys.end + kSpan - 1) / kSpan;
+  }
+  // What a task gathers from one of its spans.
+  Sums part_of(const AttentionTask& task, int span, const Scratch& s) const {
+    return Sums(parts + task.part + span * Sums::num_floats(task.rows(), s.panels), task.rows(), s.panels);
+  }
+
   template <class Stored>
   void run(const AttentionTask& task, const AttentionTask* following, Scratch& s) const {
+    load_query<Stored>(task, s);
+#if defined(BATON_HAS_AMX)
+    if constexpr (Scratch::kHasTiles)
+      if (may_use_amx() && !TileChunk::takes(task.rows(), cache.head_dim))
+        return run_blocks<Stored>(task, following, s);
+#endif
     const int rows = task.rows();
     const Keys keys = keys_of(task);
-    load_query<Stored>(task, s);
-    s.chunk.begin(rows, s.query.data());
-    if (task.num_spans > 0) {
-      const size_t size = Sums::num_floats(rows, s.panels);
-      for (int i = 0; i < task.num_spans; ++i)
-        gather<Stored>(task, keys, task.first_span + i, i + 1 < task.num_spans ? nullptr : following,
-                       Sums(parts + task.part + i * size, rows, s.panels), s);
-      s.chunk.end();
-      return;
-    }
     const Sums all(s.sums.data(), rows, s.panels);
     const Sums one(s.sums.data() + Sums::num_floats(rows, s.panels), rows, s.panels);
-    const int first = keys.first / kSpan;
-    for (int span = first; span * kSpan < keys.end; ++span) {
-      const bool is_last = (span + 1) * kSpan >= keys.end;
-      gather<Stored>(task, keys, span, is_last ? following : nullptr, span == first ? all : one, s);
+    s.chunk.begin(rows, s.query.data());
+    const int first = first_span(task, keys), end = end_span(task, keys);
+    for (int span = first; span < end; ++span) {
+      const AttentionTask* next = span + 1 < end ? nullptr : following;
+      if (task.num_spans > 0) {
+        gather<Stored>(task, keys, span, next, part_of(task, span - first, s), s);
+        continue;
+      }
+      gather<Stored>(task, keys, span, next, span == first ? all : one, s);
       if (span > first) all.add(one, steps());
     }
     s.chunk.end();
-    write<Stored>(task, all);
+    if (task.num_spans == 0) write<Stored>(task, 0, all);
   }
 
   // What the keys of one span give. following: whose first chunk is fetched behind them; null: that of the next span.
@@ -179,8 +204,7 @@ class AttentionKernel {
       ChunkRows& next = s.places[turn ^ 1];
       if (following != nullptr && key + kChunk >= end) {
         const Keys its = keys_of(*following);
-        const int its_span = following->num_spans > 0 ? following->first_span : its.first / kSpan;
-        places(s).template locate<Stored>(*following, first_key(its, its_span), its, next);
+        places(s).template locate<Stored>(*following, first_key(its, first_span(*following, its)), its, next);
       } else {
         places(s).template locate<Stored>(task, key + kChunk, keys, next);
       }
@@ -189,15 +213,98 @@ class AttentionKernel {
         read_scales(here.key_scales, s.key_scales);
         read_scales(here.value_scales, s.value_scales);
       }
-      s.chunk.template multiply_keys<Stored>(rows, s.query.data(), s.scores.data(), kQueryRows);
+      s.chunk.template multiply_keys<Stored>(rows, s.query.data(), s.scores.data(), Scratch::kRows);
       const Rows all{0, rows};
       if (keys.end - key > kPanel)
-        weigh<Stored, 2>(task, all, key, sums, key == first, sees_all(task, all, key), s);
+        weigh<Stored, 2, Scratch::kRows>(task, all, key, 0, sums, key == first, sees_all(task, all, key), s);
       else
-        weigh<Stored, 1>(task, all, key, sums, key == first, false, s);
+        weigh<Stored, 1, Scratch::kRows>(task, all, key, 0, sums, key == first, false, s);
       s.chunk.template add_values<Stored>(rows, s.weights.data(), sums.out);
     }
   }
+
+#if defined(BATON_HAS_AMX)
+  // With the matrix unit: a span is packed, then goes one block of rows after the other through it.
+  template <class Stored>
+  void run_blocks(const AttentionTask& task, const AttentionTask* following, Scratch& s) const {
+    const Keys keys = keys_of(task);
+    const int first = first_span(task, keys), end = end_span(task, keys), num_rows = task.rows();
+    const int steps = (num_rows + SpanTiles::kRows - 1) / SpanTiles::kRows * (kSpan / kChunk);
+    s.spans.begin();
+    for (int span = first; span < end; ++span) {
+      const Keys own = keys_in(keys, span);
+      pack<Stored>(task, keys, own, s);
+      if (span + 1 < end) {
+        s.fetch.begin(task, keys, keys_in(keys, span + 1), steps);
+      } else if (following != nullptr) {
+        const Keys its = keys_of(*following);
+        s.fetch.begin(*following, its, keys_in(its, first_span(*following, its)), steps);
+      }
+      for (int row = 0; row < num_rows; row += SpanTiles::kRows)
+        run_block<Stored>(task, own, span - first, {row, std::min(SpanTiles::kRows, num_rows - row)}, s);
+    }
+    s.spans.end();
+  }
+
+  template <class Stored>
+  void pack(const AttentionTask& task, const Keys& keys, const Keys& own, Scratch& s) const {
+    ChunkRows& rows = s.places[0];
+    for (int key = own.first; key < own.end; key += kChunk) {
+      const int chunk = (key - own.first) / kChunk;
+      places(s).template locate<Stored>(task, key, keys, rows);
+      s.spans.template pack<Dot, Stored>(chunk, rows);
+      if constexpr (Stored::kHasScales) {
+        read_scales(rows.key_scales, s.key_scales + chunk * kChunk);
+        read_scales(rows.value_scales, s.value_scales + chunk * kChunk);
+      }
+    }
+  }
+
+  // What the keys of the task's span `number`, which are packed, give to a block of rows.
+  template <class Stored>
+  void run_block(const AttentionTask& task, const Keys& own, int number, const Rows& rows, Scratch& s) const {
+    if (task.num_spans > 0) return gather<Stored>(task, own, rows, part_of(task, number, s).some(rows), s);
+    const Sums all = Sums(s.sums.data(), task.rows(), s.panels).some(rows);
+    const int last = position(task, rows.first + rows.count - 1);
+    if (own.first > last) return;
+    if (number == 0) {
+      gather<Stored>(task, own, rows, all, s);
+    } else {
+      const Sums one(s.sums.data() + Sums::num_floats(task.rows(), s.panels), rows.count, s.panels);
+      gather<Stored>(task, own, rows, one, s);
+      all.add(one, steps());
+    }
+    if (last < own.end) write<Stored>(task, rows.first, all);
+  }
+
+  // Chunks that no row of the block sees give nothing.
+  template <class Stored>
+  void gather(const AttentionTask& task, const Keys& own, const Rows& rows, const Sums& sums, Scratch& s) const {
+    const int low = position(task, rows.first), high = position(task, rows.first + rows.count - 1);
+    bool is_first = true;
+    for (int key = own.first; key < std::min(own.end, high + 1); key += kChunk) {
+      if (key + kChunk <= seen.first(low)) continue;
+      const bool sees_all = low >= key + kChunk - 1 && seen.first(high) <= key;
+      if (high - key >= kPanel)
+        gather_chunk<Stored, 2>(task, own, key, rows, sums, is_first, sees_all, s);
+      else
+        gather_chunk<Stored, 1>(task, own, key, rows, sums, is_first, false, s);
+      is_first = false;
+    }
+    if (is_first) sums.clear();
+  }
+
+  template <class Stored, int kPanels>
+  void gather_chunk(const AttentionTask& task, const Keys& own, int key, const Rows& rows, const Sums& sums,
+                    bool is_first, bool sees_all, Scratch& s) const {
+    const int place = key - own.first, chunk = place / kChunk;
+    s.fetch.template step<Stored>(places(s));
+    s.spans.template multiply_keys<kPanels>(chunk, rows.count, s.query.data() + size_t(rows.first) * s.words,
+                                            s.scores.data());
+    weigh<Stored, kPanels, SpanTiles::kRows>(task, rows, key, place, sums, is_first, sees_all, s);
+    s.spans.template add_values<kPanels>(chunk, rows.count, s.weights.data(), sums.out, sums.apart, is_first);
+  }
+#endif
 
   int num_queries(const AttentionTask& task) const {
     return batch.query_start_loc[task.seq + 1] - batch.query_start_loc[task.seq];
@@ -221,11 +328,6 @@ class AttentionKernel {
     }
   }
 
-  // Some of a task's rows.
-  struct Rows {
-    int first;
-    int count;
-  };
   int position(const AttentionTask& task, int row) const { return first_position(task) + row / task.num_heads; }
   // Whether all of them see all keys of the chunk from `key` on.
   bool sees_all(const AttentionTask& task, const Rows& rows, int key) const {
@@ -233,10 +335,11 @@ class AttentionKernel {
            seen.first(position(task, rows.first + rows.count - 1)) <= key;
   }
 
-  template <class Stored, int kPanels>
-  void weigh(const AttentionTask& task, const Rows& rows, int key, const Sums& sums, bool is_first, bool sees_all,
-             Scratch& s) const {
-    const Softmax<Stored, Operand, kQueryRows> softmax{scale, cap, s.key_scales, s.value_scales};
+  // place: of the chunk's scales.
+  template <class Stored, int kPanels, int kRows>
+  void weigh(const AttentionTask& task, const Rows& rows, int key, int place, const Sums& sums, bool is_first,
+             bool sees_all, Scratch& s) const {
+    const Softmax<Stored, Operand, kRows> softmax{scale, cap, s.key_scales + place, s.value_scales + place};
     auto sight = [&](int row) {
       const int own = position(task, rows.first + row);
       return Sight{seen.first(own) - key, own - key};
@@ -246,11 +349,12 @@ class AttentionKernel {
   }
 
   template <class Stored>
-  void write(const AttentionTask& task, const Sums& sums) const {
+  void write(const AttentionTask& task, int first_row, const Sums& sums) const {
     constexpr int kApart = Chunk<Dot>::template kApart<Stored>, kNumbers = kApart * kLanes;
     for (int row = 0; row < sums.rows; ++row) {
-      Element* to = out + head_row(task, row) * out_stride + head(task, row) * cache.head_dim;
-      const float factor = share(task, sums, row);
+      const int own_head = head(task, first_row + row);
+      Element* to = out + head_row(task, first_row + row) * out_stride + own_head * cache.head_dim;
+      const float factor = share(own_head, sums, row);
       for (int dim = 0; dim < cache.head_dim; dim += kNumbers) {
         const Floats* apart = sums.out_row(dim / kPanel, row) + dim % kPanel / kLanes;
         if constexpr (kApart == 1)
@@ -266,10 +370,10 @@ class AttentionKernel {
   }
 
   // What a row's weighted values are multiplied with: one over all weights, a sink's among them.
-  float share(const AttentionTask& task, const Sums& sums, int row) const {
+  float share(int head, const Sums& sums, int row) const {
     const float total = sum(sums.total[row]);
     if (sinks == nullptr) return 1.0f / total;
-    const float sink = sinks[head(task, row)] * kLog2E / steps(), largest = sums.largest[row];
+    const float sink = sinks[head] * kLog2E / steps(), largest = sums.largest[row];
     const float now = std::max(sink, largest);
     const float mine = exp2(splat((largest - now) * steps()))[0];
     return mine / (total * mine + exp2(splat((sink - now) * steps()))[0]);

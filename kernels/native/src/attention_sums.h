@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "tile.h"
+#include "attention_task.h"
 
 namespace baton {
 
@@ -29,13 +29,12 @@ struct Sums {
         apart(rows),
         panels(panels) {}
 
-  // Those of `count` rows from `row` on.
-  Sums some(int row, int count) const {
+  Sums some(const Rows& which) const {
     Sums some = *this;
-    some.largest += row;
-    some.total += row;
-    some.out += size_t(row) * kPanel;
-    some.rows = count;
+    some.largest += which.first;
+    some.total += which.first;
+    some.out += size_t(which.first) * kPanel;
+    some.rows = which.count;
     return some;
   }
 

@@ -65,6 +65,12 @@ struct AttentionTask {
   int rows() const { return num_tokens * num_heads; }
 };
 
+// Some of a task's rows.
+struct Rows {
+  int first;
+  int count;
+};
+
 // Which of the keys up to its own a query sees.
 struct Seen {
   int window;    // so many, itself among them; 0: all

@@ -442,7 +442,7 @@ class TypedDecoder final : public Decoder {
 
   // Longest contexts first, so that no thread is left with a long one at the end.
   void plan_all(const Batch& batch, Plan& plan) {
-    const int per_task = std::max(1, kQueryRows / plan.group());
+    const int per_task = std::max(1, kQueryRows<Dot> / plan.group());
     plan.tasks.clear();
     for (int seq = 0; seq < batch.num_seqs; ++seq) {
       const int tokens = batch.query_start_loc[seq + 1] - batch.query_start_loc[seq];
@@ -501,7 +501,7 @@ class TypedDecoder final : public Decoder {
 
   static void add_tasks(Plan& plan, int seq, int first_token, int num_tokens, int row) {
     for (int head = 0; head < plan.heads.num_kv; ++head)
-      for_head_parts(plan.group(), [&](int first_head, int num_heads) {
+      for_head_parts<Dot>(plan.group(), [&](int first_head, int num_heads) {
         plan.tasks.push_back({seq, first_token, num_tokens, head, first_head, num_heads, row});
       });
   }

@@ -56,6 +56,45 @@ struct KvPlaces {
   }
 };
 
+// Fetches the keys and values of a span beside other work, in so many steps.
+template <class Element>
+class SpanFetch {
+ public:
+  // task: reads `keys`, which must outlive the steps.
+  void begin(const AttentionTask& task, const Keys& keys, const Keys& of_span, int steps) {
+    task_ = &task;
+    keys_ = keys;
+    key_ = of_span.first;
+    end_ = of_span.end;
+    row_ = 0;
+    at_once_ = (2 * kSpan + steps - 1) / steps;
+  }
+
+  template <class Stored>
+  void step(const KvPlaces<Element>& places) {
+    for (int left = at_once_; left > 0 && key_ < end_;) {
+      if (row_ == 0) places.template locate<Stored>(*task_, key_, keys_, chunk_);
+      const int rows_end = std::min(row_ + left, 2 * kChunk);
+      left -= rows_end - row_;
+      for (; row_ < rows_end; ++row_) {
+        const uint8_t* row = row_ < kChunk ? chunk_.keys[row_] : chunk_.values[row_ - kChunk];
+        for (size_t at = 0; at < places.cache.row_bytes(); at += 64) fetch_line(row + at);
+      }
+      if (row_ < 2 * kChunk) return;
+      row_ = 0;
+      key_ += kChunk;
+    }
+  }
+
+ private:
+  const AttentionTask* task_ = nullptr;
+  Keys keys_{};
+  int key_ = 0, end_ = 0;  // of the span
+  int row_ = 0;            // of the chunk's keys and then of its values
+  int at_once_ = 0;
+  ChunkRows chunk_;
+};
+
 inline void read_scales(const float* const* from, float* to) {
   for (int i = 0; i < kChunk; i += kLanes) {
     if (from[i + kLanes - 1] - from[i] == kLanes - 1)  // of one block

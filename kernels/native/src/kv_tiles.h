@@ -7,7 +7,7 @@
 #pragma once
 
 #include "amx.h"
-#include "kv_chunk.h"
+#include "kv_pairs.h"
 
 namespace baton {
 
@@ -117,7 +117,7 @@ class TileChunk {
       const uint8_t* const* values = here_->values + 2 * word;
       uint32_t* to = values_.data() + size_t(word) * kPanel;
       for (int panel = 0; panel < panels; ++panel)
-        pair<Stored>(values[0], values[1], panel, to + size_t(panel) * kWeightWords * kPanel);
+        pair_values<Stored>(values[0], values[1], panel, to + size_t(panel) * kWeightWords * kPanel);
       next_.rows(2);
     }
     asm volatile("" ::: "memory");
@@ -156,34 +156,6 @@ class TileChunk {
       for (int line = 0; line < words_ / amx::kWords; ++line)
         _mm512_store_si512(to + size_t(i) * words_ + line * amx::kWords, line_of<Stored>(keys[i], line));
     return reinterpret_cast<const uint8_t*>(to);
-  }
-
-  // 32 numbers of a key or a value, as elements.
-  template <class Stored>
-  static __m512i line_of(const uint8_t* row, int line) {
-    if constexpr (Stored::kHasScales)
-      return (__m512i)_mm512_cvtne2ps_pbh((__m512)Stored::load(row, 2 * line + 1), (__m512)Stored::load(row, 2 * line));
-    else
-      return _mm512_loadu_si512(row + 64 * line);
-  }
-
-  // A panel's line of words: number i of one value below that of the next one.
-  template <class Stored>
-  static void pair(const uint8_t* first, const uint8_t* second, int panel, uint32_t* to) {
-    if constexpr (Stored::kHasScales) {
-      for (int half = 0; half < 2; ++half) {
-        const Words below = reinterpret_cast<Words>(Stored::load(first, 2 * panel + half));
-        const Words above = reinterpret_cast<Words>(Stored::load(second, 2 * panel + half));
-        store(to + half * kHalfPanel, below >> 16 | (above & 0xffff0000u));
-      }
-    } else {
-      // Instructions that pair halves take the lower and the upper half of each quarter.
-      const __m512i order = _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0);
-      const __m512i a = _mm512_permutexvar_epi64(order, line_of<Stored>(first, panel));
-      const __m512i b = _mm512_permutexvar_epi64(order, line_of<Stored>(second, panel));
-      _mm512_store_si512(to, _mm512_unpacklo_epi16(a, b));
-      _mm512_store_si512(to + kHalfPanel, _mm512_unpackhi_epi16(a, b));
-    }
   }
 
   // from: [keys][columns]; to: rows, kPanel apart.

@@ -171,7 +171,7 @@ class Prompt {
 // Returns whether bits are equal.
 template <class Dot>
 bool try_all(const char* name) {
-  constexpr int kMost = kQueryRows / kHeads;
+  constexpr int kMost = kQueryRows<Dot> / kHeads;
   bool is_same = true;
   double most = 0.0;
   for (const Case& each : kCases) {
