@@ -214,7 +214,7 @@ class AttentionKernel {
         read_scales(here.value_scales, s.value_scales);
       }
       s.chunk.template multiply_keys<Stored>(rows, s.query.data(), s.scores.data(), Scratch::kRows);
-      const Rows all{0, rows};
+      const TaskRows all{0, rows};
       if (keys.end - key > kPanel)
         weigh<Stored, 2, Scratch::kRows>(task, all, key, 0, sums, key == first, sees_all(task, all, key), s);
       else
@@ -262,7 +262,7 @@ class AttentionKernel {
 
   // What the keys of the task's span `number`, which are packed, give to a block of rows.
   template <class Stored>
-  void run_block(const AttentionTask& task, const Keys& own, int number, const Rows& rows, Scratch& s) const {
+  void run_block(const AttentionTask& task, const Keys& own, int number, const TaskRows& rows, Scratch& s) const {
     if (task.num_spans > 0) return gather<Stored>(task, own, rows, part_of(task, number, s).some(rows), s);
     const Sums all = Sums(s.sums.data(), task.rows(), s.panels).some(rows);
     const int last = position(task, rows.first + rows.count - 1);
@@ -279,7 +279,7 @@ class AttentionKernel {
 
   // Chunks that no row of the block sees give nothing.
   template <class Stored>
-  void gather(const AttentionTask& task, const Keys& own, const Rows& rows, const Sums& sums, Scratch& s) const {
+  void gather(const AttentionTask& task, const Keys& own, const TaskRows& rows, const Sums& sums, Scratch& s) const {
     const int low = position(task, rows.first), high = position(task, rows.first + rows.count - 1);
     bool is_first = true;
     for (int key = own.first; key < std::min(own.end, high + 1); key += kChunk) {
@@ -295,7 +295,7 @@ class AttentionKernel {
   }
 
   template <class Stored, int kPanels>
-  void gather_chunk(const AttentionTask& task, const Keys& own, int key, const Rows& rows, const Sums& sums,
+  void gather_chunk(const AttentionTask& task, const Keys& own, int key, const TaskRows& rows, const Sums& sums,
                     bool is_first, bool sees_all, Scratch& s) const {
     const int place = key - own.first, chunk = place / kChunk;
     s.fetch.template step<Stored>(places(s));
@@ -330,14 +330,14 @@ class AttentionKernel {
 
   int position(const AttentionTask& task, int row) const { return first_position(task) + row / task.num_heads; }
   // Whether all of them see all keys of the chunk from `key` on.
-  bool sees_all(const AttentionTask& task, const Rows& rows, int key) const {
+  bool sees_all(const AttentionTask& task, const TaskRows& rows, int key) const {
     return position(task, rows.first) >= key + kChunk - 1 &&
            seen.first(position(task, rows.first + rows.count - 1)) <= key;
   }
 
   // place: of the chunk's scales.
   template <class Stored, int kPanels, int kRows>
-  void weigh(const AttentionTask& task, const Rows& rows, int key, int place, const Sums& sums, bool is_first,
+  void weigh(const AttentionTask& task, const TaskRows& rows, int key, int place, const Sums& sums, bool is_first,
              bool sees_all, Scratch& s) const {
     const Softmax<Stored, Operand, kRows> softmax{scale, cap, s.key_scales + place, s.value_scales + place};
     auto sight = [&](int row) {

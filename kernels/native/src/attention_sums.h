@@ -29,7 +29,7 @@ struct Sums {
         apart(rows),
         panels(panels) {}
 
-  Sums some(const Rows& which) const {
+  Sums some(const TaskRows& which) const {
     Sums some = *this;
     some.largest += which.first;
     some.total += which.first;

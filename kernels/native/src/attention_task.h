@@ -66,7 +66,7 @@ struct AttentionTask {
 };
 
 // Some of a task's rows.
-struct Rows {
+struct TaskRows {
   int first;
   int count;
 };
