@@ -229,16 +229,18 @@ class AttentionKernel {
   void run_blocks(const AttentionTask& task, const AttentionTask* following, Scratch& s) const {
     const Keys keys = keys_of(task);
     const int first = first_span(task, keys), end = end_span(task, keys), num_rows = task.rows();
-    const int steps = (num_rows + SpanTiles::kRows - 1) / SpanTiles::kRows * (kSpan / kChunk);
+    const int num_steps = (num_rows + SpanTiles::kRows - 1) / SpanTiles::kRows * (kSpan / kChunk);
     s.spans.begin();
     for (int span = first; span < end; ++span) {
       const Keys own = keys_in(keys, span);
       pack<Stored>(task, keys, own, s);
       if (span + 1 < end) {
-        s.fetch.begin(task, keys, keys_in(keys, span + 1), steps);
+        s.fetch.begin(task, keys, keys_in(keys, span + 1), num_steps);
       } else if (following != nullptr) {
         const Keys its = keys_of(*following);
-        s.fetch.begin(*following, its, keys_in(its, first_span(*following, its)), steps);
+        s.fetch.begin(*following, its, keys_in(its, first_span(*following, its)), num_steps);
+      } else {
+        s.fetch.stop();
       }
       for (int row = 0; row < num_rows; row += SpanTiles::kRows)
         run_block<Stored>(task, own, span - first, {row, std::min(SpanTiles::kRows, num_rows - row)}, s);
@@ -329,7 +331,7 @@ class AttentionKernel {
   }
 
   int position(const AttentionTask& task, int row) const { return first_position(task) + row / task.num_heads; }
-  // Whether all of them see all keys of the chunk from `key` on.
+  // Whether all of these rows see all keys of the chunk from `key` on.
   bool sees_all(const AttentionTask& task, const TaskRows& rows, int key) const {
     return position(task, rows.first) >= key + kChunk - 1 &&
            seen.first(position(task, rows.first + rows.count - 1)) <= key;

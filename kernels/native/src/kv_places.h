@@ -60,7 +60,7 @@ struct KvPlaces {
 template <class Element>
 class SpanFetch {
  public:
-  // task: reads `keys`, which must outlive the steps.
+  // The task, which reads `keys`, must outlive the steps: until `stop`, or until another one begins.
   void begin(const AttentionTask& task, const Keys& keys, const Keys& of_span, int steps) {
     task_ = &task;
     keys_ = keys;
@@ -69,6 +69,8 @@ class SpanFetch {
     row_ = 0;
     at_once_ = (2 * kSpan + steps - 1) / steps;
   }
+
+  void stop() { key_ = end_; }
 
   template <class Stored>
   void step(const KvPlaces<Element>& places) {
