@@ -102,13 +102,18 @@ struct Softmax {
   // Chooses what weights of up to kLanes rows are relative to. most: their largest scores.
   static void keep(int row, int count, Floats most, bool is_first, float steps, const Sums& sums) {
     float* kept = sums.largest + row;
-    if (is_first) return store(kept, most);
-    const Floats before = load<Floats>(kept);
-    uint32_t lanes = lanes_where(most > before + kSlack / steps) & ((1u << count) - 1);
+    // Behind the last one may be what others have.
+    auto keep_some = [&](Floats now) {
+      if (count == kLanes) return store(kept, now);
+      std::memcpy(kept, &now, count * sizeof(float));
+    };
+    if (is_first) return keep_some(most);
+    const Floats before = load_some(kept, count);
+    const Ints grows = most > before + kSlack / steps;
+    uint32_t lanes = lanes_where(grows) & ((1u << count) - 1);
     if (lanes == 0) return;
-    Floats now = before;  // that of other rows behind the last one
-    for (uint32_t left = lanes; left != 0; left &= left - 1) now[__builtin_ctz(left)] = most[__builtin_ctz(left)];
-    store(kept, now);
+    const Floats now = grows ? most : before;
+    keep_some(now);
     float factors[kLanes];
     store(factors, exp2((before - now) * steps));
     for (; lanes != 0; lanes &= lanes - 1) {
