@@ -78,8 +78,9 @@ class Prompt {
     const size_t stride = size_t(kHeads) * case_.head_dim;
     Buffer<float> parts(4 * Sums::num_floats(kHeads * tokens_per_task, panels_of(case_.head_dim)));
     AttentionScratch<Dot> scratch(case_.head_dim);
-    const AttentionKernel<Dot> kernel{cache_, batch, 0, 0, case_.seen, scale(), case_.cap, sinks(), kHeads, query_.data(),
-                                      stride, out.data(), stride, parts.data()};
+    const AttentionKernel<Dot> kernel{cache_,     batch,   0,      0,             case_.seen, scale(),
+                                      case_.cap,  sinks(), kHeads, query_.data(), stride,     out.data(),
+                                      stride,     parts.data()};
     for (int first = 0; first < kTokens; first += tokens_per_task) {
       AttentionTask task{0, first, std::min(tokens_per_task, kTokens - first), 0, 0, kHeads, first};
       if (spans_per_task == 0)

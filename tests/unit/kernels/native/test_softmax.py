@@ -25,7 +25,7 @@ def test_powers_are_as_exact_as_what_they_become(tmp_path: Path) -> None:
 
 
 def test_scores_that_grow_and_fall_along_the_context(tmp_path: Path) -> None:
-    """A row's bits depend neither on the rows nor on the spans of its task: the program ends with 0."""
+    """It ends with 0 if a row's bits depend neither on the rows nor on the spans of its task."""
     errors = dict(line.split() for line in run("attention_errors", tmp_path, "-O1").splitlines())
     assert float(errors["bfloat16"]) < 2**-7  # weights and results lose up to 2**-9 each
     assert float(errors["float32"]) < 3e-4  # of scores up to 300 that are summed in float32
