@@ -13,6 +13,7 @@
 
 #include "attention_sums.h"
 #include "attention_task.h"
+#include "kv_integers.h"
 #include "kv_panels.h"
 #include "kv_places.h"
 #include "kv_rows.h"
@@ -80,6 +81,7 @@ class AttentionScratch {
   Chunk<Dot> chunk;
 #if defined(BATON_HAS_AMX)
   TileChunk tiles;           // of tasks with few rows
+  IntegerSpan integers;      // of tasks over int8
 #endif
   Buffer<float> scores;      // [2 panels][rows][32 keys]
   Buffer<float> shrinks;     // [rows]: what is multiplied with what a row has gathered
@@ -164,13 +166,13 @@ class AttentionKernel {
     const int rows = task.rows();
     const Keys keys = keys_of(task);
     load_query<Stored>(task, s);
-    begin(task, s);
+    begin<Stored>(task, s);
     if (task.num_spans > 0) {
       const size_t size = Sums::num_floats(rows, s.panels);
       for (int i = 0; i < task.num_spans; ++i)
         gather<Stored>(task, keys, task.first_span + i, i + 1 < task.num_spans ? nullptr : following,
                        Sums(parts + task.part + i * size, rows, s.panels), s);
-      end(task, s);
+      end<Stored>(task, s);
       return;
     }
     const Sums all(s.sums.data(), rows, s.panels);
@@ -181,7 +183,7 @@ class AttentionKernel {
       gather<Stored>(task, keys, span, is_last ? following : nullptr, span == first ? all : one, s);
       if (span > first) all.add(one, steps());
     }
-    end(task, s);
+    end<Stored>(task, s);
     write<Stored>(task, all);
   }
 
@@ -194,6 +196,8 @@ class AttentionKernel {
     const int end = std::min((span + 1) * kSpan, keys.end);
     if (first >= end) return;
 #if defined(BATON_HAS_AMX)
+    if constexpr (kMayBeIntegers<Stored>)
+      if (IntegerSpan::takes(cache.head_dim)) return gather_integers<Stored>(task, keys, first, end, following, sums, s);
     if (is_few(task)) return gather_few<Stored>(task, keys, first, end, following, sums, s);
 #endif
     places(s).template locate<Stored>(task, 0, first, keys, s.places[0]);
@@ -219,6 +223,42 @@ class AttentionKernel {
   }
 
 #if defined(BATON_HAS_AMX)
+  template <class Stored>
+  static constexpr bool kMayBeIntegers = Chunk<Dot>::kHasTiles && std::is_same_v<Stored, ByteRow<Int8Kv>>;
+
+  // The same as exact sums of integers, for any number of rows.
+  template <class Stored>
+  void gather_integers(const AttentionTask& task, const Keys& keys, int first, int end, const AttentionTask* following,
+                       const Sums& sums, Scratch& s) const {
+    const auto places = this->places(s);
+    const int begin = first / kSpan * kSpan, first_position = this->first_position(task);
+    if (following != nullptr) {
+      const Keys its = keys_of(*following);
+      places.aim(*following, first_key(*following, its), its, s.fetch, kSpan);
+    } else {
+      places.aim(task, begin + kSpan, keys, s.fetch, kSpan);
+    }
+    s.integers.open(s.fetch);
+    for (int head = 0; head < task.num_kv_heads; ++head) {
+      s.integers.aim(head, (first - begin) / kChunk, (end - begin + kChunk - 1) / kChunk);
+      AttentionTask one = task;
+      one.kv_head += head;
+      one.num_kv_heads = 1;
+      for (int key = first; key < end; key += kChunk)
+        places.template for_heads<Stored>(
+            one, key, keys, s.places[0], s.key_scales, s.value_scales,
+            [&](int, const TileRows& its_keys, const TileRows& values) {
+              s.integers.put_chunk((key - begin) / kChunk, its_keys, values, s.key_scales[0], s.value_scales[0]);
+            });
+      s.integers.weigh({scale, cap, steps()}, sums, [&](int row) {
+        const int position = first_position + row / task.num_heads;
+        return SeenKeys{seen.first(position) - begin, position - begin};
+      });
+      s.integers.add_values(sums);
+    }
+    s.fetch.rest();
+  }
+
   bool is_few(const AttentionTask& task) const {
     return most_heads<Dot>(task.head_rows(), cache.head_dim) > 1;
   }
@@ -253,13 +293,20 @@ class AttentionKernel {
   }
 #endif
 
+  template <class Stored>
   void begin([[maybe_unused]] const AttentionTask& task, [[maybe_unused]] Scratch& s) const {
 #if defined(BATON_HAS_AMX)
+    if constexpr (kMayBeIntegers<Stored>)
+      if (IntegerSpan::takes(cache.head_dim))
+        return s.integers.begin(task.num_kv_heads, task.head_rows(), cache.head_dim, s.query.data());
     if (is_few(task)) s.tiles.begin(task.num_kv_heads, task.head_rows(), s.query.data());
 #endif
   }
+  template <class Stored>
   void end([[maybe_unused]] const AttentionTask& task, [[maybe_unused]] Scratch& s) const {
 #if defined(BATON_HAS_AMX)
+    if constexpr (kMayBeIntegers<Stored>)
+      if (IntegerSpan::takes(cache.head_dim)) return IntegerSpan::end();
     if (is_few(task)) s.tiles.end();
 #endif
   }
