@@ -240,7 +240,7 @@ class AttentionKernel {
     }
     s.integers.open(s.fetch);
     for (int head = 0; head < task.num_kv_heads; ++head) {
-      s.integers.aim(head, (first - begin) / kChunk, (end - begin + kChunk - 1) / kChunk);
+      s.integers.begin_head(head, (first - begin) / kChunk, (end - begin + kChunk - 1) / kChunk);
       AttentionTask one = task;
       one.kv_head += head;
       one.num_kv_heads = 1;

@@ -5,7 +5,8 @@
 // bits beside any other rows. The unit is a span: its keys give all scores first, so its weights have one bound.
 #pragma once
 
-#include <cmath>
+#include <algorithm>
+#include <limits>
 
 #include "attention_sums.h"
 #include "attention_task.h"
@@ -37,9 +38,7 @@ class IntegerSpan {
   static constexpr int kChunks = kSpan / kChunk;
   static constexpr int kPartRows = 8;              // both digits of so many rows are a tile
   static constexpr int kNarrow = 4;                // rows of a part where there are few
-  static constexpr int kFewRows = 16;              // of a head: keys are not turned
-  static constexpr int kMostRows = 96;             // of all heads
-  static constexpr float kLargestQuery = 16256.0f;  // 127 * 128
+  static constexpr float kLargestQuery = 127 * 128;
   static constexpr float kLargestWeight = 65535.0f;
   static constexpr float kLeast = 1e-30f;  // less counts as nothing
 
@@ -53,7 +52,7 @@ class IntegerSpan {
     steps_ = head_dim / kLine;
     rows_ = num_rows;
     parts_ = (num_rows + kPartRows - 1) / kPartRows;
-    is_few_ = num_rows <= kFewRows;
+    is_few_ = num_rows <= TileChunk::kMostRows;
     part_rows_ = (num_rows + parts_ - 1) / parts_;
     columns_ = part_rows_ <= kNarrow ? kNarrow : kPartRows;
     query_.reserve(size_t(num_heads) * parts_ * steps_ * kTile);
@@ -76,7 +75,7 @@ class IntegerSpan {
     lines_ = (2 * kSpan * head_dim_ / 64 + turns - 1) / turns;
   }
   // A head's first chunk of the span, and the one behind its last.
-  void aim(int head, int first_chunk, int end_chunk) {
+  void begin_head(int head, int first_chunk, int end_chunk) {
     head_ = head;
     first_chunk_ = first_chunk;
     end_chunk_ = end_chunk;
@@ -413,7 +412,7 @@ class IntegerSpan {
   int parts_ = 0;      // of its rows
   int part_rows_ = 0;
   int columns_ = 0;    // for a digit of a part's rows
-  bool is_few_ = false;
+  bool is_few_ = false;  // keys lie as they are, else they are turned
   int head_ = 0;
   int first_chunk_ = 0;
   int end_chunk_ = 0;
