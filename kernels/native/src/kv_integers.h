@@ -335,24 +335,25 @@ class IntegerSpan {
 
   // Makes a row's scores what the softmax takes, and returns the largest one of each lane.
   Floats prepare(const Softmax& softmax, float* scores, float& unit, SeenKeys seen) const {
-    const int begin = first_chunk_ * kChunk, end = end_chunk_ * kChunk;
+    const bool is_capped = softmax.cap != 0.0f;
+    const float inner = is_capped ? unit * softmax.scale / softmax.cap : 0.0f;
+    if (is_capped) unit = 1.0f;
     Floats largest = splat(kMasked);
-    if (softmax.cap == 0.0f && seen.first <= begin && seen.last >= end - 1) {
-      for (int key = begin; key < end; key += kLanes) largest = max(largest, load<Floats>(scores + key));
-      return largest;
-    }
-    const float inner = softmax.cap != 0.0f ? unit * softmax.scale / softmax.cap : 0.0f;
-    if (softmax.cap != 0.0f) unit = 1.0f;
-    for (int key = begin; key < end; key += kLanes) {
+    for (int key = first_chunk_ * kChunk; key < end_chunk_ * kChunk; key += kLanes) {
       Floats x = load<Floats>(scores + key);
-      if (softmax.cap != 0.0f) x = softmax.cap * tanh(x * inner);
-      Ints place;
-      for (int lane = 0; lane < kLanes; ++lane) place[lane] = key + lane;
-      x = (place <= seen.last) & (place >= seen.first) ? x : splat(-std::numeric_limits<float>::infinity());
-      store(scores + key, x);
+      const bool is_partial = key < seen.first || key + kLanes - 1 > seen.last;
+      if (is_capped) x = softmax.cap * tanh(x * inner);
+      if (is_partial) x = hide(x, key, seen);
+      if (is_capped || is_partial) store(scores + key, x);
       largest = max(largest, x);
     }
     return largest;
+  }
+
+  static Floats hide(Floats scores, int at, SeenKeys seen) {
+    Ints key;
+    for (int lane = 0; lane < kLanes; ++lane) key[lane] = at + lane;
+    return (key <= seen.last) & (key >= seen.first) ? scores : splat(-std::numeric_limits<float>::infinity());
   }
 
   // Quad w of a chunk has the weights of numbers 4 * (w / 4) and those behind it of vector w % 4.
