@@ -10,6 +10,7 @@
 
 #include "attention_sums.h"
 #include "attention_task.h"
+#include "kv_digits.h"
 #include "kv_tiles.h"
 
 namespace baton {
@@ -38,9 +39,6 @@ class IntegerSpan {
   static constexpr int kChunks = kSpan / kChunk;
   static constexpr int kPartRows = 8;              // both digits of so many rows are a tile
   static constexpr int kNarrow = 4;                // rows of a part where there are few
-  static constexpr float kLargestQuery = 127 * 128;
-  static constexpr float kLargestWeight = 65535.0f;
-  static constexpr float kLeast = 1e-30f;  // less counts as nothing
 
  public:
   // Sums of longer heads could overflow.
@@ -142,21 +140,11 @@ class IntegerSpan {
   void put_query(int row, const uint32_t* query) {
     const int head = row / rows_, part = row % rows_ / part_rows_, place = row % rows_ % part_rows_;
     const auto* numbers = reinterpret_cast<const uint16_t*>(query);
-    Floats largest{}, strange{};
+    const QueryScale scale(numbers, head_dim_);
+    units_[row] = scale.unit;
     for (int dim = 0; dim < head_dim_; dim += kLanes) {
-      const Floats x = widen(numbers + dim);
-      largest = max(largest, max(x, -x));
-      strange += x * 0.0f;  // NaN, if a number is not finite
-    }
-    const float peak = max_lane(largest);
-    const bool is_some = peak > kLeast;
-    units_[row] = (is_some ? peak * (1.0f / kLargestQuery) : 1.0f) + sum(strange);
-    const float factor = is_some ? kLargestQuery / peak : 0.0f;
-    for (int dim = 0; dim < head_dim_; dim += kLanes) {
-      const __m512i whole = _mm512_cvtps_epi32((__m512)(widen(numbers + dim) * factor));
-      const __m512i upper = _mm512_srai_epi32(_mm512_add_epi32(whole, _mm512_set1_epi32(64)), 7);
-      const Bytes digits[2] = {low_bytes((Words)upper),
-                               low_bytes((Words)_mm512_sub_epi32(whole, _mm512_slli_epi32(upper, 7)))};
+      Bytes digits[2];
+      split_query(widen(numbers + dim) * scale.factor, digits);
       uint8_t* to = query_of(head, part, dim / kLine);
       for (int digit = 0; digit < 2; ++digit)
         if (is_few_)
@@ -248,7 +236,6 @@ class IntegerSpan {
     }
   }
 
-  static __m512i join(__m512i upper, __m512i lower) { return _mm512_add_epi32(_mm512_slli_epi32(upper, 7), lower); }
   void put_scores(int row, int key, __m512i whole) {
     store(scores_.data() + size_t(row) * kSpan + key,
           (Floats)_mm512_cvtepi32_ps(whole) * load<Floats>(key_scales_ + key));
@@ -261,7 +248,7 @@ class IntegerSpan {
     __m512i x[4];  // [4 keys][4 rows]
     for (int i = 0; i < 4; ++i) {
       const __m512i a = _mm512_load_si512(from + 2 * i * kLanes), b = _mm512_load_si512(from + (2 * i + 1) * kLanes);
-      x[i] = join(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd));
+      x[i] = join_scores(_mm512_shuffle_i32x4(a, b, 0x88), _mm512_shuffle_i32x4(a, b, 0xdd));
     }
     for (int row = 0; row < rows; row += 2) {
       const __m512i own = row == 0 ? order : behind;
@@ -276,7 +263,7 @@ class IntegerSpan {
     for (int i = 0; i < kKeys; ++i) keys[i] = reinterpret_cast<const uint32_t*>(from) + i * kLanes;
     __m512i columns[kKeys];
     transpose_words(keys, [&](int i, Words column) { columns[i] = (__m512i)column; });
-    for (int row = 0; row < rows; ++row) put_scores(row, key, join(columns[row], columns[kPartRows + row]));
+    for (int row = 0; row < rows; ++row) put_scores(row, key, join_scores(columns[row], columns[kPartRows + row]));
   }
 
   void score_many(int part) {
@@ -290,7 +277,7 @@ class IntegerSpan {
       for (int row = 0; row < rows_of(part); ++row)
         for (int i = 0; i < kChunkGroups; ++i)
           put_scores(row, chunk * kChunk + i * kKeys,
-                     join(_mm512_load_si512(stored_[i] + row * kLanes),
+                     join_scores(_mm512_load_si512(stored_[i] + row * kLanes),
                           _mm512_load_si512(stored_[i] + (part_rows_ + row) * kLanes)));
       next_->lines(lines_);
     }
@@ -327,7 +314,7 @@ class IntegerSpan {
     }
     for (int row = 0; row < rows; ++row) own[row] = max_lane(largest[row]);
     for (int row = 0; row < rows; ++row) {
-      const bool is_some = own[row] > kLeast;
+      const bool is_some = own[row] > kLeastNumber;
       bounds_[first + row] = is_some ? own[row] * (1.0f / kLargestWeight) : 0.0f;
       put_digits(part, row, splat(is_some ? kLargestWeight / own[row] : 0.0f));
     }
@@ -356,33 +343,19 @@ class IntegerSpan {
     return (key <= seen.last) & (key >= seen.first) ? scores : splat(-std::numeric_limits<float>::infinity());
   }
 
-  // Quad w of a chunk has the weights of numbers 4 * (w / 4) and those behind it of vector w % 4.
   void put_digits(int part, int row, Floats factor) {
     for (int chunk = first_chunk_; chunk < end_chunk_; ++chunk) {
       const float* from = scores_.data() + size_t(row) * kSpan + chunk * kChunk;
-      __m512i x[4];
-      for (int i = 0; i < 4; ++i) x[i] = _mm512_cvtps_epi32((__m512)(load<Floats>(from + i * kLanes) * factor));
-      const __m512i a = _mm512_packus_epi32(x[0], x[1]), b = _mm512_packus_epi32(x[2], x[3]);
-      const __m512i low = _mm512_set1_epi16(255);
       uint8_t* to = digits_.data() + (size_t(part) * kChunks + chunk) * kTile + row * kLine;
-      _mm512_store_si512(to, _mm512_packus_epi16(_mm512_srli_epi16(a, 8), _mm512_srli_epi16(b, 8)));
-      _mm512_store_si512(to + part_rows_ * kLine,
-                         _mm512_packus_epi16(_mm512_and_si512(a, low), _mm512_and_si512(b, low)));
+      split_weights(from, factor, to, to + part_rows_ * kLine);
     }
   }
 
-  // to: [4 tiles][quads of tokens][16 dims][4 tokens]; dim 16 L + 4 j + i is column 4 L + i of tile j.
+  // to: [4 tiles][quads of tokens][16 dims][4 tokens]
   void put_quads(int chunk, int step, int8_t* to) const {
     for (int quad = 0; quad < kKeys; ++quad, to += kLine) {
       const uint8_t* from = values_[chunk * kChunkGroups + quad % 4] + size_t(quad / 4 * 4) * head_dim_ + step * kLine;
-      const __m512i a = _mm512_loadu_si512(from), b = _mm512_loadu_si512(from + head_dim_);
-      const __m512i c = _mm512_loadu_si512(from + 2 * head_dim_), d = _mm512_loadu_si512(from + 3 * head_dim_);
-      const __m512i ab = _mm512_unpacklo_epi8(a, b), cd = _mm512_unpacklo_epi8(c, d);
-      const __m512i ab_behind = _mm512_unpackhi_epi8(a, b), cd_behind = _mm512_unpackhi_epi8(c, d);
-      _mm512_store_si512(to, _mm512_unpacklo_epi16(ab, cd));
-      _mm512_store_si512(to + kTile, _mm512_unpackhi_epi16(ab, cd));
-      _mm512_store_si512(to + 2 * kTile, _mm512_unpacklo_epi16(ab_behind, cd_behind));
-      _mm512_store_si512(to + 3 * kTile, _mm512_unpackhi_epi16(ab_behind, cd_behind));
+      interleave(from, head_dim_, to, kTile);
       next_->lines(lines_);
     }
   }
@@ -394,16 +367,15 @@ class IntegerSpan {
       const Floats bound = splat(bounds_[place]);
       __m512i x[4];
       for (int j = 0; j < 4; ++j)
-        x[j] = _mm512_add_epi32(_mm512_slli_epi32(_mm512_load_si512(stored_[j] + row * kLanes), 8),
-                                _mm512_load_si512(stored_[j] + (part_rows_ + row) * kLanes));
-      const __m512i a = _mm512_shuffle_i32x4(x[0], x[1], 0x44), b = _mm512_shuffle_i32x4(x[2], x[3], 0x44);
-      const __m512i c = _mm512_shuffle_i32x4(x[0], x[1], 0xee), d = _mm512_shuffle_i32x4(x[2], x[3], 0xee);
+        x[j] = join_values(_mm512_load_si512(stored_[j] + row * kLanes),
+                           _mm512_load_si512(stored_[j] + (part_rows_ + row) * kLanes));
+      order_dims(x);
       Floats* lower = sums.out_row(2 * step, head_ * rows_ + place);
       Floats* upper = sums.out_row(2 * step + 1, head_ * rows_ + place);
-      lower[0] = (Floats)_mm512_cvtepi32_ps(_mm512_shuffle_i32x4(a, b, 0x88)) * bound;
-      lower[1] = (Floats)_mm512_cvtepi32_ps(_mm512_shuffle_i32x4(a, b, 0xdd)) * bound;
-      upper[0] = (Floats)_mm512_cvtepi32_ps(_mm512_shuffle_i32x4(c, d, 0x88)) * bound;
-      upper[1] = (Floats)_mm512_cvtepi32_ps(_mm512_shuffle_i32x4(c, d, 0xdd)) * bound;
+      for (int i = 0; i < 2; ++i) {
+        lower[i] = (Floats)_mm512_cvtepi32_ps(x[i]) * bound;
+        upper[i] = (Floats)_mm512_cvtepi32_ps(x[2 + i]) * bound;
+      }
     }
   }
 
