@@ -11,6 +11,7 @@
 
 #include "attention_sums.h"
 #include "attention_task.h"
+#include "kv_integers.h"
 #include "kv_panels.h"
 #include "kv_places.h"
 #include "kv_rows.h"
@@ -85,6 +86,7 @@ class AttentionScratch {
   Chunk<Dot> chunk;
 #if defined(BATON_HAS_AMX)
   TileChunk tiles;  // of tasks with few rows
+  IntegerSpan integers;  // of tasks over int8
   ChunkFetch next;
   SpanTiles spans;  // of tasks with many rows
   SpanFetch<typename Dot::Element> fetch;
@@ -181,14 +183,14 @@ class AttentionKernel {
     load_query<Stored>(task, s);
 #if defined(BATON_HAS_AMX)
     if constexpr (Scratch::kHasTiles)
-      if (may_use_amx() && !is_few(task))
+      if (may_use_amx() && !is_few(task) && !is_integers<Stored>())
         return run_blocks<Stored>(task, following, s);
 #endif
     const int rows = task.rows();
     const Keys keys = keys_of(task);
     const Sums all(s.sums.data(), rows, s.panels);
     const Sums one(s.sums.data() + Sums::num_floats(rows, s.panels), rows, s.panels);
-    begin_tiles(task, s);
+    begin_tiles<Stored>(task, s);
     const int first = first_span(task, keys), end = end_span(task, keys);
     for (int span = first; span < end; ++span) {
       const AttentionTask* next = span + 1 < end ? nullptr : following;
@@ -199,7 +201,7 @@ class AttentionKernel {
       gather<Stored>(task, keys, span, next, span == first ? all : one, s);
       if (span > first) all.add(one, steps());
     }
-    end_tiles(task, s);
+    end_tiles<Stored>(task, s);
     if (task.num_spans == 0) write<Stored>(task, 0, all);
   }
 
@@ -213,6 +215,8 @@ class AttentionKernel {
     const int end = std::min((span + 1) * kSpan, keys.end);
     if (first >= end) return;
 #if defined(BATON_HAS_AMX)
+    if constexpr (kMayBeIntegers<Stored>)
+      if (is_integers<Stored>()) return gather_integers<Stored>(task, keys, {first, end}, following, sums, s);
     if (is_few(task)) return gather_few<Stored>(task, keys, {first, end}, following, sums, s);
 #endif
     places(s).template locate<Stored>(task, 0, first, keys, s.places[0]);
@@ -238,6 +242,47 @@ class AttentionKernel {
   }
 
 #if defined(BATON_HAS_AMX)
+  template <class Stored>
+  static constexpr bool kMayBeIntegers = Scratch::kHasTiles && std::is_same_v<Stored, ByteRow<Int8Kv>>;
+  template <class Stored>
+  bool is_integers() const {
+    return kMayBeIntegers<Stored> && IntegerSpan::takes(cache.head_dim);
+  }
+
+  // The same as exact sums of integers, for any number of rows.
+  template <class Stored>
+  void gather_integers(const AttentionTask& task, const Keys& keys, const Keys& own, const AttentionTask* following,
+                       const Sums& sums, Scratch& s) const {
+    const int first = own.first, end = own.end;
+    const auto places = this->places(s);
+    const int begin = first / kSpan * kSpan, first_position = this->first_position(task);
+    if (following != nullptr) {
+      const Keys its = keys_of(*following);
+      places.aim(*following, first_key(its, first_span(*following, its)), its, s.next, kSpan);
+    } else {
+      places.aim(task, begin + kSpan, keys, s.next, kSpan);
+    }
+    s.integers.open(s.next);
+    for (int head = 0; head < task.num_kv_heads; ++head) {
+      s.integers.begin_head(head, (first - begin) / kChunk, (end - begin + kChunk - 1) / kChunk);
+      AttentionTask one = task;
+      one.kv_head += head;
+      one.num_kv_heads = 1;
+      for (int key = first; key < end; key += kChunk)
+        places.template for_heads<Stored>(
+            one, key, keys, s.places[0], s.key_scales, s.value_scales,
+            [&](int, const TileRows& its_keys, const TileRows& values) {
+              s.integers.put_chunk((key - begin) / kChunk, its_keys, values, s.key_scales, s.value_scales);
+            });
+      s.integers.weigh({scale, cap, steps()}, sums, [&](int row) {
+        const int position = first_position + row / task.num_heads;
+        return SeenKeys{seen.first(position) - begin, position - begin};
+      });
+      s.integers.add_values(sums);
+    }
+    s.next.rest();
+  }
+
   bool is_few(const AttentionTask& task) const {
     return most_heads<Dot>(task.head_rows(), cache.head_dim) > 1;
   }
@@ -357,13 +402,18 @@ class AttentionKernel {
   }
 #endif
 
+  template <class Stored>
   void begin_tiles([[maybe_unused]] const AttentionTask& task, [[maybe_unused]] Scratch& s) const {
 #if defined(BATON_HAS_AMX)
+    if (is_integers<Stored>())
+        return s.integers.begin(task.num_kv_heads, task.head_rows(), cache.head_dim, s.query.data());
     if (is_few(task)) s.tiles.begin(task.num_kv_heads, task.head_rows(), s.query.data());
 #endif
   }
+  template <class Stored>
   void end_tiles([[maybe_unused]] const AttentionTask& task, [[maybe_unused]] Scratch& s) const {
 #if defined(BATON_HAS_AMX)
+    if (is_integers<Stored>()) return IntegerSpan::end();
     if (is_few(task)) s.tiles.end();
 #endif
   }

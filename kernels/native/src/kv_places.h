@@ -70,11 +70,11 @@ struct KvPlaces {
     }
   }
 
-  // What is fetched: the same keys, of all key/value heads of the task.
-  void aim(const AttentionTask& task, int first_key, const Keys& keys, ChunkFetch& fetch) const {
+  // What is fetched: so many keys, fewer if they begin within them, of all key/value heads of the task.
+  void aim(const AttentionTask& task, int first_key, const Keys& keys, ChunkFetch& fetch, int num_keys = kChunk) const {
     fetch.clear();
     const size_t head_bytes = cache.head_stride() * (cache.is_quantized() ? 1 : sizeof(Element));
-    const int end = std::min(first_key + kChunk, keys.end);
+    const int end = std::min(first_key / num_keys * num_keys + num_keys, keys.end);
     for (int key = std::max(first_key, keys.first); key < end;) {
       const int slot = key % cache.block_size, count = std::min(end - key, cache.block_size - slot);
       const int block = table_of(task)[key / cache.block_size];
