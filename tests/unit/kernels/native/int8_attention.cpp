@@ -207,7 +207,7 @@ bool test(const Case& now) {
   Attention attention(now);
   std::printf("%s %g\n", now.name, attention.error());
   const std::vector<uint16_t> alone = attention.run(1, 2);
-  for (const int tokens : {2, 5, 7, kQueryRows / now.group})
+  for (const int tokens : {2, 5, 7, kQueryRows<BFloat16Dot> / now.group})
     for (const int kv_heads : {1, 2})
       if (attention.run(tokens, kv_heads) != alone) {
         std::printf("%s: other bits with %d tokens of %d heads\n", now.name, tokens, kv_heads);

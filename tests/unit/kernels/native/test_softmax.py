@@ -12,8 +12,8 @@ def run(name: str, folder: Path, *flags: str) -> str:
     """Return what a program beside this file prints; it must end with 0."""
     program = folder / name
     usual = [flag for flag in FLAGS if flag not in ("-shared", "-fPIC")]
-    sources = [Path(__file__).parent / f"{name}.cpp", SOURCES / "amx.cpp"]
-    compile_it = [find_compiler(), *usual, *flags, f"-I{SOURCES}", *sources, "-o", program]
+    sources = map(str, (Path(__file__).parent / f"{name}.cpp", SOURCES / "amx.cpp"))
+    compile_it = [find_compiler(), *usual, *flags, f"-I{SOURCES}", *sources, "-o", str(program)]
     subprocess.run(compile_it, check=True)
     return subprocess.run([program], check=True, capture_output=True, text=True).stdout
 
