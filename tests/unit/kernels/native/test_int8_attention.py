@@ -7,8 +7,8 @@ from pathlib import Path
 
 from kernels.native.build import FLAGS, SOURCES, find_compiler
 
-#: Largest errors, as a share of the largest value that weights could give. The first case has heads that are no
-#: lines of the matrix unit: with one, its weights are rounded to bfloat16.
+#: Largest errors, as a share of the largest value that weights could give. Heads of 96 are no
+#: lines of the matrix unit: their weights are rounded to bfloat16.
 BOUNDS = {"of-96": 4e-3, "huge": 8e-4, "of-256": 5e-4, "none": 2e-6}
 USUAL_BOUND = 2.5e-4
 
