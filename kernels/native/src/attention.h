@@ -1,10 +1,13 @@
 // Causal attention of a ragged batch over the paged KV cache, each key and value read once per task.
 //
-// A task is a few tokens of one sequence with query heads that share one key/value head; it goes
-// over the context in chunks of kChunk keys with an online softmax (Milakov and Gimelshein 2018;
+// A task is a few tokens of one sequence with query heads that share one key/value head, or several if rows are few;
+// it goes over the context in chunks of kChunk keys with an online softmax (Milakov and Gimelshein 2018;
 // Dao et al. 2022). What spans of kSpan keys give is combined in their order, whether one task computes
 // them all or each is a task of its own. Chunks and spans lie at fixed positions, so a token's result
 // does not depend on how the prompt was cut, nor on which other tokens are in its task or batch.
+//
+// With the matrix unit there are three ways, between which the head and the number of rows choose: few rows
+// (`kv_tiles.h`), blocks of many rows with the same bits (`kv_spans.h`), and int8 as exact integers (`kv_integers.h`).
 #pragma once
 
 #include <algorithm>
