@@ -140,7 +140,10 @@ def _keep_shapes(core: Any) -> None:
 
 
 def _leave_equal_operands(semantic: Any) -> None:
-    """Skip casts and broadcasts of two operands of one type or one shape, as most are."""
+    """Skip casts and broadcasts of two operands of one type or one shape, as most are.
+
+    A number beside a tile is all that is broadcast otherwise, nearly always.
+    """
     plain_check, plain_broadcast = (
         semantic.binary_op_type_checking_impl,
         semantic.broadcast_impl_value,
@@ -162,9 +165,17 @@ def _leave_equal_operands(semantic: Any) -> None:
         options = (allow_lhs_ptr, allow_rhs_ptr, arithmetic_check, div_or_mod)
         return plain_check(self, lhs, rhs, *options)
 
+    def splat(self: Any, value: Any, shape: Any) -> Any:
+        kind = shape.with_element_ty(value.type)
+        return self.tensor(self.builder.create_splat(kind, value.handle), kind)
+
     def broadcast(self: Any, lhs: Any, rhs: Any) -> Any:
         left, right = lhs.type, rhs.type
-        if left.is_block() and right.is_block() and left.shape.values == right.shape.values:
+        if not right.is_block():
+            return lhs, splat(self, rhs, left) if left.is_block() else rhs
+        if not left.is_block():
+            return splat(self, lhs, right), rhs
+        if left.shape.values == right.shape.values:
             return lhs, rhs
         return plain_broadcast(self, lhs, rhs)
 

@@ -2,8 +2,9 @@
 
 Hardware counters are closed to most CI machines, and time on them means little. Two counts are the
 same in every run: bytecode instructions executed by this thread, and operators that torch
-dispatches. They see what Python costs the host; they do not see inside C and C++. Work that depends
-on measured time, as the engine's model of its steps, differs by some tenths of a percent.
+dispatches, see `operators`. They see what Python costs the host; they do not see inside C and C++.
+Work that depends on measured time, as the engine's model of its steps, differs by some tenths of a
+percent.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ import gc
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
-
-from torch.utils._python_dispatch import TorchDispatchMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,23 +50,3 @@ def _no_collection() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
-
-
-class _OperatorCount(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch has no types there
-        self.num = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        del types
-        self.num += 1
-        return func(*args, **(kwargs or {}))
-
-
-def count_operators(run: Callable[[], object]) -> int:
-    """Operators that torch dispatches inside `run`."""
-    with _OperatorCount() as count:
-        run()
-    return int(count.num)

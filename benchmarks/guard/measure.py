@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from benchmarks.guard.counting import count_bytecodes, count_operators
+from benchmarks.guard.counting import count_bytecodes
 from benchmarks.guard.workloads import WORKLOADS
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ def measure(names: Sequence[str]) -> dict[str, dict[str, Any]]:
             gc.disable()
             counts[name] = {"bytecodes": count_bytecodes(work)}
             if uses_torch:
+                from benchmarks.guard.operators import count_operators  # noqa: PLC0415 seconds
+
                 counts[name]["operators"] = count_operators(work)
         except Exception as error:  # noqa: BLE001 another tree may lack whatever it needs
             counts[name] = {"error": f"{type(error).__name__}: {error}"}

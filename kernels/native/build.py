@@ -12,6 +12,7 @@ import logging
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -112,15 +113,20 @@ def _compile(compiler: str, target: Path) -> None:
 
 
 def _run_all(commands: Sequence[Sequence[str]]) -> None:
-    """Run commands in parallel."""
-    running = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
+    """Run commands in parallel. None of their processes is left when one does not end."""
+    running = [
+        subprocess.Popen(command, stderr=subprocess.PIPE, text=True, process_group=0)
+        for command in commands
+    ]
     try:
         errors = [process.communicate(timeout=_COMPILE_TIMEOUT_S)[1] for process in running]
     except subprocess.TimeoutExpired as error:
         raise NativeUnavailableError(f"{commands[0][0]} did not end in time") from error
     finally:
         for process in running:
-            process.kill()
+            if process.poll() is None:  # a compiler is a child of the command
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
     for process, stderr in zip(running, errors, strict=True):
         if process.returncode:
             raise NativeUnavailableError(f"{commands[0][0]} failed:\n{stderr[-2000:]}")

@@ -26,8 +26,9 @@ NUM_BEFORE = 8
 #: Tokens of a prompt whose answer begins in the midst of a block that both share with the next one.
 NUM_FIRST_TURN = 60
 #: Prompts that push every block of an earlier one out of a pool; with windows only, a decode worker
-#: keeps one or two blocks of each.
-NUM_FILLERS, NUM_WINDOW_FILLERS = 16, 48
+#: keeps one or two blocks of each, however long it is: these are as short as the window lets them.
+NUM_FILLERS, NUM_WINDOW_FILLERS = 16, 32
+FILLER_TOKENS, WINDOW_FILLER_TOKENS = 300, 40
 ALWAYS_GUESS = ("draft model", "eagle", "eagle3", "medusa", "mtp")
 
 
@@ -124,9 +125,11 @@ class System:
         self._ask(PROMPT)
         if self.row["prefix from"] == "offload":
             # A worker that computes prompts keeps all of their blocks until others need them.
-            has_others = not has_windows_only(self.row) or not self._num_prefill
-            for seed in range(NUM_FILLERS if has_others else NUM_WINDOW_FILLERS):
-                self._ask(prompt_of(300, seed=100 + seed))
+            lengths = [FILLER_TOKENS] * NUM_FILLERS
+            if has_windows_only(self.row) and self._num_prefill:
+                lengths += [WINDOW_FILLER_TOKENS] * NUM_WINDOW_FILLERS
+            for seed, length in enumerate(lengths, 100):
+                self._ask(prompt_of(length, seed=seed))
 
     def _ask(self, prompt: list[int], max_tokens: int = 2) -> Sequence[int]:
         options = {"model": self._adapter, "max_tokens": max_tokens, **GREEDY}

@@ -18,7 +18,7 @@ from kernels.recurrence.delta import DeltaShape, gated_delta
 from kernels.recurrence.mamba import MambaShape, mamba_scan
 from kernels.recurrence.states import StateBatch
 from tests.fakes.interpreted import poisoned_empty, report
-from tests.fakes.tensors import random
+from tests.fakes.tensors import assert_near, random
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -155,9 +155,9 @@ def check(make: Callable[[str], Recurrence], implementation: str) -> None:
         held = begin.states[before, numbers].double()
         rows = [part[start:end].double() for part in given]
         out, held = define(rows, held if before >= 0 else torch.zeros_like(held))
-        torch.testing.assert_close(ours[start:end].double(), out, rtol=1e-4, atol=1e-5)
+        assert_near(ours[start:end].double(), out, rtol=1e-4, atol=1e-5)
         expected[after, numbers] = held.float()
-    torch.testing.assert_close(batch.states, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
+    assert_near(batch.states, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
 
 
 def check_cuts(make: Callable[[str], Recurrence], implementation: str) -> None:
@@ -179,8 +179,8 @@ def check_cuts(make: Callable[[str], Recurrence], implementation: str) -> None:
     same = {"rtol": 0.0, "atol": 0.0}
     if implementation == "torch" or make is follow_mamba:
         same = {"rtol": 1e-4, "atol": 1e-5}
-    torch.testing.assert_close(torch.cat(parts), expected, **same)
-    torch.testing.assert_close(states[4], whole.states[4], equal_nan=True, **same)
+    assert_near(torch.cat(parts), expected, **same)
+    assert_near(states[4], whole.states[4], equal_nan=True, **same)
 
 
 def checks(implementation: str) -> dict[str, Callable[[], None]]:

@@ -18,7 +18,7 @@ from kernels.weight_only_matmul import weight_only_matmul
 from kernels.weight_only_matmul.packing import pack_codes
 from kernels.weight_only_matmul.weight import E2M1, PackedWeight, unpack
 from tests.fakes.interpreted import poisoned_empty, report
-from tests.fakes.tensors import random
+from tests.fakes.tensors import assert_near, random
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,7 +136,7 @@ def check_numbers(name: str) -> None:
     """What is packed are the numbers of the definition, each operation rounded to float32."""
     for columns in (64, 130, 300):
         packed, exact = make(FORMS[name], 9, columns)
-        torch.testing.assert_close(unpack(packed).double(), exact, rtol=1e-6, atol=1e-5)
+        assert_near(unpack(packed).double(), exact, rtol=1e-6, atol=1e-5)
 
 
 def check_product(
@@ -196,7 +196,7 @@ def check_rounded_product(
             out_dtype=torch.float32,
             implementation=implementation,
         )
-    torch.testing.assert_close(ours.double(), rows_ @ columns.T, rtol=1e-5, atol=1.0)
+    assert_near(ours.double(), rows_ @ columns.T, rtol=1e-5, atol=1.0)
 
 
 def checks(implementation: str) -> dict[str, Callable[[], None]]:

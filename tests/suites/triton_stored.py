@@ -1,6 +1,6 @@
 """Quantised checkpoints on Triton's kernels: `python -m tests.suites.triton_stored` interprets.
 
-Where `CHECKPOINTS` names a folder, it is one that `write_checkpoints` has filled.
+Where `STORED` names a folder, it is one that `write_all` has filled.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -23,12 +23,11 @@ from shared.model.loader import load_model
 from tests.fakes.interpreted import report
 from tests.fakes.paged_driver import PagedDriver
 from tests.fakes.stored.base import quantise_checkpoint, random_weight
-from tests.fakes.stored.cases import ALL
 from tests.fakes.stored.models import FAMILIES, wants_of
 from tests.fakes.stored.reading import read
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 #: Families and formats, and what their linears are multiplied by.
 RUNS: dict[tuple[str, str], type] = {
@@ -41,13 +40,16 @@ _ONE_LAYER = {"num_hidden_layers": 1}
 #: Of a matrix: its last step and its last groups are not whole ones.
 SIZE = 40, 160
 PROMPTS, CHUNK = [[7], [(5 * place + place * place) % 321 for place in range(11)]], 8
-#: The variable of a folder with the checkpoints of `RUNS`.
-CHECKPOINTS = "BATON_STORED_CHECKPOINTS"
+#: The variable of the folder with what is stored.
+STORED = "BATON_STORED"
+_MATRICES = "matrices.pt"
 
 
-def write_checkpoints(folder: Path) -> None:
-    """One of one layer for each of `RUNS`."""
-    from tests.fakes.transformers_models import random_model, save  # seconds, which tests have paid
+def write_all(folder: Path) -> None:
+    """A checkpoint of one layer for each of `RUNS`, and a matrix in each format."""
+    # The formats' own libraries and models import for seconds, which tests have paid.
+    from tests.fakes.stored.cases import ALL
+    from tests.fakes.transformers_models import random_model, save
 
     for family, case in RUNS:
         model_type, settings = FAMILIES[family]
@@ -55,6 +57,9 @@ def write_checkpoints(folder: Path) -> None:
         source = save(model, folder / "plain" / name_of(family, case))
         stored = folder / name_of(family, case)
         quantise_checkpoint(source, stored, ALL[case], wants_of(source))
+    weight = random_weight(*SIZE)
+    matrices = {case: (own.config, dict(own.write(weight).tensors)) for case, own in ALL.items()}
+    torch.save(matrices, folder / _MATRICES)
 
 
 def name_of(family: str, case: str) -> str:
@@ -63,24 +68,21 @@ def name_of(family: str, case: str) -> str:
 
 
 @contextlib.contextmanager
-def _checkpoints() -> Iterator[Path]:
-    if given := os.environ.get(CHECKPOINTS):
+def _stored() -> Iterator[Path]:
+    if given := os.environ.get(STORED):
         yield Path(given)
         return
     with tempfile.TemporaryDirectory() as folder:
-        write_checkpoints(Path(folder))
+        write_all(Path(folder))
         yield Path(folder)
 
 
-def check_same_tokens(family: str, case: str, kind: type) -> None:
+def check_same_tokens(path: Path, kind: type) -> None:
     """Token for token what PyTorch computes in float32, in chunks, decodes and company."""
-    with _checkpoints() as folder:
-        expected, ours = (
-            load_model(
-                folder / name_of(family, case), dtype="float32", attention_backend=backend
-            ).model
-            for backend in ("torch", "triton")
-        )
+    expected, ours = (
+        load_model(path, dtype="float32", attention_backend=backend).model
+        for backend in ("torch", "triton")
+    )
     assert isinstance(ours, CausalLM)
     linears = [each for each in ours.modules() if isinstance(each, FusedLinear)]
     assert {type(each.product) for each in linears if each.product is not None} == {kind}
@@ -93,12 +95,11 @@ def check_same_tokens(family: str, case: str, kind: type) -> None:
         assert (mine - plain).abs().max() < allowed * plain.std()
 
 
-def check_product(case: str) -> None:
+def check_product(case: str, config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
     """What PyTorch computes in float32, with the same rounded inputs, in one piece and in parts."""
-    writer, (rows, columns) = ALL[case], SIZE
-    written = writer.write(random_weight(rows, columns))
+    rows, columns = SIZE
     with tempfile.TemporaryDirectory() as folder:
-        matrix = read(writer.config, written.tensors, Path(folder), SIZE)
+        matrix = read(config, tensors, Path(folder), SIZE)
     method = AsStored(torch.device("cpu"), implementation="triton")
     x = random_weight(17, columns, seed=3)
     for dtype in (torch.float32, torch.bfloat16):
@@ -114,10 +115,17 @@ def check_product(case: str) -> None:
             assert error < 4 * torch.finfo(dtype).eps, f"{case} in {dtype}: {error}"
 
 
-CHECKS = {f"product {case}": partial(check_product, case) for case in ALL} | {
-    f"{family}-{case}": partial(check_same_tokens, family, case, kind)
-    for (family, case), kind in RUNS.items()
-}
+def checks(folder: Path) -> dict[str, Callable[[], None]]:
+    """All of them by name, of what a folder has."""
+    found: dict[str, Callable[[], None]] = {}
+    for case, (config, tensors) in torch.load(folder / _MATRICES).items():
+        found[f"product {case}"] = partial(check_product, case, config, tensors)
+    for (family, case), kind in RUNS.items():
+        name = name_of(family, case)
+        found[name] = partial(check_same_tokens, folder / name, kind)
+    return found
+
 
 if __name__ == "__main__":
-    report(CHECKS)
+    with _stored() as given:
+        report(checks(given))

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import torch
+
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import atexit, sys, threading, time
@@ -50,3 +52,21 @@ def test_it_waits_for_threads_runs_what_is_registered_and_writes_what_was_said()
 
 def test_a_closed_stream_changes_nothing() -> None:
     assert run("sys.stderr.close()").returncode == 3
+
+
+LIBRARY = """
+import types, weakref
+
+def _del_library():
+    print("library taken apart")
+
+sys.modules["torch.library"] = types.SimpleNamespace(_del_library=_del_library)
+weakref.finalize(kept, _del_library)
+weakref.finalize(kept, print, "finalized")
+"""
+
+
+def test_libraries_of_operators_stay_as_they_are() -> None:
+    assert callable(torch.library._del_library)  # type: ignore[attr-defined]
+    *_, one, other = run(LIBRARY).stdout.splitlines()
+    assert (one, other) == ("finalized", "registered")

@@ -1,43 +1,30 @@
 // Causal attention of a ragged batch over the paged KV cache, each key and value read once per task.
 //
-// A task is a few tokens of one sequence with query heads that share one key/value head; it goes
-// over the context in chunks of kChunk keys with an online softmax (Milakov and Gimelshein 2018;
+// A task is a few tokens of one sequence with query heads that share one key/value head, or several if rows are few;
+// it goes over the context in chunks of kChunk keys with an online softmax (Milakov and Gimelshein 2018;
 // Dao et al. 2022). What spans of kSpan keys give is combined in their order, whether one task computes
 // them all or each is a task of its own. Chunks and spans lie at fixed positions, so a token's result
 // does not depend on how the prompt was cut, nor on which other tokens are in its task or batch.
+//
+// With the matrix unit there are three ways, between which the head and the number of rows choose: few rows
+// (`kv_tiles.h`), blocks of many rows with the same bits (`kv_spans.h`), and int8 as exact integers (`kv_integers.h`).
 #pragma once
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 
 #include "attention_sums.h"
 #include "attention_task.h"
+#include "kv_integers.h"
 #include "kv_panels.h"
 #include "kv_places.h"
 #include "kv_rows.h"
+#include "kv_spans.h"
+#include "kv_tiles.h"
 #include "memory.h"
 #include "pool.h"
+#include "softmax.h"
 
 namespace baton {
-
-// Query rows of one task: the packing of a chunk is shared by all of them.
-#if defined(__AVX512F__)
-constexpr int kQueryRows = 96;  // whole pairs of the matrix unit's tiles
-#else
-constexpr int kQueryRows = 32 * kTileRows;
-#endif
-
-// Calls body(first_head, num_heads) for parts of the query heads that share a key/value head: all of
-// them, if a task has room for their rows.
-template <class Body>
-inline void for_head_parts(int group, Body&& body) {
-  const int parts = (group + kQueryRows - 1) / kQueryRows;
-  for (int part = 0; part < parts; ++part) {
-    const int first = group * part / parts;
-    body(first, group * (part + 1) / parts - first);
-  }
-}
 
 // With AVX-512 panels are faster than rows for many rows; few rows were not compared without a matrix unit.
 #if defined(__AVX512F__)
@@ -47,6 +34,25 @@ using Chunk = PanelChunk<Dot>;
 template <class Dot>
 using Chunk = RowChunk<Dot>;
 #endif
+
+// Query rows of one task: the packing of keys and values is shared by all of them.
+template <class Dot>
+#if defined(__AVX512F__)
+constexpr int kQueryRows = Chunk<Dot>::kHasTiles ? 192 : 96;
+#else
+constexpr int kQueryRows = 32 * kTileRows;
+#endif
+
+// Calls body(first_head, num_heads) for parts of the query heads that share a key/value head: all of
+// them, if a task has room for their rows.
+template <class Dot, class Body>
+inline void for_head_parts(int group, Body&& body) {
+  const int parts = (group + kQueryRows<Dot> - 1) / kQueryRows<Dot>;
+  for (int part = 0; part < parts; ++part) {
+    const int first = group * part / parts;
+    body(first, group * (part + 1) / parts - first);
+  }
+}
 
 // Key/value heads that one task can take if each has so many rows.
 template <class Dot>
@@ -60,18 +66,21 @@ inline int most_heads([[maybe_unused]] int rows, [[maybe_unused]] int head_dim) 
 template <class Dot>
 class AttentionScratch {
  public:
+  static constexpr int kRows = kQueryRows<Dot>;
+  static constexpr bool kHasTiles = Chunk<Dot>::kHasTiles;
+
   AttentionScratch(int head_dim)
       : words(Chunk<Dot>::query_words(head_dim)),
         panels(panels_of(head_dim)),
-        query(size_t(kQueryRows) * words),
+        query(size_t(kRows) * words),
         chunk(head_dim),
 #if defined(BATON_HAS_AMX)
-        tiles(Chunk<Dot>::kHasTiles ? head_dim : 0),
+        tiles(kHasTiles ? head_dim : 0),
+        spans(kHasTiles ? head_dim : 0, kSpan / kChunk),
 #endif
-        scores(size_t(2) * kQueryRows * kPanel),
-        shrinks(round_up(kQueryRows, kLanes)),
-        weights(size_t(kQueryRows) * Chunk<Dot>::kWeightWords),
-        sums(2 * Sums::num_floats(kQueryRows, panels)),
+        scores(size_t(2) * kRows * kPanel),
+        weights(size_t(kRows) * Chunk<Dot>::kWeightWords),
+        sums(2 * Sums::num_floats(kRows, panels)),
         zeros(head_dim * sizeof(typename Dot::Element)) {}
 
   int words;   // of a head
@@ -79,24 +88,28 @@ class AttentionScratch {
   Buffer<uint32_t> query;    // [rows][words]
   Chunk<Dot> chunk;
 #if defined(BATON_HAS_AMX)
-  TileChunk tiles;           // of tasks with few rows
+  TileChunk tiles;  // of tasks with few rows
+  IntegerSpan integers;  // of tasks over int8
+  ChunkFetch next;
+  SpanTiles spans;  // of tasks with many rows
+  SpanFetch<typename Dot::Element> fetch;
 #endif
   Buffer<float> scores;      // [2 panels][rows][32 keys]
-  Buffer<float> shrinks;     // [rows]: what is multiplied with what a row has gathered
   Buffer<uint32_t> weights;  // [rows][words of keys]
   Buffer<float> sums;        // of all keys so far, and of one span
   Buffer<uint8_t> zeros;     // stands for keys and values that no row of the task sees
   ChunkRows places[2];       // of this chunk and of the next one
-  ChunkFetch fetch;          // of the next one
-  float key_scales[kMostHeads][kChunk];  // of this chunk
-  float value_scales[kMostHeads][kChunk];
+  // Of this chunk, of all chunks of a span, or of the key/value heads of a task.
+  float key_scales[kSpan];
+  float value_scales[kSpan];
+  static_assert(kMostHeads * kChunk <= kSpan);
 };
 
 template <class Dot>
 class AttentionKernel {
   using Element = typename Dot::Element;
   using Scratch = AttentionScratch<Dot>;
-  static constexpr int kWeightWords = Chunk<Dot>::kWeightWords;
+  using Operand = typename Chunk<Dot>::Operand;
 
  public:
   const Cache<Element>& cache;
@@ -123,11 +136,9 @@ class AttentionKernel {
 
   // Combines and writes what was left of all of these spans.
   void combine(const AttentionTask& task, Scratch& s) const {
-    const size_t size = Sums::num_floats(task.rows(), s.panels);
-    const Sums all(parts + task.part, task.rows(), s.panels);
-    for (int span = 1; span < task.num_spans; ++span)
-      all.add(Sums(parts + task.part + span * size, task.rows(), s.panels), steps());
-    with_format([&](auto stored) { write<decltype(stored)>(task, all); });
+    const Sums all = part_of(task, 0, s);
+    for (int span = 1; span < task.num_spans; ++span) all.add(part_of(task, span, s), steps());
+    with_format([&](auto stored) { write<decltype(stored)>(task, 0, all); });
   }
 
  private:
@@ -153,48 +164,63 @@ class AttentionKernel {
     const int position = first_position(task);
     return {std::max(0, seen.first(position)), position + task.num_tokens};
   }
-  // The first key of what a task reads of a span, and of all spans.
+  // The first key of what a task reads of a span.
   static int first_key(const Keys& keys, int span) { return std::max(span * kSpan, keys.first / kChunk * kChunk); }
-  static int first_key(const AttentionTask& task, const Keys& keys) {
-    return first_key(keys, task.num_spans > 0 ? task.first_span : keys.first / kSpan);
+
+  static Keys keys_in(const Keys& keys, int span) {
+    return {first_key(keys, span), std::min((span + 1) * kSpan, keys.end)};
+  }
+  static int first_span(const AttentionTask& task, const Keys& keys) {
+    return task.num_spans > 0 ? task.first_span : keys.first / kSpan;
+  }
+  static int end_span(const AttentionTask& task, const Keys& keys) {
+    return task.num_spans > 0 ? task.first_span + task.num_spans : (keys.end + kSpan - 1) / kSpan;
+  }
+  // What a task gathers from one of its spans.
+  Sums part_of(const AttentionTask& task, int span, const Scratch& s) const {
+    return Sums(parts + task.part + span * Sums::num_floats(task.rows(), s.panels), task.rows(), s.panels);
   }
 
   template <class Stored>
   void run(const AttentionTask& task, const AttentionTask* following, Scratch& s) const {
+    load_query<Stored>(task, s);
+#if defined(BATON_HAS_AMX)
+    if constexpr (Scratch::kHasTiles)
+      if (may_use_amx() && !is_few(task) && !is_integers<Stored>())
+        return run_blocks<Stored>(task, following, s);
+#endif
     const int rows = task.rows();
     const Keys keys = keys_of(task);
-    load_query<Stored>(task, s);
-    begin(task, s);
-    if (task.num_spans > 0) {
-      const size_t size = Sums::num_floats(rows, s.panels);
-      for (int i = 0; i < task.num_spans; ++i)
-        gather<Stored>(task, keys, task.first_span + i, i + 1 < task.num_spans ? nullptr : following,
-                       Sums(parts + task.part + i * size, rows, s.panels), s);
-      end(task, s);
-      return;
-    }
     const Sums all(s.sums.data(), rows, s.panels);
     const Sums one(s.sums.data() + Sums::num_floats(rows, s.panels), rows, s.panels);
-    const int first = keys.first / kSpan;
-    for (int span = first; span * kSpan < keys.end; ++span) {
-      const bool is_last = (span + 1) * kSpan >= keys.end;
-      gather<Stored>(task, keys, span, is_last ? following : nullptr, span == first ? all : one, s);
+    begin_tiles<Stored>(task, s);
+    const int first = first_span(task, keys), end = end_span(task, keys);
+    for (int span = first; span < end; ++span) {
+      const AttentionTask* next = span + 1 < end ? nullptr : following;
+      if (task.num_spans > 0) {
+        gather<Stored>(task, keys, span, next, part_of(task, span - first, s), s);
+        continue;
+      }
+      gather<Stored>(task, keys, span, next, span == first ? all : one, s);
       if (span > first) all.add(one, steps());
     }
-    end(task, s);
-    write<Stored>(task, all);
+    end_tiles<Stored>(task, s);
+    if (task.num_spans == 0) write<Stored>(task, 0, all);
   }
 
   // What the keys of one span give. following: whose first chunk is fetched behind them; null: that of the next span.
   template <class Stored>
   void gather(const AttentionTask& task, const Keys& keys, int span, const AttentionTask* following, const Sums& sums,
               Scratch& s) const {
+    const int rows = task.rows();
     sums.clear();
     const int first = first_key(keys, span);
     const int end = std::min((span + 1) * kSpan, keys.end);
     if (first >= end) return;
 #if defined(BATON_HAS_AMX)
-    if (is_few(task)) return gather_few<Stored>(task, keys, first, end, following, sums, s);
+    if constexpr (kMayBeIntegers<Stored>)
+      if (is_integers<Stored>()) return gather_integers<Stored>(task, keys, {first, end}, following, sums, s);
+    if (is_few(task)) return gather_few<Stored>(task, keys, {first, end}, following, sums, s);
 #endif
     places(s).template locate<Stored>(task, 0, first, keys, s.places[0]);
     int turn = 0;
@@ -203,63 +229,194 @@ class AttentionKernel {
       ChunkRows& next = s.places[turn ^ 1];
       if (following != nullptr && key + kChunk >= end) {
         const Keys its = keys_of(*following);
-        places(s).template locate<Stored>(*following, 0, first_key(*following, its), its, next);
+        places(s).template locate<Stored>(*following, 0, first_key(its, first_span(*following, its)), its, next);
       } else {
         places(s).template locate<Stored>(task, 0, key + kChunk, keys, next);
       }
-      s.chunk.template read<Stored>(here, next, cache.row_bytes(), sums.rows, std::min(kChunk, keys.end - key));
+      s.chunk.template read<Stored>(here, next, cache.row_bytes(), rows, std::min(kChunk, keys.end - key));
       if constexpr (Stored::kHasScales) {
-        read_scales(here.key_scales, s.key_scales[0]);
-        read_scales(here.value_scales, s.value_scales[0]);
+        read_scales(here.key_scales, s.key_scales);
+        read_scales(here.value_scales, s.value_scales);
       }
-      s.chunk.template multiply_keys<Stored>(sums.rows, s.query.data(), s.scores.data(), kQueryRows);
-      weigh<Stored>(task, keys, key, sums, s);
-      s.chunk.template add_values<Stored>(sums.rows, s.weights.data(), sums.out);
+      s.chunk.template multiply_keys<Stored>(rows, s.query.data(), s.scores.data(), Scratch::kRows);
+      weigh_chunk<Stored>(task, keys, key, {0, rows}, 0, sums, key == first, s);
+      s.chunk.template add_values<Stored>(rows, s.weights.data(), sums.out);
     }
   }
 
 #if defined(BATON_HAS_AMX)
+  template <class Stored>
+  static constexpr bool kMayBeIntegers = Scratch::kHasTiles && std::is_same_v<Stored, ByteRow<Int8Kv>>;
+  template <class Stored>
+  bool is_integers() const {
+    return kMayBeIntegers<Stored> && IntegerSpan::takes(cache.head_dim);
+  }
+
+  // The same as exact sums of integers, for any number of rows.
+  template <class Stored>
+  void gather_integers(const AttentionTask& task, const Keys& keys, const Keys& own, const AttentionTask* following,
+                       const Sums& sums, Scratch& s) const {
+    const int first = own.first, end = own.end;
+    const auto places = this->places(s);
+    const int begin = first / kSpan * kSpan, first_position = this->first_position(task);
+    if (following != nullptr) {
+      const Keys its = keys_of(*following);
+      places.aim(*following, first_key(its, first_span(*following, its)), its, s.next, kSpan);
+    } else {
+      places.aim(task, begin + kSpan, keys, s.next, kSpan);
+    }
+    s.integers.open(s.next);
+    for (int head = 0; head < task.num_kv_heads; ++head) {
+      s.integers.begin_head(head, (first - begin) / kChunk, (end - begin + kChunk - 1) / kChunk);
+      AttentionTask one = task;
+      one.kv_head += head;
+      one.num_kv_heads = 1;
+      for (int key = first; key < end; key += kChunk)
+        places.template for_heads<Stored>(
+            one, key, keys, s.places[0], s.key_scales, s.value_scales,
+            [&](int, const TileRows& its_keys, const TileRows& values) {
+              s.integers.put_chunk((key - begin) / kChunk, its_keys, values, s.key_scales, s.value_scales);
+            });
+      s.integers.weigh({scale, cap, steps()}, sums, [&](int row) {
+        const int position = first_position + row / task.num_heads;
+        return SeenKeys{seen.first(position) - begin, position - begin};
+      });
+      s.integers.add_values(sums);
+    }
+    s.next.rest();
+  }
+
   bool is_few(const AttentionTask& task) const {
     return most_heads<Dot>(task.head_rows(), cache.head_dim) > 1;
   }
 
-  // The same of the key/value heads of a task with few rows.
+  // With few rows: what these keys give to all key/value heads of the task.
   template <class Stored>
-  void gather_few(const AttentionTask& task, const Keys& keys, int first, int end, const AttentionTask* following,
+  void gather_few(const AttentionTask& task, const Keys& keys, const Keys& own, const AttentionTask* following,
                   const Sums& sums, Scratch& s) const {
     const auto places = this->places(s);
     const int rows = task.head_rows();
-    for (int key = first; key < end; key += kChunk) {
-      if (following != nullptr && key + kChunk >= end) {
+    for (int key = own.first; key < own.end; key += kChunk) {
+      if (following != nullptr && key + kChunk >= own.end) {
         const Keys its = keys_of(*following);
-        places.aim(*following, first_key(*following, its), its, s.fetch);
+        places.aim(*following, first_key(its, first_span(*following, its)), its, s.next);
       } else {
-        places.aim(task, key + kChunk, keys, s.fetch);
+        places.aim(task, key + kChunk, keys, s.next);
       }
-      s.tiles.read(s.fetch, cache.row_bytes());
+      s.tiles.read(s.next, cache.row_bytes());
       auto for_heads = [&](auto body) {
         places.template for_heads<Stored>(task, key, keys, s.places[0], s.key_scales, s.value_scales, body);
       };
       for_heads([&](int head, const TileRows& its_keys, const TileRows&) {
-        s.tiles.template multiply_keys<Stored>(head, its_keys, s.scores.data() + head * rows * kPanel, kQueryRows);
+        s.tiles.template multiply_keys<Stored>(head, its_keys, s.scores.data() + head * rows * kPanel, Scratch::kRows);
       });
-      weigh<Stored>(task, keys, key, sums, s);
+      const int together = Stored::kHasScales ? rows : sums.rows;  // rows whose keys have the same scales
+      for (int row = 0; row < sums.rows; row += together)
+        weigh_chunk<Stored>(task, keys, key, {row, together}, row / rows * kChunk, sums, key == own.first, s);
       for_heads([&](int head, const TileRows&, const TileRows& values) {
-        s.tiles.template add_values<Stored>(values, s.weights.data() + head * rows * kWeightWords,
+        s.tiles.template add_values<Stored>(values, s.weights.data() + head * rows * (kChunk / 2),
                                             sums.out + head * rows * kPanel, sums.rows);
       });
-      s.fetch.rest();
+      s.next.rest();
     }
+  }
+
+  // With the matrix unit: a span is packed, then goes one block of rows after the other through it.
+  template <class Stored>
+  void run_blocks(const AttentionTask& task, const AttentionTask* following, Scratch& s) const {
+    const Keys keys = keys_of(task);
+    const int first = first_span(task, keys), end = end_span(task, keys), num_rows = task.rows();
+    const int num_steps = (num_rows + SpanTiles::kRows - 1) / SpanTiles::kRows * (kSpan / kChunk);
+    s.spans.begin();
+    for (int span = first; span < end; ++span) {
+      const Keys own = keys_in(keys, span);
+      pack<Stored>(task, keys, own, s);
+      if (span + 1 < end) {
+        s.fetch.begin(task, keys, keys_in(keys, span + 1), num_steps);
+      } else if (following != nullptr) {
+        const Keys its = keys_of(*following);
+        s.fetch.begin(*following, its, keys_in(its, first_span(*following, its)), num_steps);
+      } else {
+        s.fetch.stop();
+      }
+      for (int row = 0; row < num_rows; row += SpanTiles::kRows)
+        run_block<Stored>(task, own, span - first, {row, std::min(SpanTiles::kRows, num_rows - row)}, s);
+    }
+    s.spans.end();
+  }
+
+  template <class Stored>
+  void pack(const AttentionTask& task, const Keys& keys, const Keys& own, Scratch& s) const {
+    ChunkRows& rows = s.places[0];
+    for (int key = own.first; key < own.end; key += kChunk) {
+      const int chunk = (key - own.first) / kChunk;
+      places(s).template locate<Stored>(task, 0, key, keys, rows);
+      s.spans.template pack<Dot, Stored>(chunk, rows);
+      if constexpr (Stored::kHasScales) {
+        read_scales(rows.key_scales, s.key_scales + chunk * kChunk);
+        read_scales(rows.value_scales, s.value_scales + chunk * kChunk);
+      }
+    }
+  }
+
+  // What the keys of the task's span `number`, which are packed, give to a block of rows.
+  template <class Stored>
+  void run_block(const AttentionTask& task, const Keys& own, int number, const TaskRows& rows, Scratch& s) const {
+    if (task.num_spans > 0) return gather<Stored>(task, own, rows, part_of(task, number, s).some(rows), s);
+    const Sums all = Sums(s.sums.data(), task.rows(), s.panels).some(rows);
+    const int last = position(task, rows.first + rows.count - 1);
+    if (own.first > last) return;
+    if (number == 0) {
+      gather<Stored>(task, own, rows, all, s);
+    } else {
+      const Sums one(s.sums.data() + Sums::num_floats(task.rows(), s.panels), rows.count, s.panels);
+      gather<Stored>(task, own, rows, one, s);
+      all.add(one, steps());
+    }
+    if (last < own.end) write<Stored>(task, rows.first, all);
+  }
+
+  // Chunks that no row of the block sees give nothing.
+  template <class Stored>
+  void gather(const AttentionTask& task, const Keys& own, const TaskRows& rows, const Sums& sums, Scratch& s) const {
+    const int low = position(task, rows.first), high = position(task, rows.first + rows.count - 1);
+    bool is_first = true;
+    for (int key = own.first; key < std::min(own.end, high + 1); key += kChunk) {
+      if (key + kChunk <= seen.first(low)) continue;
+      const bool sees_all = low >= key + kChunk - 1 && seen.first(high) <= key;
+      if (high - key >= kPanel)
+        gather_chunk<Stored, 2>(task, own, key, rows, sums, is_first, sees_all, s);
+      else
+        gather_chunk<Stored, 1>(task, own, key, rows, sums, is_first, false, s);
+      is_first = false;
+    }
+    if (is_first) sums.clear();
+  }
+
+  template <class Stored, int kPanels>
+  void gather_chunk(const AttentionTask& task, const Keys& own, int key, const TaskRows& rows, const Sums& sums,
+                    bool is_first, bool sees_all, Scratch& s) const {
+    const int place = key - own.first, chunk = place / kChunk;
+    s.fetch.template step<Stored>(places(s));
+    s.spans.template multiply_keys<kPanels>(chunk, rows.count, s.query.data() + size_t(rows.first) * s.words,
+                                            s.scores.data());
+    weigh<Stored, kPanels, SpanTiles::kRows>(task, rows, key, place, sums, is_first, sees_all, s);
+    s.spans.template add_values<kPanels>(chunk, rows.count, s.weights.data(), sums.out, sums.apart, is_first);
   }
 #endif
 
-  void begin([[maybe_unused]] const AttentionTask& task, [[maybe_unused]] Scratch& s) const {
+  template <class Stored>
+  void begin_tiles([[maybe_unused]] const AttentionTask& task, [[maybe_unused]] Scratch& s) const {
 #if defined(BATON_HAS_AMX)
+    if (is_integers<Stored>())
+        return s.integers.begin(task.num_kv_heads, task.head_rows(), cache.head_dim, s.query.data());
     if (is_few(task)) s.tiles.begin(task.num_kv_heads, task.head_rows(), s.query.data());
 #endif
   }
-  void end([[maybe_unused]] const AttentionTask& task, [[maybe_unused]] Scratch& s) const {
+  template <class Stored>
+  void end_tiles([[maybe_unused]] const AttentionTask& task, [[maybe_unused]] Scratch& s) const {
 #if defined(BATON_HAS_AMX)
+    if (is_integers<Stored>()) return IntegerSpan::end();
     if (is_few(task)) s.tiles.end();
 #endif
   }
@@ -286,99 +443,46 @@ class AttentionKernel {
     }
   }
 
-  // Turns scores into weights and scales down what rows have gathered so far. One step for all rows comes before the
-  // next one: what a row waits for, others fill.
+  int position(const AttentionTask& task, int row) const {
+    return first_position(task) + row % task.head_rows() / task.num_heads;
+  }
+  // Whether all of these rows see all keys of the chunk from `key` on.
+  bool sees_all(const AttentionTask& task, const TaskRows& rows, int key) const {
+    return position(task, rows.first) >= key + kChunk - 1 &&
+           seen.first(position(task, rows.first + rows.count - 1)) <= key;
+  }
+
   template <class Stored>
-  void weigh(const AttentionTask& task, const Keys& keys, int key, const Sums& sums, Scratch& s) const {
+  void weigh_chunk(const AttentionTask& task, const Keys& keys, int key, const TaskRows& rows, int place,
+                 const Sums& sums, bool is_first, Scratch& s) const {
     if (keys.end - key > kPanel)
-      weigh_panels<Stored, 2>(task, key, sums, s);
+      weigh<Stored, 2, Scratch::kRows>(task, rows, key, place, sums.some(rows), is_first, sees_all(task, rows, key), s,
+                                       rows.first);
     else
-      weigh_panels<Stored, 1>(task, key, sums, s);
+      weigh<Stored, 1, Scratch::kRows>(task, rows, key, place, sums.some(rows), is_first, false, s, rows.first);
   }
 
-  // Of kChunk keys from `key` on kPanels are read.
-  template <class Stored, int kPanels>
-  void weigh_panels(const AttentionTask& task, int key, const Sums& sums, Scratch& s) const {
-    const int first_position = this->first_position(task);
-    int position = first_position, head = 0, kv_head = 0;
-    for (int row = 0; row < sums.rows; row += kLanes) {
-      Floats largest[kLanes] = {};
-      for (int i = 0; i < std::min(kLanes, sums.rows - row); ++i) {
-        largest[i] = prepare<Stored, kPanels>(row + i, seen.first(position) - key, position - key, kv_head, s);
-        if (++head == task.num_heads) ++position, head = 0;
-        if (position == first_position + task.num_tokens) position = first_position, ++kv_head;
-      }
-      const Floats before = load<Floats>(sums.largest + row), now = max(max_of_each(largest), before);
-      store(&s.shrinks[row], exp2((before - now) * steps()));
-      store(sums.largest + row, now);
-    }
-    for (int row = 0; row < sums.rows; ++row) weigh_row<Stored, kPanels>(row, row / task.head_rows(), sums, s);
-  }
-
-  static float* scores_at(int row, int vector, Scratch& s) {
-    const size_t panel = vector / kPanelVectors;
-    return s.scores.data() + (panel * kQueryRows + row) * kPanel + vector % kPanelVectors * kLanes;
-  }
-
-  // Makes a row's scores what the softmax takes, and returns the largest one of each lane. Counted from the first key,
-  // the row sees those from `first` to `last`. kv_head: among those of the task.
-  template <class Stored, int kPanels>
-  Floats prepare(int row, int first, int last, [[maybe_unused]] int kv_head, Scratch& s) const {
-    constexpr int kVectors = kPanels * kPanelVectors;
-    const bool partial = last < kVectors * kLanes - 1 || first > 0;
-    Floats largest = splat(kMasked);
-    for (int v = 0; v < kVectors; ++v) {
-      float* own = scores_at(row, v, s);
-      Floats x = load<Floats>(own);
-      if constexpr (Stored::kHasScales) x *= load<Floats>(s.key_scales[kv_head] + v * kLanes);
-      if (cap != 0.0f) x = cap * tanh(x * (scale / cap));
-      if (partial) x = hide(x, v * kLanes, first, last);
-      if (Stored::kHasScales || cap != 0.0f || partial) store(own, x);
-      largest = max(largest, x);
-    }
-    return largest;
-  }
-
-  template <class Stored, int kPanels>
-  void weigh_row(int row, [[maybe_unused]] int kv_head, const Sums& sums, Scratch& s) const {
-    constexpr int kVectors = kPanels * kPanelVectors;
-    using Operand = typename Chunk<Dot>::Operand;
-    constexpr bool kIsRounded = !std::is_same_v<Operand, float>;
-    const Floats largest = splat(sums.largest[row]), shrink = splat(s.shrinks[row]);
-    // e^(scale * (x - largest)) as a power of two: one multiplication for all constants.
-    const float steps = this->steps();
-    const Floats most = largest * steps;
-    Floats total{};
-    auto* weights = reinterpret_cast<Operand*>(s.weights.data() + row * kWeightWords);
-    for (int v = 0; v < kVectors; ++v) {
-      const Floats score = load<Floats>(scores_at(row, v, s));
-      const Floats weight = kIsRounded ? exp2_to_round(score * steps - most) : exp2((score - largest) * steps);
-      total += weight;
-      if constexpr (Stored::kHasScales)
-        narrow(weights + v * kLanes, weight * load<Floats>(s.value_scales[kv_head] + v * kLanes));
-      else
-        narrow(weights + v * kLanes, weight);
-    }
-    if constexpr (kVectors * kLanes < kChunk)
-      std::fill(weights + kVectors * kLanes, weights + kChunk, Operand{});
-    sums.total[row] = sums.total[row] * shrink + total;
-    sums.scale_out(row, shrink);
-  }
-
-  // The scores of keys from `at` on, of which the row sees those from `first` to `last`.
-  static Floats hide(Floats scores, int at, int first, int last) {
-    Ints key;
-    for (int lane = 0; lane < kLanes; ++lane) key[lane] = at + lane;
-    return (key <= last) & (key >= first) ? scores
-                                          : splat(-std::numeric_limits<float>::infinity());
+  // place: of the chunk's scales. at: where the rows are among those of scores and weights.
+  template <class Stored, int kPanels, int kRows>
+  void weigh(const AttentionTask& task, const TaskRows& rows, int key, int place, const Sums& sums, bool is_first,
+             bool sees_all, Scratch& s, int at = 0) const {
+    const Softmax<Stored, Operand, kRows> softmax{scale, cap, s.key_scales + place, s.value_scales + place};
+    auto sight = [&](int row) {
+      const int own = position(task, rows.first + row);
+      return Sight{seen.first(own) - key, own - key};
+    };
+    softmax.template weigh<kPanels>(s.scores.data() + size_t(at) * kPanel,
+                                    reinterpret_cast<Operand*>(s.weights.data()) + size_t(at) * kChunk, sums, is_first,
+                                    sees_all, sight);
   }
 
   template <class Stored>
-  void write(const AttentionTask& task, const Sums& sums) const {
+  void write(const AttentionTask& task, int first_row, const Sums& sums) const {
     constexpr int kApart = Chunk<Dot>::template kApart<Stored>, kNumbers = kApart * kLanes;
     for (int row = 0; row < sums.rows; ++row) {
-      Element* to = out + head_row(task, row) * out_stride + head(task, row) * cache.head_dim;
-      const float factor = share(task, sums, row);
+      const int own_head = head(task, first_row + row);
+      Element* to = out + head_row(task, first_row + row) * out_stride + own_head * cache.head_dim;
+      const float factor = share(own_head, sums, row);
       for (int dim = 0; dim < cache.head_dim; dim += kNumbers) {
         const Floats* apart = sums.out_row(dim / kPanel, row) + dim % kPanel / kLanes;
         if constexpr (kApart == 1)
@@ -394,10 +498,10 @@ class AttentionKernel {
   }
 
   // What a row's weighted values are multiplied with: one over all weights, a sink's among them.
-  float share(const AttentionTask& task, const Sums& sums, int row) const {
+  float share(int head, const Sums& sums, int row) const {
     const float total = sum(sums.total[row]);
     if (sinks == nullptr) return 1.0f / total;
-    const float sink = sinks[head(task, row)] * kLog2E / steps(), largest = sums.largest[row];
+    const float sink = sinks[head] * kLog2E / steps(), largest = sums.largest[row];
     const float now = std::max(sink, largest);
     const float mine = exp2(splat((largest - now) * steps()))[0];
     return mine / (total * mine + exp2(splat((sink - now) * steps()))[0]);

@@ -68,6 +68,12 @@ struct AttentionTask {
   int rows() const { return num_kv_heads * head_rows(); }
 };
 
+// Some of a task's rows.
+struct TaskRows {
+  int first;
+  int count;
+};
+
 // Which of the keys up to its own a query sees.
 struct Seen {
   int window;    // so many, itself among them; 0: all

@@ -443,7 +443,7 @@ class TypedDecoder final : public Decoder {
 
   // Longest contexts first, so that no thread is left with a long one at the end.
   void plan_all(const Batch& batch, Plan& plan) {
-    const int per_task = std::max(1, kQueryRows / plan.group());
+    const int per_task = std::max(1, kQueryRows<Dot> / plan.group());
     plan.tasks.clear();
     plan.joined = joined_heads(batch, plan);
     for (int seq = 0; seq < batch.num_seqs; ++seq) {
@@ -520,7 +520,7 @@ class TypedDecoder final : public Decoder {
   static void add_tasks(Plan& plan, int seq, int first_token, int num_tokens, int row) {
     const int joined = std::min(plan.joined, most_heads<Dot>(num_tokens * plan.group(), plan.heads.dim));
     for (int head = 0; head < plan.heads.num_kv; head += joined)
-      for_head_parts(plan.group(), [&](int first_head, int num_heads) {
+      for_head_parts<Dot>(plan.group(), [&](int first_head, int num_heads) {
         AttentionTask task{seq, first_token, num_tokens, head, first_head, num_heads, row};
         task.num_kv_heads = std::min(joined, plan.heads.num_kv - head);
         plan.tasks.push_back(task);

@@ -47,7 +47,7 @@ class ChunkFetch {
     const uint8_t* begin;
     const uint8_t* end;
   };
-  Run runs_[4 * kChunk];
+  Run runs_[8 * kChunk];
   int count_ = 0;
   int run_ = 0;
   const uint8_t* left_ = nullptr;

@@ -128,10 +128,13 @@ template <class Dot>
 class PanelChunk {
   using Packed = PackedDot<Dot>;
   static constexpr int kElements = Packed::kElements;  // of a word
+
  public:
-  // Whether its elements are those of the processor's matrix unit.
+  // Whether the matrix unit can compute the products.
 #if defined(BATON_HAS_AMX)
   static constexpr bool kHasTiles = std::is_same_v<Packed, BFloat16Dot>;
+#else
+  static constexpr bool kHasTiles = false;
 #endif
   // What a query or a weight is in a product.
   using Operand = typename Packed::Element;
@@ -149,7 +152,10 @@ class PanelChunk {
   static constexpr int kApart = 1;
 
   // Words of a head's query.
-  static int query_words(int head_dim) { return round_up(head_dim, kElements) / kElements; }
+  static int query_words(int head_dim) {
+    const int words = round_up(head_dim, kElements) / kElements;
+    return kHasTiles ? round_up(words, kLineWords) : words;
+  }
 
   template <class Stored>
   static void put_query(uint32_t* to, const typename Dot::Element* from, int head_dim) {
@@ -194,14 +200,6 @@ class PanelChunk {
   static void multiply(int num_rows, const uint32_t* rows, int words, const uint32_t* panels,
                        int num_panels, float* sums, int rows_apart, bool first) {
     auto* vectors = reinterpret_cast<Floats*>(sums);
-#if defined(BATON_HAS_AMX)
-    if constexpr (kHasTiles)
-      if (may_use_amx()) {
-        multiply_by_amx<Packed>(rows, words, num_rows, panels, num_panels, words, vectors, rows_apart, first,
-                                false);
-        return;
-      }
-#endif
     for (int panel = 0; panel < num_panels; ++panel)
       for_row_groups(num_rows, [&](int row, int n) {
         multiply_rows<Packed, 0>(n, rows + size_t(row) * words, words,

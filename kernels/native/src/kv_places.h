@@ -70,11 +70,11 @@ struct KvPlaces {
     }
   }
 
-  // What is fetched: the same keys, of all key/value heads of the task.
-  void aim(const AttentionTask& task, int first_key, const Keys& keys, ChunkFetch& fetch) const {
+  // What is fetched: so many keys, fewer if they begin within them, of all key/value heads of the task.
+  void aim(const AttentionTask& task, int first_key, const Keys& keys, ChunkFetch& fetch, int num_keys = kChunk) const {
     fetch.clear();
     const size_t head_bytes = cache.head_stride() * (cache.is_quantized() ? 1 : sizeof(Element));
-    const int end = std::min(first_key + kChunk, keys.end);
+    const int end = std::min(first_key / num_keys * num_keys + num_keys, keys.end);
     for (int key = std::max(first_key, keys.first); key < end;) {
       const int slot = key % cache.block_size, count = std::min(end - key, cache.block_size - slot);
       const int block = table_of(task)[key / cache.block_size];
@@ -97,7 +97,7 @@ struct KvPlaces {
   // rows: where those are found that are not tiles; scales: [heads][kChunk].
   template <class Stored, class Body>
   void for_heads(const AttentionTask& task, int first_key, const Keys& keys, ChunkRows& rows,
-                 float (*key_scales)[kChunk], float (*value_scales)[kChunk], Body&& body) const {
+                 float* key_scales, float* value_scales, Body&& body) const {
     const bool is_whole = cache.block_size % amx::kRows == 0 && keys.contains(first_key) &&
                           keys.contains(first_key + kChunk - 1);
     TileRows its_keys{{}, is_whole ? nullptr : rows.keys}, values{{}, is_whole ? nullptr : rows.values};
@@ -111,21 +111,62 @@ struct KvPlaces {
           its_keys.tiles[at / amx::kRows] = head_keys + slot * cache.row_bytes();
           values.tiles[at / amx::kRows] = head_values + slot * cache.row_bytes();
           if constexpr (Stored::kHasScales) {
-            store(key_scales[head] + at, load<Floats>(cache.scales(0, kv_head, head_keys) + slot));
-            store(value_scales[head] + at, load<Floats>(cache.scales(cache.kinds - 1, kv_head, head_values) + slot));
+            store(key_scales + head * kChunk + at, load<Floats>(cache.scales(0, kv_head, head_keys) + slot));
+            store(value_scales + head * kChunk + at, load<Floats>(cache.scales(cache.kinds - 1, kv_head, head_values) + slot));
           }
         }
       } else {
         locate<Stored>(task, head, first_key, keys, rows);
         if constexpr (Stored::kHasScales) {
-          read_scales(rows.key_scales, key_scales[head]);
-          read_scales(rows.value_scales, value_scales[head]);
+          read_scales(rows.key_scales, key_scales + head * kChunk);
+          read_scales(rows.value_scales, value_scales + head * kChunk);
         }
       }
       body(head, its_keys, values);
     }
   }
 #endif
+};
+
+// Fetches the keys and values of a span beside other work, in so many steps.
+template <class Element>
+class SpanFetch {
+ public:
+  // The task, which reads `keys`, must outlive the steps: until `stop`, or until another one begins.
+  void begin(const AttentionTask& task, const Keys& keys, const Keys& of_span, int steps) {
+    task_ = &task;
+    keys_ = keys;
+    key_ = of_span.first;
+    end_ = of_span.end;
+    row_ = 0;
+    at_once_ = (2 * kSpan + steps - 1) / steps;
+  }
+
+  void stop() { key_ = end_; }
+
+  template <class Stored>
+  void step(const KvPlaces<Element>& places) {
+    for (int left = at_once_; left > 0 && key_ < end_;) {
+      if (row_ == 0) places.template locate<Stored>(*task_, 0, key_, keys_, chunk_);
+      const int rows_end = std::min(row_ + left, 2 * kChunk);
+      left -= rows_end - row_;
+      for (; row_ < rows_end; ++row_) {
+        const uint8_t* row = row_ < kChunk ? chunk_.keys[row_] : chunk_.values[row_ - kChunk];
+        for (size_t at = 0; at < places.cache.row_bytes(); at += 64) fetch_line(row + at);
+      }
+      if (row_ < 2 * kChunk) return;
+      row_ = 0;
+      key_ += kChunk;
+    }
+  }
+
+ private:
+  const AttentionTask* task_ = nullptr;
+  Keys keys_{};
+  int key_ = 0, end_ = 0;  // of the span
+  int row_ = 0;            // of the chunk's keys and then of its values
+  int at_once_ = 0;
+  ChunkRows chunk_;
 };
 
 }  // namespace baton

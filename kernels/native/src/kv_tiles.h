@@ -7,7 +7,7 @@
 #pragma once
 
 #include "amx.h"
-#include "kv_chunk.h"
+#include "kv_pairs.h"
 
 namespace baton {
 
@@ -109,7 +109,7 @@ class TileChunk {
       }
       uint32_t* to = values_.data() + size_t(word) * kPanel;
       for (int panel = 0; panel < panels_; ++panel)
-        pair<Stored>(first, second, panel, to + size_t(panel) * kWeightWords * kPanel);
+        pair_values<Stored>(first, second, panel, to + size_t(panel) * kWeightWords * kPanel);
       if (word % 8 == 7) next_->lines(lines_);
     }
     asm volatile("" ::: "memory");
@@ -152,25 +152,6 @@ class TileChunk {
             to, (__m512i)_mm512_cvtne2ps_pbh((__m512)Stored::load(row, v + 1), (__m512)Stored::load(row, v)));
     else
       std::memcpy(to, row, row_bytes_);
-  }
-
-  // A panel's line of words: number i of one value below that of the next one.
-  template <class Stored>
-  static void pair(const uint8_t* first, const uint8_t* second, int panel, uint32_t* to) {
-    if constexpr (Stored::kHasScales) {
-      for (int half = 0; half < 2; ++half) {
-        const Words below = reinterpret_cast<Words>(Stored::load(first, 2 * panel + half));
-        const Words above = reinterpret_cast<Words>(Stored::load(second, 2 * panel + half));
-        store(to + half * kHalfPanel, below >> 16 | (above & 0xffff0000u));
-      }
-    } else {
-      // Instructions that pair halves take the lower and the upper half of each quarter.
-      const __m512i order = _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0);
-      const __m512i a = _mm512_permutexvar_epi64(order, _mm512_loadu_si512(first + 64 * panel));
-      const __m512i b = _mm512_permutexvar_epi64(order, _mm512_loadu_si512(second + 64 * panel));
-      _mm512_store_si512(to, _mm512_unpacklo_epi16(a, b));
-      _mm512_store_si512(to + kHalfPanel, _mm512_unpackhi_epi16(a, b));
-    }
   }
 
   // from: [keys][columns]; to: rows, kPanel apart.

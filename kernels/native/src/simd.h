@@ -283,6 +283,15 @@ inline void narrow(uint16_t* to, Floats v) {
 #endif
 }
 inline void narrow(float* to, Floats v) { store(to, v); }
+// Two vectors, one behind the other.
+template <class T>
+inline void narrow_both(T* to, Floats first, Floats second) {
+#if defined(__AVX512BF16__)
+  if constexpr (sizeof(T) == 2) return store(to, _mm512_cvtne2ps_pbh((__m512)second, (__m512)first));
+#endif
+  narrow(to, first);
+  narrow(to + kLanes, second);
+}
 
 inline float widen_one(uint16_t x) {
   const uint32_t bits = uint32_t(x) << 16;

@@ -79,9 +79,11 @@ def test_help_is_of_what_stands_before_it(
 
 
 def test_help_of_a_service_is_its_own(tmp_path: Path) -> None:
-    result = baton("serve", "decode", "--help", cwd=tmp_path)
+    """The router's: it starts in a third of a worker's time."""
+    result = baton("serve", "router", "--help", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
-    assert "--local-prefill-threshold" in result.stdout
+    assert result.stdout.startswith("usage: baton serve router ")
+    assert "--worker-wait-s" in result.stdout
 
 
 def test_the_users_folder_is_not_imported_from(tmp_path: Path) -> None:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 CUT = """
 import ctypes, socket
 from contextlib import contextmanager
-from benchmarks.faults.kinds.base import Scene
 from benchmarks.faults.system.network import Namespaces, enter
 
 libc = ctypes.CDLL(None, use_errno=True)

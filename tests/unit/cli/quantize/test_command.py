@@ -9,14 +9,20 @@ import pytest
 
 from cli.errors import EXIT_USAGE, CommandError
 from cli.places import SHIPPED_MODEL
+from cli.quantize import command
 from cli.quantize.command import Options, run_quantize
+from cli.quantize.perplexity import perplexity
+from cli.quantize.texts import digest
 from models.pydoc.conversations import sample_questions, write
 from shared.errors import ConfigError
 from shared.model.quantize.folder import open_folder
 from shared.model.quantize.output import KvCache
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+    from cli.quantize.texts import Text
 
 
 def run(model: Path, out: Path, **options: Any) -> int:
@@ -36,6 +42,24 @@ def questions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     write(paths["calibrate"], seen[:64])
     write(paths["evaluate"], held_out)
     return paths
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _the_shipped_model_is_scored_once() -> Iterator[None]:
+    """Each run asks for the same number of the same engine."""
+    known: dict[tuple[Path, str], float] = {}
+
+    def once(model_dir: Path, texts: Sequence[Text]) -> float:
+        if model_dir != SHIPPED_MODEL:
+            return perplexity(model_dir, texts)
+        key = model_dir, digest(texts)
+        if key not in known:
+            known[key] = perplexity(model_dir, texts)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "perplexity", once)
+        yield
 
 
 @pytest.mark.parametrize(

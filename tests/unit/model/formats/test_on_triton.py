@@ -14,17 +14,20 @@ from shared.model.matrix.inputs import InputRounding
 from shared.model.matrix.quantized import QuantizedMatrix
 from shared.model.matrix.rounding import Element, Rounding
 from tests.fakes.interpreted import run_interpreted
-from tests.suites.triton_stored import CHECKPOINTS, CHECKS, write_checkpoints
+from tests.fakes.stored.cases import ALL
+from tests.suites.triton_stored import RUNS, STORED, name_of, write_all
 
 pytest.importorskip("triton")
+
+CHECKS = [*(f"product {case}" for case in ALL), *(name_of(*run) for run in RUNS)]
 
 
 @pytest.fixture(scope="module")
 def interpreted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
     """What went wrong with each check."""
     folder = tmp_path_factory.mktemp("stored")
-    write_checkpoints(folder)
-    return run_interpreted("tests.suites.triton_stored", **{CHECKPOINTS: str(folder)})
+    write_all(folder)
+    return run_interpreted("tests.suites.triton_stored", **{STORED: str(folder)})
 
 
 @pytest.mark.timeout(600)
