@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
+from pathlib import Path
 
 import pytest
 
 from cli.errors import CommandError
+from cli.start import ports
 from cli.start.ports import free_port, is_free, require_free
 
 
@@ -15,6 +17,17 @@ def test_a_free_port_can_be_taken() -> None:
     port = free_port()
     assert is_free("127.0.0.1", port)
     require_free("127.0.0.1", port, flag="--port", variable="PORT")
+
+
+def test_no_client_takes_a_free_port_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    range_of_clients = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    first = int(range_of_clients.read_text().split()[0]) if range_of_clients.exists() else 32_768
+    assert all(free_port() < first for _ in range(50))
+    with socket.create_server(("127.0.0.1", free_port())) as server:  # nothing else is free below
+        taken = server.getsockname()[1]
+        monkeypatch.setattr(ports, "_FIRST", taken)
+        monkeypatch.setattr(ports, "_END", taken + 1)
+        assert free_port() != taken
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
