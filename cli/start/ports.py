@@ -7,7 +7,7 @@ import socket
 
 from cli.errors import CommandError
 
-#: Below what Linux gives to clients and to port 0: none of them takes a port before its server listens.
+#: Below what Linux gives to clients and to port 0: none takes a port before its server listens.
 _FIRST, _END = 10_000, 32_768
 _TRIES = 100
 
