@@ -238,6 +238,11 @@ int main() {
       {.name = "capped", .cap = 5.0f},
       {.name = "sink", .has_sink = true},
   };
+#if defined(BATON_HAS_AMX)
+  std::printf("integers %d\n", IntegerSpan::takes(64));
+#else
+  std::printf("integers 0\n");
+#endif
   bool is_right = true;
   for (const Case& now : cases) is_right = test(now) && is_right;
   return is_right ? 0 : 1;

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from kernels.native.build import FLAGS, SOURCES, find_compiler
 
-#: Largest errors, as a share of the largest value that weights could give. Heads of 96 are no
-#: lines of the matrix unit: their weights are rounded to bfloat16.
-BOUNDS = {"of-96": 4e-3, "huge": 8e-4, "of-256": 5e-4, "none": 2e-6}
+#: Largest errors, as a share of the largest value that weights could give. Where sums are not
+#: those of integers, weights may be rounded to bfloat16: without a matrix unit, and for heads of 96.
+ROUNDED_BOUND = 4e-3
+BOUNDS = {"of-96": ROUNDED_BOUND, "huge": 8e-4, "of-256": 5e-4, "none": 2e-6}
 USUAL_BOUND = 2.5e-4
 
 
@@ -22,6 +23,8 @@ def test_sums_are_close_and_the_same_in_any_company(tmp_path: Path) -> None:
     done = subprocess.run([program], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
     errors = {name: float(error) for name, error in map(str.split, done.stdout.splitlines())}
+    is_exact = errors.pop("integers") == 1
     assert len(errors) == 17
     for name, error in errors.items():
-        assert error < BOUNDS.get(name, USUAL_BOUND), (name, error)
+        bound = BOUNDS.get(name, USUAL_BOUND) if is_exact else ROUNDED_BOUND
+        assert error < bound, (name, error)
