@@ -88,10 +88,10 @@ class AttentionScratch {
   Buffer<uint32_t> query;    // [rows][words]
   Chunk<Dot> chunk;
 #if defined(BATON_HAS_AMX)
-  TileChunk tiles;  // of tasks with few rows
-  IntegerSpan integers;  // of tasks over int8
-  ChunkFetch next;
-  SpanTiles spans;  // of tasks with many rows
+  TileChunk tiles;           // of tasks with few rows
+  IntegerSpan integers;      // of tasks over int8
+  ChunkFetch next;           // of both
+  SpanTiles spans;           // of tasks with many rows
   SpanFetch<typename Dot::Element> fetch;
 #endif
   Buffer<float> scores;      // [2 panels][rows][32 keys]
@@ -279,7 +279,7 @@ class AttentionKernel {
             });
       s.integers.weigh({scale, cap, steps()}, sums, [&](int row) {
         const int position = first_position + row / task.num_heads;
-        return SeenKeys{seen.first(position) - begin, position - begin};
+        return Sight{seen.first(position) - begin, position - begin};
       });
       s.integers.add_values(sums);
     }
@@ -409,7 +409,7 @@ class AttentionKernel {
   void begin_tiles([[maybe_unused]] const AttentionTask& task, [[maybe_unused]] Scratch& s) const {
 #if defined(BATON_HAS_AMX)
     if (is_integers<Stored>())
-        return s.integers.begin(task.num_kv_heads, task.head_rows(), cache.head_dim, s.query.data());
+      return s.integers.begin(task.num_kv_heads, task.head_rows(), cache.head_dim, s.query.data());
     if (is_few(task)) s.tiles.begin(task.num_kv_heads, task.head_rows(), s.query.data());
 #endif
   }
@@ -454,7 +454,7 @@ class AttentionKernel {
 
   template <class Stored>
   void weigh_chunk(const AttentionTask& task, const Keys& keys, int key, const TaskRows& rows, int place,
-                 const Sums& sums, bool is_first, Scratch& s) const {
+                   const Sums& sums, bool is_first, Scratch& s) const {
     if (keys.end - key > kPanel)
       weigh<Stored, 2, Scratch::kRows>(task, rows, key, place, sums.some(rows), is_first, sees_all(task, rows, key), s,
                                        rows.first);

@@ -6,12 +6,12 @@
 #pragma once
 
 #include <algorithm>
-#include <limits>
 
 #include "attention_sums.h"
 #include "attention_task.h"
 #include "kv_digits.h"
 #include "kv_tiles.h"
+#include "softmax.h"
 
 namespace baton {
 
@@ -22,12 +22,6 @@ struct Weighing {
   float scale;
   float cap;
   float steps;
-};
-
-// The keys of a span that a row sees, counted from its first one.
-struct SeenKeys {
-  int first;
-  int last;
 };
 
 class IntegerSpan {
@@ -278,7 +272,7 @@ class IntegerSpan {
         for (int i = 0; i < kChunkGroups; ++i)
           put_scores(row, chunk * kChunk + i * kKeys,
                      join_scores(_mm512_load_si512(stored_[i] + row * kLanes),
-                          _mm512_load_si512(stored_[i] + (part_rows_ + row) * kLanes)));
+                                 _mm512_load_si512(stored_[i] + (part_rows_ + row) * kLanes)));
       next_->lines(lines_);
     }
   }
@@ -321,7 +315,7 @@ class IntegerSpan {
   }
 
   // Makes a row's scores what the softmax takes, and returns the largest one of each lane.
-  Floats prepare(const Weighing& weighing, float* scores, float& unit, SeenKeys seen) const {
+  Floats prepare(const Weighing& weighing, float* scores, float& unit, Sight seen) const {
     const bool is_capped = weighing.cap != 0.0f;
     const float inner = is_capped ? unit * weighing.scale / weighing.cap : 0.0f;
     if (is_capped) unit = 1.0f;
@@ -335,12 +329,6 @@ class IntegerSpan {
       largest = max(largest, x);
     }
     return largest;
-  }
-
-  static Floats hide(Floats scores, int at, SeenKeys seen) {
-    Ints key;
-    for (int lane = 0; lane < kLanes; ++lane) key[lane] = at + lane;
-    return (key <= seen.last) & (key >= seen.first) ? scores : splat(-std::numeric_limits<float>::infinity());
   }
 
   void put_digits(int part, int row, Floats factor) {

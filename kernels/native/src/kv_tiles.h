@@ -146,12 +146,7 @@ class TileChunk {
 
   template <class Stored>
   void put_row(const uint8_t* row, uint32_t* to) const {
-    if constexpr (Stored::kHasScales)
-      for (int v = 0; v < words_ / kHalfPanel * 2; v += 2, to += amx::kWords)
-        _mm512_store_si512(
-            to, (__m512i)_mm512_cvtne2ps_pbh((__m512)Stored::load(row, v + 1), (__m512)Stored::load(row, v)));
-    else
-      std::memcpy(to, row, row_bytes_);
+    for (int line = 0; line < panels_; ++line) _mm512_store_si512(to + line * amx::kWords, line_of<Stored>(row, line));
   }
 
   // from: [keys][columns]; to: rows, kPanel apart.

@@ -15,11 +15,18 @@ namespace baton {
 // A weight is at most two to the power of it.
 constexpr float kSlack = 8.0f;
 
-// Of a chunk's keys, counted from its first one, those that a row sees.
+// The keys that a row sees, counted from the first one of a chunk or of a span.
 struct Sight {
   int first;
   int last;
 };
+
+// The scores of keys from `at` on, minus infinity for those that the row does not see.
+inline Floats hide(Floats scores, int at, Sight sight) {
+  Ints key;
+  for (int lane = 0; lane < kLanes; ++lane) key[lane] = at + lane;
+  return (key <= sight.last) & (key >= sight.first) ? scores : splat(-std::numeric_limits<float>::infinity());
+}
 
 // kRows: for how many rows there is room in the scores, [2 panels][kRows][kPanel keys].
 template <class Stored, class Operand, int kRows>
@@ -90,13 +97,6 @@ struct Softmax {
       largest = max(largest, x);
     }
     return largest;
-  }
-
-  // The scores of keys from `at` on, minus infinity for those that the row does not see.
-  static Floats hide(Floats scores, int at, Sight sight) {
-    Ints key;
-    for (int lane = 0; lane < kLanes; ++lane) key[lane] = at + lane;
-    return (key <= sight.last) & (key >= sight.first) ? scores : splat(-std::numeric_limits<float>::infinity());
   }
 
   // Chooses what weights of up to kLanes rows are relative to. most: their largest scores.
