@@ -3,7 +3,8 @@
 // row with a vector of words, one per column, to as many accumulators.
 //
 // Where the processor has no instruction for whole words, a word has several parts, and the product of
-// words is the sum of their parts' products in that order.
+// words is the sum of their parts' products in that order. A row has kRowWords words in memory for a word of a
+// panel: one, or one for each part.
 //
 // An accumulator takes its words in the order of the inner dimension, whatever else is computed
 // beside it. So a row's result does not depend on the batch it is in: not on its size, not on how a
@@ -19,7 +20,7 @@ struct Float32Dot {
   using Accumulator = Floats;
   static constexpr int kElements = 1;
   static constexpr bool kIsWider = false;
-  static constexpr int kParts = 1;
+  static constexpr int kParts = 1, kRowWords = 1;
   static Words row_part(Words row, int) { return row; }
   static Words column_part(Words columns, int) { return columns; }
   static Accumulator add(Accumulator sum, Words row, Words columns) {
@@ -33,7 +34,7 @@ struct BFloat16Dot {
   static constexpr int kElements = 2;
 #if defined(__AVX512BF16__)
   static constexpr bool kIsWider = false;
-  static constexpr int kParts = 1;
+  static constexpr int kParts = 1, kRowWords = 1;
   static Words row_part(Words row, int) { return row; }
   static Words column_part(Words columns, int) { return columns; }
   static Accumulator add(Accumulator sum, Words row, Words columns) {
@@ -42,7 +43,7 @@ struct BFloat16Dot {
 #else
   static constexpr bool kIsWider = true;
   using Wide = Float32Dot;
-  static constexpr int kParts = 2;
+  static constexpr int kParts = 2, kRowWords = 1;
   static Words row_part(Words row, int part) { return column_part(row, part); }
   static Words column_part(Words columns, int part) {
     return part == 0 ? columns << 16 : columns & 0xffff0000u;
@@ -56,7 +57,7 @@ struct BFloat16Dot {
 // A word is two integers of 16 bits.
 struct Int16Dot {
   using Accumulator = Ints;
-  static constexpr int kParts = 1;
+  static constexpr int kParts = 1, kRowWords = 1;
   static Words row_part(Words row, int) { return row; }
   static Words column_part(Words columns, int) { return columns; }
   static Accumulator add(Accumulator sum, Words row, Words columns) {
@@ -78,7 +79,7 @@ struct Int8Dot {
   static constexpr int kElements = 4;
 #if defined(__AVX512VNNI__)
   static constexpr bool kIsWider = false;
-  static constexpr int kParts = 1;
+  static constexpr int kParts = 1, kRowWords = 1;
   static Words row_part(Words row, int) { return row; }
   static Words column_part(Words columns, int) { return columns; }
   static Accumulator add(Accumulator sum, Words row, Words columns) {
@@ -88,8 +89,8 @@ struct Int8Dot {
   static constexpr bool kIsWider = true;
   using Wide = Int16Dot;
   // Bytes 0 and 2 of a word, then bytes 1 and 3, as two halves.
-  static constexpr int kParts = 2;
-  static Words row_part(Words row, int part) { return row >> (8 * part) & 0x00ff00ffu; }
+  static constexpr int kParts = 2, kRowWords = 2;
+  static Words row_part(Words row, int) { return row; }
   static Words column_part(Words columns, int part) {
     typedef int16_t SignedHalves __attribute__((vector_size(4 * kLanes)));
     const SignedHalves halves = reinterpret_cast<SignedHalves>(columns);

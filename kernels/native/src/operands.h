@@ -160,7 +160,7 @@ inline void encode_pieces(const Matrix& matrix, const From* from, const Range* r
 enum class RowForm {
   kElements,
   kRounded,  // float32 numbers, or elements for `code_tiles.h`
-  kBytes,    // with one scale and one offset
+  kBytes,    // or the halves that Int8Dot takes, with one scale and one offset
   kPieces,   // bytes with scales by piece
   kParts,    // three of bfloat16 for a number
 };
@@ -233,7 +233,7 @@ class Operands {
           narrow_row(reinterpret_cast<Element*>(to), reinterpret_cast<const float*>(to), inner);
         return;
       case RowForm::kBytes:
-        put_bytes(row, reinterpret_cast<uint8_t*>(to), from, matrix, range);
+        put_bytes(row, reinterpret_cast<Int8Number*>(to), from, matrix, range);
         return;
       case RowForm::kPieces:
         if (is_packed(matrix.kind))
@@ -292,8 +292,10 @@ class Operands {
     }
   }
 
+  using Int8Number = std::conditional_t<Int8Dot::kIsWider, int16_t, uint8_t>;
+
   template <class From>
-  void put_bytes(int row, uint8_t* to, const From* from, const Matrix& matrix, const Range* range) {
+  void put_bytes(int row, Int8Number* to, const From* from, const Matrix& matrix, const Range* range) {
     InputScale by{0.0f, 0.0f};
     if (matrix.rounding.grid == Grid::kNone)
       by.scale = quantize_row(to, from, matrix.inner, range);

@@ -220,13 +220,13 @@ class Quotients {
 
 // The integers that a row is rounded to, with 128 added, in whole vectors; the whole row is one group. range: see
 // `round_row`.
-template <class From>
-inline InputScale encode_row(const Rounding& own, const From* from, int size, const Range* range, uint8_t* to) {
+template <class Number, class From>
+inline InputScale encode_row(const Rounding& own, const From* from, int size, const Range* range, Number* to) {
   const InputScale by = group_scale(own, from, size, range);
   const Quotients quotients(Rounder(own), by);
   for (int i = 0; i < size; i += kLanes) {
     const Floats code = quotients.round(widen_some(from + i, size - i)) + 128.0f;
-    store(to + i, low_bytes(reinterpret_cast<Words>(__builtin_convertvector(code, Ints))));
+    store_numbers(to, i, reinterpret_cast<Words>(__builtin_convertvector(code, Ints)));
   }
   return by;
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "memory.h"
+#include "row_numbers.h"
 #include "tile.h"
 
 namespace baton {
@@ -223,8 +224,8 @@ inline Range range_of(const From* x, int count) {
 
 // Symmetric int8 with one scale for the row, stored with 128 added, in whole vectors. range: of the whole row, of
 // which this is a part; or null.
-template <class Element>
-inline float quantize_row(uint8_t* to, const Element* from, int size, const Range* range) {
+template <class Number, class Element>
+inline float quantize_row(Number* to, const Element* from, int size, const Range* range) {
   const float peak = range ? range->peak() : range_of(from, size).peak();
   const float scale = std::fmax(peak, 1e-20f) / 127.0f;
   const float inverse = 1.0f / scale;
@@ -232,7 +233,7 @@ inline float quantize_row(uint8_t* to, const Element* from, int size, const Rang
     // Adding 1.5 * 2^23 rounds to an integer, ties to even, and leaves it in the low bits.
     const Floats shifted = widen_some(from + i, size - i) * inverse + (12582912.0f + 128.0f);
     const Words bits = reinterpret_cast<Words>(shifted) & 0xffu;
-    store(to + i, low_bytes(bits));
+    store_numbers(to, i, bits);
   }
   return scale;
 }

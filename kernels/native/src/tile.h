@@ -27,7 +27,7 @@ inline int round_up(int value, int multiple) { return (value + multiple - 1) / m
 template <class Dot, int kRows, int kVectors>
 inline void add_part(const uint32_t* rows, size_t stride, const uint32_t* panel, int part,
                      typename Dot::Accumulator (&acc)[kRows][kVectors]) {
-  auto row = [&](int r) { return Dot::row_part(splat(rows[r * stride]), part); };
+  auto row = [&](int r) { return Dot::row_part(splat(rows[r * stride + part % Dot::kRowWords]), part); };
   auto columns = [&](int v) { return Dot::column_part(load<Words>(panel + v * kLanes), part); };
   if constexpr (kRows < kVectors) {
     Words held[kRows];
@@ -63,7 +63,7 @@ inline void multiply_tile(const uint32_t* rows, size_t stride, const uint32_t* p
   for (int w = 0; w < words; ++w) {
     for (int line = 0; line < kAhead; ++line) prefetch(ahead + (w * kAhead + line) * kLineWords);
     for (int part = 0; part < Dot::kParts; ++part)
-      add_part<Dot, kRows, kVectors>(rows + w, stride, panel + w * kPanel, part, acc);
+      add_part<Dot, kRows, kVectors>(rows + w * Dot::kRowWords, stride, panel + w * kPanel, part, acc);
   }
   for (int r = 0; r < kRows; ++r)
     for (int v = 0; v < kVectors; ++v) sums[r * kPanelVectors + v] = acc[r][v];

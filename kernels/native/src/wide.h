@@ -20,16 +20,6 @@ inline void widen_panel(uint32_t* to, const uint32_t* panel, int words) {
         store(to + v, Dot::column_part(load<Words>(panel + v), part));
 }
 
-template <class Dot>
-inline void widen_words(uint32_t* to, const uint32_t* row, int words) {
-  if constexpr (std::is_same_v<Dot, BFloat16Dot>) {
-    widen_row(reinterpret_cast<float*>(to), reinterpret_cast<const uint16_t*>(row), 2 * words);
-  } else {
-    for (int w = 0; w < words; ++w)
-      for (int part = 0; part < Dot::kParts; ++part, ++to) *to = row[w] >> (8 * part) & 0x00ff00ffu;
-  }
-}
-
 // The tile of wide words. Products of integers need a register before they are added: with half a panel, two
 // vectors of it are held, and a row.
 #if defined(__AVX2__) && !defined(__AVX512F__)
@@ -47,18 +37,23 @@ void multiply_wide(const Rows& rows, int first, int count, const uint32_t* panel
   constexpr int kRows = kIsFloat ? kTileRows : kHalfRows;
   constexpr int kVectors = kIsFloat ? kPanelVectors : kHalfVectors;
   constexpr int kParts = Dot::kParts, kStride = kParts * kWideWords;
+  constexpr bool kAreWide = Dot::kRowWords == kParts;  // rows
   alignas(64) uint32_t wide_panel[kStride * kPanel];
-  alignas(64) uint32_t wide_rows[kTaskRows][kStride];
+  alignas(64) uint32_t wide_rows[kAreWide ? 1 : kTaskRows * kStride];
   for (int word = 0; word < words; word += kWideWords) {
     const int piece = std::min(kWideWords, words - word);
     widen_panel<Dot>(wide_panel, panel + size_t(word) * kPanel, piece);
-    for (int r = 0; r < count; ++r)
-      widen_words<Dot>(wide_rows[r], rows.words + size_t(first + r) * rows.stride + word, piece);
+    const uint32_t* own = rows.words + size_t(first) * rows.stride + word * Dot::kRowWords;
+    for (int r = 0; !kAreWide && r < count; ++r)
+      widen_row(reinterpret_cast<float*>(wide_rows + r * kStride),
+                reinterpret_cast<const uint16_t*>(own + r * rows.stride), 2 * piece);
+    const uint32_t* parts = kAreWide ? own : wide_rows;
+    const size_t stride = kAreWide ? rows.stride : kStride;
     const uint32_t* ahead = panel + size_t(word + kWideWords) * kPanel;
     for (int v = 0; v < kPanelVectors; v += kVectors)
       for_row_groups<kRows>(count, [&](int row, int n) {
         auto multiply = [&]<int kAhead>() {
-          multiply_rows<Wide, kAhead, kRows, kVectors>(n, wide_rows[row], kStride, wide_panel + v * kLanes,
+          multiply_rows<Wide, kAhead, kRows, kVectors>(n, parts + row * stride, stride, wide_panel + v * kLanes,
                                                        kParts * piece, sums + row * kPanelVectors + v,
                                                        word == 0, ahead);
         };
