@@ -87,7 +87,7 @@ class RobustFit:
         self._coefficients = tuple(self._solve())
 
     def _is_stale(self) -> bool:
-        return self._clock() - self._measured_s > self._stale_s or not self.num_measurements
+        return not self.num_measurements or self._clock() - self._measured_s > self._stale_s
 
     def _solve(self) -> list[float]:
         prior = np.asarray(self._prior())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from services.router.workers.fit import RobustFit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 #: Milliseconds: per prompt, per 1000 tokens, per million pairs of token and token before it.
 PREFILL_PRIOR = (5.0, 50.0, 1.0)
@@ -146,11 +146,26 @@ def _member(
     fleet: RobustFit, prior: tuple[float, ...], clock: Callable[[], float], stale_s: float
 ) -> RobustFit:
     return RobustFit(
-        lambda: _positive(fleet, prior), prior_weight=FLEET_WEIGHT, stale_s=stale_s, clock=clock
+        _Positive(fleet, prior), prior_weight=FLEET_WEIGHT, stale_s=stale_s, clock=clock
     )
 
 
-def _positive(fit: RobustFit, prior: tuple[float, ...]) -> tuple[float, ...]:
-    """Return the fleet's coefficients, kept above 0 so that they do not fix a worker's at 0."""
-    pairs = zip(fit.coefficients, prior, strict=True)
-    return tuple(max(value, 0.01 * known) for value, known in pairs)
+class _Positive:
+    """The fleet's coefficients, kept above 0 so that they do not fix a worker's at 0.
+
+    They are read for every worker and every request, and change when an answer has ended.
+    """
+
+    def __init__(self, fit: RobustFit, prior: tuple[float, ...]) -> None:
+        self._fit = fit
+        self._prior = prior
+        self._read: Sequence[float] | None = None
+        self._positive: tuple[float, ...] = prior
+
+    def __call__(self) -> tuple[float, ...]:
+        found = self._fit.coefficients
+        if found is not self._read:
+            pairs = zip(found, self._prior, strict=True)
+            self._positive = tuple(max(value, 0.01 * known) for value, known in pairs)
+            self._read = found
+        return self._positive
