@@ -346,10 +346,11 @@ class ModelRunner:
         # There are no drafts here: the next token follows the last computed one.
         ends, sampled = batch.metadata.seq_lens_list, batch.plan.sampled
         positions = [ends[sampled[i]] for i in later]
-        chosen = self._chooser.choose(logits, states, positions)
+        tokens = self._chooser.choose(logits, states, positions)
         if self._feeds_on_device:
-            self._last_tokens.index_copy_(0, rows, chosen.to_feed)
-        return self._readback.start(chosen.for_host)
+            # The next step computes them before the host has checked them: they must be valid ids.
+            self._last_tokens.index_copy_(0, rows, tokens.clamp(min=0))
+        return self._readback.start(tokens)
 
     def _score(self, hidden: torch.Tensor, score: PromptScore) -> list[PositionLogprobs]:
         """Return logprobs of prompt tokens: each is predicted by the hidden state before it."""

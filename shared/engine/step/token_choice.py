@@ -19,22 +19,10 @@ from shared.engine.sampler.random import Purpose, uniforms
 if TYPE_CHECKING:
     from collections.abc import Sequence as Seq
 
-    from numpy.typing import NDArray
-
     from shared.engine.step.row_states import RowState
 
-#: Value in `Chosen.for_host` for a row without a finite logit.
+#: In place of a token, for a row without a finite logit.
 NOTHING = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """Tokens of a step, on the device: both int64 [n]."""
-
-    #: Always valid ids: the next step computes them before the host has checked them.
-    to_feed: torch.Tensor
-    #: The same, but NOTHING if no token was left to choose.
-    for_host: torch.Tensor
 
 
 class TokenChooser(Protocol):
@@ -45,8 +33,12 @@ class TokenChooser(Protocol):
         """Its name in `kernels.sampling`, for rows that need more than parameters and positions."""
         ...
 
-    def choose(self, logits: torch.Tensor, states: Seq[RowState], positions: Seq[int]) -> Chosen:
+    def choose(
+        self, logits: torch.Tensor, states: Seq[RowState], positions: Seq[int]
+    ) -> torch.Tensor:
         """Return one token per row of `logits` [n, vocab], float32, which may be overwritten.
+
+        They are int64 [n] on the device, NOTHING where no token was left to choose.
 
         positions: position of each token, counted from the prompt's beginning.
         """
@@ -76,7 +68,9 @@ class DeviceChooser:
 
     implementation: str
 
-    def choose(self, logits: torch.Tensor, states: Seq[RowState], positions: Seq[int]) -> Chosen:
+    def choose(
+        self, logits: torch.Tensor, states: Seq[RowState], positions: Seq[int]
+    ) -> torch.Tensor:
         """See `TokenChooser.choose`."""
         return _choose_on_device(logits, states, positions, self.implementation)
 
@@ -95,7 +89,9 @@ class NativeChooser:
         self._sample_indices = np.empty(0, np.uint32)
         self._are_greedy = True
 
-    def choose(self, logits: torch.Tensor, states: Seq[RowState], positions: Seq[int]) -> Chosen:
+    def choose(
+        self, logits: torch.Tensor, states: Seq[RowState], positions: Seq[int]
+    ) -> torch.Tensor:
         """See `TokenChooser.choose`."""
         if states != self._states:
             self._follow(list(states))
@@ -103,7 +99,7 @@ class NativeChooser:
             self._choices["number"] = native.draw_uniforms(
                 self._seeds, self._sample_indices, np.array(positions, np.uint32), Purpose.SAMPLE
             )
-        return _chosen(native.choose_rows(logits, self._choices, self._pool))
+        return torch.from_numpy(native.choose_rows(logits, self._choices, self._pool))
 
     def _follow(self, states: list[RowState]) -> None:
         params = [state.params for state in states]
@@ -120,14 +116,9 @@ class NativeChooser:
         )
 
 
-def _chosen(tokens: NDArray[np.int64]) -> Chosen:
-    for_host = torch.from_numpy(tokens)
-    return Chosen(for_host if tokens.min(initial=0) >= 0 else for_host.clamp(min=0), for_host)
-
-
 def _choose_on_device(
     logits: torch.Tensor, states: Seq[RowState], positions: Seq[int], implementation: str
-) -> Chosen:
+) -> torch.Tensor:
     if all(state.is_greedy for state in states):
         return _most_likely(logits)
     params = [state.params for state in states]
@@ -145,7 +136,7 @@ def _choose_on_device(
     packed = torch.from_numpy(np.vstack([numbers, temperatures, np.array(filters).T]))
     on_device = packed.to(logits.device, non_blocking=True)
     # No allowed token gives -inf, a broken model NaN; neither may become text.
-    tokens = choose(
+    return choose(
         logits,
         on_device[0],
         temperature=on_device[1].float(),
@@ -154,10 +145,9 @@ def _choose_on_device(
         min_p=on_device[4].float(),
         implementation=implementation,
     )
-    return Chosen(tokens.clamp(min=0), tokens)
 
 
-def _most_likely(logits: torch.Tensor) -> Chosen:
+def _most_likely(logits: torch.Tensor) -> torch.Tensor:
     """Return the first of the most likely tokens; nothing about the sequences is copied."""
     if logits.device.type == "cpu":
         # Ten times as fast as PyTorch's on one thread.
@@ -166,8 +156,8 @@ def _most_likely(logits: torch.Tensor) -> Chosen:
         usable = np.isfinite(rows[np.arange(len(rows)), best])
         tokens = torch.from_numpy(best)
         if usable.all():
-            return Chosen(tokens, tokens)
-        return Chosen(tokens, tokens.masked_fill(torch.from_numpy(~usable), NOTHING))
+            return tokens
+        return tokens.masked_fill(torch.from_numpy(~usable), NOTHING)
     peaks = logits.max(dim=-1)
     usable_on_device = peaks.values.isfinite()
-    return Chosen(peaks.indices, peaks.indices.masked_fill(~usable_on_device, NOTHING))
+    return peaks.indices.masked_fill(~usable_on_device, NOTHING)

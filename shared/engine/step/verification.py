@@ -106,7 +106,7 @@ def _choose_rows(
 ) -> list[Sampled]:
     states = [row.state for row, _ in rows]
     positions = [row.position + num for row, num in rows]
-    tokens = chooser.choose(logits, states, positions).for_host.tolist()
+    tokens = chooser.choose(logits, states, positions).tolist()
     return [Sampled(None if token == NOTHING else token) for token in tokens]
 
 

@@ -27,7 +27,7 @@ def test_log_probabilities_change_no_token() -> None:
     logits = random(len(params), 3001) * 3
     library = load_library()
     pool = library.baton_pool_new(2, None, 0)
-    alone = NativeChooser(pool).choose(logits.clone(), rows, [3] * len(rows)).for_host.tolist()
+    alone = NativeChooser(pool).choose(logits.clone(), rows, [3] * len(rows)).tolist()
     library.baton_pool_delete(pool)
     states = [SamplingState(each, PROMPT[:], 3) for each in params]
     sampled = sample(logits.clone(), states, NativeChooser.implementation)
