@@ -100,6 +100,7 @@ def test_layout_of_a_mixed_batch(builder: Builder) -> None:
     assert batch.metadata.seq_lens_list == [9, 9]
     assert batch.metadata.query_lens_list == [1, 6]
     assert batch.plan.sampled == [0]  # the chunk does not reach its last token
+    assert batch.sampled_rows.tolist() == [batch.plan.rows[0]]
     assert batch.metadata.wanted is not None
     assert batch.metadata.wanted.tolist() == [0]
     assert batch.logits_at is None
