@@ -218,6 +218,20 @@ def test_a_step_whose_outcome_is_lost_fails_what_was_built_on_it() -> None:
     engine.check_integrity()
 
 
+def watch_tokens(model: Any) -> list[int]:
+    """Return a list that gets the ids of all tokens that the model computes."""
+    computed: list[int] = []
+    forward = model.forward
+
+    def watched(token_ids: torch.Tensor, *others: Any) -> torch.Tensor:
+        computed.extend(token_ids.tolist())
+        hidden: torch.Tensor = forward(token_ids, *others)
+        return hidden
+
+    model.forward = watched
+    return computed
+
+
 def test_a_broken_model_gives_no_token_in_any_mode() -> None:
     for mode in StepMode:
         loaded = FakeLoadedModel()
@@ -225,10 +239,12 @@ def test_a_broken_model_gives_no_token_in_any_mode() -> None:
         loaded.model.compute_logits = lambda hidden: torch.full(  # type: ignore[method-assign]
             (len(hidden), VOCAB_SIZE), float("nan")
         )
+        computed = watch_tokens(loaded.model)
         engine.add(make_request("a", range(9), temperature=0.7))
         engine.add(make_request("b", range(9)))
         run = drain(engine)
         assert all("no finite logits" in str(run.failure(name)) for name in "ab")
+        assert min(computed) >= 0, mode  # also where a step is fed before the host has looked
         assert engine.stats().num_free_blocks == 64
 
 
