@@ -78,6 +78,7 @@ struct Int8Dot {
   using Accumulator = Ints;
   static constexpr int kElements = 4;
 #if defined(__AVX512VNNI__)
+  using RowNumber = uint8_t;
   static constexpr bool kIsWider = false;
   static constexpr int kParts = 1, kRowWords = 1;
   static Words row_part(Words row, int) { return row; }
@@ -86,6 +87,7 @@ struct Int8Dot {
     return (Ints)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)row, (__m512i)columns);
   }
 #else
+  using RowNumber = int16_t;
   static constexpr bool kIsWider = true;
   using Wide = Int16Dot;
   // Bytes 0 and 2 of a word, then bytes 1 and 3, as two halves.

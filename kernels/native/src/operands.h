@@ -233,7 +233,7 @@ class Operands {
           narrow_row(reinterpret_cast<Element*>(to), reinterpret_cast<const float*>(to), inner);
         return;
       case RowForm::kBytes:
-        put_bytes(row, reinterpret_cast<Int8Number*>(to), from, matrix, range);
+        put_bytes(row, reinterpret_cast<Int8Dot::RowNumber*>(to), from, matrix, range);
         return;
       case RowForm::kPieces:
         if (is_packed(matrix.kind))
@@ -292,10 +292,8 @@ class Operands {
     }
   }
 
-  using Int8Number = std::conditional_t<Int8Dot::kIsWider, int16_t, uint8_t>;
-
   template <class From>
-  void put_bytes(int row, Int8Number* to, const From* from, const Matrix& matrix, const Range* range) {
+  void put_bytes(int row, Int8Dot::RowNumber* to, const From* from, const Matrix& matrix, const Range* range) {
     InputScale by{0.0f, 0.0f};
     if (matrix.rounding.grid == Grid::kNone)
       by.scale = quantize_row(to, from, matrix.inner, range);

@@ -1,4 +1,4 @@
-// Whole numbers of 8 bits of a row, in memory as Int8Dot reads them: bytes, or the parts of words of four, halves.
+// How the 8-bit numbers of a row lie in memory for Int8Dot: bytes, or halves in the order of a word's parts.
 #pragma once
 
 #include "simd.h"
@@ -8,7 +8,7 @@ namespace baton {
 // Writes numbers `place`.. of a row that begins at `to`; `place` is a multiple of kLanes.
 inline void store_numbers(uint8_t* to, int place, Words numbers) { store(to + place, low_bytes(numbers)); }
 
-// Of four numbers the first and the third, then the others.
+// Halves: of four numbers the first and the third, then the others.
 inline void store_numbers(int16_t* to, int place, Words numbers) {
 #if defined(__AVX2__)
   const __m128i order = _mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15);

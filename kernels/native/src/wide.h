@@ -37,18 +37,18 @@ void multiply_wide(const Rows& rows, int first, int count, const uint32_t* panel
   constexpr int kRows = kIsFloat ? kTileRows : kHalfRows;
   constexpr int kVectors = kIsFloat ? kPanelVectors : kHalfVectors;
   constexpr int kParts = Dot::kParts, kStride = kParts * kWideWords;
-  constexpr bool kAreWide = Dot::kRowWords == kParts;  // rows
+  constexpr bool kRowsAreWide = Dot::kRowWords == kParts;
   alignas(64) uint32_t wide_panel[kStride * kPanel];
-  alignas(64) uint32_t wide_rows[kAreWide ? 1 : kTaskRows * kStride];
+  alignas(64) uint32_t wide_rows[kRowsAreWide ? 1 : kTaskRows * kStride];
   for (int word = 0; word < words; word += kWideWords) {
     const int piece = std::min(kWideWords, words - word);
     widen_panel<Dot>(wide_panel, panel + size_t(word) * kPanel, piece);
     const uint32_t* own = rows.words + size_t(first) * rows.stride + word * Dot::kRowWords;
-    for (int r = 0; !kAreWide && r < count; ++r)
+    for (int r = 0; !kRowsAreWide && r < count; ++r)
       widen_row(reinterpret_cast<float*>(wide_rows + r * kStride),
                 reinterpret_cast<const uint16_t*>(own + r * rows.stride), 2 * piece);
-    const uint32_t* parts = kAreWide ? own : wide_rows;
-    const size_t stride = kAreWide ? rows.stride : kStride;
+    const uint32_t* parts = kRowsAreWide ? own : wide_rows;
+    const size_t stride = kRowsAreWide ? rows.stride : kStride;
     const uint32_t* ahead = panel + size_t(word + kWideWords) * kPanel;
     for (int v = 0; v < kPanelVectors; v += kVectors)
       for_row_groups<kRows>(count, [&](int row, int n) {

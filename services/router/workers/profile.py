@@ -153,7 +153,7 @@ def _member(
 class _Positive:
     """The fleet's coefficients, kept above 0 so that they do not fix a worker's at 0.
 
-    They are read for every worker and every request, and change when an answer has ended.
+    They are computed when the fleet's change: every request reads them for every worker.
     """
 
     def __init__(self, fit: RobustFit, prior: tuple[float, ...]) -> None:

@@ -209,7 +209,8 @@ class BatchBuilder:
         logits_at: Sequence[int] | None,
     ) -> Batch:
         last = None if logits_at is None else on["logits_at"][: len(logits_at)]
-        sampled_rows, has_states = on["sampled_rows"], bool(packed.layout.num_state_groups)
+        sampled_rows = on["sampled_rows"]
+        # Mostly all of them choose: then no slice, which costs as much as an array's operation.
         if len(plan.sampled) < packed.layout.num_seqs:
             sampled_rows = sampled_rows[: len(plan.sampled)]
         keeps_all = self._keeps_all(plan)
@@ -223,7 +224,7 @@ class BatchBuilder:
                 seq_lens_list=seq_lens + [1] * num_padding,
                 wanted=None if keeps_all else last,
                 wanted_list=() if keeps_all or logits_at is None else logits_at,
-                states=on["states"] if has_states else None,
+                states=on["states"] if packed.layout.num_state_groups else None,
             )
             for block_tables, slots in packed.by_group
         )
