@@ -9,18 +9,17 @@ from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_void
 from kernels.native.build import NativeUnavailableError, build_library
 from kernels.native.structures import (
     AdaptedMatrix,
-    Batch,
     Blocks,
     Codes,
     CollectiveShape,
     CoreUse,
     Failure,
     Gates,
-    KvMemory,
     RingShape,
     Rounding,
     Shape,
     SpunTask,
+    Step,
     Texts,
     Weights,
 )
@@ -71,10 +70,7 @@ _SIGNATURES = {
     "baton_adapter_delete": (None, (c_void_p,)),
     "baton_decoder_new": (c_void_p, (c_void_p, POINTER(Shape), POINTER(Weights), c_int)),
     "baton_decoder_delete": (None, (c_void_p,)),
-    "baton_decoder_advance": (
-        c_int,
-        (c_void_p, POINTER(Batch), POINTER(KvMemory), c_void_p, c_void_p, c_int, c_int64),
-    ),
+    "baton_decoder_advance": (c_int, (c_void_p, POINTER(Step), c_int, c_int64)),
     "baton_decoder_layers": (c_int, (c_void_p,)),
     "baton_decoder_embeddings": (c_int, (c_void_p, c_void_p, c_int, c_void_p, c_void_p)),
     "baton_decoder_logits": (c_int, (c_void_p, c_void_p, c_int, c_void_p, c_void_p)),

@@ -299,6 +299,17 @@ class KvMemory(ctypes.Structure):
     )
 
 
+class Step(ctypes.Structure):
+    """`baton::Step`."""
+
+    _fields_ = (
+        ("batch", Batch),
+        ("kv", KvMemory),
+        ("collective", c_void_p),
+        ("hidden", c_void_p),
+    )
+
+
 class Texts(ctypes.Structure):
     """See `Texts` of whole.h."""
 

@@ -145,11 +145,8 @@ void baton_decoder_delete(Decoder* decoder) { delete decoder; }
 
 // Of decoders. collective: null with one rank.
 // 3: there is more to do, see `Decoder::advance`.
-int baton_decoder_advance(Decoder* decoder, const Batch* batch, const KvMemory* kv, Collective* collective,
-                          float* hidden, int begins, int64_t room_ns) {
-  return outcome([&] {
-    return decoder->advance(*batch, *kv, Ranks(collective), hidden, begins != 0, room_ns) ? 0 : 3;
-  });
+int baton_decoder_advance(Decoder* decoder, const Step* step, int begins, int64_t room_ns) {
+  return outcome([&] { return decoder->advance(*step, begins != 0, room_ns) ? 0 : 3; });
 }
 int baton_decoder_layers(const Decoder* decoder) { return decoder->layers(); }
 int baton_decoder_embeddings(Decoder* decoder, const int64_t* token_ids, int count,

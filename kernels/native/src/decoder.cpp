@@ -53,9 +53,10 @@ class TypedDecoder final : public Decoder {
   // A pause, and the program's end, are where a layer's input is captured.
   int layers() const override { return program_[std::min(next_, program_.size() - 1)].layer; }
 
-  bool advance(const Batch& batch, const KvMemory& kv, const Ranks& ranks, float* hidden, bool begins,
-               int64_t room_ns) override {
-    ranks_ = ranks;
+  bool advance(const Step& step, bool begins, int64_t room_ns) override {
+    const Batch& batch = step.batch;
+    const KvMemory& kv = step.kv;
+    ranks_ = Ranks(step.collective);
     if (begins) begin(batch);
     const int tokens = batch.num_tokens;
     const auto until = end_of(room_ns);
@@ -177,7 +178,7 @@ class TypedDecoder final : public Decoder {
           break;
       }
     }
-    leave(rows, hidden);
+    leave(rows, step.hidden);
     adapter_rows_.clear();
     return true;
   }

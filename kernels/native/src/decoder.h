@@ -159,20 +159,26 @@ struct Weights {
   const float* positions;  // [positions][hidden], added to the embedding; or null
 };
 
+// One step: what it computes, and where the results go.
+struct Step {
+  Batch batch;
+  KvMemory kv;
+  Collective* collective;  // null with one rank
+  float* hidden;  // float32 [wanted][hidden], behind the last norm; of a stage before the last one, of all tokens
+};
+
 // Not for two threads at a time: the activations between the calls' steps are kept.
 //
 // All ranks make the same calls, for the same tokens, and get the same results. Each throws GroupBroken.
 class Decoder {
  public:
   virtual ~Decoder() = default;
-  // Writes the tokens' keys and values into `kv`, and float32 hidden states [wanted][hidden]
-  // behind the last norm to `hidden`. Of a stage before the last one they are of all tokens.
+  // Writes the tokens' keys and values into the step's `kv`, and its results.
   //
   // It computes a layer, and more as long as one like the last is over within `room_ns` of the call (negative: all).
-  // It returns true at the end. The next call goes on with the same arguments, unless it `begins` another step. No
+  // It returns true at the end. The next call goes on with the same step, unless it `begins` another one. No
   // other call may come in between: another decoder of the same matrices may compute.
-  virtual bool advance(const Batch& batch, const KvMemory& kv, const Ranks& ranks, float* hidden, bool begins,
-                       int64_t room_ns) = 0;
+  virtual bool advance(const Step& step, bool begins, int64_t room_ns) = 0;
   // Of the step that `advance` has begun: how many layers are computed, and their keys and values written.
   virtual int layers() const = 0;
   // float32 [count][hidden]: the embeddings of tokens.

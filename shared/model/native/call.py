@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from kernels.native.structures import Batch, KvMemory
+    from kernels.native.structures import Step
 
 
 class DecoderCall:
@@ -24,24 +24,20 @@ class DecoderCall:
         self,
         library: ctypes.CDLL,
         decoder: int,
-        batch: Batch,
-        kv: KvMemory,
+        step: Step,
         hidden: Tensor,
         *,
-        group: int | None,
         check: Callable[[int, str], None],
         inputs: object,
     ) -> None:
         """Make the call; nothing is computed.
 
-        `hidden` gets the result. `check` raises the error of an outcome. `inputs`: what the batch
-        points to, kept with the call.
+        `hidden` gets the step's result. `check` raises the error of an outcome. `inputs`: what the
+        step points to, kept with the call.
         """
         self._library = library
         self._decoder = decoder
-        self._batch = batch
-        self._kv = kv
-        self._group = group
+        self._step = step
         self._check = check
         self._inputs = inputs
         self._has_begun = False
@@ -58,16 +54,13 @@ class DecoderCall:
         """
         outcome = self._library.baton_decoder_advance(
             self._decoder,
-            byref(self._batch),
-            byref(self._kv),
-            self._group,
-            self.hidden.data_ptr(),
+            byref(self._step),
             not self._has_begun,
             -1 if room_ms == math.inf else int(room_ms * 1e6),
         )
         self._has_begun = True
         self.is_over = outcome != Outcome.UNFINISHED
-        self._check(outcome, f"the activations of {self._batch.num_tokens} tokens")
+        self._check(outcome, f"the activations of {self._step.batch.num_tokens} tokens")
         return self.is_over
 
     @property

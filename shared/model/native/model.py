@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from kernels.native.kinds import Kind, Outcome
-from kernels.native.structures import Batch, Operation, Shape, Weights
+from kernels.native.structures import Batch, Operation, Shape, Step, Weights
 from shared.errors import InternalError
 from shared.model.native.adapters import PackedAdapter, adapter_rows, linears_taking_adapters
 from shared.model.native.call import DecoderCall
@@ -238,13 +238,17 @@ class NativeCausalLM:
         if self.spec.has_states:
             assert metadata.states is not None  # the batch of a model with states
             _place_states(batch, kv_caches[self._num_groups :], metadata.states)
+        step = Step(
+            batch=batch,
+            kv=kv_memory(kv_caches[: self._num_groups], self.dtype),
+            collective=self._group,
+            hidden=hidden.data_ptr(),
+        )
         return DecoderCall(
             self._library,
             self._decoder,
-            batch,
-            kv_memory(kv_caches[: self._num_groups], self.dtype),
+            step,
             hidden,
-            group=self._group,
             check=self._check,
             inputs=(token_ids, positions, metadata, own),
         )

@@ -104,7 +104,7 @@ def test_a_step_beside_the_largest_one_counts(
     advance = DecoderCall.advance
 
     def noting(self: DecoderCall, *args: float) -> bool:
-        decoders[self._batch.num_tokens] = self._decoder
+        decoders[self._step.batch.num_tokens] = self._decoder
         return advance(self, *args)
 
     monkeypatch.setattr(DecoderCall, "advance", noting)
