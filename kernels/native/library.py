@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_void_p
+from ctypes import POINTER, c_char_p, c_int, c_int64, c_size_t, c_void_p
 
 from kernels.native.build import NativeUnavailableError, build_library
 from kernels.native.structures import (
@@ -61,10 +61,7 @@ _SIGNATURES = {
         c_int,
         (c_void_p, c_void_p, c_size_t, c_int, c_int, c_void_p, c_void_p),
     ),
-    "baton_draw_uniforms": (
-        None,
-        (c_void_p, c_void_p, c_void_p, c_uint32, c_int, c_void_p),
-    ),
+    "baton_draw_uniforms": (None, (c_void_p, c_void_p, c_int, c_void_p)),
     "baton_adapter_new": (c_void_p, (c_int, POINTER(AdaptedMatrix), c_int)),
     "baton_adapter_bytes": (c_size_t, (c_void_p,)),
     "baton_adapter_delete": (None, (c_void_p,)),

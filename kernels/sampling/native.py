@@ -21,6 +21,8 @@ ROW_CHOICE = np.dtype(
         ("temperature", "f4"), ("top_p", "f4"), ("min_p", "f4"), ("", "f4"),
     ],
 )  # fmt: skip
+#: `baton::RowDraw`.
+ROW_DRAW = np.dtype([("seed", "u8"), ("index", "u4"), ("purpose", "u4")])
 
 
 def launch(logits: torch.Tensor, numbers: torch.Tensor, filters: Filters) -> torch.Tensor:
@@ -57,16 +59,13 @@ def choose_rows(
     return tokens
 
 
-def draw_uniforms(
-    seeds: NDArray[np.uint64],
-    sample_indices: NDArray[np.uint32],
-    positions: NDArray[np.uint32],
-    purpose: int,
-) -> NDArray[np.float64]:
-    """Return one number in [0, 1) per (seed, sample index, position): Philox4x32-10, 53 bits."""
-    numbers = np.empty(len(seeds))
+def draw_uniforms(draws: NDArray[np.void], positions: NDArray[np.uint32]) -> NDArray[np.float64]:
+    """Return one number in [0, 1) per stream and position: Philox4x32-10, 53 bits.
+
+    draws: ROW_DRAW [n], contiguous.
+    """
+    numbers = np.empty(len(draws))
     load_library().baton_draw_uniforms(
-        seeds.ctypes.data, sample_indices.ctypes.data, positions.ctypes.data,
-        purpose, len(seeds), numbers.ctypes.data,
-    )  # fmt: skip
+        draws.ctypes.data, positions.ctypes.data, len(draws), numbers.ctypes.data
+    )
     return numbers

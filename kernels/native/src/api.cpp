@@ -122,9 +122,8 @@ int baton_choose_tokens(Pool* pool, const float* logits, size_t stride, int rows
 } catch (const std::bad_alloc&) {
   return 1;
 }
-void baton_draw_uniforms(const uint64_t* seeds, const uint32_t* indices, const uint32_t* positions,
-                         uint32_t purpose, int count, double* numbers) {
-  draw_uniforms(seeds, indices, positions, purpose, count, numbers);
+void baton_draw_uniforms(const RowDraw* draws, const uint32_t* positions, int count, double* numbers) {
+  for (int i = 0; i < count; ++i) numbers[i] = draw_uniform(draws[i], positions[i]);
 }
 
 Adapter* baton_adapter_new(int element, const AdaptedMatrix* matrices, int count) try {

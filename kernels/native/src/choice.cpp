@@ -234,22 +234,19 @@ void choose_tokens(Pool* pool, const float* logits, size_t stride, int rows, int
   if (failed) throw std::bad_alloc();
 }
 
-void draw_uniforms(const uint64_t* seeds, const uint32_t* indices, const uint32_t* positions,
-                   uint32_t purpose, int count, double* numbers) {
-  for (int i = 0; i < count; ++i) {
-    uint32_t c0 = positions[i], c1 = indices[i], c2 = purpose, c3 = 0;
-    uint32_t k0 = uint32_t(seeds[i]), k1 = uint32_t(seeds[i] >> 32);
-    for (int round = 0; round < 10; ++round) {
-      const uint64_t left = uint64_t(c0) * 0xD2511F53u, right = uint64_t(c2) * 0xCD9E8D57u;
-      c0 = uint32_t(right >> 32) ^ c1 ^ k0;
-      c1 = uint32_t(right);
-      c2 = uint32_t(left >> 32) ^ c3 ^ k1;
-      c3 = uint32_t(left);
-      k0 += 0x9E3779B9u;
-      k1 += 0xBB67AE85u;
-    }
-    numbers[i] = double(uint64_t(c0) << 21 | c1 >> 11) * 0x1p-53;
+double draw_uniform(const RowDraw& draw, uint32_t position) {
+  uint32_t c0 = position, c1 = draw.index, c2 = draw.purpose, c3 = 0;
+  uint32_t k0 = uint32_t(draw.seed), k1 = uint32_t(draw.seed >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t left = uint64_t(c0) * 0xD2511F53u, right = uint64_t(c2) * 0xCD9E8D57u;
+    c0 = uint32_t(right >> 32) ^ c1 ^ k0;
+    c1 = uint32_t(right);
+    c2 = uint32_t(left >> 32) ^ c3 ^ k1;
+    c3 = uint32_t(left);
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
   }
+  return double(uint64_t(c0) << 21 | c1 >> 11) * 0x1p-53;
 }
 
 }  // namespace baton

@@ -22,9 +22,15 @@ struct RowChoice {
 void choose_tokens(Pool* pool, const float* logits, size_t stride, int rows, int vocab,
                    const RowChoice* choices, int64_t* tokens);
 
-// One number in [0, 1) per (seed, sample index, position), with 53 random bits: Philox4x32-10 of
-// J. K. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (SC 2011).
-void draw_uniforms(const uint64_t* seeds, const uint32_t* indices, const uint32_t* positions,
-                   uint32_t purpose, int count, double* numbers);
+// The stream that a row's numbers come from.
+struct RowDraw {
+  uint64_t seed;
+  uint32_t index;  // of the sample
+  uint32_t purpose;
+};
+
+// The number of a position in [0, 1), with 53 random bits: Philox4x32-10 of J. K. Salmon et al., "Parallel random
+// numbers: as easy as 1, 2, 3" (SC 2011).
+double draw_uniform(const RowDraw& draw, uint32_t position);
 
 }  // namespace baton

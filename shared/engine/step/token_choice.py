@@ -85,8 +85,7 @@ class NativeChooser:
         self._pool = pool
         self._states: list[RowState] = []
         self._choices = np.empty(0, native.ROW_CHOICE)
-        self._seeds = np.empty(0, np.uint64)
-        self._sample_indices = np.empty(0, np.uint32)
+        self._draws = np.empty(0, native.ROW_DRAW)
         self._are_greedy = True
 
     def choose(
@@ -97,7 +96,7 @@ class NativeChooser:
             self._follow(list(states))
         if not self._are_greedy:
             self._choices["number"] = native.draw_uniforms(
-                self._seeds, self._sample_indices, np.array(positions, np.uint32), Purpose.SAMPLE
+                self._draws, np.array(positions, np.uint32)
             )
         return torch.from_numpy(native.choose_rows(logits, self._choices, self._pool))
 
@@ -105,8 +104,9 @@ class NativeChooser:
         params = [state.params for state in states]
         self._states = states
         self._are_greedy = all(state.is_greedy for state in states)
-        self._seeds = np.array([p.fixed_seed for p in params], np.uint64)
-        self._sample_indices = np.array([p.sample_index for p in params], np.uint32)
+        self._draws = np.array(
+            [(p.fixed_seed, p.sample_index, Purpose.SAMPLE) for p in params], native.ROW_DRAW
+        )
         self._choices = np.array(
             [
                 (0.0, p.top_k, 0.0 if p.is_greedy else p.temperature, p.top_p, p.min_p, 0.0)

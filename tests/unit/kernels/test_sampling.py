@@ -69,12 +69,8 @@ def test_threads_and_extreme_temperatures_change_nothing_else() -> None:
 def test_the_library_draws_the_same_numbers(
     seed: int, sample_index: int, position: int, purpose: Purpose
 ) -> None:
-    own = native.draw_uniforms(
-        np.array([seed], np.uint64),
-        np.array([sample_index], np.uint32),
-        np.array([position], np.uint32),
-        purpose,
-    )
+    draws = np.array([(seed, sample_index, purpose)], native.ROW_DRAW)
+    own = native.draw_uniforms(draws, np.array([position], np.uint32))
     assert own == uniforms([seed], [sample_index], [position], purpose)
 
 
