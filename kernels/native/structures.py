@@ -307,6 +307,10 @@ class Step(ctypes.Structure):
         ("kv", KvMemory),
         ("collective", c_void_p),
         ("hidden", c_void_p),
+        ("logits", c_void_p),
+        ("choices", c_void_p),
+        ("draws", c_void_p),
+        ("tokens", c_void_p),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +24,16 @@ ROW_CHOICE = np.dtype(
 )  # fmt: skip
 #: `baton::RowDraw`.
 ROW_DRAW = np.dtype([("seed", "u8"), ("index", "u4"), ("purpose", "u4")])
+
+
+@dataclass(frozen=True, slots=True)
+class RowChoices:
+    """How the tokens of rows are chosen, apart from their positions."""
+
+    #: ROW_CHOICE [n], contiguous; the library writes the rows' numbers.
+    rows: NDArray[np.void]
+    #: ROW_DRAW [n], contiguous; None: all rows are greedy.
+    draws: NDArray[np.void] | None
 
 
 def launch(logits: torch.Tensor, numbers: torch.Tensor, filters: Filters) -> torch.Tensor:

@@ -180,6 +180,11 @@ class TypedDecoder final : public Decoder {
     }
     leave(rows, step.hidden);
     adapter_rows_.clear();
+    if (step.logits != nullptr) {
+      if (step.hidden != nullptr) take_operands(step.hidden, rows);
+      put_every_logit(rows, step.logits);
+    }
+    if (step.tokens != nullptr) choose_next(step, rows);
     return true;
   }
 
@@ -191,28 +196,10 @@ class TypedDecoder final : public Decoder {
   }
 
   void logits(const float* hidden, int rows, const Ranks& ranks, float* out) override {
+    ranks_ = ranks;
     resize(rows);
-    const int size = shape_.hidden_size, vocab = shape_.vocab_size;
-    rows_of(rows, [&](int row, int) {
-      std::memcpy(operand_.row(row), hidden + size_t(row) * size, size * sizeof(float));
-    });
-    if (ranks.alone()) {
-      put_logits(rows, vocab, out, vocab);
-      return;
-    }
-    const int room = shape_.token_room;
-    own_logits_.reserve(size_t(rows) * room);
-    put_logits(rows, room, own_logits_.data(), room);
-    const int width = room * ranks.size();
-    if (width == vocab) {
-      ranks.gather(own_logits_.data(), rows, room, out);
-      return;
-    }
-    every_logit_.reserve(size_t(rows) * width);
-    ranks.gather(own_logits_.data(), rows, room, every_logit_.data());
-    rows_of(rows, [&](int row, int) {
-      std::memcpy(out + size_t(row) * vocab, every_logit_.data() + size_t(row) * width, vocab * sizeof(float));
-    });
+    take_operands(hidden, rows);
+    put_every_logit(rows, out);
   }
 
  private:
@@ -292,6 +279,47 @@ class TypedDecoder final : public Decoder {
                 size_t(activations.stride / Dot::kElements), rows};
   }
 
+  void take_operands(const float* hidden, int rows) {
+    const int size = shape_.hidden_size;
+    rows_of(rows, [&](int row, int) {
+      std::memcpy(operand_.row(row), hidden + size_t(row) * size, size * sizeof(float));
+    });
+  }
+
+  // The logits of rows of operands, of all ranks.
+  void put_every_logit(int rows, float* out) {
+    const int vocab = shape_.vocab_size;
+    if (ranks_.alone()) {
+      put_logits(rows, vocab, out, vocab);
+      return;
+    }
+    const int room = shape_.token_room;
+    own_logits_.reserve(size_t(rows) * room);
+    put_logits(rows, room, own_logits_.data(), room);
+    const int width = room * ranks_.size();
+    if (width == vocab) {
+      ranks_.gather(own_logits_.data(), rows, room, out);
+      return;
+    }
+    every_logit_.reserve(size_t(rows) * width);
+    ranks_.gather(own_logits_.data(), rows, room, every_logit_.data());
+    rows_of(rows, [&](int row, int) {
+      std::memcpy(out + size_t(row) * vocab, every_logit_.data() + size_t(row) * width, vocab * sizeof(float));
+    });
+  }
+
+  // The tokens behind those of the rows, whose logits are there.
+  void choose_next(const Step& step, int rows) {
+    const Batch& batch = step.batch;
+    if (step.draws != nullptr)
+      for (int row = 0; row < rows; ++row) {
+        const int64_t token = batch.num_wanted >= 0 ? batch.wanted[row] : row;
+        step.choices[row].number = draw_uniform(step.draws[row], uint32_t(batch.positions[token] + 1));
+      }
+    const int vocab = shape_.vocab_size;
+    choose_tokens(&pool_, step.logits, vocab, rows, vocab, step.choices, step.tokens);
+  }
+
   // The rank's logits of rows of operands.
   void put_logits(int rows, int count, float* out, int stride) {
     multiply_rows_with(*weights_.head, operand_, rows, [&](int row, int column, Floats* values) {
@@ -308,10 +336,11 @@ class TypedDecoder final : public Decoder {
     });
   }
 
+  // to: float32 [rows][hidden]; null: they become operands.
   void leave(int rows, float* to) {
     const int size = shape_.hidden_size;
     rows_of(rows, [&](int row, int) {
-      float* out = to + size_t(row) * size;
+      float* out = to != nullptr ? to + size_t(row) * size : operand_.row(row);
       if (weights_.norm != nullptr)
         norm(x_.row(row), weights_.norm, weights_.norm_bias, size, out);
       else

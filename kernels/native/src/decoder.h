@@ -6,6 +6,7 @@
 
 #include "adapters.h"
 #include "attention.h"
+#include "choice.h"
 #include "experts.h"
 #include "matrix.h"
 #include "pool.h"
@@ -164,7 +165,14 @@ struct Step {
   Batch batch;
   KvMemory kv;
   Collective* collective;  // null with one rank
-  float* hidden;  // float32 [wanted][hidden], behind the last norm; of a stage before the last one, of all tokens
+  // What is not wanted is null. `hidden`: float32 [wanted][hidden], behind the last norm; of a stage before the last
+  // one, of all tokens.
+  float* hidden;
+  float* logits;      // float32 [wanted][vocab]
+  // With logits, what is chosen behind each wanted token.
+  RowChoice* choices;
+  const RowDraw* draws;  // where the numbers of the choices come from; null: no row needs one
+  int64_t* tokens;
 };
 
 // Not for two threads at a time: the activations between the calls' steps are kept.

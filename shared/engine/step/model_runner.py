@@ -20,8 +20,9 @@ from shared.engine.step.decode_graphs import StepOutput
 from shared.engine.step.parts import ModelInParts, StepInParts
 from shared.engine.step.readback import HostReadback, PinnedReadback
 from shared.engine.step.returned_rows import returned_rows
-from shared.engine.step.token_choice import NOTHING
+from shared.engine.step.token_choice import NOTHING, NativeChooser
 from shared.engine.step.verification import Drafted, verify
+from shared.engine.step.whole_steps import ChoosingModel, WholeSteps
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -169,6 +170,11 @@ class ModelRunner:
         self._graphs = graphs
         self._rollback = rollback
         self._chooses = chooses
+        #: Computes plain steps; None: no step is computed in one call.
+        self._whole: WholeSteps | None = None
+        may_be_whole = chooses and graphs is None and not feeds_on_device
+        if may_be_whole and isinstance(model, ChoosingModel) and isinstance(chooser, NativeChooser):
+            self._whole = WholeSteps(model, kv_caches, chooser)
         self._hidden_needs: HiddenNeeds | None = None
         #: Whether the last step returned states to be sent.
         self._captures_more = False
@@ -187,7 +193,6 @@ class ModelRunner:
         self._batches.keeps_hidden = True
         self._keeper.capture((), needs.layers)
 
-    @torch.inference_mode()
     def launch(self, plan: StepPlan) -> RunningStep:
         """Start to compute a step. Each plan once, in order."""
         size = None
@@ -197,11 +202,37 @@ class ModelRunner:
         if self._graphs is not None and self._hidden_needs is None:
             size = self._graphs.size_for(plan)
         with self._batches.lend(plan, pad_to=size) as batch:
+            if self._whole is not None:
+                if self._is_whole(plan):
+                    return self._compute(batch, self._whole)
+                self._whole.forget()
             step = self._launch(batch, is_recorded=size is not None)
         if self._rollback is not None and step.before is not None:
             verified = step.result.verified
             self._rollback.restore(step.before, plan, verified, self._model, self._batches)
         return step
+
+    def _is_whole(self, plan: StepPlan) -> bool:
+        """Return whether nothing is wanted of a step but tokens, which the host may get later."""
+        wants_more = plan.is_synchronous or plan.wanted_rows or plan.hidden
+        return (
+            bool(plan.sampled)
+            and not wants_more
+            and self._hidden_needs is None
+            and not self._rows.returned(plan)
+        )
+
+    def _compute(self, batch: Batch, whole: WholeSteps) -> RunningStep:
+        """Compute a step in one call."""
+        sampled = batch.plan.sampled
+        tokens = whole.compute(batch, self._rows.sampled(batch.plan))
+        result = StepResult(
+            {
+                place: None if token == NOTHING else token
+                for place, token in zip(sampled, tokens, strict=True)
+            }
+        )
+        return RunningStep(result, None, [])
 
     @torch.inference_mode()
     def launch_in_parts(self, plan: StepPlan) -> StepInParts | None:
@@ -220,6 +251,8 @@ class ModelRunner:
             states, returned = self._rows.sampled(plan), self._rows.returned(plan)
 
             def end(hidden: torch.Tensor) -> RunningStep:
+                if self._whole is not None:
+                    self._whole.forget()
                 result = StepResult()
                 output = self._output(batch, hidden, result)
                 return self._chosen(batch, states, returned, output, result)
@@ -234,6 +267,7 @@ class ModelRunner:
         is_kept = self._hidden_needs is not None or self._captures_more or bool(plan.hidden)
         return self._chooses and self._graphs is None and not (is_kept or plan.num_drafts)
 
+    @torch.inference_mode()
     def _launch(self, batch: Batch, *, is_recorded: bool) -> RunningStep:
         """Launch a step. The result must not refer to the batch."""
         if batch.fed_rows is not None:

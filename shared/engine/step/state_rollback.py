@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from shared.engine.step.plan import NewBlocks, StepPlan
@@ -64,6 +65,7 @@ class StateRollback:
             ),
         )
 
+    @torch.inference_mode()
     def restore(
         self,
         kept: KeptStates,

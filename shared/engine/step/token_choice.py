@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as Seq
 
     from shared.engine.step.row_states import RowState
+    from shared.request.sampling_params import SamplingParams
 
 #: In place of a token, for a row without a finite logit.
 NOTHING = -1
@@ -84,36 +85,41 @@ class NativeChooser:
         """Make the chooser. The pool's threads share the rows."""
         self._pool = pool
         self._states: list[RowState] = []
-        self._choices = np.empty(0, native.ROW_CHOICE)
-        self._draws = np.empty(0, native.ROW_DRAW)
-        self._are_greedy = True
+        self._choices = native.RowChoices(np.empty(0, native.ROW_CHOICE), None)
 
     def choose(
         self, logits: torch.Tensor, states: Seq[RowState], positions: Seq[int]
     ) -> torch.Tensor:
         """See `TokenChooser.choose`."""
-        if states != self._states:
-            self._follow(list(states))
-        if not self._are_greedy:
-            self._choices["number"] = native.draw_uniforms(
-                self._draws, np.array(positions, np.uint32)
+        choices = self.choices(states)
+        if choices.draws is not None:
+            choices.rows["number"] = native.draw_uniforms(
+                choices.draws, np.array(positions, np.uint32)
             )
-        return torch.from_numpy(native.choose_rows(logits, self._choices, self._pool))
+        return torch.from_numpy(native.choose_rows(logits, choices.rows, self._pool))
 
-    def _follow(self, states: list[RowState]) -> None:
-        params = [state.params for state in states]
-        self._states = states
-        self._are_greedy = all(state.is_greedy for state in states)
-        self._draws = np.array(
-            [(p.fixed_seed, p.sample_index, Purpose.SAMPLE) for p in params], native.ROW_DRAW
-        )
-        self._choices = np.array(
-            [
-                (0.0, p.top_k, 0.0 if p.is_greedy else p.temperature, p.top_p, p.min_p, 0.0)
-                for p in params
-            ],
-            native.ROW_CHOICE,
-        )
+    def choices(self, states: Seq[RowState]) -> native.RowChoices:
+        """Return how tokens of these rows are chosen."""
+        if states != self._states:
+            self._states = list(states)
+            self._choices = _row_choices([state.params for state in states])
+        return self._choices
+
+
+def _row_choices(params: Seq[SamplingParams]) -> native.RowChoices:
+    rows = np.array(
+        [
+            (0.0, p.top_k, 0.0 if p.is_greedy else p.temperature, p.top_p, p.min_p, 0.0)
+            for p in params
+        ],
+        native.ROW_CHOICE,
+    )
+    if all(p.is_greedy for p in params):
+        return native.RowChoices(rows, None)
+    draws = np.array(
+        [(p.fixed_seed, p.sample_index, Purpose.SAMPLE) for p in params], native.ROW_DRAW
+    )
+    return native.RowChoices(rows, draws)
 
 
 def _choose_on_device(

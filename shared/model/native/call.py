@@ -1,9 +1,9 @@
-"""One step of a native decoder, computed as a whole or in parts."""
+"""One step of a native decoder: with its tokens as a whole, or in parts."""
 
 from __future__ import annotations
 
 import math
-from ctypes import byref
+from ctypes import addressof, byref, c_int64
 from typing import TYPE_CHECKING
 
 from kernels.native.kinds import Outcome
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from kernels.native.structures import Step
+    from kernels.sampling.native import RowChoices
+    from shared.model.native.model import NativeCausalLM
 
 
 class DecoderCall:
@@ -71,3 +73,31 @@ class DecoderCall:
     def drop(self) -> None:
         """End the call, wherever it is. Nothing that it has computed may be used."""
         self.is_over = True
+
+
+class PreparedStep:
+    """A step from its tokens to those chosen behind them. It may be computed many times.
+
+    Each time it reads what its tensors hold then. Beside a step in parts another decoder does it.
+    """
+
+    def __init__(
+        self, model: NativeCausalLM, step: Step, choices: RowChoices, *, inputs: object
+    ) -> None:
+        """Prepare `step`, which has logits. `inputs`: what it points to, kept with this."""
+        self._model = model
+        self._step = step
+        self._tokens = (c_int64 * len(choices.rows))()
+        step.choices = choices.rows.ctypes.data
+        step.draws = None if choices.draws is None else choices.draws.ctypes.data
+        step.tokens = addressof(self._tokens)
+        self._inputs = choices, inputs
+
+    def compute(self) -> list[int]:
+        """Compute the step; return a token per row, -1 for a row without a finite logit.
+
+        Raises:
+            MemoryError: there is no memory for the step.
+        """
+        self._model.compute_step(self._step)
+        return self._tokens[:]

@@ -14,7 +14,7 @@ from kernels.native.kinds import Kind, Outcome
 from kernels.native.structures import Batch, Operation, Shape, Step, Weights
 from shared.errors import InternalError
 from shared.model.native.adapters import PackedAdapter, adapter_rows, linears_taking_adapters
-from shared.model.native.call import DecoderCall
+from shared.model.native.call import DecoderCall, PreparedStep
 from shared.model.native.kv_memory import kv_memory
 from shared.model.native.owned_rows import OwnedRows
 from shared.model.native.program import build_program
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from kernels.kv_write.cache import PagedCache
+    from kernels.sampling.native import RowChoices
     from shared.model.adapted.base import AdapterWeights
     from shared.model.attention.base import AttentionMetadata
     from shared.model.causal_lm import CausalLM
@@ -208,6 +209,36 @@ class NativeCausalLM:
         self._beside._captured_layers = self._captured_layers
         return self._beside
 
+    def prepare_step(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        kv_caches: Sequence[PagedCache],
+        metadata: AttentionMetadata,
+        given: GivenEmbeds | None,
+        choices: RowChoices,
+    ) -> PreparedStep:
+        """Return a step that chooses a token behind each wanted one, of which nothing is computed.
+
+        It may be computed again, with what its tensors hold then.
+        """
+        num_rows = len(choices.rows)
+        logits = self._logits.take(num_rows)
+        step, inputs = self._step(token_ids, positions, kv_caches, metadata, given)
+        step.logits = logits.data_ptr()
+        return PreparedStep(self, step, choices, inputs=(logits, inputs))
+
+    def compute_step(self, step: Step) -> None:
+        """Compute a step as a whole."""
+        self.threads.take_caller()
+        num_tokens = step.batch.num_tokens
+        stream = self._stream(num_tokens)
+        if stream is not None:
+            step.batch.stream = stream.data_ptr()
+        outcome = self._library.baton_decoder_advance(self._idle()._decoder, byref(step), True, -1)
+        if outcome:
+            self._check(outcome, f"the activations of {num_tokens} tokens")
+
     def _call(
         self,
         token_ids: Tensor,
@@ -220,18 +251,39 @@ class NativeCausalLM:
         self.threads.take_caller()
         wanted = metadata.wanted
         hidden = self._hidden.take(len(token_ids) if wanted is None else len(wanted))
-        captured = self._take_captured(len(token_ids))
-        batch = self._batch(token_ids, positions, metadata, captured)
-        #: What the library reads, beside what the caller keeps.
-        own: list[object] = []
+        step, inputs = self._step(token_ids, positions, kv_caches, metadata, given)
+        step.hidden = hidden.data_ptr()
+        layers, captured = self._captured_layers, self._take_captured(len(token_ids))
+        if captured is not None:
+            step.batch.captured_layers, step.batch.num_captured = layers.data_ptr(), len(layers)
+            step.batch.captured = captured.data_ptr()
         stream = self._stream(len(token_ids))
         if stream is not None:
-            batch.stream = stream.data_ptr()
-            own.append(stream)
-        elif given is not None:
-            rows, places = self._given(given, len(token_ids))
+            step.batch.stream = stream.data_ptr()
+        return DecoderCall(
+            self._library,
+            self._decoder,
+            step,
+            hidden,
+            check=self._check,
+            inputs=(stream, inputs),
+        )
+
+    def _step(
+        self,
+        token_ids: Tensor,
+        positions: Tensor,
+        kv_caches: Sequence[PagedCache],
+        metadata: AttentionMetadata,
+        given: GivenEmbeds | None,
+    ) -> tuple[Step, object]:
+        """Return a step that wants no result yet, in the library's format, and what it points to."""
+        batch = self._batch(token_ids, positions, metadata)
+        #: Beside what the caller keeps.
+        own: tuple[Tensor, ...] = ()
+        if given is not None and self.spec.begins:
+            own = rows, places = self._given(given, len(token_ids))
             batch.given, batch.given_at = rows.data_ptr(), places.data_ptr()
-            own += (rows, places)
         if metadata.adapters is not None:
             records = adapter_rows(metadata.adapters.tokens, self._adapters)
             batch.adapter_rows, batch.num_adapter_rows = records, len(records)
@@ -242,16 +294,8 @@ class NativeCausalLM:
             batch=batch,
             kv=kv_memory(kv_caches[: self._num_groups], self.dtype),
             collective=self._group,
-            hidden=hidden.data_ptr(),
         )
-        return DecoderCall(
-            self._library,
-            self._decoder,
-            step,
-            hidden,
-            check=self._check,
-            inputs=(token_ids, positions, metadata, own),
-        )
+        return step, (token_ids, positions, metadata, own)
 
     @property
     def _tokens(self) -> range:
@@ -318,14 +362,13 @@ class NativeCausalLM:
         token_ids: Tensor,
         positions: Tensor,
         metadata: AttentionMetadata,
-        captured: Tensor | None,
     ) -> Batch:
         """Return the batch in the library's format.
 
         It owns nothing: the tensors must outlive the call.
         """
         num_seqs, max_blocks = metadata.block_tables.shape
-        wanted, layers = metadata.wanted, self._captured_layers
+        wanted = metadata.wanted
         groups = [metadata.of_group(number) for number in range(self._num_groups)]
         tables = [_pointer(group.block_tables, torch.int32) for group in groups]
         slots = [_pointer(group.slot_mapping, torch.int64) for group in groups]
@@ -341,9 +384,6 @@ class NativeCausalLM:
             slots=self._pointers(*slots),
             wanted=None if wanted is None else _pointer(wanted, torch.int64),
             num_wanted=-1 if wanted is None else len(wanted),
-            captured_layers=layers.data_ptr(),
-            num_captured=len(layers),
-            captured=None if captured is None else captured.data_ptr(),
         )
 
     @property

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 
+from kernels.sampling import native
 from shared.errors import InternalError
 from shared.model.loader import load_model
 from tests.fakes.family_cases import CASES
@@ -97,3 +99,33 @@ def test_one_step_in_parts_at_a_time_and_one_that_is_dropped(tmp_path: Path) -> 
     assert torch.equal(driver.score(PROMPTS[-1]), expected)
     turns: Any = InParts(model)
     assert torch.equal(PagedDriver(turns, block_size=16, chunk=256).score(PROMPTS[-1]), expected)
+
+
+def test_a_prepared_step_computes_beside_one_in_parts(tmp_path: Path) -> None:
+    model_type, settings = CASES["mixtral"]
+    checkpoint = save(random_model(model_type, seed=2, **settings), tmp_path)
+    model: Any = load_model(checkpoint, dtype="float32", attention_backend="native").model
+    tokens: list[list[int]] = []
+
+    class Preparing(InParts):
+        def forward(self, *args: Any) -> torch.Tensor:
+            hidden = model.forward(*args)
+            rows = np.zeros(len(hidden), native.ROW_CHOICE)
+            rows["top_p"] = 1.0
+            step = model.prepare_step(*args, None, native.RowChoices(rows, None))
+            alone = step.compute()
+            parts = model.begin_forward(*args)
+            assert not parts.advance(0.0)
+            assert step.compute() == alone
+            assert parts.advance()
+            assert torch.equal(parts.hidden, hidden)
+            assert step.compute() == alone
+            assert alone == model.compute_logits(hidden).argmax(dim=-1).tolist()
+            tokens.append(alone)
+            return hidden
+
+    preparing: Any = Preparing(model)
+    driver = PagedDriver(preparing, block_size=16, chunk=37)
+    answers = driver.generate(PROMPTS, NUM_TOKENS, wants_last=True)[0]
+    assert tokens[-1][-1] == answers[-1][-1]
+    assert len(tokens) > NUM_TOKENS
