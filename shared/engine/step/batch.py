@@ -6,11 +6,12 @@ Block tables are kept from step to step: only new blocks are added to a row.
 
 from __future__ import annotations
 
+from array import array
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from operator import add
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -32,11 +33,12 @@ if TYPE_CHECKING:
     from shared.model.given_embeds import GivenEmbeds
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Batch:
     """All sequences' new tokens concatenated, on the model's device.
 
-    Lent by `BatchBuilder.lend`: the next batch overwrites it.
+    Lent by `BatchBuilder.lend`: the next batch overwrites it. The same object with a later plan has
+    the next token of each sequence: then only numbers have changed, and no tensor.
     """
 
     plan: StepPlan
@@ -58,6 +60,22 @@ class Batch:
     given: GivenEmbeds | None = None
     #: By index in the plan: the row, among the model's results, of a sequence that wants one.
     rows_at: Mapping[int, int] = field(default_factory=dict)
+
+
+class _KeptBatch:
+    """A batch whose sequences compute one token each, with its memory as flat numbers."""
+
+    def __init__(self, batch: Batch, packed: PackedStep, seq_lens: list[int], room: int) -> None:
+        """`seq_lens`: the list in the batch's metadata. `room`: tokens in a row of its tables."""
+        self.batch = batch
+        self.packed = packed
+        self.seq_lens_list = seq_lens
+        self.room = room
+        arrays = packed.arrays
+        self.token_ids = _flat(arrays["token_ids"], "q")
+        self.positions = _flat(arrays["positions"], "q")
+        self.slots = _flat(arrays["slots"], "q")
+        self.seq_lens = _flat(arrays["seq_lens"], "i")
 
 
 class BatchBuilder:
@@ -88,9 +106,13 @@ class BatchBuilder:
         self._block_size = block_size
         self._scratch_block = scratch_block
         self._tables = np.zeros((num_groups, max_num_seqs, max_blocks_per_seq), dtype=np.int32)
+        #: The same memory, for single numbers.
+        self._blocks = self._tables.data
         self._num_token_groups = num_groups - num_state_groups
         #: The buffers that are lent.
         self._lent: set[StepBuffers] = set()
+        #: The last batch, if the next one may be its continuation.
+        self._kept: _KeptBatch | None = None
 
     @contextmanager
     def lend(
@@ -112,7 +134,8 @@ class BatchBuilder:
             raise InternalError("a step is laid out while another one is being launched")
         self._lent.add(buffers)
         try:
-            yield self._build(plan, pad_to, buffers)
+            self._take_blocks(plan)
+            yield self._next(plan, pad_to, buffers) or self._build(plan, pad_to, buffers)
         finally:
             self._lent.discard(buffers)
 
@@ -125,7 +148,7 @@ class BatchBuilder:
             return batch
 
     def _build(self, plan: StepPlan, pad_to: int | None, buffers: StepBuffers) -> Batch:
-        self._take_blocks(plan)
+        self._kept = None  # its tables may have changed, wherever this one is laid out
         num_seqs = len(plan.rows)
         num_padding = 0 if pad_to is None else pad_to - num_seqs
         num_tokens = len(plan.token_ids)
@@ -168,7 +191,57 @@ class BatchBuilder:
         kept = None if num_kept is None else places
         on = buffers.upload(packed)
         batch = self._batch(plan, packed, on, starts, ends, num_padding, kept)
+        if buffers is self._buffers:
+            self._keep(batch, packed, ends)
         return batch if not plan.wanted_rows else self._with_rows(batch, kept)
+
+    def _may_continue(self, plan: StepPlan) -> bool:
+        """Return whether a plan is one token of each sequence, and no more."""
+        has_more = self.keeps_hidden or plan.fed or plan.wanted_rows or not plan.rows
+        return self._buffers.keeps_steps and plan.is_decoding and not has_more
+
+    def _keep(self, batch: Batch, packed: PackedStep, seq_lens: list[int]) -> None:
+        """Let the next batch go on with this one, if it may. `seq_lens`: its metadata's list."""
+        if self._may_continue(batch.plan) and not batch.num_padding:
+            room = packed.layout.table_width * self._block_size
+            self._kept = _KeptBatch(batch, packed, seq_lens, room)
+
+    def _next(self, plan: StepPlan, pad_to: int | None, buffers: StepBuffers) -> Batch | None:
+        """Return the last batch with the next token of each of its sequences.
+
+        None: the plan is something else, or does not fit into its tables.
+        """
+        kept = self._kept
+        if (
+            kept is None
+            or buffers is not self._buffers
+            or pad_to is not None
+            or plan.rows != kept.batch.plan.rows
+            or not self._may_continue(plan)
+            or max(plan.firsts) >= kept.room
+        ):
+            return None
+        # No array's operation, and as few different ones as possible: see `_build`.
+        rows, firsts, block_size = plan.rows, plan.firsts, self._block_size
+        kept.seq_lens_list[:] = ends = [first + 1 for first in firsts]
+        kept.token_ids[:] = array("q", plan.token_ids)
+        kept.positions[:] = array("q", firsts)
+        kept.seq_lens[:] = array("i", ends)
+        blocks = self._blocks
+        kept.slots[:] = array(
+            "q",
+            [
+                blocks[group, row, first // block_size] * block_size + first % block_size
+                for group in range(kept.packed.layout.num_groups)
+                for row, first in zip(rows, firsts, strict=True)
+            ],
+        )
+        if plan.new_blocks:
+            self._place_tables(kept.packed, np.array(rows, np.int64))
+        if self._num_token_groups < len(self._tables):
+            self._place_states(kept.packed, plan, np.array(ends, np.int64))
+        kept.batch.plan = plan
+        return kept.batch
 
     def _keeps_all(self, plan: StepPlan) -> bool:
         """Return whether the model returns the states of all tokens."""
@@ -214,6 +287,8 @@ class BatchBuilder:
         if len(plan.sampled) < packed.layout.num_seqs:
             sampled_rows = sampled_rows[: len(plan.sampled)]
         keeps_all = self._keeps_all(plan)
+        if num_padding:
+            seq_lens = seq_lens + [1] * num_padding
         first, *others = (
             AttentionMetadata(
                 query_start_loc=on["query_start_loc"],
@@ -221,7 +296,7 @@ class BatchBuilder:
                 block_tables=block_tables,
                 slot_mapping=slots,
                 query_lens_list=plan.num_new_tokens + [1] * num_padding,
-                seq_lens_list=seq_lens + [1] * num_padding,
+                seq_lens_list=seq_lens,
                 wanted=None if keeps_all else last,
                 wanted_list=() if keeps_all or logits_at is None else logits_at,
                 states=on["states"] if packed.layout.num_state_groups else None,
@@ -254,7 +329,7 @@ class BatchBuilder:
 
     def _place_tokens(self, packed: PackedStep, plan: StepPlan, starts: list[int]) -> None:
         """Write positions, slots and block tables."""
-        num_tokens, width = starts[-1], packed.layout.table_width
+        num_tokens = starts[-1]
         at, block_size = packed.arrays, self._block_size
         rows = row_of = np.array(plan.rows, np.int64)
         positions = at["positions"][:num_tokens]
@@ -270,7 +345,12 @@ class BatchBuilder:
         slots = at["slots"][:, :num_tokens]
         np.multiply(tables[:, row_of, places], block_size, out=slots, dtype=np.int64)
         slots += offsets
-        at["block_tables"][:, : len(rows)] = tables[:, rows, :width]
+        self._place_tables(packed, rows)
+
+    def _place_tables(self, packed: PackedStep, rows: NDArray[np.int64]) -> None:
+        layout = packed.layout
+        tables = self._tables[: layout.num_groups, rows, : layout.table_width]
+        packed.arrays["block_tables"][:, : len(rows)] = tables
 
     def _place_states(self, packed: PackedStep, plan: StepPlan, ends: NDArray[np.int64]) -> None:
         """Write the blocks with states: that of the last token before a step, and in it."""
@@ -298,6 +378,11 @@ class BatchBuilder:
         at["slots"][:, num_seqs:] = self._scratch_block * self._block_size + offsets
         at["block_tables"][:, num_seqs:] = self._scratch_block
         at["states"][:, num_seqs:] = -1, self._scratch_block
+
+
+def _flat(numbers: NDArray[Any], code: Literal["q", "i"]) -> memoryview:
+    """Return the memory of integers as `array` writes them."""
+    return numbers.reshape(-1).data.cast("B").cast(code)
 
 
 def _adapter_rows(plan: StepPlan) -> AdapterRows | None:

@@ -85,6 +85,11 @@ class PackedStep:
 class StepBuffers(Protocol):
     """Buffers in which steps are packed. One thread."""
 
+    @property
+    def keeps_steps(self) -> bool:
+        """Whether a step stays as it was written, and may be changed in place, until `take`."""
+        ...
+
     def take(self, layout: BatchLayout) -> PackedStep:
         """Return memory for a step; the last upload from it has arrived."""
         ...
@@ -99,6 +104,8 @@ class HostStepBuffers:
 
     The next step overwrites a step; it begins after the model is done with that one.
     """
+
+    keeps_steps = True
 
     def __init__(self, num_bytes: int) -> None:
         self._bytes = torch.zeros(num_bytes, dtype=torch.uint8)
@@ -119,6 +126,8 @@ class StagedStepBuffers:
     The device's buffer is overwritten in stream order, so a running step is not disturbed. On a
     device of type cpu it copies too: that is how tests run this path.
     """
+
+    keeps_steps = False
 
     def __init__(self, num_bytes: int, device: torch.device) -> None:
         is_cuda = device.type == "cuda"

@@ -277,7 +277,7 @@ class NativeCausalLM:
         metadata: AttentionMetadata,
         given: GivenEmbeds | None,
     ) -> tuple[Step, object]:
-        """Return a step that wants no result yet, in the library's format, and what it points to."""
+        """Return a step without results, in the library's format, and what it points to."""
         batch = self._batch(token_ids, positions, metadata)
         #: Beside what the caller keeps.
         own: tuple[Tensor, ...] = ()

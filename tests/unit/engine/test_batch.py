@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
@@ -35,10 +36,15 @@ def make_sequence(prompt: range, blocks: list[int], num_computed: int) -> Sequen
 class Builder:
     """A batch builder that is told by plans."""
 
-    def __init__(self, buffers: StepBuffers) -> None:
+    def __init__(self, buffers: StepBuffers, beside: StepBuffers | None = None) -> None:
         self.planner = StepPlanner(max_num_seqs=4, vocab_size=100)
         self.batches = BatchBuilder(
-            buffers, max_num_seqs=4, max_blocks_per_seq=4, block_size=4, scratch_block=99
+            buffers,
+            max_num_seqs=4,
+            max_blocks_per_seq=4,
+            block_size=4,
+            scratch_block=99,
+            beside=beside,
         )
 
     def lend(
@@ -106,6 +112,96 @@ def test_layout_of_a_mixed_batch(builder: Builder) -> None:
     assert batch.logits_at is None
     assert batch.metadata.block_tables.dtype is batch.metadata.seq_lens.dtype is torch.int32
     assert batch.token_ids.dtype is batch.metadata.slot_mapping.dtype is torch.int64
+
+
+class Two:
+    """A builder that may go on with its last batch, and one that lays every step out anew."""
+
+    def __init__(self) -> None:
+        self._kept = Builder(HostStepBuffers(NUM_BYTES))
+        self._anew = Builder(StagedStepBuffers(NUM_BYTES, CPU))
+        self._blocks = count(20)
+        self._last: Batch | None = None
+
+    def step(self, *pairs: tuple[Sequence, Sequence]) -> bool:
+        """Compute a token of each sequence; return whether the last batch was gone on with.
+
+        pairs: the sequences, one for each builder.
+        """
+        kept = self._kept.build({own: 1 for own, _ in pairs})
+        anew = self._anew.build({other: 1 for _, other in pairs})
+        assert facts(kept) == facts(anew)
+        assert kept.starts == anew.starts
+        assert kept.plan.sampled == anew.plan.sampled
+        assert kept.metadata.seq_lens_list == anew.metadata.seq_lens_list
+        assert kept.metadata.query_lens_list == anew.metadata.query_lens_list
+        assert kept.metadata.wanted is anew.metadata.wanted is None
+        for pair in pairs:
+            block = next(self._blocks)
+            for seq in pair:
+                seq.num_computed_tokens += 1
+                seq.append_token(seq.num_tokens)
+                if seq.num_tokens > 4 * len(seq.tables[0]):
+                    seq.new_places.append((0, len(seq.tables[0])))
+                    seq.tables[0].append(block)
+        self._last, last = kept, self._last
+        return kept is last
+
+
+def make_pair(prompt: range, blocks: list[int]) -> tuple[Sequence, Sequence]:
+    one, other = (make_sequence(prompt, blocks, len(prompt) - 1) for _ in range(2))
+    return one, other
+
+
+def test_the_next_tokens_of_the_same_sequences_go_into_the_same_batch() -> None:
+    two, long, short = Two(), make_pair(range(50, 57), [7, 2]), make_pair(range(20, 22), [4])
+    assert not two.step(long, short)
+    assert two.step(long, short)
+    # The long one's third block is behind the tables, the short one's second is not.
+    assert not two.step(long, short)
+    assert two.step(long, short)
+    assert short[0].num_blocks == 2
+    assert two.step(long, short)
+    assert not two.step(short, long)
+    assert not two.step(short)
+    other = make_pair(range(30, 34), [6])
+    assert not two.step(other, short)
+    assert two.step(other, short)
+
+
+def test_a_batch_is_not_gone_on_with_behind_another_step() -> None:
+    seq = make_sequence(range(50, 59), [7, 2, 9, 1], 5)
+    builder = Builder(HostStepBuffers(NUM_BYTES))
+    first = builder.build({seq: 4})
+    seq.num_computed_tokens = 9
+    seq.append_token(60)
+    decoding = builder.build({seq: 1})
+    assert decoding is not first
+    chunk = make_sequence(range(20, 32), [4, 1, 5], 3)
+    seq.num_computed_tokens = 10
+    seq.append_token(61)
+    assert builder.build({seq: 1, chunk: 6}) is not decoding
+    seq.num_computed_tokens = 11
+    seq.append_token(62)
+    last = builder.build({seq: 1})
+    assert last is not decoding
+    assert facts(last)["tables"] == [[7, 2, 9]]
+    builder.batches.keeps_hidden = True
+    assert builder.build({seq: 1}) is not last
+
+
+def test_a_row_that_is_taken_over_beside_a_batch_brings_its_blocks_to_the_next_one() -> None:
+    builder = Builder(HostStepBuffers(NUM_BYTES), HostStepBuffers(NUM_BYTES))
+    builder.planner = StepPlanner(max_num_seqs=1, vocab_size=100)
+    ended = make_sequence(range(50, 56), [7, 2], 5)
+    first = builder.build({ended: 1})
+    ended.status = Status.ENDED
+    seq = make_sequence(range(20, 26), [4, 1], 0)
+    builder.build({seq: 5}, beside=True)
+    seq.num_computed_tokens = 5
+    batch = builder.build({seq: 1})
+    assert batch.plan.rows == first.plan.rows
+    assert facts(batch)["tables"] == [[4, 1]]
 
 
 def test_the_end_of_a_prompt_is_sampled_where_it_stands(builder: Builder) -> None:
