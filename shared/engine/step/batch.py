@@ -7,7 +7,6 @@ Block tables are kept from step to step: only new blocks are added to a row.
 from __future__ import annotations
 
 from array import array
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from operator import add
@@ -25,7 +24,8 @@ from shared.model.adapted.rows import AdapterRows
 from shared.model.attention.base import AttentionMetadata
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
 
@@ -60,6 +60,24 @@ class Batch:
     given: GivenEmbeds | None = None
     #: By index in the plan: the row, among the model's results, of a sequence that wants one.
     rows_at: Mapping[int, int] = field(default_factory=dict)
+
+
+class _Loan:
+    """A batch whose buffers are in use until the end of the context.
+
+    A class: with its code in no cache, a generator costs 25 microseconds more.
+    """
+
+    def __init__(self, batch: Batch, buffers: StepBuffers, lent: set[StepBuffers]) -> None:
+        self._batch = batch
+        self._buffers = buffers
+        self._lent = lent
+
+    def __enter__(self) -> Batch:
+        return self._batch
+
+    def __exit__(self, *_: object) -> None:
+        self._lent.discard(self._buffers)
 
 
 class _KeptBatch:
@@ -114,17 +132,17 @@ class BatchBuilder:
         #: The last batch, if the next one may be its continuation.
         self._kept: _KeptBatch | None = None
 
-    @contextmanager
     def lend(
         self, plan: StepPlan, *, pad_to: int | None = None, beside: bool = False
-    ) -> Iterator[Batch]:
+    ) -> AbstractContextManager[Batch]:
         """Lay out a plan. Each plan once, in order: its new blocks are added.
 
         `pad_to` adds sequences of one token, up to that number, whose results are unused. Every
         sequence must have one new token then, and the block tables get their full width.
 
-        The batch must not be used after the context. On a device that computes in stream order,
-        work launched within the context may still run. `beside`: others are lent meanwhile.
+        The batch must not be used after the context, which follows at once. On a device that
+        computes in stream order, work launched within the context may still run. `beside`: others
+        are lent meanwhile.
 
         Raises:
             InternalError: another batch is lent, or another one `beside`.
@@ -132,12 +150,10 @@ class BatchBuilder:
         buffers = self._beside if beside else self._buffers
         if buffers is None or buffers in self._lent:
             raise InternalError("a step is laid out while another one is being launched")
+        self._take_blocks(plan)
+        batch = self._next(plan, pad_to, buffers) or self._build(plan, pad_to, buffers)
         self._lent.add(buffers)
-        try:
-            self._take_blocks(plan)
-            yield self._next(plan, pad_to, buffers) or self._build(plan, pad_to, buffers)
-        finally:
-            self._lent.discard(buffers)
+        return _Loan(batch, buffers, self._lent)
 
     def padding(self, size: int) -> Batch:
         """Lend a batch of `size` sequences whose results are not read.
