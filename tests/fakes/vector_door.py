@@ -1,4 +1,4 @@
-"""The router's vectors over HTTP and gRPC, as services/router/__main__.py wires them."""
+"""The router's vectors over HTTP and gRPC, as services/router/program.py wires them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ URL = "/v1/embeddings"
 
 
 class Door:
-    """The router's HTTP API with its vectors, as services/router/__main__.py wires them."""
+    """The router's HTTP API with its vectors, as services/router/program.py wires them."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench

@@ -40,7 +40,7 @@ WORKERS = (
 )
 LOADED = {
     "services.router": (
-        "services.router.__main__",
+        "services.router.program",
         "shared.directory.redis.followed",
         "shared.directory.redis.follower",
         "shared.directory.redis.url",

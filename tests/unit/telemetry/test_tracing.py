@@ -51,7 +51,7 @@ def test_what_is_not_there_is_said_at_the_start(environ: dict[str, str]) -> None
 def test_nobody_pays_for_what_is_off(tmp_path: Path) -> None:
     code = (
         "import sys\n"
-        "import services.router.__main__, services.decode.servicer, services.prefill.servicer\n"
+        "import services.router.program, services.decode.servicer, services.prefill.servicer\n"
         "from shared.telemetry.tracing_settings import open_tracer\n"
         "assert open_tracer('router', instance='r', environ={}) is None\n"
         # (The Redis client imports the API and the metrics of OpenTelemetry where it finds them.)
