@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from services.worker.program import run
 from shared.ending import end_process
-from shared.identity import Role
+from shared.imports import without_searches
+
+with without_searches():
+    from services.worker.program import run
+    from shared.identity import Role
 
 if __name__ == "__main__":
     end_process(run(Role.DECODE, sys.argv[1:]))

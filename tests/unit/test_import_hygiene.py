@@ -49,14 +49,17 @@ def test_the_other_package_called_kernels_is_not_installed() -> None:
 
 
 def test_the_router_imports_no_torch() -> None:
-    """And a router without Redis and TLS none of their libraries."""
+    """And a router without Redis and TLS none of their libraries, and searches for no garbage."""
     modules = [
         ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for path in (ROOT / "services" / "router").rglob("*.py")
         if path.name != "__main__.py"
     ]
     run(
-        "import importlib, services.router.__main__\n"
+        "import gc, importlib, services.router.__main__\n"
+        "assert gc.isenabled()\n"
+        "num_searches = sum(each['collections'] for each in gc.get_stats())\n"
+        "assert num_searches < 50, num_searches\n"
         "heavy = {'torch', 'transformers', 'triton'}\n"
         "found = {*heavy, 'zmq', 'redis', 'cryptography'} & sys.modules.keys()\n"
         "assert not found, found\n"
