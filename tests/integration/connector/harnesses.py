@@ -192,8 +192,12 @@ class NixlHarness(ZmqHarness):
 
 
 def keep_to_loopback() -> None:
-    """UCX would use every network that there is."""
-    os.environ["UCX_NET_DEVICES"] = "lo"
+    """UCX would use every network that there is.
+
+    With one there is none to prefer. For each lane UCX asks hundreds of times which the machine's
+    table of routes prefers, by reading it.
+    """
+    os.environ |= {"UCX_NET_DEVICES": "lo", "UCX_TCP_PREFER_DEFAULT": "n"}
 
 
 class NixlRaw(ZmqRaw):
