@@ -19,7 +19,7 @@ from benchmarks.routing.traces import (
 )
 from shared.engine.adapters import recent_uses
 
-SLICE = 1500
+SLICE = 1000
 
 
 _trace = functools.cache(read_trace)
