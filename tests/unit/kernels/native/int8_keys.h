@@ -1,6 +1,6 @@
-// Attention over int8 keys and values beside double precision. Prints a line for each case: its name and the largest
-// error, as a share of the largest value that a row's weights could give. Ends with 1 if a token gets other bits alone
-// than beside others.
+#pragma once
+
+// Attention over int8 keys and values beside double precision.
 #include <cmath>
 #include <cstdio>
 #include <limits>
@@ -10,9 +10,9 @@
 
 #include "attention.h"
 
-using namespace baton;
+namespace int8_keys {
 
-namespace {
+using namespace baton;
 
 enum class Query { kUsual, kOneHuge, kNone, kFalling };
 
@@ -216,9 +216,9 @@ bool test(const Case& now) {
   return true;
 }
 
-}  // namespace
-
-int main() {
+// Prints a line for each case: its name and the largest error, as a share of the largest value that a row's weights
+// could give. Returns whether each token gets the same bits alone as beside others.
+inline bool try_int8() {
   const Case cases[] = {
       {.name = "of-96", .dim = 96},
       {.name = "of-64"},
@@ -245,5 +245,7 @@ int main() {
 #endif
   bool is_right = true;
   for (const Case& now : cases) is_right = test(now) && is_right;
-  return is_right ? 0 : 1;
+  return is_right;
 }
+
+}  // namespace int8_keys
