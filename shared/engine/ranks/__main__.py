@@ -12,14 +12,17 @@ import msgspec
 import structlog
 
 from shared.ending import end_process
-from shared.engine.ranks.device_channels import DeviceGroup
-from shared.engine.ranks.follower import Follower
-from shared.engine.ranks.lines import sender_of
-from shared.engine.ranks.memory_channels import GroupMemory
-from shared.engine.ranks.seat import Seat
-from shared.engine.ranks.socket_channels import GroupSockets
 from shared.errors import BatonError
+from shared.imports import without_searches
 from shared.telemetry.logs import configure_logs
+
+with without_searches():
+    from shared.engine.ranks.device_channels import DeviceGroup
+    from shared.engine.ranks.follower import Follower
+    from shared.engine.ranks.lines import sender_of
+    from shared.engine.ranks.memory_channels import GroupMemory
+    from shared.engine.ranks.seat import Seat
+    from shared.engine.ranks.socket_channels import GroupSockets
 
 log = structlog.get_logger(__name__)
 
