@@ -42,11 +42,15 @@ _EXPERTS: dict[str, Any] = {
     "n_shared_experts": 1,
     "first_k_dense_replace": 1,
 }
-_DELTA: dict[str, Any] = {
+#: Where a config says nothing, the state of each layer has 2 MiB.
+DELTA_SIZES: dict[str, Any] = {
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
     "linear_key_head_dim": 12,
     "linear_value_head_dim": 20,
+}
+_DELTA: dict[str, Any] = {
+    **DELTA_SIZES,
     "layer_types": ["linear_attention", "full_attention", "linear_attention"],
 }
 #: By model type.

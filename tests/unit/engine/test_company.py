@@ -15,6 +15,7 @@ from shared.engine.llm import LLM
 from shared.model.drafts.random_heads import HeadSpec, write_random_head
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from tests.fakes.company import Company, is_full, num_answers, plain_prompts
+from tests.fakes.mtp import DELTA_SIZES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -60,7 +61,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_random_head(folder / method, folder / "target", HeadSpec(method=method))
     # Its head is in its own files.
     own = CheckpointSpec(
-        architecture="qwen3_5_text", num_layers=4, vocab_size=VOCAB, has_further=True
+        architecture="qwen3_5_text",
+        num_layers=4,
+        vocab_size=VOCAB,
+        has_further=True,
+        extra=DELTA_SIZES,
     )
     write_random_checkpoint(folder / "mtp", own)
     return folder

@@ -14,7 +14,7 @@ from shared.model.drafts.mtp import load_mtp
 from shared.model.loader import LoadedModel, load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from tests.fakes.checkpoint_folder import write_checkpoints
-from tests.fakes.mtp import SPECS, VOCAB, MtpReference
+from tests.fakes.mtp import DELTA_SIZES, SPECS, VOCAB, MtpReference
 from tests.fakes.paged_driver import make_metadata, poisoned_cache
 from tests.fakes.stored.base import quantise_checkpoint
 from tests.fakes.stored.cases import ALL
@@ -125,7 +125,8 @@ def test_a_part_of_another_shape_or_kind_is_named(folder: Path, tmp_path: Path) 
 
 def test_a_checkpoint_without_the_layer_is_told_what_to_do(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "without"
-    write_random_checkpoint(path, CheckpointSpec(architecture="qwen3_5_text", num_layers=4))
+    spec = CheckpointSpec(architecture="qwen3_5_text", num_layers=4, extra=DELTA_SIZES)
+    write_random_checkpoint(path, spec)
     with pytest.raises(ModelLoadError, match=r"has no layer .* \(MTP\), .*; ngram, suffix and"):
         load(load_model(path))
     write_random_checkpoint(tmp_path / "llama", CheckpointSpec())

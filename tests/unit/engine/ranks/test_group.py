@@ -29,6 +29,7 @@ from shared.worker.health.rank_metrics import RankCollector
 from tests.fakes.engines import drain, generate, make_request
 from tests.fakes.every_kind import ALL_KINDS, SHORT_OF_BLOCKS, assert_same, run
 from tests.fakes.lora_folders import write_lora
+from tests.fakes.mtp import DELTA_SIZES
 from tests.fakes.rank_engines import group_of, is_running
 from tests.fakes.warm_process import COLD_RANKS, WarmProcess
 
@@ -260,7 +261,7 @@ def test_what_one_rank_cannot_load_is_refused(
 def test_a_stage_may_have_states_alone(stages: RankLeader, tmp_path: Path) -> None:
     """Drafts are refused: the last stage alone learns which were rejected."""
     path = tmp_path / "states"
-    layers = {"layer_types": ["linear_attention", "full_attention"]}
+    layers = DELTA_SIZES | {"layer_types": ["linear_attention", "full_attention"]}
     spec = CheckpointSpec(architecture="qwen3_5_text", num_layers=2, vocab_size=VOCAB, extra=layers)
     write_random_checkpoint(path, spec)
     with (

@@ -15,6 +15,7 @@ from shared.model.mixers import AttentionSpec, QkNorm
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from shared.model.spec import NormKind
 from tests.fakes.family_cases import CASES
+from tests.fakes.mtp import DELTA_SIZES
 from tests.fakes.paged_driver import PagedDriver
 from tests.fakes.transformers_models import random_model, random_prompt, save
 
@@ -121,7 +122,7 @@ def test_gates_of_heads_go_with_every_norm_and_with_clipping(
         return replace(spec, layers=tuple(layers), norm=replace(spec.norm, kind=NormKind.LAYER))
 
     monkeypatch.setitem(FAMILIES, QWEN3_5.architecture, replace(QWEN3_5, describe=describe))
-    extra = {"layer_types": ["linear_attention", "full_attention"]}
+    extra = DELTA_SIZES | {"layer_types": ["linear_attention", "full_attention"]}
     spec = CheckpointSpec(
         architecture="qwen3_5_text", num_layers=2, vocab_size=321, weight_std=0.2, extra=extra
     )
