@@ -23,7 +23,7 @@ class Tasks {
   // behind: panels of the products that follow this one. whole: so many neighbouring panels are not taken apart; above
   // 1 only where `may_stay_whole`.
   Tasks(const Pool& pool, const Rows& rows, const Matrix& matrix, int behind, int whole = 1)
-      : blocks_(blocks_of(rows)), panels_(matrix.num_panels()) {
+      : blocks_(blocks_of(rows)), panels_(matrix.num_panels()), streams_(streams_of(rows, matrix)) {
     const int parts = 2 * pool.width();
     while (blocks_ == 1 && num_runs_ < kMostRuns && first() < panels_) {
       const int start = first(), left = panels_ - start;
@@ -50,7 +50,8 @@ class Tasks {
   template <class Body>
   void take(int task, Body&& body) const {
     if (task < num_runs_) {
-      for (int panel = starts_[task]; panel < starts_[task + 1]; ++panel) body(panel, 1, 0);
+      const int end = starts_[task + 1];
+      for (int panel = starts_[task]; panel < end; panel += streams_) body(panel, std::min(streams_, end - panel), 0);
       return;
     }
     const int own = (task - num_runs_) * at_once_;
@@ -73,11 +74,19 @@ class Tasks {
 #endif
   }
 
+  // Panels of a run that are taken at once.
+  static int streams_of(const Rows& rows, const Matrix& matrix) {
+    const bool has_streams =
+        matrix.kind == Kind::kFloat32 || matrix.kind == Kind::kBFloat16 || matrix.kind == Kind::kInt8;
+    return rows.count == 1 && has_streams ? kStreams : 1;
+  }
+
   // The first panel behind the runs.
   int first() const { return starts_[num_runs_]; }
 
   int blocks_;
   int panels_;
+  int streams_;
   int together_ = 1;  // panels of a task behind the runs
   int at_once_ = 1;   // blocks of it
   int num_runs_ = 0;  // with several blocks none, nor without rows

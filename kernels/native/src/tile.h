@@ -16,6 +16,14 @@ constexpr int kTileRows = 3;  // 12 accumulators, 3 vectors of the rows, 1 of th
 constexpr int kTileRows = 1;
 #endif
 
+// Panels that one row is multiplied with at once, word by word: a core of Zen 3 reads four streams faster than one.
+// No processor with AVX-512 was measured.
+#if defined(__AVX2__) && !defined(__AVX512F__)
+constexpr int kStreams = 4;
+#else
+constexpr int kStreams = 1;
+#endif
+
 // Rows that one task takes: their sums stay in the first-level cache.
 constexpr int kTaskRows = 12 * kTileRows;
 
@@ -90,6 +98,31 @@ inline void for_row_groups(int num_rows, Body&& body) {
     const int rows = (num_rows - row + groups - group - 1) / (groups - group);
     body(row, rows);
     row += rows;
+  }
+}
+
+// sums[panel][kPanelVectors] = row . panel of kPanels neighbours, as multiply_tile has them.
+template <class Dot, int kPanels>
+__attribute__((noinline)) void multiply_streams(const uint32_t* row, const uint32_t* panels, int words,
+                                                typename Dot::Accumulator* sums) {
+  typename Dot::Accumulator acc[kPanels][1][kPanelVectors] = {};
+  const size_t size = size_t(words) * kPanel;
+  for (int w = 0; w < words; ++w)
+    for (int p = 0; p < kPanels; ++p)
+      for (int part = 0; part < Dot::kParts; ++part)
+        add_part<Dot, 1, kPanelVectors>(row + w * Dot::kRowWords, 0, panels + p * size + w * kPanel, part, acc[p]);
+  for (int p = 0; p < kPanels; ++p)
+    for (int v = 0; v < kPanelVectors; ++v) sums[p * kPanelVectors + v] = acc[p][0][v];
+}
+
+// The same for any number of panels up to kStreams.
+template <class Dot, int kPanels = kStreams>
+inline void multiply_panels_at_once(int num_panels, const uint32_t* row, const uint32_t* panels, int words,
+                                    typename Dot::Accumulator* sums) {
+  if (num_panels == kPanels) {
+    multiply_streams<Dot, kPanels>(row, panels, words, sums);
+  } else if constexpr (kPanels > 2) {
+    multiply_panels_at_once<Dot, kPanels - 1>(num_panels, row, panels, words, sums);
   }
 }
 
