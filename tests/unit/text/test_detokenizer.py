@@ -48,7 +48,7 @@ def _stream(tokenizer: Tokenizer, pieces: list[list[int]], *, skip: bool = True)
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 @given(data=st.data())
-@settings(max_examples=examples(60, 600))
+@settings(max_examples=examples(300, 600))
 def test_pieces_together_are_the_whole_decoding(name: str, data: st.DataObject) -> None:
     tokenizer = TOKENIZERS[name]
     # Two ids beyond the vocabulary: a model's logits are often wider than its tokenizer.
@@ -61,7 +61,7 @@ def test_pieces_together_are_the_whole_decoding(name: str, data: st.DataObject) 
 
 
 @given(text=st.text(max_size=40))
-@settings(max_examples=examples(100, 600))
+@settings(max_examples=examples(300, 600))
 def test_any_text_comes_back_without_half_characters(text: str) -> None:
     pieces = [[i] for i in BYTE_LEVEL.encode(text)]
     texts = _stream(BYTE_LEVEL, pieces, skip=False)
@@ -71,7 +71,7 @@ def test_any_text_comes_back_without_half_characters(text: str) -> None:
 
 @pytest.mark.parametrize("name", ["byte_level", "llama2", "gemma", "wordpiece"])
 @given(data=st.data())
-@settings(max_examples=examples(40, 300))
+@settings(max_examples=examples(150, 300))
 def test_an_answer_continues_its_prompt(name: str, data: st.DataObject) -> None:
     tokenizer = TOKENIZERS[name]
     whole = [
