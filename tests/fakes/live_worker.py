@@ -138,8 +138,13 @@ class LiveWorker:
         stub: decode_pb2_grpc.DecodeAsyncStub = decode_pb2_grpc.DecodeStub(
             self.parts.channels.get(self.address)
         )
-        async for piece in stub.Generate(request, timeout=TIMEOUT_S):
-            yield piece
+        call = stub.Generate(request, timeout=TIMEOUT_S)
+        try:
+            async for piece in call:
+                yield piece
+        finally:
+            # A reader that is cancelled just when its first message comes does not cancel the call.
+            call.cancel()
 
     @property
     def orders(self) -> worker_pb2_grpc.WorkerAsyncStub:
