@@ -1,7 +1,7 @@
 """Lossless packing of bfloat16 numbers to streams of about three quarters of their bytes.
 
 Any bytes may be packed; what does not shrink is kept as it is. The native library does the work;
-`reference` says what a stream is. kernels/native/src/bf16_stream.h has the format.
+`reference` says what a stream is. kernels/native/src/transfer/bf16_stream.h has the format.
 """
 
 from __future__ import annotations

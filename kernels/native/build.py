@@ -100,11 +100,11 @@ def cache_dir() -> Path:
 def _compile(compiler: str, target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         library = Path(folder) / target.name
-        objects = [Path(folder) / f"{source.stem}.o" for source in _translation_units()]
+        objects = [Path(folder) / f"{n}.o" for n in range(len(_translation_units()))]
         compiling = [flag for flag in FLAGS if flag != "-shared"]
         _run_all(
             [
-                [compiler, *compiling, "-c", str(source), "-o", str(output)]
+                [compiler, *compiling, f"-I{SOURCES}", "-c", str(source), "-o", str(output)]
                 for source, output in zip(_translation_units(), objects, strict=True)
             ]
         )
@@ -133,7 +133,7 @@ def _run_all(commands: Sequence[Sequence[str]]) -> None:
 
 
 def _translation_units() -> list[Path]:
-    return sorted(SOURCES.glob("*.cpp"))
+    return sorted(SOURCES.rglob("*.cpp"))
 
 
 def _fingerprint(compiler: str) -> str:
@@ -141,8 +141,9 @@ def _fingerprint(compiler: str) -> str:
     digest = hashlib.sha256("\0".join(FLAGS).encode())
     digest.update(_compiler_version(compiler).encode())
     digest.update(_cpu().encode())
-    for path in sorted(SOURCES.iterdir()):
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    for path in sorted(SOURCES.rglob("*.*")):
+        name = path.relative_to(SOURCES).as_posix()
+        digest.update(name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 
 

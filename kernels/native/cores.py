@@ -1,4 +1,4 @@
-"""The numbers of cores.h, by their names."""
+"""The numbers of threads/cores.h, by their names."""
 
 from __future__ import annotations
 

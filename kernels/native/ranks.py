@@ -1,4 +1,4 @@
-"""The numbers of members.h and collective.h, by their names."""
+"""The numbers of ranks/members.h and ranks/collective.h, by their names."""
 
 from __future__ import annotations
 

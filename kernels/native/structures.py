@@ -315,7 +315,7 @@ class Step(ctypes.Structure):
 
 
 class Texts(ctypes.Structure):
-    """See `Texts` of whole.h."""
+    """See `Texts` of encoder/whole.h."""
 
     _fields_ = (
         ("queries", c_void_p),
@@ -336,7 +336,7 @@ class Texts(ctypes.Structure):
 
 
 class Gates(ctypes.Structure):
-    """See `Gates` of gates.h."""
+    """See `Gates` of encoder/gates.h."""
 
     _fields_ = (
         ("kind", c_int),

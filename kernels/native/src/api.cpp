@@ -1,16 +1,16 @@
 // What Python calls. Nothing throws across this border: a null pointer means no memory.
-#include "bf16_stream.h"
-#include "blocks.h"
-#include "checksum.h"
-#include "choice.h"
-#include "collective.h"
-#include "cores.h"
-#include "decoder.h"
-#include "gates.h"
-#include "linear.h"
-#include "plan_ring.h"
-#include "spin.h"
-#include "whole.h"
+#include "decoder/choice.h"
+#include "decoder/decoder.h"
+#include "encoder/gates.h"
+#include "encoder/whole.h"
+#include "matrix/blocks.h"
+#include "products/linear.h"
+#include "ranks/collective.h"
+#include "ranks/plan_ring.h"
+#include "threads/cores.h"
+#include "threads/spin.h"
+#include "transfer/bf16_stream.h"
+#include "transfer/checksum.h"
 
 using namespace baton;
 

@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "attention.h"
+#include "attention/attention.h"
 
 namespace int8_keys {
 

@@ -10,8 +10,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "pool.h"
-#include "spin.h"
+#include "threads/pool.h"
+#include "threads/spin.h"
 
 using namespace baton;
 

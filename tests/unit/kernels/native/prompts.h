@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "attention.h"
+#include "attention/attention.h"
 
 namespace prompts {
 

@@ -6,7 +6,7 @@
 #include <limits>
 #include <random>
 
-#include "simd.h"
+#include "vectors/simd.h"
 
 using namespace baton;
 

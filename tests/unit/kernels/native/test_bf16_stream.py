@@ -246,7 +246,7 @@ def test_whatever_comes_is_numbers_or_an_error(
 
 
 PLAIN = """
-#include "bf16_stream.h"
+#include "transfer/bf16_stream.h"
 using namespace baton;
 baton::RunningChecksum::RunningChecksum(const void*, size_t) {}
 void baton::RunningChecksum::read_to(size_t) {}
@@ -266,7 +266,7 @@ def test_a_processor_without_vectors_makes_the_same_streams(tmp_path: Path) -> N
     flags = [flag for flag in FLAGS if not flag.startswith(("-march", "-O"))]
     target = tmp_path / "plain.so"
     # As one unit: a compiler's time goes to the headers of each.
-    sources = ["-include", "bf16_stream.cpp", tmp_path / "plain.cpp"]
+    sources = ["-include", "transfer/bf16_stream.cpp", tmp_path / "plain.cpp"]
     command = [find_compiler(), *flags, "-O0", f"-I{SOURCES}", *sources]
     subprocess.run([*command, "-o", target], check=True)
     library = ctypes.CDLL(str(target))

@@ -135,7 +135,7 @@ def test_groups_of_parts_of_a_piece_take_rows_as_they_are() -> None:
 
 #: A product by itself, for processors without the instructions of this one.
 PLAIN = """
-#include "linear.h"
+#include "products/linear.h"
 using namespace baton;
 extern "C" void multiply_codes(const Codes* codes, const float* bias, const float* rows, int count,
                                float* out) {
@@ -167,7 +167,13 @@ class Plain:
 
 def test_a_processor_without_vectors_of_bytes_computes_the_same(tmp_path: Path) -> None:
     (tmp_path / "plain.cpp").write_text(PLAIN)
-    names = ("cores", "linear", "matrix", "multiply", "pool")
+    names = (
+        "threads/cores",
+        "threads/pool",
+        "matrix/matrix",
+        "products/linear",
+        "products/multiply",
+    )
     # As one unit: a compiler's time goes to the headers of each.
     sources = [word for name in names for word in ("-include", f"{name}.cpp")]
     flags = [flag for flag in FLAGS if not flag.startswith(("-march", "-O"))]
