@@ -1,4 +1,5 @@
 // What Python calls. Nothing throws across this border: a null pointer means no memory.
+#include "adapters/adapters.h"
 #include "decoder/choice.h"
 #include "decoder/decoder.h"
 #include "encoder/gates.h"

@@ -10,7 +10,7 @@
 #include <cmath>
 #include <vector>
 
-#include "attention/attention.h"
+#include "attention/task.h"
 #include "matrix/matrix.h"
 #include "ranks/ranks.h"
 #include "threads/pool.h"
