@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from services.router.routing.base import Candidate
 from services.router.routing.places.steps import beside
-from services.router.workers.work import RECENT_WINDOW_S
+from services.router.workers.work import MOST_SHARE, RECENT_WINDOW_S
 from shared.identity import Role
 
 if TYPE_CHECKING:
@@ -192,12 +192,14 @@ class Estimator:
     ) -> None:
         """Add the delay of prompts by the answer, to workers that prefer prefill.
 
-        A prompt that comes while the answer is written finds that worker busy.
+        A prompt that comes while the answer is written finds that worker busy. The next ones come
+        there, wherever the latest ones are computed.
         """
         readers = [c for c in candidates if c.endpoint.preference is Role.PREFILL]
         if len(readers) in {0, len(candidates)}:
             return
-        share = sum(c.endpoint.work.prompt_share(now_s) for c in readers) / len(readers)
+        share = sum(c.endpoint.work.prompt_share(now_s) for c in candidates) / len(readers)
+        share = min(MOST_SHARE, share)
         num_tokens = min(self._book.answer_tokens, request.max_tokens)
         for candidate in readers:
             work = candidate.endpoint.work

@@ -347,6 +347,27 @@ def test_answers_keep_out_of_the_way_of_prompts_that_come_all_the_time() -> None
     assert _place(cluster)[1] in ("p", "q")
 
 
+def test_prompts_that_others_compute_come_to_workers_that_prefer_them() -> None:
+    decode, other, prefill = _both("d"), _both("e"), _both("p", Role.PREFILL)
+    cluster = _cluster(decode, other, prefill)
+    for each, num in ((decode, 40), (other, 60)):
+        _decodes(each, num)
+    assert _place(cluster)[1] == "p"
+    for key in range(40):
+        cluster.clock.now_s += 0.1
+        other.work.add_prompt(key, 10, 40.0, cluster.clock())
+        other.work.end_prompt(key, cluster.clock())
+    [here] = [
+        p
+        for p in cluster.chooser.decide(REQUEST).placements
+        if p.writer.endpoint is prefill and p.place is Place.HERE
+    ]
+    share = other.work.prompt_share(cluster.clock())
+    answer_ms = REQUEST.max_tokens * prefill.profile.itl_ms(1, 0)
+    assert here.terms_ms["spoil"] == pytest.approx(HARM_WEIGHT * share * answer_ms)
+    assert _place(cluster)[1] == "d"
+
+
 def test_answers_are_divided_evenly_while_prompts_come_all_the_time() -> None:
     workers = [_both("d"), _both("e"), _both("p", Role.PREFILL), _both("q", Role.PREFILL)]
     cluster = _cluster(*workers)
