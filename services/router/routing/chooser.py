@@ -18,6 +18,7 @@ from services.router.routing.places.compare import compared
 from services.router.routing.places.mode import PlacementMode
 from services.router.routing.places.pair import Pair, gaps_alike, is_pair
 from services.router.routing.places.placement import Place, Placement
+from services.router.routing.places.returns import Returns, beginning, next_turn
 from services.router.routing.policies.cost import policy as cost_policy
 from services.router.routing.slo import meets_itl, meets_ttft, refuse
 from shared.directory.generations import identity_of
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         Scorer,
     )
     from services.router.routing.hashes import HashSpaces
+    from services.router.routing.places.returns import Beginning
     from services.router.routing.trail import Trail
     from services.router.workers.endpoint import Endpoint
     from shared.identity import WorkerId
@@ -59,6 +61,8 @@ class Decision:
     placements: list[Placement] = field(default_factory=list)
     #: `gaps_alike` of two workers that may do both; None: there are others.
     gaps: float | None = None
+    #: What is held of the prompt; None: no placements were compared.
+    beginning: Beginning | None = None
 
 
 class WorkerChooser:
@@ -91,6 +95,7 @@ class WorkerChooser:
         self._eligible = Eligible(endpoints, newest, mode=mode, filters=filters)
         self._max_prefill_candidates = max_prefill_candidates
         self._pair = Pair()
+        self._returns = Returns()
 
     def hash_spaces(self) -> HashSpaces:
         """Return what to hash prompts with; empty if routing would not use the hashes."""
@@ -116,6 +121,8 @@ class WorkerChooser:
         refuse(request, placement)
         if decision.gaps is not None:
             self._pair.note(decision.gaps)
+        if decision.beginning is not None:
+            self._returns.note(decision.beginning)
         self.policy.decode_picker.chosen(placement.writer)
         if placement.readers:
             self.policy.prefill_picker.chosen(placement.reader)
@@ -201,7 +208,12 @@ class WorkerChooser:
             return
         only = self._by_policy_writers(request, writers, holdings, computes=False)
         reading = self._by_policy_readers(request, readers, holdings)
-        decision.placements = compared(request, writers=only, readers=reading, alone=alone)
+        able = list({each.endpoint: each for each in (*alone, *reading)}.values())
+        decision.beginning = beginning(request, able)
+        turn = next_turn(able, self._returns, self.book)
+        decision.placements = compared(
+            request, writers=only, readers=reading, alone=alone, turn=turn
+        )
         placement = decision.placement = decision.placements[0]
         writer = placement.writer
         alike = only if placement.place is Place.HANDED_OVER else alone

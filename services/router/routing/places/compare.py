@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from services.router.routing.filters import handing_to
 from services.router.routing.places.placement import Place, Placement
+from services.router.routing.places.returns import NO_TURN
 from services.router.routing.places.split import splits_of
 from services.router.routing.policies.cost import DECODE_WEIGHT_TOKENS
 from services.router.routing.room import has_space
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from services.router.routing.base import Candidate, RoutingRequest
     from services.router.routing.places.placement import Split
+    from services.router.routing.places.returns import NextTurn
 
 #: Workers of each kind, best first by the policy, whose placements are compared.
 MAX_COMPARED = 3
@@ -30,22 +32,24 @@ def compared(
     writers: Sequence[Candidate],
     readers: Sequence[Candidate],
     alone: Sequence[Candidate],
+    turn: NextTurn = NO_TURN,
 ) -> list[Placement]:
     """Return the placements of the best workers, best first.
 
     `writers` only write, `readers` only compute, `alone` do both. All are in the policy's order,
-    which also breaks ties.
+    which also breaks ties. `turn`: the next one of the conversation.
     """
     placements = [*_handed_over(request, writers, readers)]
     for writer in alone[:MAX_COMPARED]:
-        placements.append(_costed(request, Placement(writer=writer)))
+        placements.append(Placement(writer=writer))
         others = _others(request, writer, readers)
         for reader in others[:MAX_COMPARED]:
             for split in splits_of(request, reader, writer):
                 placement = Placement(
                     writer=writer, readers=tuple(_first(reader, others)), split=split
                 )
-                placements.append(_costed(request, placement))
+                placements.append(placement)
+    placements = [_costed(request, each, turn) for each in placements]
     placements.sort(key=lambda placement: _key(request, placement))
     return placements
 
@@ -57,7 +61,7 @@ def _handed_over(
         others = _others(request, writer, readers)
         for reader in islice(others, MAX_COMPARED):
             placement = Placement(writer=writer, readers=tuple(_first(reader, others)))
-            yield _costed(request, placement)
+            yield placement
 
 
 def _others(
@@ -77,7 +81,7 @@ def _first(reader: Candidate, others: Sequence[Candidate]) -> list[Candidate]:
     return [reader, *(each for each in others if each is not reader)]
 
 
-def _costed(request: RoutingRequest, placement: Placement) -> Placement:
+def _costed(request: RoutingRequest, placement: Placement, turn: NextTurn) -> Placement:
     flaw = ""
     computing = [placement.reader]
     if placement.split is not None:
@@ -85,6 +89,7 @@ def _costed(request: RoutingRequest, placement: Placement) -> Placement:
         terms = _split_terms(placement, placement.split)
     else:
         terms = _terms(placement)
+    terms["return"] = turn.cost_ms(request, placement)
     if not all(candidate.fits_bound for candidate in computing):
         flaw = NO_TIME
     elif not has_space(placement.writer.endpoint, request.num_prompt_tokens):
