@@ -17,31 +17,39 @@ from shared.engine.timing.step_bound import LONGEST_STEP_MS
 
 
 @pytest.mark.parametrize(
-    ("workload", "load", "span_s", "longest_gap", "seed"),
+    ("workload", "load", "span_s", "longest_gap", "seeds"),
     [
-        ("chat", 0.3, 40, 1.1, 3),
-        ("short-long", 0.6, 12, 1.05, 3),
-        ("bursts", 0.6, 15, 1.05, 2),
-        ("long-short", 0.3, 30, 1.05, 3),
+        ("chat", 0.3, 40, 1.1, [3]),
+        ("short-long", 0.6, 12, 1.05, [3]),
+        # Of one seed the longest gaps of so few bursts are 0.98 to 1.11 times those of the better one.
+        ("bursts", 0.6, 15, 1.05, [1, 2, 3]),
+        ("long-short", 0.3, 30, 1.05, [3]),
     ],
 )
 def test_elastic_placement_is_about_as_good_as_the_better_fixed_one(
-    workload: str, load: float, span_s: float, longest_gap: float, seed: int
+    workload: str, load: float, span_s: float, longest_gap: float, seeds: list[int]
 ) -> None:
     time = StepTime()
-    coming = arrivals(workload, rate_ms=load * 4000, span_s=span_s, work_ms=time.work_ms, seed=seed)
     ttft_ms, gaps_ms = {}, {}
     for mode, num_prefill in (
         (PlacementMode.AGGREGATED, 0),
         (PlacementMode.DISAGGREGATED, 2),
         (PlacementMode.ELASTIC, 2),
     ):
-        outcome = MixedSimulation(
-            mode, num_prefill=num_prefill, num_decode=4 - num_prefill,
-            block_size=BLOCK_SIZE, time=time,
-        ).run(coming)  # fmt: skip
-        assert len(outcome.ttft_ms) == len(coming)
-        ttft_ms[mode], gaps_ms[mode] = fmean(outcome.ttft_ms), percentile(outcome.gaps_ms, 0.99)
+        first_ms: list[float] = []
+        all_gaps_ms: list[float] = []
+        for seed in seeds:
+            coming = arrivals(
+                workload, rate_ms=load * 4000, span_s=span_s, work_ms=time.work_ms, seed=seed
+            )
+            outcome = MixedSimulation(
+                mode, num_prefill=num_prefill, num_decode=4 - num_prefill,
+                block_size=BLOCK_SIZE, time=time,
+            ).run(coming)  # fmt: skip
+            assert len(outcome.ttft_ms) == len(coming)
+            first_ms += outcome.ttft_ms
+            all_gaps_ms += outcome.gaps_ms
+        ttft_ms[mode], gaps_ms[mode] = fmean(first_ms), percentile(all_gaps_ms, 0.99)
     for times_ms, bar in ((ttft_ms, 1.1), (gaps_ms, longest_gap)):
         mine = times_ms.pop(PlacementMode.ELASTIC)
         assert mine <= bar * min(times_ms.values())
