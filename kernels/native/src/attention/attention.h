@@ -60,6 +60,9 @@ inline int most_heads([[maybe_unused]] int rows, [[maybe_unused]] int head_dim) 
 #if defined(BATON_HAS_AMX)
   if (Chunk<Dot>::kHasTiles && may_use_amx() && TileChunk::takes(rows, head_dim)) return kMostHeads;
 #endif
+#if !defined(__AVX512F__)
+  if (Chunk<Dot>::reads_in_place(rows, head_dim)) return kMostHeads;
+#endif
   return 1;
 }
 
@@ -90,7 +93,6 @@ class AttentionScratch {
 #if defined(BATON_HAS_AMX)
   TileChunk tiles;           // of tasks with few rows
   IntegerSpan integers;      // of tasks over int8
-  ChunkFetch next;           // of both
   SpanTiles spans;           // of tasks with many rows
   SpanFetch<typename Dot::Element> fetch;
 #endif
@@ -98,7 +100,11 @@ class AttentionScratch {
   Buffer<uint32_t> weights;  // [rows][words of keys]
   Buffer<float> sums;        // of all keys so far, and of one span
   Buffer<uint8_t> zeros;     // stands for keys and values that no row of the task sees
+  ChunkFetch next;           // of tasks with few rows
   ChunkRows places[2];       // of this chunk and of the next one
+#if !defined(__AVX512F__)
+  ChunkRows of_heads[kMostHeads];  // of this chunk, of all key/value heads of a task with few rows
+#endif
   // Of this chunk, of all chunks of a span, or of the key/value heads of a task.
   float key_scales[kSpan];
   float value_scales[kSpan];
@@ -221,6 +227,9 @@ class AttentionKernel {
     if constexpr (kMayBeIntegers<Stored>)
       if (is_integers<Stored>()) return gather_integers<Stored>(task, keys, {first, end}, following, sums, s);
     if (is_few(task)) return gather_few<Stored>(task, keys, {first, end}, following, sums, s);
+#elif !defined(__AVX512F__)
+    if (Chunk<Dot>::reads_in_place(task.head_rows(), cache.head_dim))
+      return gather_in_place<Stored>(task, keys, {first, end}, following, sums, s);
 #endif
     places(s).template locate<Stored>(task, 0, first, keys, s.places[0]);
     int turn = 0;
@@ -243,6 +252,45 @@ class AttentionKernel {
       s.chunk.template add_values<Stored>(rows, s.weights.data(), sums.out);
     }
   }
+
+  // What is fetched while the chunk from `key` on is read: the next one, or the first one of the following task.
+  void aim(const AttentionTask& task, const Keys& keys, const Keys& own, int key, const AttentionTask* following,
+           Scratch& s) const {
+    if (following != nullptr && key + kChunk >= own.end) {
+      const Keys its = keys_of(*following);
+      places(s).aim(*following, first_key(its, first_span(*following, its)), its, s.next);
+    } else {
+      places(s).aim(task, key + kChunk, keys, s.next);
+    }
+  }
+
+#if !defined(__AVX512F__)
+  // With few rows: what these keys give to all key/value heads of the task, which are read in the order of memory.
+  template <class Stored>
+  void gather_in_place(const AttentionTask& task, const Keys& keys, const Keys& own, const AttentionTask* following,
+                       const Sums& sums, Scratch& s) const {
+    const int rows = task.head_rows();
+    for (int key = own.first; key < own.end; key += kChunk) {
+      if constexpr (Stored::kHasScales) aim(task, keys, own, key, following, s);
+      for (int head = 0; head < task.num_kv_heads; ++head) {
+        ChunkRows& here = s.of_heads[head];
+        places(s).template locate<Stored>(task, head, key, keys, here);
+        if constexpr (Stored::kHasScales) {
+          read_scales(here.key_scales, s.key_scales + head * kChunk);
+          read_scales(here.value_scales, s.value_scales + head * kChunk);
+        }
+        s.chunk.template multiply_keys_in_place<Stored>(rows, s.query.data() + size_t(head) * rows * s.words, here,
+                                                        s.scores.data() + size_t(head) * rows * kPanel, Scratch::kRows,
+                                                        s.next);
+      }
+      weigh_heads<Stored>(task, keys, key, sums, key == own.first, s);
+      for (int head = 0; head < task.num_kv_heads; ++head)
+        s.chunk.template add_values_in_place<Stored>(rows, s.weights.data() + size_t(head) * rows * kChunk,
+                                                     s.of_heads[head], sums.out + size_t(head) * rows * kPanel,
+                                                     sums.rows, s.next);
+    }
+  }
+#endif
 
 #if defined(BATON_HAS_AMX)
   template <class Stored>
@@ -297,12 +345,7 @@ class AttentionKernel {
     const auto places = this->places(s);
     const int rows = task.head_rows();
     for (int key = own.first; key < own.end; key += kChunk) {
-      if (following != nullptr && key + kChunk >= own.end) {
-        const Keys its = keys_of(*following);
-        places.aim(*following, first_key(its, first_span(*following, its)), its, s.next);
-      } else {
-        places.aim(task, key + kChunk, keys, s.next);
-      }
+      aim(task, keys, own, key, following, s);
       s.tiles.read(s.next, cache.row_bytes());
       auto for_heads = [&](auto body) {
         places.template for_heads<Stored>(task, key, keys, s.places[0], s.key_scales, s.value_scales, body);
@@ -310,9 +353,7 @@ class AttentionKernel {
       for_heads([&](int head, const TileRows& its_keys, const TileRows&) {
         s.tiles.template multiply_keys<Stored>(head, its_keys, s.scores.data() + head * rows * kPanel, Scratch::kRows);
       });
-      const int together = Stored::kHasScales ? rows : sums.rows;  // rows whose keys have the same scales
-      for (int row = 0; row < sums.rows; row += together)
-        weigh_chunk<Stored>(task, keys, key, {row, together}, row / rows * kChunk, sums, key == own.first, s);
+      weigh_heads<Stored>(task, keys, key, sums, key == own.first, s);
       for_heads([&](int head, const TileRows&, const TileRows& values) {
         s.tiles.template add_values<Stored>(values, s.weights.data() + head * rows * (kChunk / 2),
                                             sums.out + head * rows * kPanel, sums.rows);
@@ -450,6 +491,15 @@ class AttentionKernel {
   bool sees_all(const AttentionTask& task, const TaskRows& rows, int key) const {
     return position(task, rows.first) >= key + kChunk - 1 &&
            seen.first(position(task, rows.first + rows.count - 1)) <= key;
+  }
+
+  // All rows of the task; those of a key/value head have the same scales.
+  template <class Stored>
+  void weigh_heads(const AttentionTask& task, const Keys& keys, int key, const Sums& sums, bool is_first,
+                   Scratch& s) const {
+    const int rows = task.head_rows(), together = Stored::kHasScales ? rows : sums.rows;
+    for (int row = 0; row < sums.rows; row += together)
+      weigh_chunk<Stored>(task, keys, key, {row, together}, row / rows * kChunk, sums, is_first, s);
   }
 
   template <class Stored>

@@ -10,6 +10,8 @@
 namespace baton {
 
 constexpr int kChunk = 2 * kPanel;
+// Without AVX-512 values are added by runs: the first keys of all runs in their order, then the second ones.
+constexpr int kRuns = 4, kRunKeys = kChunk / kRuns;
 // Key/value heads of one task at most: what they have of a block is long enough for the hardware to guess.
 constexpr int kMostHeads = 4;
 

@@ -2,11 +2,12 @@
 //
 // A score's sum has a part for each lane, which takes the head's vectors in their order, of those that are
 // taken apart first all that come first; the parts are added as a tree. A value's sum takes keys in their
-// order. Keys and values of a task with few rows are read where they lie, or become float32 first if they do
-// not fill panels; many rows are those of `WideChunk`. Either way a row gets the same bits. The hardware cannot
-// guess where the next chunk is, so that it is fetched line for line while this one is read, in the order of
-// memory: then the hardware guesses the next lines. A core waits for few lines at once, and drops what is fetched
-// beyond them.
+// order by runs (`kv_chunk.h`). Keys and values of a task with few rows are read where they lie, or become float32
+// first if they do not fill panels; many rows are those of `WideChunk`. Either way a row gets the same bits.
+//
+// Where they lie, keys and values of all runs are read at once: a core of Zen 3 waits for few lines of one
+// stream, and for more of four, which its hardware guesses. With bytes there is so much to compute that what
+// comes next can be fetched line for line, which is faster then.
 #pragma once
 
 #include "kv/wide.h"
@@ -25,35 +26,10 @@ inline FourFloats sums_of(const Floats* x) {
 #endif
 }
 
-// Fetches the rows of a chunk, `row_bytes` each, line after line.
-class RowFetch {
- public:
-  RowFetch(const uint8_t* const* rows, size_t row_bytes) : row_(rows), row_bytes_(row_bytes) {}
-
-  // The share of a step that reads kBytes; with less than a line only some steps have one.
-  template <int kBytes>
-  void step(int number) {
-    if constexpr (kBytes < kLineBytes)
-      if (number % (kLineBytes / kBytes) != 0) return;
-    for (int at = 0; at < kBytes; at += kLineBytes) line();
-  }
-
- private:
-  static constexpr int kLineBytes = 64;
-
-  void line() {
-    fetch_line(*row_ + at_);
-    for (at_ += kLineBytes; at_ >= row_bytes_; at_ -= row_bytes_) ++row_;
-  }
-
-  const uint8_t* const* row_;
-  size_t row_bytes_;
-  size_t at_ = 0;  // in the row
-};
-
 // A row of `Stored` whose vectors were made float32.
 template <class Stored>
 struct WideRow {
+  static constexpr bool kHasScales = false;
   static constexpr int kApart = Stored::kApart;
   static constexpr int kVectorBytes = sizeof(Floats);
 
@@ -71,7 +47,10 @@ class RowChunk {
   // Up to so many rows it is cheaper to convert keys and values for each tile than to store them.
   static constexpr int kFewRows = 2 * kMostRows;
   static constexpr int kMostApart = 2;
-  static constexpr int kSomeValues = 16;
+  // Values of each run that all panels take before the next ones, so that they find them in the cache.
+  static constexpr int kSomeValues = 4;
+  // Keys in front of those that a run's lines are fetched for, from the second-level cache.
+  static constexpr int kKeysAhead = 2;
 
  public:
   // What a query or a weight is in a product.
@@ -106,8 +85,10 @@ class RowChunk {
       widen<Stored>(reinterpret_cast<const uint8_t*>(from), reinterpret_cast<float*>(to), head_dim);
   }
 
-  // Reads a chunk for `num_rows` rows, of which all see only the first `num_keys` keys. It must outlive the
-  // products.
+  // Whether so many rows take keys and values where they lie: `read` is for the others.
+  static bool reads_in_place(int num_rows, int head_dim) { return num_rows <= kFewRows && head_dim % kPanel == 0; }
+
+  // Reads a chunk for `num_rows` rows, of which all see only the first `num_keys` keys.
   template <class Stored>
   void read(const ChunkRows& here, const ChunkRows& next, size_t row_bytes, int num_rows, int num_keys) {
     has_many_rows_ = num_rows > kFewRows;
@@ -115,76 +96,57 @@ class RowChunk {
       wide_.read<Stored>(here, next, row_bytes, head_dim_, num_keys);
       return;
     }
-    here_ = &here;
-    next_ = &next;
-    row_bytes_ = row_bytes;
-    is_wide_ = head_dim_ % kPanel != 0;
-    if (is_wide_) {
-      widen_all<Stored>(here.keys, next.keys, keys_.data());
-      widen_all<Stored>(here.values, next.values, values_.data());
-    }
+    widen_all<Stored>(here.keys, next.keys, row_bytes, keys_.data());
+    widen_all<Stored>(here.values, next.values, row_bytes, values_.data());
   }
 
+  // Of what was read:
   // scores [2 panels][rows, `rows_apart` apart][kPanel keys] = query [rows][query words] . keys
   template <class Stored>
   void multiply_keys(int num_rows, const uint32_t* query, float* scores, int rows_apart) const {
-    const float* rows = reinterpret_cast<const float*>(query);
-    if (has_many_rows_) {
-      wide_.multiply_keys(num_rows, rows, scores, rows_apart);
-      return;
-    }
-    for_tiles(num_rows, [&](auto tile, int row, int count) {
-      using Tile = decltype(tile);
-      score<typename Tile::template Row<Stored>, Tile::kRows, Tile::kFetches>(
-          count, rows + size_t(row) * query_words(head_dim_), is_wide_ ? wide_keys_ : here_->keys,
-          scores + size_t(row) * kPanel, rows_apart);
-    });
+    if (has_many_rows_)
+      return wide_.multiply_keys(num_rows, reinterpret_cast<const float*>(query), scores, rows_apart);
+    ChunkFetch none;
+    multiply_keys_at<WideRow<Stored>, kTileRows>(num_rows, query, wide_keys_, scores, rows_apart, none);
   }
 
   // out [panel of the head][rows][kPanel] += weights [rows][kChunk] . values
   template <class Stored>
   void add_values(int num_rows, const uint32_t* weights, float* out) const {
-    const float* rows = reinterpret_cast<const float*>(weights);
-    if (has_many_rows_) {
-      wide_.add_values(num_rows, rows, out);
-      return;
-    }
-    for_tiles(num_rows, [&](auto tile, int row, int count) {
-      using Tile = decltype(tile);
-      weigh<typename Tile::template Row<Stored>, Tile::kRows, Tile::kFetches>(
-          count, rows + size_t(row) * kChunk, is_wide_ ? wide_values_ : here_->values,
-          out + size_t(row) * kPanel, num_rows);
-    });
+    if (has_many_rows_) return wide_.add_values(num_rows, reinterpret_cast<const float*>(weights), out);
+    ChunkFetch none;
+    add_values_at<WideRow<Stored>, kTileRows>(num_rows, weights, wide_values_, out, num_rows, none);
+  }
+
+  // The same with keys and values where they lie; rows of `out` lie `out_apart` apart. next: what is fetched meanwhile.
+  template <class Stored>
+  void multiply_keys_in_place(int num_rows, const uint32_t* query, const ChunkRows& here, float* scores,
+                              int rows_apart, ChunkFetch& next) const {
+    multiply_keys_at<Stored, kMostRows>(num_rows, query, here.keys, scores, rows_apart, next);
+  }
+  template <class Stored>
+  void add_values_in_place(int num_rows, const uint32_t* weights, const ChunkRows& here, float* out,
+                           int out_apart, ChunkFetch& next) const {
+    add_values_at<Stored, kMostRows>(num_rows, weights, here.values, out, out_apart, next);
   }
 
  private:
-  // Tiles of up to kRows rows, of what is stored or was made float32; the first one fetches the next chunk.
-  struct WideTile {
-    template <class Stored>
-    using Row = WideRow<Stored>;
-    static constexpr int kRows = kTileRows;
-    static constexpr bool kFetches = false;
-  };
-  template <bool kFirst>
-  struct StoredTile {
-    template <class Stored>
-    using Row = Stored;
-    static constexpr int kRows = kMostRows;
-    static constexpr bool kFetches = kFirst;
-  };
+  template <class Row, int kRows>
+  void multiply_keys_at(int num_rows, const uint32_t* query, const uint8_t* const* keys, float* scores,
+                        int rows_apart, ChunkFetch& next) const {
+    const float* rows = reinterpret_cast<const float*>(query);
+    for_row_groups<kRows>(num_rows, [&](int row, int count) {
+      score<Row, kRows>(count, rows + size_t(row) * query_words(head_dim_), keys, scores + size_t(row) * kPanel,
+                        rows_apart, next);
+    });
+  }
 
-  // Calls body(tile, first_row, num_rows) for the tiles of `num_rows` rows.
-  template <class Body>
-  void for_tiles(int num_rows, Body&& body) const {
-    if (is_wide_) {
-      for_row_groups(num_rows, [&](int row, int count) { body(WideTile{}, row, count); });
-      return;
-    }
-    for_row_groups<kMostRows>(num_rows, [&](int row, int count) {
-      if (row == 0)
-        body(StoredTile<true>{}, row, count);
-      else
-        body(StoredTile<false>{}, row, count);
+  template <class Row, int kRows>
+  void add_values_at(int num_rows, const uint32_t* weights, const uint8_t* const* values, float* out,
+                     int out_apart, ChunkFetch& next) const {
+    const float* rows = reinterpret_cast<const float*>(weights);
+    for_row_groups<kRows>(num_rows, [&](int row, int count) {
+      weigh<Row, kRows>(count, rows + size_t(row) * kChunk, values, out + size_t(row) * kPanel, out_apart, next);
     });
   }
 
@@ -199,42 +161,62 @@ class RowChunk {
 
   // Behind the head's last vector stay zeros.
   template <class Stored>
-  void widen_all(const uint8_t* const* from, const uint8_t* const* next, float* to) const {
+  void widen_all(const uint8_t* const* from, const uint8_t* const* next, size_t row_bytes, float* to) const {
     for (int i = 0; i < kChunk; ++i, to += stride_) {
-      for (size_t at = 0; at < row_bytes_; at += 64) fetch_line(next[i] + at);
+      for (size_t at = 0; at < row_bytes; at += 64) fetch_line(next[i] + at);
       widen<Stored>(from[i], to, head_dim_);
     }
   }
 
   // One tile of rows with all keys, or with fewer rows if `count` says so. Of few rows more keys are
   // taken at a time: enough sums that none waits for its last addition.
-  template <class Row, int kRows, bool kFetches>
+  template <class Row, int kRows>
   __attribute__((noinline)) void score(int count, const float* query, const uint8_t* const* keys, float* scores,
-             int rows_apart) const {
+             int rows_apart, ChunkFetch& next) const {
     if constexpr (kRows > 1)
-      if (count < kRows)
-        return score<Row, kRows - 1, kFetches>(count, query, keys, scores, rows_apart);
-    constexpr int kKeys = kRows == 1 ? 8 : 4;  // that are summed together
+      if (count < kRows) return score<Row, kRows - 1>(count, query, keys, scores, rows_apart, next);
+    constexpr int kEach = kRows == 1 ? 2 : 1;  // keys of a run that are summed together
+    constexpr int kKeys = kEach * kRuns;
     constexpr int kStep = kRows > kTileRows ? kKeys / 2 : kKeys;
-    RowFetch next(next_->keys, row_bytes_);
-    for (int key = 0; key < kChunk; key += kKeys) {
+    for (int key = 0; key < kRunKeys; key += kEach) {
+      const uint8_t* its[kKeys];
+      for (int k = 0; k < kKeys; ++k) {
+        its[k] = keys[key + k / kRuns + k % kRuns * kRunKeys];
+        if constexpr (Row::kHasScales)
+          next.lines(lines_of_row());
+        else
+          fetch_ahead<Row>(its[k]);
+      }
       Floats parts[kRows][kKeys];
       for (int first = 0; first < kKeys; first += kStep) {
         Floats sums[kRows][kStep] = {};
-        add_keys<Row, kFetches>(query, keys + key + first, next, sums);
+        add_keys<Row>(query, its + first, sums);
         for (int r = 0; r < kRows; ++r)
           for (int k = 0; k < kStep; ++k) parts[r][first + k] = sums[r][k];
       }
-      float* to = scores + size_t(key / kPanel) * rows_apart * kPanel + key % kPanel;
       for (int r = 0; r < kRows; ++r)
-        for (int k = 0; k < kKeys; k += 4) store(to + r * kPanel + k, sums_of(parts[r] + k));
+        for (int k = 0; k < kKeys; k += kRuns) {
+          const FourFloats four = sums_of(parts[r] + k);
+          for (int run = 0; run < kRuns; ++run) {
+            const int at = key + k / kRuns + run * kRunKeys;
+            scores[size_t(at / kPanel) * rows_apart * kPanel + r * kPanel + at % kPanel] = four[run];
+          }
+        }
     }
   }
 
-  // Adds the products of some rows with some keys, and fetches as many of the next chunk.
-  template <class Row, bool kFetches, int kRows, int kStep>
+  int lines_of_row() const { return (head_dim_ + 63) / 64; }  // of bytes
+
+  template <class Row>
+  void fetch_ahead(const uint8_t* row) const {
+    const int row_bytes = head_dim_ / kLanes * Row::kVectorBytes;
+    for (int at = 0; at < row_bytes; at += 64) prefetch(row + kKeysAhead * row_bytes + at);
+  }
+
+  // Adds the products of some rows with some keys.
+  template <class Row, int kRows, int kStep>
   __attribute__((always_inline)) void add_keys(const float* query, const uint8_t* const* keys,
-                                               RowFetch& next, Floats (&sums)[kRows][kStep]) const {
+                                               Floats (&sums)[kRows][kStep]) const {
     const int words = query_words(head_dim_);
     auto add = [&](int vector) {
       Floats held[kRows];
@@ -250,42 +232,36 @@ class RowChunk {
         for (int r = 0; r < kRows; ++r) sums[r][k] += held[r] * now;
       }
     };
-    auto add_part = [&](auto part) {
+    for (int part = 0; part < Row::kApart; ++part)
 #pragma GCC unroll 1
-      for (int v = part; v < words / kLanes; v += Row::kApart) {
-        if constexpr (kFetches) next.step<kStep * Row::kVectorBytes>(v / Row::kApart);
-        add(v);
-      }
-    };
-    add_part(std::integral_constant<int, 0>{});
-    if constexpr (Row::kApart == 2) add_part(std::integral_constant<int, 1>{});
+      for (int v = part; v < words / kLanes; v += Row::kApart) add(v);
   }
 
-  // The same with values. So few of them are taken at a time that all panels find them in the cache.
-  template <class Row, int kRows, bool kFetches>
+  // The same with values.
+  template <class Row, int kRows>
   __attribute__((noinline)) void weigh(int count, const float* weights, const uint8_t* const* values, float* out,
-             int rows_apart) const {
+             int rows_apart, ChunkFetch& next) const {
     if constexpr (kRows > 1)
-      if (count < kRows)
-        return weigh<Row, kRows - 1, kFetches>(count, weights, values, out, rows_apart);
+      if (count < kRows) return weigh<Row, kRows - 1>(count, weights, values, out, rows_apart, next);
     constexpr int kVectors = kRows > kTileRows ? kPanelVectors / 2 : kPanelVectors;
-    RowFetch next(next_->values, row_bytes_);
-    for (int key = 0; key < kChunk; key += kSomeValues)
+    for (int key = 0; key < kRunKeys; key += kSomeValues)
       for (int panel = 0; panel < panels_; ++panel)
         for (int first = 0; first < kPanelVectors; first += kVectors) {
           float* to = out + size_t(panel) * rows_apart * kPanel + first * kLanes;
           Floats sums[kRows][kVectors];
           for (int r = 0; r < kRows; ++r)
             for (int v = 0; v < kVectors; ++v) sums[r][v] = load<Floats>(to + r * kPanel + v * kLanes);
-          for (int k = key; k < key + kSomeValues; ++k) {
-            if constexpr (kFetches) next.step<kVectors * Row::kVectorBytes>(k);
-            Floats held[kRows];
-            for (int r = 0; r < kRows; ++r) held[r] = splat(weights[size_t(r) * kChunk + k]);
-            for (int v = 0; v < kVectors; ++v) {
-              const Floats now = Row::load(values[k], panel * kPanelVectors + first + v);
-              for (int r = 0; r < kRows; ++r) sums[r][v] += held[r] * now;
+          for (int of_run = key; of_run < key + kSomeValues; ++of_run)
+            for (int k = of_run; k < kChunk; k += kRunKeys) {
+              if constexpr (Row::kHasScales)
+                if (first == 0 && panel < lines_of_row()) next.lines(1);
+              Floats held[kRows];
+              for (int r = 0; r < kRows; ++r) held[r] = splat(weights[size_t(r) * kChunk + k]);
+              for (int v = 0; v < kVectors; ++v) {
+                const Floats now = Row::load(values[k], panel * kPanelVectors + first + v);
+                for (int r = 0; r < kRows; ++r) sums[r][v] += held[r] * now;
+              }
             }
-          }
           for (int r = 0; r < kRows; ++r)
             for (int v = 0; v < kVectors; ++v) store(to + r * kPanel + v * kLanes, sums[r][v]);
         }
@@ -298,11 +274,6 @@ class RowChunk {
   Buffer<float> values_;  // the same
   const uint8_t* wide_keys_[kChunk];
   const uint8_t* wide_values_[kChunk];
-  // Of the chunk that is read now:
-  const ChunkRows* here_ = nullptr;
-  const ChunkRows* next_ = nullptr;
-  size_t row_bytes_ = 0;
-  bool is_wide_ = false;
   WideChunk wide_;
   bool has_many_rows_ = false;
 };

@@ -49,8 +49,8 @@ inline void turn(Floats (&x)[kLanes]) {
 }
 
 class WideChunk {
-  // Values that all panels take before the next ones, so that they find them in the cache.
-  static constexpr int kSomeValues = 16;
+  // Values of each run that all panels take before the next ones, so that they find them in the cache.
+  static constexpr int kSomeValues = 4;
 
  public:
   // vectors: of a head's query and of its key.
@@ -72,8 +72,10 @@ class WideChunk {
       }
     for (int key = 0; key < num_panels() * kPanel; key += kLanes)
       turn_keys<Stored>(here.keys + key, head_dim, keys_at(key / kPanel) + key % kPanel);
-    for (int key = 0; key < num_values(); ++key)
-      widen<Stored>(here.values[key], head_dim, values_.data() + size_t(key) * panels_ * kPanel);
+    const int runs = num_runs();
+    for (int run = 0; run < runs; ++run)
+      for (int key = 0; key < kRunKeys; ++key)
+        widen<Stored>(here.values[run * kRunKeys + key], head_dim, values_at(key * runs + run));
   }
 
   // scores [2 panels][rows, `rows_apart` apart][kPanel keys] = query [rows][vectors] . keys
@@ -88,17 +90,19 @@ class WideChunk {
   // out [panel of the head][rows][kPanel] += weights [rows][kChunk] . values
   void add_values(int num_rows, const float* weights, float* out) const {
     for_row_groups(num_rows, [&](int row, int count) {
-      for (int key = 0; key < num_values(); key += kSomeValues)
+      for (int key = 0; key < kRunKeys; key += kSomeValues)
         for (int panel = 0; panel < panels_; ++panel)
-          weigh<kTileRows>(count, weights + size_t(row) * kChunk + key,
-                           values_.data() + (size_t(key) * panels_ + panel) * kPanel,
+          weigh<kTileRows>(count, weights + size_t(row) * kChunk + key, values_at(key * num_runs()) + panel * kPanel,
                            out + (size_t(panel) * num_rows + row) * kPanel);
     });
   }
 
  private:
   int num_panels() const { return (num_keys_ + kPanel - 1) / kPanel; }
-  int num_values() const { return round_up(num_keys_, kSomeValues); }
+  // Runs with keys that rows see: those of the others have no weight.
+  int num_runs() const { return (num_keys_ + kRunKeys - 1) / kRunKeys; }
+  float* values_at(int place) { return values_.data() + size_t(place) * panels_ * kPanel; }
+  const float* values_at(int place) const { return values_.data() + size_t(place) * panels_ * kPanel; }
   float* keys_at(int panel) { return keys_.data() + size_t(panel) * vectors_ * kLanes * kPanel; }
   const float* keys_at(int panel) const {
     return keys_.data() + size_t(panel) * vectors_ * kLanes * kPanel;
@@ -188,12 +192,13 @@ class WideChunk {
     Floats sums[kRows][kPanelVectors];
     for (int r = 0; r < kRows; ++r)
       for (int v = 0; v < kPanelVectors; ++v) sums[r][v] = load<Floats>(out + r * kPanel + v * kLanes);
-#pragma GCC unroll 2
-    for (int k = 0; k < kSomeValues; ++k, values += size_t(panels_) * kPanel) {
-      Floats held[kRows];
-      for (int r = 0; r < kRows; ++r) held[r] = splat(weights[size_t(r) * kChunk + k]);
-      add_products(held, values, sums);
-    }
+    const int end = num_runs() * kRunKeys;
+    for (int of_run = 0; of_run < kSomeValues; ++of_run)
+      for (int k = of_run; k < end; k += kRunKeys, values += size_t(panels_) * kPanel) {
+        Floats held[kRows];
+        for (int r = 0; r < kRows; ++r) held[r] = splat(weights[size_t(r) * kChunk + k]);
+        add_products(held, values, sums);
+      }
     for (int r = 0; r < kRows; ++r)
       for (int v = 0; v < kPanelVectors; ++v) store(out + r * kPanel + v * kLanes, sums[r][v]);
   }
@@ -203,7 +208,7 @@ class WideChunk {
   int num_keys_ = 0;
   int apart_ = 1;
   Buffer<float> keys_;    // [2 panels][lane of the tree][vectors][kPanel keys]
-  Buffer<float> values_;  // [kChunk][panels][kPanel]
+  Buffer<float> values_;  // [key of a run][runs][panels][kPanel]
 };
 
 }  // namespace baton
