@@ -49,8 +49,8 @@ class RowChunk {
   static constexpr int kMostApart = 2;
   // Values of each run that all panels take before the next ones, so that they find them in the cache.
   static constexpr int kSomeValues = 4;
-  // Keys in front of those that a run's lines are fetched for, from the second-level cache.
-  static constexpr int kKeysAhead = 2;
+  // How far ahead the lines of a run are fetched from the second-level cache.
+  static constexpr int kKeyBytesAhead = 512, kValueBytesAhead = 256;
 
  public:
   // What a query or a weight is in a product.
@@ -185,7 +185,7 @@ class RowChunk {
         if constexpr (Row::kHasScales)
           next.lines(lines_of_row());
         else
-          fetch_ahead<Row>(its[k]);
+          fetch_row<Row>(its[k] + kKeyBytesAhead);
       }
       Floats parts[kRows][kKeys];
       for (int first = 0; first < kKeys; first += kStep) {
@@ -208,9 +208,8 @@ class RowChunk {
   int lines_of_row() const { return (head_dim_ + 63) / 64; }  // of bytes
 
   template <class Row>
-  void fetch_ahead(const uint8_t* row) const {
-    const int row_bytes = head_dim_ / kLanes * Row::kVectorBytes;
-    for (int at = 0; at < row_bytes; at += 64) prefetch(row + kKeysAhead * row_bytes + at);
+  void fetch_row(const uint8_t* row) const {
+    for (int at = 0; at < head_dim_ / kLanes * Row::kVectorBytes; at += 64) prefetch(row + at);
   }
 
   // Adds the products of some rows with some keys.
@@ -253,8 +252,11 @@ class RowChunk {
             for (int v = 0; v < kVectors; ++v) sums[r][v] = load<Floats>(to + r * kPanel + v * kLanes);
           for (int of_run = key; of_run < key + kSomeValues; ++of_run)
             for (int k = of_run; k < kChunk; k += kRunKeys) {
-              if constexpr (Row::kHasScales)
+              if constexpr (Row::kHasScales) {
                 if (first == 0 && panel < lines_of_row()) next.lines(1);
+              } else if (first == 0 && panel == 0) {
+                fetch_row<Row>(values[k] + kValueBytesAhead);
+              }
               Floats held[kRows];
               for (int r = 0; r < kRows; ++r) held[r] = splat(weights[size_t(r) * kChunk + k]);
               for (int v = 0; v < kVectors; ++v) {
