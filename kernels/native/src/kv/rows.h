@@ -209,7 +209,10 @@ class RowChunk {
 
   template <class Row>
   void fetch_row(const uint8_t* row) const {
-    for (int at = 0; at < head_dim_ / kLanes * Row::kVectorBytes; at += 64) prefetch(row + at);
+    for (int at = 0; at < head_dim_ / kLanes * Row::kVectorBytes; at += 128) {
+      prefetch(row + at);
+      prefetch(row + at + 64);
+    }
   }
 
   // Adds the products of some rows with some keys.
@@ -231,9 +234,12 @@ class RowChunk {
         for (int r = 0; r < kRows; ++r) sums[r][k] += held[r] * now;
       }
     };
-    for (int part = 0; part < Row::kApart; ++part)
+    auto add_part = [&](auto part) {
 #pragma GCC unroll 1
       for (int v = part; v < words / kLanes; v += Row::kApart) add(v);
+    };
+    add_part(std::integral_constant<int, 0>{});
+    if constexpr (Row::kApart == 2) add_part(std::integral_constant<int, 1>{});
   }
 
   // The same with values.
