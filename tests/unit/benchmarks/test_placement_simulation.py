@@ -21,7 +21,7 @@ from shared.engine.timing.step_bound import LONGEST_STEP_MS
     [
         ("chat", 0.3, 40, 1.1, [3]),
         ("short-long", 0.6, 12, 1.05, [3]),
-        # Of one seed the longest gaps of so few bursts are 0.98 to 1.11 times those of the better one.
+        # By one seed, gaps of so few bursts are 0.98 to 1.11 times those of the better one.
         ("bursts", 0.6, 15, 1.05, [1, 2, 3]),
         ("long-short", 0.3, 30, 1.05, [3]),
     ],
