@@ -100,12 +100,13 @@ def cache_dir() -> Path:
 def _compile(compiler: str, target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         library = Path(folder) / target.name
-        objects = [Path(folder) / f"{n}.o" for n in range(len(_translation_units()))]
+        sources = _translation_units()
+        objects = [Path(folder) / f"{number}.o" for number in range(len(sources))]
         compiling = [flag for flag in FLAGS if flag != "-shared"]
         _run_all(
             [
                 [compiler, *compiling, f"-I{SOURCES}", "-c", str(source), "-o", str(output)]
-                for source, output in zip(_translation_units(), objects, strict=True)
+                for source, output in zip(sources, objects, strict=True)
             ]
         )
         _run_all([[compiler, *FLAGS, *map(str, objects), "-o", str(library)]])

@@ -100,7 +100,7 @@ class AttentionScratch {
   Buffer<uint32_t> weights;  // [rows][words of keys]
   Buffer<float> sums;        // of all keys so far, and of one span
   Buffer<uint8_t> zeros;     // stands for keys and values that no row of the task sees
-  ChunkFetch next;           // of tasks with few rows
+  ChunkFetch next;           // of tasks with few rows, and over int8
   ChunkRows places[2];       // of this chunk and of the next one
 #if !defined(__AVX512F__)
   ChunkRows of_heads[kMostHeads];  // of this chunk, of all key/value heads of a task with few rows

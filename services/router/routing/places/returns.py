@@ -1,8 +1,8 @@
-"""What a prompt that goes on with this one loses if no worker that prefers prefill holds this one.
+"""The cost of a conversation's next turn if no worker that prefers prefill holds this prompt.
 
 Handed over, a prompt is held by the worker that computed it and by the one that writes. Computed
-where answers are written, it is held there alone: its next turn is computed beside others' answers,
-or all of it anew, as it costs less.
+where answers are written, it is held there alone: the next turn is computed beside others' answers,
+or all of it anew, whichever costs less.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def beginning(request: RoutingRequest, candidates: Sequence[Candidate]) -> Begin
     """Return what workers that may compute the prompt hold of it."""
     num_held = max(each.num_held_tokens for each in candidates)
     rest_ms = min(each.prefill_ms for each in candidates)
-    return Beginning(num_held / request.num_prompt_tokens, rest_ms)
+    # Workers refuse an empty prompt, and name the reason.
+    return Beginning(num_held / max(1, request.num_prompt_tokens), rest_ms)
 
 
 class Returns:
@@ -53,20 +54,20 @@ class Returns:
         #: Of those that began with another one; infinite: there was none.
         self.rest_ms = math.inf
 
-    def note(self, it: Beginning) -> None:
+    def note(self, held: Beginning) -> None:
         """Count a request that is sent."""
-        self.share += WEIGHT * (it.share - self.share)
-        if not it.share:
+        self.share += WEIGHT * (held.share - self.share)
+        if not held.share:
             return
         if math.isinf(self.rest_ms):
-            self.rest_ms = it.rest_ms
+            self.rest_ms = held.rest_ms
         else:
-            self.rest_ms += WEIGHT * (it.rest_ms - self.rest_ms)
+            self.rest_ms += WEIGHT * (held.rest_ms - self.rest_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class NextTurn:
-    """What is expected of a prompt that begins with this one. Milliseconds by their chance."""
+    """The expected next turn: a prompt that begins with this one. Costs are times their chance."""
 
     #: Tokens that the worker with the most of those that prefer prefill holds.
     num_held: int = 0
@@ -94,7 +95,7 @@ NO_TURN: Final = NextTurn()
 
 
 def next_turn(candidates: Sequence[Candidate], returns: Returns, book: Book) -> NextTurn:
-    """Return it for workers that may compute the prompt, or write.
+    """Return the next turn that is expected; `candidates` may compute this prompt, or write.
 
     Sequences come by chance, so a worker that prefers decode has none for a share of the time that
     their mean number says. Beside some, the rest takes twice as long, and all of them wait for it.

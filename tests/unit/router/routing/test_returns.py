@@ -164,6 +164,11 @@ def test_before_turns_could_come_back_half_of_them_are_expected() -> None:
     assert four.returns(four.idle, four.idle) == pytest.approx(loss * whole_ms)
 
 
+def test_an_empty_prompt_is_sent_to_a_worker_which_refuses_it() -> None:
+    empty = RoutingRequest(num_prompt_tokens=0, max_tokens=100)
+    assert Four().placements(empty)
+
+
 def test_without_workers_for_prompts_nothing_could_save_it() -> None:
     workers = [endpoint(name, Role.DECODE, serves=BOTH) for name in "de"]
     workers[0].work.num_decoding = 4
