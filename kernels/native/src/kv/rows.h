@@ -10,6 +10,7 @@
 // comes next can be fetched line for line, which is faster then.
 #pragma once
 
+#include "kv/halves.h"
 #include "kv/wide.h"
 
 namespace baton {
@@ -51,6 +52,10 @@ class RowChunk {
   static constexpr int kSomeValues = 4;
   // How far ahead the lines of a run are fetched from the second-level cache.
   static constexpr int kKeyBytesAhead = 512, kValueBytesAhead = 256;
+  // Whether keys and values are multiplied as integers, if the head is one that `HalfChunk` takes.
+  template <class Stored>
+  static constexpr bool kMayBeHalves =
+      kHasHalves && std::is_same_v<Stored, ByteRow<Int8Kv>> && std::is_same_v<typename Dot::Element, uint16_t>;
 
  public:
   // What a query or a weight is in a product.
@@ -63,7 +68,8 @@ class RowChunk {
         stride_(panels_ * kPanel + kLineWords),
         keys_(size_t(kChunk) * stride_),
         values_(size_t(kChunk) * stride_),
-        wide_(query_words(head_dim) / kLanes, panels_) {
+        wide_(query_words(head_dim) / kLanes, panels_),
+        halves_(head_dim) {
     for (int i = 0; i < kChunk; ++i) {
       wide_keys_[i] = reinterpret_cast<const uint8_t*>(keys_.data() + size_t(i) * stride_);
       wide_values_[i] = reinterpret_cast<const uint8_t*>(values_.data() + size_t(i) * stride_);
@@ -79,6 +85,8 @@ class RowChunk {
 
   template <class Stored>
   static void put_query(uint32_t* to, const typename Dot::Element* from, int head_dim) {
+    if constexpr (kMayBeHalves<Stored>)
+      if (HalfChunk::takes(head_dim)) return HalfChunk::put_query(to, from, head_dim);
     if constexpr (Stored::kHasScales)
       widen_row(reinterpret_cast<float*>(to), from, head_dim);
     else
@@ -92,6 +100,8 @@ class RowChunk {
   template <class Stored>
   void read(const ChunkRows& here, const ChunkRows& next, size_t row_bytes, int num_rows, int num_keys) {
     has_many_rows_ = num_rows > kFewRows;
+    if constexpr (kMayBeHalves<Stored>)
+      if (HalfChunk::takes(head_dim_)) return halves_.read(here, next, num_keys);
     if (has_many_rows_) {
       wide_.read<Stored>(here, next, row_bytes, head_dim_, num_keys);
       return;
@@ -104,6 +114,9 @@ class RowChunk {
   // scores [2 panels][rows, `rows_apart` apart][kPanel keys] = query [rows][query words] . keys
   template <class Stored>
   void multiply_keys(int num_rows, const uint32_t* query, float* scores, int rows_apart) const {
+    if constexpr (kMayBeHalves<Stored>)
+      if (HalfChunk::takes(head_dim_))
+        return halves_.multiply_keys(num_rows, query, query_words(head_dim_), scores, rows_apart);
     if (has_many_rows_)
       return wide_.multiply_keys(num_rows, reinterpret_cast<const float*>(query), scores, rows_apart);
     ChunkFetch none;
@@ -112,7 +125,10 @@ class RowChunk {
 
   // out [panel of the head][rows][kPanel] += weights [rows][kChunk] . values
   template <class Stored>
-  void add_values(int num_rows, const uint32_t* weights, float* out) const {
+  void add_values(int num_rows, const uint32_t* weights, float* out) {
+    if constexpr (kMayBeHalves<Stored>)
+      if (HalfChunk::takes(head_dim_))
+        return halves_.add_values(num_rows, reinterpret_cast<const float*>(weights), out);
     if (has_many_rows_) return wide_.add_values(num_rows, reinterpret_cast<const float*>(weights), out);
     ChunkFetch none;
     add_values_at<WideRow<Stored>, kTileRows>(num_rows, weights, wide_values_, out, num_rows, none);
@@ -122,11 +138,19 @@ class RowChunk {
   template <class Stored>
   void multiply_keys_in_place(int num_rows, const uint32_t* query, const ChunkRows& here, float* scores,
                               int rows_apart, ChunkFetch& next) const {
+    if constexpr (kMayBeHalves<Stored>)
+      if (HalfChunk::takes(head_dim_))
+        return halves_.multiply_keys_in_place(num_rows, query, query_words(head_dim_), here.keys, scores, rows_apart,
+                                              next);
     multiply_keys_at<Stored, kMostRows>(num_rows, query, here.keys, scores, rows_apart, next);
   }
   template <class Stored>
   void add_values_in_place(int num_rows, const uint32_t* weights, const ChunkRows& here, float* out,
-                           int out_apart, ChunkFetch& next) const {
+                           int out_apart, ChunkFetch& next) {
+    if constexpr (kMayBeHalves<Stored>)
+      if (HalfChunk::takes(head_dim_))
+        return halves_.add_values_in_place(num_rows, reinterpret_cast<const float*>(weights), here.values, out,
+                                           out_apart, next);
     add_values_at<Stored, kMostRows>(num_rows, weights, here.values, out, out_apart, next);
   }
 
@@ -283,6 +307,7 @@ class RowChunk {
   const uint8_t* wide_keys_[kChunk];
   const uint8_t* wide_values_[kChunk];
   WideChunk wide_;
+  HalfChunk halves_;
   bool has_many_rows_ = false;
 };
 

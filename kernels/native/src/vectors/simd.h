@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -51,6 +52,15 @@ inline void hold(Vector& x) {
 #elif defined(__x86_64__)
   asm("" : "+x"(x));
 #endif
+}
+
+// Calls body(i) for i from 0 to kCount, each a constant: GCC puts an array into registers only where its places are
+// constants before it unrolls loops.
+template <int kCount, class Body>
+__attribute__((always_inline)) inline void unrolled(Body&& body) {
+  [&]<int... kPlaces>(std::integer_sequence<int, kPlaces...>) __attribute__((always_inline)) {
+    (body(std::integral_constant<int, kPlaces>{}), ...);
+  }(std::make_integer_sequence<int, kCount>{});
 }
 
 inline Floats splat(float x) {

@@ -241,7 +241,7 @@ inline bool try_int8() {
 #if defined(BATON_HAS_AMX)
   std::printf("integers %d\n", IntegerSpan::takes(64));
 #else
-  std::printf("integers 0\n");
+  std::printf("integers %d\n", kHasHalves);
 #endif
   bool is_right = true;
   for (const Case& now : cases) is_right = test(now) && is_right;
