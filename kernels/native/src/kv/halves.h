@@ -116,12 +116,11 @@ class HalfChunk {
     largest = max(largest, max(x, -x));
     strange += x * 0.0f;
   }
-  static float unit_of_row(const uint32_t* word) {
+  float unit_of(const uint32_t* query) const {
     float unit;
-    std::memcpy(&unit, word, sizeof(float));
+    std::memcpy(&unit, query + head_dim_ / 2, sizeof(float));
     return unit;
   }
-  float unit_of(const uint32_t* query) const { return unit_of_row(query + head_dim_ / 2); }
 
   static Words halves_of(Floats low, Floats high) {
     const __m256i both = _mm256_packs_epi32(_mm256_cvtps_epi32((__m256)low), _mm256_cvtps_epi32((__m256)high));
