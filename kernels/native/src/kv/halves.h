@@ -24,8 +24,12 @@ class HalfChunk {
   static constexpr int kWeightWords = kChunk / 2;
 
  public:
-  explicit HalfChunk(int head_dim)
-      : head_dim_(head_dim), keys_(size_t(kChunk) * head_dim / 2), values_(size_t(kChunk) * head_dim / 2) {}
+  // query_words: how far rows of queries lie apart.
+  HalfChunk(int head_dim, int query_words)
+      : head_dim_(head_dim),
+        query_words_(query_words),
+        keys_(size_t(kChunk) * head_dim / 2),
+        values_(size_t(kChunk) * head_dim / 2) {}
 
   static bool takes(int head_dim) { return head_dim % kPanel == 0 && head_dim <= kMostDim; }
 
@@ -63,12 +67,12 @@ class HalfChunk {
       }
   }
 
-  // scores [2 panels][rows, `rows_apart` apart][kPanel keys] = query . keys, whose rows are `words` long
-  void multiply_keys(int num_rows, const uint32_t* query, int words, float* scores, int rows_apart) const {
+  // scores [2 panels][rows, `rows_apart` apart][kPanel keys] = query . keys
+  void multiply_keys(int num_rows, const uint32_t* query, float* scores, int rows_apart) const {
     for (int panel = 0; panel < num_panels_; ++panel)
-      multiply_panel(num_rows, query, words, keys_at(panel, 0), head_dim_ / 2, [&](int row, int v, Ints sums) {
+      multiply_panel(num_rows, query, query_words_, keys_at(panel, 0), head_dim_ / 2, [&](int row, int v, Ints sums) {
         store(scores + (size_t(panel) * rows_apart + row) * kPanel + v * kLanes,
-              __builtin_convertvector(sums, Floats) * unit_of(query + size_t(row) * words));
+              __builtin_convertvector(sums, Floats) * unit_of(query_row(query, row)));
       });
   }
 
@@ -84,10 +88,10 @@ class HalfChunk {
   }
 
   // The same with keys and values where they lie; rows of `out` lie `out_apart` apart. next: what is fetched meanwhile.
-  void multiply_keys_in_place(int num_rows, const uint32_t* query, int words, const uint8_t* const* keys,
-                              float* scores, int rows_apart, ChunkFetch& next) const {
+  void multiply_keys_in_place(int num_rows, const uint32_t* query, const uint8_t* const* keys, float* scores,
+                              int rows_apart, ChunkFetch& next) const {
     for_row_groups<kFewRows>(num_rows, [&](int row, int count) {
-      score<kFewRows>(count, query + size_t(row) * words, words, keys, scores + size_t(row) * kPanel, rows_apart, next);
+      score<kFewRows>(count, query_row(query, row), keys, scores + size_t(row) * kPanel, rows_apart, next);
     });
   }
   void add_values_in_place(int num_rows, const float* weights, const uint8_t* const* values, float* out,
@@ -116,6 +120,7 @@ class HalfChunk {
     largest = max(largest, max(x, -x));
     strange += x * 0.0f;
   }
+  const uint32_t* query_row(const uint32_t* query, int row) const { return query + size_t(row) * query_words_; }
   float unit_of(const uint32_t* query) const {
     float unit;
     std::memcpy(&unit, query + head_dim_ / 2, sizeof(float));
@@ -188,10 +193,10 @@ class HalfChunk {
 
   // One tile of rows with all keys, or with fewer rows if `count` says so: four neighbours at a time.
   template <int kRows>
-  __attribute__((noinline, flatten)) void score(int count, const uint32_t* query, int words, const uint8_t* const* keys,
-                                       float* scores, int rows_apart, ChunkFetch& next) const {
+  __attribute__((noinline, flatten)) void score(int count, const uint32_t* query, const uint8_t* const* keys,
+                                                float* scores, int rows_apart, ChunkFetch& next) const {
     if constexpr (kRows > 1)
-      if (count < kRows) return score<kRows - 1>(count, query, words, keys, scores, rows_apart, next);
+      if (count < kRows) return score<kRows - 1>(count, query, keys, scores, rows_apart, next);
     const int lines = 4 * ((head_dim_ + 63) / 64) + 1;  // those of scales are fetched, too
     for (int key = 0; key < kChunk; key += 4) {
       next.lines(lines);
@@ -200,12 +205,12 @@ class HalfChunk {
       for (int dim = 0; dim < head_dim_; dim += 2 * kLanes)
         unrolled<4>([&](auto k) {
           const Words numbers = widen_16(keys[key + k] + dim);
-          unrolled<kRows>([&](auto r) { add_products(sums[r][k], numbers, query + size_t(r) * words + dim / 2); });
+          unrolled<kRows>([&](auto r) { add_products(sums[r][k], numbers, query_row(query, r) + dim / 2); });
         });
       unrolled<kRows>([&](auto r) {
         const __m128 wide = _mm_cvtepi32_ps(sums_of_ints(sums[r]));
         float* to = scores + size_t(key / kPanel) * rows_apart * kPanel + r * kPanel + key % kPanel;
-        _mm_storeu_ps(to, _mm_mul_ps(wide, _mm_set1_ps(unit_of(query + size_t(r) * words))));
+        _mm_storeu_ps(to, _mm_mul_ps(wide, _mm_set1_ps(unit_of(query_row(query, r)))));
       });
     }
   }
@@ -245,6 +250,7 @@ class HalfChunk {
   }
 
   int head_dim_;
+  int query_words_;
   int num_panels_ = 0;       // of the chunk's keys that take part
   Buffer<uint32_t> keys_;    // [2 panels][head dim / 2][kPanel keys]
   Buffer<uint32_t> values_;  // [panels of the head][pairs of values][kPanel]
@@ -256,7 +262,7 @@ class HalfChunk {
 
 constexpr bool kHasHalves = false;
 struct HalfChunk {
-  explicit HalfChunk(int) {}
+  HalfChunk(int, int) {}
 };
 
 #endif

@@ -56,6 +56,8 @@ class RowChunk {
   template <class Stored>
   static constexpr bool kMayBeHalves =
       kHasHalves && std::is_same_v<Stored, ByteRow<Int8Kv>> && std::is_same_v<typename Dot::Element, uint16_t>;
+  template <class Stored>
+  using Halves = std::conditional_t<kMayBeHalves<Stored>, HalfChunk, void>;
 
  public:
   // What a query or a weight is in a product.
@@ -69,7 +71,7 @@ class RowChunk {
         keys_(size_t(kChunk) * stride_),
         values_(size_t(kChunk) * stride_),
         wide_(query_words(head_dim) / kLanes, panels_),
-        halves_(head_dim) {
+        halves_(head_dim, query_words(head_dim)) {
     for (int i = 0; i < kChunk; ++i) {
       wide_keys_[i] = reinterpret_cast<const uint8_t*>(keys_.data() + size_t(i) * stride_);
       wide_values_[i] = reinterpret_cast<const uint8_t*>(values_.data() + size_t(i) * stride_);
@@ -80,13 +82,13 @@ class RowChunk {
   template <class Stored>
   static constexpr int kApart = Stored::kApart;
 
-  // Words of a head's query, those behind its end zero.
+  // Words of a head's query, those behind its end zero. One of halves has no more.
   static int query_words(int head_dim) { return round_up(head_dim, kMostApart * kLanes); }
 
   template <class Stored>
   static void put_query(uint32_t* to, const typename Dot::Element* from, int head_dim) {
     if constexpr (kMayBeHalves<Stored>)
-      if (HalfChunk::takes(head_dim)) return HalfChunk::put_query(to, from, head_dim);
+      if (Halves<Stored>::takes(head_dim)) return Halves<Stored>::put_query(to, from, head_dim);
     if constexpr (Stored::kHasScales)
       widen_row(reinterpret_cast<float*>(to), from, head_dim);
     else
@@ -100,8 +102,7 @@ class RowChunk {
   template <class Stored>
   void read(const ChunkRows& here, const ChunkRows& next, size_t row_bytes, int num_rows, int num_keys) {
     has_many_rows_ = num_rows > kFewRows;
-    if constexpr (kMayBeHalves<Stored>)
-      if (HalfChunk::takes(head_dim_)) return halves_.read(here, next, num_keys);
+    if (by_halves<Stored>([&](auto& halves) { halves.read(here, next, num_keys); })) return;
     if (has_many_rows_) {
       wide_.read<Stored>(here, next, row_bytes, head_dim_, num_keys);
       return;
@@ -113,10 +114,8 @@ class RowChunk {
   // Of what was read:
   // scores [2 panels][rows, `rows_apart` apart][kPanel keys] = query [rows][query words] . keys
   template <class Stored>
-  void multiply_keys(int num_rows, const uint32_t* query, float* scores, int rows_apart) const {
-    if constexpr (kMayBeHalves<Stored>)
-      if (HalfChunk::takes(head_dim_))
-        return halves_.multiply_keys(num_rows, query, query_words(head_dim_), scores, rows_apart);
+  void multiply_keys(int num_rows, const uint32_t* query, float* scores, int rows_apart) {
+    if (by_halves<Stored>([&](auto& halves) { halves.multiply_keys(num_rows, query, scores, rows_apart); })) return;
     if (has_many_rows_)
       return wide_.multiply_keys(num_rows, reinterpret_cast<const float*>(query), scores, rows_apart);
     ChunkFetch none;
@@ -126,9 +125,8 @@ class RowChunk {
   // out [panel of the head][rows][kPanel] += weights [rows][kChunk] . values
   template <class Stored>
   void add_values(int num_rows, const uint32_t* weights, float* out) {
-    if constexpr (kMayBeHalves<Stored>)
-      if (HalfChunk::takes(head_dim_))
-        return halves_.add_values(num_rows, reinterpret_cast<const float*>(weights), out);
+    auto add = [&](auto& halves) { halves.add_values(num_rows, reinterpret_cast<const float*>(weights), out); };
+    if (by_halves<Stored>(add)) return;
     if (has_many_rows_) return wide_.add_values(num_rows, reinterpret_cast<const float*>(weights), out);
     ChunkFetch none;
     add_values_at<WideRow<Stored>, kTileRows>(num_rows, weights, wide_values_, out, num_rows, none);
@@ -137,24 +135,36 @@ class RowChunk {
   // The same with keys and values where they lie; rows of `out` lie `out_apart` apart. next: what is fetched meanwhile.
   template <class Stored>
   void multiply_keys_in_place(int num_rows, const uint32_t* query, const ChunkRows& here, float* scores,
-                              int rows_apart, ChunkFetch& next) const {
-    if constexpr (kMayBeHalves<Stored>)
-      if (HalfChunk::takes(head_dim_))
-        return halves_.multiply_keys_in_place(num_rows, query, query_words(head_dim_), here.keys, scores, rows_apart,
-                                              next);
+                              int rows_apart, ChunkFetch& next) {
+    auto multiply = [&](auto& halves) {
+      halves.multiply_keys_in_place(num_rows, query, here.keys, scores, rows_apart, next);
+    };
+    if (by_halves<Stored>(multiply)) return;
     multiply_keys_at<Stored, kMostRows>(num_rows, query, here.keys, scores, rows_apart, next);
   }
   template <class Stored>
   void add_values_in_place(int num_rows, const uint32_t* weights, const ChunkRows& here, float* out,
                            int out_apart, ChunkFetch& next) {
-    if constexpr (kMayBeHalves<Stored>)
-      if (HalfChunk::takes(head_dim_))
-        return halves_.add_values_in_place(num_rows, reinterpret_cast<const float*>(weights), here.values, out,
-                                           out_apart, next);
+    auto add = [&](auto& halves) {
+      halves.add_values_in_place(num_rows, reinterpret_cast<const float*>(weights), here.values, out, out_apart, next);
+    };
+    if (by_halves<Stored>(add)) return;
     add_values_at<Stored, kMostRows>(num_rows, weights, here.values, out, out_apart, next);
   }
 
  private:
+  // Calls body(halves) if they are what multiplies these keys and values, and returns whether they are.
+  template <class Stored, class Body>
+  bool by_halves([[maybe_unused]] Body&& body) {
+    if constexpr (kMayBeHalves<Stored>) {
+      if (Halves<Stored>::takes(head_dim_)) {
+        body(halves_);
+        return true;
+      }
+    }
+    return false;
+  }
+
   template <class Row, int kRows>
   void multiply_keys_at(int num_rows, const uint32_t* query, const uint8_t* const* keys, float* scores,
                         int rows_apart, ChunkFetch& next) const {
