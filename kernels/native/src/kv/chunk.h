@@ -25,30 +25,22 @@ struct ChunkRows {
 
 inline void fetch_line(const uint8_t* address) { __builtin_prefetch(address, 0, 2); }
 
-// Runs of lines that are fetched by turns: a core of Zen 3 waits for more lines of several runs than of one. With
-// AVX-512 one after the other, which the hardware guesses.
 #if defined(__AVX512F__)
-constexpr int kFetchedRuns = 1;
-#else
-constexpr int kFetchedRuns = 2 * kRuns;
-#endif
 
-// Fetches what is read next.
+// Fetches what is read next, line after line in the order of memory, which the hardware guesses.
 class ChunkFetch {
  public:
-  void clear() { count_ = first_ = turn_ = 0; }
-  void add(const uint8_t* at, size_t bytes) { runs_[count_++] = {at, at + bytes}; }
+  void clear() { count_ = run_ = 0, left_ = nullptr; }
+  void add(const uint8_t* at, size_t bytes) {
+    runs_[count_] = {at, at + bytes};
+    if (count_++ == 0) left_ = at;
+  }
   // The next `count` lines; behind the last one none.
   void lines(int count) {
-    for (; count > 0 && first_ < count_; --count) {
-      Run& run = runs_[first_ + turn_];
-      fetch_line(run.begin);
-      run.begin += kLineBytes;
-      if (run.begin < run.end)
-        ++turn_;
-      else
-        run = runs_[first_++];
-      if (turn_ == kFetchedRuns || first_ + turn_ >= count_) turn_ = 0;
+    for (; count > 0 && run_ < count_; --count) {
+      fetch_line(left_);
+      left_ += kLineBytes;
+      if (left_ >= runs_[run_].end && ++run_ < count_) left_ = runs_[run_].begin;
     }
   }
   void rest() { lines(std::numeric_limits<int>::max()); }
@@ -61,9 +53,59 @@ class ChunkFetch {
   };
   Run runs_[8 * kChunk];
   int count_ = 0;
-  int first_ = 0;  // of those that are not done
-  int turn_ = 0;
+  int run_ = 0;
+  const uint8_t* left_ = nullptr;
 };
+
+#else
+
+// Fetches what is read next, a line of some runs by turns: a core of Zen 3 waits for more lines of several runs than
+// of one.
+class ChunkFetch {
+ public:
+  void clear() {
+    count_ = turn_ = first_ = end_ = 0;
+    at_ = longest_ = 0;
+  }
+  void add(const uint8_t* at, size_t bytes) { runs_[count_++] = {at, bytes}; }
+  // The next `count` lines; behind the last one none.
+  void lines(int count) {
+    for (; count > 0; --count) {
+      if (turn_ == end_ && !begin_turn()) return;
+      const Run& run = runs_[turn_++];
+      if (at_ < run.bytes) fetch_line(run.begin + at_);
+    }
+  }
+  void rest() { lines(std::numeric_limits<int>::max()); }
+
+ private:
+  static constexpr int kLineBytes = 64, kTogether = 2 * kRuns;
+  struct Run {
+    const uint8_t* begin;
+    size_t bytes;
+  };
+
+  // Of the next line of the same runs, or of the first line of the next ones.
+  bool begin_turn() {
+    at_ += kLineBytes;
+    if (at_ >= longest_) {
+      if (end_ == count_) return false;
+      at_ = longest_ = 0;
+      first_ = end_;
+      end_ = std::min(first_ + kTogether, count_);
+      for (int i = first_; i < end_; ++i) longest_ = std::max(longest_, runs_[i].bytes);
+    }
+    turn_ = first_;
+    return true;
+  }
+
+  Run runs_[8 * kChunk];
+  int count_ = 0;
+  int first_ = 0, end_ = 0, turn_ = 0;  // runs by turns
+  size_t at_ = 0, longest_ = 0;         // of them
+};
+
+#endif
 
 // Rows of what is stored, as vectors of float32. Those of kApart neighbouring vectors are taken apart: of
 // their numbers, each has every kApart-th. `load` returns one, `load_some` one of a row of `size` numbers, of

@@ -201,13 +201,13 @@ class HalfChunk {
     for (int key = 0; key < kChunk; key += 4) {
       next.lines(lines);
       Ints sums[kRows][4];
-      unrolled<kRows>([&](auto r) { unrolled<4>([&](auto k) { sums[r][k] = Ints{}; }); });
+      unrolled<kRows>([&](auto r) BATON_INLINE { unrolled<4>([&](auto k) BATON_INLINE { sums[r][k] = Ints{}; }); });
       for (int dim = 0; dim < head_dim_; dim += 2 * kLanes)
-        unrolled<4>([&](auto k) {
+        unrolled<4>([&](auto k) BATON_INLINE {
           const Words numbers = widen_16(keys[key + k] + dim);
-          unrolled<kRows>([&](auto r) { add_products(sums[r][k], numbers, query_row(query, r) + dim / 2); });
+          unrolled<kRows>([&](auto r) BATON_INLINE { add_products(sums[r][k], numbers, query_row(query, r) + dim / 2); });
         });
-      unrolled<kRows>([&](auto r) {
+      unrolled<kRows>([&](auto r) BATON_INLINE {
         const __m128 wide = _mm_cvtepi32_ps(sums_of_ints(sums[r]));
         float* to = scores + size_t(key / kPanel) * rows_apart * kPanel + r * kPanel + key % kPanel;
         _mm_storeu_ps(to, _mm_mul_ps(wide, _mm_set1_ps(unit_of(query_row(query, r)))));
@@ -225,13 +225,13 @@ class HalfChunk {
     const uint32_t* weights = weights_.data() + size_t(row) * kWeightWords;
     for (int dim = 0; dim < head_dim_; dim += 2 * kLanes) {
       Ints sums[kRows][2];
-      unrolled<kRows>([&](auto r) { unrolled<2>([&](auto v) { sums[r][v] = Ints{}; }); });
+      unrolled<kRows>([&](auto r) BATON_INLINE { unrolled<2>([&](auto v) BATON_INLINE { sums[r][v] = Ints{}; }); });
       for (int pair = 0; pair < kChunk / 2; pair += kPairs) {
         next.lines(kPairs / 2);  // a line has four vectors of one value
-        unrolled<kPairs>([&](auto i) __attribute__((always_inline)) {
+        unrolled<kPairs>([&](auto i) BATON_INLINE {
           const __m128i first = load_16(values[2 * (pair + i)] + dim), second = load_16(values[2 * (pair + i) + 1] + dim);
           const Words low = pairs_of(first, second, false), high = pairs_of(first, second, true);
-          unrolled<kRows>([&](auto r) {
+          unrolled<kRows>([&](auto r) BATON_INLINE {
             const Words weight = splat(weights[size_t(r) * kWeightWords + pair + i]);
             sums[r][0] = Int16Dot::add(sums[r][0], weight, low);
             hold(sums[r][0]);
@@ -240,8 +240,8 @@ class HalfChunk {
           });
         });
       }
-      unrolled<kRows>([&](auto r) {
-        unrolled<2>([&](auto v) {
+      unrolled<kRows>([&](auto r) BATON_INLINE {
+        unrolled<2>([&](auto v) BATON_INLINE {
           float* to = out + (size_t(dim / kPanel) * out_apart + r) * kPanel + dim % kPanel + v * kLanes;
           store(to, load<Floats>(to) + __builtin_convertvector(sums[r][v], Floats) * units_[row + r]);
         });

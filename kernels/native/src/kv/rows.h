@@ -43,7 +43,7 @@ struct WideRow {
 
 template <class Dot>
 class RowChunk {
-  // Of a tile that converts what it reads: one more, with half of the sums of each.
+  // Of a tile that converts the values that it reads: one more, with half of the sums of each.
   static constexpr int kMostRows = kTileRows + 1;
   // Up to so many rows it is cheaper to convert keys and values for each tile than to store them.
   static constexpr int kFewRows = 2 * kMostRows;
@@ -119,7 +119,7 @@ class RowChunk {
     if (has_many_rows_)
       return wide_.multiply_keys(num_rows, reinterpret_cast<const float*>(query), scores, rows_apart);
     ChunkFetch none;
-    multiply_keys_at<WideRow<Stored>, kTileRows>(num_rows, query, wide_keys_, scores, rows_apart, none);
+    multiply_keys_at<WideRow<Stored>>(num_rows, query, wide_keys_, scores, rows_apart, none);
   }
 
   // out [panel of the head][rows][kPanel] += weights [rows][kChunk] . values
@@ -140,7 +140,7 @@ class RowChunk {
       halves.multiply_keys_in_place(num_rows, query, here.keys, scores, rows_apart, next);
     };
     if (by_halves<Stored>(multiply)) return;
-    multiply_keys_at<Stored, kMostRows>(num_rows, query, here.keys, scores, rows_apart, next);
+    multiply_keys_at<Stored>(num_rows, query, here.keys, scores, rows_apart, next);
   }
   template <class Stored>
   void add_values_in_place(int num_rows, const uint32_t* weights, const ChunkRows& here, float* out,
@@ -165,12 +165,12 @@ class RowChunk {
     return false;
   }
 
-  template <class Row, int kRows>
+  template <class Row>
   void multiply_keys_at(int num_rows, const uint32_t* query, const uint8_t* const* keys, float* scores,
                         int rows_apart, ChunkFetch& next) const {
     const float* rows = reinterpret_cast<const float*>(query);
-    for_row_groups<kRows>(num_rows, [&](int row, int count) {
-      score<Row, kRows>(count, rows + size_t(row) * query_words(head_dim_), keys, scores + size_t(row) * kPanel,
+    for_row_groups(num_rows, [&](int row, int count) {
+      score<Row, kTileRows>(count, rows + size_t(row) * query_words(head_dim_), keys, scores + size_t(row) * kPanel,
                         rows_apart, next);
     });
   }
@@ -202,40 +202,49 @@ class RowChunk {
     }
   }
 
-  // One tile of rows with all keys, or with fewer rows if `count` says so. Of few rows more keys are
-  // taken at a time: enough sums that none waits for its last addition.
+  // One tile of rows with all keys, or with fewer rows if `count` says so: a key of each run at a time.
   template <class Row, int kRows>
-  __attribute__((noinline)) void score(int count, const float* query, const uint8_t* const* keys, float* scores,
-             int rows_apart, ChunkFetch& next) const {
+  __attribute__((noinline, flatten)) void score(int count, const float* query, const uint8_t* const* keys,
+                                                float* scores, int rows_apart, ChunkFetch& next) const {
     if constexpr (kRows > 1)
       if (count < kRows) return score<Row, kRows - 1>(count, query, keys, scores, rows_apart, next);
-    constexpr int kEach = kRows == 1 ? 2 : 1;  // keys of a run that are summed together
-    constexpr int kKeys = kEach * kRuns;
-    constexpr int kStep = kRows > kTileRows ? kKeys / 2 : kKeys;
-    for (int key = 0; key < kRunKeys; key += kEach) {
-      const uint8_t* its[kKeys];
-      for (int k = 0; k < kKeys; ++k) {
-        its[k] = keys[key + k / kRuns + k % kRuns * kRunKeys];
+    const int words = query_words(head_dim_), vectors = words / kLanes;
+    for (int key = 0; key < kRunKeys; ++key) {
+      const uint8_t* its[kRuns];
+      unrolled<kRuns>([&](auto run) BATON_INLINE {
+        its[run] = keys[key + run * kRunKeys];
         if constexpr (Row::kHasScales)
           next.lines(lines_of_row());
         else
-          fetch_row<Row>(its[k] + kKeyBytesAhead);
-      }
-      Floats parts[kRows][kKeys];
-      for (int first = 0; first < kKeys; first += kStep) {
-        Floats sums[kRows][kStep] = {};
-        add_keys<Row>(query, its + first, sums);
-        for (int r = 0; r < kRows; ++r)
-          for (int k = 0; k < kStep; ++k) parts[r][first + k] = sums[r][k];
-      }
-      for (int r = 0; r < kRows; ++r)
-        for (int k = 0; k < kKeys; k += kRuns) {
-          const FourFloats four = sums_of(parts[r] + k);
-          for (int run = 0; run < kRuns; ++run) {
-            const int at = key + k / kRuns + run * kRunKeys;
-            scores[size_t(at / kPanel) * rows_apart * kPanel + r * kPanel + at % kPanel] = four[run];
-          }
+          fetch_row<Row>(its[run] + kKeyBytesAhead);
+      });
+      Floats sums[kRows][kRuns];
+      unrolled<kRows>([&](auto r) BATON_INLINE { unrolled<kRuns>([&](auto run) BATON_INLINE { sums[r][run] = Floats{}; }); });
+      unrolled<Row::kApart>([&](auto part) BATON_INLINE {
+#pragma GCC unroll 1
+        for (int v = part; v < vectors; v += Row::kApart) {
+          Floats held[kRows];
+          unrolled<kRows>([&](auto r) BATON_INLINE {
+            held[r] = load<Floats>(query + size_t(r) * words + v * kLanes);
+            hold(held[r]);
+          });
+          unrolled<kRuns>([&](auto run) BATON_INLINE {
+            Floats now = Row::load(its[run], v);
+            hold(now);
+            unrolled<kRows>([&](auto r) BATON_INLINE {
+              sums[r][run] += held[r] * now;
+              hold(sums[r][run]);
+            });
+          });
         }
+      });
+      unrolled<kRows>([&](auto r) BATON_INLINE {
+        const FourFloats four = sums_of(sums[r]);
+        unrolled<kRuns>([&](auto run) BATON_INLINE {
+          const int at = key + run * kRunKeys;
+          scores[size_t(at / kPanel) * rows_apart * kPanel + r * kPanel + at % kPanel] = four[int(run)];
+        });
+      });
     }
   }
 
@@ -247,33 +256,6 @@ class RowChunk {
       prefetch(row + at);
       prefetch(row + at + 64);
     }
-  }
-
-  // Adds the products of some rows with some keys.
-  template <class Row, int kRows, int kStep>
-  __attribute__((always_inline)) void add_keys(const float* query, const uint8_t* const* keys,
-                                               Floats (&sums)[kRows][kStep]) const {
-    const int words = query_words(head_dim_);
-    auto add = [&](int vector) {
-      Floats held[kRows];
-#pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
-        Floats row = load<Floats>(query + size_t(r) * words + vector * kLanes);
-        hold(row);
-        held[r] = row;
-      }
-#pragma GCC unroll 8
-      for (int k = 0; k < kStep; ++k) {
-        const Floats now = Row::load(keys[k], vector);
-        for (int r = 0; r < kRows; ++r) sums[r][k] += held[r] * now;
-      }
-    };
-    auto add_part = [&](auto part) {
-#pragma GCC unroll 1
-      for (int v = part; v < words / kLanes; v += Row::kApart) add(v);
-    };
-    add_part(std::integral_constant<int, 0>{});
-    if constexpr (Row::kApart == 2) add_part(std::integral_constant<int, 1>{});
   }
 
   // The same with values.

@@ -54,11 +54,13 @@ inline void hold(Vector& x) {
 #endif
 }
 
-// Calls body(i) for i from 0 to kCount, each a constant: GCC puts an array into registers only where its places are
-// constants before it unrolls loops.
+#define BATON_INLINE __attribute__((always_inline))
+
+// Calls body(i) for i from 0 to kCount, each a constant. GCC puts an array into registers only where its places are
+// constants before it unrolls loops, and where the body is inlined as early: bodies are BATON_INLINE.
 template <int kCount, class Body>
-__attribute__((always_inline)) inline void unrolled(Body&& body) {
-  [&]<int... kPlaces>(std::integer_sequence<int, kPlaces...>) __attribute__((always_inline)) {
+BATON_INLINE inline void unrolled(Body&& body) {
+  [&]<int... kPlaces>(std::integer_sequence<int, kPlaces...>) BATON_INLINE {
     (body(std::integral_constant<int, kPlaces>{}), ...);
   }(std::make_integer_sequence<int, kCount>{});
 }
