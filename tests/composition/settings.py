@@ -22,8 +22,8 @@ from tests.composition.axes import (
 )
 from tests.composition.vectors import FLAGS as VECTOR_FLAGS
 from tests.composition.weights import WEIGHTS
-from tests.fakes.kv_scales import add_kv_scales, write_kv_scales
-from tests.fakes.transformers_models import random_model, save
+from tests.fakes.checkpoints.kv_scales import add_kv_scales, write_kv_scales
+from tests.fakes.model.transformers_models import random_model, save
 from tests.unit.model.checkpoints import edit_json
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from shared.engine.sequence.events import Failed
 from shared.errors import ConfigError, RankError
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from tests.fakes.engines import Run, drain, make_request
+from tests.fakes.engine.engines import Run, drain, make_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

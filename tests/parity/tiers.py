@@ -9,7 +9,7 @@ from shared.engine.config import EngineConfig
 from shared.engine.memory.sizing import read_layout
 from shared.kv.tier import BlockTier
 from shared.model.loader import load_model
-from tests.fakes.offload import settle
+from tests.fakes.engine.offload import settle
 from tests.parity.judge import BLOCK_SIZE, CHUNK, NUM_TOKENS, PROMPTS
 from tests.parity.one_engine import ask, engine_of
 from tests.parity.oracle import WrongAnswerError

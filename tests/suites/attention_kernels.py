@@ -17,9 +17,9 @@ from kernels.paged_attention.scores import Scores
 from kernels.paged_attention.shape import AttentionShape
 from kernels.paged_attention.splits import count_parts, plan_splits
 from kernels.paged_attention.workspace import Workspace
-from tests.fakes.interpreted import poisoned_empty, report
-from tests.fakes.paged_driver import forget, make_metadata
-from tests.fakes.tensors import random
+from tests.fakes.kernels.interpreted import poisoned_empty, report
+from tests.fakes.kernels.tensors import random
+from tests.fakes.model.paged_driver import forget, make_metadata
 
 
 @dataclass(frozen=True, kw_only=True)

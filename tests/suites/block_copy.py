@@ -12,7 +12,7 @@ from functools import partial
 import torch
 
 from kernels.block_copy import HeadRange, copy_blocks
-from tests.fakes.interpreted import report
+from tests.fakes.kernels.interpreted import report
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,17 +21,17 @@ from shared.identity import Role
 from shared.kv.identity import group_of
 from shared.kv.tier import BlockTier
 from shared.request.prompt_embeds import EmbeddingRows, EmbedsDtype, PromptEmbeds
-from tests.fakes.engines import (
+from tests.fakes.engine.engines import (
     StepMode,
     cached_hashes,
     expected_tokens,
     make_engine,
     make_request,
 )
-from tests.fakes.landing import fill
-from tests.fakes.model import FakeLoadedModel
-from tests.fakes.neighbours import NEIGHBOURS, Neighbour
-from tests.fakes.timed_model import Ticks
+from tests.fakes.engine.landing import fill
+from tests.fakes.engine.model import FakeLoadedModel
+from tests.fakes.engine.neighbours import NEIGHBOURS, Neighbour
+from tests.fakes.engine.timed_model import Ticks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 #: A few prompts with common beginnings, so that there are hits.
 PROMPTS = [[i] * 4 + list(range(n)) for i in (1, 2) for n in (0, 3, 4, 9, 20)]
-PROCESSOR = "tests.fakes.logits_processors:NoRepeat"
+PROCESSOR = "tests.fakes.engine.logits_processors:NoRepeat"
 #: What a request may be beside plain. There is no tokenizer, so there are no grammars.
 KINDS = [row for row in NEIGHBOURS if row.sampling is not None and "grammar" not in row.sampling]
 

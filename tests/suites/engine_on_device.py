@@ -18,8 +18,8 @@ from shared.engine.sequence.request import KVSource
 from shared.engine.step.decode_graphs import EagerRecorder
 from shared.model.loader import LoadedModel, load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from tests.fakes.engines import Run, drain, make_request
-from tests.fakes.hidden_states import BOUND, rows_in
+from tests.fakes.engine.engines import Run, drain, make_request
+from tests.fakes.model.hidden_states import BOUND, rows_in
 
 if TYPE_CHECKING:
     from shared.engine.sequence.request import EngineRequest

@@ -13,8 +13,8 @@ import torch
 
 from kernels.grouped_matmul import RowGroups, group_rows, grouped_matmul
 from kernels.weighted_sum import weighted_sum
-from tests.fakes.interpreted import poisoned_empty, report
-from tests.fakes.tensors import random
+from tests.fakes.kernels.interpreted import poisoned_empty, report
+from tests.fakes.kernels.tensors import random
 from tests.suites.layer_kernels import DTYPES, check_near
 
 if TYPE_CHECKING:

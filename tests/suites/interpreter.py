@@ -7,8 +7,8 @@ import triton
 import triton.language as tl
 
 from kernels.interpreter import install
-from tests.fakes.interpreted import report
-from tests.fakes.tensors import assert_near, random
+from tests.fakes.kernels.interpreted import report
+from tests.fakes.kernels.tensors import assert_near, random
 
 SIZE = 64
 #: Of sums in bfloat16.

@@ -14,9 +14,9 @@ import torch
 from kernels.kv_write import kv_write
 from kernels.latent_attention import LatentQueries, LatentWeights, latent_attention
 from kernels.paged_attention.workspace import Workspace
-from tests.fakes.interpreted import poisoned_empty, report
-from tests.fakes.paged_driver import make_metadata, poisoned_cache
-from tests.fakes.tensors import assert_near, random
+from tests.fakes.kernels.interpreted import poisoned_empty, report
+from tests.fakes.kernels.tensors import assert_near, random
+from tests.fakes.model.paged_driver import make_metadata, poisoned_cache
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,8 +18,8 @@ from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope_kv_write import rope_kv_write
 from kernels.rope_kv_write.norms import HeadNorms
 from kernels.silu_mul import silu_mul
-from tests.fakes.interpreted import poisoned_empty, report
-from tests.fakes.tensors import random
+from tests.fakes.kernels.interpreted import poisoned_empty, report
+from tests.fakes.kernels.tensors import random
 
 if TYPE_CHECKING:
     from collections.abc import Callable

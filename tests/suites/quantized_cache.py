@@ -22,9 +22,9 @@ from kernels.quantize_rows import quantize_rows
 from kernels.quantize_rows.limits import LARGEST
 from kernels.quantize_rows.reference import dequantize_rows
 from kernels.rope_kv_write import rope_kv_write
-from tests.fakes.interpreted import poisoned_empty, report
-from tests.fakes.paged_driver import forget, make_metadata, poisoned_cache
-from tests.fakes.tensors import random
+from tests.fakes.kernels.interpreted import poisoned_empty, report
+from tests.fakes.kernels.tensors import random
+from tests.fakes.model.paged_driver import forget, make_metadata, poisoned_cache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

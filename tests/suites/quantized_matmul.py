@@ -18,8 +18,8 @@ from kernels.quantized_matmul import quantized_matmul
 from kernels.weight_only_matmul import weight_only_matmul
 from kernels.weight_only_matmul.packing import pack_8_bits, pack_int4
 from kernels.weight_only_matmul.weight import PackedWeight, unpack
-from tests.fakes.interpreted import poisoned_empty, report
-from tests.fakes.tensors import random
+from tests.fakes.kernels.interpreted import poisoned_empty, report
+from tests.fakes.kernels.tensors import random
 
 if TYPE_CHECKING:
     from collections.abc import Callable

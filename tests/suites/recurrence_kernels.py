@@ -17,8 +17,8 @@ from kernels.recurrence.conv import causal_conv
 from kernels.recurrence.delta import DeltaShape, gated_delta
 from kernels.recurrence.mamba import MambaShape, mamba_scan
 from kernels.recurrence.states import StateBatch
-from tests.fakes.interpreted import poisoned_empty, report
-from tests.fakes.tensors import assert_near, random
+from tests.fakes.kernels.interpreted import poisoned_empty, report
+from tests.fakes.kernels.tensors import assert_near, random
 
 if TYPE_CHECKING:
     from collections.abc import Callable

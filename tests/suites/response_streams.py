@@ -12,9 +12,9 @@ import pytest
 from services.router.request.generation import AnswerPiece
 from shared.errors import WorkerLostError
 from shared.request.answer import FinishReason
-from tests.fakes.official_events import response_events
-from tests.fakes.openai_api import OpenAIApi
-from tests.fakes.scripted_generator import HANG
+from tests.fakes.clients.official_events import response_events
+from tests.fakes.router.openai_api import OpenAIApi
+from tests.fakes.scripted.generator import HANG
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable

@@ -13,8 +13,8 @@ import torch
 
 from kernels.sampling import choose_tokens, reference
 from kernels.sampling.drawing import Filters
-from tests.fakes.interpreted import poisoned_empty, report
-from tests.fakes.tensors import random
+from tests.fakes.kernels.interpreted import poisoned_empty, report
+from tests.fakes.kernels.tensors import random
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -17,8 +17,8 @@ from kernels.quantized_matmul import quantized_matmul
 from kernels.weight_only_matmul import weight_only_matmul
 from kernels.weight_only_matmul.packing import pack_codes
 from kernels.weight_only_matmul.weight import E2M1, PackedWeight, unpack
-from tests.fakes.interpreted import poisoned_empty, report
-from tests.fakes.tensors import assert_near, random
+from tests.fakes.kernels.interpreted import poisoned_empty, report
+from tests.fakes.kernels.tensors import assert_near, random
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -37,9 +37,9 @@ from shared.model.mixers import (
 )
 from shared.model.rope import RopeConfig
 from shared.model.spec import DecoderSpec, LayerSpec, NormSpec
-from tests.fakes.interpreted import report
-from tests.fakes.paged_driver import PagedDriver, make_metadata
-from tests.fakes.tensors import assert_near
+from tests.fakes.kernels.interpreted import report
+from tests.fakes.kernels.tensors import assert_near
+from tests.fakes.model.paged_driver import PagedDriver, make_metadata
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -20,8 +20,8 @@ from shared.model.linear.packed import PackedProduct
 from shared.model.linear.rounded import CodedProduct, RoundedProduct, UnitsProduct
 from shared.model.linear.stored import AsStored
 from shared.model.loader import load_model
-from tests.fakes.interpreted import report
-from tests.fakes.paged_driver import PagedDriver
+from tests.fakes.kernels.interpreted import report
+from tests.fakes.model.paged_driver import PagedDriver
 from tests.fakes.stored.base import quantise_checkpoint, random_weight
 from tests.fakes.stored.models import FAMILIES, wants_of
 from tests.fakes.stored.reading import read
@@ -48,8 +48,8 @@ _MATRICES = "matrices.pt"
 def write_all(folder: Path) -> None:
     """A checkpoint of one layer for each of `RUNS`, and a matrix in each format."""
     # The formats' own libraries and models import for seconds, which tests have paid.
+    from tests.fakes.model.transformers_models import random_model, save
     from tests.fakes.stored.cases import ALL
-    from tests.fakes.transformers_models import random_model, save
 
     for family, case in RUNS:
         model_type, settings = FAMILIES[family]

@@ -20,8 +20,8 @@ from shared.directory.redis.store import RedisStore
 from shared.directory.redis.url import open_client
 from shared.errors import ConfigError, UnavailableError, UnknownIncarnationError
 from shared.rpc.tls.identity import PeerRole
-from tests.fakes.certificates import authority, issue
-from tests.fakes.secure_redis import PASSWORD, SecureRedis
+from tests.fakes.directory.secure_redis import PASSWORD, SecureRedis
+from tests.fakes.security.certificates import authority, issue
 from tests.suites.directory import DEVICE, LEASE_S, A, Cluster, DirectorySuite, hashes, record
 from tests.suites.response_store import Clock, ResponseStoreSuite
 

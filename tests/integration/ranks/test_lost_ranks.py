@@ -14,8 +14,8 @@ import torch
 from shared.errors import RankError
 from shared.ranks.plan_ring import PlanRingReceiver, PlanRingSender, ring_file
 from shared.ranks.shared_memory import collective_file
-from tests.fakes.rank_groups import as_processes, copies
-from tests.fakes.shared_memory_ranks import BUFFER_BYTES, SharedMemoryRanks, small_buffers
+from tests.fakes.ranks.groups import as_processes, copies
+from tests.fakes.ranks.shared_memory import BUFFER_BYTES, SharedMemoryRanks, small_buffers
 from tests.suites.collective import SumSuite
 from tests.suites.plan_channel import receive_on, send_on
 

@@ -21,8 +21,8 @@ from shared.engine.ranks.node import Node
 from shared.engine.ranks.socket_channels import GroupSockets
 from shared.errors import ConfigError
 from shared.version import VERSION
-from tests.fakes.rank_groups import copies
-from tests.fakes.rank_hosts import Hosts, hosts, token_of
+from tests.fakes.ranks.groups import copies
+from tests.fakes.ranks.hosts import Hosts, hosts, token_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

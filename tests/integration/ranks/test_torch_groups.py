@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from shared.errors import RankError
 from shared.ranks.torch_group import TorchCollective, gloo_collective
-from tests.fakes.rank_groups import as_threads, copies
+from tests.fakes.ranks.groups import as_threads, copies
 from tests.suites.collective import LossSuite, SumSuite, numbers, ordered_sum
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from redis.asyncio import Redis
 
-    from tests.fakes.redis_server import RedisServer
+    from tests.fakes.directory.redis_server import RedisServer
     from tests.suites.response_store import MakeStore
 
 RUN = ("a", "x")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.fakes.engines import generate, make_engine, make_request
+from tests.fakes.engine.engines import generate, make_engine, make_request
 
 if TYPE_CHECKING:
     from shared.model.loader import LoadedModel

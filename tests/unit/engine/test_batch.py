@@ -14,7 +14,7 @@ from shared.engine.step.batch import Batch, BatchBuilder
 from shared.engine.step.buffers import BatchLayout, HostStepBuffers, StagedStepBuffers
 from shared.errors import InternalError
 from shared.kv.identity import KVIdentity
-from tests.fakes.engines import make_request
+from tests.fakes.engine.engines import make_request
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

@@ -13,9 +13,9 @@ from shared.engine.choices import SchedulingPolicy
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from tests.accounting.effort import examples
-from tests.fakes.engines import StepMode, generate, make_engine, make_request
-from tests.fakes.kv_groups import split_layers
-from tests.fakes.model import Chunk, FakeLoadedModel, FakeModel, make_spec
+from tests.fakes.engine.engines import StepMode, generate, make_engine, make_request
+from tests.fakes.engine.kv_groups import split_layers
+from tests.fakes.engine.model import Chunk, FakeLoadedModel, FakeModel, make_spec
 from tests.suites.engine_machine import EngineMachine
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from shared.engine.sequence.request import KVSource
 from shared.errors import InternalError, InvalidRequestError, RankError, UnavailableError
 from shared.kv.tier import BlockTier
 from shared.request.answer import FinishReason
-from tests.fakes.engines import StepMode, expected_tokens, make_engine, make_request
-from tests.fakes.model import FakeLoadedModel
+from tests.fakes.engine.engines import StepMode, expected_tokens, make_engine, make_request
+from tests.fakes.engine.model import FakeLoadedModel
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -15,9 +15,9 @@ from shared.errors import ConfigError
 from shared.model.drafts.random_heads import HeadSpec, write_random_head
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from tests.fakes.engines import StepMode, drain, generate, make_engine, make_request
-from tests.fakes.family_cases import FULL, SLIDING
-from tests.fakes.kv_groups import all_tokens_kept, split_layers
+from tests.fakes.engine.engines import StepMode, drain, generate, make_engine, make_request
+from tests.fakes.engine.kv_groups import all_tokens_kept, split_layers
+from tests.fakes.families.cases import FULL, SLIDING
 
 if TYPE_CHECKING:
     from collections.abc import Callable

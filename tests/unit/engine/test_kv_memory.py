@@ -11,9 +11,9 @@ import torch
 
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from tests.fakes.engines import make_engine, make_request
-from tests.fakes.family_cases import FULL, SLIDING
-from tests.fakes.kv_groups import all_tokens_kept
+from tests.fakes.engine.engines import make_engine, make_request
+from tests.fakes.engine.kv_groups import all_tokens_kept
+from tests.fakes.families.cases import FULL, SLIDING
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,11 +13,11 @@ from transformers import AutoModelForCausalLM
 from shared.errors import ConfigError, ModelLoadError
 from shared.model.loader import LoadedModel, load_model
 from shared.model.random_checkpoint import write_random_checkpoint
-from tests.fakes.engines import cached_hashes, drain, make_engine, make_request
-from tests.fakes.family_cases import CASES
-from tests.fakes.kv_scales import kv_config, own_name, rounded_logits, write_kv_scales
-from tests.fakes.latent import LATENT
-from tests.fakes.transformers_models import random_model, random_prompt, save
+from tests.fakes.checkpoints.kv_scales import kv_config, own_name, rounded_logits, write_kv_scales
+from tests.fakes.checkpoints.latent import LATENT
+from tests.fakes.engine.engines import cached_hashes, drain, make_engine, make_request
+from tests.fakes.families.cases import CASES
+from tests.fakes.model.transformers_models import random_model, random_prompt, save
 from tests.unit.model.checkpoints import edit_json, edit_tensors
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from shared.kv.group_rules import GroupKind
 from shared.model.drafts.random_heads import HeadSpec, write_random_head
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import write_random_checkpoint
-from tests.fakes.engines import BLOCK_SIZE, StepMode, make_engine
-from tests.fakes.latent import LATENT, ROW
+from tests.fakes.checkpoints.latent import LATENT, ROW
+from tests.fakes.engine.engines import BLOCK_SIZE, StepMode, make_engine
 from tests.unit.engine.test_kv_groups import run
 
 if TYPE_CHECKING:

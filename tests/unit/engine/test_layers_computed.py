@@ -13,8 +13,8 @@ from shared.engine.sequence.events import Computed, LayersComputed
 from shared.kv.group_rules import GroupKind
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import write_random_checkpoint
-from tests.fakes.engines import BLOCK_SIZE, Run, StepMode, make_engine, make_request
-from tests.fakes.group_kinds import SPECS
+from tests.fakes.checkpoints.group_kinds import SPECS
+from tests.fakes.engine.engines import BLOCK_SIZE, Run, StepMode, make_engine, make_request
 
 if TYPE_CHECKING:
     from pathlib import Path

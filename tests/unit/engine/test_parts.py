@@ -13,7 +13,7 @@ from shared.engine.timing.step_model import StepCost
 from shared.engine.timing.step_work import StepWork
 from shared.identity import Role
 from shared.request.answer import FinishReason
-from tests.fakes.engines import (
+from tests.fakes.engine.engines import (
     ModelInParts,
     Parts,
     Run,
@@ -24,8 +24,8 @@ from tests.fakes.engines import (
     make_engine,
     make_request,
 )
-from tests.fakes.model import FakeLoadedModel, FakeModel
-from tests.fakes.timed_model import Clock
+from tests.fakes.engine.model import FakeLoadedModel, FakeModel
+from tests.fakes.engine.timed_model import Clock
 
 if TYPE_CHECKING:
     from shared.engine.engine import Engine

@@ -25,8 +25,8 @@ from shared.request.prompt_embeds import (
     PromptEmbeds,
 )
 from shared.request.sampling_params import SamplingParams
-from tests.fakes.engines import drain, expected_tokens, generate, make_engine, make_request
-from tests.fakes.model import FakeLoadedModel
+from tests.fakes.engine.engines import drain, expected_tokens, generate, make_engine, make_request
+from tests.fakes.engine.model import FakeLoadedModel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,8 +14,8 @@ from shared.engine.sequence.events import PromptStates
 from shared.engine.step.plan import StepPlan, WantedRows
 from shared.engine.step.plan_codec import decode_plan, encode_plan
 from shared.errors import InternalError, InvalidRequestError
-from tests.fakes.engines import Run, drain, generate, make_engine, make_request
-from tests.fakes.model import FakeLoadedModel
+from tests.fakes.engine.engines import Run, drain, generate, make_engine, make_request
+from tests.fakes.engine.model import FakeLoadedModel
 
 if TYPE_CHECKING:
     from shared.engine.sequence.request import EngineRequest

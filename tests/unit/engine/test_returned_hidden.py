@@ -15,9 +15,16 @@ from shared.engine.sequence.request import KVSource
 from shared.errors import InvalidRequestError, UnsupportedError
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from shared.request.sampling_params import SamplingParams
-from tests.fakes.engines import Run, drain, expected_tokens, generate, make_engine, make_request
-from tests.fakes.hidden_states import check_rows, rows_of_transformers
-from tests.fakes.model import context_hashes
+from tests.fakes.engine.engines import (
+    Run,
+    drain,
+    expected_tokens,
+    generate,
+    make_engine,
+    make_request,
+)
+from tests.fakes.engine.model import context_hashes
+from tests.fakes.model.hidden_states import check_rows, rows_of_transformers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shared.engine.choices import SchedulingPolicy
 from shared.engine.sequence.events import Admitted, NewTokens
-from tests.fakes.engines import (
+from tests.fakes.engine.engines import (
     Run,
     StepMode,
     drain,
@@ -19,7 +19,7 @@ from tests.fakes.engines import (
     make_engine,
     make_request,
 )
-from tests.fakes.model import FakeLoadedModel
+from tests.fakes.engine.model import FakeLoadedModel
 
 pytestmark = pytest.mark.usefixtures("step_mode")
 

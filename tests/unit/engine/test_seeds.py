@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shared.engine.sequence.request import KVSource
-from tests.fakes.engines import Run, drain, generate, make_engine, make_request
+from tests.fakes.engine.engines import Run, drain, generate, make_engine, make_request
 
 if TYPE_CHECKING:
     from shared.model.loader import LoadedModel

@@ -5,8 +5,15 @@ from __future__ import annotations
 import pytest
 
 from shared.engine.sequence.request import KVSource
-from tests.fakes.engines import Run, drain, expected_tokens, generate, make_engine, make_request
-from tests.fakes.model import FakeLoadedModel
+from tests.fakes.engine.engines import (
+    Run,
+    drain,
+    expected_tokens,
+    generate,
+    make_engine,
+    make_request,
+)
+from tests.fakes.engine.model import FakeLoadedModel
 
 pytestmark = pytest.mark.usefixtures("step_mode")
 

@@ -6,8 +6,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from shared.errors import ConfigError
-from tests.fakes.engines import generate, make_engine, make_request
-from tests.fakes.model import FakeLoadedModel, make_spec
+from tests.fakes.engine.engines import generate, make_engine, make_request
+from tests.fakes.engine.model import FakeLoadedModel, make_spec
 
 
 def test_the_pool_must_hold_the_configured_length() -> None:

@@ -14,9 +14,9 @@ from shared.model.causal_lm import CausalLM
 from shared.model.drafts.random_heads import HeadSpec, write_random_head
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from tests.fakes.checkpoint_folder import write_checkpoints
-from tests.fakes.engines import BLOCK_SIZE, StepMode, drain, make_engine, make_request
-from tests.fakes.family_cases import FULL
+from tests.fakes.checkpoints.folder import write_checkpoints
+from tests.fakes.engine.engines import BLOCK_SIZE, StepMode, drain, make_engine, make_request
+from tests.fakes.families.cases import FULL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -19,8 +19,8 @@ from shared.model.checkpoint.loading.heap import large_blocks_apart
 from shared.model.loader import load_model
 from shared.model.native.call import DecoderCall
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from tests.fakes.family_cases import FULL, SLIDING
-from tests.fakes.group_kinds import LINEAR, SPECS
+from tests.fakes.checkpoints.group_kinds import LINEAR, SPECS
+from tests.fakes.families.cases import FULL, SLIDING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -17,8 +17,15 @@ from shared.engine.request_stream import is_last
 from shared.engine.sequence.events import NewTokens
 from shared.engine.step.decode_graphs import EagerRecorder
 from shared.request.answer import FinishReason
-from tests.fakes.engines import Run, StepMode, drain, expected_tokens, make_engine, make_request
-from tests.fakes.model import VOCAB_SIZE, FakeLoadedModel
+from tests.fakes.engine.engines import (
+    Run,
+    StepMode,
+    drain,
+    expected_tokens,
+    make_engine,
+    make_request,
+)
+from tests.fakes.engine.model import VOCAB_SIZE, FakeLoadedModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

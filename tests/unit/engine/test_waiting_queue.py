@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shared.engine.schedule.waiting_queue import FcfsQueue, RankedQueue, WaitingQueue, by_priority
 from shared.engine.sequence.sequence import Sequence
 from shared.kv.identity import KVIdentity
-from tests.fakes.engines import make_request
+from tests.fakes.engine.engines import make_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable

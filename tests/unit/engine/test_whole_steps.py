@@ -11,7 +11,7 @@ from shared.identity import Role
 from shared.model.loader import load_model
 from shared.model.native.model import NativeCausalLM
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from tests.fakes.engines import BLOCK_SIZE, Run, drain, make_engine, make_request
+from tests.fakes.engine.engines import BLOCK_SIZE, Run, drain, make_engine, make_request
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,8 +11,8 @@ import torch
 from kernels.kv_write import kv_write
 from kernels.paged_attention import paged_attention
 from kernels.paged_attention.scores import Scores
-from tests.fakes.interpreted import run_interpreted
-from tests.fakes.paged_driver import make_metadata, poisoned_cache
+from tests.fakes.kernels.interpreted import run_interpreted
+from tests.fakes.model.paged_driver import make_metadata, poisoned_cache
 from tests.suites.attention_kernels import CASES, DIVIDED, check_attention
 
 if TYPE_CHECKING:

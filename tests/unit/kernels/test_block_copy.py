@@ -9,7 +9,7 @@ import torch
 
 from kernels.block_copy import HeadRange, copy_blocks, gather_blocks, scatter_blocks
 from kernels.block_copy.plan import plan_copy
-from tests.fakes.interpreted import run_interpreted
+from tests.fakes.kernels.interpreted import run_interpreted
 from tests.suites.block_copy import CASES, check_copy
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import torch
 
 from kernels.grouped_matmul import group_rows, grouped_matmul
 from kernels.weighted_sum import weighted_sum
-from tests.fakes.interpreted import run_interpreted
+from tests.fakes.kernels.interpreted import run_interpreted
 from tests.suites.expert_kernels import checks
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from kernels.interpreter import install, narrow, widen
-from tests.fakes.interpreted import run_interpreted
+from tests.fakes.kernels.interpreted import run_interpreted
 from tests.suites.interpreter import CHECKS
 
 pytest.importorskip("triton")

@@ -10,8 +10,8 @@ import torch
 from kernels.latent_attention import LatentWeights, paged
 from kernels.paged_attention import paged_attention
 from kernels.paged_attention.scores import Scores
-from tests.fakes.interpreted import run_interpreted
-from tests.fakes.paged_driver import make_metadata
+from tests.fakes.kernels.interpreted import run_interpreted
+from tests.fakes.model.paged_driver import make_metadata
 from tests.suites.latent_kernels import (
     BLOCK_SIZE,
     HEADS,

@@ -11,7 +11,7 @@ from kernels.low_rank import LowRankSlots, RowSegments, Segment, add_low_rank
 from kernels.rms_norm import add_rms_norm, rms_norm
 from kernels.rope_kv_write import rope_kv_write
 from kernels.silu_mul import silu_mul
-from tests.fakes.interpreted import run_interpreted
+from tests.fakes.kernels.interpreted import run_interpreted
 from tests.suites.layer_kernels import checks
 
 if TYPE_CHECKING:

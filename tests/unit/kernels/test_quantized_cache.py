@@ -13,8 +13,8 @@ from kernels.kv_write.cache import QuantizedCache
 from kernels.paged_attention import paged_attention
 from kernels.paged_attention.scores import Scores
 from kernels.quantize_rows import quantize_rows
-from tests.fakes.interpreted import run_interpreted
-from tests.fakes.paged_driver import make_metadata
+from tests.fakes.kernels.interpreted import run_interpreted
+from tests.fakes.model.paged_driver import make_metadata
 from tests.suites.quantized_cache import checks
 from tests.suites.quantized_cache import interpreted as interpreted_checks
 

@@ -11,8 +11,8 @@ from kernels.quantized_matmul import quantized_matmul
 from kernels.weight_only_matmul import weight_only_matmul
 from kernels.weight_only_matmul.packing import pack_8_bits, pack_int4
 from kernels.weight_only_matmul.weight import unpack
-from tests.fakes.interpreted import run_interpreted
-from tests.fakes.tensors import random
+from tests.fakes.kernels.interpreted import run_interpreted
+from tests.fakes.kernels.tensors import random
 from tests.suites.quantized_matmul import checks
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import torch
 from kernels.recurrence.conv import causal_conv
 from kernels.recurrence.delta import gated_delta
 from kernels.recurrence.mamba import mamba_scan
-from tests.fakes.interpreted import run_interpreted
+from tests.fakes.kernels.interpreted import run_interpreted
 from tests.suites.recurrence_kernels import DELTA, MAMBA, checks, make_batch
 
 if TYPE_CHECKING:

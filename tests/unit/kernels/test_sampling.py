@@ -14,8 +14,8 @@ from kernels.native.library import load_library
 from kernels.sampling import choose_tokens, native
 from kernels.sampling.selection import weighted_threshold
 from shared.engine.sampler.random import Purpose, uniforms
-from tests.fakes.interpreted import run_interpreted
-from tests.fakes.tensors import random
+from tests.fakes.kernels.interpreted import run_interpreted
+from tests.fakes.kernels.tensors import random
 from tests.suites.sampling import checks, make_filters, numbers_for
 from tests.suites.sampling import interpreted as interpreted_checks
 

@@ -10,7 +10,7 @@ import torch
 from kernels.quantized_matmul import quantized_matmul
 from kernels.weight_only_matmul.packing import pack_codes
 from kernels.weight_only_matmul.weight import unpack
-from tests.fakes.interpreted import run_interpreted
+from tests.fakes.kernels.interpreted import run_interpreted
 from tests.suites.stored_matmul import FORMS, checks, make
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from shared.model.feed_forwards import GroupScore, RouterScores, RouterSpec
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from shared.model.spec import NormPlace
-from tests.fakes.paged_driver import PagedDriver
-from tests.fakes.transformers_models import random_prompt
+from tests.fakes.model.paged_driver import PagedDriver
+from tests.fakes.model.transformers_models import random_prompt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fakes.interpreted import run_interpreted
+from tests.fakes.kernels.interpreted import run_interpreted
 from tests.suites.triton_model import CHECKS
 
 pytest.importorskip("triton")

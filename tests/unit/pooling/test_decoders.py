@@ -32,8 +32,8 @@ from shared.pooling.loading import load_encoder_pooler, make_engine_pooler, read
 from shared.pooling.settings import PoolingSettings
 from shared.request.adapter_ref import AdapterRef
 from shared.text.tokenizer import Tokenizer
-from tests.fakes.adapters import adapted, save_adapter
-from tests.fakes.engines import make_engine, make_request
+from tests.fakes.checkpoints.adapters import adapted, save_adapter
+from tests.fakes.engine.engines import make_engine, make_request
 from tests.unit.pooling.checkpoints import edit_json, logits, put_json, put_modules, states, write
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from torch._C._distributed_c10d import FakeProcessGroup
 from shared.errors import RankError
 from shared.ranks import nccl_group
 from shared.ranks.nccl_group import NcclCollective
-from tests.fakes.device_ranks import DeviceMeeting
-from tests.fakes.rank_groups import as_threads
+from tests.fakes.ranks.devices import DeviceMeeting
+from tests.fakes.ranks.groups import as_threads
 from tests.suites.collective import SumSuite
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from structlog.testing import capture_logs
 from services.router.admission.file_keys import FileKeys
 from services.router.admission.keys import KeyRing
 from shared.errors import AuthenticationError, ConfigError
-from tests.fakes.keys import keys_on_disk, wrong_secret
+from tests.fakes.security.keys import keys_on_disk, wrong_secret
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.fakes.keys import KeysOnDisk
+    from tests.fakes.security.keys import KeysOnDisk
 
 
 @pytest.fixture

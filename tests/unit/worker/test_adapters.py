@@ -17,7 +17,7 @@ from shared.worker.adapters import open_adapters
 from shared.worker.config import WorkerConfig
 from shared.worker.kv_events.cache_events import CacheEvents
 from shared.worker.kv_events.events import BlockStored
-from tests.fakes.adapted_model import digest_of, read_fake, write_fake
+from tests.fakes.engine.adapted_model import digest_of, read_fake, write_fake
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -19,7 +19,7 @@ from shared.request.grammar.regex import repeats_in_choices
 from shared.request.grammar.spec import GrammarKind, GrammarSpec
 from shared.text.token_table import TokenTable
 from shared.text.tokenizer import Tokenizer
-from tests.fakes.tiny_tokenizer import byte_level
+from tests.fakes.text.tiny_tokenizer import byte_level
 from tests.suites.grammar import GrammarSuite, allowed_ids
 
 if TYPE_CHECKING:

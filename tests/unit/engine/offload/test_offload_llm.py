@@ -16,7 +16,7 @@ from shared.engine.llm import LLM
 from shared.kv.offload.manager import OffloadPolicy
 from shared.kv.tier import BlockTier
 from shared.request.sampling_params import SamplingParams
-from tests.fakes.engines import make_request
+from tests.fakes.engine.engines import make_request
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,8 +17,8 @@ from shared.errors import RankError
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from shared.ranks.nccl_group import NcclCollective
-from tests.fakes.device_ranks import DeviceMeeting, FollowerThreads, RegionRecorder
-from tests.fakes.engines import Run, drain, make_request
+from tests.fakes.engine.engines import Run, drain, make_request
+from tests.fakes.ranks.devices import DeviceMeeting, FollowerThreads, RegionRecorder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -26,12 +26,12 @@ from shared.errors import ConfigError, InternalError, ModelLoadError, RankError
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from shared.worker.health.rank_metrics import RankCollector
-from tests.fakes.engines import drain, generate, make_request
-from tests.fakes.every_kind import ALL_KINDS, SHORT_OF_BLOCKS, assert_same, run
-from tests.fakes.lora_folders import write_lora
-from tests.fakes.mtp import DELTA_SIZES
-from tests.fakes.rank_engines import group_of, is_running
-from tests.fakes.warm_process import COLD_RANKS, WarmProcess
+from tests.fakes.checkpoints.lora_folders import write_lora
+from tests.fakes.checkpoints.mtp import DELTA_SIZES
+from tests.fakes.engine.engines import drain, generate, make_request
+from tests.fakes.engine.every_kind import ALL_KINDS, SHORT_OF_BLOCKS, assert_same, run
+from tests.fakes.processes.warm_process import COLD_RANKS, WarmProcess
+from tests.fakes.ranks.engines import group_of, is_running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -218,7 +218,7 @@ def test_a_step_that_fails_on_all_ranks_fails_alone(
     So it does where the last of several stages fails, which alone chooses tokens.
     """
     leader = request.getfixturevalue(group)
-    processors = ("tests.fakes.logits_processors:Failing",)
+    processors = ("tests.fakes.engine.logits_processors:Failing",)
     with group_of(leader, model, **SHORT_OF_BLOCKS, logits_processors=processors) as home:
         failing = make_request("fails", [5, 6, 7], extra_args={"fails": True})
         assert isinstance(generate(home.engine, failing).failure("fails"), InternalError)
@@ -307,7 +307,7 @@ def test_followers_end_with_rank_0(model: Path, tmp_path: Path) -> None:
     """However it ends, and whatever they do. Its follower is started as users' are."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), COLD_RANKS: "1"}
     with (tmp_path / "log").open("wb") as log:
-        argv = ("tests.fakes.rank_leader", str(model))
+        argv = ("tests.fakes.ranks.leader", str(model))
         process = WarmProcess(argv, cwd=tmp_path, env=environment, log=log)
     found: list[str] = []
     while not found:

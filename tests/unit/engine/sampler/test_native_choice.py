@@ -12,7 +12,7 @@ from shared.engine.step.plan import RowStart
 from shared.engine.step.row_states import RowState
 from shared.engine.step.token_choice import NativeChooser
 from shared.request.sampling_params import SamplingParams
-from tests.fakes.tensors import random
+from tests.fakes.kernels.tensors import random
 from tests.suites.sampling import FILTERS
 
 PROMPT = array("q", [1, 2, 3])

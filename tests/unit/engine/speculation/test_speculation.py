@@ -14,7 +14,7 @@ from shared.engine.sequence.request import KVSource
 from shared.model.loader import LoadedModel, load_model
 from shared.request.answer import FinishReason
 from shared.request.sampling_params import SamplingParams
-from tests.fakes.engines import (
+from tests.fakes.engine.engines import (
     StepMode,
     cached_hashes,
     drain,
@@ -24,8 +24,8 @@ from tests.fakes.engines import (
     make_engine,
     make_request,
 )
-from tests.fakes.model import VOCAB_SIZE, FakeLoadedModel
-from tests.fakes.proposers import Drawn, custom
+from tests.fakes.engine.model import VOCAB_SIZE, FakeLoadedModel
+from tests.fakes.engine.proposers import Drawn, custom
 from tests.unit.engine.speculation.settings import speculate
 
 if TYPE_CHECKING:

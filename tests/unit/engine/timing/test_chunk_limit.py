@@ -24,8 +24,8 @@ from shared.engine.timing.step_model import StepCost, StepModel
 from shared.errors import InvalidRequestError
 from shared.identity import Role
 from tests.accounting.effort import examples
-from tests.fakes.engines import StepMode, drain, expected_tokens, generate, make_request
-from tests.fakes.timed_model import Clock, TimedModel, timed_engine
+from tests.fakes.engine.engines import StepMode, drain, expected_tokens, generate, make_request
+from tests.fakes.engine.timed_model import Clock, TimedModel, timed_engine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Seq

@@ -13,7 +13,7 @@ from shared.model.linear.stored import AsStored
 from shared.model.matrix.inputs import InputRounding
 from shared.model.matrix.quantized import QuantizedMatrix
 from shared.model.matrix.rounding import Element, Rounding
-from tests.fakes.interpreted import run_interpreted
+from tests.fakes.kernels.interpreted import run_interpreted
 from tests.fakes.stored.cases import ALL
 from tests.suites.triton_stored import RUNS, STORED, name_of, write_all
 

@@ -24,9 +24,9 @@ from shared.model.native.model import NativeCausalLM
 from shared.model.native.packing import Packing
 from shared.model.native.threads import LibraryThreads, ThreadPlan
 from shared.model.spec import NormPlace
-from tests.fakes.family_cases import CASES
-from tests.fakes.paged_driver import PagedDriver
-from tests.fakes.transformers_models import random_model, random_prompt, save
+from tests.fakes.families.cases import CASES
+from tests.fakes.model.paged_driver import PagedDriver
+from tests.fakes.model.transformers_models import random_model, random_prompt, save
 from tests.unit.model.checkpoints import edit_tensors
 
 if TYPE_CHECKING:

@@ -31,9 +31,9 @@ from shared.model.mixers import (
 from shared.model.native.model import NativeCausalLM
 from shared.model.spec import DecoderSpec, LayerSpec, NormPlace
 from shared.text.tokenizer import Tokenizer
-from tests.fakes.kv_groups import all_tokens_kept
-from tests.fakes.paged_driver import PagedDriver, make_metadata, poisoned_cache
-from tests.fakes.transformers_models import random_model, random_prompt, save
+from tests.fakes.engine.kv_groups import all_tokens_kept
+from tests.fakes.model.paged_driver import PagedDriver, make_metadata, poisoned_cache
+from tests.fakes.model.transformers_models import random_model, random_prompt, save
 
 if TYPE_CHECKING:
     from enum import IntEnum, StrEnum

@@ -14,10 +14,10 @@ from shared.model.loader import load_model
 from shared.model.mixers import AttentionSpec, QkNorm
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from shared.model.spec import NormKind
-from tests.fakes.family_cases import CASES
-from tests.fakes.mtp import DELTA_SIZES
-from tests.fakes.paged_driver import PagedDriver
-from tests.fakes.transformers_models import random_model, random_prompt, save
+from tests.fakes.checkpoints.mtp import DELTA_SIZES
+from tests.fakes.families.cases import CASES
+from tests.fakes.model.paged_driver import PagedDriver
+from tests.fakes.model.transformers_models import random_model, random_prompt, save
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -18,10 +18,10 @@ from shared.model.sharding.split import Split
 from shared.model.sharding.stages import stage_layers
 from shared.ranks.plan_ring import PlanRingReceiver, PlanRingSender, ring_file
 from shared.ranks.ring_pipe import PipeEnd, RingPipe, pipe_file
-from tests.fakes.engines import generate, make_engine, make_request
-from tests.fakes.family_cases import CASES
-from tests.fakes.ranks import RUN_BY
-from tests.fakes.transformers_models import random_model, random_prompt, save
+from tests.fakes.engine.engines import generate, make_engine, make_request
+from tests.fakes.families.cases import CASES
+from tests.fakes.model.transformers_models import random_model, random_prompt, save
+from tests.fakes.ranks.threads import RUN_BY
 
 if TYPE_CHECKING:
     from collections.abc import Callable

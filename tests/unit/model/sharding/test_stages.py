@@ -11,7 +11,7 @@ from shared.kv.split import KVSplit, divided
 from shared.model.feed_forwards import Activation
 from shared.model.sharding.stages import stage_layers
 from shared.model.spec import DecoderSpec, LayerInputsSpec, NormPlace
-from tests.fakes.model import make_spec
+from tests.fakes.engine.model import make_spec
 
 
 def beside(spec: DecoderSpec) -> DecoderSpec:

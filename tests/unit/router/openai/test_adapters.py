@@ -9,12 +9,12 @@ import pytest
 from services.router.openai.adapters import ADAPTER_PATHS, LOAD_PATH, UNLOAD_PATH
 from services.router.openai.auth import OPERATOR_PATHS
 from shared.errors import InvalidRequestError, ModelNotFoundError, UnavailableError
-from tests.fakes.openai_api import MODEL
+from tests.fakes.router.openai_api import MODEL
 
 if TYPE_CHECKING:
     import httpx
 
-    from tests.fakes.openai_api import OpenAIApi
+    from tests.fakes.router.openai_api import OpenAIApi
 
 SQL = {"lora_name": "sql", "lora_path": "/a/sql"}
 

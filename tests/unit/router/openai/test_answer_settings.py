@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from services.router.answer_settings import AnswerSettings
-from tests.fakes.openai_api import OpenAIApi
+from tests.fakes.router.openai_api import OpenAIApi
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}
 BODIES = {

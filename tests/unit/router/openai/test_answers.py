@@ -12,12 +12,12 @@ from services.router.openai.replies.answers import stream_answers
 from services.router.request.generation import AnswerPiece, GenerationRequest
 from shared.errors import NoWorkerError
 from shared.generation.params import GenerationParams
-from tests.fakes.scripted_generator import HANG, ScriptedGenerator
+from tests.fakes.scripted.generator import HANG, ScriptedGenerator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tests.fakes.scripted_generator import Step
+    from tests.fakes.scripted.generator import Step
 
 
 def requests(num: int) -> list[GenerationRequest]:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.fakes.openai_api import MODEL
+from tests.fakes.router.openai_api import MODEL
 
 if TYPE_CHECKING:
     import httpx
 
-    from tests.fakes.openai_api import OpenAIApi
+    from tests.fakes.router.openai_api import OpenAIApi
 
 URL = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hi"}]

@@ -9,7 +9,7 @@ import pytest
 if TYPE_CHECKING:
     import httpx
 
-    from tests.fakes.openai_api import OpenAIApi
+    from tests.fakes.router.openai_api import OpenAIApi
 
 URL = "/v1/chat/completions/batch"
 ONE = [{"role": "user", "content": "Hi"}]

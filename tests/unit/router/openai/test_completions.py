@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.fakes.openai_api import MAX_MODEL_LEN
+from tests.fakes.router.openai_api import MAX_MODEL_LEN
 
 if TYPE_CHECKING:
     import httpx
 
-    from tests.fakes.openai_api import OpenAIApi
+    from tests.fakes.router.openai_api import OpenAIApi
 
 URL = "/v1/completions"
 ANSWER = "Hello runner"

@@ -14,9 +14,9 @@ from openai.types.responses import Response as OfficialResponse
 from services.router.parsers.find import TOOL_FORMATS
 from services.router.parsers.formats.marked_json import MarkedJsonFormat
 from shared.request.grammar.spec import GrammarKind
-from tests.fakes.official_events import response_events
-from tests.fakes.openai_api import OpenAIApi
-from tests.fakes.tool_api import FORMATS, HELLO, TEMPLATE, THOUGHT, TIME, tool_api
+from tests.fakes.clients.official_events import response_events
+from tests.fakes.router.openai_api import OpenAIApi
+from tests.fakes.router.tool_api import FORMATS, HELLO, TEMPLATE, THOUGHT, TIME, tool_api
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 TEXT = 'print("é")\n'

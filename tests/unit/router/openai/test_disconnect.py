@@ -9,7 +9,7 @@ import pytest
 
 from services.router.openai.disconnect import unless_disconnected
 from shared.errors import RequestCancelledError
-from tests.fakes.openai_api import OpenAIApi
+from tests.fakes.router.openai_api import OpenAIApi
 
 if TYPE_CHECKING:
     from starlette.types import Message

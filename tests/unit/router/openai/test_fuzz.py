@@ -30,8 +30,8 @@ from services.router.openai.tokens_api.derender_schema import (
 from services.router.openai.tokens_api.render import RenderChatBody
 from services.router.openai.tokens_api.schema import GenerateBody
 from tests.accounting.effort import examples
-from tests.fakes.error_words import CLIENT_ERRORS
-from tests.fakes.openai_api import OpenAIApi
+from tests.fakes.clients.error_words import CLIENT_ERRORS
+from tests.fakes.router.openai_api import OpenAIApi
 
 if TYPE_CHECKING:
     import pydantic

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from shared.request.beam_search import BeamOptions
-from tests.fakes.error_words import code_of
-from tests.fakes.openai_api import LIMITS, OpenAIApi
+from tests.fakes.clients.error_words import code_of
+from tests.fakes.router.openai_api import LIMITS, OpenAIApi
 
 if TYPE_CHECKING:
     from shared.generation.params import GenerationParams

@@ -11,8 +11,8 @@ import pytest
 from services.router.parsers.find import find_reasoning_format, find_tool_format
 from services.router.parsers.plan import ChatFormats
 from shared.text.chat_template import ChatTemplate
-from tests.fakes.openai_api import OpenAIApi
-from tests.fakes.tool_api import HELLO, WEATHER
+from tests.fakes.router.openai_api import OpenAIApi
+from tests.fakes.router.tool_api import HELLO, WEATHER
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -9,7 +9,7 @@ from prometheus_client import Gauge
 if TYPE_CHECKING:
     import httpx
 
-    from tests.fakes.openai_api import OpenAIApi
+    from tests.fakes.router.openai_api import OpenAIApi
 
 
 async def test_alive_is_not_ready(api: OpenAIApi, http: httpx.AsyncClient) -> None:

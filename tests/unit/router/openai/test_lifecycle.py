@@ -14,7 +14,7 @@ from shared.errors import UnavailableError
 if TYPE_CHECKING:
     import httpx
 
-    from tests.fakes.openai_api import OpenAIApi
+    from tests.fakes.router.openai_api import OpenAIApi
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.fakes.error_words import code_of
+from tests.fakes.clients.error_words import code_of
 
 if TYPE_CHECKING:
     import httpx
 
-    from tests.fakes.openai_api import OpenAIApi
+    from tests.fakes.router.openai_api import OpenAIApi
 
 HELLO = [{"role": "user", "content": "Hi"}]
 TOKENS = {"choices": [{"index": 0, "token_ids": [5]}]}

@@ -14,7 +14,7 @@ from shared.config import load_config
 if TYPE_CHECKING:
     import httpx
 
-    from tests.fakes.openai_api import OpenAIApi
+    from tests.fakes.router.openai_api import OpenAIApi
 
 CHAT = {"model": "alias", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 4}
 PROMPT = {"model": "alias", "prompt": "Hello", "max_tokens": 4}

@@ -13,8 +13,8 @@ from services.router.request.generation import GenerationRequest
 from shared.errors import OverloadedError, PayloadTooLargeError, UnsupportedError
 from shared.generation.params import GenerationParams
 from shared.request.prompt_embeds import NO_TOKEN, EmbeddingRows, EmbedsDtype, PromptEmbeds
-from tests.fakes.embeds import as_field
-from tests.fakes.openai_api import OpenAIApi
+from tests.fakes.model.embeds import as_field
+from tests.fakes.router.openai_api import OpenAIApi
 
 if TYPE_CHECKING:
     import httpx

@@ -8,7 +8,7 @@ import pytest
 
 from services.router.parsers.find import REASONING_FORMATS, TOOL_FORMATS
 from services.router.parsers.plan import ChatFormats
-from tests.fakes.openai_api import OpenAIApi
+from tests.fakes.router.openai_api import OpenAIApi
 
 if TYPE_CHECKING:
     import httpx

@@ -12,10 +12,10 @@ from openai.types.responses import Response as OfficialResponse
 from services.router.request.generation import AnswerPiece
 from shared.errors import WorkerLostError
 from shared.request.answer import FinishReason
-from tests.fakes.error_words import code_of
-from tests.fakes.official_events import response_events, without_times
-from tests.fakes.openai_api import MODEL, OpenAIApi
-from tests.fakes.tool_api import tool_api
+from tests.fakes.clients.error_words import code_of
+from tests.fakes.clients.official_events import response_events, without_times
+from tests.fakes.router.openai_api import MODEL, OpenAIApi
+from tests.fakes.router.tool_api import tool_api
 
 URL = "/v1/responses"
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}

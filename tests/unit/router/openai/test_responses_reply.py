@@ -13,8 +13,8 @@ from services.router.openai.replies.responses import JSON
 from services.router.openai.responses_api.reply import ResponseReply
 from services.router.openai.responses_api.schema import ResponsesBody
 from services.router.parsers.events import ContentDelta, Finish, ReasoningDelta
-from tests.fakes.answer_events import answers, parts_of, pieces_of, reader_of
-from tests.fakes.official_events import response_events, without_times
+from tests.fakes.clients.official_events import response_events, without_times
+from tests.fakes.text.answer_events import answers, parts_of, pieces_of, reader_of
 
 if TYPE_CHECKING:
     from services.router.parsers.events import ChatEvent

@@ -14,7 +14,7 @@ from shared.identity import Role
 if TYPE_CHECKING:
     import httpx
 
-    from tests.fakes.openai_api import OpenAIApi
+    from tests.fakes.router.openai_api import OpenAIApi
 
 
 async def test_the_door_passes_on_who_prefers_what(api: OpenAIApi, http: httpx.AsyncClient) -> None:

@@ -14,10 +14,10 @@ from services.router.openai.responses_api.stored.keeper import ResponseKeeper
 from services.router.openai.responses_api.stored.memory import MemoryStore
 from services.router.request.generation import AnswerPiece
 from shared.errors import WorkerLostError
-from tests.fakes.official_events import response_events
-from tests.fakes.openai_api import OpenAIApi
-from tests.fakes.scripted_generator import HANG
-from tests.fakes.tool_api import CALLS, FORMATS, TEMPLATE, THOUGHT, TIME, WEATHER
+from tests.fakes.clients.official_events import response_events
+from tests.fakes.router.openai_api import OpenAIApi
+from tests.fakes.router.tool_api import CALLS, FORMATS, TEMPLATE, THOUGHT, TIME, WEATHER
+from tests.fakes.scripted.generator import HANG
 
 if TYPE_CHECKING:
     from typing import Any

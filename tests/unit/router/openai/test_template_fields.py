@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from httpx import ASGITransport, AsyncClient
 
-from tests.fakes.openai_api import OpenAIApi
+from tests.fakes.router.openai_api import OpenAIApi
 
 if TYPE_CHECKING:
     import httpx

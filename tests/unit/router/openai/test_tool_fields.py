@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from tests.fakes.openai_api import OpenAIApi
-from tests.fakes.tool_api import HELLO, TIME, WEATHER, tool_api
+from tests.fakes.router.openai_api import OpenAIApi
+from tests.fakes.router.tool_api import HELLO, TIME, WEATHER, tool_api
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from tests.fakes.tool_api import CALLS, HELLO, THOUGHT, TIME, WEATHER, tool_api
+from tests.fakes.router.tool_api import CALLS, HELLO, THOUGHT, TIME, WEATHER, tool_api
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.fakes.openai_api import OpenAIApi
+    from tests.fakes.router.openai_api import OpenAIApi
 
 CHAT = "/v1/chat/completions"
 

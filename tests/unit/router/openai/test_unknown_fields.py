@@ -15,8 +15,8 @@ from services.router.openai.reading.unknown_fields import (
     MAX_NAME_CHARS,
     MAX_NAMES,
 )
-from tests.fakes.error_words import code_of
-from tests.fakes.openai_api import OpenAIApi
+from tests.fakes.clients.error_words import code_of
+from tests.fakes.router.openai_api import OpenAIApi
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -12,8 +12,8 @@ from openai.types.responses import Response as OfficialResponse
 from services.router.openai.responses_api.stored.base import StoreLimits
 from services.router.openai.responses_api.stored.keeper import ResponseKeeper
 from services.router.openai.responses_api.stored.memory import MemoryStore
-from tests.fakes.official_events import message_events, response_events
-from tests.fakes.openai_api import OpenAIApi
+from tests.fakes.clients.official_events import message_events, response_events
+from tests.fakes.router.openai_api import OpenAIApi
 
 if TYPE_CHECKING:
     from collections.abc import Callable
