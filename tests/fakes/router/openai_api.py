@@ -21,7 +21,7 @@ from services.router.models import ServedModels
 from services.router.openai.auth import caller_of
 from services.router.openai.backend import Backend
 from services.router.openai.catalogue import one_model
-from services.router.openai.reading.unknown_fields import UnknownFields
+from services.router.openai.http.unknown_fields import UnknownFields
 from services.router.parsers.plan import ChatFormats
 from services.router.request.embeds_policy import NO_EMBEDS, EmbedsPolicy
 from shared.generation.limits import RequestLimits

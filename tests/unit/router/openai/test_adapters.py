@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from services.router.openai.adapters import ADAPTER_PATHS, LOAD_PATH, UNLOAD_PATH
 from services.router.openai.auth import OPERATOR_PATHS
+from services.router.openai.operators.adapters import ADAPTER_PATHS, LOAD_PATH, UNLOAD_PATH
 from shared.errors import InvalidRequestError, ModelNotFoundError, UnavailableError
 from tests.fakes.router.openai_api import MODEL
 

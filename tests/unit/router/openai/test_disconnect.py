@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from services.router.openai.disconnect import unless_disconnected
+from services.router.openai.http.disconnect import unless_disconnected
 from shared.errors import RequestCancelledError
 from tests.fakes.router.openai_api import OpenAIApi
 

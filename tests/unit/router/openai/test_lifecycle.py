@@ -8,7 +8,7 @@ import pytest
 
 from services.router.fleet.pause import PauseMode
 from services.router.openai.auth import OPERATOR_PATHS
-from services.router.openai.lifecycle import LIFECYCLE_PATHS
+from services.router.openai.operators.lifecycle import LIFECYCLE_PATHS
 from shared.errors import UnavailableError
 
 if TYPE_CHECKING:

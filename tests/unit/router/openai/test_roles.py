@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from services.router.openai.auth import OPERATOR_PATHS
-from services.router.openai.roles import PREFER_PATH
+from services.router.openai.operators.roles import PREFER_PATH
 from shared.errors import UnsupportedError
 from shared.identity import Role
 

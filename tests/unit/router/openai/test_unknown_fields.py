@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from scripts.api_table import APIS
-from services.router.openai.reading.unknown_fields import (
+from services.router.openai.http.unknown_fields import (
     MAX_LOGGED_NAMES,
     MAX_NAME_CHARS,
     MAX_NAMES,

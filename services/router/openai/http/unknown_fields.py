@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from services.router.openai.errors import FieldError
-from services.router.openai.reading.nearest import nearest
+from services.router.openai.http.nearest import nearest
 from services.router.openai.schema.base import RequestObject
 
 if TYPE_CHECKING:

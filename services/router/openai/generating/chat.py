@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 
 from services.router.chat.tools import hold_to_calls, plan_reading
-from services.router.openai.endpoint import answer, encode
 from services.router.openai.errors import FieldError
+from services.router.openai.generating.endpoint import answer, encode
+from services.router.openai.http.arrival import arrived_s
+from services.router.openai.http.body import parse_body, read_body
+from services.router.openai.http.request_id import generation_ids, request_names, response_id
 from services.router.openai.reading.answer_defaults import with_defaults
-from services.router.openai.reading.arrival import arrived_s
 from services.router.openai.reading.as_chat import params_named
-from services.router.openai.reading.body import parse_body, read_body
 from services.router.openai.reading.messages import answer_role, echoed_text, encode_chat
 from services.router.openai.reading.params import check_stream_options, read_params
 from services.router.openai.reading.prompts import Prompt, check_prompt, shortened
-from services.router.openai.reading.request_id import generation_ids, request_names, response_id
 from services.router.openai.reading.tools import read_tools
 from services.router.openai.replies.answers import stream_answers
 from services.router.openai.replies.chat_reply import ChatHead, ChatReply

@@ -12,8 +12,8 @@ from fastapi import Request, Response  # noqa: TC002 read at run time by the fra
 from starlette.responses import PlainTextResponse
 
 from services.router.openai.errors import FieldError
-from services.router.openai.reading.body import field_error, read_body
-from services.router.openai.reading.named_model import asked_model
+from services.router.openai.http.body import field_error, read_body
+from services.router.openai.http.named_model import asked_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable

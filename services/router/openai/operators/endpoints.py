@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 
-from services.router.openai.chat import ChatCompletions
-from services.router.openai.completions import Completions
 from services.router.openai.errors import FieldError
-from services.router.openai.reading.arrival import arrived_s
-from services.router.openai.reading.body import read_body
-from services.router.openai.reading.kind import is_chat
-from services.router.openai.reading.named_model import asked_model
+from services.router.openai.generating.chat import ChatCompletions
+from services.router.openai.generating.completions import Completions
+from services.router.openai.http.arrival import arrived_s
+from services.router.openai.http.body import read_body
+from services.router.openai.http.kind import is_chat
+from services.router.openai.http.named_model import asked_model
 from services.router.openai.replies.responses import json_response
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from services.router.openai.backend import Backend
     from services.router.openai.catalogue import Catalogue
-    from services.router.openai.lifecycle import Fleet
+    from services.router.openai.operators.lifecycle import Fleet
 
 
 class Cluster(Protocol):

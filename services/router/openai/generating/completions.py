@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 
-from services.router.openai.endpoint import answer, encode
 from services.router.openai.errors import FieldError
+from services.router.openai.generating.endpoint import answer, encode
+from services.router.openai.http.arrival import arrived_s
+from services.router.openai.http.body import parse_body, read_body
+from services.router.openai.http.request_id import generation_ids, request_names, response_id
 from services.router.openai.reading.answer_defaults import with_defaults
-from services.router.openai.reading.arrival import arrived_s
-from services.router.openai.reading.body import parse_body, read_body
 from services.router.openai.reading.given_prompts import read_given
 from services.router.openai.reading.params import check_stream_options, read_params
 from services.router.openai.reading.prompt_only import without_answers
 from services.router.openai.reading.prompts import Prompt, check_prompt
-from services.router.openai.reading.request_id import generation_ids, request_names, response_id
 from services.router.openai.replies.answers import stream_answers
 from services.router.openai.replies.client_tap import ClientTap
 from services.router.openai.replies.completion_reply import CompletionReply, EchoedPrompt

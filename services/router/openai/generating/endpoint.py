@@ -7,7 +7,7 @@ import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from services.router.openai.disconnect import unless_disconnected
+from services.router.openai.http.disconnect import unless_disconnected
 from services.router.openai.replies.responses import json_response
 from services.router.openai.replies.sse import DATA_EDGE, EventWriter, stream_events
 

@@ -9,9 +9,9 @@ from fastapi import Request, Response  # noqa: TC002 read at run time by the fra
 from msgspec import UNSET, UnsetType
 
 from services.router.chat.tools import check_tools
-from services.router.openai.endpoint import encode
-from services.router.openai.reading.body import parse_body, read_body
-from services.router.openai.reading.kind import is_chat
+from services.router.openai.generating.endpoint import encode
+from services.router.openai.http.body import parse_body, read_body
+from services.router.openai.http.kind import is_chat
 from services.router.openai.reading.messages import encode_chat
 from services.router.openai.reading.prompts import check_vocabulary
 from services.router.openai.reading.tools import template_tools

@@ -8,8 +8,8 @@ import pydantic
 
 from services.router.chat.json_depth import is_too_deep
 from services.router.openai.errors import FieldError
-from services.router.openai.reading.media_type import check_is_json
-from services.router.openai.reading.request_id import adopt_id
+from services.router.openai.http.media_type import check_is_json
+from services.router.openai.http.request_id import adopt_id
 from services.router.openai.schema.base import RequestObject
 from services.router.openai.schema.kinds import UNSUPPORTED
 from services.router.openai.schema.unsupported import refuse_unsupported
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
     from starlette.requests import Request
 
-    from services.router.openai.reading.unknown_fields import UnknownFields
+    from services.router.openai.http.unknown_fields import UnknownFields
     from shared.generation.limits import RequestLimits
 
 M = TypeVar("M", bound=RequestObject)

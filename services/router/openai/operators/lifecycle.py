@@ -13,12 +13,12 @@ from fastapi import Request, Response  # noqa: TC002 read at run time by the fra
 
 from services.router.fleet.fleet import TAGS
 from services.router.fleet.pause import PauseMode
-from services.router.openai.adapters import AdapterFleet
 from services.router.openai.errors import FieldError
-from services.router.openai.reading.body import field_error, read_body
-from services.router.openai.reading.named_model import asked_model
+from services.router.openai.http.body import field_error, read_body
+from services.router.openai.http.named_model import asked_model
+from services.router.openai.operators.adapters import AdapterFleet
+from services.router.openai.operators.roles import RoleFleet
 from services.router.openai.replies.responses import json_response
-from services.router.openai.roles import RoleFleet
 from shared.errors import UnavailableError
 
 if TYPE_CHECKING:

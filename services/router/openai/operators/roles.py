@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import pydantic
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 
-from services.router.openai.reading.body import field_error, read_body
-from services.router.openai.reading.named_model import asked_model
+from services.router.openai.http.body import field_error, read_body
+from services.router.openai.http.named_model import asked_model
 from services.router.openai.replies.responses import json_response
 from shared.identity import Role
 

@@ -8,8 +8,8 @@ from fastapi import Request, Response  # noqa: TC002 read at run time by the fra
 from pydantic import Field
 
 from services.router.openai.errors import FieldError
-from services.router.openai.reading.body import parse_body, read_body
-from services.router.openai.reading.unknown_fields import unknown_fields
+from services.router.openai.http.body import parse_body, read_body
+from services.router.openai.http.unknown_fields import unknown_fields
 from services.router.openai.replies.responses import json_response
 from services.router.openai.schema.base import RequestObject
 

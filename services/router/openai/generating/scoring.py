@@ -10,12 +10,12 @@ import msgspec
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 from pydantic import Field
 
-from services.router.openai.disconnect import unless_disconnected
-from services.router.openai.endpoint import encode
-from services.router.openai.reading.arrival import arrived_s
-from services.router.openai.reading.body import parse_body, read_body
+from services.router.openai.generating.endpoint import encode
+from services.router.openai.http.arrival import arrived_s
+from services.router.openai.http.body import parse_body, read_body
+from services.router.openai.http.disconnect import unless_disconnected
+from services.router.openai.http.request_id import generation_ids, request_names, response_id
 from services.router.openai.reading.prompts import check_vocabulary
-from services.router.openai.reading.request_id import generation_ids, request_names, response_id
 from services.router.openai.replies.answers import stream_answers
 from services.router.openai.replies.collect import collect
 from services.router.openai.replies.responses import (

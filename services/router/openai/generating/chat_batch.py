@@ -11,12 +11,12 @@ import pydantic
 from fastapi import Request, Response  # noqa: TC002 read at run time by the framework
 from pydantic import Field
 
-from services.router.openai.chat import ChatCompletions
-from services.router.openai.disconnect import unless_disconnected
 from services.router.openai.errors import FieldError
+from services.router.openai.generating.chat import ChatCompletions
+from services.router.openai.http.arrival import arrived_s
+from services.router.openai.http.body import field_error, parse_body, read_body
+from services.router.openai.http.disconnect import unless_disconnected
 from services.router.openai.reading.answer_defaults import with_defaults
-from services.router.openai.reading.arrival import arrived_s
-from services.router.openai.reading.body import field_error, parse_body, read_body
 from services.router.openai.replies.answers import stream_answers
 from services.router.openai.replies.responses import add_usages, json_response
 from services.router.openai.schema.chat import ChatBody, ChatMessage
