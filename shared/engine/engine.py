@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from shared.engine.adapter_requests import AdapterRequests
-from shared.engine.embeds_gate import EmbedsGate
 from shared.engine.engine_stats import read_stats
 from shared.engine.memory.device_blocks import DeviceBlocks
 from shared.engine.memory.kv_staging import KVStaging
@@ -30,6 +28,9 @@ from shared.engine.pipeline.counters import EngineCounters
 from shared.engine.pipeline.postprocess import Postprocessor
 from shared.engine.pipeline.step_pipeline import failure
 from shared.engine.profile import StepProfile
+from shared.engine.requests.adapter_requests import AdapterRequests
+from shared.engine.requests.embeds_gate import EmbedsGate
+from shared.engine.requests.validation import RequestValidator, find_receiving
 from shared.engine.schedule.build import build_scheduler, check_scheduler
 from shared.engine.sequence.events import Failed
 from shared.engine.sequence.sequence import Sequence, Status
@@ -38,7 +39,6 @@ from shared.engine.step.model_parts import build_model_parts
 from shared.engine.step.parts import ModelInParts
 from shared.engine.step.step_memory import largest_step_bytes
 from shared.engine.timing.step_model import StepModel
-from shared.engine.validation import RequestValidator, find_receiving
 from shared.errors import InternalError, InvalidRequestError
 from shared.kv.block_pool import BlockPool
 from shared.kv.content_log import ContentLog
@@ -53,12 +53,12 @@ if TYPE_CHECKING:
 
     from shared.connector.remote.address import EndpointAddress
     from shared.engine.adapters.store import AdapterStore
-    from shared.engine.config import EngineConfig
     from shared.engine.engine_stats import EngineStats
     from shared.engine.offload.landings import LandingRefusal
     from shared.engine.offload.offload import KVOffload
     from shared.engine.sequence.events import CacheChange, EngineEvent
     from shared.engine.sequence.request import EngineRequest
+    from shared.engine.settings.engine import EngineConfig
     from shared.engine.step.decode_graphs import GraphRecorder
     from shared.engine.step.followers import Followers
     from shared.engine.step.model_parts import ModelParts

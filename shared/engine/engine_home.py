@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from pathlib import Path
 
-    from shared.engine.config import EngineConfig
+    from shared.engine.settings.engine import EngineConfig
     from shared.engine.step.followers import Followers
     from shared.model.loader import LoadedModel
 

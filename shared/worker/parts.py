@@ -18,8 +18,8 @@ from shared.directory.probe import probe_digest
 from shared.engine.adapters.build import attach
 from shared.engine.engine import Engine
 from shared.engine.engine_metrics import EngineCollector
-from shared.engine.engine_thread import EngineThread
 from shared.engine.grammar.build import build_grammars
+from shared.engine.thread.engine_thread import EngineThread
 from shared.identity import Role, WorkerId
 from shared.kv.identity import model_identity
 from shared.pooling.choice import makes_vectors

@@ -6,8 +6,8 @@ import json
 import shutil
 from typing import TYPE_CHECKING, Any
 
-from shared.engine.choices import BackendName
 from shared.engine.llm import LLM
+from shared.engine.settings.choices import BackendName
 from shared.model.drafts.random_heads import HeadSpec, write_random_head
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from shared.model.random_tokenizer import write_tokenizer

@@ -15,8 +15,8 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from shared.engine.engine_thread import EngineThread
-from shared.engine.model_settings import ModelSettings
+from shared.engine.settings.model import ModelSettings
+from shared.engine.thread.engine_thread import EngineThread
 from shared.errors import ConfigError
 from shared.kv.change_log import CacheChange
 from shared.kv.content_log import ContentLog

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from shared.engine.config import EngineConfig
 from shared.engine.memory.sizing import read_layout
+from shared.engine.settings.engine import EngineConfig
 from shared.kv.tier import BlockTier
 from shared.model.loader import load_model
 from tests.fakes.engine.offload import settle

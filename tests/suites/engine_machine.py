@@ -11,12 +11,12 @@ import torch
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from shared.engine.choices import SchedulingPolicy
 from shared.engine.prompt_hidden import HiddenWish
-from shared.engine.request_stream import is_last
 from shared.engine.sequence.events import Admitted, Failed, Landing, NewTokens
 from shared.engine.sequence.request import KVSource
+from shared.engine.settings.choices import SchedulingPolicy
 from shared.engine.step.hidden import HiddenNeeds
+from shared.engine.thread.request_stream import is_last
 from shared.identity import Role
 from shared.kv.identity import group_of
 from shared.kv.tier import BlockTier

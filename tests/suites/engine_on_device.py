@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from shared.engine.config import EngineConfig
 from shared.engine.engine import Engine
 from shared.engine.sequence.request import KVSource
+from shared.engine.settings.engine import EngineConfig
 from shared.engine.step.decode_graphs import EagerRecorder
 from shared.model.loader import LoadedModel, load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from shared.engine.adapters.base import Adapter
     from shared.engine.adapters.folders import AdapterFolders
-    from shared.engine.config import EngineConfig
+    from shared.engine.settings.engine import EngineConfig
     from shared.model.loader import LoadedModel
     from shared.model.spec import DecoderSpec
 

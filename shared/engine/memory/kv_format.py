@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from shared.engine.kv_cache_names import AUTO, CHECKPOINT, TORCH_NAMES, check_name
+from shared.engine.settings.kv_cache_names import AUTO, CHECKPOINT, TORCH_NAMES, check_name
 from shared.errors import ConfigError, ModelLoadError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from shared.model.mixers import LatentAttentionSpec
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from shared.engine.config import EngineConfig
+    from shared.engine.settings.engine import EngineConfig
     from shared.model.loader import LoadedModel
     from shared.model.sharding.shards import Shards
     from shared.model.spec import DecoderSpec

@@ -45,10 +45,10 @@ from shared.version import VERSION
 
 if TYPE_CHECKING:
     from shared.connector.remote.serve import Endpoint
-    from shared.engine.config import EngineConfig
     from shared.engine.ranks.base import AnswerSender, Channels
     from shared.engine.ranks.orders import Order
     from shared.engine.ranks.seat import Seat
+    from shared.engine.settings.engine import EngineConfig
     from shared.engine.step.decode_graphs import GraphRecorder
     from shared.engine.step.model_parts import ModelParts
     from shared.engine.step.model_runner import RunningStep, StepResult

@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
     from pathlib import Path
 
-    from shared.engine.config import EngineConfig
-    from shared.engine.rank_settings import RankSettings
     from shared.engine.ranks.base import AnswerReceiver, Channels
     from shared.engine.ranks.orders import Done
+    from shared.engine.settings.engine import EngineConfig
+    from shared.engine.settings.ranks import RankSettings
     from shared.engine.step.followers import Meet, StepRunner
     from shared.kv.layout import KVLayout
     from shared.model.loader import LoadedModel

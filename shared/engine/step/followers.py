@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from shared.connector.remote.address import EndpointAddress
-    from shared.engine.config import EngineConfig
+    from shared.engine.settings.engine import EngineConfig
     from shared.engine.step.hidden import HiddenNeeds
     from shared.engine.step.model_runner import RunningStep, StepResult
     from shared.engine.step.plan import StepPlan

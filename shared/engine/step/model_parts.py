@@ -22,8 +22,8 @@ from shared.engine.step.token_choice import chooser_of
 from shared.errors import ConfigError
 
 if TYPE_CHECKING:
-    from shared.engine.config import EngineConfig
     from shared.engine.sampler.processors.attached import ProcessorSet
+    from shared.engine.settings.engine import EngineConfig
     from shared.engine.step.decode_graphs import GraphRecorder
     from shared.engine.step.followers import Followers, Meet, StepRunner
     from shared.kv.layout import KVLayout

@@ -31,7 +31,7 @@ from shared.request.sampling_params import SamplingParams
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from shared.engine.config import EngineConfig
+    from shared.engine.settings.engine import EngineConfig
     from shared.kv.layout import KVLayout
     from shared.model.loader import LoadedModel
 

@@ -24,9 +24,9 @@ from shared.worker.lifecycle.weights import first_source, load_weights
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from shared.engine.engine_thread import EngineThread
     from shared.engine.ranks.leader import RankLeader
     from shared.engine.step.followers import Followers
+    from shared.engine.thread.engine_thread import EngineThread
     from shared.identity import WorkerId
     from shared.worker.config import WorkerConfig
     from shared.worker.health.gate import RequestGate

@@ -8,9 +8,9 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from shared.engine.request_stream import is_last
 from shared.engine.sequence.events import NewTokens
 from shared.engine.sequence.request import EngineRequest
+from shared.engine.thread.request_stream import is_last
 from shared.request.sampling_params import SamplingParams
 from tests.fakes.engine.neighbours import LONG, NEIGHBOURS, Neighbour
 

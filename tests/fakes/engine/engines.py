@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from shared.engine.config import EngineConfig
 from shared.engine.engine import Engine
 from shared.engine.sequence.events import Admitted, Computed, Failed, NewTokens
 from shared.engine.sequence.request import EngineRequest
+from shared.engine.settings.engine import EngineConfig
 from shared.engine.step.decode_graphs import EagerRecorder
 from shared.engine.step.followers import NO_FOLLOWERS, NoFollowers
 from shared.engine.step.model_runner import RunningStep, StepResult

@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shared.engine.config import EngineConfig
 from shared.engine.engine_home import EngineHome
+from shared.engine.settings.engine import EngineConfig
 from shared.engine.step.followers import NO_FOLLOWERS
 from shared.model.loader import load_model
 

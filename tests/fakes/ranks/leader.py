@@ -8,8 +8,8 @@ import signal
 import sys
 from pathlib import Path
 
-from shared.engine.rank_settings import RankSettings
 from shared.engine.ranks.leader import RankLeader
+from shared.engine.settings.ranks import RankSettings
 
 if __name__ == "__main__":
     given = json.loads(sys.argv[2]) if sys.argv[2:] else {"tensor_parallel_size": 2}

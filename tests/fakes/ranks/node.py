@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 from shared.ending import end_process
-from shared.engine.rank_settings import RankSettings
 from shared.engine.ranks.handshake import OwnNode
 from shared.engine.ranks.node import Node
 from shared.engine.ranks.processes import LogSettings
+from shared.engine.settings.ranks import RankSettings
 from shared.errors import ConfigError
 from shared.rpc.auth import ClusterToken
 from shared.telemetry.logs import configure_logs

@@ -19,8 +19,8 @@ from baton.v1 import (
 from services.decode.config import DecodeSettings
 from services.worker.config import WorkerProgramConfig
 from services.worker.parts import add_services
-from shared.engine.config import EngineConfig
-from shared.engine.model_settings import ModelSettings
+from shared.engine.settings.engine import EngineConfig
+from shared.engine.settings.model import ModelSettings
 from shared.engine.step.followers import NO_FOLLOWERS
 from shared.identity import Role
 from shared.kv.identity import KVIdentity

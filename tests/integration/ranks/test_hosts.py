@@ -16,14 +16,14 @@ import psutil
 import pytest
 
 from cli.doctor.ranks import Ranks, check_ranks
-from shared.engine.config import EngineConfig
 from shared.engine.engine_home import EngineHome
 from shared.engine.llm import LLM
-from shared.engine.rank_settings import RankSettings
 from shared.engine.ranks import leader as leader_module
 from shared.engine.ranks.handshake import OwnNode
 from shared.engine.ranks.leader import RankLeader
 from shared.engine.sequence.events import Failed
+from shared.engine.settings.engine import EngineConfig
+from shared.engine.settings.ranks import RankSettings
 from shared.errors import ConfigError, RankError
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from shared.offline import llm as offline

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shared.engine.choices import SchedulingPolicy
 from shared.engine.llm import LLM
+from shared.engine.settings.choices import SchedulingPolicy
 from shared.model.drafts.random_heads import HeadSpec, write_random_head
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from tests.fakes.checkpoints.mtp import DELTA_SIZES

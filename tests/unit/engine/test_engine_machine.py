@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import settings
 
-from shared.engine.choices import SchedulingPolicy
+from shared.engine.settings.choices import SchedulingPolicy
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from tests.accounting.effort import examples

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shared.engine.engine_thread import EngineThread
 from shared.engine.priority import GIVES_WAY_BY
 from shared.engine.sequence.events import Admitted, Failed, NewTokens
 from shared.engine.sequence.request import KVSource
+from shared.engine.thread.engine_thread import EngineThread
 from shared.errors import InternalError, InvalidRequestError, RankError, UnavailableError
 from shared.kv.tier import BlockTier
 from shared.request.answer import FinishReason
@@ -24,8 +24,8 @@ from tests.fakes.engine.model import FakeLoadedModel
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from shared.engine.request_stream import RequestStream
     from shared.engine.sequence.events import CacheChange
+    from shared.engine.thread.request_stream import RequestStream
 
 pytestmark = pytest.mark.usefixtures("step_mode")
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.engine.choices import SchedulingPolicy
 from shared.engine.sequence.events import Admitted, NewTokens
+from shared.engine.settings.choices import SchedulingPolicy
 from tests.fakes.engine.engines import (
     Run,
     StepMode,

@@ -11,8 +11,8 @@ import psutil
 import pytest
 import torch
 
-from shared.engine.config import EngineConfig
 from shared.engine.memory.sizing import choose_num_blocks, read_layout
+from shared.engine.settings.engine import EngineConfig
 from shared.engine.step import step_memory
 from shared.model.checkpoint.config import load_spec
 from shared.model.checkpoint.loading.heap import large_blocks_apart

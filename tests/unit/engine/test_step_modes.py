@@ -10,12 +10,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.engine.choices import SchedulingPolicy
-from shared.engine.config import EngineConfig
 from shared.engine.engine import Engine
-from shared.engine.request_stream import is_last
 from shared.engine.sequence.events import NewTokens
+from shared.engine.settings.choices import SchedulingPolicy
+from shared.engine.settings.engine import EngineConfig
 from shared.engine.step.decode_graphs import EagerRecorder
+from shared.engine.thread.request_stream import is_last
 from shared.request.answer import FinishReason
 from tests.fakes.engine.engines import (
     Run,

@@ -15,9 +15,9 @@ from torch.nn.functional import linear, normalize
 from shared.engine.adapters.build import attach
 from shared.engine.adapters.folders import AdapterFolders
 from shared.engine.adapters.store import AdapterStore
-from shared.engine.config import EngineConfig
-from shared.engine.engine_thread import EngineThread
 from shared.engine.sequence.events import NewTokens
+from shared.engine.settings.engine import EngineConfig
+from shared.engine.thread.engine_thread import EngineThread
 from shared.errors import (
     AdapterNotLoadedError,
     InvalidRequestError,

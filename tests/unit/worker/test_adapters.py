@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from shared.engine.adapters.folders import parse_modules
-from shared.engine.config import EngineConfig
-from shared.engine.model_settings import ModelSettings
+from shared.engine.settings.engine import EngineConfig
+from shared.engine.settings.model import ModelSettings
 from shared.errors import ConfigError
 from shared.kv.change_log import CacheChange
 from shared.kv.content_log import ContentLog

@@ -10,7 +10,7 @@ import pytest
 
 from services.router.config import RouterConfig
 from services.router.security import open_security
-from shared.engine.model_settings import ModelSettings
+from shared.engine.settings.model import ModelSettings
 from shared.errors import ConfigError
 from shared.rpc.exposure import AccessSettings
 from shared.worker.checks import require_guarded_doors

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from shared.engine.speculation_config import parse_speculation
+from shared.engine.settings.speculation import parse_speculation
 from shared.errors import ConfigError
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shared.engine.choices import BackendName
 from shared.engine.grammar.backends.registry import create_backend
 from shared.engine.grammar.positions import advance
+from shared.engine.settings.choices import BackendName
 from shared.errors import ConfigError, UnsupportedError
 from shared.request.grammar.regex import repeats_in_choices
 from shared.request.grammar.spec import GrammarKind, GrammarSpec

@@ -12,8 +12,8 @@ from tests.unit.engine.grammar.hosting import ALL_HERE, NONE_HERE, PlacedBackend
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shared.engine.choices import BackendName
     from shared.engine.grammar.cost import GrammarCost
+    from shared.engine.settings.choices import BackendName
     from shared.text.token_table import TokenTable
 
 

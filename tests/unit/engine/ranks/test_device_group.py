@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from shared.engine.config import EngineConfig
 from shared.engine.engine import Engine
-from shared.engine.rank_settings import RankSettings
 from shared.engine.ranks import assembly, device_channels
 from shared.engine.ranks.leader import RankLeader
 from shared.engine.sequence.events import Failed
+from shared.engine.settings.engine import EngineConfig
+from shared.engine.settings.ranks import RankSettings
 from shared.errors import RankError
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint

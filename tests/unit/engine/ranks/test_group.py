@@ -17,11 +17,11 @@ import pytest
 from cli.doctor.finding import Level
 from cli.doctor.ranks import Ranks, check_ranks
 from shared.engine.llm import LLM
-from shared.engine.rank_settings import RankSettings
 from shared.engine.ranks import leader as leader_module
 from shared.engine.ranks import processes
 from shared.engine.ranks.leader import RankLeader
 from shared.engine.sequence.events import Failed
+from shared.engine.settings.ranks import RankSettings
 from shared.errors import ConfigError, InternalError, ModelLoadError, RankError
 from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint

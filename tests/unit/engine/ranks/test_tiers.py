@@ -15,9 +15,9 @@ import pytest
 
 from shared.engine.offload import offload
 from shared.engine.offload.landings import LandingRefusal
-from shared.engine.rank_settings import RankSettings
 from shared.engine.ranks.leader import RankLeader
 from shared.engine.sequence.events import Failed
+from shared.engine.settings.ranks import RankSettings
 from shared.errors import RankError
 from shared.kv.tier import BlockTier
 from shared.model.random_checkpoint import CheckpointSpec

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from shared.config import load_config
-from shared.engine.config import EngineConfig
-from shared.engine.speculation_config import parse_speculation
+from shared.engine.settings.engine import EngineConfig
+from shared.engine.settings.speculation import parse_speculation
 from shared.errors import ConfigError
 from tests.fakes.engine.engines import make_engine
 from tests.unit.engine.speculation.settings import speculate

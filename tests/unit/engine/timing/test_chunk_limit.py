@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.engine.choices import SchedulingPolicy
 from shared.engine.schedule.chunk_limit import ChunkLimit
 from shared.engine.sequence.events import Admitted, NewTokens
 from shared.engine.sequence.request import KVSource
 from shared.engine.sequence.sequence import Sequence
+from shared.engine.settings.choices import SchedulingPolicy
 from shared.engine.timing.step_bound import (
     LEAST_PROMPTS,
     LONGEST_STEP_MS,

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared.engine.choices import SchedulingPolicy
 from shared.engine.schedule.urgency import AGEING, Urgency, by_urgency
 from shared.engine.sequence.events import Admitted
 from shared.engine.sequence.request import KVSource
 from shared.engine.sequence.sequence import Sequence
+from shared.engine.settings.choices import SchedulingPolicy
 from shared.engine.timing.step_model import PRIOR, StepCost, StepModel
 from shared.kv.identity import KVIdentity
 from tests.fakes.engine.engines import Run, StepMode, drain, expected_tokens, make_request

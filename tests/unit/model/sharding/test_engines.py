@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from shared.engine.config import EngineConfig
     from shared.engine.engine import Engine
+    from shared.engine.settings.engine import EngineConfig
     from shared.engine.step.hidden import HiddenNeeds
     from shared.engine.step.model_runner import ModelRunner, RunningStep, StepResult
     from shared.engine.step.plan import StepPlan

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from shared.engine.config import EngineConfig
 from shared.engine.memory.sizing import groups_of, own_layout, read_layout, read_namespace
+from shared.engine.settings.engine import EngineConfig
 from shared.errors import ConfigError
 from shared.kv.layout import KVLayout
 from shared.kv.split import KVSplit, rank_layout

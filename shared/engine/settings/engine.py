@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 read at run time by the settings loader
 
 from shared.config import setting
-from shared.engine.choices import BackendName, SchedulingPolicy
-from shared.engine.kv_cache_names import check_name
-from shared.engine.speculation_config import SpeculationConfig, parse_speculation
+from shared.engine.settings.choices import BackendName, SchedulingPolicy
+from shared.engine.settings.kv_cache_names import check_name
+from shared.engine.settings.speculation import SpeculationConfig, parse_speculation
 from shared.errors import ConfigError
 from shared.kv.offload.manager import OffloadPolicy
 from shared.request.hidden_states import HiddenStatesPolicy

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
-from shared.engine.command import Command, call_all, resolve
 from shared.engine.cores import NO_LEASE
 from shared.engine.priority import give_way
-from shared.engine.progress import EngineProgress
-from shared.engine.request_stream import RequestStream, is_last
 from shared.engine.sequence.events import Failed
+from shared.engine.thread.command import Command, call_all, resolve
+from shared.engine.thread.progress import EngineProgress
+from shared.engine.thread.request_stream import RequestStream, is_last
 from shared.errors import InternalError, RankError, UnavailableError
 
 if TYPE_CHECKING:

@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from shared.config import setting
-from shared.engine.speculation_config import WITHOUT_MODEL
+from shared.engine.settings.speculation import WITHOUT_MODEL
 from shared.errors import ConfigError
 from shared.ranks.base import MAX_RANKS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from shared.engine.config import EngineConfig
+    from shared.engine.settings.engine import EngineConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

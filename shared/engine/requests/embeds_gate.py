@@ -10,9 +10,9 @@ from shared.request.prompt_embeds import PARAM
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from shared.engine.config import EngineConfig
     from shared.engine.sequence.request import EngineRequest
     from shared.engine.sequence.sequence import Sequence
+    from shared.engine.settings.engine import EngineConfig
     from shared.engine.step.model_runner import CausalModel
 
 

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from shared.engine.adapters.store import AdapterStore
-    from shared.engine.config import EngineConfig
     from shared.engine.sequence.request import EngineRequest
     from shared.engine.sequence.sequence import Sequence
+    from shared.engine.settings.engine import EngineConfig
     from shared.errors import BatonError
 
 #: Longest wait for an adapter before the other sequences are looked at again.
