@@ -15,7 +15,7 @@ from shared.model.loader import load_model
 from shared.model.random_checkpoint import write_random_checkpoint
 from tests.fakes.checkpoints.latent import LATENT, ROW
 from tests.fakes.engine.engines import BLOCK_SIZE, StepMode, make_engine
-from tests.unit.engine.test_kv_groups import run
+from tests.unit.engine.memory.test_kv_groups import run
 
 if TYPE_CHECKING:
     from pathlib import Path
