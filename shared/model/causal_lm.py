@@ -22,8 +22,8 @@ from shared.model.layer_inputs import make_layer_inputs
 from shared.model.layers import NoNorm, Norm, make_norm
 from shared.model.linear.base import DENSE
 from shared.model.linear.fused import FusedLinear
+from shared.model.norms import NormPlace
 from shared.model.rope_table import rotation_tables
-from shared.model.spec import NormPlace
 from shared.model.token_rows import TokenRows
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from shared.model.checkpoint.headers.checks import check_headers
 from shared.model.families.registry import ARCHITECTURES
 from shared.model.feed_forwards import ExpertsSpec
 from shared.model.mixers import LatentAttentionSpec
-from shared.model.spec import NormPlace
+from shared.model.norms import NormPlace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -15,7 +15,7 @@ from shared.model.mixers import AttentionSpec, LatentAttentionSpec
 from shared.model.mixing.grouped import Attention
 from shared.model.mixing.latent import LatentAttention
 from shared.model.mixing.recurrent import RecurrentMixer, make_recurrent
-from shared.model.spec import PLACES, NormPlace
+from shared.model.norms import PLACES, NormPlace
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from shared.model.feed_forwards import FeedForwardSpec, RouterSpec
     from shared.model.linear.base import LinearMethod
-    from shared.model.spec import NormSpec
+    from shared.model.norms import NormSpec
 
 #: So that no sum of weights is zero.
 _LEAST = 1e-20

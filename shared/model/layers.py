@@ -16,7 +16,7 @@ from shared.model.feed_forwards import Activation
 from shared.model.linear.base import DENSE
 from shared.model.linear.fused import FusedLinear
 from shared.model.mixers import QkNorm
-from shared.model.spec import NormKind
+from shared.model.norms import NormKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from shared.model.feed_forwards import FeedForwardSpec
     from shared.model.linear.base import LinearMethod
-    from shared.model.spec import NormSpec
+    from shared.model.norms import NormSpec
 
 
 class Norm(nn.Module):

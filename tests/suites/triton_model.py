@@ -35,8 +35,9 @@ from shared.model.mixers import (
     QkNorm,
     ShortConvSpec,
 )
+from shared.model.norms import NormSpec
 from shared.model.rope import RopeConfig
-from shared.model.spec import DecoderSpec, LayerSpec, NormSpec
+from shared.model.spec import DecoderSpec, LayerSpec
 from tests.fakes.kernels.interpreted import report
 from tests.fakes.kernels.tensors import assert_near
 from tests.fakes.model.paged_driver import PagedDriver, make_metadata

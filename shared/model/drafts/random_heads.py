@@ -17,7 +17,8 @@ from shared.model.families.naming import Naming
 from shared.model.families.registry import stored_names
 from shared.model.feed_forwards import FeedForwardSpec
 from shared.model.mixers import AttentionSpec, LatentAttentionSpec
-from shared.model.spec import LayerSpec, NormPlace
+from shared.model.norms import NormPlace
+from shared.model.spec import LayerSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

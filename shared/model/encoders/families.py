@@ -9,8 +9,9 @@ from shared.errors import ModelLoadError
 from shared.model.encoders.spec import EncoderLayerSpec, EncoderSpec
 from shared.model.families.sizes import FULL, SLIDING, check_size, read_activation
 from shared.model.feed_forwards import FeedForwardSpec
+from shared.model.norms import NormKind, NormSpec
 from shared.model.rope import RopeDefaults, read_rope
-from shared.model.spec import LearnedPositions, NormKind, NormSpec
+from shared.model.spec import LearnedPositions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -11,8 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from shared.model.feed_forwards import FeedForwardSpec
+    from shared.model.norms import NormSpec
     from shared.model.rope import RopeConfig
-    from shared.model.spec import LearnedPositions, NormSpec
+    from shared.model.spec import LearnedPositions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

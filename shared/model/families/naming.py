@@ -9,8 +9,8 @@ from shared.model.families.latent import latent_linears, latent_norms
 from shared.model.families.parts import Linear, recurrent_linears, recurrent_values
 from shared.model.feed_forwards import ExpertsSpec
 from shared.model.mixers import AttentionSpec, LatentAttentionSpec, QkNorm
+from shared.model.norms import PLACES
 from shared.model.rope import head_order
-from shared.model.spec import PLACES
 from shared.model.weight_map import (
     EMBEDDING,
     HEAD,
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from shared.model.feed_forwards import FeedForwardSpec, RouterSpec
     from shared.model.mixers import Mixer
-    from shared.model.spec import DecoderSpec, LayerInputsSpec, LayerSpec, NormSpec
+    from shared.model.norms import NormSpec
+    from shared.model.spec import DecoderSpec, LayerInputsSpec, LayerSpec
     from shared.model.weight_map import WeightMap
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from shared.errors import InternalError, ModelLoadError
 from shared.model.feed_forwards import Activation, ExpertsSpec, FeedForwardSpec
 from shared.model.mixers import AttentionSpec, Mixer, RecurrentSpec
+from shared.model.norms import NormPlace, NormSpec
 from shared.model.rope import RopeDefaults, read_rope
-from shared.model.spec import DecoderSpec, LayerSpec, NormPlace, NormSpec
+from shared.model.spec import DecoderSpec, LayerSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -13,7 +13,8 @@ from shared.model.checkpoint.formats.registry import find_format, with_own_file
 from shared.model.families.sizes import check_size
 from shared.model.feed_forwards import FeedForwardSpec
 from shared.model.mixers import AttentionSpec
-from shared.model.spec import DecoderSpec, LayerSpec, NormSpec
+from shared.model.norms import NormSpec
+from shared.model.spec import DecoderSpec, LayerSpec
 
 if TYPE_CHECKING:
     from pathlib import Path

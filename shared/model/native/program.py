@@ -19,7 +19,7 @@ from shared.model.native.packed import (
     PackedNorm,
     PackedRecurrent,
 )
-from shared.model.spec import NormPlace
+from shared.model.norms import NormPlace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -27,9 +27,9 @@ from shared.model.linear.base import DENSE, MadeOfDense
 from shared.model.linear.fused import FusedLinear
 from shared.model.linear.stored import AsStored
 from shared.model.mixers import AttentionSpec
+from shared.model.norms import NormPlace
 from shared.model.quantize.gptq import Hessian
 from shared.model.rope_table import rotation_tables
-from shared.model.spec import NormPlace
 from shared.model.weight_map import EMBEDDING, HEAD, HEAD_BIAS, LAYERS, NORM, NORM_BIAS, name_of
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from shared.errors import ConfigError
 from shared.kv.split import divided
 from shared.model.mixers import AttentionSpec
-from shared.model.spec import NormPlace
+from shared.model.norms import NormPlace
 
 if TYPE_CHECKING:
     from shared.model.spec import DecoderSpec

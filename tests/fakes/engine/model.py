@@ -15,8 +15,9 @@ import torch
 from kernels.paged_attention.scores import Scores
 from shared.model.feed_forwards import FeedForwardSpec
 from shared.model.mixers import AttentionSpec, ShortConvSpec
+from shared.model.norms import NormSpec
 from shared.model.rope import RopeConfig
-from shared.model.spec import DecoderSpec, LayerSpec, NormSpec
+from shared.model.spec import DecoderSpec, LayerSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -14,8 +14,8 @@ from shared.model.families.experts.qwen_moe import QWEN2_MOE
 from shared.model.families.registry import FAMILIES
 from shared.model.feed_forwards import GroupScore, RouterScores, RouterSpec
 from shared.model.loader import load_model
+from shared.model.norms import NormPlace
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from shared.model.spec import NormPlace
 from tests.fakes.model.paged_driver import PagedDriver
 from tests.fakes.model.transformers_models import random_prompt
 

@@ -16,8 +16,8 @@ from shared.model.families.sizes import (
     read_window,
 )
 from shared.model.mixers import QkNorm
+from shared.model.norms import NormKind, NormPlace, NormSpec
 from shared.model.rope import RopeDefaults
-from shared.model.spec import NormKind, NormPlace, NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from shared.model.families.base import Family
 from shared.model.families.naming import Naming
 from shared.model.families.sizes import MULTI_HEAD, decoder, read_activation, read_sizes
-from shared.model.spec import LearnedPositions, NormKind, NormPlace, NormSpec
+from shared.model.norms import NormKind, NormPlace, NormSpec
+from shared.model.spec import LearnedPositions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

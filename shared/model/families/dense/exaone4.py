@@ -16,7 +16,7 @@ from shared.model.families.sizes import (
     read_sizes,
 )
 from shared.model.mixers import QkNorm
-from shared.model.spec import NormPlace, NormSpec
+from shared.model.norms import NormPlace, NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -21,8 +21,9 @@ from shared.model.families.sizes import (
 )
 from shared.model.feed_forwards import ExpertsSpec
 from shared.model.mixers import AttentionSpec, QkNorm
+from shared.model.norms import NormPlace, NormSpec
 from shared.model.rope import PROPORTIONAL, read_rope
-from shared.model.spec import LayerInputsSpec, NormPlace, NormSpec
+from shared.model.spec import LayerInputsSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

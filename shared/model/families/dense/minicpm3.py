@@ -9,7 +9,7 @@ from shared.model.families.base import Family
 from shared.model.families.latent import LATENT_PARTS, read_latent
 from shared.model.families.naming import LLAMA_PARTS, Naming
 from shared.model.families.sizes import decoder, read_activation
-from shared.model.spec import NormSpec
+from shared.model.norms import NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

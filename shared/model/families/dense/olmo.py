@@ -17,8 +17,8 @@ from shared.model.families.sizes import (
     read_window,
 )
 from shared.model.mixers import QkNorm
+from shared.model.norms import NormKind, NormPlace, NormSpec
 from shared.model.rope import RopeDefaults, read_rope
-from shared.model.spec import NormKind, NormPlace, NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

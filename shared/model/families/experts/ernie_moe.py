@@ -10,8 +10,8 @@ from shared.model.families.experts.routers import read_router
 from shared.model.families.naming import EXPERT_PARTS, LLAMA_PARTS, Naming
 from shared.model.families.sizes import decoder, read_activation, read_sizes
 from shared.model.feed_forwards import ExpertsSpec, FeedForwardSpec
+from shared.model.norms import NormSpec
 from shared.model.rope import RopeDefaults
-from shared.model.spec import NormSpec
 from shared.model.weight_map import Kind
 
 if TYPE_CHECKING:

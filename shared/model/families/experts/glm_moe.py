@@ -12,8 +12,8 @@ from shared.model.families.further import behind_layers
 from shared.model.families.naming import Naming
 from shared.model.families.sizes import decoder, read_activation, read_sizes
 from shared.model.mixers import QkNorm
+from shared.model.norms import NormSpec
 from shared.model.rope import RopeDefaults
-from shared.model.spec import NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

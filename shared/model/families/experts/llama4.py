@@ -19,8 +19,8 @@ from shared.model.families.sizes import (
 )
 from shared.model.feed_forwards import ExpertsSpec, FeedForwardSpec, RouterScores
 from shared.model.mixers import QkNorm, TemperatureSpec
+from shared.model.norms import NormSpec
 from shared.model.rope import RopeDefaults
-from shared.model.spec import NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,7 +9,7 @@ from shared.model.families.experts.routers import read_router
 from shared.model.families.naming import EXPERT_PARTS, LLAMA_PARTS, Naming
 from shared.model.families.sizes import decoder, read_activation, read_sizes
 from shared.model.feed_forwards import ExpertsSpec
-from shared.model.spec import NormSpec
+from shared.model.norms import NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

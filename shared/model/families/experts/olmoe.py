@@ -12,8 +12,8 @@ from shared.model.families.naming import EXPERT_PARTS, Naming
 from shared.model.families.sizes import decoder, read_activation, read_sizes
 from shared.model.feed_forwards import ExpertsSpec
 from shared.model.mixers import QkNorm
+from shared.model.norms import NormPlace, NormSpec
 from shared.model.rope import RopeDefaults
-from shared.model.spec import NormPlace, NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

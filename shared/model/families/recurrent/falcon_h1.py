@@ -15,7 +15,8 @@ from shared.model.families.naming import LLAMA_PARTS, Naming
 from shared.model.families.recurrent.mamba_hybrid import MAMBA_PARTS, read_mamba
 from shared.model.families.sizes import check_size, decoder, read_activation, read_sizes
 from shared.model.mixers import GatedNorm, MambaFactors
-from shared.model.spec import LayerSpec, NormPlace
+from shared.model.norms import NormPlace
+from shared.model.spec import LayerSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,8 +10,8 @@ from shared.model.families.naming import EXPERT_PARTS, LLAMA_PARTS, Naming
 from shared.model.families.sizes import FULL, decoder, read_kinds, read_sizes
 from shared.model.feed_forwards import ExpertsSpec, FeedForwardSpec, RouterScores
 from shared.model.mixers import QkNorm, ShortConvSpec
+from shared.model.norms import NormSpec
 from shared.model.rope import RopeDefaults
-from shared.model.spec import NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -9,8 +9,8 @@ from shared.model.families.base import Family
 from shared.model.families.naming import LLAMA_PARTS, Naming
 from shared.model.families.sizes import FULL, SLIDING, decoder, read_sizes, read_window
 from shared.model.mixers import QkNorm, ShortConvSpec
+from shared.model.norms import NormPlace, NormSpec
 from shared.model.rope import PROPORTIONAL, read_rope
-from shared.model.spec import NormPlace, NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

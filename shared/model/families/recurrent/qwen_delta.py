@@ -11,8 +11,8 @@ from shared.model.families.naming import EXPERT_PARTS, LLAMA_PARTS, Naming
 from shared.model.families.sizes import LINEAR, decoder, read_activation, read_kinds, read_sizes
 from shared.model.feed_forwards import ExpertsSpec, FeedForwardSpec
 from shared.model.mixers import DeltaSpec, QkNorm
+from shared.model.norms import NormKind, NormSpec
 from shared.model.rope import RopeDefaults
-from shared.model.spec import NormKind, NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -23,7 +23,7 @@ from shared.model.mixers import QkNorm
 from shared.model.native.model import NativeCausalLM
 from shared.model.native.packing import Packing
 from shared.model.native.threads import LibraryThreads, ThreadPlan
-from shared.model.spec import NormPlace
+from shared.model.norms import NormPlace
 from tests.fakes.families.cases import CASES
 from tests.fakes.model.paged_driver import PagedDriver
 from tests.fakes.model.transformers_models import random_model, random_prompt, save

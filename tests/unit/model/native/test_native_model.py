@@ -29,7 +29,8 @@ from shared.model.mixers import (
     ShortConvSpec,
 )
 from shared.model.native.model import NativeCausalLM
-from shared.model.spec import DecoderSpec, LayerSpec, NormPlace
+from shared.model.norms import NormPlace
+from shared.model.spec import DecoderSpec, LayerSpec
 from shared.text.tokenizer import Tokenizer
 from tests.fakes.engine.kv_groups import all_tokens_kept
 from tests.fakes.model.paged_driver import PagedDriver, make_metadata, poisoned_cache

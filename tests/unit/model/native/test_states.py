@@ -12,8 +12,8 @@ from shared.model.families.recurrent.qwen_delta import QWEN3_5
 from shared.model.families.registry import FAMILIES
 from shared.model.loader import load_model
 from shared.model.mixers import AttentionSpec, QkNorm
+from shared.model.norms import NormKind
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
-from shared.model.spec import NormKind
 from tests.fakes.checkpoints.mtp import DELTA_SIZES
 from tests.fakes.families.cases import CASES
 from tests.fakes.model.paged_driver import PagedDriver
