@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from shared.model.linear.base import LinearMethod
     from shared.model.native.threads import ThreadPlan
     from shared.model.sharding.split import Split
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
     from shared.ranks.base import Collective, Pipe
 
 log = structlog.get_logger(__name__)

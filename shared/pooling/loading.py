@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shared.engine.thread.engine_thread import EngineThread
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
     from shared.pooling.head import Head
     from shared.pooling.settings import PoolingSettings
 

@@ -13,19 +13,21 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from shared.model.attention.registry import get_backend
 from shared.model.causal_lm import CausalLM
-from shared.model.feed_forwards import (
+from shared.model.linear.fused import FusedLinear
+from shared.model.linear.narrow import Narrow
+from shared.model.linear.packed import PackedProduct
+from shared.model.linear.stored import AsStored
+from shared.model.matrix.quantized import QuantizedMatrix
+from shared.model.rope import RopeConfig
+from shared.model.spec.decoder import DecoderSpec, LayerSpec
+from shared.model.spec.feed_forwards import (
     Activation,
     ExpertsSpec,
     FeedForwardSpec,
     RouterScores,
     RouterSpec,
 )
-from shared.model.linear.fused import FusedLinear
-from shared.model.linear.narrow import Narrow
-from shared.model.linear.packed import PackedProduct
-from shared.model.linear.stored import AsStored
-from shared.model.matrix.quantized import QuantizedMatrix
-from shared.model.mixers import (
+from shared.model.spec.mixers import (
     AttentionSpec,
     DeltaSpec,
     GatedNorm,
@@ -35,9 +37,7 @@ from shared.model.mixers import (
     QkNorm,
     ShortConvSpec,
 )
-from shared.model.norms import NormSpec
-from shared.model.rope import RopeConfig
-from shared.model.spec import DecoderSpec, LayerSpec
+from shared.model.spec.norms import NormSpec
 from tests.fakes.kernels.interpreted import report
 from tests.fakes.kernels.tensors import assert_near
 from tests.fakes.model.paged_driver import PagedDriver, make_metadata
@@ -45,7 +45,7 @@ from tests.fakes.model.paged_driver import PagedDriver, make_metadata
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from shared.model.mixers import Mixer
+    from shared.model.spec.mixers import Mixer
 
 HEAD_DIM, NUM_KV_HEADS, BLOCK_SIZE, CHUNK = 16, 2, 8, 8
 #: The second one is cut into chunks, fills blocks and leaves a window of 9.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from shared.engine.adapters.folders import AdapterFolders
     from shared.engine.settings.engine import EngineConfig
     from shared.model.loader import LoadedModel
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 
 def build_store(config: EngineConfig, folders: AdapterFolders) -> AdapterStore | None:

@@ -14,7 +14,7 @@ from shared.kv.group_rules import GroupKind
 from shared.kv.identity import namespace_hash
 from shared.kv.layout import KVGroup, KVLayout
 from shared.kv.split import KVSplit, rank_layout
-from shared.model.mixers import LatentAttentionSpec
+from shared.model.spec.mixers import LatentAttentionSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from shared.engine.settings.engine import EngineConfig
     from shared.model.loader import LoadedModel
     from shared.model.sharding.shards import Shards
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 log = structlog.get_logger(__name__)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from shared.engine.sequence.request import EngineRequest
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
     from shared.request.hidden_states import HiddenStatesPolicy
     from shared.request.sampling_params import SamplingParams
 

@@ -14,7 +14,7 @@ from shared.model.checks import check_model
 
 if TYPE_CHECKING:
     from shared.engine.settings.speculation import SpeculationConfig
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 
 def check_draft(speculation: SpeculationConfig | None, target: DecoderSpec, *, device: str) -> None:

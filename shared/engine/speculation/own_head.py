@@ -15,7 +15,7 @@ from shared.model.checkpoint.headers.further import find_further
 
 if TYPE_CHECKING:
     from shared.engine.settings.speculation import SpeculationConfig
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 
 def check_own_head(

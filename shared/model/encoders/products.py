@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from shared.model.feed_forwards import Activation
     from shared.model.linear.fused import FusedLinear
     from shared.model.native.threads import LibraryThreads
+    from shared.model.spec.feed_forwards import Activation
 
 #: By dtype of a weight: how it is kept.
 KINDS = {torch.float32: Kind.FLOAT_PARTS, torch.bfloat16: Kind.BFLOAT16}

@@ -18,7 +18,7 @@ from shared.model.native.call import DecoderCall, PreparedStep
 from shared.model.native.kv_memory import kv_memory
 from shared.model.native.owned_rows import OwnedRows
 from shared.model.native.program import build_program
-from shared.model.norms import NormKind
+from shared.model.spec.norms import NormKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

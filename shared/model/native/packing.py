@@ -13,7 +13,6 @@ from kernels.native.structures import Latent as LatentRecord
 from kernels.native.structures import LayerInputs as LayerInputsRecord
 from kernels.native.structures import WholeHeads
 from shared.model.experts import Experts
-from shared.model.feed_forwards import GroupScore, RouterScores
 from shared.model.layers import GatedMLP, NoNorm, OffsetRMSNorm, PlainMLP
 from shared.model.linear.scratch import Scratch
 from shared.model.mixing.latent import LatentAttention
@@ -35,6 +34,7 @@ from shared.model.native.packed import (
 from shared.model.native.recurrent import make_record
 from shared.model.rope_table import rotation_tables
 from shared.model.sharding.norms import WholeNorm
+from shared.model.spec.feed_forwards import GroupScore, RouterScores
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from shared.model.layer_inputs import InputGate, LayerInputs
     from shared.model.layers import Norm
     from shared.model.mixing.grouped import Attention
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 
 class Packing(Matrices):

@@ -9,9 +9,9 @@ import torch
 from kernels.native.kinds import RecurrentKind
 from kernels.native.structures import Recurrent
 from shared.errors import InternalError
-from shared.model.mixers import GatedNorm
 from shared.model.mixing.recurrent import GatedDelta, Mamba, ShortConv
 from shared.model.sharding.norms import SharedGroups
+from shared.model.spec.mixers import GatedNorm
 
 if TYPE_CHECKING:
     from collections.abc import Callable

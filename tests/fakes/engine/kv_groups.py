@@ -27,12 +27,12 @@ def split_layers(num_groups: int) -> Iterator[None]:
         groups = (tuple(layers[first::num_groups]) for first in range(num_groups))
         return tuple(group for group in groups if group)
 
-    with patch("shared.model.spec.group_layers", deal):
+    with patch("shared.model.spec.decoder.group_layers", deal):
         yield
 
 
 @contextmanager
 def all_tokens_kept() -> Iterator[None]:
     """Keep the KV of all tokens, whatever windows the layers have; a group for each size of it."""
-    with patch("shared.model.spec.DecoderSpec.kv_window", lambda self, layer: None):
+    with patch("shared.model.spec.decoder.DecoderSpec.kv_window", lambda self, layer: None):
         yield

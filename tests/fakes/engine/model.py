@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from kernels.paged_attention.scores import Scores
-from shared.model.feed_forwards import FeedForwardSpec
-from shared.model.mixers import AttentionSpec, ShortConvSpec
-from shared.model.norms import NormSpec
 from shared.model.rope import RopeConfig
-from shared.model.spec import DecoderSpec, LayerSpec
+from shared.model.spec.decoder import DecoderSpec, LayerSpec
+from shared.model.spec.feed_forwards import FeedForwardSpec
+from shared.model.spec.mixers import AttentionSpec, ShortConvSpec
+from shared.model.spec.norms import NormSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from shared.model.causal_lm import CausalLM
     from shared.model.given_embeds import GivenEmbeds
     from shared.model.native.model import NativeCausalLM
-    from shared.model.spec import DecoderSpec
+    from shared.model.spec.decoder import DecoderSpec
 
 
 def poisoned_cache(

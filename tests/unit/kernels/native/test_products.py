@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from shared.model.encoders.operations import gated
 from shared.model.encoders.products import NativeGate, NativeProduct
-from shared.model.feed_forwards import Activation
 from shared.model.native.threads import LibraryThreads, ThreadPlan
+from shared.model.spec.feed_forwards import Activation
 from tests.fakes.kernels.matrix_unit import has_matrix_unit
 
 #: Rows around a tile (16), two of them, and a task (192).

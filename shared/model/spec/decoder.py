@@ -10,17 +10,17 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from shared.errors import InternalError
-from shared.model.feed_forwards import Activation, ExpertsSpec, FeedForwardSpec
-from shared.model.kv_groups import group_layers, group_states
-from shared.model.mixers import AttentionSpec, LatentAttentionSpec, RecurrentSpec
-from shared.model.norms import NormPlace
+from shared.model.spec.feed_forwards import Activation, ExpertsSpec, FeedForwardSpec
+from shared.model.spec.kv_groups import group_layers, group_states
+from shared.model.spec.mixers import AttentionSpec, LatentAttentionSpec, RecurrentSpec
+from shared.model.spec.norms import NormPlace
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
-    from shared.model.mixers import Mixer
-    from shared.model.norms import NormSpec
     from shared.model.rope import RopeConfig
+    from shared.model.spec.mixers import Mixer
+    from shared.model.spec.norms import NormSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
