@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from shared.engine.settings.engine import EngineConfig
     from shared.engine.step.decode_graphs import GraphRecorder
     from shared.engine.step.model_parts import ModelParts
-    from shared.engine.step.model_runner import RunningStep, StepResult
+    from shared.engine.step.result import RunningStep, StepResult
     from shared.model.loader import LoadedModel
     from shared.ranks.base import PlanReceiver, PlanSender
 

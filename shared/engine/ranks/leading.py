@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from shared.engine.ranks.orders import Order
     from shared.engine.step.followers import StepRunner
     from shared.engine.step.hidden import HiddenNeeds
-    from shared.engine.step.model_runner import RunningStep, StepResult
     from shared.engine.step.plan import StepPlan
+    from shared.engine.step.result import RunningStep, StepResult
     from shared.model.adapted.base import AdapterWeights
     from shared.ranks.base import Collective, PlanSender
 

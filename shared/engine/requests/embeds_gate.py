@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from shared.engine.sequence.request import EngineRequest
     from shared.engine.sequence.sequence import Sequence
     from shared.engine.settings.engine import EngineConfig
-    from shared.engine.step.model_runner import CausalModel
+    from shared.engine.step.causal_model import CausalModel
 
 
 class EmbedsGate:

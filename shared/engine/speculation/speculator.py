@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from shared.engine.speculation.base import Proposer
     from shared.engine.speculation.drafts.blocks import PoolDraftBlocks
     from shared.engine.step.hidden import HiddenNeeds, HiddenPool
-    from shared.engine.step.model_runner import KeptHidden
+    from shared.engine.step.result import KeptHidden
 
 log = structlog.get_logger(__name__)
 

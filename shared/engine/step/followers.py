@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from shared.connector.remote.address import EndpointAddress
     from shared.engine.settings.engine import EngineConfig
     from shared.engine.step.hidden import HiddenNeeds
-    from shared.engine.step.model_runner import RunningStep, StepResult
     from shared.engine.step.plan import StepPlan
+    from shared.engine.step.result import RunningStep, StepResult
     from shared.errors import RankError
     from shared.kv.layout import KVLayout
     from shared.kv.memory import KVMemory

@@ -13,7 +13,6 @@ import torch
 from baton.v1 import common_pb2
 from shared.engine.prompt_hidden import HiddenFormat, PlacedHidden
 from shared.engine.prompt_rows import PromptRows
-from shared.engine.step.model_runner import StepResult
 from shared.engine.step.plan import (
     GivenRows,
     NewBlocks,
@@ -23,6 +22,7 @@ from shared.engine.step.plan import (
     StepPlan,
     WantedRows,
 )
+from shared.engine.step.result import StepResult
 from shared.engine.step.verification import Verified
 from shared.request.answer import PositionLogprobs, TokenLogprob
 from shared.request.grammar.wire import grammar_from_wire, grammar_to_wire

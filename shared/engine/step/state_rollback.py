@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from kernels.kv_write.cache import PagedCache
     from shared.engine.step.batch import Batch, BatchBuilder
-    from shared.engine.step.model_runner import CausalModel
+    from shared.engine.step.causal_model import CausalModel
     from shared.engine.step.verification import Verified
 
 

@@ -19,8 +19,8 @@ from shared.engine.sequence.request import EngineRequest
 from shared.engine.settings.engine import EngineConfig
 from shared.engine.step.decode_graphs import EagerRecorder
 from shared.engine.step.followers import NO_FOLLOWERS, NoFollowers
-from shared.engine.step.model_runner import RunningStep, StepResult
 from shared.engine.step.plan_codec import decode_plan, encode_plan
+from shared.engine.step.result import RunningStep, StepResult
 from shared.identity import Role
 from shared.kv.tier import BlockTier
 from shared.request.sampling_params import SamplingParams

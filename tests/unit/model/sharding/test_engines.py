@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from shared.engine.engine import Engine
     from shared.engine.settings.engine import EngineConfig
     from shared.engine.step.hidden import HiddenNeeds
-    from shared.engine.step.model_runner import ModelRunner, RunningStep, StepResult
+    from shared.engine.step.model_runner import ModelRunner
     from shared.engine.step.plan import StepPlan
+    from shared.engine.step.result import RunningStep, StepResult
     from shared.model.loader import LoadedModel
 
 T = TypeVar("T")
