@@ -34,7 +34,7 @@ from shared.engine.requests.validation import RequestValidator, find_receiving
 from shared.engine.schedule.build import build_scheduler, check_scheduler
 from shared.engine.sequence.events import Failed
 from shared.engine.sequence.sequence import Sequence, Status
-from shared.engine.step.followers import NO_FOLLOWERS
+from shared.engine.step.followers.followers import NO_FOLLOWERS
 from shared.engine.step.model_parts import build_model_parts
 from shared.engine.step.parts import ModelInParts
 from shared.engine.step.step_memory import largest_step_bytes
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from shared.engine.sequence.request import EngineRequest
     from shared.engine.settings.engine import EngineConfig
     from shared.engine.step.decode_graphs import GraphRecorder
-    from shared.engine.step.followers import Followers
+    from shared.engine.step.followers.followers import Followers
     from shared.engine.step.model_parts import ModelParts
     from shared.errors import RankError
     from shared.identity import Role

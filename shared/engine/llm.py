@@ -26,7 +26,7 @@ from shared.engine.settings.engine import EngineConfig
 from shared.engine.settings.ranks import RankSettings, check_ranks, placed_ranks
 from shared.engine.speculation.draft_files import check_draft
 from shared.engine.speculation.own_head import check_own_head
-from shared.engine.step.followers import NO_FOLLOWERS
+from shared.engine.step.followers.followers import NO_FOLLOWERS
 from shared.errors import ConfigError, InvalidRequestError, UnsupportedError
 from shared.gguf.folder import model_folder
 from shared.model.checks import check_model

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from baton.v1 import transfer_pb2
     from shared.engine.cores import Cores
     from shared.engine.grammar.compiler import GrammarCompiler
-    from shared.engine.step.followers import Followers
+    from shared.engine.step.followers.followers import Followers
     from shared.engine.step.hidden import HiddenPool
     from shared.kv.content_log import ContentLog
     from shared.kv.layout import KVLayout

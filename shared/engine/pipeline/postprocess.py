@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from shared.engine.sequence.events import EngineEvent
     from shared.engine.sequence.sequence import Sequence
     from shared.engine.step.result import StepResult
-    from shared.engine.step.verification import Verified
+    from shared.engine.step.tokens.verification import Verified
     from shared.request.answer import PositionLogprobs
 
 

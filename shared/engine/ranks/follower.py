@@ -30,11 +30,11 @@ from shared.engine.ranks.orders import (
     decode_order,
     decode_weights,
 )
-from shared.engine.step.followers import NO_FOLLOWERS
+from shared.engine.step.followers.followers import NO_FOLLOWERS
+from shared.engine.step.followers.plan_codec import decode_plan
+from shared.engine.step.followers.staged import send_result
 from shared.engine.step.hidden import HiddenNeeds
 from shared.engine.step.model_parts import build_model_parts
-from shared.engine.step.plan_codec import decode_plan
-from shared.engine.step.staged import send_result
 from shared.engine.step.step_memory import largest_step_bytes
 from shared.errors import ConfigError, ModelLoadError, RankError
 from shared.model.checkpoint.loading.heap import give_back_free

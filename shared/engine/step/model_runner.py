@@ -20,8 +20,8 @@ from shared.engine.step.parts import ModelInParts, StepInParts
 from shared.engine.step.readback import HostReadback, PinnedReadback
 from shared.engine.step.result import KeptHidden, RunningStep, StepResult
 from shared.engine.step.returned_rows import returned_rows
-from shared.engine.step.token_choice import NOTHING, NativeChooser
-from shared.engine.step.verification import Drafted, verify
+from shared.engine.step.tokens.choice import NOTHING, NativeChooser
+from shared.engine.step.tokens.verification import Drafted, verify
 from shared.engine.step.whole_steps import ChoosingModel, WholeSteps
 
 if TYPE_CHECKING:
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
     from kernels.kv_write.cache import PagedCache
     from shared.engine.sampler.sampling_state import SamplingState
-    from shared.engine.step.batch import Batch, BatchBuilder
+    from shared.engine.step.batch.batch import Batch, BatchBuilder
     from shared.engine.step.causal_model import CausalModel
     from shared.engine.step.decode_graphs import DecodeGraphs
     from shared.engine.step.hidden import CapturingModel, HiddenKeeper, HiddenNeeds
     from shared.engine.step.plan import PromptScore, StepPlan, WantedRows
     from shared.engine.step.readback import PendingTokens, Readback
-    from shared.engine.step.row_states import RowState, RowStates
     from shared.engine.step.state_rollback import StateRollback
-    from shared.engine.step.token_choice import TokenChooser
+    from shared.engine.step.tokens.choice import TokenChooser
+    from shared.engine.step.tokens.row_states import RowState, RowStates
     from shared.request.answer import PositionLogprobs
 
 #: Maximum of rows of logits at a time for the prompt's own logprobs.

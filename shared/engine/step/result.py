@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from shared.engine.step.readback import PendingTokens
     from shared.engine.step.returned_rows import ReturnedRows
     from shared.engine.step.state_rollback import KeptStates
-    from shared.engine.step.verification import Verified
+    from shared.engine.step.tokens.verification import Verified
     from shared.request.answer import PositionLogprobs
 
 

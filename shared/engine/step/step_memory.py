@@ -21,8 +21,8 @@ from shared.engine.memory.kv_format import choose_format
 from shared.engine.sampler.processors.attached import ProcessorSet
 from shared.engine.step.parts import ModelInParts
 from shared.engine.step.plan import RowStart
-from shared.engine.step.row_states import RowState
-from shared.engine.step.token_choice import chooser_of
+from shared.engine.step.tokens.choice import chooser_of
+from shared.engine.step.tokens.row_states import RowState
 from shared.errors import InternalError
 from shared.model.attention.base import AttentionMetadata
 from shared.model.checkpoint.loading.heap import give_back_free

@@ -18,8 +18,8 @@ from shared.engine.sequence.events import Admitted, Computed, Failed, NewTokens
 from shared.engine.sequence.request import EngineRequest
 from shared.engine.settings.engine import EngineConfig
 from shared.engine.step.decode_graphs import EagerRecorder
-from shared.engine.step.followers import NO_FOLLOWERS, NoFollowers
-from shared.engine.step.plan_codec import decode_plan, encode_plan
+from shared.engine.step.followers.followers import NO_FOLLOWERS, NoFollowers
+from shared.engine.step.followers.plan_codec import decode_plan, encode_plan
 from shared.engine.step.result import RunningStep, StepResult
 from shared.identity import Role
 from shared.kv.tier import BlockTier
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from shared.engine.adapters.store import AdapterStore
     from shared.engine.sequence.events import EngineEvent
-    from shared.engine.step.followers import Followers
+    from shared.engine.step.followers.followers import Followers
     from shared.engine.step.model_runner import ModelRunner
     from shared.engine.step.plan import StepPlan
     from shared.request.answer import FinishReason

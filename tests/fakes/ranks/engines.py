@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from shared.engine.engine_home import EngineHome
 from shared.engine.settings.engine import EngineConfig
-from shared.engine.step.followers import NO_FOLLOWERS
+from shared.engine.step.followers.followers import NO_FOLLOWERS
 from shared.model.loader import load_model
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from services.worker.config import WorkerProgramConfig
 from services.worker.parts import add_services
 from shared.engine.settings.engine import EngineConfig
 from shared.engine.settings.model import ModelSettings
-from shared.engine.step.followers import NO_FOLLOWERS
+from shared.engine.step.followers.followers import NO_FOLLOWERS
 from shared.identity import Role
 from shared.kv.identity import KVIdentity
 from shared.rpc.server import RpcServer

@@ -11,8 +11,8 @@ import torch
 
 from shared.engine.prompt_rows import PromptRows
 from shared.engine.sequence.events import PromptStates
+from shared.engine.step.followers.plan_codec import decode_plan, encode_plan
 from shared.engine.step.plan import StepPlan, WantedRows
-from shared.engine.step.plan_codec import decode_plan, encode_plan
 from shared.errors import InternalError, InvalidRequestError
 from tests.fakes.engine.engines import Run, drain, generate, make_engine, make_request
 from tests.fakes.engine.model import FakeLoadedModel

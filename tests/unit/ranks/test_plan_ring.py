@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from shared.engine.step.followers.plan_codec import decode_plan, encode_plan
 from shared.engine.step.plan import StepPlan
-from shared.engine.step.plan_codec import decode_plan, encode_plan
 from shared.errors import ConfigError
 from shared.ranks.plan_ring import PlanRingReceiver, PlanRingSender, ring_file
 from tests.fakes.ranks.groups import as_threads

@@ -7,8 +7,8 @@ from array import array
 import torch
 
 from shared.engine.prompt_hidden import HiddenFormat, PlacedHidden
+from shared.engine.step.followers.plan_codec import decode_plan, encode_plan
 from shared.engine.step.plan import NewBlocks, PromptScore, RowMasks, RowStart, StepPlan
-from shared.engine.step.plan_codec import decode_plan, encode_plan
 from shared.request.grammar.spec import GrammarKind, GrammarSpec
 from shared.request.sampling_params import SamplingParams
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 import torch
 
-from shared.engine.step.followers import NoFollowers
-from shared.engine.step.plan_codec import decode_plan, encode_plan
-from shared.engine.step.staged import FirstStage, send_result
+from shared.engine.step.followers.followers import NoFollowers
+from shared.engine.step.followers.plan_codec import decode_plan, encode_plan
+from shared.engine.step.followers.staged import FirstStage, send_result
 from shared.kv.split import KVSplit
 from shared.model.loader import load_model
 from shared.model.sharding.split import Split

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from shared.engine.memory.sizing import own_layout, read_layout
 from shared.engine.settings.engine import EngineConfig
-from shared.engine.step.followers import NO_FOLLOWERS
+from shared.engine.step.followers.followers import NO_FOLLOWERS
 from shared.engine.step.model_parts import build_model_parts
 from shared.errors import ConfigError
 from shared.model.loader import load_model

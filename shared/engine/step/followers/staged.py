@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shared.engine.step.plan_codec import decode_result, encode_result
+from shared.engine.step.followers.plan_codec import decode_result, encode_result
 from shared.errors import ConfigError, InternalError, RankError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from shared.engine.step.followers import StepRunner
+    from shared.engine.step.followers.followers import StepRunner
     from shared.engine.step.hidden import HiddenNeeds
     from shared.engine.step.plan import StepPlan
     from shared.engine.step.result import RunningStep, StepResult

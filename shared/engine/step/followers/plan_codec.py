@@ -23,7 +23,7 @@ from shared.engine.step.plan import (
     WantedRows,
 )
 from shared.engine.step.result import StepResult
-from shared.engine.step.verification import Verified
+from shared.engine.step.tokens.verification import Verified
 from shared.request.answer import PositionLogprobs, TokenLogprob
 from shared.request.grammar.wire import grammar_from_wire, grammar_to_wire
 from shared.request.logprobs_mode import LogprobsMode

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from shared.engine.prompt_rows import PromptRows
-from shared.engine.step.buffers import BatchLayout
-from shared.engine.step.given import given_embeds
+from shared.engine.step.batch.buffers import BatchLayout
+from shared.engine.step.batch.given import given_embeds
 from shared.engine.step.plan import NO_SLOT, StepPlan
 from shared.errors import InternalError
 from shared.model.adapted.rows import AdapterRows
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from shared.engine.step.buffers import PackedStep, StepBuffers
+    from shared.engine.step.batch.buffers import PackedStep, StepBuffers
     from shared.model.given_embeds import GivenEmbeds
 
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from shared.engine.sampler.logprobs import output_logprobs
 from shared.engine.sampler.sampler import Sampled, adjust, sample
 from shared.engine.sampler.scores import put_processed, raw_scores
-from shared.engine.step.rejection import accept_drawn, distribution
-from shared.engine.step.token_choice import NOTHING
+from shared.engine.step.tokens.choice import NOTHING
+from shared.engine.step.tokens.rejection import accept_drawn, distribution
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as Seq
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     import torch
 
     from shared.engine.sampler.sampling_state import SamplingState
-    from shared.engine.step.row_states import RowState
-    from shared.engine.step.token_choice import TokenChooser
+    from shared.engine.step.tokens.choice import TokenChooser
+    from shared.engine.step.tokens.row_states import RowState
     from shared.request.answer import PositionLogprobs
     from shared.request.sampling_params import SamplingParams
 

@@ -19,7 +19,7 @@ from shared.engine.sampler.random import Purpose, uniforms
 if TYPE_CHECKING:
     from collections.abc import Sequence as Seq
 
-    from shared.engine.step.row_states import RowState
+    from shared.engine.step.tokens.row_states import RowState
     from shared.request.sampling_params import SamplingParams
 
 #: In place of a token, for a row without a finite logit.
