@@ -11,8 +11,8 @@ from shared.engine.memory.arena import KVArena
 from shared.engine.memory.kv_format import choose_format
 from shared.engine.sampler.processors.base import ProcessorContext
 from shared.engine.sampler.processors.load import load_processors
-from shared.engine.step.batch.batch import BatchBuilder
 from shared.engine.step.batch.buffers import BatchLayout, step_buffers
+from shared.engine.step.batch.builder import BatchBuilder
 from shared.engine.step.decode_graphs import CudaRecorder, DecodeGraphs, graph_sizes
 from shared.engine.step.hidden import HiddenKeeper, HiddenPool
 from shared.engine.step.model_runner import ModelRunner

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from kernels.kv_write.cache import PagedCache
     from shared.engine.sampler.sampling_state import SamplingState
-    from shared.engine.step.batch.batch import Batch, BatchBuilder
+    from shared.engine.step.batch.batch import Batch
+    from shared.engine.step.batch.builder import BatchBuilder
     from shared.engine.step.causal_model import CausalModel
     from shared.engine.step.decode_graphs import DecodeGraphs
     from shared.engine.step.hidden import CapturingModel, HiddenKeeper, HiddenNeeds

@@ -10,8 +10,8 @@ import torch
 
 from shared.engine.pipeline.planner import StepPlanner
 from shared.engine.sequence.sequence import Sequence, Status
-from shared.engine.step.batch.batch import Batch, BatchBuilder
 from shared.engine.step.batch.buffers import BatchLayout, HostStepBuffers, StagedStepBuffers
+from shared.engine.step.batch.builder import BatchBuilder
 from shared.errors import InternalError
 from shared.kv.identity import KVIdentity
 from tests.fakes.engine.engines import make_request
@@ -19,6 +19,7 @@ from tests.fakes.engine.engines import make_request
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from shared.engine.step.batch.batch import Batch
     from shared.engine.step.batch.buffers import StepBuffers
 
 CPU = torch.device("cpu")
