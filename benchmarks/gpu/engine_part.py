@@ -21,7 +21,7 @@ from shared.request.sampling_params import SamplingParams
 if TYPE_CHECKING:
     from benchmarks.gpu.bench import Bench
     from benchmarks.gpu.rows import Row
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 
 @dataclass(frozen=True, slots=True)

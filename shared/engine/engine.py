@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from shared.kv.memory import KVMemory
     from shared.kv.prefix_cache import PrefixBlocks
     from shared.kv.split import KVSplit
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 log = structlog.get_logger(__name__)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from shared.engine.settings.engine import EngineConfig
     from shared.engine.step.followers.followers import Followers
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 #: Version of weights that were never updated, and the parts that wake up; as in vLLM.
 FIRST_VERSION = "default"

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from shared.engine.step.model_parts import ModelParts
     from shared.kv.layout import KVLayout
     from shared.kv.memory import KVMemory
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from shared.engine.engine import Engine
     from shared.engine.offline.prompts import Prompt
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
     from shared.request.adapter_ref import AdapterRef
     from shared.request.answer import PositionLogprobs
 

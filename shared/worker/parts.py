@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from shared.engine.step.hidden import HiddenPool
     from shared.kv.content_log import ContentLog
     from shared.kv.layout import KVLayout
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
     from shared.model.native.core_lease import CoreLease
     from shared.pooling.base import Pooler
     from shared.rpc.auth import ClusterToken

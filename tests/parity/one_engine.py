@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shared.engine.engine import Engine
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
     from tests.parity.cells import Cell
     from tests.parity.judge import Judge
 

@@ -16,13 +16,14 @@ from shared.engine.engine import Engine
 from shared.engine.sequence.request import KVSource
 from shared.engine.settings.engine import EngineConfig
 from shared.engine.step.decode_graphs import EagerRecorder
-from shared.model.loader import LoadedModel, load_model
+from shared.model.loader import load_model
 from shared.model.random_checkpoint import CheckpointSpec, write_random_checkpoint
 from tests.fakes.engine.engines import Run, drain, make_request
 from tests.fakes.model.hidden_states import BOUND, rows_in
 
 if TYPE_CHECKING:
     from shared.engine.sequence.request import EngineRequest
+    from shared.model.loaded import LoadedModel
 
 NUM_BLOCKS = 96
 

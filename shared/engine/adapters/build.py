@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from shared.engine.adapters.base import Adapter
     from shared.engine.adapters.folders import AdapterFolders
     from shared.engine.settings.engine import EngineConfig
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
     from shared.model.spec.decoder import DecoderSpec
 
 

@@ -12,7 +12,7 @@ from shared.errors import ConfigError, ModelLoadError
 
 if TYPE_CHECKING:
     from shared.model.checkpoint.kv_scales import KVScales
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 #: CUDA's first architecture with float8; before it, Triton has no conversion.
 _FLOAT8_CAPABILITY = (8, 9)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from shared.engine.settings.engine import EngineConfig
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
     from shared.model.sharding.shards import Shards
     from shared.model.spec.decoder import DecoderSpec
 

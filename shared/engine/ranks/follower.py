@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from shared.engine.step.decode_graphs import GraphRecorder
     from shared.engine.step.model_parts import ModelParts
     from shared.engine.step.result import RunningStep, StepResult
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
     from shared.ranks.base import PlanReceiver, PlanSender
 
 log = structlog.get_logger(__name__)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from shared.engine.settings.ranks import RankSettings
     from shared.engine.step.followers.followers import Meet, StepRunner
     from shared.kv.layout import KVLayout
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
     from shared.ranks.measure import SumTime
 
 log = structlog.get_logger(__name__)

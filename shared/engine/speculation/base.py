@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from shared.engine.settings.engine import EngineConfig
     from shared.engine.settings.speculation import SpeculationConfig
     from shared.engine.step.hidden import HiddenNeeds
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from shared.engine.step.decode_graphs import GraphRecorder
     from shared.engine.step.followers.followers import Followers, Meet, StepRunner
     from shared.kv.layout import KVLayout
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 
 @dataclass(frozen=True, slots=True)

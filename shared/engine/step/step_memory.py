@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from shared.engine.settings.engine import EngineConfig
     from shared.kv.layout import KVLayout
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 #: Sampling with filters: that takes the most memory.
 _SAMPLING = SamplingParams(max_tokens=1, temperature=1.0, top_p=0.9, top_k=50, seed=0)

@@ -15,7 +15,7 @@ from tests.fakes.model.transformers_models import random_prompt
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
     from shared.ranks.base import Collective
 
     Answers = tuple[list[list[int]], list[torch.Tensor]]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from shared.model.adapted.base import AdapterWeights
     from shared.model.attention.base import AttentionMetadata
     from shared.model.given_embeds import GivenEmbeds
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 
 class OneThreadPipe:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 #: Ranks on both sides of a vector's length, and of what a tile has; parts that end within a panel.
 CONFIGS: tuple[dict[str, Any], ...] = (

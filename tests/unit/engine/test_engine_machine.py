@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from shared.engine.engine import Engine
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 
 class OverlappedMachine(EngineMachine):

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from shared.engine.engine import Engine
     from shared.engine.sequence.request import EngineRequest
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 NUM_TOKENS = 10
 RNG = np.random.default_rng(4)

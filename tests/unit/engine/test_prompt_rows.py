@@ -19,7 +19,7 @@ from tests.fakes.engine.model import FakeLoadedModel
 
 if TYPE_CHECKING:
     from shared.engine.sequence.request import EngineRequest
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 RNG = np.random.default_rng(7)
 PROMPTS = [RNG.integers(3, 512, n).tolist() for n in (1, 2, 5, 16, 33, 61)]

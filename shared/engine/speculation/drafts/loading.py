@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from shared.model.attention.base import AttentionBackend
     from shared.model.drafts.base import FeatureHead
     from shared.model.drafts.medusa import MedusaHeads
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 
 def load_draft(context: ProposerContext) -> LoadedModel:

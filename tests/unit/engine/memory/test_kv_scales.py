@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from shared.errors import ConfigError, ModelLoadError
-from shared.model.loader import LoadedModel, load_model
+from shared.model.loader import load_model
 from shared.model.random_checkpoint import write_random_checkpoint
 from tests.fakes.checkpoints.kv_scales import kv_config, own_name, rounded_logits, write_kv_scales
 from tests.fakes.checkpoints.latent import LATENT
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import transformers
 
     from shared.engine.engine import Engine
+    from shared.model.loaded import LoadedModel
 
 #: With heads of 80, 6 over 2; in groups, with windows; with layers that have states instead.
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from shared.engine.engine import Engine
     from shared.kv.group_rules import GroupKind
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 BLOCK_SIZE = 16
 PROMPT = [(7 * place) % 300 + 3 for place in range(6 * BLOCK_SIZE + 5)]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from shared.engine.thread.request_stream import RequestStream
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 BLOCK_SIZE = 8
 #: Two layers, key and value, two heads of 16 floats.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 SETTINGS: dict[str, Any] = {
     "block_size": 4,

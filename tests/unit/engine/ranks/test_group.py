@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from shared.engine.engine_home import EngineHome
     from shared.engine.ranks.orders import Order
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
     from shared.request.adapter_ref import AdapterRef
 
 VOCAB = 300

@@ -11,7 +11,7 @@ import pytest
 
 from shared.engine.llm import LLM
 from shared.engine.sequence.request import KVSource
-from shared.model.loader import LoadedModel, load_model
+from shared.model.loader import load_model
 from shared.request.answer import FinishReason
 from shared.request.sampling_params import SamplingParams
 from tests.fakes.engine.engines import (
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from shared.engine.engine import Engine
     from shared.engine.sequence.request import EngineRequest
+    from shared.model.loaded import LoadedModel
 
 LOOPING = [7, 8, 9, 7, 8, 9, 7, 8]
 ASKED: dict[str, dict[str, Any]] = {

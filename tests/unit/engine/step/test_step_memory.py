@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 MIB = 1 << 20
 CONFIG = EngineConfig(max_num_batched_tokens=768, max_num_seqs=64)

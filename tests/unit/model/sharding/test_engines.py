@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from shared.engine.step.model_runner import ModelRunner
     from shared.engine.step.plan import StepPlan
     from shared.engine.step.result import RunningStep, StepResult
-    from shared.model.loader import LoadedModel
+    from shared.model.loaded import LoadedModel
 
 T = TypeVar("T")
 #: Prompts are chunks of 16.
