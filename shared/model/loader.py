@@ -34,10 +34,10 @@ from shared.model.linear.stored import AsStored
 from shared.model.loaded import LoadedModel
 from shared.model.matrix.nearest import GROUP
 from shared.model.native.choice import refuse_native, wants_native, why_not_by_ranks
-from shared.model.native.float8s import PackingFloat8s
-from shared.model.native.fours import PackingFours
 from shared.model.native.model import WEIGHT_KINDS, NativeCausalLM
-from shared.model.native.packing import Packing
+from shared.model.native.packing.float8s import PackingFloat8s
+from shared.model.native.packing.fours import PackingFours
+from shared.model.native.packing.packing import Packing
 from shared.model.native.rank import NativeStageLM, ShardedNativeLM
 from shared.model.native.threads import LibraryThreads, plan_threads
 from shared.model.sharding.checks import check_narrowing, check_ranks

@@ -11,7 +11,7 @@ from kernels.native import kinds
 from kernels.native.kinds import Kind
 from kernels.native.structures import Gates, Texts
 from shared.model.linear.base import MadeOfDense
-from shared.model.native.matrices import STORED
+from shared.model.native.packing.matrices import STORED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

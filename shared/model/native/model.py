@@ -15,9 +15,9 @@ from kernels.native.structures import Batch, Operation, Shape, Step, Weights
 from shared.errors import InternalError
 from shared.model.native.adapters import PackedAdapter, adapter_rows, linears_taking_adapters
 from shared.model.native.call import DecoderCall, PreparedStep
-from shared.model.native.kv_memory import kv_memory
 from shared.model.native.owned_rows import OwnedRows
 from shared.model.native.program import build_program
+from shared.model.native.records.kv_memory import kv_memory
 from shared.model.spec.norms import NormKind
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from shared.model.attention.base import AttentionMetadata
     from shared.model.causal_lm import CausalLM
     from shared.model.given_embeds import GivenEmbeds
-    from shared.model.native.packing import Packing
+    from shared.model.native.packing.packing import Packing
 
 #: Formats of the weights, by name.
 WEIGHT_KINDS = {"float32": Kind.FLOAT32, "bfloat16": Kind.BFLOAT16, "int8": Kind.INT8}

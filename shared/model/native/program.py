@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kernels.native.kinds import Activation, HeadNorm, Op
 from kernels.native.structures import Heads, Operation
-from shared.model.native.packed import (
+from shared.model.native.packing.packed import (
     PackedApart,
     PackedAttention,
     PackedExperts,

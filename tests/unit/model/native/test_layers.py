@@ -20,7 +20,7 @@ from shared.model.families.registry import stored_names
 from shared.model.linear.base import DENSE
 from shared.model.loader import load_model
 from shared.model.native.model import NativeCausalLM
-from shared.model.native.packing import Packing
+from shared.model.native.packing.packing import Packing
 from shared.model.native.threads import LibraryThreads, ThreadPlan
 from shared.model.spec.mixers import QkNorm
 from shared.model.spec.norms import NormPlace

@@ -17,8 +17,8 @@ from shared.model.layers import GatedMLP, NoNorm, OffsetRMSNorm, PlainMLP
 from shared.model.linear.scratch import Scratch
 from shared.model.mixing.latent import LatentAttention
 from shared.model.mixing.recurrent import RecurrentMixer
-from shared.model.native.matrices import STORED, Matrices
-from shared.model.native.packed import (
+from shared.model.native.packing.matrices import STORED, Matrices
+from shared.model.native.packing.packed import (
     PackedApart,
     PackedAttention,
     PackedExperts,
@@ -31,7 +31,7 @@ from shared.model.native.packed import (
     PackedNorm,
     PackedRecurrent,
 )
-from shared.model.native.recurrent import make_record
+from shared.model.native.records.recurrent import make_record
 from shared.model.rope_table import rotation_tables
 from shared.model.sharding.norms import WholeNorm
 from shared.model.spec.feed_forwards import GroupScore, RouterScores

@@ -11,7 +11,7 @@ import torch
 from kernels.native.kinds import BlockType, CodeKind
 from kernels.native.structures import BlockRows, Blocks, Codes
 from shared.model.matrix.pieces import joined_as_floats
-from shared.model.native.codes import CodesRecord
+from shared.model.native.records.codes import CodesRecord
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,8 +11,8 @@ from kernels.native.kinds import CodeKind, Kind
 from shared.errors import InternalError
 from shared.model.linear.scratch import Scratch
 from shared.model.matrix.blocks import WORDS, BlockMatrix
-from shared.model.native.blocks import blocks_record, words_record
-from shared.model.native.codes import (
+from shared.model.native.records.blocks import blocks_record, words_record
+from shared.model.native.records.codes import (
     SHARED_ROWS,
     code_kind,
     codes_record,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from shared.model.linear.fused import FusedLinear
     from shared.model.matrix.blocks import AnyMatrix
     from shared.model.matrix.quantized import QuantizedMatrix
-    from shared.model.native.codes import CodesRecord
+    from shared.model.native.records.codes import CodesRecord
     from shared.model.native.threads import LibraryThreads
 
 STORED = {torch.float32: Kind.FLOAT32, torch.bfloat16: Kind.BFLOAT16}

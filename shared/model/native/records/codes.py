@@ -14,7 +14,7 @@ from kernels.native.structures import Rounding as RoundingRecord
 from shared.model.matrix.blocks import BlockMatrix
 from shared.model.matrix.ordering import has_even_groups, in_groups
 from shared.model.matrix.rounding import Element, ScaleRule
-from shared.model.native.tables import integer_table, places
+from shared.model.native.records.tables import integer_table, places
 from shared.model.sharding.inputs import SharedRounding
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from kernels.native.kinds import CodeKind, Kind
 from shared.model.matrix.nearest import GROUP, round_to_codes
-from shared.model.native.codes import code_kind
-from shared.model.native.packing import Packing
+from shared.model.native.packing.packing import Packing
+from shared.model.native.records.codes import code_kind
 
 if TYPE_CHECKING:
     from shared.model.linear.fused import FusedLinear

@@ -10,7 +10,7 @@ from kernels.quantize_rows import quantize_rows
 from shared.model.matrix.inputs import InputRounding
 from shared.model.matrix.quantized import QuantizedMatrix
 from shared.model.matrix.rounding import Element, Rounding
-from shared.model.native.packing import Packing
+from shared.model.native.packing.packing import Packing
 
 if TYPE_CHECKING:
     from torch import Tensor
